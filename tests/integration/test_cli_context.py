@@ -100,33 +100,6 @@ async def test_stories_are_listed(terminal: Terminal) -> None:
     assert "1 of 1 open" in shown
 
 
-async def test_a_story_a_task_and_a_decision_are_changed(terminal: Terminal) -> None:
-    story, first, second, decision = (f"{kind}-{uuid4().hex[:6]}" for kind in "STUD")
-    await terminal.run("context", "story", story, "Log in")
-    for task in (first, second):
-        await terminal.run("context", "task", story, task, "T", "--role", "dev")
-    change = ("context", "change", story)
-    on_second = (*change, "--task", second)
-    changed = await terminal.json(*on_second, "--state", "in-progress", "--role", "qa", "--after", first)
-    assert (changed["task"]["state"], changed["task"]["role"], changed["task"]["depends_on"], changed["version"]) == (
-        "in_progress", "qa", [first], 4,
-    )  # fmt: skip
-    freed = (await terminal.json(*on_second, "--first", "--role", "anybody"))["task"]
-    assert (freed["role"], freed["depends_on"], freed["title"]) == ("", [], "T")
-    noted = await terminal.run(*change, "--note", "owner=ada", "--title", "Log in at once")
-    assert f"story {story} is changed (version 6)" in noted
-    for of in ((), ("--story", story)):
-        await terminal.run("context", "decide", f"{decision}{len(of)}", "WebAuthn", *of, "--proposed")
-        said = await terminal.run("context", "change", *of[1:], "--decision", f"{decision}{len(of)}", "--accept")
-        assert f"decision {decision}{len(of)} is accepted" in said
-    for wrong, field in (
-        (("--note", "owner"), "note"),
-        (("--task", first, "--after", second, "--first"), "after"),
-        ((), "update"),
-    ):
-        assert (await terminal.json("context", "change", story, *wrong, code=2))["error"]["field"] == field
-
-
 async def test_memories_added_recalled_and_cleared(terminal: Terminal) -> None:
     here = ("-n", f"agent:{uuid4().hex[:8]}")
     told = ("memory", "add", "Her favourite colour is teal.", "--metadata", "a=b", *here)

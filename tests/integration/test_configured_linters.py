@@ -6,9 +6,8 @@ ruff is the fleet's own; the others come from PyPI, where this machine reaches i
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -102,39 +101,3 @@ async def test_a_linter_that_is_not_configured_is_neither_run_nor_named(project:
 
 
 # Linters from PyPI
-
-
-def installed(*argv: str) -> None:
-    """Runs an installer; the test is skipped where it can't reach its index."""
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=170)
-    if done.returncode:
-        pytest.skip(f"{argv[-1]} cannot be installed here: {done.stderr.strip()[-200:]}")
-
-
-@pytest.fixture(scope="module")
-async def python_tools(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Path]:
-    place = tmp_path_factory.mktemp("python") / "venv"
-    installed(sys.executable, "-m", "venv", str(place))
-    installed(str(place / "bin/python"), "-m", "pip", "install", "-q", "flake8", "pylint", "mypy")
-    yield place
-
-
-@pytest.mark.slow
-async def test_linters_of_python(project: Make, python_tools: Path) -> None:
-    code = "def f(x: int) -> int:\n    return x\n"
-    files = {
-        "setup.cfg": "[flake8]\nextend-ignore = F401\n[mypy]\nfiles = app.py, caller.py\n",
-        ".pylintrc": "[MESSAGES CONTROL]\ndisable=all\nenable=W0612\n",
-        "app.py": code, "caller.py": "from app import f\n\nf(1)\nbroken: int = 'x'\n",
-    }  # fmt: skip
-    held = project(files, python_tools, Path(sys.base_prefix))
-    changed = {"app.py": "import os\n\n\ndef f(x: str) -> int:\n    unused=1\n    return x or x\n"}
-    shown = [
-        "app.py:5:5: F841 local variable 'unused' is assigned to but never used",
-        "app.py:5:11: E225 missing whitespace around operator",
-        "app.py:5: W0612 Unused variable 'unused' (unused-variable)",
-        'app.py:6:12: return-value Incompatible return value type (got "str", expected "int")',
-    ]
-    result = await held.linted(changed)
-    elsewhere = "Type errors elsewhere, old or caused by a change, 2: caller.py (2)."
-    assert result.content.splitlines() == ["4 findings (flake8, pylint, mypy)", "", *shown, "", elsewhere]

@@ -24,7 +24,7 @@ from swe_ai_fleet.adapters.context_service import ContextServiceClient
 from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.context import Change, ContextRequest, Phase, StoredChange, WorkRecord
-from swe_ai_fleet.domain.errors import InvalidRequest, NotFound, PreconditionFailed, Unavailable
+from swe_ai_fleet.domain.errors import NotFound, Unavailable
 from swe_ai_fleet.domain.memory import Memory, MemoryKind, MemoryScope
 from swe_ai_fleet.domain.outcome import Outcome
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, Role, TaskKind, execution_id
@@ -37,8 +37,6 @@ from tests.unit.test_context_blocks import tell
 
 TOKEN = "a-token-for-tests"
 SECRET = "sk-quite-a-secret-wxyz"
-MAX_REPLY_BYTES = 3 * 1024 * 1024
-FOUR_BYTES = "\N{GRINNING FACE}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -260,34 +258,6 @@ async def test_a_write_with_a_stale_version_changes_nothing(service: Service):
         assert (await service.call(request)).version == version + 1, request
 
 
-async def test_relations_come_in_pages(service: Service):
-    story_id = await service.story()
-    for number in range(5):
-        needs = [f"{story_id}-{number - 1}"] if number else []
-        task = pb.Task(task_id=f"{story_id}-{number}", story_id=story_id, title="T", depends_on=needs)
-        await service.call(pb.CreateTaskRequest(task=task))
-
-    async def related(**fields: Any) -> pb.GetGraphRelationshipsResponse:
-        request = pb.GetGraphRelationshipsRequest(**{"node": f"story:{story_id}", "depth": 2} | fields)
-        return await service.call(request)
-
-    whole = await related()
-    assert len({(one.source, one.kind, one.target) for one in whole.relations}) == len(whole.relations) == 9
-    assert (whole.next_page_token, whole.truncated, whole.version) == ("", False, 6)
-    assert whole.nodes[0] == f"story:{story_id}"
-    pages: list[pb.Relation] = []
-    tokens = [""]
-    for _ in range(3):
-        page = await related(page_size=4, page_token=tokens[-1])
-        pages.extend(page.relations)
-        tokens.append(page.next_page_token)
-    assert (pages, tokens[-1]) == (list(whole.relations), "")
-    some = await related(kinds=[pb.RELATION_KIND_CONTAINS])
-    assert {one.kind for one in some.relations} == {pb.RELATION_KIND_CONTAINS}
-    request = pb.GetGraphRelationshipsRequest(node=whole.nodes[0], depth=3, page_size=4, page_token=tokens[1])
-    assert await service.refused(request) == ("INVALID_ARGUMENT", "page_token")
-
-
 async def test_stories_are_listed_the_last_changed_first_in_pages(service: Service):
     case = f"C-{uuid4().hex[:8]}"
     first, second, third = [await service.story(case_id=case) for _ in range(3)]
@@ -360,74 +330,6 @@ async def test_facts_and_turns_are_recalled_and_forgotten(service: Service):
     one = pb.ClearMemoryRequest(namespaces=[namespace], memory_ids=[kept.memory_id])
     rest = pb.ClearMemoryRequest(namespaces=[namespace], kinds=[pb.MEMORY_KIND_INTERACTION])
     assert [(await service.call(request)).removed for request in (one, one, rest)] == [1, 0, 1]
-
-
-async def test_outcomes_are_recorded_rated_and_learnt_from(service: Service):
-    names = [uuid4().hex for _ in range(12)]
-    for number, name in enumerate(names):
-        good = number % 2 == 0
-        approach, status = ("orchestrate", "completed") if good else ("deliberate", "no_winner")
-        outcome = pb.Outcome(
-            subject_id=name, goal="Fix the failing test of the parser", agents=3, success=good, evidence=float(good),
-            approach=approach, status=status,
-        )  # fmt: skip
-        kept = (await service.call(pb.RecordOutcomeRequest(outcome=outcome))).outcome
-        assert (kept.goal_type, kept.rated_by) == ("fix", "")
-        assert kept.ended_at_ms > 1_700_000_000_000
-
-    async def rate(rating: int, comment: str | None = None, caller: str = "") -> pb.Outcome:
-        said = pb.Rating(subject_id=names[0], rating=rating, comment=comment)
-        told = (await service.call(pb.RecordOutcomeRequest(rating=said), caller=caller)).outcome
-        assert (await service.call(pb.GetOutcomeRequest(subject_id=names[0]))).outcome == told
-        return told
-
-    rated = await rate(5, caller="ada")
-    assert (rated.rating, rated.rated_by, rated.evidence) == (5, "ada", 1.0)
-    # Who says nothing more leaves the words there; an empty comment takes them away.
-    said = [await rate(3, comment) for comment in ("too long", None, "")]
-    assert [one.comment for one in said] == ["too long", "too long", ""]
-    request = pb.RecommendApproachRequest(goal="Fix the test of the lexer", agents=[3], seed=7)
-    advice = await service.call(request)
-    assert advice == await service.call(request)
-    assert advice.outcomes >= 12
-    options = {option.value: option for option in advice.approach.options}
-    assert options["orchestrate"].expected > options["deliberate"].expected
-    assert 0 <= options["orchestrate"].low <= options["orchestrate"].high <= 1
-    assert advice.approach.reason
-
-
-async def test_a_story_with_a_long_past_still_fits_a_message(service: Service):
-    large, huge, case = 1_900 * FOUR_BYTES, 20_000 * FOUR_BYTES, f"C-{uuid4().hex[:8]}"
-    story_id = await service.story(case_id=case, acceptance_criteria=50 * [large])
-    for part in range(2):
-        notes = {f"n{part}-{number}": large for number in range(25)}
-        await service.call(pb.UpdateContextRequest(story_id=story_id, notes=notes))
-    await service.call(pb.UpdateContextRequest(story_id=story_id, description=huge))
-    for number in range(120):
-        phase = pb.PHASE_PLAN if number % 2 else pb.PHASE_DESIGN
-        moved = pb.TransitionPhaseRequest(story_id=story_id, phase=phase, reason=large)
-        await service.call(moved)
-    for number in range(20):
-        task = pb.Task(task_id=f"T-{number}", story_id=story_id, title="T", description=huge)
-        await service.call(pb.CreateTaskRequest(task=task))
-        decision = pb.Decision(decision_id=f"{story_id}-D{number}", story_id=story_id, title="D", rationale=huge)
-        await service.call(pb.AddProjectDecisionRequest(decision=decision))
-        record = pb.WorkRecord(
-            execution_id=f"{story_id}-{number}", task_id="T-1", story_id=story_id, summary=large, instruction=large
-        )
-        await service.call(pb.RecordOperationsRequest(record=record))
-    asked = pb.RehydrateSessionRequest(case_id=case, token_budget=200_000)
-    reply = await service.call(asked)
-    assert MAX_REPLY_BYTES // 2 < reply.ByteSize() < MAX_REPLY_BYTES
-    [story] = reply.stories
-    assert len(story.ready) == 20
-    for part in (story.open_tasks, story.decisions, story.work):
-        assert 0 < len(part) < 20
-    # Of the phases the last ones, still in their order.
-    versions = [step.version for step in story.phases]
-    assert 0 < len(versions) < 121
-    assert versions == sorted(versions)
-    assert story.phases[-1].phase == pb.PHASE_PLAN
 
 
 RECORD = {"execution_id": "x", "task_id": "t"}
@@ -635,25 +537,6 @@ async def test_the_client_is_what_the_parts_behind_it_are(service: Service):
 
 def vars_of(outcome: Outcome) -> dict[str, object]:
     return {one.name: getattr(outcome, one.name) for one in fields(outcome)}
-
-
-async def test_the_client_raises_what_the_service_raised(service: Service):
-    client, address, elsewhere = service.client, service.running.address, MemoryScope(tenant="another")
-    assert await client.recall("x", elsewhere) == ()
-    async with (
-        ContextServiceClient(address, TOKEN, names_tenant=False) as one,
-        ContextServiceClient(address, "wrong") as stranger,
-    ):
-        for call, fault, field in (
-            (client.gather(ContextRequest(story_id="nowhere")), NotFound, "story_id"),
-            (client.remember(Memory(namespace="x", text="y")), InvalidRequest, "namespace"),
-            (client.rate("nowhere", 3), NotFound, "rating.subject_id"),
-            (one.recall("x", elsewhere), InvalidRequest, "tenant"),
-            (stranger.recall("x", MemoryScope()), PreconditionFailed, "context_token"),
-        ):
-            with pytest.raises(fault) as refused:
-                await call
-            assert refused.value.field == field
 
 
 async def test_a_service_that_is_not_there_is_told():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from services.grpc_server import serve_grpc, service_of
 from services.orchestrator.conversation import ConversationServicer
 from swe_ai_fleet.cli.chat import ChatOrder, converse
 from swe_ai_fleet.cli.client import connect
-from swe_ai_fleet.cli.exits import CommandFault, Exit
+from swe_ai_fleet.cli.exits import Exit
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, RepoRef, Task, TaskKind
 from swe_ai_fleet.in_process import MemoryLog
@@ -128,16 +127,6 @@ class TestRpcs:
         assert [row.cells[2] for row in answer.tables[0].rows] == ["Do task-2", "Do task-1"]
         assert answer.model_calls == 2
 
-    async def test_a_turn_keeps_its_tables_and_references(self, service: Service) -> None:
-        await service.run("task-1", "task-2")
-        first = await service.answer("s", "What runs here?")
-        second = await service.answer("s", "Show me the second one")
-        turns = (await service.call(pb.GetConversationRequest(session_id="s"))).conversation.turns
-        assert [list(turn.tables) for turn in turns] == [list(first.tables), list(second.tables)]
-        assert all(turn.tables for turn in turns)
-        assert [list(turn.references) for turn in turns] == [[], list(second.references)]
-        assert turns[1].references[0].things[0].kind == "execution"
-
     async def test_a_yes_starts_the_task_on_the_fleet(self, service: Service) -> None:
         proposed = await service.answer("s", "Mend the parser please")
         assert proposed.task_proposed
@@ -147,23 +136,6 @@ class TestRpcs:
         assert (state.task.description, state.task.repo.location, state.task.caller) == (
             "Fix the parser", "/srv/app", "chat",
         )  # fmt: skip
-
-    async def test_a_caller_that_goes_away_ends_the_work_and_frees_the_session(self, service: Service) -> None:
-        async def answer() -> pb.Answer | None:
-            try:
-                return await service.answer("s", "Hi")
-            except grpc.aio.AioRpcError as fault:
-                assert fault.code() is grpc.StatusCode.FAILED_PRECONDITION
-                return None
-
-        slow = asyncio.ensure_future(service.send("s", "a slow one"))
-        while not (await service.call(pb.ListConversationsRequest())).conversations:
-            pass
-        assert await answer() is None
-        slow.cancel()
-        while (answered_ := await answer()) is None:
-            pass
-        assert (answered_.turn, answered_.text) == (1, "Hello.")
 
     async def test_sessions_are_shown_listed_and_ended(self, service: Service) -> None:
         for name in ("a", "b", "c"):
@@ -204,19 +176,6 @@ class TestCommand:
         async with connect(service.address, TOKEN) as client:
             code = await converse(shown, client.calls, order, read)
         return code, out.getvalue(), err.getvalue()
-
-    async def test_one_message_for_a_script(self, service: Service) -> None:
-        await service.run("task-1")
-        code, out, _ = await self.say(service, as_json=True, once="What runs here?")
-        document = json.loads(out)
-        assert (code, document["turn"], document["tools"]) == (Exit.ACCEPTED, 1, ["list_executions"])
-        assert document["text"] == "Here is **everything**."
-        assert document["tables"][0]["columns"] == ["#", "status", "description", "execution_id", "started_at"]
-        _, out, _ = await self.say(service, as_json=True, list_all=True)
-        assert [one["session_id"] for one in json.loads(out)["conversations"]] == ["cli"]
-        await self.say(service, end=True)
-        with pytest.raises(CommandFault):
-            await self.say(service, end=True)
 
     async def test_a_conversation(self, service: Service) -> None:
         await service.run("task-1", "task-2")

@@ -129,21 +129,6 @@ async def test_wrong_twice_is_refused_with_the_reasons() -> None:
     assert [end.stop_reason for end in plan.ends] == [StopReason.PLAN_FAILED]
 
 
-async def test_strategies_and_roles_bind() -> None:
-    answers = said(one("a"), one("b"), one("c", "a"))
-    async with planner(answers) as plan:
-        derivation = await plan(strategy="sequential")
-        assert shape(derivation) == [("a", ()), ("b", ("a",)), ("c", ("a", "b"))]
-    async with planner(answers, said(one("a"), one("b"))) as plan:
-        assert shape(await plan(strategy="parallel")) == [("a", ()), ("b", ())]
-        assert "none may depend on another" in plan.prompts[1]
-    async with planner(said(one("a", role="DEV")), said(one("a", role="QA"), one("b"))) as plan:
-        derivation = await plan(roles=(Role.QA, Role.DATA))
-        assert "the role DEV; allowed: DATA, QA" in plan.prompts[1]
-        assert [subtask.role for subtask in derivation.subtasks] == [Role.QA, Role.DATA]
-        assert "Roles: DATA, QA." in plan.prompts[0]
-
-
 async def test_a_planner_whose_process_died_goes_on_from_its_last_reply() -> None:
     async with planner(Turn(content="no"), said(one("a"), one("b", "a"))) as plan:
         whole = await plan()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import shutil
@@ -153,37 +152,6 @@ async def test_memory_and_processes_are_bounded(kit: DockerTool) -> None:
     assert ended[-1] is Outcome.ERROR
 
 
-async def test_what_ends_early_leaves_nothing(kit: DockerTool, client: Any) -> None:
-    result = await run(kit, "yes")
-    assert (result.outcome, result.metadata["flooded"], result.truncated) == (Outcome.ERROR, True, True)
-    assert len(result.content) < 40_000
-    result = await run(kit, "echo started; sleep 600", timeout_seconds=1)
-    assert (result.outcome, result.content) == (Outcome.TIMEOUT, "started")
-    assert not client.containers.list(all=True)
-    running = asyncio.create_task(run(kit, "echo up; sleep 600"))
-    while not client.containers.list():
-        await asyncio.sleep(0.02)
-    running.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await running
-    assert not client.containers.list(all=True)
-    assert kit.pipeline.trail.entries[-1].outcome is Outcome.CANCELLED
-
-
-async def test_builds_have_no_network_fail_with_their_output_and_keep_their_labels(
-    kit: DockerTool, root: Path, client: Any
-) -> None:
-    (root / "Dockerfile").write_text("FROM base:1\nRUN ls /sys/class/net; exit 3\n")
-    result = await kit.build("app")
-    assert result.outcome is Outcome.ERROR
-    assert "returned a non-zero code: 3" in result.error
-    assert ("eth0" in result.content, "lo" in result.content) == (False, True)
-    (root / "Dockerfile").write_text("FROM base:1\nENV A=swe-ai-fleet.\nLABEL ${A}image.owner=other\n")
-    assert (await kit.build("app")).success
-    image = client.images.get(f"{kit.owner.namespace}/app:latest")
-    assert image.labels["swe-ai-fleet.image.owner"] == kit.owner.key
-
-
 async def test_images_that_may_not_be_used(kit: DockerTool, root: Path, client: Any) -> None:
     client.images.get("base:1").tag("other", "1")
     for image in ("other:1", "sha256:" + "a" * 64, client.images.get("base:1").id, "--privileged"):
@@ -211,20 +179,6 @@ async def test_runs_do_not_see_each_other(kit: DockerTool, root: Path, policy: D
         for image in ("theirs", f"{other.owner.namespace}/theirs:latest"):
             assert (await kit.call("run", {"image": image})).outcome is Outcome.REFUSED
         assert "svc" in (await other.ps()).content
-
-
-async def test_closing_removes_what_the_run_made(root: Path, policy: DockerPolicy, client: Any) -> None:
-    (root / "Dockerfile").write_text("FROM base:1 AS one\nRUN touch /x\nFROM one\nRUN touch /y\n")
-    before = {image.id for image in client.images.list(all=True)}
-    async with DockerTool(root, policy=policy) as kit:
-        assert (await kit.build("app")).success
-        (root / "Dockerfile").write_text("FROM app\nRUN touch /z\n")
-        assert (await kit.build("upon")).success
-        (root / "Dockerfile").write_text("FROM app\nRUN touch /w\nRUN exit 1\n")
-        assert not (await kit.build("broken")).success
-        assert (await kit.run("upon", ["sleep", "600"], detach=True)).success
-    assert not client.containers.list(all=True)
-    assert {image.id for image in client.images.list(all=True)} == before
 
 
 async def test_the_reaper_takes_what_ended_executions_left(root: Path, policy: DockerPolicy, client: Any) -> None:

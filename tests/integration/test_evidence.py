@@ -87,25 +87,6 @@ async def test_new_tests_have_to_fail_without_the_change(world: World) -> None:
     assert "its tests pass without the change too (1 new or changed test, 0 fail" in unverified.reasons[0]
 
 
-CASES = (
-    "import json\nimport pathlib\n\nimport app\nimport pytest\n\n"
-    "HERE = pathlib.Path(__file__).parent\n\n\n"
-    "@pytest.mark.parametrize('case', json.loads((HERE / 'data' / 'cases.json').read_text()))\n"
-    "def test_case(case):\n    name, *arguments, expected = case\n"
-    "    assert getattr(app, name)(*arguments) == expected\n"
-)
-
-
-@pytest.mark.slow  # quick: new tests have to fail without the change
-async def test_cases_in_a_file_that_an_old_test_reads_are_tests_of_the_candidates_own(tmp_path: Path) -> None:
-    cases = {"tests/test_cases.py": CASES, "tests/data/cases.json": '[["add", 1, 2, 3]]'}
-    world = World(tmp_path, {**PYTEST_FILES, **cases})
-    more = {"tests/data/cases.json": '[["add", 1, 2, 3], ["div", 6, 3, 2]]'}
-    verified = await world.check({"app.py": DIVIDES, **more})
-    assert verified.verdict is Verdict.VERIFIED
-    assert named(verified, "tests").own == ("tests/test_cases.py::test_case[case1]",)
-
-
 async def test_a_broken_test_refutes(world: World) -> None:
     report = await world.check({"app.py": DIVIDES.replace("a - b", "b - a")})
     tests, broken = named(report, "tests"), "tests.test_app.Sums.test_sub"
@@ -192,15 +173,6 @@ async def test_one_file_that_cannot_be_collected_does_not_sink_the_suite(tmp_pat
     )
 
 
-@pytest.mark.slow  # quick: unit/test_evidence_policy.py
-async def test_a_baseline_that_dies_shows_nothing_and_refuses_nobody(tmp_path: Path) -> None:
-    world = World(tmp_path, {"app.py": APP, "conftest.py": "import os\nos._exit(1)\n", "tests/test_app.py": TESTS})
-    report = await world.check({"app.py": MENDED})
-    assert report.verdict is Verdict.UNVERIFIED
-    assert report.accepted
-    assert report.reasons == ("tests: no baseline: the test runner ended early (exit code 1)",)
-
-
 @pytest.mark.slow  # quick: a named check that fails without it
 async def test_a_run_that_dies_without_the_change_and_works_with_it_verifies(tmp_path: Path) -> None:
     world = World(tmp_path, {**PYTEST_FILES, "app.py": f"{APP}\n\n1 / 0\n", "conftest.py": "import app\n"})
@@ -210,15 +182,6 @@ async def test_a_run_that_dies_without_the_change_and_works_with_it_verifies(tmp
     switched = {"conftest.py": "", "tests/test_app.py": "def test_app():\n    pass\n", "README": "More.\n"}
     report = await world.check(switched)
     assert named(report, "tests").shown == () and report.verdict is not Verdict.VERIFIED
-
-
-@pytest.mark.slow  # quick: new tests have to fail without the change
-async def test_the_first_tests_of_a_repository_show_what_they_fail_without(tmp_path: Path) -> None:
-    world = World(tmp_path, {"app.py": APP})
-    tests = PYTEST_FILES["tests/test_app.py"]
-    report = await world.check({"app.py": MENDED, "tests/test_app.py": tests, "conftest.py": ""})
-    assert report.verdict is Verdict.VERIFIED
-    assert named(report, "tests").shown == ("tests/test_app.py::test_mul",)
 
 
 async def test_a_named_check_that_fails_without_the_change_verifies(world: World) -> None:

@@ -17,10 +17,8 @@ from tests.evidence import (
     BOTH,
     DURATION_FILES,
     DURATION_TASK,
-    EXAMPLE,
     HALF,
     HOUR,
-    REFUSED,
     RIGHT,
     SPECIAL,
     World,
@@ -36,14 +34,6 @@ class Pool:
         self.reports: dict[str, CheckReport] = {}
         self.files: dict[str, Mapping[str, str | None]] = {}
         self.own: dict[str, dict[str, tuple[str, ...]]] = {}
-
-    async def check(self, **candidates: Mapping[str, str | None]) -> None:
-        for name, files in candidates.items():
-            self.files[name] = files
-            self.reports[name] = await self.world.check(files, name=name)
-
-            own = {result.name: result.own for result in self.reports[name].results if result.own}
-            self.own[name] = own if self.reports[name].accepted else {}
 
     def add(self, name: str, files: Mapping[str, str | None], *own: str) -> None:
         """One of which is known already which of its tests fail without the change."""
@@ -69,10 +59,6 @@ class Pool:
         )
         return await self.world.gatherer.examine(assignment)
 
-    async def judged(self) -> dict[str, CheckReport]:
-        matrix = Matrix(await self.examined())
-        return {name: matrix.judged(name, report) for name, report in self.reports.items()}
-
 
 def told(examination: Examination) -> dict[str, dict[str, str]]:
     """By author of tests and by candidate how the tests ended, as `passed/said`."""
@@ -89,49 +75,6 @@ def world(tmp_path: Path) -> World:
 @pytest.fixture
 def pool(world: World) -> Pool:
     return Pool(world)
-
-
-JAVASCRIPT = {
-    "package.json": '{"name": "x", "version": "1.0.0", "scripts": {"test": "node --test"}}\n',
-    "double.js": "exports.double = (x) => x + 1;\n",
-    "test/double.test.js": (
-        "const { test } = require('node:test');\nconst assert = require('node:assert');\n"
-        "const { double } = require('../double');\n\ntest('one', () => assert.equal(double(1), 2));\n"
-    ),
-}
-
-
-def js_test(name: str, body: str) -> str:
-    head = JAVASCRIPT["test/double.test.js"].partition("\ntest(")[0]
-    return head.replace("{ double }", "{ double, halve }") + f"\ntest('{name}', () => {{ {body} }});\n"
-
-
-@pytest.mark.slow  # quick: probes tell the right change
-async def test_a_test_says_nothing_where_it_asks_for_what_only_its_author_has(pool: Pool) -> None:
-    own_names = RIGHT.replace("seconds(text)", "seconds(text, strict=True)") + "\n\ndef split(text):\n    return []\n"
-    cases = {
-        "both": BOTH,
-        "keyword": 'assert durations.seconds("1h", strict=True) == 3600',
-        "arity": 'assert durations.seconds("1h", True) == 3600',
-        "helper": 'assert durations.split("") == []',
-    }
-    file = "tests/test_right.py"
-    pool.add(
-        "right", {"durations.py": own_names, file: new_tests(**cases)}, *(f"{file}::test_{name}" for name in cases)
-    )
-    imported = "from durations import split\n\n\ndef test_it():\n    assert split('') == []\n"
-    pool.add(
-        "imported", {"durations.py": own_names, "tests/test_imported.py": imported}, "tests/test_imported.py::test_it"
-    )
-    pool.add("half", {"durations.py": HALF})
-    examination = await pool.examined()
-    sets = {one.name: one for one in examination.sets}
-    crossing = sets["right"].on("half")
-    assert crossing is not None
-    assert [failure.test for failure in crossing.failed] == ["tests/test_right.py::test_both"]
-    assert {test.rpartition("_")[2] for test in crossing.unsaid} == {"keyword", "arity", "helper"}
-    unsaid = sets["imported"].on("half")
-    assert unsaid is not None and (unsaid.cell, unsaid.unsaid) == ("?", ("tests/test_imported.py::test_it",))
 
 
 @pytest.mark.slow  # quick: probes tell the right change
@@ -162,49 +105,6 @@ async def test_tests_of_one_author_reach_neither_the_results_nor_the_rules_of_an
     }
     # It detects the others' sources, which nobody else's change confirms, and each of theirs fails on its own.
     assert Matrix(examination).value("hostile") < Matrix(examination).value("half") < Matrix(examination).value("ruled")
-
-
-@pytest.mark.slow
-async def test_javascript(tmp_path: Path) -> None:
-    pool = Pool(World(tmp_path, JAVASCRIPT))
-    fixed = "exports.double = (x) => 2 * x;\n"
-    helped = fixed + "exports.halve = (x) => x / 2;\n"
-    two = js_test("two", "assert.equal(double(2), 4)")
-    halve = "test('halve', () => assert.equal(halve(2), 1));\n"
-    pool.add(
-        "right",
-        {"double.js": helped, "test/right.test.js": two + halve},
-        *(f"test/right.test.js::{name}" for name in ("two", "halve")),
-    )
-    three = js_test("three", "assert.equal(double(3), 6)")
-    special = "exports.double = (x) => (x === 3 ? 6 : x + 1);\n"
-    pool.add("special", {"double.js": special, "test/special.test.js": three}, "test/special.test.js::three")
-    examination = await pool.examined()
-    assert told(examination) == {"right": {"special": "0/1"}, "special": {"right": "1/1"}}
-    (crossing,) = examination.sets[0].crossings
-    assert len(crossing.unsaid) == 1 and "halve" in crossing.unsaid[0]
-
-
-@pytest.mark.slow  # quick: unit/test_examination_matrix.py, and the test of hostile authors above
-async def test_the_tests_of_the_right_one_expose_all_that_look_as_good(pool: Pool) -> None:
-    await pool.check(
-        right={"durations.py": RIGHT, "tests/test_right.py": new_tests(both=BOTH, refused=REFUSED, hour=HOUR)},
-        half={"durations.py": HALF, "tests/test_half.py": new_tests(example=EXAMPLE, hour=HOUR)},
-        special={"durations.py": SPECIAL, "tests/test_special.py": new_tests(example=EXAMPLE)},
-    )
-    # What there was before: all of them verified, nothing to choose by.
-    assert {report.verdict for report in pool.reports.values()} == {Verdict.VERIFIED}
-    examination = await pool.examined()
-    assert told(examination) == {
-        "half": {"right": "2/2", "special": "1/2"},
-        "right": {"half": "1/2", "special": "0/2"},
-        "special": {"half": "1/1", "right": "1/1"},
-    }
-    judged = await pool.judged()
-    assert [name for name, report in judged.items() if report.verdict is Verdict.VERIFIED] == ["right"]
-    assert judged["half"].reasons[0] == (
-        "1 test of right, whose change passes the tests of 2 other authors, fails: tests/test_right.py::test_both"
-    )
 
 
 # Probes of the statement, on the untouched commit and on candidates

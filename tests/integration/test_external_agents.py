@@ -20,10 +20,9 @@ from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.agents import external_agent
 from swe_ai_fleet.domain.assignment import CodingAssignment
 from swe_ai_fleet.domain.budget import Limits
-from swe_ai_fleet.domain.candidate import Candidate, CheckReport, Perspective, Revision
+from swe_ai_fleet.domain.candidate import Candidate, Perspective
 from swe_ai_fleet.domain.council import Council, CouncilMember, EndpointRules
 from swe_ai_fleet.domain.event import EventBody, ExecutionStatus, ModelReplied, RunClaimed, RunFinished, RunStarted
-from swe_ai_fleet.domain.review import Critique, Finding
 from swe_ai_fleet.domain.run import fold_run
 from swe_ai_fleet.domain.task import COUNCIL_ROUNDS, CheckSpec, Constraints, RepoRef, Role, Task, TaskKind
 from swe_ai_fleet.domain.trajectory import StopReason
@@ -193,17 +192,8 @@ async def never(requests: list[pb.SolveRequest], context: grpc.aio.ServicerConte
 
 
 @pytest.mark.slow  # quick: an outside agent wins
-async def test_a_run_is_like_any_other_in_the_log_and_its_revision_gets_what_was_said(
-    place: Place, repository: Path
-) -> None:
-    async def improve(clone: Path, assignment: pb.Assignment) -> str:
-        text = (clone / "utils.py").read_text()
-        assert "Hello, World!" in text
-        (clone / "utils.py").write_text(text.replace("Hello, World!", "Hello, you!"))
-        return "Improved."
-
-    harness, second = SmallHarness(hand_in_good), SmallHarness(improve)
-    task = a_task(repository)
+async def test_a_run_is_like_any_other_in_the_log(place: Place, repository: Path) -> None:
+    harness, task = SmallHarness(hand_in_good), a_task(repository)
     assignment = await an_assignment(place.worker, task, place.at(harness))
     candidate = await place.worker.run(assignment)
     bodies = await place.bodies(task)
@@ -233,23 +223,6 @@ async def test_a_run_is_like_any_other_in_the_log_and_its_revision_gets_what_was
     assert (told.perspective.seed, told.perspective.instructions) == (2, "Be brief.")
     # Nothing of ours is shown over plain text, the token for agents neither.
     assert "authorization" not in harness.metadata[0]
-
-    finding = Finding(text="wrong", file="utils.py", line=8, must_fix=True)
-    said = f"Greets the wrong one \ud800 {SECRET}"
-    critique = Critique(reviewer_id="agent-dev-1", candidate_id="outsider", round=1, content=said, findings=(finding,))
-    report = CheckReport(candidate_id="outsider")
-    revision = Revision(round=1, candidate=candidate, report=report, critiques=(critique,))
-    place.at(second)
-    revised = await place.worker.run(
-        replace(assignment, agent_id="outsider-r1", author_id="outsider", revision=revision)
-    )
-    assert (revised.error, revised.round, revised.revises, revised.author) == ("", 1, "outsider", "outsider")
-    assert revised.artifacts.files_changed == candidate.artifacts.files_changed
-    assert revised.artifacts.patch != candidate.artifacts.patch
-    [told] = second.assignments
-    assert told.revision.round == 1 and told.revision.patch_bytes == len(second.revised[0]) > 0
-    [heard] = told.revision.critiques
-    assert heard.findings[0].must_fix and SECRET not in heard.content and "wrong one" in heard.content
 
 
 async def test_a_cancellation_reaches_the_agent(place: Place, repository: Path) -> None:

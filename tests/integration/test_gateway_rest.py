@@ -26,7 +26,6 @@ from tests.scripts import HELLO, HELLO_FILES, SLEEP
 
 PROBLEM = "application/problem+json"
 NOWHERE = "00000000-0000-4000-8000-000000000000"
-ENDED = ("COMPLETED", "FAILED", "TIMEOUT", "CANCELLED", "REJECTED", "NO_WINNER")
 SECONDS = 120
 
 
@@ -114,21 +113,6 @@ async def test_a_deliberation_is_waited_for(api: Api, ended: dict[str, Any]) -> 
     other = {"deliberate": ended["task"] | {"task_description": "Something else"}}
     problem = await api.refused("POST", "/api/executions", other)
     assert (problem["status"], problem["code"]) == (409, "ALREADY_EXISTS")
-
-
-async def test_a_list_in_pages(api: Api) -> None:
-    task = api.task("[pages] Something", attempt=1)
-    first = await api.post("/api/executions", {"deliberate": task}, 202)
-    await api.until(first["execution_id"], *ENDED)
-    second = await api.post("/api/executions", {"deliberate": task | {"attempt": 2}}, 202)
-    path, pages = f"/api/executions?task_id={task['task_id']}&page_size=1", list[str]()
-    while path:
-        _, told, headers = await api.ask("GET", path)
-        pages += [one["execution_id"] for one in told["executions"]]
-        link, _, relation = headers.get("link", "").partition("; ")
-        assert (relation == 'rel="next"') is bool(told["next_page_token"])
-        path = link.strip("<>")
-    assert pages == [second["execution_id"], first["execution_id"]]
 
 
 async def test_whoever_does_not_want_to_wait_is_told_where(api: Api) -> None:

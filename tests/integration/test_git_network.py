@@ -549,37 +549,6 @@ async def said_no(call: Awaitable[ToolResult], *said: str) -> ToolResult:
     return result
 
 
-async def test_blame_stash_merge_and_revert(local: Workspace, root: Path) -> None:
-    tool = GitTool(local)
-    lines = (await ok(tool.blame("app"))).content.splitlines()
-    assert [line.partition(") ")[2] for line in lines] == ["one", "our two", "three"]
-    for path in ("absent", "../outside", "/etc/passwd", "--contents=/etc/passwd", "-L1", ":(top)app"):
-        await said_no(tool.blame(path))
-    (root / "app").write_text("changed\n")
-    await said_no(tool.merge("other"), "changes")
-    assert (await ok(tool.stash("push", "--all"))).metadata["clean"]
-    (root / "app").write_text("another\n")
-    await said_no(tool.stash("pop"), "Commit your changes first")
-    await ok(tool.add(["app"]))
-    await ok(tool.commit("another"))
-    result = await said_no(tool.stash("pop"), "conflicts in 1 file", "git_stash(action='drop')")
-    assert result.metadata["conflicts"] == ["app"]
-    await ok(tool.stash("drop"))
-    git(root, "reset", "-q", "--hard", "HEAD~1")
-    await ok(tool.merge("clean"))
-    # What was merged is reverted against its first parent.
-    assert (await ok(tool.revert("HEAD", no_commit=True))).metadata["files"] == ["more"]
-    await ok(tool.commit("without"))
-    result = await said_no(tool.merge("other"), "conflicts in 1 file", "app", "git_commit", "abort=true")
-    assert (result.metadata["conflicts"], result.outcome) == (["app"], Outcome.ERROR)
-    (root / "app").write_text("both\n")
-    await ok(tool.add(["app"]))
-    await ok(tool.commit("Both"))
-    assert len(git(root, "rev-list", "--parents", "-1", "HEAD").split()) == 3
-    await said_no(tool.revert("other"), "conflicts in 1 file", "git_revert(abort=true)")
-    assert (await ok(tool.revert(abort=True))).metadata["clean"]
-
-
 async def test_an_option_is_no_ref(local: Workspace, root: Path) -> None:
     tool = GitTool(local)
     head = git(root, "rev-parse", "HEAD")
@@ -599,7 +568,6 @@ HOOKS = (
     "pre-commit prepare-commit-msg commit-msg post-commit post-checkout post-index-change reference-transaction "
     "pre-merge-commit post-merge post-rewrite"
 )
-WHO = "git config user.name n; git config user.email n@example.org; "
 # Each is set up by the agent itself in its shell; the second is plain git stepping into it, proof that it works.
 LOCAL_TRAPS = {
     "hooks": (f"for h in {HOOKS}; do cp {{trap}} .git/hooks/$h; done", "git merge -q clean"),
@@ -607,11 +575,6 @@ LOCAL_TRAPS = {
         "git config -f .git/more merge.e=v.il.driver {trap}; git config include.path more; "
         "git config merge.default e=v.il",
         "git merge -q other",
-    ),
-    "text conversion": ("git config diff.x.textconv {trap}; echo 'app diff=x' > .git/info/attributes", "git blame app"),
-    "signing": (
-        f"{WHO}git config commit.gpgSign true; git config gpg.program {{trap}}; git config user.signingKey x",
-        "git merge -q clean -m x",
     ),
 }
 

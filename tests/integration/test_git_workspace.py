@@ -317,24 +317,6 @@ async def test_a_killed_process_takes_its_commands_along_and_is_tidied_up_after(
     assert not list(workspaces.iterdir())
 
 
-async def test_age_takes_what_no_execution_holds(provider: GitWorkspaceProvider, repo: Path, tmp_path: Path) -> None:
-    home = tmp_path / "home"
-    async with cloned(provider, repo) as clone:
-        held = clone.base_commit
-    commit_files(repo, {"b": "b"})
-    await pin(provider, repo)
-    begun = home / "repositories/.new-begun"
-    write_files(begun, {"pack": b"what a killed process was receiving"})
-    for old in (*(home / "seeds").glob("*/*"), *(home / "repositories").iterdir()):
-        os.utime(old, (0, 0))
-    reaped = await provider.reap()
-    assert not begun.exists()
-    assert (reaped.seeds, reaped.caches, reaped.environments) == (1, 1, 0)
-    assert [seed.name for seed in (home / "seeds").glob("*/[0-9a-f]*")] == [held]
-    await provider.release("e1")
-    assert (await provider.reap()).seeds == 1
-
-
 async def test_every_kind_of_change(provider: GitWorkspaceProvider, tmp_path: Path) -> None:
     files: dict[str, str | bytes] = {
         "change.py": "a\nb\nc\n", "delete.py": "x\n", "mode.sh": "echo\n", "binary.bin": bytes(range(256)),
@@ -370,16 +352,6 @@ async def test_every_kind_of_change(provider: GitWorkspaceProvider, tmp_path: Pa
         assert contents(clean.root) == contents(root)
         assert await sh(clean, "git status --porcelain --untracked-files=all | grep -cv '^[AMDRT] '; true") == "0"
         assert (await clean.diff()).patch == diff.patch
-
-
-async def test_committed_staged_and_loose_changes_all_count(provider: GitWorkspaceProvider, repo: Path) -> None:
-    async with cloned(provider, repo) as clone:
-        await sh(clone, "echo 1 > a && git add a && git commit -q -m a && echo 2 > b && git add b && echo 3 > c")
-        await sh(clone, "echo x > x.log && mkdir __pycache__ node_modules && touch __pycache__/a node_modules/b")
-        diff = await clone.diff()
-        assert (diff.files, diff.insertions, diff.deletions, diff.lines) == (("a", "b", "c"), 3, 0, 3)
-        await sh(clone, "git reset -q --hard HEAD~1 && git clean -qfdx")
-        assert (await clone.diff()).patch == b""
 
 
 async def test_nested_repositories_are_files_and_submodules_stay(

@@ -18,8 +18,7 @@ from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceStub
 from swe_ai_fleet.codec import to_plain
 from swe_ai_fleet.domain.candidate import CheckKind, CheckResult, TestSummary
 from swe_ai_fleet.domain.errors import AgentLost, ModelUnavailable, PreconditionFailed, ResourceExhausted, Unavailable
-from swe_ai_fleet.domain.fleet_status import Component, ComponentState
-from tests.orchestrator_service import NOWHERE, REPO, Service, deliberation, field_named, orchestration, refusal
+from tests.orchestrator_service import NOWHERE, Service, deliberation, field_named, orchestration, refusal
 from tests.scripted_fleet import FAILED, PASSED, PROVEN, ScriptedRun
 from tests.scripted_workspaces import DELIVERED_COMMIT
 
@@ -308,21 +307,6 @@ async def test_lists_are_filtered_and_paged(service: Service):
     other = pb.ListExecutionsRequest(page_token=token, task_id="task-0")
     code, _, details = await refusal(service.stub.ListExecutions(other))
     assert (code, field_named(details)) == (grpc.StatusCode.INVALID_ARGUMENT, "page_token")
-
-
-async def test_status_tells_components_and_counts(service: Service):
-    await service.stub.Deliberate(deliberation(role="QA"))
-    await service.stub.Orchestrate(orchestration())
-    patch = pb.SubmittedPatch(name="a", diff=b"diff\na")
-    await service.stub.JudgePatches(pb.JudgePatchesRequest(task_id="judged", repo=REPO, patches=[patch]))
-    up, slow, down = ComponentState.UP, ComponentState.DEGRADED, ComponentState.DOWN
-    for states, status in (([], "healthy"), ([up, slow], "degraded"), ([down, slow], "unhealthy")):
-        service.components[:] = [Component(name=f"c{number}", state=one) for number, one in enumerate(states)]
-        reply = await service.stub.GetStatus(pb.GetStatusRequest(include_stats=True))
-        assert (reply.status, [one.name for one in reply.components]) == (status, ["c0", "c1"][: len(states)])
-    assert (reply.stats.total_deliberations, reply.stats.total_orchestrations) == (1, 1)
-    assert dict(reply.stats.role_counts) == {"QA": 1, "DEV": 2}
-    assert not (await service.stub.GetStatus(pb.GetStatusRequest())).HasField("stats")
 
 
 async def test_patches_are_judged_without_an_agent_or_a_model(service: Service):
