@@ -1,4 +1,4 @@
-"""Streams over gRPC end soon after what let their caller in, and only then; connections are renewed under them."""
+"""Streams over gRPC end soon after what let their caller in, and only then."""
 
 from __future__ import annotations
 
@@ -41,27 +41,20 @@ class Room:
         finally:
             self.open -= 1
 
-    async def peer(self, _: bytes, context: Any) -> bytes:
-        """Where it is called from."""
-        return context.peer().encode()
-
 
 @asynccontextmanager
-async def serving(room: Room, store: Authenticator, **how: float) -> AsyncGenerator[grpc.aio.Channel]:
+async def serving(room: Room, store: Authenticator) -> AsyncGenerator[grpc.aio.Channel]:
     async def ready() -> bool:
         return True
 
-    handlers = {
-        "StreamExecution": grpc.unary_stream_rpc_method_handler(room.stream, bytes, bytes),
-        "GetStatus": grpc.unary_unary_rpc_method_handler(room.peer, bytes, bytes),
-    }
+    handlers = {"StreamExecution": grpc.unary_stream_rpc_method_handler(room.stream, bytes, bytes)}
     service = Service(
         name=_NAME,
         add=lambda given, server: server.add_generic_rpc_handlers((given,)),
         servicer=grpc.method_handlers_generic_handler(_NAME, handlers),
     )
     async with (
-        serve_grpc([service], "127.0.0.1:0", store, ready, grace_seconds=0.1, check_seconds=0.05, **how) as address,
+        serve_grpc([service], "127.0.0.1:0", store, ready, grace_seconds=0.1, check_seconds=0.05) as address,
         grpc.aio.insecure_channel(address) as channel,
     ):
         yield channel

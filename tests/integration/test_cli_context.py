@@ -85,21 +85,6 @@ async def test_a_project_told_shown_and_related(terminal: Terminal) -> None:
     assert [one["kind"] for one in only["relations"]] == ["affects"]
 
 
-async def test_stories_are_listed(terminal: Terminal) -> None:
-    case, names = f"C-{uuid4().hex[:6]}", [f"S-{uuid4().hex[:6]}" for _ in range(3)]
-    assert "no story matches" in await terminal.run("context", "stories", "--case", case)
-    for name in names:
-        await terminal.run("context", "story", name, f"About {name}", "--case", case)
-    await terminal.run("context", "task", names[0], f"{names[0]}-1", "T")
-    await terminal.run("context", "phase", names[1], "design")
-    told = await terminal.json("context", "stories", "--case", case, "--limit", "2")
-    assert [(one["story_id"], one["open_task_count"]) for one in told["stories"]] == [(names[1], 0), (names[0], 1)]
-    assert told["more"] is True
-    shown = await terminal.run("context", "stories", "--case", case, "--phase", "plan", "--phase", "review")
-    assert [name in shown for name in names] == [True, False, True]
-    assert "1 of 1 open" in shown
-
-
 async def test_memories_added_recalled_and_cleared(terminal: Terminal) -> None:
     here = ("-n", f"agent:{uuid4().hex[:8]}")
     told = ("memory", "add", "Her favourite colour is teal.", "--metadata", "a=b", *here)

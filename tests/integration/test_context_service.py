@@ -298,40 +298,6 @@ async def test_stories_are_listed_the_last_changed_first_in_pages(service: Servi
         assert await service.refused(wrong) == ("INVALID_ARGUMENT", "page_token")
 
 
-async def test_facts_and_turns_are_recalled_and_forgotten(service: Service):
-    namespace = f"agent:{uuid4().hex[:8]}"
-
-    async def recalled(query: str, **fields: Any) -> list[pb.Recollection]:
-        request = pb.RecallRequest(**{"query": query, "namespaces": [namespace]} | fields)
-        return list((await service.call(request)).recollections)
-
-    fact = pb.AddFactRequest(namespace=namespace, text="Her favourite colour is teal.", metadata={"about": SECRET})
-    kept = await service.call(fact, caller="ada")
-    again = await service.call(fact)
-    assert (kept.already_existed, again.already_existed, again.memory_id) == (False, True, kept.memory_id)
-    turn = pb.AddInteractionRequest(
-        namespace=namespace, user="Which port does it listen on?", assistant="On 8443.", source="agent:dev-1"
-    )
-    assert not (await service.call(turn, caller="bob")).already_existed
-
-    assert [one.memory.text for one in await recalled("")] == [
-        "User: Which port does it listen on?\nAssistant: On 8443.",
-        "Her favourite colour is teal.",
-    ]
-    colour = (await recalled("favourite colour"))[0]
-    assert (colour.memory.memory_id, colour.memory.source) == (kept.memory_id, "caller:ada")
-    assert (dict(colour.memory.metadata), colour.memory.kind) == ({"about": "[masked]"}, pb.MEMORY_KIND_FACT)
-    assert 0 < colour.score <= 1
-    [port] = await recalled("port", kinds=[pb.MEMORY_KIND_INTERACTION], limit=1)
-    assert port.memory.text == "User: Which port does it listen on?\nAssistant: On 8443."
-    assert port.memory.source == "agent:dev-1, caller:bob"
-    assert not await recalled("favourite colour", namespaces=["agent:somebody-else"])
-
-    one = pb.ClearMemoryRequest(namespaces=[namespace], memory_ids=[kept.memory_id])
-    rest = pb.ClearMemoryRequest(namespaces=[namespace], kinds=[pb.MEMORY_KIND_INTERACTION])
-    assert [(await service.call(request)).removed for request in (one, one, rest)] == [1, 0, 1]
-
-
 RECORD = {"execution_id": "x", "task_id": "t"}
 REFUSED: dict[str, list[tuple[Message, str]]] = {
     "INVALID_ARGUMENT": [

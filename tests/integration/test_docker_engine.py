@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
-from swe_ai_fleet.tools.docker import DockerPolicy, DockerTool, Owner, reap
+from swe_ai_fleet.tools.docker import DockerPolicy, DockerTool, Owner
 from tests.docker_engine import BUSYBOX, NoEngine, TestEngine, docker_engine
 
 pytestmark = pytest.mark.slow
@@ -179,26 +179,3 @@ async def test_runs_do_not_see_each_other(kit: DockerTool, root: Path, policy: D
         for image in ("theirs", f"{other.owner.namespace}/theirs:latest"):
             assert (await kit.call("run", {"image": image})).outcome is Outcome.REFUSED
         assert "svc" in (await other.ps()).content
-
-
-async def test_the_reaper_takes_what_ended_executions_left(root: Path, policy: DockerPolicy, client: Any) -> None:
-    (root / "Dockerfile").write_text("FROM base:1\n")
-    kits = [DockerTool(root, policy=policy, owner=Owner(tenant="t", execution_id=name)) for name in ("dead", "alive")]
-    for kit in kits:
-        assert (await kit.build("app")).success
-        assert (await kit.run("app", ["sleep", "600"], name="svc", detach=True)).success
-    bystander = client.containers.run("base:1", ["sleep", "600"], detach=True, network_mode="none")
-    try:
-        assert (await reap(policy, older_than_seconds=3600)).containers == 0
-        first = await reap(policy, executions={"dead"})
-        assert (first.containers, first.images, first.failures) == (1, 1, ())
-        assert "svc" in (await kits[1].ps()).content
-        assert "no containers" in (await kits[0].ps()).content
-        second = await reap(policy, older_than_seconds=0)
-        assert (second.containers, second.images) == (1, 1)
-        assert client.containers.get(bystander.id).status == "running"
-        assert client.images.get("base:1")
-    finally:
-        bystander.remove(force=True)
-        for kit in kits:
-            await kit.close()

@@ -1,8 +1,7 @@
-"""What settings make of models: profiles that candidates take in turn, prices that end a run, and what is refused."""
+"""What candidates may spend together, and what of it leaves an agent nothing."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
@@ -11,44 +10,11 @@ from hypothesis import strategies as st
 
 from swe_ai_fleet.domain.budget import Totals
 from swe_ai_fleet.domain.errors import InvalidRequest
-from swe_ai_fleet.domain.message import ModelRequest, UserMessage
-from swe_ai_fleet.domain.task import Constraints, Limits, PinnedRepository, RepoRef, Task, TaskKind
-from swe_ai_fleet.orchestrator.councils import assignments
-from swe_ai_fleet.runtime.equipment import open_equipment
-from swe_ai_fleet.settings import Settings
-from swe_ai_fleet.testing import Script, ScriptedModelServer, Turn
-from swe_ai_fleet.tools.audit import AuditTrail
+from swe_ai_fleet.domain.task import Constraints, Limits, RepoRef, Task, TaskKind
 
 TASK = Task(
     task_id="t", kind=TaskKind.DELIBERATE, description="Say who you are.", repo=RepoRef(location="/r"), num_agents=3
 )
-PINNED = PinnedRepository(tenant="default", location="/r", commit="c" * 40)
-
-
-@pytest.fixture
-async def large() -> AsyncIterator[ScriptedModelServer]:
-    async with ScriptedModelServer(Script.of(Turn(content="large")), model="large") as server:
-        yield server
-
-
-@pytest.fixture
-async def small() -> AsyncIterator[ScriptedModelServer]:
-    async with ScriptedModelServer(Script.of(Turn(content="small")), model="small", api_key="k-small") as server:
-        yield server
-
-
-async def test_candidates_take_the_profiles_in_turn(large: ScriptedModelServer, small: ScriptedModelServer) -> None:
-    profiles = {"small": {"url": small.url, "model": "small", "api_key": "k-small"}, "large": {}}
-    settings = Settings(model_url=large.url, model="large", model_profiles=profiles)
-    task = replace(TASK, model_profile="small, large")
-    async with open_equipment(settings) as equipment:
-        answers: list[str] = []
-        for assignment in assignments(task, PINNED):
-            trail = AuditTrail(execution_id=assignment.execution_id, agent_id=assignment.agent_id)
-            model = equipment.model(task, assignment.perspective, trail)
-            reply = await model.reply(ModelRequest((UserMessage(content=task.description),)))
-            answers.append(reply.message.content)
-    assert answers == ["small", "large", "small"]
 
 
 @given(

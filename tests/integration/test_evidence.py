@@ -15,7 +15,6 @@ from swe_ai_fleet.agents.rubric import RubricJudge
 from swe_ai_fleet.domain.assignment import BaselineAssignment, CheckAssignment
 from swe_ai_fleet.domain.candidate import CheckKind, Verdict
 from swe_ai_fleet.domain.task import CheckSpec
-from swe_ai_fleet.orchestrator.evidence.comparison import WHOLE_RUN
 from swe_ai_fleet.orchestrator.evidence.test_runs import TestRuns
 from swe_ai_fleet.sandbox import IsolationLevel
 from swe_ai_fleet.testing import Script, ScriptedModelServer, Turn
@@ -171,17 +170,6 @@ async def test_one_file_that_cannot_be_collected_does_not_sink_the_suite(tmp_pat
         "2 pass, 2 fail: tests/test_app.py::test_mul, tests/test_crash.py::test_crash; cannot be collected: "
         "tests/test_absent.py: ModuleNotFoundError: No module named 'package_of_nobody'"
     )
-
-
-@pytest.mark.slow  # quick: a named check that fails without it
-async def test_a_run_that_dies_without_the_change_and_works_with_it_verifies(tmp_path: Path) -> None:
-    world = World(tmp_path, {**PYTEST_FILES, "app.py": f"{APP}\n\n1 / 0\n", "conftest.py": "import app\n"})
-    fixed = await world.check({"app.py": MENDED})
-    assert (fixed.verdict, named(fixed, "tests").shown) == (Verdict.VERIFIED, (WHOLE_RUN,))
-    # The change switches off what it dies of.
-    switched = {"conftest.py": "", "tests/test_app.py": "def test_app():\n    pass\n", "README": "More.\n"}
-    report = await world.check(switched)
-    assert named(report, "tests").shown == () and report.verdict is not Verdict.VERIFIED
 
 
 async def test_a_named_check_that_fails_without_the_change_verifies(world: World) -> None:

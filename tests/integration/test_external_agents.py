@@ -313,33 +313,6 @@ async def test_what_an_agent_says_of_itself_is_bounded(place: Place, repository:
     assert max(len(text) for text in said[:-1]) < 4_200
 
 
-async def test_where_only_an_answer_is_wanted_changes_are_refused_and_a_busy_agent_is_asked_again(
-    place: Place, repository: Path
-) -> None:
-    reading = a_task(repository, enable_tools=False)
-    changed = await place.run(SmallHarness(hand_in_good), reading)
-    assert nothing_left(changed) and "only an answer" in changed.error
-    busy = 2
-
-    async def answer(
-        requests: list[pb.SolveRequest], context: grpc.aio.ServicerContext
-    ) -> AsyncIterator[pb.SolveResponse]:
-        nonlocal busy
-        if busy:
-            busy -= 1
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "two tasks are enough")
-        assert requests[0].assignment.constraints.read_only
-        assert requests[0].assignment.repository.bundle_bytes == sum(len(each.bundle) for each in requests)
-        yield pb.SolveResponse(result=pb.Result(summary="There are two tests."))
-
-    scripted = Scripted(answer)
-    patient = replace(place.worker, external=replace(place.worker.external, pause_seconds=0.02))
-    again = a_task(repository, enable_tools=False)
-    answered = await patient.run(await an_assignment(patient, again, place.at(scripted)))
-    assert nothing_left(answered, StopReason.FINAL_ANSWER) and answered.error == ""
-    assert (answered.summary, scripted.asked) == ("There are two tests.", 3)
-
-
 def allowing(place: Place, *patterns: str) -> AgentWorker:
     """The worker, with other agents allowed."""
     client = AgentServiceClient(EndpointRules(patterns=patterns), mask=lambda text: text)

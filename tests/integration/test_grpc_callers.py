@@ -100,15 +100,3 @@ async def test_the_documented_commands_of_foreign_clients(tmp_path: Path):
     for said in ("liveness", SERVICE, "SERVING"):
         assert said in out
     assert out.count('"stats"') == 2, out
-
-
-async def curl(service: Service, method: str, data: str, *flags: str) -> tuple[int, str]:
-    """A foreign client, which learns the schema from the server's reflection."""
-    process = await asyncio.create_subprocess_exec(
-        *(str(Path(sys.executable).parent / "buf"), "curl", "--http2-prior-knowledge", "--protocol=grpc", "--reflect"),
-        *(*flags, "--data", data, f"http://{service.address}/{method}"),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )
-    out, _ = await process.communicate()
-    return process.returncode or 0, out.decode()

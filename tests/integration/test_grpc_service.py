@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
@@ -15,10 +14,9 @@ import structlog
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceStub
-from swe_ai_fleet.codec import to_plain
 from swe_ai_fleet.domain.candidate import CheckKind, CheckResult, TestSummary
 from swe_ai_fleet.domain.errors import AgentLost, ModelUnavailable, PreconditionFailed, ResourceExhausted, Unavailable
-from tests.orchestrator_service import NOWHERE, Service, deliberation, field_named, orchestration, refusal
+from tests.orchestrator_service import Service, deliberation, field_named, orchestration, refusal
 from tests.scripted_fleet import FAILED, PASSED, PROVEN, ScriptedRun
 from tests.scripted_workspaces import DELIVERED_COMMIT
 
@@ -199,51 +197,6 @@ async def test_cancel_stops_the_agents(service: Service):
     assert updates[-1].final.metadata["error"] == "changed my mind"
     again = await service.stub.CancelExecution(request)
     assert (again.status, again.already_ended) == (pb.DELIBERATION_STATUS_CANCELLED, True)
-
-
-async def test_stream_execution_is_the_log(service: Service):
-    gate = asyncio.Event()
-    service.fleet.default = ScriptedRun(after=gate)
-    submitted = await service.stub.SubmitTask(pb.SubmitTaskRequest(orchestrate=orchestration()))
-
-    async def watch(start: int = 0) -> list[pb.ExecutionEvent]:
-        request = pb.StreamExecutionRequest(execution_id=submitted.execution_id, from_sequence=start)
-        return [event async for event in service.stub.StreamExecution(request)]
-
-    watchers = [asyncio.create_task(watch()) for _ in range(3)]
-    await service.fleet.started(3)
-    gate.set()
-    whole, *others = await asyncio.gather(*watchers)
-    assert others == [whole, whole]
-    assert (whole[0].type, whole[-1].type) == ("execution_started", "execution_finished")
-    stored = {event.id: event for event in service.log.events}
-    assert [json.loads(one.payload_json) for one in whole] == [to_plain(stored[one.event_id].body) for one in whole]
-    assert {one.agent_id for one in whole} == {"_", "agent-dev-1", "agent-dev-2", "agent-dev-3"}
-    for place in (7, len(whole) - 1):
-        assert await watch(whole[place].sequence) == whole[place:]
-    assert await watch(whole[-1].sequence + 1) == []
-
-
-async def test_large_patches_come_by_reference_and_as_artifacts(service: Service):
-    large = bytes(range(256)) * 1200
-    service.fleet.runs = {"agent-dev-1": ScriptedRun(patch=large)}
-    ref = (await service.stub.Deliberate(deliberation(num_agents=1))).results[0].patch.artifact
-    assert (ref.size_bytes, ref.media_type) == (len(large), "text/x-diff")
-
-    def asked(offset: int = 0, execution_id: str = ref.execution_id):
-        fields = {"execution_id": execution_id, "digest": ref.digest, "offset_bytes": offset}
-        return service.stub.GetArtifact(pb.GetArtifactRequest(**fields))
-
-    for offset in (0, 300_000, len(large)):
-        first, *chunks = [part async for part in asked(offset)]
-        assert (first.artifact.digest, first.artifact.size_bytes) == (ref.digest, len(large))
-        assert b"".join(part.chunk for part in chunks) == large[offset:]
-        assert len(chunks) > 1 or offset
-    for call, code in (
-        (asked(len(large) + 1), grpc.StatusCode.INVALID_ARGUMENT),
-        (asked(execution_id=NOWHERE), grpc.StatusCode.NOT_FOUND),
-    ):
-        assert (await refusal(call))[0] is code
 
 
 async def test_replies_stay_small_enough_for_default_clients(service: Service):
