@@ -11,7 +11,7 @@ import json
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import grpc.aio
@@ -25,6 +25,7 @@ from starlette.routing import Route, WebSocketRoute
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
+from fleet.options.v1 import options_pb2
 from services.access.roles import ROLES
 from services.access.store import AccessStore
 from services.auth import principal
@@ -33,7 +34,6 @@ from services.gateway.main import serve_http
 from services.gateway.rest.table import OPERATIONS
 from services.gateway.upstream import FILES, open_upstream
 from services.grpc_server import Service, serve_grpc
-from services.values import bounds_of
 from swe_ai_fleet.domain.access import AccessRole, Principal
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
@@ -140,7 +140,8 @@ def least_request(method: MethodDescriptor) -> bytes:
     """The smallest request that the contract allows."""
     request = GetMessageClass(method.input_type)()
     for one in method.input_type.fields:
-        if (bounds := bounds_of(one)) is not None and bounds.required:
+        bounds = cast("Any", one.GetOptions()).Extensions[options_pb2.bounds]
+        if bounds.required:
             setattr(request, one.name, EXECUTION if bounds.HasField("pattern") else "something")
     return request.SerializeToString()
 

@@ -26,11 +26,9 @@ from swe_ai_fleet.conversations.session import Turn as SaidTurn
 from swe_ai_fleet.conversations.store import ChatStore, KeyValueChats
 from swe_ai_fleet.domain.errors import NotFound, PreconditionFailed, Unavailable
 from swe_ai_fleet.domain.memory import Memory
-from swe_ai_fleet.domain.task import PlanningMode
-from swe_ai_fleet.runtime.chat_session import ChatFiles
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.settings import Settings
-from swe_ai_fleet.testing import Failure, Script, ScriptedModelServer, Turn
+from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.tools.secrets import Secrets
 from tests.chat_parts import IDS, SCRIPT, Fleet, Kept
 from tests.chat_script import COLOUR
@@ -82,20 +80,6 @@ class TestTurns:
         assert (answer.text, answer.tools, answer.success) == (text, (tool,), True)
         assert any(given in message.content for message in (await chat.session("s")).turns[0].messages)
 
-    async def test_earlier_turns_are_the_beginning_of_the_next_prompt(
-        self, chat: Chat, server: ScriptedModelServer
-    ) -> None:
-        await chat.send("s", "Hello there")
-        first = server.bodies[-1]
-        await chat.send("s", "Work out 15 * 23 + 17 for me")
-        second = server.bodies[-1]
-        await chat.send("other", "Hello there")
-        assert server.bodies[-1]["messages"] == first["messages"]
-        assert second["messages"][: len(first["messages"])] == first["messages"]
-        assert second["tools"] == first["tools"]
-        roles = [message["role"] for message in second["messages"]]
-        assert roles == ["system", "user", "assistant", "user", "assistant", "tool"]
-
     async def test_secrets_are_masked_in_answers_and_on_the_way(self, model: OpenAIChatModel) -> None:
         chat = Chat(model=model, tools=[leak], secrets=Secrets(["hunter2-hunter2"]))
         told = [one async for one in chat.stream("s", "Tell me the secret")]
@@ -106,24 +90,6 @@ class TestTurns:
             answer = await chat.send("s", "a marked secret", channel=channel)
             assert all("hunter2-hunter2" not in unmarked(page) for page in answer.pages)
             assert "It says" in answer.text
-
-
-class TestModelAway:
-    async def test_it_is_said_and_the_next_message_is_answered(self) -> None:
-        script = Script.of(Turn(content="Back."))
-        async with (
-            ScriptedModelServer(script) as flaky,
-            OpenAIChatModel(base_url=flaky.url, model="scripted", api_key="", max_retries=1) as away,
-        ):
-            rules = ChatRules(mode=PlanningMode.AGENTIC, retry_waits=())
-            chat = Chat(model=away, rules=rules, tools=["calculator"])
-            assert (await chat.send("s", "Hello")).text == "Back."
-            flaky.fail_next(Failure(status=503, times=1))
-            answer = await chat.send("s", "Are you there?")
-            assert (answer.success, answer.stop_reason) == (False, "model_error")
-            assert "does not answer" in answer.text
-            assert (await chat.send("s", "3 * 4")).text == "3 * 4 = 12"
-            assert (await chat.send("s", "Hello")).text == "Back."
 
 
 class TestReferences:
@@ -247,13 +213,8 @@ class TestLongTermMemory:
 
 
 class TestSessions:
-    @pytest.fixture(params=["jetstream", "files"])
-    async def store(
-        self, request: pytest.FixtureRequest, tmp_path: Path, nats_server: EmbeddedNats
-    ) -> AsyncIterator[ChatStore]:
-        if request.param == "files":
-            yield ChatFiles(tmp_path / "chats")
-            return
+    @pytest.fixture
+    async def store(self, nats_server: EmbeddedNats) -> AsyncIterator[ChatStore]:
         address = nats_server.address
         async with JetStream.connect(address.url, credentials=Credentials(token=address.token)) as log:
             yield KeyValueChats(await log.bucket(f"chats-{uuid.uuid4().hex}"))
@@ -321,11 +282,14 @@ def library(server: ScriptedModelServer, home: Path, **more: object) -> ChatSess
     return ChatSession(settings=settings, **more)  # type: ignore[arg-type]
 
 
-async def test_files_of_one_directory_can_be_read(server: ScriptedModelServer, tmp_path: Path) -> None:
+async def test_files_of_one_directory_can_be_read_and_sessions_are_kept(
+    server: ScriptedModelServer, tmp_path: Path
+) -> None:
     (tmp_path / "notes.txt").write_text("the tests need NATS\n")
     async with library(server, tmp_path / "home", files=tmp_path) as chat:
         answer = await chat.send("Look into the notes")
-        kept = await chat.session()
+    async with library(server, tmp_path / "home", session_id=chat.session_id) as again:
+        kept = await again.session()
     assert answer.tools == ("file_reader",)
     assert kept is not None and "the tests need NATS" in repr(kept.turns[0].messages)
     assert [thing.name for thing in kept.things] == ["notes.txt"]

@@ -88,18 +88,6 @@ class TestGit:
         await ok(tool.branch("spare"))
         assert "spare" not in (await ok(tool.branch("spare", delete=True))).content
 
-    async def test_failures_say_what_would_work(self, workspace: LocalWorkspace, root: Path) -> None:
-        tool, shell = GitTool(workspace), ShellTool(workspace)
-        await refused(tool.commit("m"), "nothing to commit", "change a file first")
-        await ok(shell.run_command("echo >> app.py; echo ignored > .gitignore; touch ignored"))
-        await refused(tool.commit("m"), "git_add")
-        await refused(tool.add(["absent"]), "did not match", "git_status")
-        await refused(tool.add(["ignored"]), "ignored")
-        await refused(tool.add(["../outside"]), "outside")
-        await refused(tool.show("absent"), "git_branch show")
-        await ok(shell.run_command("git checkout -q other; git checkout -q main"))
-        assert git(root, "rev-list", "--count", "--all").strip() == "1"
-
     async def test_an_option_is_no_ref(self, workspace: LocalWorkspace, root: Path) -> None:
         tool = GitTool(workspace)
         for text in NO_REFS:

@@ -11,7 +11,7 @@ import pytest
 from swe_ai_fleet.agents.preparation import MAX_PROBES, read_checklist
 from swe_ai_fleet.domain.assignment import ExamineAssignment, Examinee
 from swe_ai_fleet.domain.candidate import CheckReport, Verdict
-from swe_ai_fleet.domain.checklist import Checklist, Requirement
+from swe_ai_fleet.domain.checklist import Requirement
 from swe_ai_fleet.domain.examination import STATEMENT, Examination, Matrix
 from tests.evidence import (
     BOTH,
@@ -117,7 +117,6 @@ def probe(quote: str, line: str) -> Requirement:
 TOGETHER = probe("1h30m is 5400", "assert durations.seconds('1h30m') == 5400")
 LONGER = probe("takes minutes and hours", "assert durations.seconds('2h1m') == 7260")
 TWO = probe("2m is 120", "assert durations.seconds('2m') == 120")
-HOLDS = probe("takes minutes", "assert durations.seconds('5s') == 5")
 INVENTED = probe("1h is 3600", "assert durations.in_seconds('1h') == 3600")
 WRONG = probe("1h is 3600", "assert durations.seconds('1h') == 60")
 CANDIDATES = {"right": RIGHT, "half": HALF, "special": SPECIAL}
@@ -168,14 +167,6 @@ async def test_probes_decide_where_the_checks_find_no_difference(world: World) -
     )
     foreign = judged["half"].foreign
     assert foreign is not None and (foreign.asked, foreign.passed, foreign.failing) == (1, 0, {STATEMENT: 2})
-
-
-async def test_what_the_untouched_commit_does_already_shows_nothing(world: World) -> None:
-    made = Checklist(requirements=(TOGETHER, HOLDS, INVENTED))
-    tried = made.with_outcomes(await examined(world, made.probed))
-    assert [one.met_before for one in tried.requirements] == [False, True, False]
-    assert [one.quote for one in tried.telling] == [TOGETHER.quote, INVENTED.quote]
-    assert "ValueError" in tried.telling[0].seen
 
 
 async def test_a_probe_reaches_neither_the_host_nor_a_later_probe(world: World, tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from uuid import uuid4
 import pytest
 
 from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
-from swe_ai_fleet.domain.errors import Unavailable
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
 from tests.gateway_house import BEARER, house, refused
@@ -137,15 +136,3 @@ async def test_a_secret_is_told_once_and_kept_nowhere() -> None:
         made = await built.client.post("/api/webhooks", json={}, headers=BEARER | key)
         assert made.json() == {"secret": "told once"} and made.headers["idempotency-kept"] == "false"
     assert await keys.entries() == ()
-
-
-async def test_without_a_place_for_keys_it_is_told_so() -> None:
-    class Away(MemoryKeyValue):
-        async def get(self, key: str) -> None:
-            raise Unavailable("NATS does not answer")
-
-    async with house(Away()) as built:
-        key = {"Idempotency-Key": uuid4().hex}
-        told = refused(await built.client.post("/api/count", json={}, headers=BEARER | key), 503, "UNAVAILABLE")
-        assert told["retry_after_seconds"] >= 1 and built.room.calls == 0
-        assert (await built.client.post("/api/count", json={}, headers=BEARER)).status_code == 201

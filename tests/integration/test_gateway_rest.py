@@ -147,22 +147,12 @@ async def test_an_artifact(api: Api, fleet: FleetUnderTest, ended: dict[str, Any
     async with api.session.get(path) as answer:
         assert (answer.status, await answer.read()) == (200, content)
         assert {name: answer.headers[name] for name in whole} == whole
-    async with api.session.head(path) as answer:
-        assert (answer.status, answer.headers["content-length"]) == (200, str(len(content)))
-    for asked, start, end in (
-        ("bytes=0-9", 0, 10),
-        ("bytes=650000-", 650_000, 700_000),
-        ("bytes=-5", 699_995, 700_000),
-        ("bytes=699999-9999999", 699_999, 700_000),
-    ):
+    for asked, start, end in (("bytes=650000-", 650_000, 700_000), ("bytes=-5", 699_995, 700_000)):
         async with api.session.get(path, headers={"range": asked}) as answer:
             assert (answer.status, await answer.read()) == (206, content[start:end])
             assert answer.headers["content-range"] == f"bytes {start}-{end - 1}/{len(content)}"
     problem = await api.refused("GET", path, headers={"range": "bytes=700000-"})
     assert (problem["status"], problem["field"]) == (416, "range")
-    # A range that makes no sense is answered with the whole.
-    async with api.session.get(path, headers={"range": "bytes=5-3"}) as answer:
-        assert (answer.status, len(await answer.read())) == (200, len(content))
     assert (await api.refused("GET", f"{path[:-64]}{'0' * 64}"))["status"] == 404
     assert (await api.refused("GET", f"{path}?offset_bytes=3"))["field"] == "offset_bytes"
 
