@@ -21,7 +21,6 @@ SCRIPT = Script(
         *said("Work out 15", called("calculator", expression="15 * 23 + 17"), answered("It is 362.")),
         *said("squares", called("python_executor", code=SQUARES), answered("The sum is 385.")),
         *said("List the executions", called("list_executions"), answered("Here is what goes on.")),
-        *said("more about", answered("Which one?")),
         *said("second one", called("show_execution", execution=IDS[1]), answered("It is done.")),
         *said(
             "Start",
@@ -47,11 +46,9 @@ SCRIPT = Script(
         *said(
             "Hide", called("start_task", description="Fix it", repository="/srv/\u202eppa"), answered("It is refused.")
         ),
-        *said("Look up", called("search_memory", queries=["deploys"], entities=["staging"]), answered("On Fridays.")),
         *said("Look into", called("file_reader", file_path="notes.txt"), answered("It needs NATS.")),
         *said("marked secret", answered("It says hunter2\\-**hunter2**, `hunter2-`hunter2.")),
         *said("secret", called("leak"), answered("It says hunter2-hunter2.")),
-        *said("for ever", called("calculator", expression="1 + 1"), called("calculator", expression="1 + 2")),
         *said("slow", Turn(content="Late.", delay_seconds=30)),
     ),
     default=Conversation(turns=(answered("Hello."),)),
@@ -96,20 +93,12 @@ class Kept:
     """Long-term memory by plain words."""
 
     memories: list[Memory] = field(default_factory=list)
-    fault: Unavailable | None = None
-    hangs: bool = False
 
     async def remember(self, memory: Memory) -> bool:
-        if self.hangs:
-            await asyncio.Event().wait()
-        if self.fault is not None:
-            raise self.fault
         self.memories.append(memory)
         return True
 
     async def recall(self, query: str, scope: MemoryScope, *, limit: int = 3) -> tuple[Recollection, ...]:
-        if self.fault is not None:
-            raise self.fault
         words = {word for word in query.lower().split() if len(word) > 3}
         found = [
             one
