@@ -58,15 +58,13 @@ Make = Callable[..., Project]
 
 @pytest.fixture
 def project(tmp_path: Path) -> Make:
-    """Makes a project whose commands find ruff, as the fleet brings it, and the programs of other directories."""
+    """Makes a project whose commands find ruff, as the fleet brings it."""
     (tmp_path / "tools").mkdir()
     shutil.copy2(RUFF, tmp_path / "tools/ruff")
 
-    def make(files: Mapping[str, str], *directories: Path) -> Project:
-        mounts = [Mount(source=str(tmp_path / "tools"), target="/opt/tools")]
-        mounts += [Mount(source=str(place), target=str(place)) for place in directories]
-        path = (*(f"{place}/bin" for place in directories[:1]), "/opt/tools")
-        return Project(tmp_path, files, Environment(mounts=tuple(mounts), path=path))
+    def make(files: Mapping[str, str]) -> Project:
+        mount = Mount(source=str(tmp_path / "tools"), target="/opt/tools")
+        return Project(tmp_path, files, Environment(mounts=(mount,), path=("/opt/tools",)))
 
     return make
 
@@ -91,13 +89,11 @@ async def test_an_agent_sees_the_lines_that_it_has_changed(project: Make) -> Non
     assert "more: name fewer paths to see them]" in result.content
 
 
-async def test_a_linter_that_is_not_configured_is_neither_run_nor_named(project: Make, tmp_path: Path) -> None:
+async def test_a_configured_linter_that_is_not_installed_is_named(project: Make) -> None:
     held = project({"app.py": OLD, ".flake8": "[flake8]\n"})
     result = await held.linted({"app.py": f"{OLD}import json\n"})
     assert not result.success
     assert result.content == "flake8 is not installed in this workspace's environment."
-    bare = Project(tmp_path / "bare", {"app.py": OLD, "pyproject.toml": "[tool.black]\n"}, held.environment)
-    assert "configures no linter" in (await bare.linted({"app.py": "import json\n"})).error
 
 
 # Linters from PyPI

@@ -40,15 +40,9 @@ async def test_requirements_are_installed_once(provider: GitWorkspaceProvider, t
             "/environment/venv/bin/python3\ntouch: cannot touch '/environment/x': Read-only file system"
         )
         assert await sh(clone, "echo $SETUP_ONLY") == ""
-    # Commands of a caller come on top; what they leave in the checkout is there, and in no diff.
-    make = "mkdir -p bin && printf '#!/bin/sh\\necho made\\n' > bin/tool && chmod +x bin/tool"
-    spec = EnvironmentSpec(setup=("python3 -c 'import thing'", make), path=("bin", "tols"))
-    more = await provider.environment(pinned, spec)
-    assert [note for note in more.notes if "PATH" in note] == ["Expected, but not on PATH: tols."]
-    async with provider.open("e1", "a", pinned, more) as clone:
-        assert (await sh(clone, "tool"), (await clone.diff()).files) == ("made", ())
 
 
+@pytest.mark.slow  # quick: requirements are installed once
 async def test_an_editable_project_is_each_clones_own(provider: GitWorkspaceProvider, tmp_path: Path) -> None:
     """Its version comes from tags, written into a file that is ignored."""
     files: dict[str, str | bytes] = {
@@ -155,15 +149,6 @@ async def test_builds_at_once_and_builds_that_end_early(tmp_path: Path) -> None:
 
 # --- repositories that nobody prepared ---
 
-# Refused before anything is connected to.
-MIRROR = SetupPolicy(
-    network=NetworkGrant(hosts=("*",), private_hosts=("mirror.internal",)),
-    variables={
-        "PIP_INDEX_URL": "https://10.20.30.40/simple",
-        "PIP_RETRIES": "0",
-    },
-)
-OPENS = "FLEET_SETUP_PRIVATE_HOSTS=mirror.internal,10.20.30.40"
 VERSIONED = BACKEND.replace(
     "    return name",
     "    import subprocess\n"
@@ -214,14 +199,6 @@ async def test_a_commit_with_a_patch_has_the_tags_submodules_and_date_of_its_bas
     # What releases its environment is made of depends on the date.
     tag, data, date = told.splitlines()
     assert tag.startswith("v1.2-1-g") and (data, date) == ("7", git(repo, "log", "-1", "--format=%ct"))
-
-
-async def test_a_mirror_at_a_private_address_is_named_with_the_setting(tmp_path: Path) -> None:
-    provider = make_provider(tmp_path, MIRROR)
-    pinned = await pin(provider, tmp_path, {"requirements.txt": "attrs\n", "a.py": ""})
-    with pytest.raises(PreconditionFailed, match=r"10\.20\.30\.40 is not at a public address") as caught:
-        await provider.environment(pinned, EnvironmentSpec())
-    assert caught.value.field == "environment" and OPENS in str(caught.value)
 
 
 # --- clones and their commands where no namespaces are to be had ---

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
-import os
-import sys
 from collections.abc import AsyncIterator
 
 import pytest
@@ -14,6 +11,7 @@ from httpx2 import AsyncClient
 from websockets.asyncio.client import connect
 
 from tests.conftest import FleetUnderTest
+from tests.fleet_command import Shell
 from tests.gateway_house import BEARER, STRANGER, TOKEN, House, closed, house, raw, refused
 
 JSON = {"content-type": "application/json"}
@@ -234,13 +232,9 @@ async def test_websockets_are_let_in_by_the_same_rules(home: House) -> None:
         assert await closed(where, **shown) == code, shown
 
 
-async def test_the_fleet_lets_its_own_page_in_as_fleet_open_says(fleet: FleetUnderTest) -> None:
-    command = [sys.executable, "-m", "swe_ai_fleet.cli.main", "open", "--json"]
-    environment = {**os.environ, "FLEET_HOME": str(fleet.settings.home)}
-    opening = await asyncio.create_subprocess_exec(*command, env=environment, stdout=asyncio.subprocess.PIPE)
-    told, _ = await opening.communicate()
-    url, _, fragment = json.loads(told)["page"].partition("/#token=")
-    assert (opening.returncode, url, fragment) == (0, fleet.running.http, fleet.running.token)
+async def test_the_fleet_lets_its_own_page_in_as_fleet_open_says(fleet: FleetUnderTest, shell: Shell) -> None:
+    url, _, fragment = (await shell.fleet("open", "--json")).document["page"].partition("/#token=")
+    assert (url, fragment) == (fleet.running.http, fleet.running.token)
     async with AsyncClient(base_url=url, timeout=20.0) as client:
         refused(await client.get("/api/status"), 401)
         signed_in = await client.post("/api/session", json={"token": fragment}, headers={"Origin": url})

@@ -158,13 +158,10 @@ async def test_a_hostile_agent(place: Place) -> None:
 TREES = (
     "rm -rf .git && ln -s / .git",
     "rm -rf .git && ln -s {victim}/.git .git",
-    "rm -rf .git && echo 'gitdir: {victim}/.git' > .git",
     "rm -rf .git/objects && ln -s {victim} .git/objects; rm .git/index; ln -s {victim}/stolen .git/index",
-    "mv .git deeper; mkdir .git; echo '[core]' > .git/config",
     "mkdir sub && ln -s {victim}/.git sub/.git",
     "mkdir sub && echo 'gitdir: {victim}/.git' > sub/.git && touch sub/f",
     "ln -s {victim} link; mkfifo pipe; ln -s link/secret .gitignore; ln -s {victim}/secret .gitattributes",
-    "mkdir -p a && cd a && ln -s ../../../.. up",
 )
 
 
