@@ -1,19 +1,14 @@
-"""Linters through the real sandbox: which are run, and what an agent and the evidence see of them.
-
-ruff is the fleet's own; the others come from PyPI, where this machine reaches it.
-"""
+"""Linters through the real sandbox: which are run, and what an agent sees of them."""
 
 from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from swe_ai_fleet.adapters.git_workspace import GitClone
 from swe_ai_fleet.domain.environment import Environment, Mount
 from swe_ai_fleet.domain.task import RepoRef
 from swe_ai_fleet.domain.tool import ToolResult
@@ -29,48 +24,29 @@ OLD = "".join(f"import old_{number}\n" for number in range(44))
 
 
 class Project:
-    """A repository with one commit, and clones of it with a change."""
+    """A repository with one commit, whose commands find ruff as the fleet brings it."""
 
-    def __init__(self, root: Path, files: Mapping[str, str], environment: Environment) -> None:
+    def __init__(self, root: Path, files: Mapping[str, str]) -> None:
+        (root / "tools").mkdir()
+        shutil.copy2(RUFF, root / "tools/ruff")
         self.root = make_repository(root / "repo", files)
-        self.environment = environment
+        mount = Mount(source=str(root / "tools"), target="/opt/tools")
+        self.environment = Environment(mounts=(mount,), path=("/opt/tools",))
         self.provider = provider_at(root)
-
-    @asynccontextmanager
-    async def clone(self, name: str = "clone", files: Mapping[str, str] | None = None) -> AsyncGenerator[GitClone]:
-        """A clean clone, with these files written into it."""
-        pinned = await self.provider.pin("t", RepoRef(location=str(self.root)))
-        async with self.provider.open("e", name, pinned, self.environment) as clone:
-            write_files(clone.root, files or {})
-            yield clone
 
     async def linted(self, files: Mapping[str, str], *paths: str) -> ToolResult:
         """What an agent that has written these files sees."""
-        async with self.clone("agent", files) as clone:
+        pinned = await self.provider.pin("t", RepoRef(location=str(self.root)))
+        async with self.provider.open("e", "agent", pinned, self.environment) as clone:
+            write_files(clone.root, files)
             before = (await clone.diff()).patch
             result = await TestTool(clone).lint(list(paths))
             assert (await clone.diff()).patch == before, "a linter has changed the workspace"
         return result
 
 
-Make = Callable[..., Project]
-
-
-@pytest.fixture
-def project(tmp_path: Path) -> Make:
-    """Makes a project whose commands find ruff, as the fleet brings it."""
-    (tmp_path / "tools").mkdir()
-    shutil.copy2(RUFF, tmp_path / "tools/ruff")
-
-    def make(files: Mapping[str, str]) -> Project:
-        mount = Mount(source=str(tmp_path / "tools"), target="/opt/tools")
-        return Project(tmp_path, files, Environment(mounts=(mount,), path=("/opt/tools",)))
-
-    return make
-
-
-async def test_an_agent_sees_the_lines_that_it_has_changed(project: Make) -> None:
-    held = project({"app.py": f"{OLD}\n\ndef f():\n    return 1\n", "other.py": OLD, "ruff.toml": RULES})
+async def test_an_agent_sees_the_lines_that_it_has_changed(tmp_path: Path) -> None:
+    held = Project(tmp_path, {"app.py": f"{OLD}\n\ndef f():\n    return 1\n", "other.py": OLD, "ruff.toml": RULES})
     changed = {"app.py": f"{OLD}\n\ndef f():\n    return missing\n", "new.py": "import json\n", "README": "x"}
     shown = "app.py:48: F821 Undefined name `missing`", "new.py:1: F401 `json` imported but unused"
     result = await held.linted(changed)
@@ -89,11 +65,8 @@ async def test_an_agent_sees_the_lines_that_it_has_changed(project: Make) -> Non
     assert "more: name fewer paths to see them]" in result.content
 
 
-async def test_a_configured_linter_that_is_not_installed_is_named(project: Make) -> None:
-    held = project({"app.py": OLD, ".flake8": "[flake8]\n"})
+async def test_a_configured_linter_that_is_not_installed_is_named(tmp_path: Path) -> None:
+    held = Project(tmp_path, {"app.py": OLD, ".flake8": "[flake8]\n"})
     result = await held.linted({"app.py": f"{OLD}import json\n"})
     assert not result.success
     assert result.content == "flake8 is not installed in this workspace's environment."
-
-
-# Linters from PyPI
