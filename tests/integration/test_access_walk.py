@@ -265,10 +265,10 @@ async def test_no_stranger_reaches_any_rpc_route_or_socket(house: House) -> None
     for what, headers in shown(house.world).items():
         # What lets people in is one for all of them: each entry is tried with these, and each stranger at some entries.
         whole = what in ("nothing", "expired JWT")
-        codes = await house.codes(METHODS if whole else METHODS[::9], headers)
+        codes = await house.codes(METHODS if whole else METHODS[::20], headers)
         assert set(codes.values()) == {grpc.StatusCode.UNAUTHENTICATED}, (what, codes)
-        for accept in ("application/json", "text/event-stream"):
-            statuses = await house.statuses([*headers, ("accept", accept)], requests if whole else requests[::9])
+        for accept in ("application/json", "text/event-stream") if whole else ("application/json",):
+            statuses = await house.statuses([*headers, ("accept", accept)], requests if whole else requests[::20])
             assert set(statuses.values()) == {401}, (what, statuses)
         for url in sockets:
             async with connect(url, additional_headers=headers) as socket:
