@@ -53,9 +53,6 @@ class EventSource(pb_grpc.OrchestratorServiceServicer):
     executions: dict[str, list[pb.ExecutionEvent]] = field(default_factory=dict[str, list[pb.ExecutionEvent]])
     streams: int = 0
     opened: int = 0
-    tokens: list[str] = field(default_factory=list[str])
-    answers: asyncio.Event | None = None
-    """What has to be set before anything is streamed."""
     ends_early: bool = False
     """Ends the first stream after one event, as if there were no more."""
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -70,12 +67,9 @@ class EventSource(pb_grpc.OrchestratorServiceServicer):
     async def StreamExecution(
         self, request: pb.StreamExecutionRequest, context: Any
     ) -> AsyncIterator[pb.ExecutionEvent]:
-        if self.answers is not None:
-            await self.answers.wait()
         if request.execution_id not in self.executions:
             await context.abort(grpc.StatusCode.NOT_FOUND, "no such execution")
         early = self.ends_early and not self.opened
-        self.tokens.append(dict(context.invocation_metadata()).get("authorization", ""))
         self.streams, self.opened = self.streams + 1, self.opened + 1
         events, position = self.executions[request.execution_id], 0
         try:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from swe_ai_fleet.domain.errors import ModelRejected, ModelUnavailable, Unavailable
+from swe_ai_fleet.domain.errors import ModelRejected, ModelUnavailable
 from swe_ai_fleet.domain.memory import Memory, MemoryScope, Recollection
 
 _DIMENSIONS = 512
@@ -55,20 +54,12 @@ class Kept:
     """Long-term memory by plain words."""
 
     memories: list[Memory] = field(default_factory=list)
-    fault: Unavailable | None = None
-    hangs: bool = False
 
     async def remember(self, memory: Memory) -> bool:
-        if self.hangs:
-            await asyncio.Event().wait()
-        if self.fault is not None:
-            raise self.fault
         self.memories.append(memory)
         return True
 
     async def recall(self, query: str, scope: MemoryScope, *, limit: int = 3) -> tuple[Recollection, ...]:
-        if self.fault is not None:
-            raise self.fault
         words = {word for word in query.lower().split() if len(word) > 3}
         found = [
             one

@@ -208,19 +208,12 @@ def _without(told: bytes, names: Iterable[str]) -> bytes:
 SPELLINGS = {
     "with its tenant before it": lambda name: f"{NORTH}.{name}",
     "as a path from another one": lambda name: f"../{NORTH}/{name}",
-    "as a path within": lambda name: f"./{name}",
     "in capitals": str.upper,
-    "as a URN": lambda name: f"urn:uuid:{name}",
     "with a line feed behind it": lambda name: f"{name}\n",
     "with a NUL behind it": lambda name: f"{name}\0",
-    "in full-width letters": lambda name: "".join(chr(ord(one) + 0xFEE0) if one.isalnum() else one for one in name),
     "percent-encoded": lambda name: "".join(f"%{byte:02X}" for byte in name.encode()),
-    "as a star": lambda _: "*",
     "as all that is below": lambda _: ">",
     "with a star for its end": lambda name: f"{name[:-1]}*",
-    "as everything of the tenant": lambda _: f"{NORTH}.>",
-    "as nothing but a dot": lambda _: ".",
-    "very long": lambda name: name * 200,
 }
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import sys
 import time
 from contextlib import aclosing
 from pathlib import Path
@@ -14,14 +13,11 @@ import pytest
 
 from swe_ai_fleet import FunctionCallingAgent, ToolEnabledAgent
 from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.sandbox import IsolationLevel, Sandbox, SandboxPolicy
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Conversation, Failure, Script, ScriptedModelServer, Turn
 from swe_ai_fleet.testing.repositories import make_repository
-from swe_ai_fleet.tools.mcp import McpServer, McpTool
-from tests.function_calling import asked, make, observations, run, serving
+from tests.function_calling import asked, make, run, serving
 
-SMALL_SERVER = Path(__file__).with_name("small_mcp_server.py")
 PLANNER = "You make plans for another agent"
 TASK = "Look at a.py and say what one() returns."
 FILES = {
@@ -56,32 +52,6 @@ def coder(server: ScriptedModelServer, clone: Path, **settings: Any) -> ToolEnab
     return ToolEnabledAgent("agent-dev-1", "DEV", clone, server.url, "scripted", settings=chosen)
 
 
-class TestMcpTools:
-    async def test_they_become_functions_of_an_agent(self, tmp_path: Path) -> None:
-        policy = SandboxPolicy(level=IsolationLevel.NONE, grace_seconds=0.5)
-        small = McpServer(name="small", command=(sys.executable, str(SMALL_SERVER)), tools=("add",), confined=False)
-        turns = (
-            Turn(tool_calls=(("small_add", {"a": 1, "b": 2}), ("small_add", {"a": 1}), ("small_leave", {}))),
-            ANSWER,
-        )
-        async with (
-            serving(*turns) as server,
-            Sandbox(policy).workspace(tmp_path) as workspace,
-            McpTool(workspace, servers=(small,), sandbox=policy) as kit,
-        ):
-            responses = await run(make(server, kit))
-            shown = [tool["function"] for tool in asked(server)[0]["tools"]]
-        assert [function["name"] for function in shown] == ["small_add", "final_answer"]
-        assert shown[0]["description"].endswith("Add two numbers.")
-        assert set(shown[0]["parameters"]["properties"]) == {"a", "b"}
-        seen = observations(responses)
-        (found,) = [text for text in seen if not text.startswith("Error: ")]
-        assert "3" in found
-        assert any("missing argument 'b'" in text or "'b' is a required" in text for text in seen)
-        assert any("no tool 'small_leave'" in text for text in seen)
-        assert responses[-1]["metadata"]["success"]
-
-
 class TestSettings:
     """Names of the environment that users of such agents know do what they say."""
 
@@ -89,7 +59,6 @@ class TestSettings:
         ("name", "value", "stop"),
         [
             ("AGENTIC_MAX_ITERATIONS", "1", "max_iterations"),
-            ("AGENTIC_MAX_TOOL_CALLS", "1", "max_tool_calls"),
             ("AGENTIC_TIMEOUT_SECONDS", "0.2", "timeout"),
             ("FLEET_CHAT_MAX_ITERATIONS", "1", "max_iterations"),
         ],
@@ -109,22 +78,16 @@ class TestSettings:
         assert (final["metadata"]["stop_reason"], final["metadata"]["success"]) == (stop, False)
         assert final["value"]
 
-    @pytest.mark.parametrize(
-        ("environment", "step_by_step"),
-        [({"PLANNER_MODE": "hybrid"}, False), ({"PLANNER_MODE": "hybrid", "HYBRID_COMPLEXITY_THRESHOLD": "0"}, True)],
-    )
-    async def test_the_mode_and_the_threshold(
-        self, monkeypatch: pytest.MonkeyPatch, clone: Path, environment: dict[str, str], step_by_step: bool
-    ) -> None:
+    async def test_the_mode_and_the_threshold(self, monkeypatch: pytest.MonkeyPatch, clone: Path) -> None:
         assert (Settings().planning_mode, Settings().hybrid_threshold) == ("agentic", 0.7)
-        for name, value in environment.items():
-            monkeypatch.setenv(name, value)
-        planned = Turn(content='{"steps": []}')
-        async with serving(ANSWER if step_by_step else planned, ANSWER) as server:
-            await coder(server, clone).execute_task(TASK, constraints={"max_iterations": 2})
-            first = asked(server)[0]
-        assert bool(first.get("tools")) is step_by_step
-        assert ("# Operations" in str(first["messages"][-1]["content"])) is not step_by_step
+        monkeypatch.setenv("PLANNER_MODE", "hybrid")
+        for threshold, first, step_by_step in (("0.7", Turn(content='{"steps": []}'), False), ("0", ANSWER, True)):
+            monkeypatch.setenv("HYBRID_COMPLEXITY_THRESHOLD", threshold)
+            async with serving(first, ANSWER) as server:
+                await coder(server, clone).execute_task(TASK, constraints={"max_iterations": 2})
+                sent = asked(server)[0]
+            assert bool(sent.get("tools")) is step_by_step
+            assert ("# Operations" in str(sent["messages"][-1]["content"])) is not step_by_step
 
 
 class TestWaits:

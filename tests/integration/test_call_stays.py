@@ -1,4 +1,4 @@
-"""Streams over gRPC end soon after what let their caller in, and only then; connections are renewed under them."""
+"""Streams over gRPC end soon after what let their caller in, and only then."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 
 from services.access.access_file import with_rotated_token
 from services.access.store import AccessStore
-from services.auth import Authenticator, OneToken, Presented
+from services.auth import Authenticator, Presented
 from services.grpc_server import Service, serve_grpc
 from swe_ai_fleet.domain.access import Principal
 from tests.access_world import AccessWorld, token_digest, token_entry
@@ -41,39 +41,27 @@ class Room:
         finally:
             self.open -= 1
 
-    async def peer(self, _: bytes, context: Any) -> bytes:
-        """Where it is called from."""
-        return context.peer().encode()
-
-    async def fail(self, _: bytes, __: Any) -> AsyncIterator[bytes]:
-        raise TimeoutError
-        yield b""
-
 
 @asynccontextmanager
-async def serving(room: Room, store: Authenticator, **how: float) -> AsyncGenerator[grpc.aio.Channel]:
+async def serving(room: Room, store: Authenticator) -> AsyncGenerator[grpc.aio.Channel]:
     async def ready() -> bool:
         return True
 
-    handlers = {
-        "StreamExecution": grpc.unary_stream_rpc_method_handler(room.stream, bytes, bytes),
-        "GetStatus": grpc.unary_unary_rpc_method_handler(room.peer, bytes, bytes),
-        "StreamDeliberation": grpc.unary_stream_rpc_method_handler(room.fail, bytes, bytes),
-    }
+    handlers = {"StreamExecution": grpc.unary_stream_rpc_method_handler(room.stream, bytes, bytes)}
     service = Service(
         name=_NAME,
         add=lambda given, server: server.add_generic_rpc_handlers((given,)),
         servicer=grpc.method_handlers_generic_handler(_NAME, handlers),
     )
     async with (
-        serve_grpc([service], "127.0.0.1:0", store, ready, grace_seconds=0.1, check_seconds=0.05, **how) as address,
+        serve_grpc([service], "127.0.0.1:0", store, ready, grace_seconds=0.1, check_seconds=0.05) as address,
         grpc.aio.insecure_channel(address) as channel,
     ):
         yield channel
 
 
-def opened(channel: grpc.aio.Channel, token: str, path: str = _PATH) -> Any:
-    return channel.unary_stream(path)(b"", metadata=(("authorization", f"Bearer {token}"),), timeout=_SECONDS)
+def opened(channel: grpc.aio.Channel, token: str) -> Any:
+    return channel.unary_stream(_PATH)(b"", metadata=(("authorization", f"Bearer {token}"),), timeout=_SECONDS)
 
 
 async def refused(call: Any) -> grpc.StatusCode:
@@ -136,42 +124,3 @@ async def test_a_rotated_token_and_the_new_one_are_one_person_until_the_overlap_
         now += 60.0
         assert await refused(watching) is grpc.StatusCode.UNAUTHENTICATED
         assert (await who("new")).name == name
-
-
-async def test_who_may_stay_stays_and_streams_end_as_they_did() -> None:
-    room, looks = Room(), asyncio.Semaphore(0)
-
-    class Counting(OneToken):
-        async def authenticate(self, presented: Any) -> Any:
-            looks.release()
-            return await super().authenticate(presented)
-
-    async with serving(room, Counting("x")) as channel:
-        call = opened(channel, "x")
-        async with asyncio.timeout(_SECONDS):
-            for _ in range(4):
-                await looks.acquire()
-        for item in (b"one", b"two", b""):
-            room.items.put_nowait(item)
-        assert [await call.read(), await call.read(), await call.read()] == [b"one", b"two", grpc.aio.EOF]
-        assert await call.code() is grpc.StatusCode.OK
-        # A timeout of ours is not taken for a refusal.
-        assert await refused(opened(channel, "x", f"/{_NAME}/StreamDeliberation")) is grpc.StatusCode.INTERNAL
-
-
-async def test_a_connection_that_is_old_ends_for_new_calls_and_not_for_those_it_has() -> None:
-    room = Room()
-    async with serving(room, OneToken("x"), age_seconds=0.3) as channel, asyncio.timeout(20):
-        watching = opened(channel, "x")
-        room.items.put_nowait(b"one")
-        assert await watching.read() == b"one"
-
-        async def peer() -> bytes:
-            ask: Any = channel.unary_unary(f"/{_NAME}/GetStatus")
-            return await ask(b"", metadata=(("authorization", "Bearer x"),))
-
-        first = await peer()
-        while await peer() == first:
-            await asyncio.sleep(0.02)
-        room.items.put_nowait(b"two")
-        assert await watching.read() == b"two"

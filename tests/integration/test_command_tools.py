@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
 import shutil
 import uuid
 from collections.abc import AsyncIterator, Awaitable
@@ -12,13 +10,10 @@ from typing import Any
 
 import pytest
 
-from swe_ai_fleet.domain.audit import verify
-from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
+from swe_ai_fleet.domain.tool import Outcome, ToolResult
 from swe_ai_fleet.sandbox import LocalWorkspace, open_workspace
 from swe_ai_fleet.testing.repositories import git, make_repository
 from swe_ai_fleet.tools import GitTool, Pipeline, ShellTool, TestTool, ToolLimits
-from swe_ai_fleet.tools.policy import Policy
-from swe_ai_fleet.tools.secrets import MASK, Secrets
 from tests.with_pytest import WITH_PYTEST
 
 pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap (bwrap) on PATH")
@@ -84,50 +79,14 @@ class TestGit:
         assert str(commit.metadata["commit_sha"]).startswith(log.metadata["commits"][0])  # type: ignore[index]
         assert "agent@swe-ai-fleet.invalid" in (await ok(tool.show("HEAD"))).content
         assert (await ok(tool.show("main", "app.py"))).content == "def double(x):\n    return x + x"
-        assert "new file.py" in (await ok(tool.diff(base="main...feature"))).content
-        assert len((await ok(tool.log(path="new file.py"))).metadata["commits"]) == 1  # type: ignore[arg-type]
 
         await ok(tool.checkout("main"))
         await ok(tool.checkout("feature", paths=["app.py"]))
-        await refused(tool.checkout("feature", paths=["absent"]), "did not match")
         await ok(tool.checkout("HEAD", paths=["app.py"]))
         assert (await ok(tool.status())).metadata["clean"]
         assert "feature" in (await ok(tool.branch())).content
-        await refused(tool.branch("feature", delete=True), "not fully merged")
         await ok(tool.branch("spare"))
         assert "spare" not in (await ok(tool.branch("spare", delete=True))).content
-        assert (await ok(tool.checkout("HEAD~0"))).metadata["branch"] == ""
-
-    async def test_a_binary_file_whose_time_alone_is_another_is_no_change(self, workspace: LocalWorkspace) -> None:
-        tool, shell = GitTool(workspace), ShellTool(workspace)
-        made = "for n in a b c; do head -c 5000 /dev/urandom > $n.png; done; git add . && git commit -qm pictures"
-        await ok(shell.run_command(f"git config user.name x; git config user.email x@example.org; {made}"))
-        await ok(shell.run_command("touch -d 2001-01-01 *.png app.py"))
-        assert (await ok(tool.diff())).content.startswith("No differences")
-        await ok(shell.run_command("echo >> b.png; rm c.png; echo '# end' >> app.py"))
-        diff = await ok(tool.diff())
-        assert diff.metadata == {"files": ["app.py", "b.png", "c.png"], "insertions": 1, "deletions": 0}
-        assert "a.png" not in diff.content
-
-    async def test_failures_say_what_would_work(self, workspace: LocalWorkspace, root: Path) -> None:
-        tool, shell = GitTool(workspace), ShellTool(workspace)
-        await refused(tool.commit("m"), "nothing to commit", "change a file first")
-        await ok(shell.run_command("echo >> app.py; echo ignored > .gitignore; touch ignored"))
-        await refused(tool.commit("m"), "git_add")
-        await refused(tool.commit("  "), "message")
-        await refused(tool.add(["absent"]), "did not match", "git_status")
-        await refused(tool.add(["ignored"]), "ignored")
-        await refused(tool.add(["../outside"]), "outside")
-        await refused(tool.diff(["absent"]), "did not match")
-        await refused(tool.diff(base="absent"), "git_branch show")
-        await refused(tool.log(ref="absent"), "git_branch show")
-        await refused(tool.log(path="absent"), "touches 'absent'")
-        await refused(tool.show("absent"), "git_branch show")
-        await refused(tool.show("HEAD", "absent"), "does not exist")
-        await refused(tool.show("HEAD:app.py"), "path")
-        await refused(tool.checkout(), "name a ref")
-        await ok(shell.run_command("git checkout -q other; git checkout -q main"))
-        assert git(root, "rev-list", "--count", "--all").strip() == "1"
 
     async def test_an_option_is_no_ref(self, workspace: LocalWorkspace, root: Path) -> None:
         tool = GitTool(workspace)
@@ -157,21 +116,10 @@ class TestGit:
 
 TRAP = "touch {mount}/pwned; exit 0"
 HOOKS = "pre-commit prepare-commit-msg commit-msg post-commit post-checkout post-index-change reference-transaction"
-# A clone that lacks a file's content and believes that its origin has it.
-PARTIAL_CLONE = (
-    "git config core.repositoryFormatVersion 1; git config extensions.partialClone origin; "
-    "git config remote.origin.promisor true; "
-    "rm -f .git/objects/$(git rev-parse HEAD:app.py | sed 's,..,&/,')"
-)
 # Each is set up by the agent itself in its shell; `control` is plain git stepping into the trap, proof that it works.
 TRAPS = {
     "fsmonitor": ("git config core.fsmonitor {trap}", "git status"),
     "hooks": (f"for h in {HOOKS}; do cp {{trap}} .git/hooks/$h; done", "git checkout -q other"),
-    "hooks path": (
-        f"mkdir .h; for h in {HOOKS}; do cp {{trap}} .h/$h; done; git config core.hooksPath $PWD/.h",
-        "git switch -q other",
-    ),
-    "external diff": ("git config diff.external {trap}", "git diff"),
     "diff driver": ("git config diff.x.command {trap}; echo '*.py diff=x' > .git/info/attributes", "git diff"),
     "text conversion": ("git config diff.x.textconv {trap}; echo '*.py diff=x' > .git/info/attributes", "git diff"),
     "signing": (
@@ -179,19 +127,12 @@ TRAPS = {
         "git config user.name n; git config user.email n@example.org",
         "git commit -qm signed --allow-empty",
     ),
-    "signature check": (
-        "git config gpg.program {trap}; git config log.showSignature true; git config format.pretty %G?; "
-        "signature='gpgsig -----BEGIN PGP SIGNATURE-----\\n \\n x\\n -----END PGP SIGNATURE-----'; "
-        'git cat-file commit HEAD | sed "/^committer/a $signature" > .git/signed; '
-        "git update-ref HEAD $(git hash-object -t commit -w .git/signed)",
-        "git log",
-    ),
+    # A clone that lacks a file's content and believes that its origin has it.
     "lazy fetch": (
-        'git config remote.origin.url "ext::{trap}"; git config protocol.ext.allow always; ' + PARTIAL_CLONE,
-        "git show other:app.py",
-    ),
-    "upload pack": (
-        "git config remote.origin.url $PWD; git config remote.origin.uploadpack {trap}; " + PARTIAL_CLONE,
+        'git config remote.origin.url "ext::{trap}"; git config protocol.ext.allow always; '
+        "git config core.repositoryFormatVersion 1; git config extensions.partialClone origin; "
+        "git config remote.origin.promisor true; "
+        "rm -f .git/objects/$(git rev-parse HEAD:app.py | sed 's,..,&/,')",
         "git show other:app.py",
     ),
     "alias and pager": (
@@ -254,19 +195,16 @@ class TestHostileConfiguration:
 
 class TestShell:
     async def test_output_exit_codes_and_time_limits(self, workspace: LocalWorkspace) -> None:
-        tool = ShellTool(workspace, Pipeline(limits=ToolLimits(command_timeout_seconds=1.0)))
+        tool = ShellTool(workspace, Pipeline(limits=ToolLimits(command_timeout_seconds=0.5)))
         result = await ok(tool.run_command("pwd; echo to stderr >&2; [[ a == a ]] && echo bash"))
         assert result.content.splitlines() == [workspace.mount, "to stderr", "bash"]
         result = await refused(tool.run_command("echo before; exit 3"), "Error: exit code 3", "before")
         assert (result.exit_code, result.outcome) == (3, Outcome.ERROR)
         await refused(tool.run_command("kill -SEGV $$"), "SIGSEGV")
-        await refused(tool.run_command("nosuchcommand"), "not found")
-        await refused(tool.run_command(" "), "empty")
         assert (await ok(tool.run_command('cat; read x; echo "end $x"'))).content == "end "
         late = await refused(tool.run_command("echo partial; sleep 600", timeout_seconds=500), "partial", "time limit")
         idle = tool.run_command("echo partial; sleep 600", idle_timeout_seconds=0.2)
         assert late.outcome is (await refused(idle, "partial", "printed nothing")).outcome is Outcome.TIMEOUT
-        assert 0.9 < late.duration < 15
 
     async def test_of_a_long_output_the_middle_can_be_read_in_a_file(
         self, workspace: LocalWorkspace, root: Path
@@ -280,8 +218,6 @@ class TestShell:
         assert (await ok(tool.run_command("sed -n 10000,10002p /tmp/output-1.txt"))).content.split("\n") == whole[
             9999:10002
         ]
-        digests = "sha256sum < /tmp/output-1.txt; printf %s \"$(seq -f '%06g \u00e9' 20000)\" | sha256sum"
-        assert len(set((await ok(tool.run_command(digests))).content.split("\n"))) == 1
         assert (await ok(GitTool(workspace).status())).metadata["clean"]
         await ok(tool.run_command("seq 5000"))
         assert "/tmp/output-2.txt" in (await ok(tool.run_command("ls /tmp/output-*"))).content
@@ -317,54 +253,16 @@ class TestTests:
     async def test_a_report_of_what_failed(self, workspace: LocalWorkspace, root: Path) -> None:
         (root / "test_app.py").write_text(SUITE)
         said = ("2 of 4 tests did not pass", "FAILED test_app.py::test_wrong", "not equal", "boom")
-        for call in (TestTool(workspace).pytest(), TestTool(workspace).run()):
-            result = await refused(call, *said)
-            assert (result.exit_code, result.outcome) == (1, Outcome.ERROR)
-            tests: Any = result.metadata["tests"]
-            assert [tests[name] for name in ("passed", "failed", "errors", "skipped")] == [1, 2, 0, 1]
-            failing = ["test_app.py::test_wrong", "test_app.py::TestMore::test_method"]
-            assert [test["id"] for test in tests["failing"]] == failing
+        result = await refused(TestTool(workspace).run(), *said)
+        assert (result.exit_code, result.outcome) == (1, Outcome.ERROR)
+        tests: Any = result.metadata["tests"]
+        assert [tests[name] for name in ("passed", "failed", "errors", "skipped")] == [1, 2, 0, 1]
+        failing = ["test_app.py::test_wrong", "test_app.py::TestMore::test_method"]
+        assert [test["id"] for test in tests["failing"]] == failing
         assert not (root / ".pytest_cache").exists()
 
     async def test_no_tests_is_no_success(self, workspace: LocalWorkspace, root: Path) -> None:
         tool = TestTool(workspace)
         assert (await refused(tool.pytest(), "no tests were collected")).exit_code == 5
-        (root / "test_app.py").write_text(SUITE)
-        await refused(tool.pytest(keyword="absent"), "no tests were collected")
-        await refused(tool.pytest(["absent.py"]), "could not start", "not found: absent.py")
         (root / "test_app.py").write_text("import nosuchmodule\n")
         await refused(tool.pytest(), "FAILED test_app.py", "nosuchmodule")
-
-
-async def test_every_end_is_recorded(workspace: LocalWorkspace, root: Path) -> None:
-    policy = Policy(denied=frozenset({"git_commit"}), allowed_paths=("src/",))
-    limits = ToolLimits(command_timeout_seconds=20)
-    pipeline = Pipeline(policy=policy, limits=limits, mask=Secrets(["s3cr3t-value"]))
-    shell, tool, tests = (kind(workspace, pipeline) for kind in (ShellTool, GitTool, TestTool))
-    await ok(shell.run_command("echo s3cr3t-value"))
-    await refused(tool.commit("m"), "denied")
-    await refused(tool.add(["src/../app.py"]), "outside the paths allowed")
-    await refused(shell.run_command("exit 7"))
-    await refused(shell.run_command("sleep 600", timeout_seconds=0.2))
-    await refused(tool.show("--help"))
-    await refused(tool.call("log", {"limit": "many"}), "Signature")
-    (root / "test_app.py").write_text("def test_it(): assert 's3cr3t-value' == ''\n")
-    report = await refused(tests.pytest())
-    os.mkfifo(root / "started")
-    call = asyncio.create_task(shell.run_command("echo > started; sleep 600"))
-    await asyncio.to_thread((root / "started").read_bytes)
-    call.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await call
-    entries = pipeline.trail.entries
-    assert verify(entries, head=pipeline.trail.head) is None
-    assert [f"{e.tool}_{e.operation} {e.outcome} {e.exit_code}" for e in entries] == [
-        "shell_run_command started None", "shell_run_command success 0", "git_commit refused None",
-        "git_add refused None", "shell_run_command started None", "shell_run_command error 7",
-        "shell_run_command started None", f"shell_run_command timeout {entries[7].exit_code}",
-        "git_show refused None", "git_log invalid None", "tests_pytest started None", "tests_pytest error 1",
-        "shell_run_command started None", "shell_run_command cancelled None",
-    ]  # fmt: skip
-    refusals = [entry.outcome is Outcome.REFUSED for entry in entries]
-    assert [entry.decision is Decision.REFUSED for entry in entries] == refusals
-    assert MASK in str(report.metadata) and "s3cr3t-value" not in repr((report, entries))

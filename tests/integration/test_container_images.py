@@ -18,12 +18,7 @@ from swe_ai_fleet.domain.command import Command
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
 from swe_ai_fleet.domain.task import EnvironmentSpec, PinnedRepository, RepoRef
-from swe_ai_fleet.sandbox import LocalWorkspace, SandboxPolicy
-from swe_ai_fleet.sandbox.attacks import probe_workspace, successful_attacks
-from swe_ai_fleet.sandbox.control_groups import ControlGroups
-from swe_ai_fleet.sandbox.interactive import InteractiveCommand, InteractiveProcess
-from swe_ai_fleet.sandbox.jail import Bubblewrap, python
-from swe_ai_fleet.sandbox.workspace import Host
+from swe_ai_fleet.sandbox.jail import python
 from swe_ai_fleet.testing.repositories import make_repository
 from tests.container_images import MadeImage, directory, entry, layer, link, of_this_machine
 from tests.environments import make_provider, sh
@@ -76,19 +71,6 @@ async def test_commands_run_in_the_image_with_its_user_variables_and_directory(w
         assert (await clone.run(Command(argv=argv))).stdout.text().strip() == "/run/fleet/own"
         # Nothing of the host is in it: neither its programs nor its files.
         assert await sh(clone, "ls /etc; ls /usr; ls -A /run") == "hosts\npasswd\nshare\nfleet"
-
-
-async def test_a_program_that_stays_sees_the_image_too(world: World, image: MadeImage) -> None:
-    async with world.clone("one", image.layout(world.place / "default/layout")) as clone:
-        await sh(clone, "echo x >/of-a-command")
-        told = "import os, sys; print(os.getuid(), open('/usr/share/there').read(), os.listdir('/usr'))"
-        command = InteractiveCommand(argv=(*python(clone.environment), "-c", told), environment=clone.environment)
-        process = await InteractiveProcess.start(clone.root, command, policy=SandboxPolicy())
-        try:
-            said = (await process.stdout.read()).decode()
-        finally:
-            await process.kill()
-        assert said == "1234 of the image ['share']\n", process.errors().text()
 
 
 async def test_two_workspaces_share_a_root_that_neither_can_write_to(world: World, image: MadeImage) -> None:
@@ -172,22 +154,15 @@ async def test_an_image_is_unpacked_once_and_goes_when_nobody_has_used_it_for_lo
     ("name", "reason"),
     [
         ("python:3.12", "images of docker.io/library/python are not accepted"),
-        ("docker-daemon:python:3.12", "images of an engine are not accepted"),
         ("docker-archive:/etc/passwd", "in no folder of images"),
         ("oci:/{default}/../stranger/layout", "in no folder of images"),
-        ("oci:/{default}/none", "no file there"),
-        ("oci:relative/path", "names no image"),
         ("http://registry.example.org/image", "names no image"),
         ("-v /:/host", "names no image"),
-        ("", ""),
     ],
 )
 async def test_only_what_the_operator_allows_is_looked_at(world: World, name: str, reason: str) -> None:
     (world.place / "stranger").mkdir()
     name = name.replace("/{default}", str(world.place / "default"))
-    if not name:
-        assert (await world.environment(name)).image is None
-        return
     with pytest.raises((InvalidRequest, PreconditionFailed), match=reason) as refused:
         await world.environment(name)
     assert refused.value.field == "environment.container_image"
@@ -201,28 +176,3 @@ def _state(root: Path) -> dict[str, tuple[int, bytes]]:
         content = os.readlink(path).encode() if path.is_symlink() else path.read_bytes() if path.is_file() else b""
         found[str(path.relative_to(root))] = (status.st_mode, content)
     return found
-
-
-@pytest.mark.slow  # quick: test_two_workspaces_share_a_root_that_neither_can_write_to
-async def test_no_attack_succeeds_in_an_image_whose_user_is_root(world: World, image: MadeImage) -> None:
-    rooted = replace(image, config={"Env": ["PATH=/bin"]})
-    environment = await world.environment(rooted.layout(world.place / "default/layout"))
-    bubblewrap = await Bubblewrap.find()
-    host = Host(policy=SandboxPolicy(), slots=None, groups=ControlGroups.discover(), bubblewrap=bubblewrap)
-
-    def opened(limited: Host, root: Path) -> LocalWorkspace:
-        async def already() -> Host:
-            return limited
-
-        return LocalWorkspace(
-            *(already, root),
-            level=limited.policy.level,
-            max_sessions=1,
-            environment=environment,
-            network=None,
-            writable=(),
-            scratch=None,
-        )
-
-    assert environment.image is not None and environment.image.user == 0
-    assert await successful_attacks(opened, host) <= await successful_attacks(probe_workspace, host)

@@ -58,12 +58,9 @@ async def test_what_is_malformed_names_its_field(fleet: FleetUnderTest, reposito
     library = DeliberateAsync(repo=str(repository), settings=fleet.settings)
     for field, changes in (
         ("task_id", {"task_id": "no spaces"}),
-        ("num_agents", {"num_agents": 0}),
         ("constraints", {"constraints": {"max_iterations": "many"}}),
         ("constraints.max_iteration", {"constraints": {"max_iteration": 40}}),
-        ("constraints.bogus", {"constraints": {"bogus": "x"}}),
         ("constraints.allowed_tools[0]", {"constraints": {"allowed_tools": ["read_file"]}}),
-        ("constraints.command_timeout_seconds", {"constraints": {"command_timeout_seconds": 1}}),
         ("constraints.timeout_seconds", {"constraints": {"timeout_seconds": 10**8}}),
         ("repo", {"constraints": {"repo_url": "no/such/place"}}),
     ):
@@ -73,10 +70,9 @@ async def test_what_is_malformed_names_its_field(fleet: FleetUnderTest, reposito
         if meant := {"max_iteration": "'max_iterations'", "allowed_tools[0]": "'files_read_file'"}.get(field[12:]):
             assert meant in str(refusal.value)
     nowhere = Settings(home=tmp_path / "home")
-    for server in ("", "127.0.0.1:9"):
-        with pytest.raises(Unavailable) as unreached:
-            await DeliberateAsync(server, repo=str(repository), settings=nowhere).execute("t", HELLO)
-        assert unreached.value.field == "server"
+    with pytest.raises(Unavailable) as unreached:
+        await DeliberateAsync("127.0.0.1:9", repo=str(repository), settings=nowhere).execute("t", HELLO)
+    assert unreached.value.field == "server"
     with pytest.raises(PreconditionFailed, match="token"):
         stranger = DeliberateAsync(fleet.running.address, "guessed", settings=nowhere)
         await stranger.execute("t", HELLO, constraints={"repo_url": str(repository)})

@@ -20,7 +20,6 @@ from swe_ai_fleet.domain.budget import Prices
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.event import ModelReplied, RunFinished
 from swe_ai_fleet.domain.run import fold_run
-from swe_ai_fleet.domain.subtask import MAX_SUBTASKS
 from swe_ai_fleet.domain.task import ContextOptions, RepoRef, Role, Task, TaskKind
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.in_process import MemoryLog
@@ -110,10 +109,7 @@ async def test_a_graph_comes_out_dependencies_first_under_ids_of_ours() -> None:
     [
         (said(one("a", "b"), one("b", "a")), "cycle: 'a' -> 'b' -> 'a'"),
         (said(one("a", "nobody")), "'a' depends on 'nobody'"),
-        (said(one("a"), one("A")), "two subtasks are called 'a'"),
         (said(one("a", role="WIZARD")), "unknown role 'WIZARD'"),
-        (said(*(one(f"s{number}") for number in range(MAX_SUBTASKS + 1))), f"at most {MAX_SUBTASKS}"),
-        (said({"id": "a", "description": "  "}), "description"),
         (Turn(content="I would rather not."), "no JSON object"),
     ],
 )
@@ -131,38 +127,6 @@ async def test_wrong_twice_is_refused_with_the_reasons() -> None:
             await plan()
     assert (caught.value.field, len(plan.prompts)) == ("task_description", 2)
     assert [end.stop_reason for end in plan.ends] == [StopReason.PLAN_FAILED]
-
-
-async def test_strategies_and_roles_bind() -> None:
-    answers = said(one("a"), one("b"), one("c", "a"))
-    async with planner(answers) as plan:
-        derivation = await plan(strategy="sequential")
-        assert shape(derivation) == [("a", ()), ("b", ("a",)), ("c", ("a", "b"))]
-    async with planner(answers, said(one("a"), one("b"))) as plan:
-        assert shape(await plan(strategy="parallel")) == [("a", ()), ("b", ())]
-        assert "none may depend on another" in plan.prompts[1]
-    async with planner(said(one("a", role="DEV")), said(one("a", role="QA"), one("b"))) as plan:
-        derivation = await plan(roles=(Role.QA, Role.DATA))
-        assert "the role DEV; allowed: DATA, QA" in plan.prompts[1]
-        assert [subtask.role for subtask in derivation.subtasks] == [Role.QA, Role.DATA]
-        assert "Roles: DATA, QA." in plan.prompts[0]
-    async with planner(answers) as plan:
-        with pytest.raises(InvalidRequest) as caught:
-            await plan(strategy="clever")
-        assert (caught.value.field, plan.log.events) == ("strategy", [])
-
-
-async def test_a_taken_over_run_hands_in_what_it_had_come_to_and_one_that_failed_begins_anew() -> None:
-    async with planner(said(one("a"))) as plan:
-        assert await plan() == await plan(generation=2)
-        assert len(plan.prompts) == 1
-    no = Turn(content="no")
-    async with planner(no, no, no, said(one("a"))) as plan:
-        for generation in (1, 2):
-            with pytest.raises(InvalidRequest):
-                await plan(generation=generation)
-        # What the first had spent counts.
-        assert plan.ends[1].usage.model_calls == 4
 
 
 async def test_a_planner_whose_process_died_goes_on_from_its_last_reply() -> None:

@@ -8,17 +8,14 @@ from typing import Any
 
 import pytest
 
-from swe_ai_fleet.adapters.openai_model import OpenAIEmbedder, embeddings
-from swe_ai_fleet.domain.errors import InvalidRequest, ModelRejected, PreconditionFailed
+from swe_ai_fleet.adapters.openai_model import OpenAIEmbedder
+from swe_ai_fleet.domain.errors import ModelRejected, PreconditionFailed
 from swe_ai_fleet.ports import Embedder
 from swe_ai_fleet.runtime.embeddings import open_embedder
 from swe_ai_fleet.testing import Conversation, Failure, Script, ScriptedModelServer, Turn
-from swe_ai_fleet.testing.model_server import word_vector
 
 KEY = "sk-very-secret"
 SCRIPT = Script(conversations=(Conversation(turns=(Turn(content="Hello."),)),))
-CENTRE = embeddings.centre_of([word_vector(text) for text in embeddings.TEXTS])
-TEXTS = ("the build uses make", "tests run with pytest", "my favourite colour is blue")
 
 
 @pytest.fixture
@@ -55,20 +52,12 @@ async def test_many_texts_go_out_in_bounded_requests_and_come_back_in_order(serv
     texts = [f"text number {number}" for number in range(70)] + ["long " * 6_000] * 3
     async with warm(server) as embedder:
         vectors = await embedder.embed(texts)
-    assert server.embeddings.requests > 2
-    assert all(len(batch) <= 32 and sum(map(len, batch)) <= 64_000 for batch in server.embeddings.inputs)
-    for number in (0, 31, 32, 69):
-        expected = embeddings.centred(word_vector(texts[number]), CENTRE)
+        assert server.embeddings.requests > 2
+        assert all(len(batch) <= 32 and sum(map(len, batch)) <= 64_000 for batch in server.embeddings.inputs)
+        alone = [await embedder.embed([texts[number]]) for number in (0, 31, 32, 69)]
+    for number, (expected,) in zip((0, 31, 32, 69), alone, strict=True):
         assert vectors[number] == pytest.approx(expected, abs=1e-9)
     assert len(vectors) == len(texts)
-
-
-async def test_unordered_answers_are_put_in_order(server: ScriptedModelServer) -> None:
-    turned = answer(*({"index": n, "embedding": word_vector(text)} for n, text in ((1, "beta"), (0, "alpha"))))
-    async with warm(server) as embedder:
-        right = await embedder.embed(["alpha", "beta"])
-        server.embeddings.fail_next(turned)
-        assert await embedder.embed(["alpha", "beta"]) == right
 
 
 @pytest.mark.parametrize(
@@ -76,11 +65,7 @@ async def test_unordered_answers_are_put_in_order(server: ScriptedModelServer) -
     [
         (answer({"index": 0, "embedding": [1, 0]}), "1 for 2 texts"),
         (answer({"index": 0, "embedding": [1]}, {"index": 0, "embedding": [1]}), "an index of 0"),
-        (answer({"index": 0, "embedding": [1]}, {"index": 1, "embedding": [1, 2]}), "different dimensions"),
         (answer({"index": 0, "embedding": [1]}, {"index": 1, "embedding": [1]}), "1 dimensions between vectors of 256"),
-        (answer({"index": 0, "embedding": [1]}, {"index": 1, "embedding": [0]}), "zeros"),
-        (answer({"index": 0, "embedding": [1]}, {"index": 1, "embedding": []}), "not a list of numbers"),
-        (answer({"index": 0, "embedding": [1]}, {"index": 1, "embedding": [None]}), "finite"),
         (Failure(status=200, body='{"data":[{"embedding":[1.0]},{"embedding":[1e999]}]}'), "finite"),
         (Failure(status=200, body='{"choices":[]}'), "`data` is missing"),
     ],
@@ -94,16 +79,7 @@ async def test_a_wrong_answer_is_refused_at_once(server: ScriptedModelServer, wr
     assert server.embeddings.requests == 1
 
 
-@pytest.mark.parametrize(
-    "failure",
-    [
-        Failure(status=500),
-        Failure(status=429, retry_after_seconds=0.001),
-        Failure(drop=True),
-        Failure(status=200, body="<html>a proxy's own page</html>"),
-        Failure(status=200, body='{"error": {"code": 503, "message": "loading"}}'),
-    ],
-)
+@pytest.mark.parametrize("failure", [Failure(status=429, retry_after_seconds=0.001), Failure(drop=True)])
 async def test_what_may_pass_is_tried_again(server: ScriptedModelServer, failure: Failure) -> None:
     async with warm(server) as embedder:
         server.embeddings.fail_next(failure)
@@ -136,23 +112,6 @@ async def test_texts_that_are_too_long_are_cut_and_batches_that_are_too_large_di
     assert all(len(text) <= 4 * 513 for batch in list(server.embeddings.inputs)[-1:] for text in batch)
 
 
-def test_centring_takes_out_what_all_texts_have_in_common() -> None:
-    """As of a model that gives any two texts a cosine of 0.7."""
-
-    def shared(text: str) -> list[float]:
-        moved = [number + (1.5 if place == 7 else 0.0) for place, number in enumerate(word_vector(text))]
-        length = math.sqrt(math.fsum(number * number for number in moved))
-        return [number / length for number in moved]
-
-    centre = embeddings.centre_of([shared(text) for text in embeddings.TEXTS])
-    one, like, other = (shared(text) for text in ("blue paint dries", "blue paint peels", "tests need docker"))
-    assert cosine(one, other) > 0.6
-    one, like, other = (embeddings.centred(vector, centre) for vector in (one, like, other))
-    assert cosine(one, like) > 0.5
-    assert abs(cosine(one, other)) < 0.2
-    assert embeddings.centred(centre, centre) == centre
-
-
 async def test_which_embedder_there_is(server: ScriptedModelServer, monkeypatch: pytest.MonkeyPatch) -> None:
     async with open_embedder(url=server.url, api_key=KEY) as embedder:
         assert embedder is not None and embedder.name == "server:words:1"
@@ -162,31 +121,17 @@ async def test_which_embedder_there_is(server: ScriptedModelServer, monkeypatch:
     for kind, url in (("auto", ""), ("none", server.url)):
         async with open_embedder(kind, url=url) as embedder:
             assert embedder is None
-    for kind, field, said in (
-        ("local", "embeddings", r"no_such_package.*swe-ai-fleet\[embeddings\]"),
-        ("pigeon", "embeddings", "not a kind of embeddings"),
-        ("server", "embeddings_url", "need embeddings_url"),
-    ):
-        with pytest.raises((InvalidRequest, PreconditionFailed), match=said) as raised:
-            async with open_embedder(kind):
-                pass
-        assert raised.value.field == field
+    with pytest.raises(PreconditionFailed, match=r"no_such_package.*swe-ai-fleet\[embeddings\]"):
+        async with open_embedder("local"):
+            pass
 
 
 # The first components that sentence-transformers 6.2 gives with torch 2.14, model all-MiniLM-L6-v2.
 REFERENCE = {
     "": (-0.118838, 0.048299, -0.002548, -0.011011, 0.051951, 0.010292, 0.115433, 0.000701),
-    "The quick brown fox jumps over the lazy dog.": (
-        *(0.043934, 0.058934, 0.048178, 0.077548),
-        *(0.026744, -0.03763, -0.002605, -0.059943),
-    ),
     "东京的天气很好，我们去公园散步。": (  # noqa: RUF001
         *(0.071574, 0.092868, 0.095785, -0.053295),
         *(-0.025971, 0.040271, 0.109097, -0.025592),
-    ),
-    "def f(x):\n    return x**2 + 1\n": (
-        *(-0.052444, 0.059685, -0.006357, 0.046779),
-        *(-0.050093, -0.062627, 0.048532, 0.019846),
     ),
     # Longer than the 256 word pieces that the model reads.
     "word " * 600: (-0.008124, -0.095586, -0.038673, 0.049662, -0.043794, 0.02372, -0.018142, -0.020207),
@@ -212,14 +157,6 @@ async def test_the_vectors_are_the_reference_ones(embedder: Embedder) -> None:
         assert len(vector) == 384
         assert vector[:8] == pytest.approx(expected, abs=2e-6)
         assert cosine(vector, vector) == pytest.approx(1.0, abs=1e-6)
-
-
-async def test_a_text_has_the_same_vector_in_every_company(embedder: Embedder) -> None:
-    texts = [f"{'very ' * (number % 7)}short text {number}" for number in range(14)]
-    together, alone = await embedder.embed(texts), [(await embedder.embed([text]))[0] for text in texts[:5]]
-    assert len(together) == len(texts)
-    for one, other in zip(alone, together, strict=False):
-        assert one == pytest.approx(other, abs=1e-6)
 
 
 async def test_half_a_surrogate_pair_and_a_huge_text_do_no_harm(embedder: Embedder) -> None:

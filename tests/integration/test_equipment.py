@@ -1,8 +1,7 @@
-"""What settings make of models: profiles that candidates take in turn, prices that end a run, and what is refused."""
+"""What candidates may spend together, and what of it leaves an agent nothing."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
@@ -10,60 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swe_ai_fleet.domain.budget import Totals
-from swe_ai_fleet.domain.errors import InvalidRequest, NotFound
-from swe_ai_fleet.domain.message import ModelRequest, UserMessage
-from swe_ai_fleet.domain.task import Constraints, Limits, PinnedRepository, RepoRef, Task, TaskKind
-from swe_ai_fleet.orchestrator.councils import assignments
-from swe_ai_fleet.orchestrator.executions import Executions
-from swe_ai_fleet.runtime.equipment import open_equipment
-from swe_ai_fleet.settings import Settings
-from swe_ai_fleet.testing import Script, ScriptedModelServer, Turn
-from swe_ai_fleet.tools.audit import AuditTrail
-from tests.scripted_deps import execution_deps
+from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.task import Constraints, Limits, RepoRef, Task, TaskKind
 
 TASK = Task(
     task_id="t", kind=TaskKind.DELIBERATE, description="Say who you are.", repo=RepoRef(location="/r"), num_agents=3
 )
-PINNED = PinnedRepository(tenant="default", location="/r", commit="c" * 40)
-
-
-@pytest.fixture
-async def large() -> AsyncIterator[ScriptedModelServer]:
-    async with ScriptedModelServer(Script.of(Turn(content="large")), model="large") as server:
-        yield server
-
-
-@pytest.fixture
-async def small() -> AsyncIterator[ScriptedModelServer]:
-    async with ScriptedModelServer(Script.of(Turn(content="small")), model="small", api_key="k-small") as server:
-        yield server
-
-
-async def test_candidates_take_the_profiles_in_turn(large: ScriptedModelServer, small: ScriptedModelServer) -> None:
-    profiles = {"small": {"url": small.url, "model": "small", "api_key": "k-small"}, "large": {}}
-    settings = Settings(model_url=large.url, model="large", model_profiles=profiles)
-    task = replace(TASK, model_profile="small, large")
-    async with open_equipment(settings) as equipment:
-        answers: list[str] = []
-        for assignment in assignments(task, PINNED):
-            trail = AuditTrail(execution_id=assignment.execution_id, agent_id=assignment.agent_id)
-            model = equipment.model(task, assignment.perspective, trail)
-            reply = await model.reply(ModelRequest((UserMessage(content=task.description),)))
-            answers.append(reply.message.content)
-    assert answers == ["small", "large", "small"]
-
-
-async def test_a_task_asks_only_for_what_is_there() -> None:
-    async with Executions(execution_deps(), profiles={"small": {}}) as executions:
-        for wrong, field in (
-            (replace(TASK, model_profile="small,huge"), "model_profile"),
-            (replace(TASK, constraints=Constraints(limits=Limits(max_cost=1.0))), "constraints.max_cost"),
-        ):
-            with pytest.raises(InvalidRequest) as caught:
-                await executions.submit(wrong)
-            assert caught.value.field == field
-            with pytest.raises(NotFound):
-                await executions.get("default", wrong.execution_id)
 
 
 @given(
@@ -80,14 +31,6 @@ def test_candidates_together_stay_within_the_task(parts: int, own: Limits, total
     assert 0 < share.max_cost * parts <= totals.max_cost * 1.000001
     assert share.max_tool_calls <= own.max_tool_calls
     assert not own.max_tokens or share.max_tokens <= own.max_tokens
-
-
-def test_each_candidate_gets_its_share_and_without_totals_its_own() -> None:
-    limited = replace(TASK, constraints=Constraints(totals=Totals(max_tokens=900, max_tool_calls=30)))
-    for assignment in assignments(limited, PINNED):
-        limits = assignment.task.constraints.limits
-        assert (limits.max_tokens, limits.max_tool_calls) == (300, 10)
-    assert all(one.task == TASK for one in assignments(TASK, PINNED))
 
 
 def test_a_total_that_leaves_an_agent_nothing_is_refused() -> None:

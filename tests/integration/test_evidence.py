@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,17 +13,11 @@ from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.agents.equipment import Equipment
 from swe_ai_fleet.agents.rubric import RubricJudge
 from swe_ai_fleet.domain.assignment import BaselineAssignment, CheckAssignment
-from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.candidate import CheckKind, Verdict
-from swe_ai_fleet.domain.errors import Unavailable
 from swe_ai_fleet.domain.task import CheckSpec
-from swe_ai_fleet.in_process import MemoryLog
-from swe_ai_fleet.orchestrator.evidence import EvidenceGatherer
-from swe_ai_fleet.orchestrator.evidence.comparison import WHOLE_RUN
 from swe_ai_fleet.orchestrator.evidence.test_runs import TestRuns
 from swe_ai_fleet.sandbox import IsolationLevel
-from swe_ai_fleet.testing import Conversation, Script, ScriptedModelServer, Turn
-from swe_ai_fleet.testing.repositories import git
+from swe_ai_fleet.testing import Script, ScriptedModelServer, Turn
 from tests.evidence import APP, DIVIDES, FILES, MENDED, MUL, PYTEST_FILES, TESTS, World, named
 
 SKIPPING_TESTS = (CheckSpec(name="nothing", command=":"),)
@@ -34,11 +26,6 @@ SKIPPING_TESTS = (CheckSpec(name="nothing", command=":"),)
 @pytest.fixture(scope="module")
 async def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     return World(tmp_path_factory.mktemp("evidence"), FILES)
-
-
-@pytest.fixture(scope="module")
-async def unconfined(tmp_path_factory: pytest.TempPathFactory) -> World:
-    return World(tmp_path_factory.mktemp("evidence"), FILES, IsolationLevel.NONE)
 
 
 @pytest.fixture(scope="module")
@@ -86,46 +73,17 @@ async def test_a_test_that_fails_without_the_change_and_passes_with_it_verifies(
     }
 
 
-async def test_new_tests_have_to_fail_without_the_change(pytest_world: World) -> None:
-    meaningful = {"tests/test_div.py": "import app\n\n\ndef test_div():\n    assert app.div(6, 3) == 2\n"}
-    verified = await pytest_world.check({"app.py": DIVIDES, **meaningful})
+async def test_new_tests_have_to_fail_without_the_change(world: World) -> None:
+    head = "import unittest\n\nimport app\n\n\nclass New(unittest.TestCase):\n    def test_it(self):\n"
+    meaningful = {"tests/test_div.py": f"{head}        assert app.div(6, 3) == 2\n"}
+    verified = await world.check({"app.py": DIVIDES, **meaningful})
     assert verified.verdict is Verdict.VERIFIED
-    assert named(verified, "tests").shown == ("tests/test_div.py::test_div",)
+    assert named(verified, "tests").shown == ("tests.test_div.New.test_it",)
     assert named(verified, "tests").details["own tests"] == "1 new or changed test, 1 fails without the change"
-    idle = {"tests/test_div.py": "import app\n\n\ndef test_add():\n    assert app.add(6, 3) == 9\n"}
-    unverified = await pytest_world.check({"app.py": DIVIDES, **idle})
+    idle = {"tests/test_div.py": f"{head}        assert app.add(6, 3) == 9\n"}
+    unverified = await world.check({"app.py": DIVIDES, **idle})
     assert unverified.verdict is Verdict.UNVERIFIED
     assert "its tests pass without the change too (1 new or changed test, 0 fail" in unverified.reasons[0]
-
-
-@pytest.mark.slow  # quick: test_new_tests_have_to_fail_without_the_change
-async def test_tests_that_import_what_the_change_brings_or_are_stricter_than_before(pytest_world: World) -> None:
-    both = "import app\nfrom app import div\n\n\ndef test_add():\n    assert app.add(6, 3) == div(18, 2)\n"
-    imported = await pytest_world.check({"app.py": DIVIDES, "tests/test_div.py": both})
-    assert imported.verdict is Verdict.VERIFIED
-    # So does an old test that the change makes fail without it.
-    stricter = PYTEST_FILES["tests/test_app.py"].replace("== 1\n", "== 1\n    assert app.div(6, 3) == 2\n")
-    changed = await pytest_world.check({"app.py": DIVIDES, "tests/test_app.py": stricter})
-    assert (changed.verdict, named(changed, "tests").shown) == (Verdict.VERIFIED, ("tests/test_app.py::test_sub",))
-
-
-CASES = (
-    "import json\nimport pathlib\n\nimport app\nimport pytest\n\n"
-    "HERE = pathlib.Path(__file__).parent\n\n\n"
-    "@pytest.mark.parametrize('case', json.loads((HERE / 'data' / 'cases.json').read_text()))\n"
-    "def test_case(case):\n    name, *arguments, expected = case\n"
-    "    assert getattr(app, name)(*arguments) == expected\n"
-)
-
-
-@pytest.mark.slow  # quick: new tests have to fail without the change
-async def test_cases_in_a_file_that_an_old_test_reads_are_tests_of_the_candidates_own(tmp_path: Path) -> None:
-    cases = {"tests/test_cases.py": CASES, "tests/data/cases.json": '[["add", 1, 2, 3]]'}
-    world = World(tmp_path, {**PYTEST_FILES, **cases})
-    more = {"tests/data/cases.json": '[["add", 1, 2, 3], ["div", 6, 3, 2]]'}
-    verified = await world.check({"app.py": DIVIDES, **more})
-    assert verified.verdict is Verdict.VERIFIED
-    assert named(verified, "tests").own == ("tests/test_cases.py::test_case[case1]",)
 
 
 async def test_a_broken_test_refutes(world: World) -> None:
@@ -177,33 +135,15 @@ class Flaky(unittest.TestCase):
 """
 
 
-@pytest.mark.parametrize(
-    "passes",
-    # The second one fails once, on the untouched source, and passes there when it is tried again.
-    ["marker.exists()", "hasattr(app, 'div') or marker.exists()"],
-    ids=["with the change", "without it"],
-)
-async def test_a_flaky_test_is_named_and_does_not_count(unconfined: World, passes: str) -> None:
+async def test_a_flaky_test_is_named_and_does_not_count(tmp_path: Path) -> None:
     # Out of the sandbox a test can see that it has run before.
-    test = flaky(unconfined.root / f"marker-{len(passes)}", passes)
-    report = await unconfined.check({"app.py": DIVIDES, "tests/test_flaky.py": test})
+    world = World(tmp_path, FILES, IsolationLevel.NONE)
+    # It fails once, on the untouched source, and passes there when it is tried again.
+    test = flaky(tmp_path / "marker", "hasattr(app, 'div') or marker.exists()")
+    report = await world.check({"app.py": DIVIDES, "tests/test_flaky.py": test})
     tests = named(report, "tests")
     assert tests.details["flaky"] == "tests.test_flaky.Flaky.test_flaky"
     assert (report.verdict, tests.problems, tests.warnings) == (Verdict.UNVERIFIED, (), 1)
-
-
-@pytest.mark.slow  # quick: a flaky test is named
-async def test_a_test_that_fails_only_among_the_others_is_not_flaky_in_a_short_suite(world: World) -> None:
-    head = "import unittest\n\nimport app\n\n\nclass T(unittest.TestCase):\n"
-    files = {
-        "app.py": DIVIDES,
-        "tests/test_a.py": f"{head}    def test_marks(self):\n        app.seen.append(1)\n",
-        "tests/test_z.py": f"{head}    def test_upset(self):\n        self.assertFalse(app.seen)\n",
-    }
-    short = await world.check(files)
-    assert named(short, "tests").problems == ("tests.test_z.T.test_upset",)
-    long = await world.check(files, gatherer=replace(world.gatherer, whole_rerun_seconds=0))
-    assert named(long, "tests").details["flaky"] == "tests.test_z.T.test_upset"
 
 
 # What happens on repositories that nobody prepared
@@ -232,94 +172,13 @@ async def test_one_file_that_cannot_be_collected_does_not_sink_the_suite(tmp_pat
     )
 
 
-@pytest.mark.slow  # quick: unit/test_evidence_policy.py
-async def test_a_baseline_that_dies_shows_nothing_and_refuses_nobody(tmp_path: Path) -> None:
-    world = World(tmp_path, {"app.py": APP, "conftest.py": "import os\nos._exit(1)\n", "tests/test_app.py": TESTS})
-    report = await world.check({"app.py": MENDED})
-    assert report.verdict is Verdict.UNVERIFIED
-    assert report.accepted
-    assert report.reasons == ("tests: no baseline: the test runner ended early (exit code 1)",)
-
-
-@pytest.mark.slow  # quick: a named check that fails without it
-async def test_a_run_that_dies_without_the_change_and_works_with_it_verifies(tmp_path: Path) -> None:
-    world = World(tmp_path, {**PYTEST_FILES, "app.py": f"{APP}\n\n1 / 0\n", "conftest.py": "import app\n"})
-    fixed = await world.check({"app.py": MENDED})
-    assert (fixed.verdict, named(fixed, "tests").shown) == (Verdict.VERIFIED, (WHOLE_RUN,))
-    # The change switches off what it dies of.
-    switched = {"conftest.py": "", "tests/test_app.py": "def test_app():\n    pass\n", "README": "More.\n"}
-    report = await world.check(switched)
-    assert named(report, "tests").shown == () and report.verdict is not Verdict.VERIFIED
-
-
-@pytest.mark.skipif(
-    shutil.which("cargo", path="/usr/local/bin:/usr/bin:/bin") is None, reason="the sandbox has no cargo"
-)
-async def test_a_file_that_the_runner_cannot_be_given_has_the_whole_suite_run_again(tmp_path: Path) -> None:
-    source = "pub fn twice(x: u8) -> u8 {\n    x + 2\n}\n\n#[test]\nfn doubles() {\n    assert_eq!(twice(3), 6);\n}\n"
-    manifest = '[package]\nname = "thing"\nversion = "1.0.0"\n\n[lib]\npath = "lib.rs"\n'
-    world = World(tmp_path, {"Cargo.toml": manifest, "lib.rs": source})
-    report = await world.check({"lib.rs": source.replace("x + 2", "x * 2")})
-    assert report.verdict is Verdict.VERIFIED, report.reasons
-
-
-COMPILED = {
-    ".gitignore": "dist/\n",
-    "package.json": json.dumps(
-        {"type": "module", "scripts": {"build": "node build.js", "test": "npm run build && node --test dist/esm/test/"}}
-    ),
-    # Stands for tsc: each source becomes a file of another name elsewhere.
-    "build.js": """\
-import { cpSync, readdirSync, renameSync, rmSync } from "node:fs";
-rmSync("dist", { recursive: true, force: true });
-cpSync("src", "dist/esm", { recursive: true });
-for (const name of readdirSync("dist/esm", { recursive: true }))
-    if (name.endsWith(".ts")) renameSync(`dist/esm/${name}`, `dist/esm/${name.replace(/ts$/, "js")}`);
-""",
-    "src/app.ts": "export const mul = (a, b) => a + b;\n",
-    "src/test/two.test.ts": """\
-import { test } from "node:test";
-import { strictEqual } from "node:assert";
-import { mul } from "../app.js";
-test("twice two", () => strictEqual(mul(2, 2), 4));
-""",
-}
-
-
-@pytest.mark.slow  # quick: test_the_first_tests_of_a_repository_show_what_they_fail_without
-async def test_tests_that_are_compiled_first_mean_what_their_sources_do(tmp_path: Path) -> None:
-    world = World(tmp_path, COMPILED)
-    three = COMPILED["src/test/two.test.ts"].replace("twice two", "twice three").replace("mul(2, 2), 4", "mul(2, 3), 6")
-    right = await world.check({"src/app.ts": "export const mul = (a, b) => a * b;\n", "src/test/three.test.ts": three})
-    assert right.verdict is Verdict.VERIFIED, right.reasons
-    assert named(right, "tests").shown == ("dist/esm/test/three.test.js::twice three",)
-    idle = await world.check({"src/app.ts": "export const mul = (b, a) => a + b;\n", "src/test/three.test.ts": three})
-    assert idle.verdict is Verdict.REFUTED
-    assert "twice three" in idle.reasons[0]
-
-
-@pytest.mark.slow  # quick: new tests have to fail without the change
-async def test_the_first_tests_of_a_repository_show_what_they_fail_without(tmp_path: Path) -> None:
-    world = World(tmp_path, {"app.py": APP})
-    tests = PYTEST_FILES["tests/test_app.py"]
-    report = await world.check({"app.py": MENDED, "tests/test_app.py": tests, "conftest.py": ""})
-    assert report.verdict is Verdict.VERIFIED
-    assert named(report, "tests").shown == ("tests/test_app.py::test_mul",)
-
-
 async def test_a_named_check_that_fails_without_the_change_verifies(world: World) -> None:
     checks = (CheckSpec(name="divides", command="python3 -c 'import app; assert app.div(4, 2) == 2'"),)
     report = await world.check({"app.py": DIVIDES}, checks=checks)
     assert report.verdict is Verdict.VERIFIED
     assert report.reasons[0].startswith("divides: `sh -c ")
     assert "ends with exit code 0, without the change with exit code 1" in report.reasons[0]
-    same = await world.check({"app.py": DIVIDES}, checks=(CheckSpec(name="true", command="true"),))
-    assert same.verdict is Verdict.UNVERIFIED
     runner = (CheckSpec(name="suite", command="python3 -m unittest tests.test_app"),)
-    mended = await world.check({"app.py": MENDED}, checks=runner)
-    assert mended.verdict is Verdict.VERIFIED
-    assert named(mended, "suite").shown == (MUL,)
-    assert named(mended, "suite").tests is not None
     refuted = await world.check({"app.py": DIVIDES}, checks=runner)
     assert refuted.verdict is Verdict.REFUTED
     assert named(refuted, "suite").message == f"1 test fails that the task is about: {MUL}"
@@ -336,7 +195,6 @@ async def test_lint_counts_what_is_new_by_the_rules_from_before(world: World) ->
     assert named(switched, "policy warnings").problems == (
         "ruff.toml:1: changes the settings, which decides what checks say",
     )
-    assert named(await world.check({"app.py": DIVIDES}, checks=SKIPPING_TESTS), "lint").passed
 
 
 async def test_what_does_not_compile_ends_it(world: World) -> None:
@@ -379,44 +237,17 @@ async def test_commands_of_the_task_are_excused_nothing_and_keep_their_output(wo
     assert len(shouted.output) < 9_000 < len(whole)
     assert "line 450 [masked]" in whole
     assert "entrusted" not in whole + shouted.output
-    # A check stands though its output cannot be kept.
-    full = Full()
-    full._blobs = world.log._blobs
-    gatherer = replace(world.gatherer, blobs=full)
-    unkept = named(await world.check({"app.py": DIVIDES}, checks=checks[:1], gatherer=gatherer), "loud")
-    assert (unkept.exit_code, "output_artifact" in unkept.details) == (1, False)
 
 
-class Full(MemoryLog):
-    """A store that takes nothing more."""
-
-    async def put(self, *blob: object, **more: object) -> BlobRef:
-        raise Unavailable("the store is full")
-
-
-# Other ways to test and lint
+# Other ways to test
 
 CHECKS = "import unittest\n\nimport app\n" + TESTS.partition("import app\n")[2]
-FLAKE8 = """\
-#!/usr/bin/env python3
-import sys
-
-for name in sys.argv[sys.argv.index("--") + 1 :]:
-    for number, line in enumerate(open(name), start=1):
-        if line == "import os\\n":
-            print(f"./{name}:{number}:1: F401 'os' imported but unused")
-"""
 
 
 @pytest.fixture(scope="module")
 async def make_world(tmp_path_factory: pytest.TempPathFactory) -> World:
     makefile = "test:\n\tpython3 -m unittest checks\n"
-    files = {"app.py": APP, "checks.py": CHECKS, "Makefile": makefile, ".flake8": "[flake8]\n", "tools/flake8": FLAKE8}
-    world = World(tmp_path_factory.mktemp("evidence"), files)
-    git(world.repo, "update-index", "--chmod=+x", "tools/flake8")
-    git(world.repo, "commit", "--quiet", "--message", "Executable")
-    git(world.repo, "reset", "--quiet", "--hard")
-    return world
+    return World(tmp_path_factory.mktemp("evidence"), {"app.py": APP, "checks.py": CHECKS, "Makefile": makefile})
 
 
 async def test_a_test_target_that_runs_nothing_is_no_way_to_pass(make_world: World) -> None:
@@ -439,49 +270,29 @@ async def test_a_check_that_is_cancelled_leaves_nothing(make_world: World) -> No
 # The rubric
 
 
-def _answer(*items: dict[str, object]) -> Turn:
-    return Turn(content=f"Here it is:\n```json\n{json.dumps({'items': items})}\n```")
-
-
-SCRIPT = Script(
-    conversations=(
-        Conversation(
-            match="1. It divides",
-            turns=(
-                _answer(
-                    {"item": 1, "verdict": "met", "quote": "def div(a, b):\n    return a // b", "file": "app.py"},
-                    {"item": "2.", "verdict": "Met", "quote": "raise ZeroDivisionError", "reason": "It raises."},
-                    {"item": 3, "verdict": "partly", "quote": "+def  sub(a, b):", "file": "app.py"},
-                    {"item": 4, "verdict": "not", "reason": "No words."},
-                    {"item": 5, "verdict": "splendid", "quote": "return a // b"},
-                ),
-            ),
-        ),
-        Conversation(match="1. Be good", turns=(Turn(content="I would rather not."),)),
-    )
+ITEMS = (
+    {"item": 1, "verdict": "met", "quote": "def div(a, b):\n    return a // b", "file": "app.py"},
+    {"item": "2.", "verdict": "Met", "quote": "raise ZeroDivisionError", "reason": "It raises."},
+    {"item": 3, "verdict": "partly", "quote": "+def  sub(a, b):", "file": "app.py"},
+    {"item": 4, "verdict": "not", "reason": "No words."},
+    {"item": 5, "verdict": "splendid", "quote": "return a // b"},
 )
 
 
-@pytest.fixture(scope="module")
-async def model_server() -> AsyncIterator[ScriptedModelServer]:
-    async with ScriptedModelServer(SCRIPT) as server:
-        yield server
-
-
-@pytest.fixture
-async def judged(world: World, model_server: ScriptedModelServer) -> AsyncIterator[EvidenceGatherer]:
-    async with OpenAIChatModel(base_url=model_server.url, model="scripted") as model:
-        yield replace(world.gatherer, rubric=RubricJudge(equipment=Equipment(models={"": model})))
-
-
-async def test_rubric_items_count_with_quotes_that_stand_there(world: World, judged: EvidenceGatherer) -> None:
-    report = await world.check(
-        {"app.py": DIVIDES},
-        gatherer=judged,
-        checks=SKIPPING_TESTS,
-        requirements=("It divides", "Zero is refused"),
-        rubric="Look at:\n- keeps sub\n2. has a docstring\n * is good\n- is forgotten\n- keeps sub",
-    )
+async def test_rubric_items_count_with_quotes_that_stand_there(world: World) -> None:
+    script = Script.of(Turn(content=f"Here it is:\n```json\n{json.dumps({'items': ITEMS})}\n```"))
+    async with (
+        ScriptedModelServer(script) as server,
+        OpenAIChatModel(base_url=server.url, model="scripted") as model,
+    ):
+        judge = RubricJudge(equipment=Equipment(models={"": model}))
+        report = await world.check(
+            {"app.py": DIVIDES},
+            gatherer=replace(world.gatherer, rubric=judge),
+            checks=SKIPPING_TESTS,
+            requirements=("It divides", "Zero is refused"),
+            rubric="Look at:\n- keeps sub\n2. has a docstring\n * is good\n- is forgotten\n- keeps sub",
+        )
     rubric = named(report, "rubric")
     assert (rubric.kind, rubric.required, rubric.passed, rubric.score) == (CheckKind.RUBRIC, False, False, 0.25)
     assert rubric.message == "1 of 6 items met"
@@ -495,19 +306,3 @@ async def test_rubric_items_count_with_quotes_that_stand_there(world: World, jud
     assert rubric.usage.prompt_tokens > 0
     assert rubric.details["model"] == "scripted"
     assert report.accepted
-
-
-async def test_no_rubric_no_question_and_no_answer_no_verdict(
-    world: World, judged: EvidenceGatherer, model_server: ScriptedModelServer
-) -> None:
-    asked = model_server.requests
-    plain = await world.check({"app.py": DIVIDES}, gatherer=judged, checks=SKIPPING_TESTS)
-    failing = (CheckSpec(name="no", command="exit 1"),)
-    broken = await world.check({"app.py": DIVIDES}, gatherer=judged, checks=failing, rubric="Be good")
-    assert model_server.requests == asked
-    assert "rubric" not in [result.name for result in plain.results]
-    assert named(broken, "rubric").skipped_reason == "not every required check passed"
-    refused = await world.check({"app.py": DIVIDES}, gatherer=judged, checks=SKIPPING_TESTS, rubric="Be good")
-    assert "no usable answer" in named(refused, "rubric").skipped_reason
-    assert named(refused, "rubric").usage.prompt_tokens > 0
-    assert refused.accepted

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,16 +11,14 @@ import pytest
 from swe_ai_fleet.agents.preparation import MAX_PROBES, read_checklist
 from swe_ai_fleet.domain.assignment import ExamineAssignment, Examinee
 from swe_ai_fleet.domain.candidate import CheckReport, Verdict
-from swe_ai_fleet.domain.checklist import Checklist, Requirement
+from swe_ai_fleet.domain.checklist import Requirement
 from swe_ai_fleet.domain.examination import STATEMENT, Examination, Matrix
 from tests.evidence import (
     BOTH,
     DURATION_FILES,
     DURATION_TASK,
-    EXAMPLE,
     HALF,
     HOUR,
-    REFUSED,
     RIGHT,
     SPECIAL,
     World,
@@ -37,14 +34,6 @@ class Pool:
         self.reports: dict[str, CheckReport] = {}
         self.files: dict[str, Mapping[str, str | None]] = {}
         self.own: dict[str, dict[str, tuple[str, ...]]] = {}
-
-    async def check(self, **candidates: Mapping[str, str | None]) -> None:
-        for name, files in candidates.items():
-            self.files[name] = files
-            self.reports[name] = await self.world.check(files, name=name)
-
-            own = {result.name: result.own for result in self.reports[name].results if result.own}
-            self.own[name] = own if self.reports[name].accepted else {}
 
     def add(self, name: str, files: Mapping[str, str | None], *own: str) -> None:
         """One of which is known already which of its tests fail without the change."""
@@ -70,10 +59,6 @@ class Pool:
         )
         return await self.world.gatherer.examine(assignment)
 
-    async def judged(self) -> dict[str, CheckReport]:
-        matrix = Matrix(await self.examined())
-        return {name: matrix.judged(name, report) for name, report in self.reports.items()}
-
 
 def told(examination: Examination) -> dict[str, dict[str, str]]:
     """By author of tests and by candidate how the tests ended, as `passed/said`."""
@@ -90,109 +75,6 @@ def world(tmp_path: Path) -> World:
 @pytest.fixture
 def pool(world: World) -> Pool:
     return Pool(world)
-
-
-JAVASCRIPT = {
-    "package.json": '{"name": "x", "version": "1.0.0", "scripts": {"test": "node --test"}}\n',
-    "double.js": "exports.double = (x) => x + 1;\n",
-    "test/double.test.js": (
-        "const { test } = require('node:test');\nconst assert = require('node:assert');\n"
-        "const { double } = require('../double');\n\ntest('one', () => assert.equal(double(1), 2));\n"
-    ),
-}
-GO = {
-    "go.mod": "module example.org/double\n\ngo 1.19\n",
-    "double.go": "package double\n\nfunc Double(x int) int { return x + 1 }\n",
-    "double_test.go": (
-        'package double\n\nimport "testing"\n\nfunc TestOne(t *testing.T) {\n'
-        '\tif Double(1) != 2 {\n\t\tt.Fatal("no")\n\t}\n}\n'
-    ),
-}
-
-
-def go_test(name: str, condition: str) -> str:
-    head = 'package double\n\nimport "testing"\n\n'
-    return head + f'func Test{name}(t *testing.T) {{\n\tif {condition} {{\n\t\tt.Fatal("no")\n\t}}\n}}\n'
-
-
-def js_test(name: str, body: str) -> str:
-    head = JAVASCRIPT["test/double.test.js"].partition("\ntest(")[0]
-    return head.replace("{ double }", "{ double, halve }") + f"\ntest('{name}', () => {{ {body} }});\n"
-
-
-@pytest.mark.slow  # quick: probes tell the right change
-async def test_a_test_says_nothing_where_it_asks_for_what_only_its_author_has(pool: Pool) -> None:
-    own_names = RIGHT.replace("seconds(text)", "seconds(text, strict=True)") + "\n\ndef split(text):\n    return []\n"
-    cases = {
-        "both": BOTH,
-        "keyword": 'assert durations.seconds("1h", strict=True) == 3600',
-        "arity": 'assert durations.seconds("1h", True) == 3600',
-        "helper": 'assert durations.split("") == []',
-    }
-    file = "tests/test_right.py"
-    pool.add(
-        "right", {"durations.py": own_names, file: new_tests(**cases)}, *(f"{file}::test_{name}" for name in cases)
-    )
-    imported = "from durations import split\n\n\ndef test_it():\n    assert split('') == []\n"
-    pool.add(
-        "imported", {"durations.py": own_names, "tests/test_imported.py": imported}, "tests/test_imported.py::test_it"
-    )
-    pool.add("half", {"durations.py": HALF})
-    examination = await pool.examined()
-    sets = {one.name: one for one in examination.sets}
-    crossing = sets["right"].on("half")
-    assert crossing is not None
-    assert [failure.test for failure in crossing.failed] == ["tests/test_right.py::test_both"]
-    assert {test.rpartition("_")[2] for test in crossing.unsaid} == {"keyword", "arity", "helper"}
-    unsaid = sets["imported"].on("half")
-    assert unsaid is not None and (unsaid.cell, unsaid.unsaid) == ("?", ("tests/test_imported.py::test_it",))
-
-
-@pytest.mark.slow  # quick: test_a_test_says_nothing_where_it_asks_for_what_only_its_author_has
-async def test_what_the_task_names_is_asked_of_everybody(pool: Pool) -> None:
-    own_names = f"{RIGHT}\n\ndef split(text):\n    return []\n"
-    imported = "from durations import split\n\n\ndef test_it():\n    assert split('') == []\n"
-    pool.add(
-        "imported", {"durations.py": own_names, "tests/test_imported.py": imported}, "tests/test_imported.py::test_it"
-    )
-    pool.add("half", {"durations.py": HALF})
-    pool.world.task = replace(pool.world.task, description=f"{DURATION_TASK} Add split(text), which gives the parts.")
-    asked = next(one for one in (await pool.examined()).sets if one.name == "imported").on("half")
-    assert asked is not None and [failure.test for failure in asked.failed] == ["tests/test_imported.py::test_it"]
-
-
-@pytest.mark.slow  # quick: test_only_what_the_pair_needs_runs_and_nothing_twice
-async def test_equal_test_files_are_one_set_and_what_belongs_to_tests_comes_along(pool: Pool) -> None:
-    data = {"tests/data/cases.txt": "1h30m 5400\n"}
-    read = 'pairs = [line.split() for line in open("tests/data/cases.txt")]\n    '
-    cases = new_tests(cases=read + "assert all(durations.seconds(text) == int(value) for text, value in pairs)")
-    case, hour = "tests/test_new.py::test_cases", "tests/test_half.py::test_hour"
-    pool.add("a", {"durations.py": RIGHT, "tests/test_new.py": cases, **data}, case)
-    pool.add("b", {"durations.py": f"# The same.\n{RIGHT}", "tests/test_new.py": cases, **data}, case)
-    pool.add("c", {"durations.py": HALF, "tests/test_half.py": new_tests(hour=HOUR)}, hour)
-    examination = await pool.examined()
-    assert [(one.candidates, one.tests) for one in examination.sets] == [
-        (("a", "b"), ("tests/test_new.py::test_cases",)),
-        (("c",), ("tests/test_half.py::test_hour",)),
-    ]
-    assert told(examination) == {"a": {"c": "0/1"}, "c": {"a": "1/1", "b": "1/1"}}
-    failure = examination.sets[0].crossings[0].failed[0]
-    assert "KeyError" in failure.message or "ValueError" in failure.message
-
-
-@pytest.mark.slow  # quick: probes tell the right change
-async def test_only_what_the_pair_needs_runs_and_nothing_twice(pool: Pool) -> None:
-    file = "tests/test_right.py"
-    pool.add("right", {"durations.py": RIGHT, file: new_tests(both=BOTH)}, f"{file}::test_both")
-    pool.add("silent", {"durations.py": HALF})
-    pool.world.provider.opened.clear()
-    first = await pool.examined()
-    crossed = [name for name in pool.world.provider.opened if name.startswith("cross")]
-    # Its failure is repeated; without the change it runs once.
-    assert sorted(crossed) == ["cross0", "cross0-base", "cross01"]
-    pool.world.provider.opened.clear()
-    assert replace(await pool.examined(), duration_ms=0) == replace(first, duration_ms=0)
-    assert not [name for name in pool.world.provider.opened if name.startswith("cross")]
 
 
 @pytest.mark.slow  # quick: probes tell the right change
@@ -225,72 +107,6 @@ async def test_tests_of_one_author_reach_neither_the_results_nor_the_rules_of_an
     assert Matrix(examination).value("hostile") < Matrix(examination).value("half") < Matrix(examination).value("ruled")
 
 
-@pytest.mark.slow
-async def test_javascript(tmp_path: Path) -> None:
-    pool = Pool(World(tmp_path, JAVASCRIPT))
-    fixed = "exports.double = (x) => 2 * x;\n"
-    helped = fixed + "exports.halve = (x) => x / 2;\n"
-    two = js_test("two", "assert.equal(double(2), 4)")
-    halve = "test('halve', () => assert.equal(halve(2), 1));\n"
-    pool.add(
-        "right",
-        {"double.js": helped, "test/right.test.js": two + halve},
-        *(f"test/right.test.js::{name}" for name in ("two", "halve")),
-    )
-    three = js_test("three", "assert.equal(double(3), 6)")
-    special = "exports.double = (x) => (x === 3 ? 6 : x + 1);\n"
-    pool.add("special", {"double.js": special, "test/special.test.js": three}, "test/special.test.js::three")
-    examination = await pool.examined()
-    assert told(examination) == {"right": {"special": "0/1"}, "special": {"right": "1/1"}}
-    (crossing,) = examination.sets[0].crossings
-    assert len(crossing.unsaid) == 1 and "halve" in crossing.unsaid[0]
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("go") is None, reason="go is not installed")
-async def test_go(tmp_path: Path) -> None:
-    pool = Pool(World(tmp_path, GO))
-    fixed = GO["double.go"].replace("x + 1", "2 * x")
-    special = GO["double.go"].replace("{ return x + 1 }", "{\n\tif x == 3 {\n\t\treturn 6\n\t}\n\treturn x + 1\n}")
-    helped = fixed + "\nfunc Halve(x int) int { return x / 2 }\n"
-    two, three, halve = (
-        go_test("Two", "Double(2) != 4"),
-        go_test("Three", "Double(3) != 6"),
-        go_test("Halve", "Halve(2) != 1"),
-    )
-    pool.add("right", {"double.go": fixed, "right_test.go": two}, "example.org/double::TestTwo")
-    pool.add("special", {"double.go": special, "special_test.go": three}, "example.org/double::TestThree")
-    pool.add("helper", {"double.go": helped, "helper_test.go": halve}, "example.org/double::TestHalve")
-    examination = await pool.examined()
-    assert told(examination) == {
-        "helper": {"right": "?", "special": "?"},
-        "right": {"helper": "1/1", "special": "0/1"},
-        "special": {"helper": "1/1", "right": "1/1"},
-    }
-
-
-@pytest.mark.slow  # quick: unit/test_examination_matrix.py, and the test of hostile authors above
-async def test_the_tests_of_the_right_one_expose_all_that_look_as_good(pool: Pool) -> None:
-    await pool.check(
-        right={"durations.py": RIGHT, "tests/test_right.py": new_tests(both=BOTH, refused=REFUSED, hour=HOUR)},
-        half={"durations.py": HALF, "tests/test_half.py": new_tests(example=EXAMPLE, hour=HOUR)},
-        special={"durations.py": SPECIAL, "tests/test_special.py": new_tests(example=EXAMPLE)},
-    )
-    # What there was before: all of them verified, nothing to choose by.
-    assert {report.verdict for report in pool.reports.values()} == {Verdict.VERIFIED}
-    examination = await pool.examined()
-    assert told(examination) == {
-        "half": {"right": "2/2", "special": "1/2"},
-        "right": {"half": "1/2", "special": "0/2"},
-        "special": {"half": "1/1", "right": "1/1"},
-    }
-    judged = await pool.judged()
-    assert [name for name, report in judged.items() if report.verdict is Verdict.VERIFIED] == ["right"]
-    assert judged["half"].reasons[0] == (
-        "1 test of right, whose change passes the tests of 2 other authors, fails: tests/test_right.py::test_both"
-    )
-
-
 # Probes of the statement, on the untouched commit and on candidates
 
 
@@ -301,7 +117,6 @@ def probe(quote: str, line: str) -> Requirement:
 TOGETHER = probe("1h30m is 5400", "assert durations.seconds('1h30m') == 5400")
 LONGER = probe("takes minutes and hours", "assert durations.seconds('2h1m') == 7260")
 TWO = probe("2m is 120", "assert durations.seconds('2m') == 120")
-HOLDS = probe("takes minutes", "assert durations.seconds('5s') == 5")
 INVENTED = probe("1h is 3600", "assert durations.in_seconds('1h') == 3600")
 WRONG = probe("1h is 3600", "assert durations.seconds('1h') == 60")
 CANDIDATES = {"right": RIGHT, "half": HALF, "special": SPECIAL}
@@ -318,8 +133,7 @@ async def examined(
 
 
 async def test_probes_tell_the_right_change_from_what_looks_as_good(world: World) -> None:
-    names = ("right", "half", "special")
-    examination = await examined(world, (TOGETHER, TWO, INVENTED, WRONG), *names)
+    examination = await examined(world, (TOGETHER, TWO, INVENTED, WRONG), "right", "half")
     (tests,) = examination.sets
     assert (tests.name, tests.authors) == (STATEMENT, ())
     ended = {
@@ -330,7 +144,6 @@ async def test_probes_tell_the_right_change_from_what_looks_as_good(world: World
     assert ended == {
         "right": ({TOGETHER.name, TWO.name}, {WRONG.name}, {INVENTED.name}),
         "half": ({TWO.name}, {TOGETHER.name, WRONG.name}, {INVENTED.name}),
-        "special": ({TWO.name}, {TOGETHER.name, WRONG.name}, {INVENTED.name}),
     }
     matrix = Matrix(examination)
     # What nobody passes, or one alone, weighs least: the probe may be wrong.
@@ -354,33 +167,6 @@ async def test_probes_decide_where_the_checks_find_no_difference(world: World) -
     )
     foreign = judged["half"].foreign
     assert foreign is not None and (foreign.asked, foreign.passed, foreign.failing) == (1, 0, {STATEMENT: 2})
-
-
-async def test_what_the_untouched_commit_does_already_shows_nothing(world: World) -> None:
-    made = Checklist(requirements=(TOGETHER, HOLDS, INVENTED))
-    tried = made.with_outcomes(await examined(world, made.probed))
-    assert [one.met_before for one in tried.requirements] == [False, True, False]
-    assert [one.quote for one in tried.telling] == [TOGETHER.quote, INVENTED.quote]
-    assert "ValueError" in tried.telling[0].seen
-
-
-@pytest.mark.slow  # quick: what the untouched commit does already
-async def test_a_probe_that_passes_on_a_source_that_cannot_run_says_nothing(world: World) -> None:
-    gone = Requirement(quote="takes minutes", probe="! grep -q rstrip durations.py")
-    there = Requirement(quote="and hours", probe="grep -q 3600 durations.py")
-    changed = Requirement(quote="1h is 3600", probe="! git log -1 --format=%s | grep -q 'First commit'")
-    told = Requirement(quote="2m is 120", probe="grep -q minutes README.md")
-    requirements = (gone, there, changed, told, TOGETHER)
-    (before,) = (await examined(world, requirements)).sets
-    assert before.crossings[0].passed == ()
-    documented = {"README.md": "It takes minutes.\n"}
-    (tests,) = (await examined(world, requirements, "right", documented=documented)).sets
-    ended = {one.candidate_id: (set(one.passed), set(one.unsaid)) for one in tests.crossings}
-    # What is not a source in a programming language has no use but its text.
-    assert ended == {
-        "right": ({TOGETHER.name}, {gone.name, there.name, changed.name}),
-        "documented": ({told.name}, {changed.name}),
-    }
 
 
 async def test_a_probe_reaches_neither_the_host_nor_a_later_probe(world: World, tmp_path: Path) -> None:

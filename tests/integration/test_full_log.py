@@ -6,7 +6,6 @@ import asyncio
 from pathlib import Path
 
 import grpc
-import pytest
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.adapters.jetstream import StreamSettings
@@ -23,12 +22,10 @@ from tests.scripted_fleet import ScriptedRun
 MOST = 4 * 2**20
 
 
-@pytest.mark.parametrize("limited", ["all", "OBJ_agent-blobs"])
-async def test_what_is_nearly_full_takes_nothing_new_and_lets_what_runs_end(tmp_path: Path, limited: str) -> None:
-    settings = Settings(home=tmp_path, blob_bytes=0 if limited == "all" else MOST)
-    server = EmbeddedNats(tmp_path / "nats", max_file_bytes=MOST if limited == "all" else 0)
-    kept = StreamSettings(max_blob_bytes=settings.blob_bytes)
-    async with server, connected(server.address, settings=kept) as log:
+async def test_what_is_nearly_full_takes_nothing_new_and_lets_what_runs_end(tmp_path: Path) -> None:
+    settings, limited = Settings(home=tmp_path, blob_bytes=MOST), "OBJ_agent-blobs"
+    server = EmbeddedNats(tmp_path / "nats")
+    async with server, connected(server.address, settings=StreamSettings(max_blob_bytes=MOST)) as log:
         service = Service(log=log, quotas=Quotas(kept=LogRoom(log, seconds=0.0).storage))
         end = asyncio.Event()
         service.fleet.default = ScriptedRun(after=end)

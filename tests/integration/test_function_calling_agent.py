@@ -8,8 +8,6 @@ import copy
 import inspect
 import json
 import os
-import subprocess
-import sys
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from pathlib import Path
@@ -97,7 +95,7 @@ class TestResponses:
         assert "".join(deltas) == text
         assert not events(await told(Turn(content=text), refine_final_answer=False), "delta")
 
-    @settings(max_examples=30, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=15, suppress_health_check=list(HealthCheck))
     @given(turns=st.lists(TURNS, min_size=1, max_size=6))
     async def test_whatever_the_model_says_there_is_one_final_and_each_call_is_answered_once(
         self, turns: list[Turn]
@@ -112,14 +110,6 @@ class TestResponses:
         answered = [m["tool_call_id"] for m in agent.messages if m["role"] == "tool"]
         assert sorted(asked_for) == sorted(answered) == sorted(set(answered))
         json.dumps(responses)
-
-    async def test_two_runs_of_one_agent_at_a_time(self) -> None:
-        async with serving(call("weather", {"city": "Rome"}), answer("Sunny.")) as server:
-            async with make(server, weather) as agent:
-                both = await asyncio.gather(run(agent, "one"), run(agent, "two"))
-            assert [responses[-1]["value"] for responses in both] == ["Sunny.", "Sunny."]
-            probes = [body for body in server.bodies if body["messages"][0]["content"] == "Say ok."]
-            assert len(probes) == 1
 
 
 class TestConversation:
@@ -157,10 +147,6 @@ class TestConversation:
             agent = make(server, weather, system_prompt="Be brief.")
             responses = await run(agent, "Read that file.", chat_history=history)
             sent = asked(server)[0]["messages"]
-            # A system message of the history stays.
-            theirs = [{"role": "system", "content": "Theirs."}]
-            await run(make(server, system_prompt="Ours."), chat_history=theirs)
-            assert [m["content"] for m in asked(server)[1]["messages"]] == ["Theirs.", "Do it."]
         assert history == before
         assert sent[0] == {"role": "system", "content": "Be brief."}
         assert sent[1:4] == [history[0], history[1], history[2]]
@@ -182,10 +168,7 @@ class TestConversation:
         [
             ({"task": " \n"}, "the task is empty"),
             ({"files": "notes.txt"}, "files is a str"),
-            ({"files": ("notes.txt",)}, "files is a tuple"),
-            ({"files": [1]}, "neither a path nor a URL"),
             ({"recurrent_mode": True, "chat_history": []}, "recurrent_mode"),
-            ({"chat_history": "hello"}, "chat_history is a str"),
             ({"chat_history": [{"role": "robot", "content": "x"}]}, r"chat_history\[0\]: the role"),
             ({"chat_history": [{"role": "tool", "tool_call_id": "x", "content": ""}]}, "not the id of an earlier call"),
             ({"max_iterations": 0}, "max_iterations"),
@@ -233,10 +216,7 @@ class TestFiles:
         async with serving(answer()) as server:
             responses = await run(make(server), files=files)
             text = asked(server)[0]["messages"][-1]["content"]
-            await run(make(server), files=[str(tmp_path / "long.txt")] * 5)
-            all_together = asked(server)[1]["messages"][-1]["content"]
         assert "## a.png\n[a picture (image/png), which this model can't view]" in text
-        assert "the files before it have 200000 characters already" in all_together
         assert text.startswith("# Task\nDo it.\n\n# Files")
         assert "## notes.txt\n````\nRome is ```sunny```.\n````" in text
         assert "the first 50000 of 60000 characters" in text
@@ -283,12 +263,8 @@ class TestModel:
         wrong: list[tuple[dict[str, Any], str]] = [
             ({"model_params": {"top_k": 1}}, "unknown model parameters: top_k; known are: .*extra_body"),
             ({"model_params": {"extra_body": {"messages": []}}}, "may not hold messages"),
-            ({"model_params": {"extra_body": "x"}}, "extra_body is a str, not a dict"),
-            ({"model_params": {"stop": [1]}}, "stop is a list"),
             ({"model_params": {"num_retries": -1}}, "num_retries is below 0"),
-            ({"model_params": {"num_retries": 1, "base_url": "http://a/v1,http://b/v1"}}, "num_retries cannot be set"),
             ({"model_params": {}, "litellm_params": {}}, "the same"),
-            ({"model_params": {"seed": "x"}}, "seed is a str"),
         ]
         for refused, said in wrong:
             with pytest.raises(ValueError, match=said):
@@ -308,13 +284,3 @@ class TestModel:
             "loop_threshold", "chat_history",
         ]  # fmt: skip
         assert (of_run["refine_final_answer"], of_run["use_planning"], of_run["recurrent_mode"]) == (True, True, False)
-
-    def test_the_doors_are_lazy(self) -> None:
-        program = """if True:
-        import sys, swe_ai_fleet, swe_ai_fleet.agents as agents
-        assert "swe_ai_fleet.runtime" not in sys.modules
-        assert agents.FunctionCallingAgent is swe_ai_fleet.FunctionCallingAgent
-        assert agents.AgentResult is swe_ai_fleet.AgentResult
-        assert agents.DeliberateAsync is swe_ai_fleet.DeliberateAsync
-        assert not hasattr(agents, "NoSuchAgent")"""
-        subprocess.run([sys.executable, "-c", program], check=True)

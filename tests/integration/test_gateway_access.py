@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
-import os
-import sys
 from collections.abc import AsyncIterator
 
 import pytest
 from httpx2 import AsyncClient
 from websockets.asyncio.client import connect
 
-from services.gateway.access.credentials import SECONDS, Session, Sessions
-from swe_ai_fleet.domain.errors import InvalidRequest
 from tests.conftest import FleetUnderTest
+from tests.fleet_command import Shell
 from tests.gateway_house import BEARER, STRANGER, TOKEN, House, closed, house, raw, refused
 
 JSON = {"content-type": "application/json"}
@@ -32,17 +28,7 @@ async def home() -> AsyncIterator[House]:
 async def test_the_bearer_comes_in_and_has_a_name_and_others_do_not(home: House) -> None:
     answer = await home.client.get("/api/who", headers=BEARER | {"Fleet-Caller": "ci@example.org"})
     assert answer.json() == {"token": TOKEN, "caller": "ci@example.org", "by": "bearer"}
-    answer = await home.client.post("/api/who", headers={"authorization": f"bearer {TOKEN}"})
-    assert answer.json() == {"token": TOKEN, "caller": "", "by": "bearer"}
-    shown = (
-        "Bearer wrong",
-        f"Bearer {TOKEN}x",
-        f"Bearer {TOKEN[:-1]}",
-        f"Basic {TOKEN}",
-        TOKEN,
-        "Bearer",
-        "Bearer \xff",
-    )
+    shown = ("Bearer wrong", f"Bearer {TOKEN}x", f"Bearer {TOKEN[:-1]}", f"Basic {TOKEN}", "Bearer", "Bearer \xff")
     for headers in (
         [],
         *([("Authorization", value)] for value in shown),
@@ -74,17 +60,13 @@ async def test_without_a_token_everybody_comes_in_but_strangers_pages_do_not() -
         refused(await built.client.post("/api/who", headers={"Origin": STRANGER}), 403)
         refused(await built.client.get("/api/who", headers={"Sec-Fetch-Site": "cross-site"}), 403)
         refused(await built.client.get("/api/who", headers={"Host": "evil.example"}), 421)
-        form = {"content-type": "application/x-www-form-urlencoded", "Origin": built.url}
-        refused(await built.client.post("/api/who", content=b"a=b", headers=form), 415)
-        answer = await built.client.post("/api/session", json={"token": "any"})
-        assert answer.json() == {"authenticated": True, "by": "nothing"} and "set-cookie" not in answer.headers
 
 
 async def test_a_session_stands_for_the_token(home: House) -> None:
     ours = {"Origin": home.url}
     answer = await home.client.post("/api/session", json={"token": TOKEN}, headers=ours)
     cookie, *attributes = answer.headers["set-cookie"].split("; ")
-    assert set(attributes) == {"Path=/", f"Max-Age={SECONDS}", "HttpOnly", "SameSite=Strict"}
+    assert set(attributes) == {"Path=/", f"Max-Age={7 * 86_400}", "HttpOnly", "SameSite=Strict"}
     name, _, value = cookie.partition("=")
     assert name == f"fleet-session-{home.port}", "cookies know no ports: the name must"
     assert TOKEN not in value
@@ -108,29 +90,20 @@ async def test_two_fleets_on_one_host_do_not_take_each_others_cookies(home: Hous
         assert (await other.client.get("/api/who", headers={"Cookie": both})).status_code == 200
 
 
-async def test_sessions_end_and_cannot_be_made_up(home: House) -> None:
-    now = 1_000_000.0
-    sessions = Sessions(TOKEN, clock=lambda: now)
-    value = sessions.new("a", TOKEN)
-    assert sessions.open("a", value) == Session(token=TOKEN, expires=int(now) + SECONDS)
-    assert sessions.open("a", sessions.new("a", TOKEN, until=now + 60)) == Session(token=TOKEN, expires=int(now) + 60)
-    assert sessions.open("b", value) is None
-    assert Sessions("another", clock=lambda: now).open("a", value) is None
-    assert value != sessions.new("a", TOKEN) and TOKEN not in str(base64.urlsafe_b64decode(value))
+async def test_sessions_end_and_cannot_be_made_up(home: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, _, value = (await home.sign_in()).partition("=")
+    assert TOKEN not in str(base64.urlsafe_b64decode(value))
     spoilt = [
         f"{value[:place]}{'A' if value[place] != 'A' else 'B'}{value[place + 1 :]}"
         for place in range(0, len(value) - 2, 7)
     ]
     made_up = ("", ".", "..", "x.y.z", "9" * 500, "A" * 5_000, "9999999999.." + "0" * 64)
-    for forged in (*spoilt, *made_up, value[:-1], value + "0", f"{value}\xff"):
-        assert sessions.open("a", forged) is None, forged
-    now += SECONDS
-    assert sessions.open("a", value) is None
-    name = f"fleet-session-{home.port}"
-    old = Sessions(TOKEN, clock=lambda: 0.0).new(name, TOKEN)
-    refused(await home.client.get("/api/who", headers={"Cookie": f"{name}={old}"}), 401)
-    planted = f"{name}=planted; {await home.sign_in()}"
+    for forged in (*spoilt, *made_up, value[:-1], value + "0"):
+        refused(await home.client.get("/api/who", headers={"Cookie": f"{name}={forged}"}), 401)
+    planted = f"{name}=planted; {name}={value}"
     assert (await home.client.get("/api/who", headers={"Cookie": planted})).status_code == 200
+    monkeypatch.setattr("services.gateway.access.credentials.SECONDS", -1)
+    refused(await home.client.get("/api/who", headers={"Cookie": await home.sign_in()}), 401)
 
 
 async def test_what_is_no_sign_in_is_told_so(home: House) -> None:
@@ -138,9 +111,7 @@ async def test_what_is_no_sign_in_is_told_so(home: House) -> None:
         answer = await home.client.post("/api/session", content=body, headers=JSON)
         refused(answer, 400, "INVALID_ARGUMENT", "token")
     body = json.dumps({"token": TOKEN}).encode()
-    for kind, status in (("text/plain", 415), ("application/x-www-form-urlencoded", 415), ("application/json;x", 200)):
-        answer = await home.client.post("/api/session", content=body, headers={"content-type": kind})
-        assert answer.status_code == status, kind
+    refused(await home.client.post("/api/session", content=body, headers={"content-type": "text/plain"}), 415)
     refused(await home.client.post("/api/session", json={"token": TOKEN}, headers={"Origin": STRANGER}), 403)
     refused(await home.client.post("/api/session", content=b" " * 5000, headers=JSON), 413)
 
@@ -176,13 +147,7 @@ async def test_other_hosts_are_not(home: House) -> None:
 async def test_named_hosts_are_ours_and_over_https_the_cookie_is_bound_to_the_host() -> None:
     name = "fleet.example.org"
     async with house(http_hosts=f"{name}, other.example.org:8443") as built:
-        hosts = {
-            name: 200,
-            f"{name}:9000": 200,
-            f"a.{name}": 421,
-            "other.example.org:8443": 200,
-            "other.example.org": 421,
-        }
+        hosts = {name: 200, f"a.{name}": 421, "other.example.org:8443": 200, "other.example.org": 421}
         for host, status in hosts.items():
             answer = await built.client.get("/api/who", headers=BEARER | {"Host": host})
             assert answer.status_code == status, host
@@ -192,10 +157,6 @@ async def test_named_hosts_are_ours_and_over_https_the_cookie_is_bound_to_the_ho
         assert set_cookie.startswith("__Host-fleet-session=") and "; Secure" in set_cookie
         cookie = {"Cookie": set_cookie.partition(";")[0]}
         assert (await built.client.post("/api/who", headers=proxied | cookie)).json()["by"] == "cookie"
-    with pytest.raises(InvalidRequest) as fault:
-        async with house(http_hosts="not a host"):
-            pass
-    assert fault.value.field == "http_hosts"
 
 
 async def test_a_foreign_page_can_do_nothing(home: House) -> None:
@@ -241,14 +202,11 @@ async def test_pages_of_named_origins_call_with_the_bearer_only() -> None:
         answer = await built.client.options("/api/who", headers=asked)
         assert answer.status_code == 204
         assert answer.headers["access-control-allow-origin"] == NAMED
-        assert "POST" in answer.headers["access-control-allow-methods"]
-        assert "Authorization" in answer.headers["access-control-allow-headers"]
         assert "access-control-allow-credentials" not in answer.headers
         answer = await built.client.post("/api/who", headers=page | BEARER | {"Sec-Fetch-Site": "cross-site"})
         assert answer.status_code == 200 and answer.headers["access-control-allow-origin"] == NAMED
         assert "access-control-allow-credentials" not in answer.headers and "Origin" in answer.headers["vary"]
-        answer = await built.client.post("/api/who", headers=page | {"Cookie": cookie})
-        assert refused(answer, 401) and answer.headers["access-control-allow-origin"] == NAMED
+        refused(await built.client.post("/api/who", headers=page | {"Cookie": cookie}), 401)
         refused(await built.client.post("/api/session", json={"token": TOKEN}, headers=page), 403)
         refused(await built.client.options("/api/who", headers=asked | {"Origin": NAMED + ".evil.example"}), 403)
         refused(await built.client.get("/api/who", headers=BEARER | {"Origin": STRANGER}), 403)
@@ -257,22 +215,15 @@ async def test_pages_of_named_origins_call_with_the_bearer_only() -> None:
 async def test_websockets_are_let_in_by_the_same_rules(home: House) -> None:
     url = f"ws://{home.authority}/api/ws/watch"
     cookie = await home.sign_in()
-    for origin, headers in (
-        (None, BEARER | {"Fleet-Caller": "me"}),
-        (home.url, {"Cookie": cookie}),
-        (home.url, BEARER),
-    ):
+    for origin, headers in ((None, BEARER | {"Fleet-Caller": "me"}), (home.url, {"Cookie": cookie})):
         async with connect(url, origin=origin, additional_headers=headers, proxy=None) as socket:  # pyright: ignore[reportArgumentType]
             assert json.loads(await socket.recv()) == {"token": TOKEN, "caller": headers.get("Fleet-Caller", "")}
     foreign = {"host": "127.0.0.1", "port": int(home.port)}
     for code, where, shown in (
         (4401, url, {}),
         (4401, url, {"Authorization": "Bearer wrong"}),
-        (4401, url, {"origin": home.url}),
         (4401, f"{url}?token={TOKEN}", {}),
-        (4401, f"ws://{home.authority}/anything", {}),
         (4403, url, {"origin": STRANGER, "Cookie": cookie}),
-        (4403, url, {"origin": "null", "Cookie": cookie}),
         (4403, url, {"origin": STRANGER, **BEARER}),
         (4403, url, {"Cookie": cookie}),
         (4403, f"ws://evil.example:{home.port}/api/ws/watch", {**foreign, **BEARER}),
@@ -281,13 +232,9 @@ async def test_websockets_are_let_in_by_the_same_rules(home: House) -> None:
         assert await closed(where, **shown) == code, shown
 
 
-async def test_the_fleet_lets_its_own_page_in_as_fleet_open_says(fleet: FleetUnderTest) -> None:
-    command = [sys.executable, "-m", "swe_ai_fleet.cli.main", "open", "--json"]
-    environment = {**os.environ, "FLEET_HOME": str(fleet.settings.home)}
-    opening = await asyncio.create_subprocess_exec(*command, env=environment, stdout=asyncio.subprocess.PIPE)
-    told, _ = await opening.communicate()
-    url, _, fragment = json.loads(told)["page"].partition("/#token=")
-    assert (opening.returncode, url, fragment) == (0, fleet.running.http, fleet.running.token)
+async def test_the_fleet_lets_its_own_page_in_as_fleet_open_says(fleet: FleetUnderTest, shell: Shell) -> None:
+    url, _, fragment = (await shell.fleet("open", "--json")).document["page"].partition("/#token=")
+    assert (url, fragment) == (fleet.running.http, fleet.running.token)
     async with AsyncClient(base_url=url, timeout=20.0) as client:
         refused(await client.get("/api/status"), 401)
         signed_in = await client.post("/api/session", json={"token": fragment}, headers={"Origin": url})

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from httpx2 import Response
 
 from tests.gateway_house import BEARER, house, refused
 
@@ -55,30 +54,3 @@ async def test_the_page_is_files_of_one_directory(tmp_path: Path, monkeypatch: p
             refused(await built.client.get(path, headers=html), 401)
         posted = await built.client.post("/", headers=BEARER)
         assert refused(posted, 405) and posted.headers["allow"] == "GET, HEAD"
-
-
-async def test_the_page_is_packed_for_those_who_take_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("services.gateway.access.page.Page.__init__.__defaults__", (tmp_path,))
-    script = "let words = 'the page';\n" * 500
-    (tmp_path / "app.js").write_text(script)
-    (tmp_path / "small.js").write_text("1")
-    async with house() as built:
-
-        async def asked(encodings: str, path: str = "/app.js", **headers: str) -> Response:
-            return await built.client.get(path, headers={"Accept-Encoding": encodings} | headers)
-
-        tags: dict[bool, str] = {}
-        for encodings in ("gzip", "br, GZIP;q=0.5", "*", "", "br", "gzip;q=0", "gzip; q=0.000, *", "*;q=0", "gzipped"):
-            packed = encodings in ("gzip", "br, GZIP;q=0.5", "*")
-            answer = await asked(encodings)
-            assert (answer.headers.get("content-encoding") == "gzip", answer.text) == (packed, script), encodings
-            assert not packed or int(answer.headers["content-length"]) < len(script) / 10
-            assert answer.headers["vary"] == "Accept-Encoding"
-            tags[packed] = answer.headers["etag"]
-        for packed, encodings, status in (
-            (True, "gzip", 304), (False, "identity", 304), (False, "gzip", 200), (True, "identity", 200)
-        ):  # fmt: skip
-            assert (await asked(encodings, **{"If-None-Match": tags[packed]})).status_code == status
-        # Of what is made for a caller nothing is packed: its size would tell what is secret in it.
-        for answer in (await asked("gzip", "/small.js"), await asked("gzip", "/api/who", **BEARER)):
-            assert "content-encoding" not in answer.headers

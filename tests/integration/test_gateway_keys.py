@@ -9,15 +9,11 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from structlog.testing import capture_logs
 
 from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
-from swe_ai_fleet.domain.errors import Unavailable
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
 from tests.gateway_house import BEARER, house, refused
-
-MAX_ANSWER_BYTES = 256 * 1024
 
 
 @pytest.fixture(scope="module")
@@ -115,23 +111,6 @@ async def test_a_gateway_that_died_does_not_hold_a_key_for_ever(keys: Any) -> No
         assert answer.status_code == 201 and built.room.calls == 1
 
 
-@pytest.mark.slow  # quick: the other cases
-async def test_what_is_kept_and_what_not(keys: Any) -> None:
-    once = (f"bytes={MAX_ANSWER_BYTES}", "status=202")
-    twice = (*(f"status={code}" for code in (400, 404, 409, 403, 499, 500, 503, 429)), "bug", "stream")
-    for query in (*once, *twice, f"bytes={MAX_ANSWER_BYTES + 1}"):
-        key = {"Idempotency-Key": uuid4().hex}
-        async with house(keys) as built:
-            with capture_logs():
-                first, second = [
-                    await built.client.post(f"/api/answer?{query}", json={}, headers=BEARER | key) for _ in range(2)
-                ]
-            assert built.room.calls == (1 if query in once else 2), query
-            assert (second.headers.get("idempotency-replayed") == "true") is (query in once)
-            assert first.status_code == second.status_code and first.content == second.content
-            assert query in (*once, "bug") or first.headers["idempotency-kept"] == "false"
-
-
 async def test_a_corrected_request_takes_the_key_of_the_refused_one() -> None:
     key = {"Idempotency-Key": uuid4().hex}
     async with house(MemoryKeyValue()) as built:
@@ -157,30 +136,3 @@ async def test_a_secret_is_told_once_and_kept_nowhere() -> None:
         made = await built.client.post("/api/webhooks", json={}, headers=BEARER | key)
         assert made.json() == {"secret": "told once"} and made.headers["idempotency-kept"] == "false"
     assert await keys.entries() == ()
-
-
-async def test_without_a_place_for_keys_it_is_told_so() -> None:
-    class Away(MemoryKeyValue):
-        async def get(self, key: str) -> None:
-            raise Unavailable("NATS does not answer")
-
-    async with house(Away()) as built:
-        key = {"Idempotency-Key": uuid4().hex}
-        told = refused(await built.client.post("/api/count", json={}, headers=BEARER | key), 503, "UNAVAILABLE")
-        assert told["retry_after_seconds"] >= 1 and built.room.calls == 0
-        assert (await built.client.post("/api/count", json={}, headers=BEARER)).status_code == 201
-
-
-async def test_keys_take_no_more_room_than_they_may(nats_server: EmbeddedNats) -> None:
-    address = nats_server.address
-    async with JetStream.connect(address.url, credentials=Credentials(token=address.token)) as log:
-        small = await log.bucket(f"SMALL_{uuid4().hex[:8]}", ttl_seconds=60.0, max_bytes=600_000)
-        async with house(small) as built:
-            first, *_, last = names = [uuid4().hex for _ in range(6)]
-            path = f"/api/answer?bytes={MAX_ANSWER_BYTES}"
-            for name in names:
-                answer = await built.client.post(path, json={}, headers=BEARER | {"Idempotency-Key": name})
-                assert answer.status_code == 200
-            for name, replayed in ((last, True), (first, False)):
-                answer = await built.client.post(path, json={}, headers=BEARER | {"Idempotency-Key": name})
-                assert (answer.headers.get("idempotency-replayed") == "true") == replayed

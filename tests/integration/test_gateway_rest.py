@@ -12,29 +12,20 @@ import uuid
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import aiohttp
 import jsonschema
 import pytest
 
-from fleet.context.v1 import context_pb2 as context_pb
-from fleet.context.v1 import context_pb2_grpc
-from services.auth import caller_of
-from services.gateway.app import GatewayDeps, gateway_app
-from services.gateway.main import serve_http
-from services.gateway.upstream import open_upstream
-from services.grpc_server import Service, serve_grpc
 from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
-from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
 from swe_ai_fleet.testing.repositories import make_repository
 from tests.conftest import FleetUnderTest
 from tests.scripts import HELLO, HELLO_FILES, SLEEP
 
 PROBLEM = "application/problem+json"
 NOWHERE = "00000000-0000-4000-8000-000000000000"
-ENDED = ("COMPLETED", "FAILED", "TIMEOUT", "CANCELLED", "REJECTED", "NO_WINNER")
 SECONDS = 120
 
 
@@ -124,29 +115,11 @@ async def test_a_deliberation_is_waited_for(api: Api, ended: dict[str, Any]) -> 
     assert (problem["status"], problem["code"]) == (409, "ALREADY_EXISTS")
 
 
-async def test_a_list_in_pages(api: Api) -> None:
-    task = api.task("[pages] Something", attempt=1)
-    first = await api.post("/api/executions", {"deliberate": task}, 202)
-    await api.until(first["execution_id"], *ENDED)
-    second = await api.post("/api/executions", {"deliberate": task | {"attempt": 2}}, 202)
-    path, pages = f"/api/executions?task_id={task['task_id']}&page_size=1", list[str]()
-    while path:
-        _, told, headers = await api.ask("GET", path)
-        pages += [one["execution_id"] for one in told["executions"]]
-        link, _, relation = headers.get("link", "").partition("; ")
-        assert (relation == 'rel="next"') is bool(told["next_page_token"])
-        path = link.strip("<>")
-    assert pages == [second["execution_id"], first["execution_id"]]
-
-
 async def test_whoever_does_not_want_to_wait_is_told_where(api: Api) -> None:
     task = api.task(f"{SLEEP} a while")
     status, told, headers = await api.ask("POST", "/api/deliberations?wait_seconds=0", task)
     assert status == 202
     assert headers["location"] == f"/api/executions/{told['execution_id']}"
-    status, later, _ = await api.ask("POST", "/api/deliberations?wait_seconds=1", task)
-    assert status == 202
-    assert later["execution_id"] == told["execution_id"]
     cancelled = await api.post(f"{headers['location']}/cancel", {"reason": "seen enough"})
     assert cancelled["already_ended"] is False
     execution = await api.until(told["execution_id"], "CANCELLED")
@@ -171,29 +144,12 @@ async def test_an_artifact(api: Api, fleet: FleetUnderTest, ended: dict[str, Any
     async with api.session.get(path) as answer:
         assert (answer.status, await answer.read()) == (200, content)
         assert {name: answer.headers[name] for name in whole} == whole
-    async with api.session.head(path) as answer:
-        assert (answer.status, answer.headers["content-length"]) == (200, str(len(content)))
-    async with api.session.get(path, headers={"if-none-match": f'"{digest}"'}) as answer:
-        assert (answer.status, await answer.read()) == (304, b"")
-    for asked, start, end in (
-        ("bytes=0-9", 0, 10),
-        ("bytes=300000-599999", 300_000, 600_000),
-        ("bytes=650000-", 650_000, 700_000),
-        ("bytes=-5", 699_995, 700_000),
-        ("bytes=-9999999", 0, 700_000),
-        ("bytes=699999-9999999", 699_999, 700_000),
-    ):
+    for asked, start, end in (("bytes=650000-", 650_000, 700_000), ("bytes=-5", 699_995, 700_000)):
         async with api.session.get(path, headers={"range": asked}) as answer:
             assert (answer.status, await answer.read()) == (206, content[start:end])
             assert answer.headers["content-range"] == f"bytes {start}-{end - 1}/{len(content)}"
-    for asked in ("bytes=700000-", "bytes=99999999999-99999999999", "bytes=-0"):
-        problem = await api.refused("GET", path, headers={"range": asked})
-        assert (problem["status"], problem["field"]) == (416, "range")
-    # Ranges that make no sense, several ones and those of another version are answered with the whole.
-    senseless = ({"range": text} for text in ("bytes=5-3", "lines=1-2", "bytes=0-1,3-4"))
-    for headers in (*senseless, {"range": "bytes=0-1", "if-range": '"another"'}):
-        async with api.session.get(path, headers=headers) as answer:
-            assert (answer.status, len(await answer.read())) == (200, len(content))
+    problem = await api.refused("GET", path, headers={"range": "bytes=700000-"})
+    assert (problem["status"], problem["field"]) == (416, "range")
     assert (await api.refused("GET", f"{path[:-64]}{'0' * 64}"))["status"] == 404
     assert (await api.refused("GET", f"{path}?offset_bytes=3"))["field"] == "offset_bytes"
 
@@ -258,56 +214,13 @@ async def test_every_kind_of_refusal_is_a_problem(api: Api, fleet: FleetUnderTes
     assert sorted(headers["allow"].split(", ")) == ["GET", "HEAD", "POST"]
     problem = await api.refused("POST", "/api/deliberations?wait_seconds=soon", {})
     assert problem["field"] == "wait_seconds"
-    assert (await api.refused("POST", "/api/deliberations?rounds=1", {}))["field"] == "rounds"
     body = {"task_id": "x", "task_description": "y", "repo": {"path": "relative"}}
     assert (await api.refused("POST", "/api/deliberations?wait_seconds=0", body))["field"] == "repo.path"
-    streaming = {"headers": {"accept": "text/event-stream"}}
-    assert (await api.refused("POST", "/api/deliberations", body, **streaming))["field"] == "repo.path"
     bundle = {"data": b"no bundle", "headers": {"content-type": "text/plain"}}
     assert (await api.refused("POST", "/api/repositories", **bundle))["status"] == 415
-    bundle["headers"] = {"content-type": "application/octet-stream"}
-    assert (await api.refused("POST", "/api/repositories?size_bytes=1", **bundle))["field"] == "size_bytes"
     async with aiohttp.ClientSession(fleet.running.http) as stranger, stranger.get("/api/status") as answer:
         assert (answer.status, answer.content_type) == (401, PROBLEM)
         assert answer.headers["www-authenticate"].startswith("Bearer")
-
-
-class Outcomes(context_pb2_grpc.ContextServiceServicer):
-    """A context service that knows of nothing but who asked."""
-
-    async def RecommendApproach(self, request: Any, context: Any) -> context_pb.RecommendApproachResponse:
-        return context_pb.RecommendApproachResponse(goal_type=f"as {caller_of(context)} asked")
-
-
-async def test_each_service_elsewhere_is_shown_its_own_token_and_one_that_is_away_is_said_to_be(
-    fleet: FleetUnderTest,
-) -> None:
-    async def ready() -> bool:
-        return True
-
-    own = f"token-{uuid.uuid4().hex}"
-    add = cast("Any", context_pb2_grpc).add_ContextServiceServicer_to_server
-    service = Service(name="fleet.context.v1.ContextService", add=add, servicer=Outcomes())
-    async with (
-        serve_grpc([service], "127.0.0.1:0", own, ready) as context,
-        open_upstream("127.0.0.1:1", context, context_token=own) as upstream,
-    ):
-        around = GatewayDeps(
-            settings=fleet.settings, upstream=upstream, token=fleet.running.token, ready=ready, keys=MemoryKeyValue()
-        )
-        admitted = {"authorization": f"Bearer {fleet.running.token}", "fleet-caller": "ada"}
-        async with serve_http(gateway_app(around), "127.0.0.1:0") as url, aiohttp.ClientSession(url) as session:
-            told = await session.post("/api/recommendations", json={"goal": "g"}, headers=admitted)
-            assert (told.status, (await told.json())["goal_type"]) == (200, "as ada asked")
-            for shown in (own, ""):
-                stranger = {"authorization": f"Bearer {shown}"}
-                assert (await session.post("/api/recommendations", json={}, headers=stranger)).status == 401
-            async with session.get("/api/status", headers=admitted) as answer:
-                away = await answer.json(content_type=PROBLEM)
-            assert (answer.status, away["code"], away["retry_after_seconds"]) == (503, "UNAVAILABLE", 1)
-            assert answer.headers["retry-after"] == "1"
-            assert "127.0.0.1:1" not in json.dumps(away)
-    assert own not in repr(upstream)
 
 
 async def test_the_document_is_served(api: Api) -> None:

@@ -15,7 +15,7 @@ import pytest
 from swe_ai_fleet.adapters.git_workspace import GitClone
 from swe_ai_fleet.domain.command import Command
 from swe_ai_fleet.domain.environment import Environment
-from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
+from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.domain.run import Checkpoint
 from swe_ai_fleet.domain.task import Delivery, EnvironmentSpec, PinnedRepository, RepoRef, UncommittedChanges
 from swe_ai_fleet.testing.repositories import git, make_repository, write_files
@@ -140,23 +140,6 @@ async def test_a_hostile_local_repository(place: Place) -> None:
     assert place.marker.exists()
 
 
-async def test_a_partial_clone_will_do_where_the_commit_is_complete(place: Place) -> None:
-    repo = place.make({"app.py": "a = 1\n", "big": "big\n"})
-    blob, earlier = git(repo, "rev-parse", "HEAD:big", "HEAD").split()
-    git(repo, "rm", "-q", "big")
-    git(repo, "commit", "-qm", "Without big")
-    git(repo, "tag", "v1")
-    (repo / ".git/objects" / blob[:2] / blob[2:]).unlink()
-    async with place.clone() as clone:
-        write_files(clone.root, {"app.py": "a = 2\n"})
-        patch = (await clone.diff()).patch
-        assert git(clone.root, "describe", "--tags") == "v1"
-        assert git(clone.root, "rev-parse", "HEAD^") == earlier
-    assert git(repo, "show", f"{await place.deliver(patch)}:app.py") == "a = 2"
-    with pytest.raises(PreconditionFailed, match=f"{earlier[:12]} is incomplete.* big"):
-        await place.pin(ref=earlier)
-
-
 async def test_a_hostile_agent(place: Place) -> None:
     repo = place.make({"app.py": "a = 1\n"})
     async with place.clone() as clone:
@@ -175,13 +158,10 @@ async def test_a_hostile_agent(place: Place) -> None:
 TREES = (
     "rm -rf .git && ln -s / .git",
     "rm -rf .git && ln -s {victim}/.git .git",
-    "rm -rf .git && echo 'gitdir: {victim}/.git' > .git",
     "rm -rf .git/objects && ln -s {victim} .git/objects; rm .git/index; ln -s {victim}/stolen .git/index",
-    "mv .git deeper; mkdir .git; echo '[core]' > .git/config",
     "mkdir sub && ln -s {victim}/.git sub/.git",
     "mkdir sub && echo 'gitdir: {victim}/.git' > sub/.git && touch sub/f",
     "ln -s {victim} link; mkfifo pipe; ln -s link/secret .gitignore; ln -s {victim}/secret .gitattributes",
-    "mkdir -p a && cd a && ln -s ../../../.. up",
 )
 
 
@@ -200,37 +180,16 @@ async def test_a_work_tree_with_traps(place: Place) -> None:
         assert (sorted(os.walk(victim)), git(victim, "status", "--porcelain")) == (before, ""), line
 
 
-async def test_refs_with_names_like_options(place: Place) -> None:
-    repo = place.make({"app.py": "a = 1\n"})
-    commit, odd = git(repo, "rev-parse", "HEAD"), "--upload-pack=touch"
-    (repo / ".git/refs/heads" / odd).write_text(f"{commit}\n")
-    (repo / ".git/HEAD").write_text(f"ref: refs/heads/{odd}\n")
-    pinned = await place.pin()
-    assert (pinned.commit, pinned.branch) == (commit, odd)
-    with pytest.raises(InvalidRequest) as caught:
-        await place.pin(ref=odd)
-    assert caught.value.field == "repo.ref"
-    for branch in (odd, "-x", "", "HEAD", "a..b", "a b", "x.lock", "a\nb", "@{-1}", "refs/../x"):
-        with pytest.raises(InvalidRequest) as caught:
-            await place.deliver(b"", branch)
-        assert caught.value.field == "delivery.branch"
-
-
 # --- checkpoints: what an agent left comes back in a fresh clone ---
 
 FILES = {"app.py": "a = 1\n", "old.py": "old\n", ".gitignore": "*.log\n", "sub/deep.txt": "deep\n"}
 
 
 SCRIPTS = {
-    "nothing": "true",
-    "untracked, changed and deleted": "echo 2 >> app.py; rm old.py; mkdir new; echo n > 'new/a b.txt'",
     "committed and more on top": "echo 2 >> app.py; git commit -qam one; git mv old.py moved.py; "
     "git commit -qm two; echo 3 >> app.py; echo u > u.txt",
     "binary, empty, mode and link": "head -c 70000 /dev/urandom > b.bin; : > empty; chmod +x app.py; ln -s app.py l",
-    "another branch": "git checkout -qb topic/x; echo t > t; git add t; git commit -qm t; echo dirty >> t",
-    "a branch where a directory was": "git branch -m fleet; echo t > t; git add t; git commit -qm t",
     "detached": "echo d > d; git add d; git commit -qm d; git checkout -q --detach",
-    "staged": "echo s > s.txt; git add s.txt app.py; echo 9 >> app.py; git add app.py",
     "amended into history": "git commit -q --amend -m rewritten; echo 5 >> app.py",
     "a file becomes a directory": "rm app.py; mkdir app.py; echo x > app.py/x",
     "a repository inside": "mkdir in; cd in; git init -q; echo i > i.txt; git add .; "
@@ -238,7 +197,7 @@ SCRIPTS = {
 }
 
 
-_QUICK = ("untracked, changed and deleted", "committed and more on top", "detached", "a repository inside")
+_QUICK = ("committed and more on top", "detached")
 
 
 @pytest.mark.parametrize(
@@ -253,7 +212,6 @@ async def test_a_fresh_clone_gets_what_was_there(place: Place, name: str) -> Non
         checkpoint = await clone.checkpoint()
         assert await clone.checkpoint() == checkpoint
         assert await sh(clone, asked) == before
-    assert (checkpoint.bundle == b"", checkpoint.commit == clone.base_commit) == ((name == "nothing"),) * 2
     async with place.clone() as clone:
         await clone.restore(checkpoint)
         assert (await clone.diff()).patch == patch
@@ -271,8 +229,6 @@ BROKEN = (
     "echo x > x.txt; git add x.txt; git commit -qm x; echo y > y.txt; rm -rf .git",
     # An object is missing.
     "echo x > x.txt; git add x.txt; git commit -qm x; rm -f .git/objects/$(git rev-parse HEAD:x.txt | sed 's|^..|&/|')",
-    # Files that are ignored.
-    "echo noise > a.log; echo kept > x.txt; mkdir __pycache__; echo x > __pycache__/x",
 )
 
 
@@ -286,8 +242,7 @@ async def test_a_broken_repository_costs_the_commits_and_not_the_files(place: Pl
             assert checkpoint.head == clone.base_commit
             await clone.restore(checkpoint)
             assert (await clone.diff()).patch == patch
-            assert b"x.txt" in patch and b"a.log" not in patch and b"__pycache__" not in patch
-            assert not {"a.log", "__pycache__"} & {path.name for path in clone.root.iterdir()}
+            assert b"x.txt" in patch
             assert await sh(clone, "git symbolic-ref HEAD") == "refs/heads/fleet/work\n"
     # A broken bundle, a commit that is none, and a clone that was used are refused.
     async with place.clone() as clone:

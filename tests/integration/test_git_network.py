@@ -13,7 +13,6 @@ import psutil
 import pytest
 from aiohttp import web
 
-from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.sandbox import IsolationLevel, LocalWorkspace, Sandbox, SandboxPolicy, open_workspace
@@ -132,38 +131,6 @@ async def test_clone(tool: GitTool, workspace: LocalWorkspace, server: GitServer
     assert (await ok(tool.status())).content.splitlines()[0] == "## main...origin/main"
 
 
-@pytest.mark.slow  # quick: test_clone
-async def test_clone_of_one_branch_into_a_directory(workspace: LocalWorkspace, server: GitServer) -> None:
-    tool = make_tool(workspace, grant(server, name="team", url=f"{server.url}/team/*"))
-    url = f"{server.url}/team/project.git"
-    result = await ok(tool.clone(url, "libs/one", branch="side", depth=1))
-    assert (result.metadata["branch"], result.metadata["path"]) == ("side", "libs/one")
-    assert result.metadata["refs"] == {"team/side": {"old": "", "new": git(project(server), "rev-parse", "side")}}
-    assert [path.name for path in sorted((workspace.root / "libs/one").iterdir())] == [".git", "app.py"]
-    await ok(tool.clone(url, "/workspace/two", depth=1))
-    two = workspace.root / "two"
-    assert (git(two, "rev-list", "--count", "--all"), git(two, "fsck")) == ("1", "")
-    assert git(two, "rev-parse", "--is-shallow-repository") == "true"
-    assert (await ok(tool.clone(f"{server.url}/team/empty.git", "three"))).content == "The remote has no branch yet"
-    await failed(tool, tool.clone(url, "four", branch="absent"), "no branch 'absent'")
-    await failed(tool, tool.clone(f"{server.url}/team/absent.git", "four"), "no such repository")
-    await refused(tool, tool.clone(f"{server.url}/other/project.git", "four"), "not granted", "/team/*")
-    assert not (workspace.root / "four").exists()
-    # A repository of the newer object format, there and back.
-    source = server.root / "newer"
-    git(server.root, "init", "-q", "-b", "main", "--object-format=sha256", str(source))
-    git(source, "commit", "-q", "--allow-empty", "-m", "first")
-    served_copy(source, server.root / "team", "newer.git")
-    (workspace.root / "clone").mkdir()
-    async with open_workspace(workspace.root / "clone") as inner:
-        newer = make_tool(inner, grant(server, url=f"{server.url}/team/newer.git"))
-        await ok(newer.clone("origin"))
-        mine = await commit(newer, inner, "x", "x\n")
-        await ok(newer.push(to="fix/x"))
-        await ok(newer.fetch())
-    assert len(mine) == 64 and git(server.root / "team/newer.git", "rev-parse", "fix/x") == mine
-
-
 async def test_clone_never_over_something(workspace: LocalWorkspace, server: GitServer, tmp_path: Path) -> None:
     tool = make_tool(workspace, grant(server))
     (tmp_path / "clone-sibling").mkdir()
@@ -182,25 +149,20 @@ async def test_clone_never_over_something(workspace: LocalWorkspace, server: Git
 
 async def test_fetch_and_pull(tool: GitTool, workspace: LocalWorkspace, server: GitServer, tmp_path: Path) -> None:
     source, served = tmp_path / "source", str(project(server))
-    assert (await ok(tool.fetch())).content.endswith("everything is up to date")
     old = git(project(server), "rev-parse", "main")
     new = commit_files(source, {"news.py": "news\n"})
-    git(source, "tag", "v2")
-    git(source, "push", "-q", served, "main", "main:extra", "v2")
+    git(source, "push", "-q", served, "main")
     fetched = await ok(tool.fetch(branches=["main"]))
     assert fetched.metadata["refs"] == {"origin/main": {"old": old, "new": new}}
     assert git(workspace.root, "rev-parse", "HEAD") == old
-    assert set((await ok(tool.fetch(tags=True))).metadata["refs"]) == {"origin/extra", "tags/v2"}  # type: ignore[call-overload]
     pulled = await ok(tool.pull())
     assert (pulled.metadata["branch"], pulled.metadata["clean"]) == ("main", True)
     assert (workspace.root / "news.py").read_text() == "news\n"
     await failed(tool, tool.fetch(branches=["absent"]), "no such branch")
-    await failed(tool, tool.pull(branch="absent"), "no such branch")
     # Both sides have changed, then both the same line.
     await commit(tool, workspace, "mine.py", "mine\n")
     commit_files(source, {"theirs.py": "theirs\n"})
     git(source, "push", "-q", served, "main")
-    await failed(tool, tool.pull(ff_only=True), "Not possible to fast-forward")
     await ok(tool.pull())
     assert len(git(workspace.root, "rev-list", "--parents", "-1", "HEAD").split()) == 3
     await commit(tool, workspace, "app.py", "mine\n")
@@ -212,22 +174,6 @@ async def test_fetch_and_pull(tool: GitTool, workspace: LocalWorkspace, server: 
     assert (await ok(tool.merge(abort=True))).metadata["clean"]
 
 
-@pytest.mark.slow  # quick: test_fetch_and_pull
-async def test_a_fetch_sends_only_what_is_new_also_into_a_shallow_clone(
-    workspace: LocalWorkspace, server: GitServer, tmp_path: Path
-) -> None:
-    source, tool = tmp_path / "source", make_tool(workspace, grant(server))
-    for size, depth in ((300_000, 1), (1_000, 0)):
-        new = commit_files(source, {f"blob{size}": os.urandom(size)})
-        git(source, "push", "-q", str(project(server)), "main")
-        received = (await ok(tool.clone("origin", depth=1) if depth else tool.fetch())).metadata["received_bytes"]
-        assert size < received < size + 10_000  # type: ignore[operator]
-    await ok(tool.pull())
-    assert (git(workspace.root, "rev-parse", "HEAD"), git(workspace.root, "fsck")) == (new, "")
-    await ok(tool.push(to="fix/shallow"))
-    assert git(project(server), "rev-parse", "fix/shallow") == new
-
-
 async def test_push(tool: GitTool, workspace: LocalWorkspace, server: GitServer, tmp_path: Path) -> None:
     def there(branch: str) -> str:
         return git(project(server), "rev-parse", branch)
@@ -237,14 +183,9 @@ async def test_push(tool: GitTool, workspace: LocalWorkspace, server: GitServer,
     pushed = await ok(tool.push())
     assert pushed.metadata == {"remote": "origin", "branch": "fix/one", "old": "", "new": first, "forced": False}
     assert there("fix/one") == git(workspace.root, "rev-parse", "refs/remotes/origin/fix/one") == first
-    assert "nothing to push" in (await ok(tool.push())).content
     second = await commit(tool, workspace, "app.py", "a = 3\n")
     again = await ok(tool.push())
     assert (again.metadata["old"], again.metadata["new"]) == (first, second)
-    assert f"{first[:10]}..{second[:10]} -> origin/fix/one" in again.content
-    await ok(tool.push(branch="fix/one", to="fix/two"))
-    assert there("fix/two") == second
-    await failed(tool, tool.push(branch="fix/absent"), "no commit")
     # No force without a lease.
     await shell(workspace, "git -c user.name=n -c user.email=n@x commit -q --amend -m rewritten")
     await failed(tool, tool.push(), "git_pull(branch='fix/one')")
@@ -260,13 +201,6 @@ async def test_push(tool: GitTool, workspace: LocalWorkspace, server: GitServer,
     forced = await ok(tool.push(force_with_lease=True))
     assert (forced.metadata["forced"], forced.metadata["old"]) == (True, theirs)
     assert there("fix/one") == git(workspace.root, "rev-parse", "HEAD")
-    # Nor more than is granted.
-    (workspace.root / "big").write_bytes(os.urandom(3_000_000))
-    await ok(tool.add(["big"]))
-    await ok(tool.commit("Big"))
-    small = make_tool(workspace, grant(server), max_sent_bytes=1_000_000)
-    await failed(small, small.push(to="fix/big"), "more than 1000000 bytes")
-    assert "fix/big" not in git(project(server), "branch")
 
 
 async def test_branches_that_are_not_granted(tool: GitTool, workspace: LocalWorkspace, server: GitServer) -> None:
@@ -279,8 +213,6 @@ async def test_branches_that_are_not_granted(tool: GitTool, workspace: LocalWork
     await refused(wide, wide.push(), "default branch")
     guarded = make_tool(workspace, grant(server, push=("*",), protected=("release/*",)))
     await refused(guarded, guarded.push(to="release/1"), "protected")
-    nothing = make_tool(workspace, grant(server, push=()))
-    await refused(nothing, nothing.push(to="fix/x"), "none")
     assert git(project(server), "for-each-ref") == before
     named = make_tool(workspace, grant(server, push=("*", "main")))
     await ok(named.push())
@@ -345,15 +277,6 @@ async def test_branches_paths_and_refs_that_are_none(
         for call in (tool.show(ref), tool.log(ref=ref), tool.checkout(ref), tool.branch(ref), tool.merge(ref)):
             await refused(tool, call, "is an option, not a ref")
     assert server.seen == [] and not list(workspace.root.glob("*pwned*"))
-
-
-def test_grants_are_checked() -> None:
-    urls = ("ext::sh", "/srv/x", "http://host/x", "https://u:p@host/x")
-    for named, value in (("name", "--x"), ("name", "a/b"), ("secret", "a\nb"), *(("url", url) for url in urls)):
-        with pytest.raises(InvalidRequest) as caught:
-            RemoteGrant(**{"name": "origin", "url": "https://host/x.git", named: value})  # type: ignore[arg-type]
-        assert caught.value.field == named, value
-    assert SECRET not in repr(RemoteGrant(name="o", url="https://host/x.git", secret=SECRET))
 
 
 TRAPS = (
@@ -507,7 +430,7 @@ async def test_a_host_at_a_private_address_needs_a_grant_for_that(workspace: Loc
 async def test_answers_without_an_end_and_hostile_objects(
     tool: GitTool, workspace: LocalWorkspace, server: GitServer
 ) -> None:
-    refs, sent, asked = git(workspace.root, "for-each-ref"), 0, asyncio.Event()
+    refs, sent = git(workspace.root, "for-each-ref"), 0
 
     async def flood(request: web.Request) -> web.StreamResponse:
         nonlocal sent
@@ -518,24 +441,10 @@ async def test_answers_without_an_end_and_hostile_objects(
             sent += 65536
         return response
 
-    async def hang(request: web.Request) -> web.StreamResponse:
-        asked.set()
-        return await asyncio.Future[web.StreamResponse]()
-
     small = make_tool(workspace, grant(server), max_received_bytes=1_000_000)
     server.instead = flood
     await failed(small, small.clone("origin", "new"), "more than 1000000 bytes")
     assert sent < 50_000_000
-    server.instead = hang
-    patient = make_tool(workspace, grant(server), seconds=1.0)
-    await failed(patient, patient.fetch(), "not done within 1 seconds", outcome=Outcome.TIMEOUT)
-    asked.clear()
-    call = asyncio.ensure_future(tool.clone("origin", "new"))
-    await asked.wait()
-    call.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await call
-    assert tool.pipeline.trail.entries[-1].outcome is Outcome.CANCELLED
     server.instead = None
     blob = git(project(server), "hash-object", "-w", "--stdin", stdin=b"[core]\n\tfsmonitor = touch pwned\n")
     inner = git(project(server), "mktree", stdin=f"100644 blob {blob}\tconfig\n".encode())
@@ -640,50 +549,6 @@ async def said_no(call: Awaitable[ToolResult], *said: str) -> ToolResult:
     return result
 
 
-async def test_blame_stash_merge_and_revert(local: Workspace, root: Path) -> None:
-    tool = GitTool(local)
-    lines = (await ok(tool.blame("app"))).content.splitlines()
-    assert [line.partition(") ")[2] for line in lines] == ["one", "our two", "three"]
-    assert (await ok(tool.blame("app", 2, 2))).content.endswith("our two")
-    await said_no(tool.blame("app", 3, 2), "before start_line")
-    await said_no(tool.blame("app", 9), "3 lines")
-    for path in ("absent", "../outside", "/etc/passwd", "--contents=/etc/passwd", "-L1", ":(top)app"):
-        await said_no(tool.blame(path))
-    await said_no(tool.stash("push"), "nothing to put aside")
-    await said_no(tool.stash("pop"), "Nothing is stashed")
-    (root / "app").write_text("changed\n")
-    await said_no(tool.merge("other"), "changes")
-    assert (await ok(tool.stash("push", "--all"))).metadata["clean"]
-    assert (await ok(tool.stash("list"))).content == "stash@{0}: On main: --all"
-    (root / "app").write_text("another\n")
-    await said_no(tool.stash("pop"), "Commit your changes first")
-    await ok(tool.add(["app"]))
-    await ok(tool.commit("another"))
-    result = await said_no(tool.stash("pop"), "conflicts in 1 file", "git_stash(action='drop')")
-    assert result.metadata["conflicts"] == ["app"]
-    await ok(tool.stash("drop"))
-    await said_no(tool.stash("push", "two\nlines"), "one line")
-    assert (await tool.call("stash", {"action": "--help"})).outcome is Outcome.INVALID
-    git(root, "reset", "-q", "--hard", "HEAD~1")
-    assert (await ok(tool.merge("clean", no_commit=True))).metadata["files"] == ["more"]
-    await said_no(tool.merge("clean"), "abort=true")
-    assert (await ok(tool.merge(abort=True))).metadata["clean"]
-    await said_no(tool.merge(abort=True), "No merge is going on")
-    await ok(tool.merge("clean"))
-    # What was merged is reverted against its first parent.
-    assert (await ok(tool.revert("HEAD", no_commit=True))).metadata["files"] == ["more"]
-    await ok(tool.commit("without"))
-    result = await said_no(tool.merge("other"), "conflicts in 1 file", "app", "git_commit", "abort=true")
-    assert (result.metadata["conflicts"], result.outcome) == (["app"], Outcome.ERROR)
-    (root / "app").write_text("both\n")
-    await ok(tool.add(["app"]))
-    await ok(tool.commit("Both"))
-    assert len(git(root, "rev-list", "--parents", "-1", "HEAD").split()) == 3
-    await said_no(tool.revert("other"), "conflicts in 1 file", "git_revert(abort=true)")
-    assert (await ok(tool.revert(abort=True))).metadata["clean"]
-    await said_no(tool.revert(abort=True), "No revert")
-
-
 async def test_an_option_is_no_ref(local: Workspace, root: Path) -> None:
     tool = GitTool(local)
     head = git(root, "rev-parse", "HEAD")
@@ -699,48 +564,17 @@ async def test_an_option_is_no_ref(local: Workspace, root: Path) -> None:
     assert (git(root, "rev-parse", "HEAD"), git(root, "status", "--porcelain")) == (head, "")
 
 
-# Each is set up by the agent itself in its shell; the second is plain git stepping into it, proof that it works.
 HOOKS = (
     "pre-commit prepare-commit-msg commit-msg post-commit post-checkout post-index-change reference-transaction "
     "pre-merge-commit post-merge post-rewrite"
 )
-WHO = "git config user.name n; git config user.email n@example.org; "
 # Each is set up by the agent itself in its shell; the second is plain git stepping into it, proof that it works.
 LOCAL_TRAPS = {
     "hooks": (f"for h in {HOOKS}; do cp {{trap}} .git/hooks/$h; done", "git merge -q clean"),
-    "fsmonitor": ("git config core.fsmonitor {trap}", "git status"),
-    "merge driver": (
-        "git config merge.evil.driver {trap}; echo 'app merge=evil' > .git/info/attributes",
-        "git merge -q other",
-    ),
     "merge driver with an odd name, included": (
         "git config -f .git/more merge.e=v.il.driver {trap}; git config include.path more; "
         "git config merge.default e=v.il",
         "git merge -q other",
-    ),
-    "editor": ("git config core.editor {trap}; git config sequence.editor {trap}", "git revert --edit HEAD"),
-    "text conversion": ("git config diff.x.textconv {trap}; echo 'app diff=x' > .git/info/attributes", "git blame app"),
-    "signing": (
-        f"{WHO}git config commit.gpgSign true; git config gpg.program {{trap}}; git config user.signingKey x",
-        "git merge -q clean -m x",
-    ),
-    "signature check": (
-        "git config gpg.program {trap}; git config merge.verifySignatures true; "
-        "signature='gpgsig -----BEGIN PGP SIGNATURE-----\\n \\n x\\n -----END PGP SIGNATURE-----'; "
-        'git cat-file commit clean | sed "/^committer/a $signature" > .git/signed; '
-        "git update-ref refs/heads/clean $(git hash-object -t commit -w .git/signed)",
-        "git merge -q clean",
-    ),
-    "merge options": (
-        f"{WHO}git config gpg.program {{trap}}; git config branch.main.mergeOptions '-S --squash=false'; "
-        "git config branch.main.mergeOptions -S",
-        "git merge -q clean -m x",
-    ),
-    "submodule": (
-        "git init -q sub && git -C sub -c user.name=n -c user.email=n@x commit -q --allow-empty -m s && "
-        "git add sub 2>/dev/null && git -c user.name=n -c user.email=n@x commit -qm sub && "
-        "git -C sub config core.fsmonitor {trap}",
-        "git status",
     ),
 }
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import stat
 import subprocess
 import sys
@@ -14,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from swe_ai_fleet.adapters.git_workspace import Bounds, GitClone, GitWorkspaceProvider
+from swe_ai_fleet.adapters.git_workspace import GitClone, GitWorkspaceProvider
 from swe_ai_fleet.domain.command import Command
 from swe_ai_fleet.domain.environment import Environment
-from swe_ai_fleet.domain.errors import InvalidRequest, PatchRejected, PreconditionFailed, ResourceExhausted
+from swe_ai_fleet.domain.errors import InvalidRequest, PatchRejected, PreconditionFailed
 from swe_ai_fleet.domain.task import Delivery, PinnedRepository, RepoRef, UncommittedChanges
 from swe_ai_fleet.testing.repositories import commit_files, git, make_repository, write_files
 from tests.confinement import living, token, until
@@ -136,15 +135,14 @@ async def test_what_cannot_be_pinned(provider: GitWorkspaceProvider, repo: Path,
             await pin(provider_at(inside), inside / place)
 
 
-async def test_bare_shallow_worktree_and_sha256(provider: GitWorkspaceProvider, repo: Path, tmp_path: Path) -> None:
+async def test_bare_shallow_and_sha256(provider: GitWorkspaceProvider, repo: Path, tmp_path: Path) -> None:
     commit_files(repo, {"b": "b"})
     commit = commit_files(repo, {"c": "c"})
     git(tmp_path, "clone", "-q", "--bare", str(repo), "bare.git")
     git(tmp_path, "clone", "-q", "--depth=1", f"file://{repo}", "shallow")
-    git(repo, "worktree", "add", "-q", "-b", "other", str(tmp_path / "linked"))
     git(tmp_path, "init", "-q", "--object-format=sha256", "wide")
     git(tmp_path / "wide", "commit", "-q", "--allow-empty", "-m", "wide")
-    for place in ("bare.git", "shallow", "linked"):
+    for place in ("bare.git", "shallow"):
         pinned = await pin(provider, tmp_path / place)
         assert pinned.commit == commit, place
         async with cloned(provider, tmp_path / place) as clone:
@@ -160,21 +158,15 @@ async def test_bare_shallow_worktree_and_sha256(provider: GitWorkspaceProvider, 
 async def test_uncommitted_changes_are_refused_or_ignored(
     provider: GitWorkspaceProvider, repo: Path, tmp_path: Path
 ) -> None:
-    # A clean tree has no snapshot; what the user's own files ignore is no change.
+    # What the user's own files ignore is no change.
     write_files(tmp_path, {"user/.config/git/ignore": ".env\n"})
-    (repo / ".git/info/exclude").write_text("scratch/\n")
-    write_files(repo, {".env": "TOKEN=1", "scratch/a": ""})
-    before = snapshot(repo)
+    write_files(repo, {".env": "TOKEN=1"})
     assert (await pin(provider, repo, uncommitted=UncommittedChanges.INCLUDE)).snapshot_of == ""
-    assert snapshot(repo) == before
     # A change of the same size in the same instant is seen.
-    for number in range(5):
-        commit_files(repo, {"app.py": f"answer = {number}0\n"})
-        index = (repo / ".git/index").stat()
-        (repo / "app.py").write_text(f"answer = {number}1\n")
-        os.utime(repo / "app.py", ns=(index.st_atime_ns, index.st_mtime_ns))
-        with pytest.raises(PreconditionFailed, match=r"app\.py"):
-            await pin(provider, repo)
+    commit_files(repo, {"app.py": "answer = 40\n"})
+    index = (repo / ".git/index").stat()
+    (repo / "app.py").write_text("answer = 41\n")
+    os.utime(repo / "app.py", ns=(index.st_atime_ns, index.st_mtime_ns))
     write_files(repo, {"new.py": "", "debug.log": "ignored"})
     with pytest.raises(PreconditionFailed, match=r"app\.py, new\.py") as caught:
         await pin(provider, repo)
@@ -183,7 +175,6 @@ async def test_uncommitted_changes_are_refused_or_ignored(
     async with cloned(provider, repo, uncommitted=UncommittedChanges.IGNORE) as clone:
         assert (clone.root / "app.py").read_text() == "answer = 40\n"
     # They belong to HEAD only.
-    assert (await pin(provider, repo, ref="main~1")).snapshot_of == ""
     with pytest.raises(PreconditionFailed, match="belong to HEAD"):
         await pin(provider, repo, ref="main~1", uncommitted=UncommittedChanges.INCLUDE)
 
@@ -202,16 +193,11 @@ async def test_they_can_be_included_without_a_trace(provider: GitWorkspaceProvid
         assert sorted(contents(clone.root)) == [b".gitignore", b"app.py", b"new.py", b"staged.py"]
         assert await sh(clone, "git rev-parse HEAD~1") == head
         assert (await clone.diff()).patch == b""
-    # A seed that is gone is planted again.
-    await asyncio.to_thread(shutil.rmtree, repo.parent / "home/seeds")
-    async with provider.open("e1", "a", pinned, BARE) as clone:
-        assert (clone.root / "app.py").read_text() == "answer = 42\n"
     # It is what a delivery builds on.
     fix = GOOD.replace(b"answer = 42", b"answer = 43").replace(b"answer = 41", b"answer = 42")
     delivered = await provider.deliver("e1", pinned, fix, DELIVERY)
     assert git(repo, "rev-parse", "fleet/task-1~1", "fleet/task-1~2").split() == [pinned.commit, head]
     assert git(repo, "show", f"{delivered.commit_sha}:new.py") == "n = 1"
-    git(repo, "fsck", "--strict")
 
 
 async def test_what_an_agent_finds(provider: GitWorkspaceProvider, repo: Path) -> None:
@@ -223,8 +209,6 @@ async def test_what_an_agent_finds(provider: GitWorkspaceProvider, repo: Path) -
         commit, branch = await clone.head()
         assert (branch, commit) == ("mine", await sh(clone, "git rev-parse HEAD"))
         assert commit != clone.base_commit
-        await sh(clone, "git checkout -q --detach")
-        assert await clone.head() == (commit, "")
         await sh(clone, "rm -rf .git")
         assert await clone.head() == ("", "")
         assert (await clone.diff()).files == ("x",)
@@ -253,10 +237,10 @@ async def test_no_later_commit_can_be_reached(provider: GitWorkspaceProvider, re
 
 
 async def test_pins_and_clones_at_once(provider: GitWorkspaceProvider, repo: Path, tmp_path: Path) -> None:
-    pins = await asyncio.gather(*(pin(provider_at(tmp_path), repo) for _ in range(8)))
+    pins = await asyncio.gather(*(pin(provider_at(tmp_path), repo) for _ in range(4)))
     (pinned,) = set(pins)
     assert not list((tmp_path / "home/seeds").glob("*/.new-*"))
-    meeting = asyncio.Barrier(8)
+    meeting = asyncio.Barrier(4)
 
     async def work(number: int) -> tuple[str, ...]:
         async with provider.open("e1", "same-name", pinned, BARE) as clone:
@@ -264,8 +248,8 @@ async def test_pins_and_clones_at_once(provider: GitWorkspaceProvider, repo: Pat
             await meeting.wait()
             return (await clone.diff()).files
 
-    found = await asyncio.gather(*(work(number) for number in range(8)))
-    assert sorted(found) == [(f"file-{number}",) for number in range(8)]
+    found = await asyncio.gather(*(work(number) for number in range(4)))
+    assert sorted(found) == [(f"file-{number}",) for number in range(4)]
     # Tenants share nothing.
     await provider.pin("other", RepoRef(location=str(repo)))
     assert len(list((tmp_path / "home/seeds").iterdir())) == 2
@@ -280,7 +264,7 @@ async def test_nothing_is_left(provider: GitWorkspaceProvider, repo: Path, tmp_p
         await sh(clone, f"ln -s / rootlink; mkfifo pipe; python3 -c '{DEEP}'")
     assert not [*(tmp_path / "home/workspaces").iterdir(), *(tmp_path / "home/scratch").iterdir()]
     # Nor of one whose opening is cancelled.
-    for delay in (0.0, 0.001, 0.005, 0.01, 0.02, 0.04, 0.1):
+    for delay in (0.001, 0.02, 0.1):
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(delay), cloned(provider, repo) as clone:
                 await clone.run(Command(argv=("sleep", "60"), light=True))
@@ -289,7 +273,7 @@ async def test_nothing_is_left(provider: GitWorkspaceProvider, repo: Path, tmp_p
 
 DEEP = """
 import os
-for _ in range(3000):
+for _ in range(1500):
     os.mkdir("d")
     os.chdir("d")
 """
@@ -332,24 +316,6 @@ async def test_a_killed_process_takes_its_commands_along_and_is_tidied_up_after(
     assert not list(workspaces.iterdir())
 
 
-async def test_age_takes_what_no_execution_holds(provider: GitWorkspaceProvider, repo: Path, tmp_path: Path) -> None:
-    home = tmp_path / "home"
-    async with cloned(provider, repo) as clone:
-        held = clone.base_commit
-    commit_files(repo, {"b": "b"})
-    await pin(provider, repo)
-    begun = home / "repositories/.new-begun"
-    write_files(begun, {"pack": b"what a killed process was receiving"})
-    for old in (*(home / "seeds").glob("*/*"), *(home / "repositories").iterdir()):
-        os.utime(old, (0, 0))
-    reaped = await provider.reap()
-    assert not begun.exists()
-    assert (reaped.seeds, reaped.caches, reaped.environments) == (1, 1, 0)
-    assert [seed.name for seed in (home / "seeds").glob("*/[0-9a-f]*")] == [held]
-    await provider.release("e1")
-    assert (await provider.reap()).seeds == 1
-
-
 async def test_every_kind_of_change(provider: GitWorkspaceProvider, tmp_path: Path) -> None:
     files: dict[str, str | bytes] = {
         "change.py": "a\nb\nc\n", "delete.py": "x\n", "mode.sh": "echo\n", "binary.bin": bytes(range(256)),
@@ -387,16 +353,6 @@ async def test_every_kind_of_change(provider: GitWorkspaceProvider, tmp_path: Pa
         assert (await clean.diff()).patch == diff.patch
 
 
-async def test_committed_staged_and_loose_changes_all_count(provider: GitWorkspaceProvider, repo: Path) -> None:
-    async with cloned(provider, repo) as clone:
-        await sh(clone, "echo 1 > a && git add a && git commit -q -m a && echo 2 > b && git add b && echo 3 > c")
-        await sh(clone, "echo x > x.log && mkdir __pycache__ node_modules && touch __pycache__/a node_modules/b")
-        diff = await clone.diff()
-        assert (diff.files, diff.insertions, diff.deletions, diff.lines) == (("a", "b", "c"), 3, 0, 3)
-        await sh(clone, "git reset -q --hard HEAD~1 && git clean -qfdx")
-        assert (await clone.diff()).patch == b""
-
-
 async def test_nested_repositories_are_files_and_submodules_stay(
     provider: GitWorkspaceProvider, repo: Path, tmp_path: Path
 ) -> None:
@@ -405,31 +361,17 @@ async def test_nested_repositories_are_files_and_submodules_stay(
     git(repo, "commit", "-q", "-m", "submodule")
     async with cloned(provider, repo) as clone, cloned(provider, repo) as clean:
         await sh(clone, "git init -q empty && echo 1 > empty/f && echo no > empty/x.log")
-        assert (await clone.diff()).files == ("empty/f",)
         await sh(clone, "git init -q full && echo 1 > full/g && cd full && git add g && git $ID commit -q -m g")
-        await sh(
-            clone, "git init -q full/deeper && echo 1 > full/deeper/h; git init -q --bare bare; git init -q nothing"
-        )
-        await sh(clone, "git init -q ignored && touch ignored/a.log; mkdir odd && touch odd/.git")
+        await sh(clone, "git init -q full/deeper && echo 1 > full/deeper/h; mkdir odd && touch odd/.git")
         diff = await clone.diff()
-        assert {"empty/f", "full/g", "full/deeper/h", "bare/HEAD"} <= set(diff.files)
+        assert {"empty/f", "full/g", "full/deeper/h"} <= set(diff.files)
         assert not any("/.git/" in name for name in diff.files)
         await clean.apply(diff.patch)
         assert (clean.root / "full/deeper/h").read_text() == "1\n"
-        await sh(clone, "rm full/g && echo 2 > full/new")
-        files = (await clone.diff()).files
-        assert "full/new" in files and "full/g" not in files
-    async with cloned(provider, repo) as clone:
-        assert [path.name for path in (clone.root / "lib").iterdir()] == ["lib.py"]
-        await sh(clone, "git init -q lib && cd lib && echo 1 > f && git add f && git $ID commit -q -m f")
-        assert (await clone.diff()).files == ()
-        await sh(clone, "rm -rf lib")
-        assert (await clone.diff()).files == ("lib",)
+        assert [path.name for path in (clean.root / "lib").iterdir()] == ["lib.py"]
 
 
-async def test_a_patch_that_does_not_fit_changes_nothing(
-    provider: GitWorkspaceProvider, repo: Path, tmp_path: Path
-) -> None:
+async def test_a_patch_that_does_not_fit_changes_nothing(provider: GitWorkspaceProvider, repo: Path) -> None:
     stale = GOOD.replace(b"41", b"40")
     outside, hook = new_file("../evil", "100644"), new_file(".git/hooks/post-checkout", "100755")
     through = new_file("l", "120000", b"/tmp") + new_file("l/x", "100644")
@@ -444,12 +386,6 @@ async def test_a_patch_that_does_not_fit_changes_nothing(
         assert "app.py" in await sh(clone, "git diff --cached --stat")
         with pytest.raises(PreconditionFailed, match="before anything has run"):
             await clone.apply(GOOD)
-    async with cloned(provider_at(tmp_path, bounds=Bounds(patch_bytes=10_000)), repo) as clone:
-        (clone.root / "large").write_text("some words\n" * 1000)
-        with pytest.raises(ResourceExhausted, match="10000 bytes"):
-            await clone.diff()
-        (clone.root / "large").unlink()
-        assert (await clone.diff()).patch == b""
 
 
 def new_file(name: str, mode: str, content: bytes = b"x") -> bytes:
@@ -488,10 +424,9 @@ async def test_a_commit_on_a_branch_and_nothing_else(provider: GitWorkspaceProvi
     assert shown == f"Ada <ada@example.org>|Ada|{MESSAGE}"
     assert git(repo, "show", "fleet/task-1:app.py") == "answer = 42"
     git(repo, "fsck", "--strict")
-    # Twice is once.
-    objects = git(repo, "count-objects", "-v")
-    assert await provider.deliver("e1", pinned, GOOD, DELIVERY) == delivered
-    assert git(repo, "count-objects", "-v") == objects
+    # Twice is once, also at once.
+    together = await asyncio.gather(*(provider.deliver("e1", pinned, GOOD, DELIVERY) for _ in range(2)))
+    assert set(together) == {delivered}
     # A branch with different content is left alone, and so is one that is checked out.
     git(repo, "worktree", "add", "-q", "-b", "linked", str(repo.parent / "linked"))
     git(repo, "symbolic-ref", "HEAD", "refs/heads/unborn")
@@ -503,6 +438,3 @@ async def test_a_commit_on_a_branch_and_nothing_else(provider: GitWorkspaceProvi
             await provider.deliver("e2", pinned, GOOD.replace(b"42", b"43"), Delivery(branch=branch))
         assert caught.value.field == "delivery.branch"
     assert git(repo, "rev-parse", "fleet/task-1") == delivered.commit_sha
-    git(repo, "branch", "-q", "-D", "fleet/task-1")
-    together = await asyncio.gather(*(provider.deliver("e1", pinned, GOOD, DELIVERY) for _ in range(4)))
-    assert len(set(together)) == 1

@@ -14,7 +14,7 @@ from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.orchestrator.intake import task_of
 from swe_ai_fleet.adapters.jetstream import Work
 from swe_ai_fleet.codec import to_plain
-from tests.orchestrator_service import Service, deliberation, orchestration
+from tests.orchestrator_service import Service
 
 EVERY_FIELD = Path(__file__).with_name("every_field.json")
 """A request with a value in every field, and the task that is stored of it."""
@@ -64,29 +64,3 @@ def unset(message: Message, path: str = "") -> set[str]:
         else:
             found |= unset(value, f"{name}.")
     return found
-
-
-async def test_what_is_not_given_has_its_default_and_an_architect_chooses_only_where_asked(service: Service):
-    top_k = pb.OrchestratorOptions(architect_top_k=2)
-    asked = pb.OrchestratorOptions(enable_architect_selection=True, architect_top_k=2)
-    for request in (
-        pb.SubmitTaskRequest(deliberate=deliberation("plain")),
-        pb.SubmitTaskRequest(orchestrate=orchestration("unasked", options=top_k)),
-        pb.SubmitTaskRequest(orchestrate=orchestration("asked", options=asked)),
-        pb.SubmitTaskRequest(deliberate=deliberation("deliberated", architect_top_k=4)),
-    ):
-        await service.stub.SubmitTask(request)
-    tasks = {event.body.task.task_id: event.body.task for event in service.log.events if hasattr(event.body, "task")}
-    chosen = {name: task.architect_top_k for name, task in tasks.items()}
-    assert chosen == {"plain": 0, "unasked": 0, "asked": 2, "deliberated": 4}
-    # Options without a word on peer review ask for none; rounds are one.
-    assert {name: task.rounds for name, task in tasks.items()} == {
-        "plain": 1,
-        "unasked": 0,
-        "asked": 0,
-        "deliberated": 1,
-    }
-    task = tasks["plain"]
-    assert (task.role, task.num_agents, task.rounds, task.attempt, task.enable_tools) == ("DEV", 3, 1, 1, True)
-    assert task.constraints == type(task.constraints)()
-    assert task.environment == type(task.environment)()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
@@ -15,11 +14,9 @@ import structlog
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceStub
-from swe_ai_fleet.codec import to_plain
 from swe_ai_fleet.domain.candidate import CheckKind, CheckResult, TestSummary
 from swe_ai_fleet.domain.errors import AgentLost, ModelUnavailable, PreconditionFailed, ResourceExhausted, Unavailable
-from swe_ai_fleet.domain.fleet_status import Component, ComponentState
-from tests.orchestrator_service import NOWHERE, REPO, Service, deliberation, field_named, orchestration, refusal
+from tests.orchestrator_service import Service, deliberation, field_named, orchestration, refusal
 from tests.scripted_fleet import FAILED, PASSED, PROVEN, ScriptedRun
 from tests.scripted_workspaces import DELIVERED_COMMIT
 
@@ -71,13 +68,10 @@ async def test_deliberate_answers_with_ranked_candidates(service: Service):
     assert [one.check_type for one in checks.additional_checks] == ["patch applies", "build"]
     # The agent ran no tests; of a task that names its checks the dry run is what these come to.
     assert (winner.artifacts.tests.passed, second.artifacts.HasField("tests")) == (4, False)
-    assert [one.check_type for one in second.checks.additional_checks] == ["build", "pytest -q"]
     dryrun = pb.DryRunResult(output="1 failed", exit_code=1, message="pytest -q: exit code 1", duration_ms=5)
     assert second.checks.dryrun == dryrun
     operations = [(one.step, one.audit_seq, one.operation) for one in winner.operations]
     assert operations == [(number, 2 * number, "write_file") for number in (1, 2, 3)]
-    assert dict(winner.operations[0].params) == {"path": "file-1.py", "lines": 1}
-    assert not winner.operations[0].HasField("exit_code")
     assert reply.audit_head == winner.audit_head != ""
     assert (reply.usage.prompt_tokens, service.workspaces.deliveries) == (400, [])
 
@@ -101,13 +95,9 @@ async def test_orchestrate_delivers_the_winner(service: Service):
     assert service.fleet.reviewed != []
 
 
-@pytest.mark.parametrize("kind", ["deliberate", "orchestrate"])
-async def test_a_stream_tells_every_step_in_order_and_ends_with_the_reply(service: Service, kind: str):
+async def test_a_stream_tells_every_step_in_order_and_ends_with_the_reply(service: Service):
     service.fleet.runs = {"agent-dev-2": ScriptedRun(fault=AgentLost("its host died"))}
-    if kind == "deliberate":
-        call, unary = service.stub.StreamDeliberation(deliberation()), service.stub.Deliberate(deliberation())
-    else:
-        call, unary = service.stub.StreamOrchestration(orchestration()), service.stub.Orchestrate(orchestration())
+    call, unary = service.stub.StreamOrchestration(orchestration()), service.stub.Orchestrate(orchestration())
     updates = [update async for update in call]
     sequences = [update.sequence for update in updates]
     assert sequences == sorted(set(sequences)) == [update.event.sequence for update in updates]
@@ -144,15 +134,11 @@ async def test_submit_then_fetch_by_task_and_by_execution(service: Service):
     await service.fleet.started(6)
     running = (await service.stub.GetExecution(by_id)).execution
     assert (running.status, running.kind) == (pb.DELIBERATION_STATUS_IN_PROGRESS, pb.EXECUTION_KIND_DELIBERATION)
-    agents = {(one.status, one.step, one.last_tool) for one in running.agents}
-    assert agents == {(pb.AGENT_STATUS_RUNNING, 1, "files_write_file")}
     gate.set()
     await service.stub.Deliberate(deliberation(attempt=3))
     done = (await service.stub.GetExecution(by_id)).execution
     assert (done.status, done.winner_id, done.attempt) == (pb.DELIBERATION_STATUS_COMPLETED, "agent-dev-1", 3)
-    assert done.finished_at_ms >= done.created_at_ms > 0
     assert len(done.audit_heads) == len(done.results) == len(done.agents) == 3
-    assert {one.stop_reason for one in done.agents} == {pb.STOP_REASON_FINAL_ANSWER}
     fetched = await service.stub.GetDeliberationResult(by_task)
     assert (fetched.status, fetched.winner_id) == (pb.DELIBERATION_STATUS_COMPLETED, "agent-dev-1")
     assert list(fetched.results) == list(done.results)
@@ -171,7 +157,7 @@ async def test_the_same_task_twice_and_other_content(service: Service):
     assert (await service.stub.Orchestrate(orchestration())).execution_id != first.execution_id
 
 
-@pytest.mark.parametrize("ending", ["cancel", "deadline", "drop", "stream"])
+@pytest.mark.parametrize("ending", ["deadline", "drop", "stream"])
 async def test_the_end_of_a_call_ends_only_the_wait(service: Service, ending: str):
     gate = asyncio.Event()
     service.fleet.default = ScriptedRun(after=gate)
@@ -185,9 +171,7 @@ async def test_the_end_of_a_call_ends_only_the_wait(service: Service, ending: st
             call = stub.Deliberate(deliberation(), timeout=0.2 if ending == "deadline" else None)
             waiting = asyncio.ensure_future(call)
             await service.fleet.started(3)
-            if ending == "cancel":
-                call.cancel()
-            elif ending == "drop":
+            if ending == "drop":
                 await channel.close(None)
             await asyncio.wait([waiting])
             assert ending != "deadline" or await call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
@@ -215,62 +199,14 @@ async def test_cancel_stops_the_agents(service: Service):
     assert (again.status, again.already_ended) == (pb.DELIBERATION_STATUS_CANCELLED, True)
 
 
-async def test_stream_execution_is_the_log(service: Service):
-    gate = asyncio.Event()
-    service.fleet.default = ScriptedRun(after=gate)
-    submitted = await service.stub.SubmitTask(pb.SubmitTaskRequest(orchestrate=orchestration()))
-
-    async def watch(start: int = 0) -> list[pb.ExecutionEvent]:
-        request = pb.StreamExecutionRequest(execution_id=submitted.execution_id, from_sequence=start)
-        return [event async for event in service.stub.StreamExecution(request)]
-
-    watchers = [asyncio.create_task(watch()) for _ in range(3)]
-    await service.fleet.started(3)
-    gate.set()
-    whole, *others = await asyncio.gather(*watchers)
-    assert others == [whole, whole]
-    assert (whole[0].type, whole[-1].type) == ("execution_started", "execution_finished")
-    stored = {event.id: event for event in service.log.events}
-    assert [json.loads(one.payload_json) for one in whole] == [to_plain(stored[one.event_id].body) for one in whole]
-    assert {one.agent_id for one in whole} == {"_", "agent-dev-1", "agent-dev-2", "agent-dev-3"}
-    for place in (7, len(whole) - 1):
-        assert await watch(whole[place].sequence) == whole[place:]
-    assert await watch(whole[-1].sequence + 1) == []
-
-
-async def test_large_patches_come_by_reference_and_as_artifacts(service: Service):
-    large = bytes(range(256)) * 1200
-    service.fleet.runs = {"agent-dev-1": ScriptedRun(patch=large)}
-    ref = (await service.stub.Deliberate(deliberation(num_agents=1))).results[0].patch.artifact
-    assert (ref.size_bytes, ref.media_type) == (len(large), "text/x-diff")
-
-    def asked(offset: int = 0, execution_id: str = ref.execution_id):
-        fields = {"execution_id": execution_id, "digest": ref.digest, "offset_bytes": offset}
-        return service.stub.GetArtifact(pb.GetArtifactRequest(**fields))
-
-    for offset in (0, 300_000, len(large)):
-        first, *chunks = [part async for part in asked(offset)]
-        assert (first.artifact.digest, first.artifact.size_bytes) == (ref.digest, len(large))
-        assert b"".join(part.chunk for part in chunks) == large[offset:]
-        assert len(chunks) > 1 or offset
-    for call, code in (
-        (asked(len(large) + 1), grpc.StatusCode.INVALID_ARGUMENT),
-        (asked(execution_id=NOWHERE), grpc.StatusCode.NOT_FOUND),
-    ):
-        assert (await refusal(call))[0] is code
-
-
-@pytest.mark.parametrize("kind", ["patches", "texts"])
-async def test_replies_stay_small_enough_for_default_clients(service: Service, kind: str):
-    names = [f"agent-dev-{number}" for number in range(1, 41 if kind == "patches" else 101)]
+async def test_replies_stay_small_enough_for_default_clients(service: Service):
+    names = [f"agent-dev-{number}" for number in range(1, 41)]
     words = tuple(f"problem {number} " * 20 for number in range(100))
-    fat = tuple(
-        CheckResult(kind=sort, name=name, passed=True, output=name * 6_000, problems=words)
-        for sort, name in ((CheckKind.DRY_RUN, "tests"), (CheckKind.COMMAND, "build"))
-    )
+    fat = (CheckResult(kind=CheckKind.DRY_RUN, name="tests", passed=True, output="tests" * 6_000, problems=words),)
     for name in names:
-        large = ScriptedRun(patch=name.encode() * 18_000, operations=20)
-        service.fleet.runs[name] = large if kind == "patches" else ScriptedRun(checks=fat, summary="z" * 20_000)
+        service.fleet.runs[name] = ScriptedRun(
+            patch=name.encode() * 18_000, operations=20, checks=fat, summary="z" * 20_000
+        )
     options = pb.OrchestratorOptions(num_agents=len(names))
     reply = await service.stub.Orchestrate(orchestration(options=options))
     assert reply.status == pb.DELIBERATION_STATUS_COMPLETED
@@ -280,11 +216,9 @@ async def test_replies_stay_small_enough_for_default_clients(service: Service, k
     execution = await service.stub.GetExecution(pb.GetExecutionRequest(execution_id=reply.execution_id))
     assert execution.ByteSize() < 3 * 1024 * 1024
     assert len(execution.execution.results) == len(names)
-    if kind == "patches":
-        assert {one.patch.WhichOneof("content") for one in reply.candidates} == {"text", "artifact"}
-        assert len(reply.winner.operations) == 20
-    else:
-        assert reply.winner.checks.dryrun.output.startswith("tests")
+    assert {one.patch.WhichOneof("content") for one in reply.candidates} == {"text", "artifact"}
+    assert len(reply.winner.operations) == 20
+    assert reply.winner.checks.dryrun.output.startswith("tests")
 
 
 async def test_lists_are_filtered_and_paged(service: Service):
@@ -310,16 +244,11 @@ async def test_lists_are_filtered_and_paged(service: Service):
     for fields, expected in (
         ({}, [newest_first]),
         ({"page_size": 3}, [newest_first[:3], newest_first[3:6], newest_first[6:]]),
-        ({"page_size": 4}, [newest_first[:4], newest_first[4:]]),
         ({"task_id": "task-0"}, [["task-0", "task-0"]]),
         ({"role": pb.ROLE_QA}, [["task-5", "task-3", "task-1"]]),
         ({"statuses": [pb.DELIBERATION_STATUS_NO_WINNER]}, [["task-0"]]),
-        ({"statuses": [pb.DELIBERATION_STATUS_FAILED, pb.DELIBERATION_STATUS_CANCELLED]}, [[]]),
-        ({"created_after_ms": middle + 1, "created_before_ms": middle + 1}, [[]]),
         ({"created_after_ms": 10**14}, [[]]),
         ({"text": "TASK-3"}, [["task-3"]]),
-        ({"text": f"task-5 {listed[0].repository}"}, [["task-5"]]),
-        ({"text": "task-5 task-3"}, [[]]),
     ):
         assert await pages(**fields) == expected, fields
     assert listed[3].task_id in (await pages(created_after_ms=middle, created_before_ms=middle + 1))[0]
@@ -331,21 +260,6 @@ async def test_lists_are_filtered_and_paged(service: Service):
     other = pb.ListExecutionsRequest(page_token=token, task_id="task-0")
     code, _, details = await refusal(service.stub.ListExecutions(other))
     assert (code, field_named(details)) == (grpc.StatusCode.INVALID_ARGUMENT, "page_token")
-
-
-async def test_status_tells_components_and_counts(service: Service):
-    await service.stub.Deliberate(deliberation(role="QA"))
-    await service.stub.Orchestrate(orchestration())
-    patch = pb.SubmittedPatch(name="a", diff=b"diff\na")
-    await service.stub.JudgePatches(pb.JudgePatchesRequest(task_id="judged", repo=REPO, patches=[patch]))
-    up, slow, down = ComponentState.UP, ComponentState.DEGRADED, ComponentState.DOWN
-    for states, status in (([], "healthy"), ([up, slow], "degraded"), ([down, slow], "unhealthy")):
-        service.components[:] = [Component(name=f"c{number}", state=one) for number, one in enumerate(states)]
-        reply = await service.stub.GetStatus(pb.GetStatusRequest(include_stats=True))
-        assert (reply.status, [one.name for one in reply.components]) == (status, ["c0", "c1"][: len(states)])
-    assert (reply.stats.total_deliberations, reply.stats.total_orchestrations) == (1, 1)
-    assert dict(reply.stats.role_counts) == {"QA": 1, "DEV": 2}
-    assert not (await service.stub.GetStatus(pb.GetStatusRequest())).HasField("stats")
 
 
 async def test_patches_are_judged_without_an_agent_or_a_model(service: Service):
@@ -387,14 +301,9 @@ async def test_a_person_has_a_candidate_delivered(service: Service):
         "Wrong.",
     )
     assert execution.status == pb.DELIBERATION_STATUS_NO_WINNER
-    for changes, field, code in (
-        ({"candidate_id": "nobody"}, "candidate_id", grpc.StatusCode.NOT_FOUND),
-        ({"branch": "refs/../x"}, "branch", grpc.StatusCode.INVALID_ARGUMENT),
-    ):
-        refused, _, details = await refusal(
-            service.stub.DeliverCandidate(pb.DeliverCandidateRequest(**asked | changes))
-        )
-        assert (refused, field_named(details)) == (code, field)
+    outside = pb.DeliverCandidateRequest(**asked | {"branch": "refs/../x"})
+    refused, _, details = await refusal(service.stub.DeliverCandidate(outside))
+    assert (refused, field_named(details)) == (grpc.StatusCode.INVALID_ARGUMENT, "branch")
 
 
 async def test_faults_have_their_codes_and_say_when_to_try_again(service: Service):
@@ -422,6 +331,4 @@ async def test_faults_have_their_codes_and_say_when_to_try_again(service: Servic
     methods = [entry["method"].rpartition("/")[2] for entry in logs if entry["log_level"] == "error"]
     assert methods == ["Deliberate", "StreamDeliberation"]
     service.workspaces.faults = {}
-    memory = pb.MemoryOptions(read=True)
-    assert field_named((await refusal(service.stub.Deliberate(deliberation(memory=memory))))[2]) == "memory"
     assert (await service.stub.Deliberate(deliberation())).status == pb.DELIBERATION_STATUS_COMPLETED

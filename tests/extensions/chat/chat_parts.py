@@ -20,7 +20,6 @@ SCRIPT = Script(
         *said("Work out 15", called("calculator", expression="15 * 23 + 17"), answered("It is 362.")),
         *said("squares", called("python_executor", code=SQUARES), answered("The sum is 385.")),
         *said("List the executions", called("list_executions"), answered("Here is what goes on.")),
-        *said("more about", answered("Which one?")),
         *said("second one", called("show_execution", execution=IDS[1]), answered("It is done.")),
         *said(
             "Start",
@@ -46,11 +45,9 @@ SCRIPT = Script(
         *said(
             "Hide", called("start_task", description="Fix it", repository="/srv/\u202eppa"), answered("It is refused.")
         ),
-        *said("Look up", called("search_memory", queries=["deploys"], entities=["staging"]), answered("On Fridays.")),
         *said("Look into", called("file_reader", file_path="notes.txt"), answered("It needs NATS.")),
         *said("marked secret", answered("It says hunter2\\-**hunter2**, `hunter2-`hunter2.")),
         *said("secret", called("leak"), answered("It says hunter2-hunter2.")),
-        *said("for ever", called("calculator", expression="1 + 1"), called("calculator", expression="1 + 2")),
         *said("slow", Turn(content="Late.", delay_seconds=30)),
     ),
     default=Conversation(turns=(answered("Hello."),)),

@@ -12,7 +12,7 @@ import structlog
 
 from swe_ai_fleet.conversations import formatting
 from swe_ai_fleet.conversations.formatting import Channel
-from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, PreconditionFailed, Unavailable
+from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
 from swe_ai_fleet.extensions.chat.telegram.api import BotApi
 from swe_ai_fleet.extensions.chat.telegram.bot import TelegramBot
 from swe_ai_fleet.extensions.chat.telegram.serving import allowed_chats
