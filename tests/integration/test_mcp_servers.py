@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import socket
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -157,38 +156,3 @@ class TestConfinement:
                 await until(lambda word=word: running(word))
             assert running(marker)
         assert not running(marker) + running(child) + running(bare)
-
-
-@asynccontextmanager
-async def small_server(port: int) -> AsyncIterator[asyncio.subprocess.Process]:
-    """The small server over HTTP, ready."""
-    argv = [sys.executable, str(HERE / "small_mcp_server.py"), str(port)]
-    process = await asyncio.create_subprocess_exec(*argv, stderr=asyncio.subprocess.PIPE)
-    assert process.stderr is not None
-    try:
-        while b"running on" not in (line := await process.stderr.readline()):
-            assert line, "the server did not start"
-        yield process
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
-
-
-@pytest.mark.slow
-async def test_streamable_http_of_the_sdk(root: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    url = f"http://127.0.0.1:{port}/mcp"
-    server = McpServer(name="web", url=url, private=True, tools=("*",), time_limit_seconds=3.0)
-    add = {"a": 2, "b": 3}
-    async with small_server(port) as process, opened(root, server) as kit:
-        assert (await kit.call("web_add", add)).content == "5"
-        late, quick = await asyncio.gather(kit.call("web_wait", {}), kit.call("web_add", add))
-        assert (late.outcome, quick.content) == (Outcome.TIMEOUT, "5")
-        assert (await kit.call("web_add", add)).content == "5"
-        assert (await kit.call("web_leave", {})).outcome is Outcome.ERROR
-        await process.wait()
-        assert "cannot connect" in (await kit.call("web_add", add)).error
-        async with small_server(port):
-            assert [(await kit.call("web_add", add)).content for _ in range(2)][-1] == "5"

@@ -159,27 +159,6 @@ async def test_the_fleet_shows_what_it_does(caller: Caller, model_server: Script
     assert {one.status for one in reply.executions} >= {pb.DELIBERATION_STATUS_CANCELLED}
 
 
-@pytest.mark.slow  # quick: integration/test_model_pool.py; the fleet asks every few seconds
-async def test_the_model_servers_word_is_passed_on(caller: Caller, model_server: ScriptedModelServer) -> None:
-    model_server.metrics = {
-        "num_requests_waiting": 7,
-        "kv_cache_usage_perc": 0.25,
-        "prefix_cache_queries_total": 4_000_000_000,
-        "prefix_cache_hits_total": 3_000_000_000,
-    }
-    try:
-        async with asyncio.timeout(SECONDS):
-            while (endpoint := (await caller.status()).model_endpoints[0]).waiting != 7:
-                await asyncio.sleep(0.2)
-            assert (endpoint.kv_cache_usage, endpoint.prefix_cache_hit_rate) == (0.25, pytest.approx(0.75))
-            model_server.metrics = None
-            while (endpoint := (await caller.status()).model_endpoints[0]).HasField("running"):
-                await asyncio.sleep(0.2)
-        assert endpoint.state == pb.COMPONENT_STATE_UP
-    finally:
-        model_server.metrics = {}
-
-
 async def test_the_command_line_tells_both(fleet: FleetUnderTest) -> None:
     async def told(*arguments: str, code: int = 0) -> str:
         variables = {"FLEET_SERVER": fleet.running.address, "FLEET_TOKEN": fleet.running.token}

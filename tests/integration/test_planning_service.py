@@ -15,7 +15,6 @@ from pathlib import Path
 import grpc
 import grpc.aio
 import pytest
-from google.protobuf.json_format import MessageToDict
 from rich.console import Console
 
 from fleet.planning.v1 import planning_pb2 as pb
@@ -25,7 +24,6 @@ from services.grpc_server import serve_grpc
 from services.orchestrator.planning import PlanningServicer, plan_buckets, planning_service
 from swe_ai_fleet.adapters.context_service import ContextServiceClient
 from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
-from swe_ai_fleet.agents.plan_session import PlanSession, SessionStatus
 from swe_ai_fleet.cli.calls import Calls
 from swe_ai_fleet.cli.exits import Exit
 from swe_ai_fleet.cli.plan import pursue, show_session
@@ -293,43 +291,8 @@ class TestTheWholeWay:
         assert sorted(file.name for file in repository.iterdir()) == [".git", "README.md"]
         assert (nowhere.status, "nowhere" in nowhere.error) == ("error", True)
 
-    async def test_the_json_has_the_shapes_of_the_http_interface(self, knowledge: Knowledge, name: str) -> None:
-        async with served(knowledge, planned("Shape", PROPOSE, DONE)) as one:
-            proposal = await one.execute("Shape", name)
-            await one.decide(name, "approved")
-            result = await one.go_on(name)
-        shown = MessageToDict(proposal, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
-        assert shown == {
-            "status": "awaiting_approval",
-            "session_id": name,
-            "goal": "Shape",
-            "approach": "Start a task that rounds.",
-            "reasoning": "It is small.",
-            "memory_results": {**shown["memory_results"], "gaps": []},
-            "error": "",
-            "proposal": 1,
-            "question": "",
-        }
-        assert shown["memory_results"].keys() == {"content", "gaps", "sources"}
-        told = MessageToDict(result, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
-        assert told.keys() == {
-            "status", "session_id", "goal", "final_plan", "results", "tool_calls_made", "iterations", "stop_reason",
-            "usage", "error",
-        }  # fmt: skip
-        assert told["stop_reason"] == "final_answer"
-        assert told["usage"]["model_calls"] == 2
-
 
 class TestLimits:
-    async def test_a_plan_is_carried_out_with_the_limits_of_a_task(self, knowledge: Knowledge, name: str) -> None:
-        """A search for an approach has five replies, the run of one a hundred."""
-        look = Turn(tool_calls=(("calculator", {"expression": "1 + 1"}),), times=8)
-        async with served(knowledge, planned("Long", PROPOSE, look, DONE)) as one:
-            await one.execute("Long", name)
-            await one.decide(name, "approved")
-            result = await one.go_on(name)
-        assert (result.status, result.results, result.iterations) == ("completed", "The task runs.", 10)
-
     async def test_a_request_has_the_limits_that_its_caller_gives(self, knowledge: Knowledge, name: str) -> None:
         look = Turn(tool_calls=(("calculator", {"expression": "1 + 1"}),))
         limits = pb.PlanLimits(max_iterations=1)
@@ -414,25 +377,6 @@ class TestWhatGoesWrong:
         assert {fault.code() for fault in faults} == {grpc.StatusCode.FAILED_PRECONDITION}
         assert all("being worked on" in (fault.details() or "") for fault in faults)
 
-    async def test_a_call_that_is_dropped_ends_nothing(self, knowledge: Knowledge, name: str) -> None:
-        slow = Turn(tool_calls=PROPOSE.tool_calls, delay_seconds=0.3)
-        slow_start = Turn(tool_calls=START.tool_calls, delay_seconds=0.3)
-        async with served(knowledge, planned("Dropped", slow, slow_start, DONE)) as one:
-            calling = asyncio.ensure_future(one.execute("Dropped", name))
-            await one.model.wait_until(in_flight=1)
-            assert (await one.show(name)).working
-            calling.cancel()
-            # Whoever asks the same again waits for the same answer.
-            assert (await one.execute("Dropped", name)).status == "awaiting_approval"
-            await one.decide(name, "approved")
-            calling = asyncio.ensure_future(one.go_on(name))
-            await one.model.wait_until(in_flight=1)
-            calling.cancel()
-            session = await one.until(name, lambda session: session.status == "completed")
-            assert one.started == ["Round totals"]
-            assert len(one.asked) == 3
-        assert session.results == "The task runs."
-
     async def test_what_a_replica_left_that_died_goes_on_in_another_one(self, knowledge: Knowledge, name: str) -> None:
         slow = Turn(tool_calls=DONE.tool_calls, delay_seconds=2.0)
         first, second = Crew("first"), Crew("second")
@@ -465,17 +409,6 @@ class TestWhatGoesWrong:
         assert [made.tool for made in result.tool_calls_made] == ["propose_approach", "start_task", "final_answer"]
         assert lost.value.code() is grpc.StatusCode.UNAVAILABLE
         assert "another process took the session over" in (lost.value.details() or "")
-
-    async def test_one_that_an_earlier_version_left_is_told_of(self, knowledge: Knowledge, name: str) -> None:
-        async with served(knowledge, planned("Died", PROPOSE, START)) as one:
-            store = one.buckets.store(DEFAULT_TENANT)
-            left = PlanSession(session_id=name, goal="Died", approach="Go", revision=1, status=SessionStatus.EXECUTING)
-            await store.put(left)
-            result = await one.go_on(name)
-            assert (result.status, one.started, one.asked) == ("error", [], [])
-            session = await one.show(name)
-        assert "its process ended" in result.error
-        assert (session.status, session.error, session.working) == ("error", result.error, False)
 
 
 class Terminal:
@@ -518,15 +451,6 @@ class TestCommand:
                 assert words in told
             assert f"fleet rate {name}" in terminal.err.getvalue()
 
-    @pytest.mark.parametrize(("line", "code", "status"), [("no", 5, "rejected"), ("", 0, "awaiting_approval")])
-    async def test_a_person_rejects_or_leaves(
-        self, knowledge: Knowledge, name: str, line: str, code: int, status: str
-    ) -> None:
-        terminal = Terminal(line)
-        async with served(knowledge, planned("Leave", PROPOSE)) as one, client_of(one) as client:
-            assert await pursue(terminal.screen, client, asked("Leave", name), terminal.read) == code
-            assert (await one.show(name)).status == status
-
     async def test_the_reason_of_a_rejection_stands(self, knowledge: Knowledge, name: str) -> None:
         """In the session, in its outcome, in what `fleet plan show` prints, and where the same is said again."""
         why, terminal = f"not before the audit of {HIDDEN}", Terminal()
@@ -545,15 +469,6 @@ class TestCommand:
         assert (outcome.success, outcome.status, outcome.approach_ratio) == (False, "rejected", 0.0)
         for text in (told[0].message, session.rejection, outcome.reason, terminal.out.getvalue()):
             assert reason in text
-
-    async def test_a_goal_for_which_nothing_was_proposed_is_an_outcome(self, knowledge: Knowledge, name: str) -> None:
-        async with served(knowledge, planned("Mute", Turn(content="", times=9))) as one:
-            failed = await one.execute("Mute", name)
-            outcome = await knowledge.context.outcomes.get(DEFAULT_TENANT, name)
-            assert (failed.status, outcome.status, outcome.success) == ("error", "failed", False)
-            assert (outcome.reason, outcome.memory_share) == (failed.error, 1.0)
-            # It teaches: tokens were spent on it.
-            assert outcome.usage.total_tokens > 0
 
 
 class TestSessions:

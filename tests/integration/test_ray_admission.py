@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import uuid
-from contextlib import suppress
 from typing import Any, cast
 
-import pytest
 import ray
 
-from swe_ai_fleet.adapters.model_pool import LeasedAdmission, Quota
 from swe_ai_fleet.domain.message import ModelRequest, UserMessage
 from swe_ai_fleet.runtime.factories import open_model
-from swe_ai_fleet.runtime.ray_jobs.admission import RayLedger
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.script import Conversation, Script, ScriptRequest, Turn
@@ -59,48 +54,4 @@ async def test_hosts_in_several_processes_keep_to_the_limit_together(fleet: Flee
         finally:
             ray.kill(actor)
     assert (here, there) == (AGENTS * CALLS, AGENTS * CALLS)
-    assert LIMIT - 2 <= most <= LIMIT
-
-
-@pytest.mark.slow
-async def test_a_ledger_that_dies_is_replaced_and_nobody_has_more_than_allowed(fleet: FleetUnderTest) -> None:
-    name = f"admission-{uuid.uuid4().hex[:8]}"
-    quota = Quota(max_in_flight=LIMIT)
-    under_way = most = done = 0
-    enough = asyncio.Event()
-
-    async def agent(admission: LeasedAdmission) -> None:
-        nonlocal under_way, most, done
-        while not enough.is_set():
-            await admission.admit(0)
-            under_way += 1
-            most = max(most, under_way)
-            await asyncio.sleep(0.01)
-            under_way -= 1
-            done += 1
-            admission.settle(0, 0)
-
-    async def host() -> None:
-        async with LeasedAdmission(RayLedger(name), quota) as admission:
-            await asyncio.gather(*(agent(admission) for _ in range(10)))
-
-    async def until(calls: int) -> None:
-        while done < calls:
-            await asyncio.sleep(0.01)
-
-    hosts = asyncio.gather(*(host() for _ in range(3)))
-    async with asyncio.timeout(60):
-        await until(30)
-        first = ray.get_actor(name)
-        ray.kill(first)
-        second = first
-        while second == first:
-            await asyncio.sleep(0.02)
-            with suppress(ValueError):
-                second = ray.get_actor(name)
-        await until(done + 60)
-        enough.set()
-        await hosts
-    ray.kill(second)
-    assert under_way == 0
     assert LIMIT - 2 <= most <= LIMIT

@@ -108,20 +108,3 @@ def _sleeping() -> set[int]:
         except psutil.Error:
             continue
     return found
-
-
-@pytest.mark.slow
-async def test_hosts_run_where_their_resource_is_and_end_without_work(
-    settings: Settings, repository: PinnedRepository
-) -> None:
-    # What Ray offers on the first node of a cluster and on no other.
-    told = {"agents_per_actor": 2, "ray_resources": {"node:__internal_head__": 0.01}, "ray_idle_seconds": 0.5}
-    async with open_ray_fleet(settings.model_copy(update=told)) as hosts:
-        done = await asyncio.gather(*(hosts.run(_assignment(repository, HELLO)) for _ in range(3)))
-        assert {one.artifacts.files_changed for one in done} == {("utils.py",)}
-        async with asyncio.timeout(20):
-            while len(hosts.hosts) > 1:
-                await asyncio.sleep(0.05)
-        assert len(hosts.hosts) == 1
-        # The one that stayed works.
-        assert (await hosts.run(_assignment(repository, HELLO))).artifacts.files_changed == ("utils.py",)

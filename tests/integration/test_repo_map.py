@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,8 +23,6 @@ from swe_ai_fleet.sandbox import IsolationLevel, LocalWorkspace, Sandbox, Sandbo
 from swe_ai_fleet.testing.repositories import git, make_repository, write_files
 from swe_ai_fleet.tools import FileTool, Pipeline
 from swe_ai_fleet.tools.policy import Policy
-from swe_ai_fleet.tools.repo_map.cache import TagCache
-from swe_ai_fleet.tools.repo_map.graph import pagerank
 from swe_ai_fleet.tools.repo_map.tags import MAX_DEFINITIONS, MAX_NAME_CHARS, MAX_SIGNATURE_CHARS, dump, extract, load
 from tests.confinement import MAINLY_BWRAP
 
@@ -106,30 +102,13 @@ async def test_a_map_its_scope_focus_and_budget(files: FileTool, root: Path) -> 
     assert (await files.repo_map(path="docs")).content == nothing
 
 
-async def test_what_has_not_changed_is_neither_parsed_nor_drawn_again(files: FileTool, workspace: Recording) -> None:
-    first = await files.repo_map()
-    assert (await files.repo_map()).content == first.content
-    assert list(json.loads(workspace.results[-1].stdout.text())) == ["key"]
-    await workspace.shell("echo 'def brand_new(): ...' >> app/use.py")
-    assert "brand_new" in (await files.repo_map()).content
-    assert "text" in json.loads(workspace.results[-1].stdout.text())
-    # Two contents at first, and one more: a changed file costs only itself.
-    count = "import os, sqlite3; print(*sqlite3.connect(os.environ['HOME'] + '/.cache/fleet/repo_map.sqlite3')"
-    shown = await workspace.shell(f"python3 -c \"{count}.execute('SELECT count(*) FROM tags').fetchone())\"")
-    assert shown.strip() == "3"
-    await workspace.shell("git checkout -q app/use.py")
-    assert (await files.repo_map()).content == first.content
-    assert list(json.loads(workspace.results[-1].stdout.text())) == ["key"]
-
-
 async def test_a_poisoned_cache_is_done_without(files: FileTool, workspace: Recording, root: Path) -> None:
     home = "$HOME/.cache/fleet"
     swap = f"c = sqlite3.connect('{home}/repo_map.sqlite3'); c.execute('UPDATE tags SET tags = ?', (sys.argv[1],))"
-    strange = ("[[[1,2,3,4]],{}]", '[[["a",1,7,"s"]],{}]', "[[],[]]", "{}", "[" * 9_000)
+    strange = ("[[[1,2,3,4]],{}]", "[" * 9_000)
     for attack in (
         *(f"python3 -c \"import sqlite3, sys; {swap}; c.commit()\" '{tags}'" for tags in strange),
         f"mkdir -p {home} && echo rubbish > {home}/repo_map.sqlite3",
-        f"rm -rf {home} && mkdir -p {home} && mkfifo {home}/repo_map.sqlite3",
         f"rm -rf {home} && mkdir -p {home} && ln -s /dev/zero {home}/repo_map.sqlite3",
         f"rm -rf {home} && mkdir -p {home} && ln -s $HOME/elsewhere {home}/repo_map.sqlite3",
         f"rm -rf {home} && echo > {home}",
@@ -139,16 +118,6 @@ async def test_a_poisoned_cache_is_done_without(files: FileTool, workspace: Reco
         (root / "app/use.py").write_text(USE + f"# {attack[-20:]!r}\n")  # another map than the one that is kept
         assert (await files.repo_map()).content == EXPECTED, attack
     await workspace.shell("test ! -e $HOME/elsewhere")
-
-
-def test_the_oldest_that_no_file_has_any_more_go_first(tmp_path: Path) -> None:
-    tags = extract("python", SAMPLES["python"][0].encode())
-    cache = TagCache(tmp_path / "cache", max_bytes=10 * len(dump(tags)))
-    for number in range(10):
-        cache.put({str(number): tags})
-    cache.put({"new": tags}, keep=["0", "1"])
-    kept = cache.get([*map(str, range(10)), "new"])
-    assert ({"0", "1", "new"} <= kept.keys(), "2" in kept, len(kept) <= 8) == (True, False, True)
 
 
 async def test_nothing_outside_is_read_or_run(files: FileTool, root: Path) -> None:
@@ -189,7 +158,6 @@ async def test_hostile_files_spoil_only_themselves(files: FileTool, root: Path) 
 
 RANKED = {
     "what others use": ({"core.py": "parse_request", "idle.py": "unused_thing", "a.py": "> parse_request"}, "core.py"),
-    "long names": ({"a.py": "get", "b.py": "render_invoice", "c.py": "> get render_invoice"}, "b.py"),
     # Of what one file uses, that which all others use too says less.
     "rare names": (
         {"a.py": "load_page", "b.py": "send_mail", "c.py": "> load_page send_mail"}
@@ -200,7 +168,6 @@ RANKED = {
         {"loud.py": "shout_loudly >" + " shout_loudly" * 50, "core.py": "parse_request", "a.py": "> parse_request"},
         "core.py",
     ),
-    "one family of languages": ({"a.py": "parse_request", "b.py": "render", "c.py": "> render", "d.go": ""}, "b.py"),
 }
 
 
@@ -212,31 +179,12 @@ async def test_the_order_of_a_map(tmp_path: Path, why: str) -> None:
         defined, _, used = words.partition(">")
         lines = [*(f"def {word}(): ..." for word in defined.split()), *(f"{word}()" for word in used.split())]
         (tmp_path / "work" / name).write_text("\n".join(lines) + "\n")
-    (tmp_path / "work/d.go").write_text("package d\nfunc use() { parse_request() }\n")
     (tmp_path / "work/orders.py").write_text("def cancel_order(): ...\n")
     async with Sandbox(SandboxPolicy(level=IsolationLevel.NONE)).workspace(tmp_path / "work") as workspace:
         tool = FileTool(workspace)
         assert (await tool.repo_map()).content.startswith(f"{first}:\n"), why
         for focus in ("cancel_order", "cancelling is wrong: see cancel", "orders.py", "the orders"):
             assert (await tool.repo_map(focus)).content.startswith("orders.py:\n"), focus
-
-
-def test_the_fixed_point_of_a_small_graph() -> None:
-    # a -> b, b -> a and c evenly, c -> nowhere; every start is as likely. Solved by hand: with s the share that
-    # starts over at each node, a = s + .425 b, b = s + .85 a, c = s + .425 b.
-    a, b, c = pagerank([{1: 3.0}, {0: 1.0, 2: 1.0}, {}], [1, 1, 1])
-    assert (a, a + b + c) == (pytest.approx(c, abs=1e-3), pytest.approx(1))
-    assert b / a == pytest.approx((1 + 0.85) / (1 + 0.425), abs=1e-3)
-
-
-async def test_drawing_does_not_hold_up_the_loop(files: FileTool, root: Path) -> None:
-    for number in range(100):
-        (root / f"module{number}.py").write_text(CORE * 60)
-    before = time.thread_time()
-    result = await files.repo_map()
-    assert result.metadata["definitions"] == 100 * 60 * 3 + 4
-    # Parsing and ranking these takes several times as long.
-    assert time.thread_time() - before < 0.1
 
 
 async def test_what_is_no_answer_of_the_program_is_a_failure(root: Path) -> None:
@@ -292,12 +240,6 @@ SAMPLES = {
         {"LIMIT": "#define LIMIT 3", "point": "struct point", "add": "static int add(struct point *p, int y)"},
         {"go", "x", "point"},
     ),
-    "cpp": (
-        "namespace shop {\nclass Cart : public Base {\n public:\n  int total(int tax) { return sum(tax); }\n};\n"
-        "int Cart::count() { return items.size(); }\n}\n",
-        {"shop": "namespace shop", "Cart": "class Cart : public Base", "total": "int total(int tax)"},
-        {"Base", "sum", "size"},
-    ),
     "go": (
         "package a\ntype Cart struct{ items []Item }\nfunc (c *Cart) Total(tax int) int { return sum(c.items) }\n"
         "func New() *Cart { return &Cart{} }\nconst Limit = 3\n",
@@ -340,12 +282,6 @@ SAMPLES = {
         "export abstract class Cart extends Base implements Shop { total(tax: Rate): Sum { return sum(tax); } }\n",
         {"Shop": "export interface Shop", "Rate": "export type Rate = number;", "Kind": "enum Kind"},
         {"Door", "Base", "Sum", "sum", "Shop", "Rate"},
-    ),
-    "tsx": (
-        "export const Page = (props: Props) => <Door open={shut(props)} />;\n"
-        "function App(): Tree { return <Page />; }\n",
-        {"Page": "export const Page = (props: Props) =>", "App": "function App(): Tree"},
-        {"Props", "Door", "shut", "Tree", "Page"},
     ),
 }  # fmt: skip
 
@@ -394,7 +330,6 @@ import json, os, signal, sys
 from swe_ai_fleet.tools.repo_map.listing import SourceFile
 from swe_ai_fleet.tools.repo_map.parsing import parse_files
 from swe_ai_fleet.tools.repo_map.tags import extract
-from tests.confinement import MAINLY_BWRAP
 
 def by(language, source):
     if b"crash" in source:
@@ -424,12 +359,3 @@ def test_a_crash_or_a_hang_costs_one_file(tmp_path: Path) -> None:
         "a.py ['a'] False", "crash.py [] True", "hang.py [] True", "absent.py None False", "memory.py [] False",
         "a.py ['a'] False",
     ]  # fmt: skip
-
-
-def test_what_there_was_no_time_for_is_said_and_such_a_map_is_not_kept(tmp_path: Path) -> None:
-    write_files(tmp_path, {"src/a.py": "def a(): ...\n", "src/b.go": "package b\n"})
-    request = {"scope": ".", "focus": [], "max_tokens": 100, "seconds": 0, "known": []}
-    program = "import sys; from swe_ai_fleet.tools.repo_map.program import main; main(sys.argv[1])"
-    argv = [sys.executable, "-c", program, json.dumps(request)]
-    answer = json.loads(subprocess.run(argv, cwd=tmp_path, env={}, capture_output=True, check=True, timeout=60).stdout)
-    assert (answer["key"], answer["text"], answer["unread"]) == ("", "", 2)

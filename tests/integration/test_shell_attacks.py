@@ -135,7 +135,6 @@ WITHOUT_END = {
     "processes": ({"max_processes": 40}, "if not os.fork():\n        time.sleep(60)\n        os._exit(0)", "Blocking"),
     "files": ({"max_disk_bytes": 8 * MIB}, "open(f'fill-{at}', 'wb').write(bytes(MIB))", "[disk limit: "),
     "one file": ({"max_file_bytes": MIB}, "open('fill-1', 'ab').write(bytes(MIB))", ""),
-    "a hole": ({"max_file_bytes": MIB}, "os.truncate(open('fill-1', 'wb').fileno(), at * 10**9 + 1)", ""),
     "memory": ({"max_memory_bytes": 128 * MIB}, "held.append(bytearray(4 * MIB))", ""),
 }
 

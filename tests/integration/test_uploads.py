@@ -28,7 +28,6 @@ from swe_ai_fleet.in_process import MemoryLog
 from swe_ai_fleet.sandbox import IsolationLevel, Sandbox, SandboxPolicy
 from swe_ai_fleet.testing.repositories import git, make_repository
 from tests.conftest import FleetUnderTest
-from tests.fleet_command import Shell
 from tests.orchestrator_service import field_named, refusal
 from tests.scripts import HELLO, HELLO_FILES
 
@@ -78,8 +77,7 @@ async def test_an_upload_is_named_by_its_content_and_takes_no_push(fleet: FleetU
 
 HEADERS: tuple[tuple[dict[str, object], str], ...] = (
     ({"digest": "0" * 64}, "header.digest"), ({"digest": "nonsense"}, "header.digest"),
-    ({"size_bytes": 5}, "header.size_bytes"), ({"size_bytes": 999_999}, "header.size_bytes"),
-    ({"size_bytes": 2_000_000}, "header.size_bytes"), ({"size_bytes": -1}, "header.size_bytes"),
+    ({"size_bytes": 5}, "header.size_bytes"), ({"size_bytes": 2_000_000}, "header.size_bytes"),
     ({"ref": "nowhere"}, "header.ref"), ({"ref": "main:utils.py"}, "header.ref"),
     ({"commit": "1" * 40}, "header.commit"), ({"commit": "main"}, "header.commit"),
     ({"subdirectory": "../x"}, "repo.subdirectory"),
@@ -128,8 +126,6 @@ def _tree_bomb(repository: Path) -> None:
 HARM: dict[str, Callable[[Path], None]] = {
     "dotdot": lambda repository: _tree_with(repository, b".."),
     "dotgit": lambda repository: _tree_with(repository, b".git"),
-    "dotgit-upper": lambda repository: _tree_with(repository, b".GIT", b"40000", "HEAD^{tree}"),
-    "slash": lambda repository: _tree_with(repository, b"a/b"),
     "submodule": _submodule,
     "tree-bomb": _tree_bomb,
 }
@@ -145,10 +141,7 @@ async def test_a_tree_that_would_do_harm_is_refused(node: Node, repository: Path
 
 SPOILT: tuple[Callable[[bytes], bytes], ...] = (
     lambda bundle: b"",
-    lambda bundle: b"x" * 5_000,
     lambda bundle: bundle[:-30],
-    lambda bundle: bundle + b"more",
-    lambda bundle: bundle.replace(b"PACK", b"KCAP"),
     lambda bundle: bundle[: bundle.index(b"PACK") + 8] + b"\xff\xff\xff\xff" + bundle[bundle.index(b"PACK") + 12 :],
     *(
         lambda bundle, name=name: bundle.replace(b" refs/heads/main\n", b" " + name + b"\n", 1)
@@ -265,40 +258,6 @@ async def test_nothing_stays_of_what_is_refused(repository: Path, tmp_path: Path
         await small.upload(pieces(b""))
     files = [path for path in (tmp_path / "one").rglob("*") if path.is_file()]
     assert [path for path in files if path.suffix not in (".lock", ".key")] == []
-
-
-@pytest.mark.slow  # quick: uploads over gRPC
-async def test_the_command_line_sends_a_repository_and_fetches_the_winner(
-    fleet: FleetUnderTest, repository: Path, tmp_path: Path
-) -> None:
-    more = {"FLEET_SERVER": fleet.running.address, "FLEET_TOKEN": fleet.running.token}
-    shell = Shell(home=fleet.settings.home, more=more)
-    (repository / "notes.txt").write_text("not committed\n")
-    for words, repo, *options in (
-        ("uncommitted", repository, "--upload"),
-        ("--upload", "https://example.org/x", "--upload"), ("--fetch", repository, "--fetch"),
-        ("nowhere", repository, "--upload", "--ref", "nowhere"),
-    ):  # fmt: skip
-        said = await shell.fleet("run", "--repo", str(repo), *options, HELLO)
-        assert said.code == 2 and words in said.err, said
-    run = ("run", "--json", "--repo", str(repository), "--agents", "1", "--rounds", "0", "--upload", "--fetch")
-    before = (git(repository, "rev-parse", "HEAD"), git(repository, "status", "--porcelain"))
-    sent = await shell.fleet(*run, "--include-dirty", HELLO)
-    assert sent.code == 0, sent.err
-    assert (git(repository, "rev-parse", "HEAD"), git(repository, "status", "--porcelain")) == before
-    branch = sent.document["branch"]
-    assert git(repository, "merge-base", "main", branch) == git(repository, "rev-parse", "main")
-    assert "hello_world" in git(repository, "show", f"{branch}:utils.py")
-    assert "not committed" in git(repository, "show", f"{branch}:notes.txt")
-    # What a hosted runner checks out: one commit, of whose history nothing is there.
-    git(repository, "commit", "-q", "--allow-empty", "-m", "more")
-    git(tmp_path, "clone", "-q", "--depth", "1", f"file://{repository}", "shallow")
-    shallow = tmp_path / "shallow"
-    cut = await shell.fleet(*(str(shallow) if word == str(repository) else word for word in run), HELLO)
-    assert cut.code == 0, cut.err
-    assert git(shallow, "merge-base", "HEAD", cut.document["branch"]) == git(repository, "rev-parse", "HEAD")
-    assert "hello_world" in git(shallow, "show", f"{cut.document['branch']}:utils.py")
-    git(shallow, "fsck", "--strict")
 
 
 def test_servers_of_this_machine_need_no_upload() -> None:
