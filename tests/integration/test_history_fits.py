@@ -6,6 +6,8 @@ import json
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.agents.agent_run import RunParts
 from swe_ai_fleet.agents.budget import Budget
@@ -14,6 +16,7 @@ from swe_ai_fleet.agents.loop_guard import LoopGuard
 from swe_ai_fleet.agents.planning import drive
 from swe_ai_fleet.agents.toolbox import Toolbox
 from swe_ai_fleet.domain.budget import Limits
+from swe_ai_fleet.domain.errors import ModelError
 from swe_ai_fleet.domain.event import HistoryCondensed, LoopNoticed, Writer
 from swe_ai_fleet.domain.message import AssistantMessage, Message, SystemMessage, UserMessage
 from swe_ai_fleet.domain.task import PlanningMode
@@ -134,3 +137,12 @@ async def test_a_looped_tail_is_taken_out_and_the_run_stopped_in_the_end() -> No
     assert [body.method for body in notes.condensed] == ["forgot"]
     assert notes.condensed[0].messages == OPENING
     assert sum(isinstance(message, AssistantMessage) for message in history.messages) == 3
+
+
+async def test_a_summary_that_cannot_be_paid_for_is_not_asked_for() -> None:
+    async with ScriptedModelServer(Script()) as server:
+        async with OpenAIChatModel(base_url=server.url, model="scripted") as model:
+            summarise = summariser(model, Budget(Limits(max_tokens=100)))
+            with pytest.raises(ModelError, match="do not pay for a summary"):
+                await summarise(OPENING)
+        assert server.requests == 0

@@ -19,7 +19,7 @@ from swe_ai_fleet.domain.integration import Merge, MergeRequest
 from swe_ai_fleet.domain.task import Delivery, PinnedRepository, RepoRef
 from swe_ai_fleet.testing.repositories import git, make_repository, write_files
 from tests.environments import provider_at
-from tests.git_server import PASSWORD, git_server, served_copy
+from tests.git_server import PASSWORD
 
 LINES = "".join(f"line {number}\n" for number in range(1, 21))
 FILES = {"app.py": LINES, "data.bin": bytes(range(256)), "old.py": LINES.replace("line", "old")}
@@ -173,17 +173,3 @@ async def test_the_branch_stands_in_the_target_and_can_be_brought_to_somebody_el
         with pytest.raises(PreconditionFailed, match=words) as caught:
             await world.node.publish("e2", pinned, base.commit, Delivery(branch=branch))
         assert caught.value.field == "delivery.branch"
-
-
-async def test_a_remote_gets_the_branch_when_it_is_asked_for(world: World, tmp_path: Path) -> None:
-    remote = served_copy(world.repo, tmp_path / "served")
-    async with git_server(tmp_path / "served") as server:
-        pinned = await world.node.pin("default", RepoRef(location=f"{server.url}/project.git", credential="robot"))
-        patch = a_patch(world, edits("app.py", "line 2\n", "line two\n"))
-        head = world.at(pinned, await world.node.merge(a_request(pinned, pinned, patch)))
-        assert b"line two" in (await files(world.other, head))["app.py"]
-        for node, push in ((world.other, False), (world.other, True), (world.node, True)):
-            delivered = await node.publish("e1", head, pinned.commit, Delivery(branch="fleet/t", push=push))
-            assert (delivered.commit_sha, delivered.pushed) == (head.commit, push)
-            there = git(remote, "for-each-ref", "--format=%(objectname)", "refs/heads/fleet/t")
-            assert there == (head.commit if push else "")

@@ -10,13 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from swe_ai_fleet.domain.errors import InvalidRequest, ModelUnavailable
-from swe_ai_fleet.runtime.factories import open_model
+from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.runtime.model_servers import ModelServers
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.script import Script, Turn
-from tests.model_servers import Work, play
+from tests.model_servers import play
 from tests.tables import table
 
 DONE = Script.of(Turn(content="done"))
@@ -86,18 +85,6 @@ async def test_the_addresses_of_a_name_are_followed(tmp_path: Path) -> None:
         point()
         point(1, 2, 3)
         await asked_at(1, 2, 3)
-
-
-async def test_a_pool_without_servers_waits_for_the_first_one(tmp_path: Path) -> None:
-    path = tmp_path / "servers"
-    settings = Settings(model_url=f"file:{path}", model="scripted")
-    async with ScriptedModelServer(DONE) as server, open_model(settings, look_every=0.02) as pool:
-        with pytest.raises(ModelUnavailable, match=f"no model server is available at file:{path}"):
-            await pool.ping()
-        work = Work([pool.session("agent")], steps=1)
-        path.write_text(json.dumps([server.url]))
-        await work.agents[0]
-        assert work.outcome.homes == {0: [server.url]}
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
@@ -168,34 +167,6 @@ async def test_the_runs_of_a_task_spread_evenly_and_stay_where_they_are() -> Non
         assert [one.sessions for one in pool.status().endpoints] == [0, 0, 0]
 
 
-async def test_a_page_of_metrics_is_bounded_and_may_be_anything() -> None:
-    async with ScriptedModelServer(answering("one")) as server:
-        server.metrics = {
-            'num_requests_running{engine="0",model_name="a model} {b"}': 3,
-            'num_requests_running{engine="1",model_name="m"}': 2,
-            "num_requests_waiting": 7,
-            'num_requests_waiting_by_reason{reason="capacity"}': 7,
-            'kv_cache_usage_perc{engine="0"}': 0.25,
-            'kv_cache_usage_perc{engine="1"}': 0.75,
-            'prefix_cache_hits_total{engine="0"}': 99,
-        }
-        async with OpenAIChatModel(base_url=server.url) as model:
-            metrics = VLLMMetrics(model.metrics)
-            load = await metrics.load()
-            assert load is not None
-            assert (load.running, load.waiting, load.cache, load.prefix_hits) == (5, 7, 0.75, 99)
-            server.metrics = {"num_requests_running": math.nan, "num_requests_waiting": -5}
-            load = await metrics.load()
-            assert load is not None and (load.running, load.waiting) == (0, 0)
-            server.metrics = {"x" * (5 << 20): 1}
-            assert await metrics.load() is None
-            server.metrics = None
-            assert await metrics.load() is None
-        url = server.url
-    async with OpenAIChatModel(base_url=url) as model:
-        assert await model.metrics() == b""
-
-
 async def test_a_run_whose_model_is_away_waits_for_it_and_says_so(tmp_path: Path) -> None:
     runs = Runs(tmp_path, {"app.py": "a = 1\n"}, "Look at app.py.")
     task = replace(runs.task, model_patience_seconds=600.0)
@@ -230,3 +201,16 @@ async def test_a_run_whose_model_is_away_waits_for_it_and_says_so(tmp_path: Path
     lines = [line_of(StoredEvent(sequence=1, event=event)) for event in runs.log.events]
     assert "agent-1: waits: no model server answers" in lines
     assert any("without a model server" in line for line in lines)
+
+
+async def test_without_metrics_the_pools_own_calls_count() -> None:
+    async with (
+        ScriptedModelServer(answering("one"), latency_seconds=0.2) as one,
+        ScriptedModelServer(answering("two"), latency_seconds=0.2) as two,
+    ):
+        one.metrics = two.metrics = None
+        async with pool_of(one.url, two.url) as pool:
+            await pool.probe()
+            said = await asyncio.gather(*(ask(pool) for _ in range(10)))
+            assert (said.count("one"), said.count("two")) == (5, 5)
+            assert [one.load for one in pool.status().endpoints] == [None, None]

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 
 from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
-from swe_ai_fleet.agents import preparation
 from swe_ai_fleet.agents.answering import AnswerRun, OperateRun
 from swe_ai_fleet.agents.equipment import Equipment
 from swe_ai_fleet.agents.spec import RunServices
@@ -96,18 +93,6 @@ class World:
         async with self.log.journal(Writer(**names, generation=1)) as journal:
             for event in events:
                 await journal.append(event.body)
-
-
-async def test_an_answer_in_a_form_is_asked_for_in_that_form(world: World) -> None:
-    checklist = {"requirements": [{"quote": "a is 1", "probe": ""}]}
-    world.says(Turn(tool_calls=(("final_answer", {"result": checklist}),)))
-    answer = await world.answer(schema=preparation.checklist_schema(), use_tools=True, tools=("files_read_file",))
-    assert json.loads(answer.text) == checklist
-    shown = {tool["function"]["name"]: tool["function"] for tool in world.server.bodies[-1]["tools"]}
-    parameters = shown["final_answer"]["parameters"]
-    jsonschema.validate({"result": checklist}, parameters)
-    with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate({"result": {"requirements": [{"quote": "a is 1"}]}}, parameters)
 
 
 def _provider(home: Path, fetch: Any = None) -> GitWorkspaceProvider:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from structlog.testing import capture_logs
 
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.domain.budget import Usage
@@ -16,7 +15,6 @@ from swe_ai_fleet.domain.errors import ContextTooLong, ModelError, ModelRejected
 from swe_ai_fleet.domain.message import (
     AssistantMessage,
     Message,
-    ModelCapabilities,
     ModelReply,
     ModelRequest,
     SampledTokens,
@@ -128,37 +126,6 @@ async def test_parallel_calls_usage_and_the_way_back() -> None:
     ]
 
 
-@table("model_ids", [("same", "same"), ("", ""), ("x", "new")])
-async def test_every_id_on_the_wire_is_unique_and_answered(model_ids: tuple[str, str]) -> None:
-    script = Script.of(
-        *(Turn(content="so"), Turn(content="so")),
-        Turn(tool_calls=(("files_look", {}), ("files_look", {})), call_ids=model_ids),
-    )
-    # A history from elsewhere that repeats an id.
-    history: tuple[Message, ...] = (
-        *OPENING,
-        AssistantMessage(tool_calls=(call("a", "x"), call("b", "x"))),
-        ToolMessage(call_id="b", content="b"),
-        ToolMessage(call_id="a", content="a"),
-        AssistantMessage(content="so"),
-    )
-    async with ScriptedModelServer(script) as server, client(server) as model:
-        reply = await ask(model, history)
-        answers = (ToolMessage(call_id=one.call_id, content="2") for one in reply.message.tool_calls)
-        await ask(model, (*history, reply.message, *answers))
-        wire = server.bodies[-1]["messages"]
-        # The same messages behind a shorter history: what was written for the longer one must not be reused.
-        other = (*OPENING, AssistantMessage(tool_calls=(call("c", "x"),)), *history[2:])
-        await ask(model, other)
-        second = server.bodies[-1]["messages"]
-    asked = [entry["id"] for message in wire for entry in message.get("tool_calls", [])]
-    answered = [message["tool_call_id"] for message in wire if message["role"] == "tool"]
-    assert (asked[:2], answered[:2]) == (["x", "b"], ["b", "x"])
-    assert len(set(asked)) == 4 and asked[2:] == answered[2:]
-    assert [entry["id"] for entry in second[3]["tool_calls"]] == ["a", "b"]
-    assert [message["tool_call_id"] for message in second[4:6]] == ["b", "a"]
-
-
 # The probe
 
 
@@ -185,28 +152,6 @@ async def test_the_probe_finds_out(options: dict[str, Any], protocol: ToolProtoc
         assert bool(tools) is found.native_tools
         assert all(("strict" in tool["function"]) is strict for tool in tools)
         assert ("response_format" in body) is (protocol is ToolProtocol.JSON)
-
-
-@table(
-    ("status", "text", "native"),
-    [
-        (400, "registry.ollama.ai/library/phi does not support tools", False),
-        (500, "tools param requires --jinja flag", False),
-        (400, "Unknown name strict: Cannot find field.", True),
-        (400, "Invalid JSON payload received.", True),
-    ],
-)
-async def test_the_probe_understands_refusals(status: int, text: str, native: bool) -> None:
-    async def chat(request: web.Request) -> web.Response:
-        tools = (await request.json()).get("tools", [])
-        if tools and (not native or "strict" in tools[0]["function"]):
-            return web.json_response([{"error": {"message": text, "code": status}}], status=status)
-        return completion(content="fine")
-
-    async with bare_server(chat) as url, client(url, model="m") as model:
-        expected = ToolProtocol.NATIVE if native else ToolProtocol.TEXT
-        assert await model.probe() == ModelCapabilities(model="m", protocol=expected, structured_output=native)
-        assert (await ask(model)).message.content == "fine"
 
 
 # Faults
@@ -549,20 +494,3 @@ async def test_tokens_that_do_not_match_one_by_one_are_left_out(
     assert [(each.completion_token_ids, each.logprobs) for each in tokens] == ([] if read is None else [read])
     matched = read is None or bool(read[1]) or given.get("logprobs", ...) is None
     assert any("log-probabilities" in repair for repair in reply.repairs) is not matched
-
-
-@table("streams", [False, True])
-@table("sampled", ["refused", "ignored"])
-async def test_a_server_without_token_ids_is_asked_for_them_once_and_the_log_says_so(
-    sampled: str, streams: bool
-) -> None:
-    tokens: list[SampledTokens] = []
-    asked = ModelRequest(OPENING, on_delta=(lambda _: None) if streams else None, on_tokens=tokens.append)
-    async with ScriptedModelServer(script(Turn(content="yes")), sampled=sampled) as server, client(server) as model:
-        with capture_logs() as logs:
-            for _ in range(3):
-                assert (await model.reply(asked)).message.content == "yes"
-        assert sum("return_token_ids" in body for body in server.bodies) == 1 and not tokens
-        assert [line["feature"] for line in logs] == ["token ids"]
-        # Log-probabilities are another thing, which a verifier may still ask for.
-        assert (await model.probe()).logprobs

@@ -437,21 +437,6 @@ async def test_a_single_operation_is_answered_without_a_model(place: Path) -> No
         assert (statuses(trajectory), run.asked) == (["failed", "done"], 2)
 
 
-async def test_hybrid_hands_a_plan_that_fails_over(place: Path) -> None:
-    broken = step("files_read_file", path="missing.py", on_failure="replan")
-    alone = Conversation(
-        predicate=lambda request: any(ALONE in _text(message) for message in request.payload["messages"]),
-        turns=(Turn(tool_calls=(("final_answer", {"result": "By hand."}),)),),
-    )
-    rules = ModeRules(plans=PlanRules(max_replans=0))
-    async with bench(place, alone, plan(broken), max_iterations=2) as run:
-        trajectory = await run.run(PlanningMode.HYBRID, mode_rules=rules)
-        assert (trajectory.stop_reason, trajectory.answer) == (StopReason.FINAL_ANSWER, "By hand.")
-        assert statuses(trajectory) == ["failed"]
-        assert [taken.number for taken in trajectory.steps] == [1, 2]
-        assert run.asked == 2
-
-
 async def test_without_a_model_what_can_be_answered_is(place: Path) -> None:
     async with bench(place) as run:
         await run.model.probe()

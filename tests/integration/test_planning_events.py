@@ -22,15 +22,13 @@ from services.grpc_server import serve_grpc, service_of
 from services.orchestrator.intake import task_of
 from swe_ai_fleet.adapters.jetstream import Work
 from swe_ai_fleet.domain.assignment import DeriveAssignment
-from swe_ai_fleet.domain.errors import AlreadyExists, InvalidRequest
+from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.subtask import Derivation, Subtask
-from swe_ai_fleet.domain.task import DEFAULT_TENANT, RepoRef, Role
+from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.in_process import MemoryLog
 from swe_ai_fleet.orchestrator.derivations import Derivations
 from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.orchestrator.planning_events import (
-    EVENT_TYPES,
-    PlanningEvent,
     PlanningEvents,
 )
 from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
@@ -40,14 +38,6 @@ from tests.scripted_fleet import ScriptedFleet
 from tests.scripted_workspaces import ScriptedWorkspaces
 
 SECONDS = 10
-EVENT = PlanningEvent(
-    event_id="e-1",
-    event_type="plan.approved",
-    description="Greet people",
-    plan_id="plan-7",
-    repo=RepoRef(location="/srv/app"),
-    payload={"goal": "friendliness", "size": 3.0},
-)
 SUBTASKS = (
     Subtask(subtask_id="write", description="Write the greeting", priority=2, allowed_paths=("app/*",)),
     Subtask(subtask_id="test", description="Test the greeting", role=Role.QA, dependencies=("write",)),
@@ -100,28 +90,6 @@ class World:
 @pytest.fixture
 def world() -> World:
     return World()
-
-
-async def test_an_event_is_split_once_and_answered_alike_by_every_replica(world: World) -> None:
-    async with world.replica() as planning:
-        # From other types nothing follows, and what follows from nothing leaves the id free.
-        outcome = await planning.process(replace(EVENT, event_type="plan.archived", description="", repo=None))
-        assert not outcome.accepted and all(kind in outcome.message for kind in EVENT_TYPES)
-        first = await planning.process(EVENT)
-        again = await planning.process(EVENT)
-        for change in ({"description": "Insult people"}, {"dispatch": True}, {"payload": {}}, {"event_type": "x.y"}):
-            with pytest.raises(AlreadyExists) as refusal:
-                await planning.process(replace(EVENT, **change))
-            assert refusal.value.field == "event_id", change
-        assert not list(world.executions.projection.select(DEFAULT_TENANT))
-    async with world.replica("two") as other:
-        elsewhere = await other.process(EVENT)
-    assert first.derivation == SPLIT
-    assert first == again == elsewhere
-    (asked,) = world.planner.asked
-    assert asked.repository is not None and asked.repository.location == "/srv/app"
-    assert "friendliness" in asked.task.context and "plan: plan-7" in asked.task.context
-    assert world.workspaces.released == [asked.execution_id]
 
 
 REQUEST: dict[str, Any] = {

@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from io import StringIO
-from pathlib import Path
 
 import grpc
 import grpc.aio
@@ -39,7 +38,6 @@ from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.runtime.plan_service import PlanBuckets, open_tenant_plan_services
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Conversation, Failure, Script, ScriptedModelServer, Turn
-from swe_ai_fleet.testing.repositories import make_repository
 from swe_ai_fleet.tools.secrets import Secrets
 from tests.scripted_deps import execution_deps
 from tests.search_server import SearchServer
@@ -265,32 +263,6 @@ class TestTheWholeWay:
         # Memory was searched, a gap researched, a task started.
         assert outcome.memory_share == outcome.research_share == outcome.tool_share == pytest.approx(1 / 3)
 
-    async def test_a_repository_is_looked_into_and_left_alone(
-        self, knowledge: Knowledge, name: str, tmp_path: Path
-    ) -> None:
-        repository = make_repository(tmp_path / "app", {"README.md": "# Ledger\n\nThe Ledger sums cents.\n"})
-        look = Turn(
-            tool_calls=(
-                ("files_read_file", {"path": "README.md"}),
-                ("git_log", {}),
-                ("files_write_file", {"path": "new.py", "content": ""}),
-            )
-        )
-        async with served(knowledge, planned("Look", look, PROPOSE, look, DONE)) as one:
-            request = asked("Look", name, "Ledger", "Invoice")
-            request.repository = str(repository)
-            proposal = await one.stub.ExecutePlan(request, metadata=METADATA)
-            await one.decide(name, "approved")
-            result = await one.go_on(name)
-            request.session_id, request.repository = f"{name}-2", str(tmp_path / "nowhere")
-            nowhere = await one.stub.ExecutePlan(request, metadata=METADATA)
-        # One is remembered, the other stands in the repository.
-        assert (proposal.memory_results.coverage, proposal.status) == (100.0, "awaiting_approval"), proposal
-        assert "The Ledger sums cents." in proposal.memory_results.content
-        assert [made.success for made in result.tool_calls_made] == [True, True, False, True, True, True, False, True]
-        assert sorted(file.name for file in repository.iterdir()) == [".git", "README.md"]
-        assert (nowhere.status, "nowhere" in nowhere.error) == ("error", True)
-
 
 class TestLimits:
     async def test_a_request_has_the_limits_that_its_caller_gives(self, knowledge: Knowledge, name: str) -> None:
@@ -314,6 +286,15 @@ class TestLimits:
         # A reply is counted once it is there: how far it went beyond the limit is said.
         spent = re.search(r"(\d+) tokens were used, 10 allowed", result.error)
         assert spent is not None and int(spent[1]) > 10, result.error
+
+    async def test_a_plan_is_carried_out_with_the_limits_of_a_task(self, knowledge: Knowledge, name: str) -> None:
+        """A search for an approach has five replies, the run of one a hundred."""
+        look = Turn(tool_calls=(("calculator", {"expression": "1 + 1"}),), times=8)
+        async with served(knowledge, planned("Long", PROPOSE, look, DONE)) as one:
+            await one.execute("Long", name)
+            await one.decide(name, "approved")
+            result = await one.go_on(name)
+        assert (result.status, result.results, result.iterations) == ("completed", "The task runs.", 10)
 
 
 class TestWhatGoesWrong:
@@ -470,18 +451,11 @@ class TestCommand:
         for text in (told[0].message, session.rejection, outcome.reason, terminal.out.getvalue()):
             assert reason in text
 
-
-class TestSessions:
-    async def test_they_are_listed_newest_first_in_pages(self, knowledge: Knowledge) -> None:
-        goals = [planned(f"Goal {number}", PROPOSE) for number in range(3)]
-        async with served(knowledge, *goals, tenant=f"t-{uuid.uuid4().hex}") as one:
-            for number in range(3):
-                await one.execute(f"Goal {number}", f"s{number}")
-            await one.decide("s0", "approved")
-            names: list[str] = []
-            request = pb.ListPlanSessionsRequest(page_size=2)
-            while not names or request.page_token:
-                page = await one.stub.ListPlanSessions(request, metadata=METADATA)
-                names += [f"{session.session_id} {session.status}" for session in page.sessions]
-                request.page_token = page.next_page_token
-        assert names == ["s0 approved", "s2 awaiting_approval", "s1 awaiting_approval"]
+    async def test_a_goal_for_which_nothing_was_proposed_is_an_outcome(self, knowledge: Knowledge, name: str) -> None:
+        async with served(knowledge, planned("Mute", Turn(content="", times=9))) as one:
+            failed = await one.execute("Mute", name)
+            outcome = await knowledge.context.outcomes.get(DEFAULT_TENANT, name)
+            assert (failed.status, outcome.status, outcome.success) == ("error", "failed", False)
+            assert (outcome.reason, outcome.memory_share) == (failed.error, 1.0)
+            # It teaches: tokens were spent on it.
+            assert outcome.usage.total_tokens > 0

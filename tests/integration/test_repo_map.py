@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +18,7 @@ from swe_ai_fleet.domain.command import Command, CommandResult, Output
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.tool import Decision, Outcome
 from swe_ai_fleet.sandbox import IsolationLevel, LocalWorkspace, Sandbox, SandboxPolicy
-from swe_ai_fleet.testing.repositories import git, make_repository, write_files
+from swe_ai_fleet.testing.repositories import git, make_repository
 from swe_ai_fleet.tools import FileTool, Pipeline
 from swe_ai_fleet.tools.policy import Policy
 from swe_ai_fleet.tools.repo_map.tags import MAX_DEFINITIONS, MAX_NAME_CHARS, MAX_SIGNATURE_CHARS, dump, extract, load
@@ -323,39 +321,3 @@ class TestTags:
         for language in SAMPLES:
             tags = extract(language, source)
             assert load(dump(tags)) == tags
-
-
-CHILD = """
-import json, os, signal, sys
-from swe_ai_fleet.tools.repo_map.listing import SourceFile
-from swe_ai_fleet.tools.repo_map.parsing import parse_files
-from swe_ai_fleet.tools.repo_map.tags import extract
-
-def by(language, source):
-    if b"crash" in source:
-        os.kill(os.getpid(), signal.SIGSEGV)
-    if b"hang" in source:
-        signal.pause()
-    if b"ours" in source:
-        raise ImportError("no parser")
-    if b"memory" in source:
-        raise MemoryError
-    return extract(language, source)
-
-files = [SourceFile(path=name, language="python", digest="0" * 40) for name in sys.argv[1:]]
-for file, tags, same in parse_files(os.getcwd(), files, seconds=60, file_seconds=0.5, by=by):
-    print(file.path, None if tags is None else [tag.name for tag in tags.definitions], same)
-"""
-
-
-@pytest.mark.slow  # quick: unit tests of the map
-def test_a_crash_or_a_hang_costs_one_file(tmp_path: Path) -> None:
-    """In a process of its own: what it forks must not be a copy of the test run."""
-    write_files(tmp_path, {"a.py": "def a(): ...\n"})
-    write_files(tmp_path, {f"{word}.py": f"def {word}(): ...\n" for word in ("crash", "hang", "memory")})
-    argv = [sys.executable, "-c", CHILD, *["a.py", "crash.py", "hang.py", "absent.py", "memory.py", "a.py"]]
-    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=60)
-    assert done.stdout.splitlines() == [
-        "a.py ['a'] False", "crash.py [] True", "hang.py [] True", "absent.py None False", "memory.py [] False",
-        "a.py ['a'] False",
-    ]  # fmt: skip

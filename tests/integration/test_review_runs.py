@@ -437,12 +437,3 @@ async def test_an_author_revises_its_own_work_with_the_critiques_in_hand(world: 
         assert words in told
     assert "[must fix, not shown] app.py:3: d is missing" in told
     assert not [words for words in ("Reviewer 3", "garbage", "agent-dev") if words in told]
-
-
-async def test_an_earlier_work_that_does_not_apply_is_begun_anew(world: World) -> None:
-    world.says(call("shell_run_command", command="echo 'c = 3' >> app.py"), answer("Did it again."))
-    revised = await world.revise(await world.change(patch("c = 3").replace(b"b = 2", b"b = 9")))
-    assert world.seen == "a = 1\nb = 2\nc = 3\n"
-    assert revised.artifacts.insertions == 1
-    assert "does not apply to the repository" in world.opening
-    assert "Nobody had anything to say." in world.opening

@@ -128,20 +128,6 @@ async def test_tests_that_hang_or_crash_are_named_and_the_rest_still_runs(worksp
     assert not found.stopped
 
 
-@pytest.mark.slow  # quick: unit/test_runner_reports.py
-async def test_files_that_cannot_be_collected_or_hang_are_results_of_their_own(workspace: LocalWorkspace) -> None:
-    hangs = "import threading\nthreading.Event().wait()\n"
-    files = {"sub/test_hangs.py": hangs, "tests/test_a.py": OK, "tests/test_b.py": "import absent_module\n"}
-    found = await run(workspace, {**files, "tests/test_c.py": OK})
-    assert outcomes(found) == {
-        "sub/test_hangs.py": "error", "tests/test_b.py": "error", "tests/test_a.py::test_ok": "passed",
-        "tests/test_c.py::test_ok": "passed",
-    }  # fmt: skip
-    assert found.hung == ("sub/test_hangs.py",)
-    assert "absent_module" in found.results["tests/test_b.py"].message
-    assert (found.stopped, found.green) == ("", False)
-
-
 async def test_what_is_wanted_first_runs_first_and_known_slow_ones_get_their_time(workspace: LocalWorkspace) -> None:
     files = {f"test_{name}.py": OK for name in "abcd"} | {
         "test_a.py": "import time\n\ndef test_ok(): time.sleep(1.2)\n"

@@ -46,37 +46,18 @@ async def service(fleet: FleetUnderTest) -> AsyncIterator[Service]:
         grpc.aio.insecure_channel(fleet.running.context) as context,
     ):
         project: Any = ContextServiceStub(context)
+        decision = {"decision_id": f"D-{story}", "story_id": story, "title": "WebAuthn level 2", "roles": ["ROLE_DEV"]}
+        record = {"execution_id": f"x-{story}", "story_id": story, "task_id": f"T-{story}"}
         for call, request in (
-            (
-                project.CreateStory,
-                cpb.CreateStoryRequest(story={"story_id": story, "title": "Log in with a passkey", "case_id": "C-1"}),
-            ),
+            (project.CreateStory, cpb.CreateStoryRequest(story={"story_id": story, "title": "Log in with a passkey"})),
             (
                 project.CreateTask,
                 cpb.CreateTaskRequest(task={"task_id": f"T-{story}", "story_id": story, "title": "The endpoint"}),
             ),
-            (
-                project.AddProjectDecision,
-                cpb.AddProjectDecisionRequest(
-                    decision={
-                        "decision_id": f"D-{story}",
-                        "story_id": story,
-                        "title": "WebAuthn level 2",
-                        "roles": ["ROLE_DEV"],
-                    }
-                ),
-            ),
+            (project.AddProjectDecision, cpb.AddProjectDecisionRequest(decision=decision)),
             (
                 project.RecordOperations,
-                cpb.RecordOperationsRequest(
-                    record={
-                        "execution_id": f"x-{story}",
-                        "story_id": story,
-                        "task_id": f"T-{story}",
-                        "status": "failed",
-                        "summary": "No luck yet.",
-                    }
-                ),
+                cpb.RecordOperationsRequest(record=record | {"status": "failed", "summary": "No luck yet."}),
             ),
         ):
             await call(request, metadata=token, timeout=SECONDS)

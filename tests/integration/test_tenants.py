@@ -153,26 +153,6 @@ async def test_councils_and_where_their_agents_may_be(world: World) -> None:
         assert (await refused(caller.call("RegisterAgent", agent(endpoint))))[0] is code, endpoint
 
 
-async def test_a_tenant_uses_the_harnesses_that_the_operator_gives_it(world: World) -> None:
-    zoe, other = world.by(NORTH, "zoe"), world.by(SOUTH, "zoe")
-
-    def joining(endpoint: str) -> pb.RegisterAgentRequest:
-        return pb.RegisterAgentRequest(role="QA", agent_id="guest", endpoint=endpoint)
-
-    with pytest.raises(grpc.aio.AioRpcError) as seats:
-        await other.submit(a_name(), seats=("fleet", "acp:large"), num_agents=2)
-    # As a member of a role's council it is refused as well, by the role.
-    assert (await other.call("RegisterAgent", joining("acp:large"))).success
-    with pytest.raises(grpc.aio.AioRpcError) as role:
-        await other.submit(a_name(), role="QA", num_agents=0)
-    for refusal, field in ((seats, "seats[1]"), (role, "role")):
-        assert refusal.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-        assert "[tenants.south] harnesses" in str(refusal.value.details())
-        assert field in str(refusal.value.trailing_metadata())
-    for caller, seat in ((other, "acp:small"), (zoe, "acp:large")):
-        assert await caller.submit(a_name(), seats=(seat,), num_agents=1)
-
-
 async def test_one_session_id_is_another_one_in_each_tenant_and_who_starts_a_plan_does_not_approve(
     world: World,
 ) -> None:

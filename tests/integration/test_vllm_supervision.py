@@ -13,10 +13,10 @@ import aiohttp
 import psutil
 import pytest
 
-from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed, Unavailable
-from swe_ai_fleet.runtime.vllm_command import VLLMOrder, tool_parser, vllm_arguments, vllm_interpreter, vllm_version
+from swe_ai_fleet.domain.errors import InvalidRequest, Unavailable
+from swe_ai_fleet.runtime.vllm_command import VLLMOrder, tool_parser, vllm_arguments
 from swe_ai_fleet.runtime.vllm_server import ServedModel, Timeouts, vllm_served
-from swe_ai_fleet.settings import Settings
+from tests.confinement import until
 
 DOUBLE = Path(__file__).parents[1] / "vllm_double"
 QUICK = Timeouts(ready=20, told=0.2, unwell=1.0, looked=0.1, reply=0.5, pause=0.05, longest_pause=0.2, killed=0.5)
@@ -60,12 +60,6 @@ def _runs(pid: int) -> bool:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
-
-
-async def until(true: Callable[[], object]) -> None:
-    async with asyncio.timeout(SECONDS):
-        while not true():
-            await asyncio.sleep(0.01)
 
 
 async def post(served: ServedModel, path: str) -> int:
@@ -163,21 +157,6 @@ asyncio.run(main())
     owner.kill()
     await owner.wait()
     await until(lambda: not alive(running))
-
-
-async def test_without_vllm_the_way_to_it_is_told(tmp_path: Path) -> None:
-    assert await vllm_version(sys.executable) == ""
-    with pytest.raises(PreconditionFailed, match="has no vLLM") as fault:
-        async with vllm_served(
-            VLLMOrder(model="m"), interpreter=sys.executable, log=tmp_path / "log", tell=lambda _: None
-        ):
-            pass
-    assert "FLEET_VLLM_PYTHON" in fault.value.hint and not (tmp_path / "log").exists()
-    with pytest.raises(PreconditionFailed, match="no interpreter at"):
-        vllm_interpreter(Settings(vllm_python=str(tmp_path / "none")))
-    assert vllm_interpreter(Settings(vllm_python=sys.executable)) == sys.executable
-    with pytest.raises(PreconditionFailed, match="does not run"):
-        await vllm_version(str(tmp_path))
 
 
 def test_what_the_supervisor_decides_cannot_be_passed_on() -> None:
