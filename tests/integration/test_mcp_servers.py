@@ -72,8 +72,6 @@ class TestConfinement:
         async with opened(root, small()) as kit:
             assert (await kit.call("small_add", {"a": 2, "b": 3})).content == "5"
             assert not kit.definitions["small_add"].spec.network
-            assert "exit code 7" in (await kit.call("small_leave", {})).error
-            assert (await kit.call("small_add", {"a": 2, "b": 2})).content == "4"
 
     async def test_it_reaches_the_workspace_alone(self, root: Path, tmp_path: Path) -> None:
         async with opened(root, hostile()) as kit:

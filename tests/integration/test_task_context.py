@@ -108,7 +108,16 @@ async def test_it_is_what_the_agent_gets_of_its_repository_too(
         context_options=pb.ContextOptions(include_instructions=False, include_history=False),
         options=pb.OrchestratorOptions(num_agents=1, custom_params={"instructions": "Be brief.", "temperature": "0.5"}),
     )
-    await service.stub.Orchestrate(order, metadata=service.token, timeout=SECONDS)
+    submitted = await service.stub.SubmitTask(
+        pb.SubmitTaskRequest(orchestrate=order), metadata=service.token, timeout=SECONDS
+    )
+    watched = pb.StreamExecutionRequest(execution_id=submitted.execution_id)
+    async for event in service.stub.StreamExecution(watched, metadata=service.token, timeout=SECONDS):
+        if event.type == "model_replied":
+            break
+    await service.stub.CancelExecution(
+        pb.CancelExecutionRequest(execution_id=submitted.execution_id), metadata=service.token, timeout=SECONDS
+    )
     body = next(body for body in model_server.bodies if f"It lives in {task_id}.py." in str(body["messages"]))
     system, first = (message["content"] for message in body["messages"][:2])
     told = await service.get(task_id=task_id)

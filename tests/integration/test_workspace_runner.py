@@ -23,7 +23,7 @@ from services.orchestrator.main import open_fleet
 from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.domain.assignment import CodingAssignment
 from swe_ai_fleet.domain.event import RunClaimed, ToolFinished, WorkspaceCheckpointed
-from swe_ai_fleet.domain.task import CheckSpec, Constraints, PinnedRepository, RepoRef, Task, TaskKind
+from swe_ai_fleet.domain.task import PinnedRepository, RepoRef, Task, TaskKind
 from swe_ai_fleet.orchestrator.evidence.test_runs import TEST_RUNS_BUCKET
 from swe_ai_fleet.orchestrator.recipes import RECIPES_BUCKET
 from swe_ai_fleet.runtime.factories import connect_log, workspace_provider
@@ -31,7 +31,7 @@ from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Conversation, Script, ScriptedModelServer, Turn
 from swe_ai_fleet.testing.repositories import make_repository
-from tests.scripts import FAILING, HELLO, HELLO_FILES, SCRIPT
+from tests.scripts import HELLO, HELLO_FILES, SCRIPT
 from workers.workspace_runner.main import RunningRunner, open_runner
 from workers.workspace_runner.settings import RunnerSettings
 
@@ -199,13 +199,6 @@ async def test_what_cannot_be_done_is_a_dead_letter_or_a_result_that_says_so(wor
                 assert told["Fleet-Reason"].startswith(f"{field}: "), (body, told)
         await world.command(task)
         result = await world.results(task.task_id)
-        # An agent that is sure, and whose change the task's own check refutes.
-        greets = CheckSpec(name="greets", command="python3 -c 'import utils; assert utils.hello_world() == \"Hello\"'")
-        wrong = world.task(FAILING, constraints=Constraints(checks=(greets,)))
-        await world.command(wrong)
-        checked = await world.results(wrong.task_id)
-    assert (checked["success"], checked["verdict"], checked["status"]) == (False, "refuted", "final_answer")
-    assert checked["error"] == f"refuted: {checked['verdict_reasons'][0]}" and "greets" in checked["error"]
     jsonschema.validate(result, json.loads((Path(__file__).parents[2] / "docs/schemas/result.json").read_text()))
     assert (result["success"], result["status"]) == (False, "error")
     assert "repo" in result["error"]
