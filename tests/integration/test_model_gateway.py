@@ -24,8 +24,8 @@ from swe_ai_fleet.domain.budget import Limits, Prices, Usage
 from swe_ai_fleet.domain.errors import PreconditionFailed, Unavailable
 from swe_ai_fleet.domain.message import ModelReply
 from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.sandbox import IsolationLevel, SandboxPolicy
 from swe_ai_fleet.sandbox.interactive import InteractiveCommand, InteractiveProcess
-from swe_ai_fleet.sandbox.policy import IsolationLevel, SandboxPolicy
 from swe_ai_fleet.testing import Conversation, Failure, Script, ScriptedModelServer, Turn
 from swe_ai_fleet.tools.secrets import Secrets
 from tests.confinement import needs_bwrap

@@ -19,7 +19,7 @@ from swe_ai_fleet.domain.task import ContextOptions, RepoRef, Role, Task, TaskKi
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.sandbox import open_workspace
 from swe_ai_fleet.testing.repositories import make_repository
-from swe_ai_fleet.tools.pipeline import ToolLimits
+from swe_ai_fleet.tools import ToolLimits
 
 FILES = {
     "AGENTS.md": "Use tabs.\n",

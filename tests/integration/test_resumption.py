@@ -24,6 +24,7 @@ from swe_ai_fleet.domain.candidate import Candidate, Diff
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import NotFound
 from swe_ai_fleet.domain.event import (
+    CONTROL_SUBJECT,
     ApprovalRequested,
     ApprovalResolved,
     ModelReplied,
@@ -31,6 +32,7 @@ from swe_ai_fleet.domain.event import (
     ToolFinished,
     ToolStarted,
     WorkspaceCheckpointed,
+    Writer,
 )
 from swe_ai_fleet.domain.run import fold_run
 from swe_ai_fleet.domain.task import ApprovalPolicy, PlanningMode, RepoRef, Task, TaskKind
@@ -38,7 +40,6 @@ from swe_ai_fleet.domain.test_run import TestOutcome, TestResult, TestRun
 from swe_ai_fleet.domain.tool import Outcome
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.in_process import MemoryLog
-from swe_ai_fleet.orchestrator.approvals import control
 from swe_ai_fleet.testing import Conversation, Script, ScriptedModelServer, Turn
 from swe_ai_fleet.testing.repositories import make_repository
 from swe_ai_fleet.tools.audit import AuditTrail
@@ -286,7 +287,8 @@ async def _resolve(
     resolution = ApprovalResolution(
         approval_id=request.approval_id, decision=decision, text=text, approver="ada", caller="test"
     )
-    await log.tell(control(task), ApprovalResolved(resolution=resolution))
+    writer = Writer(tenant=task.tenant, execution_id=task.execution_id, task_id=task.task_id, agent_id=CONTROL_SUBJECT)
+    await log.tell(writer, ApprovalResolved(resolution=resolution))
 
 
 async def solved(world: World, task: Task, word: str) -> tuple[Solution, list[ApprovalRequest], AuditTrail, bool]:

@@ -16,7 +16,6 @@ from fleet.context.v1 import context_pb2 as cpb
 from fleet.context.v1.context_pb2_grpc import ContextServiceStub
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceStub
-from swe_ai_fleet.agents.opening import TITLE
 from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.repositories import make_repository
 from tests.conftest import FleetUnderTest
@@ -122,7 +121,7 @@ async def test_it_is_what_the_agent_gets_of_its_repository_too(
     system, first = (message["content"] for message in body["messages"][:2])
     told = await service.get(task_id=task_id)
     assert told.blocks.system == system
-    assert first.startswith(told.blocks.context.split(TITLE)[0].rstrip())
+    assert first.startswith(told.blocks.context.split("Tests on the untouched commit: ")[0].rstrip())
     assert (body["temperature"], "Be brief." in first) == (0.5, True)
     for words in ("- no new dependency", "small", "def helper_of_all", "Log in with a passkey", "WebAuthn level 2"):
         assert words in told.blocks.context

@@ -19,7 +19,6 @@ from services.auth import acting_for
 from services.orchestrator.uploads import Uploads
 from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider
 from swe_ai_fleet.adapters.git_workspace.bundles import unpack_branch
-from swe_ai_fleet.cli.run import elsewhere
 from swe_ai_fleet.domain.access import SOLE
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, PreconditionFailed, ResourceExhausted
@@ -258,8 +257,3 @@ async def test_nothing_stays_of_what_is_refused(repository: Path, tmp_path: Path
         await small.upload(pieces(b""))
     files = [path for path in (tmp_path / "one").rglob("*") if path.is_file()]
     assert [path for path in files if path.suffix not in (".lock", ".key")] == []
-
-
-def test_servers_of_this_machine_need_no_upload() -> None:
-    assert not any(map(elsewhere, ("127.0.0.1:50055", "localhost:1", "[::1]:2", "127.9.9.9:3", "unix:/tmp/x")))
-    assert all(map(elsewhere, ("10.0.0.1:50055", "fleet.example.org:443", "[2001:db8::1]:1", "localhost.example:1")))
