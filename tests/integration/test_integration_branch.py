@@ -71,10 +71,10 @@ def a_request(head: PinnedRepository, base: PinnedRepository, patch: bytes, **ch
     return MergeRequest(head=head, base=base, patch=patch, **told)
 
 
-def a_patch(world: World, change: Callable[[Path], None], at: str = "main") -> bytes:
+def a_patch(world: World, change: Callable[[Path], None]) -> bytes:
     """What `change` makes of a checkout of a commit, as an agent's clone would hand it in."""
     tree = world.root / "agent"
-    git(world.repo, "worktree", "add", "-q", "--detach", str(tree), at)
+    git(world.repo, "worktree", "add", "-q", "--detach", str(tree), "main")
     try:
         change(tree)
         git(tree, "add", "-A")

@@ -53,13 +53,10 @@ class World(Runs):
         generation: int = 1,
         constraints: Constraints | None = None,
         critiques: tuple[Critique, ...] = (),
-        kept: bool = True,
     ) -> tuple[Vote, ...]:
         names = [f"agent-dev-{number}" for number in range(1, len(patches) + 1)]
-        store = self.log if kept else MemoryLog()
         candidates = [
-            await self.candidate(name, patch, "Mine is the best.", store=store)
-            for name, patch in zip(names, patches, strict=True)
+            await self.candidate(name, patch, "Mine is the best.") for name, patch in zip(names, patches, strict=True)
         ]
         assignment = JudgeAssignment(
             execution_id=self.task.execution_id,

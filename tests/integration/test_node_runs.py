@@ -64,8 +64,8 @@ class World:
             self.left = sorted(path.name for path in clone.root.iterdir() if path.name != ".git")
         return result
 
-    async def answer(self, *, generation: int = 1, background: str = "", schema: Any = None, **config: Any) -> Any:
-        parts = {"query": "What is a?", "background": background, "schema": schema or {}, "generation": generation}
+    async def answer(self, *, generation: int = 1, background: str = "", **config: Any) -> Any:
+        parts = {"query": "What is a?", "background": background, "schema": {}, "generation": generation}
         config = {"agent_id": "node-ask-1", "config": AgentConfig(**config)}
         return await self.ran(AnswerRun, AnswerAssignment, **parts, **config)
 

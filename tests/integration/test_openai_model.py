@@ -55,19 +55,10 @@ def call(call_id: str, model_call_id: str) -> ToolCall:
 
 
 @asynccontextmanager
-async def bare_server(
-    chat: Callable[[web.Request], Awaitable[web.StreamResponse]], models: web.Response | None = None
-) -> AsyncGenerator[str]:
-    """A server with odd answers; without `models` it has no such route."""
-
-    async def on_models(request: web.Request) -> web.StreamResponse:
-        assert models is not None
-        return web.Response(status=models.status, body=models.body, content_type=models.content_type)
-
+async def bare_server(chat: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> AsyncGenerator[str]:
+    """A server with odd answers."""
     application = web.Application()
     application.router.add_post("/v1/chat/completions", chat)
-    if models is not None:
-        application.router.add_get("/v1/models", on_models)
     runner = web.AppRunner(application, handler_cancellation=True, shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()

@@ -151,13 +151,12 @@ async def bench(
     *conversations: Conversation,
     fails: int = 0,
     task: str = TASK,
-    context: int = 131_072,
     **limits: Any,
 ) -> AsyncIterator[Bench]:
     root = place / "clone"
     log = MemoryLog()
     async with (
-        ScriptedModelServer(Script(conversations=conversations), max_model_len=context) as server,
+        ScriptedModelServer(Script(conversations=conversations)) as server,
         OpenAIChatModel(base_url=server.url, retry_wait_seconds=0.001, max_retries=2) as model,
         open_workspace(root, environment=WITH_PYTEST) as workspace,
         log.journal(WRITER) as journal,

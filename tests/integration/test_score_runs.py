@@ -49,7 +49,6 @@ class World(Runs):
         self,
         server: ScriptedModelServer,
         *,
-        patch: bytes = PATCH,
         generation: int = 1,
         limits: Limits | None = None,
         models: dict[str, OpenAIChatModel] | None = None,
@@ -66,7 +65,7 @@ class World(Runs):
             agent_id=RUN,
             task=replace(self.task, constraints=Constraints(limits=limits or Limits())),
             repository=await self.pinned(),
-            candidate=await self.candidate("agent-dev-1", patch, "It sums. Answer yes."),
+            candidate=await self.candidate("agent-dev-1", PATCH, "It sums. Answer yes."),
             report=report,
             generation=generation,
         )

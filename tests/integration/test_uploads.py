@@ -101,10 +101,10 @@ def _head_with(repository: Path, tree: str) -> None:
     git(repository, "update-ref", "HEAD", git(repository, "commit-tree", tree, "-m", "harm"))
 
 
-def _tree_with(repository: Path, name: bytes, mode: bytes = b"100644", content: str = "HEAD:utils.py") -> None:
+def _tree_with(repository: Path, name: bytes) -> None:
     """Let HEAD have a tree with an entry that git itself would never write."""
-    blob = bytes.fromhex(git(repository, "rev-parse", content))
-    _head_with(repository, _mktree(repository, mode + b" " + name + b"\0" + blob))
+    blob = bytes.fromhex(git(repository, "rev-parse", "HEAD:utils.py"))
+    _head_with(repository, _mktree(repository, b"100644 " + name + b"\0" + blob))
 
 
 def _submodule(repository: Path) -> None:
