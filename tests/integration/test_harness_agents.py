@@ -171,7 +171,7 @@ FAULTS: tuple[tuple[str, StopReason, str, tuple[str, ...]], ...] = (
     ("dying", StopReason.MODEL_ERROR, "exit code 3; its last words: out of memory", ("half.txt",)),
     ("flooding", StopReason.MODEL_ERROR, "lines that are no messages", ()),
     ("bloating", StopReason.MODEL_ERROR, "a message of more than", ()),
-    ("hanging", StopReason.TIMEOUT, "the limit of 3 seconds", ("cancelled.txt", "slow.txt")),
+    ("hanging", StopReason.TIMEOUT, "the limit of 6 seconds", ("cancelled.txt", "slow.txt")),
     ("talking", StopReason.FINAL_ANSWER, "", ()),
     ("nowhere", StopReason.MODEL_ERROR, "there is no harness 'acp:nowhere'", ()),
 )
@@ -179,7 +179,7 @@ FAULTS: tuple[tuple[str, StopReason, str, tuple[str, ...]], ...] = (
 
 async def test_whatever_a_harness_does_wrong_the_candidate_says_so(place: Place) -> None:
     for behaviour, stop, error, files in FAULTS:
-        candidate, bodies = await place.run(behaviour, seconds=3.0 if stop is StopReason.TIMEOUT else 40.0)
+        candidate, bodies = await place.run(behaviour, seconds=6.0 if stop is StopReason.TIMEOUT else 40.0)
         assert (candidate.stop_reason, candidate.artifacts.files_changed) == (stop, files), (behaviour, candidate.error)
         assert error in candidate.error and bool(error) == bool(candidate.error), behaviour
         if behaviour == "dying":
