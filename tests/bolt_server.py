@@ -25,23 +25,6 @@ _SUCCESS, _RECORD, _IGNORED, _FAILURE = 0x70, 0x71, 0x7E, 0x7F
 _UNAUTHORIZED = "Neo.ClientError.Security.Unauthorized"
 
 
-def node(number: int, labels: Sequence[str], **properties: object) -> Structure:
-    return Structure(b"\x4e", number, list(labels), properties, f"4:x:{number}")
-
-
-def relationship(number: int, start: int, kind: str, end: int, **properties: object) -> Structure:
-    return Structure(b"\x52", number, start, end, kind, properties, f"5:x:{number}", f"4:x:{start}", f"4:x:{end}")
-
-
-def path(nodes: Sequence[Structure], kinds: Sequence[str], steps: Sequence[int]) -> Structure:
-    unbound = [Structure(b"\x72", 100 + at, kind, {}, f"5:x:{100 + at}") for at, kind in enumerate(kinds)]
-    return Structure(b"\x50", list(nodes), unbound, list(steps))
-
-
-def date_time(seconds: int, nanoseconds: int, offset_seconds: int) -> Structure:
-    return Structure(b"\x49", seconds, nanoseconds, offset_seconds)
-
-
 def pack(value: object) -> bytes:
     """A value as PackStream, by the driver's own packer."""
     buffer = PackableBuffer()
@@ -102,10 +85,6 @@ class BoltServer:
 
     def sent(self, name: str) -> list[tuple[Any, ...]]:
         return [fields for seen, fields in self.seen if seen == name]
-
-    async def until_seen(self, name: str) -> None:
-        async with asyncio.timeout(10), self._changed:
-            await self._changed.wait_for(lambda: bool(self.sent(name)))
 
     async def until_all_gone(self) -> None:
         async with asyncio.timeout(10), self._changed:

@@ -28,10 +28,6 @@ CONFINED = [pytest.param(IsolationLevel.BUBBLEWRAP, marks=needs_bwrap), LANDLOCK
 # Where the level decides about a part that other tests show at both.
 MAINLY_BWRAP = [CONFINED[0], pytest.param(IsolationLevel.LANDLOCK, marks=[*LANDLOCK.marks, pytest.mark.slow])]
 
-LEVELS = [*CONFINED, IsolationLevel.NONE]
-# Where the fleet's own way of running a command is tried, and one level shows it.
-MAINLY_CONFINED = [*CONFINED, pytest.param(IsolationLevel.NONE, marks=pytest.mark.slow)]
-
 SOURCE = Path(__file__).parents[1] / "src"
 DRIVER = Path(__file__).with_name("sandbox_driver.py")
 SYSTEM_PYTHON = "/usr/bin/python3"

@@ -17,7 +17,7 @@ from swe_ai_fleet.cli.service_findings import harness
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalResolution
 from swe_ai_fleet.domain.assignment import CodingAssignment
 from swe_ai_fleet.domain.budget import Limits
-from swe_ai_fleet.domain.candidate import Candidate, CheckReport, Perspective, Revision
+from swe_ai_fleet.domain.candidate import Candidate, Perspective
 from swe_ai_fleet.domain.event import (
     CONTROL_SUBJECT,
     ApprovalResolved,
@@ -30,7 +30,6 @@ from swe_ai_fleet.domain.event import (
     Writer,
 )
 from swe_ai_fleet.domain.moment import now
-from swe_ai_fleet.domain.review import Critique
 from swe_ai_fleet.domain.run import RunState, fold_run
 from swe_ai_fleet.domain.task import ApprovalPolicy, Constraints, RepoRef, Task, TaskKind
 from swe_ai_fleet.domain.trajectory import StopReason
@@ -51,7 +50,7 @@ AGENT = "harness"
 GREETING = "[greetings]"
 BEHAVIOURS = (
     *("good", "asking", "planning", "dying", "hanging", "talking", "flooding", "bloating", "escaping", "chatting"),
-    *("absent", "strange", "locked", "deaf", "revising"),
+    *("absent", "revising"),
 )
 
 
@@ -170,25 +169,17 @@ async def test_what_a_harness_does_is_a_candidate_and_stands_in_the_log(place: P
 
 FAULTS: tuple[tuple[str, StopReason, str, tuple[str, ...]], ...] = (
     ("dying", StopReason.MODEL_ERROR, "exit code 3; its last words: out of memory", ("half.txt",)),
-    ("absent", StopReason.MODEL_ERROR, "exit code 1; its last words: no such model", ()),
-    ("strange", StopReason.MODEL_ERROR, "speaks version 7", ()),
-    ("locked", StopReason.MODEL_ERROR, "error -32000: Authentication required", ()),
     ("flooding", StopReason.MODEL_ERROR, "lines that are no messages", ()),
     ("bloating", StopReason.MODEL_ERROR, "a message of more than", ()),
     ("hanging", StopReason.TIMEOUT, "the limit of 6 seconds", ("cancelled.txt", "slow.txt")),
-    ("deaf", StopReason.TIMEOUT, "the limit of 4 seconds", ()),
     ("talking", StopReason.FINAL_ANSWER, "", ()),
     ("nowhere", StopReason.MODEL_ERROR, "there is no harness 'acp:nowhere'", ()),
 )
 
 
 async def test_whatever_a_harness_does_wrong_the_candidate_says_so(place: Place) -> None:
-    # Those that are waited for to the end of their time are waited for together.
-    late = {name: float(error.split()[3]) for name, stop, error, _ in FAULTS if stop is StopReason.TIMEOUT}
-    ended = await asyncio.gather(*(place.run(name, seconds=seconds) for name, seconds in late.items()))
-    ran = dict(zip(late, ended, strict=True))
     for behaviour, stop, error, files in FAULTS:
-        candidate, bodies = ran.get(behaviour) or await place.run(behaviour)
+        candidate, bodies = await place.run(behaviour, seconds=6.0 if stop is StopReason.TIMEOUT else 40.0)
         assert (candidate.stop_reason, candidate.artifacts.files_changed) == (stop, files), (behaviour, candidate.error)
         assert error in candidate.error and bool(error) == bool(candidate.error), behaviour
         if behaviour == "dying":
@@ -217,24 +208,22 @@ async def test_a_harness_reaches_nothing_but_its_clone_and_its_model(
     )
 
 
-@pytest.mark.parametrize("decision", [ApprovalDecision.APPROVED, ApprovalDecision.REJECTED])
-async def test_what_a_harness_asks_waits_for_a_person(place: Place, decision: ApprovalDecision) -> None:
+async def test_what_a_harness_asks_waits_for_a_person(place: Place) -> None:
     paths = Constraints(limits=Limits(timeout_seconds=40), allowed_paths=("*.py", "removed.txt"))
     asked = await place.assignment("asking", approval=ApprovalPolicy.RISKY, constraints=paths)
     waiting = await place.worker.run(asked)
     assert waiting.stop_reason is StopReason.AWAITING_APPROVAL
     [request] = (await place.state(asked)).requests.values()
     assert request.reasons and request.approach.endswith("command: rm -rf /tmp/x")
-    await place.decide(asked, request.approval_id, decision)
+    await place.decide(asked, request.approval_id, ApprovalDecision.REJECTED)
     candidate = await place.worker.run(replace(asked, generation=2, resume=True))
     # The harness began anew, and asked the same: that was decided. The second needs nobody, the third is not allowed.
-    allowed = decision is ApprovalDecision.APPROVED
     assert candidate.error == "" and candidate.stop_reason is StopReason.FINAL_ANSWER
-    assert candidate.summary.endswith(f"{'allow_once' if allowed else 'reject_once'}, allow_once, reject_once")
-    assert ("I was told no" in repr(await place.bodies(asked))) is not allowed
-    assert candidate.artifacts.files_changed == (("removed.txt", "utils.py") if allowed else ("utils.py",))
+    assert candidate.summary.endswith("reject_once, allow_once, reject_once")
+    assert "I was told no" in repr(await place.bodies(asked))
+    assert candidate.artifacts.files_changed == ("utils.py",)
     done = operations(await place.bodies(asked))
-    assert done.count((f"approval_{decision}", "success")) == 1
+    assert done.count(("approval_rejected", "success")) == 1
     assert ("harness_permission", "refused") in done and ("files_write_file", "success") in done
 
 
@@ -248,26 +237,6 @@ async def test_what_a_harness_does_through_the_fleet_is_asked_about_or_refused(p
     assert ("files_write_file", "refused") in operations(bodies)
     # By itself it could not either.
     assert "Read-only file system" in reading.error and reading.artifacts.files_changed == ()
-
-
-async def test_a_harness_revises_what_it_handed_in(place: Place) -> None:
-    first = await place.assignment("good")
-    candidate = await place.worker.run(first)
-    critique = Critique(reviewer_id="agent-dev-1", candidate_id=AGENT, round=1, content="too formal")
-    report = CheckReport(candidate_id=AGENT)
-    revision = Revision(round=1, candidate=candidate, report=report, critiques=(critique,))
-    revised = await place.worker.run(
-        replace(
-            first,
-            agent_id=f"{AGENT}-r1",
-            author_id=AGENT,
-            revision=revision,
-            perspective=Perspective(endpoint="acp:revising"),
-        )
-    )
-    assert (revised.summary, revised.error, revised.revises) == ("Told of it: True.", "", AGENT)
-    assert revised.artifacts.files_changed == candidate.artifacts.files_changed
-    assert b"Hello, you!" in await place.log.get(revised.artifacts.patch)
 
 
 async def test_a_harness_proposes_before_it_may_change_anything(place: Place) -> None:

@@ -60,11 +60,7 @@ TASKS: Rows = {
     ),
     "attempt": (-1, 10_001),
     "constraints.max_iterations": (-1, 10_001),
-    "constraints.timeout_seconds": (-5,),
-    "constraints.max_tool_calls": (-5,),
-    "constraints.max_tokens": (-5,),
     "constraints.max_cost": (-0.5, "NaN", "Infinity"),
-    "constraints.total_max_cost": (-0.5, "NaN"),
     "constraints.metadata[k]": ({"constraints": {"metadata": {"k": "\0"}}},),
     "constraints.network.allowed_hosts[1]": tuple(
         {"constraints": {"network": {"allowed_hosts": ["example.org", host]}}}
@@ -87,9 +83,7 @@ AGENTS: Rows = TASKS | {
     "context": ("x" * 1_100_000,),
     "tools[1]": ({"tools": ["files", "\0"]}, {"tools": ["files", "files_reed_file"]}),
     "constraints.allowed_tools[0]": ({"constraints": {"allowed_tools": ["read_file"]}},),
-    "constraints.denied_tools[0]": ({"constraints": {"denied_tools": ["git_psuh"]}},),
     "memory.read": ({"memory": {"namespaces": ["fleet"]}}, {"memory": {"entities": ["Invoice"]}}),
-    "memory.entities[1]": ({"memory": {"entities": ["Invoice", " "]}},),
     "model_profile": ("huge",),
 }
 PAGES: Rows = {"page_size": (-1, 501), "page_token": ("nonsense", "WzEsMiwzXQ", "\0")}
@@ -102,8 +96,6 @@ REQUESTS: Mapping[str, tuple[Mapping[str, Any], Rows]] = {
         | {
             "options.num_agents": (-1, 301),
             "options.deliberation_rounds": ({"options": {"deliberation_rounds": 17}},),
-            "options.custom_params[colour]": ({"options": {"custom_params": {"colour": "blue"}}},),
-            "options.custom_params[temperature]": ({"options": {"custom_params": {"temperature": "hot"}}},),
             "options.custom_params[model_profile]": (
                 {"options": {"custom_params": {"model_profile": "huge"}}},
                 {"options": {"custom_params": {"model_profile": "large"}}, "model_profile": "small"},
@@ -156,7 +148,6 @@ REQUESTS: Mapping[str, tuple[Mapping[str, Any], Rows]] = {
             "statuses[1]": ({"statuses": ["DELIBERATION_STATUS_COMPLETED", 0]},),
             "statuses[0]": ({"statuses": [55]},),
             "created_after_ms": (-1,),
-            "created_before_ms": (HUGE,),
         },
     ),
     "CreateCouncil": (
@@ -167,11 +158,6 @@ REQUESTS: Mapping[str, tuple[Mapping[str, Any], Rows]] = {
             "config.deliberation_rounds": (99,),
             "config.model_profile": ("huge", "small, huge"),
             "config.agent_type": ("robot",),
-            "config.custom_params[colour]": ({"config": {"custom_params": {"colour": "blue"}}},),
-            "config.custom_params[temperature]": tuple(
-                {"config": {"custom_params": {"temperature": text}}} for text in ("hot", "nan", "-1")
-            ),
-            "config.custom_params[instructions]": ({"config": {"custom_params": {"instructions": "x" * 8_001}}},),
         },
     ),
     "Drain": (
@@ -470,14 +456,11 @@ async def test_no_field_takes_a_nul_an_unknown_enum_or_a_negative_number(clients
 OTHERWISE: tuple[tuple[str, Mapping[str, Any], str, str], ...] = (
     *((name, {"execution_id": NOWHERE}, "NOT_FOUND", "execution_id") for name in ("GetExecution", "StreamExecution")),
     ("CancelExecution", {"execution_id": NOWHERE}, "NOT_FOUND", "execution_id"),
-    ("GetRun", {"execution_id": NOWHERE}, "NOT_FOUND", "execution_id"),
     ("GetArtifact", {"execution_id": NOWHERE, "digest": ZEROS}, "NOT_FOUND", "digest"),
     ("GetDeliberationResult", {"task_id": "unknown"}, "NOT_FOUND", "task_id"),
     ("DeliverCandidate", {"execution_id": NOWHERE, "candidate_id": "a"}, "NOT_FOUND", "execution_id"),
-    *(("Drain", {"target": "DRAIN_TARGET_NODE", "name": name}, "NOT_FOUND", "name") for name in ("", "../x")),
     *(("GetWorkflow", {"name": name}, "NOT_FOUND", "name") for name in ("", "../x")),
     *((name, {"story_id": "../x"}, "NOT_FOUND", "story_id") for name in ("RehydrateSession", "GetContext")),
-    ("TransitionPhase", {"story_id": "../x", "phase": "PHASE_PLAN"}, "NOT_FOUND", "story_id"),
     ("GetConversation", {"session_id": "unknown"}, "NOT_FOUND", "session_id"),
     ("GetPlanSession", {"session_id": "unknown"}, "NOT_FOUND", "session_id"),
     ("Deliberate", TASK | {"context": "x" * (5 * 1024 * 1024)}, "RESOURCE_EXHAUSTED", ""),
@@ -495,28 +478,22 @@ BODIES: tuple[tuple[bytes, str, int, str], ...] = (
     (b'{"deliberate": {"task_id": "x",}}', PLAIN, 400, "body"),
     (b"[1]", PLAIN, 400, "body"),
     (b"\xff\xfe", PLAIN, 400, "body"),
-    (b"{" * 100_000, PLAIN, 400, "body"),
     (b'{"a":' * 100_000, PLAIN, 400, "body"),
     (b'{"deliberate": {"task_id": NaN}}', PLAIN, 400, "body"),
-    (b'{"deliberate": {"rounds": ' + b"9" * 5_000 + b"}}", PLAIN, 400, "body"),
     (b'{"deliberate": {}, "deliberate": {}}', PLAIN, 400, "deliberate"),
     (b'{"deliberate": {}, "orchestrate": {}}', PLAIN, 400, "orchestrate"),
     *(
         (b'{"deliberate": {"%b": %b}}' % (field, value), PLAIN, 400, f"deliberate.{field.decode()}")
         for field, value in (
             (b"rounds", b"1e400"),
-            (b"rounds", b"3000000000"),
             (b"rounds", b"true"),
-            (b"task_id", b"1"),
             (b"task_id", b'"\\ud800"'),
             (b"nothing", b"1"),
             (b"approval", b'"YES"'),
-            (b"tools", b'"git"'),
         )
     ),
     (b'{"deliberate": {"constraints": {"checks": [{}, 3]}}}', PLAIN, 400, "deliberate.constraints.checks[1]"),
     (b"{}", "text/plain", 415, "content-type"),
-    (b"{}", "application/json; charset=latin-1", 415, "content-type"),
     (b"{" + b" " * (4 * 1024 * 1024) + b"}", PLAIN, 413, ""),
 )
 """Bodies of POST /api/executions that are no SubmitTaskRequest in JSON."""

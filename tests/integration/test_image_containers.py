@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import tempfile
 from collections.abc import AsyncIterator, Iterator
@@ -16,15 +15,11 @@ from swe_ai_fleet.domain.command import Command, CommandResult
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.network import NetworkGrant
 from swe_ai_fleet.sandbox import IsolationLevel, LocalWorkspace, Sandbox, SandboxPolicy
-from swe_ai_fleet.sandbox.attacks import Attack, probe_workspace, successful_attacks
-from swe_ai_fleet.sandbox.control_groups import ControlGroups
 from swe_ai_fleet.sandbox.image_container import ImageContainer
 from swe_ai_fleet.sandbox.jail import python
 from swe_ai_fleet.sandbox.landlock import Landlock
-from swe_ai_fleet.sandbox.workspace import Host
-from tests.confinement import SOURCE, SYSTEM_PYTHON
 from tests.container_images import MadeImage, directory, entry, layer, link, of_this_machine
-from tests.image_roots import UID, helper, parts, unpack
+from tests.image_roots import helper, parts, unpack
 
 pytestmark = pytest.mark.skipif(Landlock.find() is None, reason="the kernel offers no Landlock")
 IMAGE = f"docker://registry.example/team/image@sha256:{'0' * 64}"
@@ -189,90 +184,3 @@ async def test_the_network_of_the_pod_is_not_the_images(pod: Pod) -> None:
             assert asked.stdout.text().startswith("403 "), asked
             assert [refusal.host for refusal in workspace.refusals] == ["other.example"]
     assert came == []
-
-
-@pytest.mark.slow  # quick: test_commands_run_in_the_image_and_see_nothing_of_the_fleet
-async def test_no_attack_succeeds_that_landlock_withstands(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
-    landlock = Landlock.find()
-    host = Host(
-        policy=SandboxPolicy(level=IsolationLevel.LANDLOCK),
-        slots=None,
-        groups=ControlGroups.discover(),
-        landlock=landlock,
-        container=pod.container,
-    )
-    image = await pod.container.root(IMAGE)
-    # Where the trials have what they are after: both containers have it.
-    monkeypatch.setattr(tempfile, "tempdir", str(pod.tmp))
-
-    def opened(limited: Host, root: Path) -> LocalWorkspace:
-        async def already() -> Host:
-            return limited
-
-        return LocalWorkspace(
-            *(already, root),
-            level=limited.policy.level,
-            max_sessions=1,
-            environment=Environment(image=image),
-            network=None,
-            writable=(),
-            scratch=None,
-        )
-
-    # Its memory is the other container's, with a limit of its own.
-    succeeded = await successful_attacks(opened, host) - {Attack.MEMORY}
-    assert succeeded <= await successful_attacks(probe_workspace, host)
-
-
-AS_ITSELF = """
-import asyncio, json, sys
-from pathlib import Path
-sys.path.insert(0, sys.argv[1])
-from swe_ai_fleet.domain.command import Command
-from swe_ai_fleet.domain.environment import Environment
-from swe_ai_fleet.sandbox import IsolationLevel, Sandbox, SandboxPolicy
-from swe_ai_fleet.sandbox.carried import carry
-from swe_ai_fleet.sandbox.image_container import ImageContainer
-from swe_ai_fleet.sandbox.jail import shell
-
-async def main(fleet, work, tmp, scripts):
-    carry(shell(), fleet)
-    print("ready", flush=True)
-    container = ImageContainer(fleet / "socket")
-    sandbox = Sandbox(SandboxPolicy(level=IsolationLevel.LANDLOCK), None, container)
-    image = await container.root("docker://registry.example/image@sha256:0")
-    async with sandbox.workspace(work, environment=Environment(image=image), scratch=tmp) as workspace:
-        results = [await workspace.run(Command(argv=("sh", "-c", text), timeout_seconds=20)) for text in scripts]
-    print(json.dumps([(one.exit_code, one.stdout.text(), one.stderr.text()) for one in results]))
-
-asyncio.run(main(*map(Path, sys.argv[2:5]), json.loads(sys.argv[5])))
-"""
-
-
-@pytest.mark.slow  # quick: test_commands_run_in_the_image_and_see_nothing_of_the_fleet
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes both halves as a node does")
-async def test_both_halves_work_as_the_user_of_a_pod_without_any_right(place: Path) -> None:
-    """User 10001, no capability, no new privileges, read-only roots: what a restricted Pod gives."""
-    base = place / "plain"
-    fleet, work, tmp = (base / name for name in ("fleet", "work", "tmp"))
-    for made in (fleet, work, tmp):
-        made.mkdir(parents=True)
-        os.chown(made, UID, UID)
-    places = [directory(str(made)[1:]) for made in (work, tmp)] + [directory(name) for name in ("proc", "dev", "sys")]
-    layers = [of_this_machine("ls", "cat", "id", "sleep"), layer(*places, directory("run"), directory("run/fleet"))]
-    root = unpack(MadeImage(layers=layers), base / "root")
-    scripts = ["id -u; echo x >mine; cat mine", "cat /run/fleet/own/first", "cat /proc/$PPID/environ", "echo x >/bin/x"]
-    argv = ["setpriv", f"--reuid={UID}", f"--regid={UID}", "--clear-groups", "--no-new-privs", "--inh-caps=-all"]
-    argv += ["--bounding-set=-all", SYSTEM_PYTHON, "-B", "-c", AS_ITSELF, str(SOURCE), str(fleet), str(work), str(tmp)]
-    # What others may read alone is what an agent's image has.
-    agent = await asyncio.create_subprocess_exec(
-        *argv, json.dumps(scripts), env={"PATH": os.environ["PATH"], "TMPDIR": str(tmp)}, stdout=asyncio.subprocess.PIPE
-    )
-    assert agent.stdout is not None
-    assert await agent.stdout.readline() == b"ready\n"
-    volumes = {"ro:/run/fleet": fleet, str(work): work, str(tmp): tmp}
-    with helper(root, volumes, {"PATH": "/bin"}, "/run/fleet/socket", uid=UID):
-        seen, first, other, written = json.loads(await agent.stdout.read())
-    assert seen == [0, f"{UID}\nx\n", ""]
-    for code_, out, err in (first, other, written):
-        assert code_ != 0 and out == "" and ("Permission denied" in err or "Read-only" in err), (code_, out, err)

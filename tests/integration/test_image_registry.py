@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -102,15 +101,10 @@ async def test_an_image_is_pulled_with_a_token_and_pinned_by_its_manifest(tmp_pa
     [
         ("another layer", PreconditionFailed, "another digest"),
         ("a layer that is larger", PreconditionFailed, "larger than its manifest says"),
-        ("another configuration", PreconditionFailed, "another digest"),
         ("another manifest", PreconditionFailed, "another digest"),
-        ("a large manifest", PreconditionFailed, "more than 4,194,304 bytes"),
-        ("no manifest", PreconditionFailed, "answers 404"),
         ("a redirect without TLS", PreconditionFailed, "without TLS"),
         ("a redirect inside", Unavailable, "not on the public internet"),
-        ("a redirect in a circle", PreconditionFailed, "from one place to the next"),
         ("a registry that is not named", InvalidRequest, "are not accepted"),
-        ("a repository that is not named", InvalidRequest, "are not accepted"),
     ],
 )
 async def test_what_a_registry_must_not_do_is_refused(
@@ -118,31 +112,21 @@ async def test_what_a_registry_must_not_do_is_refused(
 ) -> None:
     async with Server().serving() as server, Server().serving() as inside:
         name, image = f"docker://{server.host}/team/made", IMAGE.manifest()
-        config, first, _ = (digest_of(blob) for blob in image[1])
+        first = digest_of(image[1][1])
         pinned = f"{name}@{digest_of(image[0])}"
         match change:
             case "another layer":
                 server.blobs[first] = server.blobs[first][:-1] + b"x"
             case "a layer that is larger":
                 server.blobs[first] += b"x"
-            case "another configuration":
-                server.blobs[config] += b" "
             case "another manifest":
                 server.manifests[digest_of(image[0])] += b" "
-            case "a large manifest":
-                server.manifests[digest_of(image[0])] = json.dumps({"x": " " * 5 * 1024**2}).encode()
-            case "no manifest":
-                pinned = f"{name}:2"
             case "a redirect without TLS":
                 server.redirect = f"http://{inside.host}/v2/x"
             case "a redirect inside":
                 server.redirect = f"https://{inside.host.partition(':')[0]}/v2/x"
-            case "a redirect in a circle":
-                server.redirect = f"http://{server.host}/v2/team/made/blobs/again"
-            case "a registry that is not named":
-                pinned = f"docker://{inside.host}/team/made:1"
             case _:
-                pinned = f"docker://{server.host}/other/made:1"
+                pinned = f"docker://{inside.host}/team/made:1"
         with pytest.raises(kind, match=reason):
             await store_of(tmp_path, server).root("default", pinned)
         assert inside.seen == []
@@ -164,41 +148,3 @@ async def test_a_credential_is_shown_to_hosts_that_its_keeper_named(tmp_path: Pa
             with pytest.raises((PreconditionFailed, Unavailable), match=reason):
                 await store_of(tmp_path, server).pin("default", name)
         assert thief.seen == []
-
-
-async def test_an_image_of_an_engine_is_taken_by_its_id(tmp_path: Path) -> None:
-    IMAGE.archive(tmp_path / "saved.tar")
-    asked: list[str] = []
-    ids = {
-        "made:1": IMAGE.digest,
-        IMAGE.digest: IMAGE.digest,
-        "moved:1": IMAGE.digest.replace("sha256:", "sha256:0")[:71],
-    }
-
-    async def answer(request: web.Request) -> web.StreamResponse:
-        name, what = request.match_info["path"].rsplit("/", 1)
-        asked.append(what)
-        if what == "get":
-            return web.FileResponse(tmp_path / "saved.tar")
-        return web.json_response({"Id": ids[name]}) if name in ids else web.json_response({}, status=404)
-
-    application = web.Application()
-    application.router.add_get("/images/{path:.*}", answer)
-    runner = web.AppRunner(application)
-    await runner.setup()
-    await web.UnixSite(runner, str(tmp_path / "engine.sock")).start()
-    disk = TenantDisk(tmp_path / "home", max_bytes=0, unmeasured_bytes=0)
-    store = ImageStore(tmp_path / "home", ImageRules(engine=tmp_path / "engine.sock"), disk)
-    try:
-        pinned = await store.pin("default", "docker-daemon:made:1")
-        assert pinned == f"docker-daemon:made:1@{IMAGE.digest}" and asked == ["json"]
-        root = await store.root("default", pinned)
-        assert (Path(root.path) / "b").read_text() == "y"
-        with pytest.raises(PreconditionFailed, match="answers 404"):
-            await store.pin("default", "docker-daemon:lost:1")
-        # What the engine sends is believed no more than any archive.
-        with pytest.raises(PreconditionFailed, match="another image now"):
-            await store.root("default", "docker-daemon:moved:1")
-        assert list((tmp_path / "home/scratch").iterdir()) == []
-    finally:
-        await runner.cleanup()

@@ -24,7 +24,6 @@ from typer.testing import CliRunner
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.orchestrator.intake import PLANS, TASKS, open_intake
 from swe_ai_fleet.adapters.jetstream import Credentials, JetStream, PermanentError, Work, WorkQueue
-from swe_ai_fleet.cli.client import connect
 from swe_ai_fleet.cli.main import app
 from swe_ai_fleet.domain.errors import PreconditionFailed, ResourceExhausted
 from swe_ai_fleet.domain.event import ExecutionStatus
@@ -33,10 +32,7 @@ from swe_ai_fleet.orchestrator.derivations import Derivations
 from swe_ai_fleet.orchestrator.planning_events import PlanningEvents
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats, NatsAddress
 from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
-from swe_ai_fleet.testing.repositories import make_repository
-from tests.conftest import FleetUnderTest
 from tests.orchestrator_service import Service
-from tests.scripts import HELLO_FILES, SLEEP
 
 SECONDS = 30
 
@@ -149,26 +145,6 @@ class Diary:
             await self.news.wait_for(lambda: len(self.got) >= count)
 
 
-async def test_replicas_share_the_work_and_take_no_more_than_they_have_room_for(place: Place) -> None:
-    diary, all_busy, at_once, most = Diary(), asyncio.Barrier(4), 0, 0
-
-    async def busy(work: Work) -> None:
-        nonlocal at_once, most
-        at_once += 1
-        most = max(most, at_once)
-        if int(work.data) < 4:
-            await all_busy.wait()
-        await diary(work)
-        at_once -= 1
-
-    await place.put(*map(str, range(20)))
-    async with place.replica(busy, concurrency=2), place.replica(busy, concurrency=2):
-        await diary.until(20)
-        await place.empty()
-    assert sorted(diary.got, key=int) == [str(number) for number in range(20)]
-    assert most == 4
-
-
 async def test_what_fails_comes_again_and_at_last_lies_where_people_look(place: Place) -> None:
     deliveries: list[int] = []
 
@@ -200,19 +176,6 @@ async def test_what_fails_comes_again_and_at_last_lies_where_people_look(place: 
     assert "Fleet-Forged" not in headers
     told = ("Fleet-Subject", "Fleet-Stream", "Fleet-Sequence", "Fleet-Deliveries")
     assert [headers[name] for name in told] == [f"{place.subject}.task", place.queue.stream, "3", "3"]
-
-
-async def test_work_that_takes_long_is_not_given_to_anybody_else(place: Place) -> None:
-    diary = Diary()
-
-    async def slow(work: Work) -> None:
-        await asyncio.sleep(1.2)  # three times what a silent process would be given
-        await diary(work)
-
-    await place.put("long")
-    async with place.replica(slow, ack_wait_seconds=0.4), place.replica(slow, ack_wait_seconds=0.4):
-        await place.empty()
-    assert diary.got == ["long"]
 
 
 @pytest.mark.parametrize("silent", [False, True])
@@ -400,17 +363,3 @@ async def test_a_plan_on_nats_is_split_and_kept_or_an_execution(orchestrator: Or
 
 
 # --- the whole fleet ---
-
-
-async def test_a_fleet_takes_what_comes_in_by_itself(fleet: FleetUnderTest, tmp_path: Path) -> None:
-    task_id = f"nats-{uuid.uuid4().hex[:8]}"
-    task = a_task(task_id, SLEEP)
-    task.deliberate.repo.path = str(make_repository(tmp_path / "repository", HELLO_FILES))
-    stranger = await nats.connect(fleet.running.nats_url, token=fleet.running.nats_token)
-    await stranger.jetstream().publish("agent.cmd.execute", json_format.MessageToJson(task).encode())
-    await stranger.close()
-    async with connect(fleet.running.address, fleet.running.token) as client, asyncio.timeout(SECONDS):
-        while not (found := (await client.executions(pb.ListExecutionsRequest(task_id=task_id))).executions):
-            await asyncio.sleep(0.02)
-        # The run itself would take a minute.
-        await client.cancel(found[0].execution_id, "seen enough")

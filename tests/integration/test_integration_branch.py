@@ -14,12 +14,12 @@ import pytest
 from swe_ai_fleet.adapters.git_workspace import Credential, GitWorkspaceProvider
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.environment import Environment
-from swe_ai_fleet.domain.errors import PatchRejected, PreconditionFailed
+from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.domain.integration import Merge, MergeRequest
-from swe_ai_fleet.domain.task import Delivery, PinnedRepository, RepoRef, UncommittedChanges
+from swe_ai_fleet.domain.task import Delivery, PinnedRepository, RepoRef
 from swe_ai_fleet.testing.repositories import git, make_repository, write_files
 from tests.environments import provider_at
-from tests.git_server import PASSWORD, git_server, served_copy
+from tests.git_server import PASSWORD
 
 LINES = "".join(f"line {number}\n" for number in range(1, 21))
 FILES = {"app.py": LINES, "data.bin": bytes(range(256)), "old.py": LINES.replace("line", "old")}
@@ -71,10 +71,10 @@ def a_request(head: PinnedRepository, base: PinnedRepository, patch: bytes, **ch
     return MergeRequest(head=head, base=base, patch=patch, **told)
 
 
-def a_patch(world: World, change: Callable[[Path], None], at: str = "main") -> bytes:
+def a_patch(world: World, change: Callable[[Path], None]) -> bytes:
     """What `change` makes of a checkout of a commit, as an agent's clone would hand it in."""
     tree = world.root / "agent"
-    git(world.repo, "worktree", "add", "-q", "--detach", str(tree), at)
+    git(world.repo, "worktree", "add", "-q", "--detach", str(tree), "main")
     try:
         change(tree)
         git(tree, "add", "-A")
@@ -96,55 +96,6 @@ async def files(node: GitWorkspaceProvider, repository: PinnedRepository) -> dic
     async with node.open("e1", "look", repository, Environment()) as clone:
         found = [path for path in clone.root.rglob("*") if path.is_file() and ".git" not in path.parts]
         return {str(path.relative_to(clone.root)): path.read_bytes() for path in found}
-
-
-@pytest.mark.slow  # quick: a conflict is a draft
-async def test_two_changes_become_two_commits_on_top_of_each_other(world: World, base: PinnedRepository) -> None:
-    first = a_patch(world, edits("app.py", "line 2\n", "line two\n"))
-    second = a_patch(world, edits("app.py", "line 19\n", "line nineteen\n"))
-    # The same commit on every node.
-    one, same, again = [
-        await node.merge(a_request(base, base, first)) for node in (world.node, world.other, world.node)
-    ]
-    assert one.commit == same.commit == again.commit != base.commit
-    head = world.at(base, one)
-    # Another node has it from its bundle, and goes on with it.
-    assert await files(world.new_node("three"), head) == await files(world.node, head)
-    two = await world.new_node("four").merge(a_request(head, base, second))
-    assert (one.conflicts, two.conflicts) == ((), ())
-    merged = await files(world.node, world.at(base, two))
-    expected = LINES.replace("line 2\n", "line two\n").replace("line 19\n", "line nineteen\n")
-    assert merged["app.py"].decode() == expected
-    assert git(world.repo, "status", "--porcelain") == ""
-    # What already exists, and nothing at all, add no commit.
-    for patch in (first, b""):
-        unchanged = await world.node.merge(a_request(head, base, patch))
-        assert (unchanged.commit, unchanged.bundle, unchanged.conflicts) == (head.commit, b"", ())
-    with pytest.raises(PatchRejected):
-        await world.node.merge(a_request(base, base, first.replace(b"line 3", b"line 33")))
-    with pytest.raises(PreconditionFailed, match="broken"):
-        await files(world.new_node("five"), replace(head, commit="1" * 40))
-
-
-async def test_renamed_binary_and_removed_files(world: World, base: PinnedRepository) -> None:
-    def rewrite(tree: Path) -> None:
-        (tree / "old.py").rename(tree / "new.py")
-        (tree / "data.bin").write_bytes(b"\0\1\2" * 50)
-        (tree / "more.bin").write_bytes(b"\xff\0\xfe" * 50)
-        (tree / "app.py").unlink()
-
-    head = world.at(base, await world.node.merge(a_request(base, base, a_patch(world, rewrite))))
-    merged = await world.node.merge(a_request(head, base, a_patch(world, edits("old.py", "old 3\n", "old three\n"))))
-    told = await files(world.node, world.at(base, merged))
-    assert merged.conflicts == ()
-    assert "old.py" not in told and b"old three\n" in told["new.py"]
-    assert (told["data.bin"], told["more.bin"]) == (b"\0\1\2" * 50, b"\xff\0\xfe" * 50)
-    other = a_patch(world, lambda tree: (tree / "data.bin").write_bytes(b"\0\3" * 50) and None)
-    assert (await world.node.merge(a_request(head, base, other))).conflicts == ("data.bin",)
-    changed = a_patch(world, edits("app.py", "line 2\n", "line two\n"))
-    conflict = await world.node.merge(a_request(head, base, changed))
-    assert conflict.conflicts == ("app.py",)
-    assert "modify/delete" in conflict.report
 
 
 async def test_a_conflict_is_a_draft_that_somebody_can_finish(world: World, base: PinnedRepository) -> None:
@@ -193,25 +144,6 @@ async def test_a_repository_cannot_make_the_merge_run_anything(world: World) -> 
     assert not mark.exists()
 
 
-async def test_a_snapshot_travels_in_the_bundle(world: World, tmp_path: Path) -> None:
-    write_files(world.repo, {"loose.py": "l = 1\n"})
-    pinned = await world.node.pin("default", RepoRef(location=str(world.repo), uncommitted=UncommittedChanges.INCLUDE))
-    patch = a_patch(world, edits("app.py", "line 2\n", "line two\n"))
-    merged = await world.node.merge(a_request(pinned, pinned, patch, since=pinned.snapshot_of))
-    head = world.at(pinned, merged)
-    told = await files(world.other, head)
-    assert (told["loose.py"], b"line two" in told["app.py"]) == (b"l = 1\n", True)
-    # The user's own changes are in the bundle, without which nobody had the branch, and not in the patch.
-    exported = await world.node.export(head, pinned.commit, "fleet/t")
-    assert b"loose.py" not in exported.patch
-    git(tmp_path, "clone", "-q", "--single-branch", "--branch", "main", str(world.repo), "theirs")
-    (tmp_path / "merged.bundle").write_bytes(merged.bundle)
-    git(tmp_path / "theirs", "fetch", "-q", str(tmp_path / "merged.bundle"), "integration")
-    assert git(tmp_path / "theirs", "show", "FETCH_HEAD:loose.py") == "l = 1"
-    subjects = git(tmp_path / "theirs", "log", "--format=%s", "main..FETCH_HEAD").splitlines()
-    assert subjects == ["Merge it", "Snapshot of uncommitted changes"]
-
-
 async def test_the_branch_stands_in_the_target_and_can_be_brought_to_somebody_else(
     world: World, base: PinnedRepository, tmp_path: Path
 ) -> None:
@@ -241,17 +173,3 @@ async def test_the_branch_stands_in_the_target_and_can_be_brought_to_somebody_el
         with pytest.raises(PreconditionFailed, match=words) as caught:
             await world.node.publish("e2", pinned, base.commit, Delivery(branch=branch))
         assert caught.value.field == "delivery.branch"
-
-
-async def test_a_remote_gets_the_branch_when_it_is_asked_for(world: World, tmp_path: Path) -> None:
-    remote = served_copy(world.repo, tmp_path / "served")
-    async with git_server(tmp_path / "served") as server:
-        pinned = await world.node.pin("default", RepoRef(location=f"{server.url}/project.git", credential="robot"))
-        patch = a_patch(world, edits("app.py", "line 2\n", "line two\n"))
-        head = world.at(pinned, await world.node.merge(a_request(pinned, pinned, patch)))
-        assert b"line two" in (await files(world.other, head))["app.py"]
-        for node, push in ((world.other, False), (world.other, True), (world.node, True)):
-            delivered = await node.publish("e1", head, pinned.commit, Delivery(branch="fleet/t", push=push))
-            assert (delivered.commit_sha, delivered.pushed) == (head.commit, push)
-            there = git(remote, "for-each-ref", "--format=%(objectname)", "refs/heads/fleet/t")
-            assert there == (head.commit if push else "")

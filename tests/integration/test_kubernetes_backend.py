@@ -84,12 +84,8 @@ Fate = Callable[[KubernetesApiServer, str], Awaitable[None]]
 FATES: dict[str, tuple[Fate, EndReason, type[Exception]]] = {
     "out of memory": (lambda c, pod: c.oom_kill(pod), EndReason.OUT_OF_MEMORY, ResourceExhausted),
     "evicted": (lambda c, pod: c.evict(pod), EndReason.EVICTED, AgentLost),
-    "pre-empted": (lambda c, pod: c.evict(pod, why="PreemptionByScheduler"), EndReason.EVICTED, AgentLost),
-    "tainted node": (lambda c, pod: c.evict(pod, why="DeletionByTaintManager"), EndReason.NODE_LOST, AgentLost),
     "lost node": (lambda c, pod: c.lose_node(pod), EndReason.NODE_LOST, AgentLost),
     "exit code": (lambda c, pod: c.end(pod, code=3), EndReason.ERROR, AgentLost),
-    "fenced": (lambda c, pod: c.end(pod, code=76), EndReason.FENCED, AgentLost),
-    "clone": (lambda c, pod: c.end(pod, code=69, container="clone"), EndReason.CLONE, AgentLost),
     "removed": (lambda c, pod: c.remove_job(NAME), EndReason.DELETED, AgentLost),
     "deadline": (lambda c, pod: asyncio.sleep(0), EndReason.DEADLINE, ResourceExhausted),
 }

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any
 
 import nats
 import pytest
@@ -21,9 +21,7 @@ from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Conversation, Script, ScriptedModelServer, Turn
 from swe_ai_fleet.testing.repositories import commit_files, git, make_repository
-from tests.container_images import digest_of, with_python
 from tests.git_server import PASSWORD, USER, GitServer, git_server
-from tests.image_roots import unpack
 from tests.kubernetes_api import KubernetesApiServer, kubernetes_api
 from tests.scripts import HELLO, HELLO_FILES, SCRIPT
 from workers.workspace_runner.main import RunningRunner, open_runner
@@ -38,16 +36,6 @@ WAIT = Conversation(
         Turn(tool_calls=(("shell_run_command", {"command": "while test ! -e /tmp/go; do sleep 0.05; done"}),)),
         Turn(tool_calls=(("shell_run_command", {"command": "echo 2 >> count.txt"}),)),
         Turn(tool_calls=(("final_answer", {"result": "counted"}),)),
-    ),
-)
-
-
-LOOK = Conversation(
-    match="[look]",
-    turns=(
-        Turn(tool_calls=(("shell_run_command", {"command": "cat /etc/made; ls /usr/bin; git status -s; echo >mine"}),)),
-        Turn(tool_calls=(("tests_run", {}),)),
-        Turn(tool_calls=(("final_answer", {"result": "seen"}),)),
     ),
 )
 
@@ -106,22 +94,19 @@ async def world(tmp_path: Path, short: Path) -> AsyncIterator[World]:
 
 
 @asynccontextmanager
-async def runner(
-    world: World, tmp_path: Path, sandbox: Literal["auto", "landlock"] = "auto"
-) -> AsyncGenerator[RunningRunner]:
+async def runner(world: World, tmp_path: Path) -> AsyncGenerator[RunningRunner]:
     (tmp_path / "kubeconfig").write_text(json.dumps(world.cluster.kubeconfig()))
     chosen = RunnerSettings(
         takes="commands", image="registry.example/fleet-agent:1", kubeconfig=tmp_path / "kubeconfig",
         namespace="fleet", git_secrets={"*": "git"}, nats_secret="nats", agent_secrets=("model",), protocols="http",
         hosts="127.0.0.1", image_secrets={"*": "pull"},
-        agent_env={"FLEET_MODEL": "scripted", "FLEET_CHECKPOINT_SECONDS": "0", "FLEET_SANDBOX": sandbox},
+        agent_env={"FLEET_MODEL": "scripted", "FLEET_CHECKPOINT_SECONDS": "0"},
         ack_wait_seconds=2.0,
     )  # fmt: skip
-    script = Script(conversations=(WAIT, LOOK, *SCRIPT.conversations))
+    script = Script(conversations=(WAIT, *SCRIPT.conversations))
     async with ScriptedModelServer(script) as model:
         settings = Settings(
             home=tmp_path / "runner", model_url=model.url, nats_url=world.address.url, nats_token=world.address.token,
-            sandbox=sandbox, image_registries="registry.example",
         )  # fmt: skip
         async with open_runner(settings, chosen) as running:
             yield running
@@ -189,30 +174,3 @@ async def test_an_evicted_pod_goes_on_from_its_log_in_another_job(world: World, 
     assert "later.txt" not in result["artifacts"]["patch"]
     assert claims == [1, 2]
     assert figures["failed"] == {"Evicted": 1}
-
-
-@pytest.mark.slow  # quick: test_image_containers.py
-async def test_commands_of_a_job_run_in_the_container_of_the_image_that_its_task_names(
-    world: World, tmp_path: Path, short: Path
-) -> None:
-    name = f"registry.example/team/python@{digest_of(b'')}"
-    image = with_python()
-    variables = dict(line.split("=", 1) for line in cast("list[str]", image.config["Env"]))
-    world.cluster.images[name] = (unpack(image, short / "root"), variables)
-    environment = {"containerImage": f"docker://{name}", "disableDetection": True}
-    async with runner(world, tmp_path, "landlock") as running:
-        for task, changed in (("t-tag", name.partition("@")[0]), ("t-other", name.replace("registry.", "other."))):
-            await world.submit(task, HELLO, environment=environment | {"containerImage": changed})
-        refused = [(await world.result(task))["error"] for task in ("t-tag", "t-other")]
-        check = "cat /etc/made && ! ls /usr/bin && python3 -m pytest -q -k one"
-        await world.submit("t-look", "[look]", environment=environment, constraints={"checks": [{"command": check}]})
-        result = await world.result("t-look")
-        figures = running.runner.figures()
-    assert "with its digest" in refused[0] and "are not accepted" in refused[1], refused
-    looked, tested = [one for one in result["operations"] if one["tool"] in ("shell", "tests")]
-    assert looked["output"].startswith("of the test\nls: cannot access '/usr/bin'"), looked
-    assert "1 failed, 1 passed" in tested["output"], tested
-    # The check, which only the image passes, has passed in another Job; of the repository's own tests nothing is said.
-    assert (result["success"], result["verdict"]) == (True, "unverified"), result
-    assert "+++ b/mine" in result["artifacts"]["patch"]
-    assert figures["started"] == {"run": 1, "check": 1}

@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
-import grpc.aio
 import pytest
 
-from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceStub
 from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
 from swe_ai_fleet.agents.model_middleware import WatchedModel
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.message import AssistantMessage, ModelCapabilities, ModelReply, ModelRequest
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
-from swe_ai_fleet.testing.repositories import make_repository
 from swe_ai_fleet.tools.secrets import Secrets
-from tests.conftest import FleetUnderTest
-from tests.scripts import HELLO_FILES, SLOW
 
 SECRET = "hunter2hunter2"
 
@@ -87,27 +78,3 @@ async def test_a_watcher_hears_masked_text_and_an_unwatched_model_does_not_strea
     assert texts[0].begins and texts[0].agent_id == "agent-dev-1"
     assert reply.message.content == "The key is hunter2hunter2, said."  # masking it is the history's business
     assert model.streamed == [True, False]
-
-
-@pytest.mark.slow  # quick: integration/test_gateway_streams.py
-async def test_a_fleet_tells_what_its_models_say_between_the_events_of_its_log(
-    fleet: FleetUnderTest, tmp_path: Path
-) -> None:
-    repository = make_repository(tmp_path / "repository", HELLO_FILES)
-    metadata = (("authorization", f"Bearer {fleet.running.token}"),)
-    task = pb.DeliberateRequest(
-        task_id=f"speaking-{uuid.uuid4().hex[:8]}",
-        task_description=SLOW,
-        repo=pb.RepoRef(path=str(repository)),
-        num_agents=1,
-    )
-    async with grpc.aio.insecure_channel(fleet.running.address) as channel, asyncio.timeout(90):
-        stub: Any = OrchestratorServiceStub(channel)
-        accepted = await stub.SubmitTask(pb.SubmitTaskRequest(deliberate=task), metadata=metadata)
-        request = pb.StreamExecutionRequest(execution_id=accepted.execution_id, include_text=True)
-        told = [event async for event in stub.StreamExecution(request, metadata=metadata)]
-    said = [json.loads(event.payload_json)["text"] for event in told if event.type == "text_delta"]
-    assert "Still at it." in "".join(said)
-    assert {event.sequence for event in told if event.type == "text_delta"} == {0}
-    stored = [event.sequence for event in told if event.type != "text_delta"]
-    assert stored[0] > 0 and stored == sorted(set(stored))

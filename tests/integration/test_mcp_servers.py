@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
-import socket
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -22,6 +20,7 @@ from swe_ai_fleet.sandbox import Sandbox, SandboxPolicy
 from swe_ai_fleet.tools import Pipeline
 from swe_ai_fleet.tools.mcp import McpServer, McpTool
 from swe_ai_fleet.tools.policy import Policy
+from tests.confinement import until
 from tests.tool_doubles import served
 
 pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
@@ -58,12 +57,6 @@ def running(word: str) -> list[int]:
     return [process.pid for process in psutil.process_iter(["cmdline"]) if word in (process.info["cmdline"] or ())]
 
 
-async def until(holds: Callable[[], object]) -> None:
-    async with asyncio.timeout(20):
-        while not holds():
-            await asyncio.sleep(0.01)
-
-
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     root = tmp_path / "tree"
@@ -79,8 +72,6 @@ class TestConfinement:
         async with opened(root, small()) as kit:
             assert (await kit.call("small_add", {"a": 2, "b": 3})).content == "5"
             assert not kit.definitions["small_add"].spec.network
-            assert "exit code 7" in (await kit.call("small_leave", {})).error
-            assert (await kit.call("small_add", {"a": 2, "b": 2})).content == "4"
 
     async def test_it_reaches_the_workspace_alone(self, root: Path, tmp_path: Path) -> None:
         async with opened(root, hostile()) as kit:
@@ -157,38 +148,3 @@ class TestConfinement:
                 await until(lambda word=word: running(word))
             assert running(marker)
         assert not running(marker) + running(child) + running(bare)
-
-
-@asynccontextmanager
-async def small_server(port: int) -> AsyncIterator[asyncio.subprocess.Process]:
-    """The small server over HTTP, ready."""
-    argv = [sys.executable, str(HERE / "small_mcp_server.py"), str(port)]
-    process = await asyncio.create_subprocess_exec(*argv, stderr=asyncio.subprocess.PIPE)
-    assert process.stderr is not None
-    try:
-        while b"running on" not in (line := await process.stderr.readline()):
-            assert line, "the server did not start"
-        yield process
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
-
-
-@pytest.mark.slow
-async def test_streamable_http_of_the_sdk(root: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    url = f"http://127.0.0.1:{port}/mcp"
-    server = McpServer(name="web", url=url, private=True, tools=("*",), time_limit_seconds=3.0)
-    add = {"a": 2, "b": 3}
-    async with small_server(port) as process, opened(root, server) as kit:
-        assert (await kit.call("web_add", add)).content == "5"
-        late, quick = await asyncio.gather(kit.call("web_wait", {}), kit.call("web_add", add))
-        assert (late.outcome, quick.content) == (Outcome.TIMEOUT, "5")
-        assert (await kit.call("web_add", add)).content == "5"
-        assert (await kit.call("web_leave", {})).outcome is Outcome.ERROR
-        await process.wait()
-        assert "cannot connect" in (await kit.call("web_add", add)).error
-        async with small_server(port):
-            assert [(await kit.call("web_add", add)).content for _ in range(2)][-1] == "5"

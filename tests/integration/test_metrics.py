@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -109,21 +108,6 @@ async def test_a_run_is_measured(caller: Caller, tmp_path: Path) -> None:
     assert after.quantile_error == RELATIVE_ERROR
     assert 0 <= after.cache_hit_rate <= 1
 
-    # A series adds up and has no gaps.
-    start = int(time.time() - 3600) * 1000
-    reply = await counted(caller, 1, start_time_ms=start)
-    assert reply.step_seconds == 60
-    assert 60 <= len(reply.series) <= 120
-    assert reply.series[0].start_time_ms == reply.start_time_ms <= start
-    starts = [point.start_time_ms for point in reply.series]
-    assert starts == list(range(reply.start_time_ms, reply.end_time_ms, 60_000))
-    for name in ("prompt_tokens", "completion_tokens", "cached_tokens", "model_calls", "tool_calls"):
-        assert sum(getattr(point, name) for point in reply.series) == getattr(reply.usage, name), name
-    counts = {one.status: one.count for one in reply.executions}
-    assert sum(one.count for point in reply.series for one in point.ended) == sum(counts.values()) >= 1
-    assert counts[pb.DELIBERATION_STATUS_COMPLETED] >= 1
-    assert (await caller.metrics(start_time_ms=1)).step_seconds == 86_400
-
 
 async def test_the_fleet_shows_what_it_does(caller: Caller, model_server: ScriptedModelServer, tmp_path: Path) -> None:
     repository = make_repository(tmp_path / "repository", HELLO_FILES)
@@ -157,27 +141,6 @@ async def test_the_fleet_shows_what_it_does(caller: Caller, model_server: Script
             await asyncio.sleep(0.05)
     assert reply.agents.cancelled >= 2
     assert {one.status for one in reply.executions} >= {pb.DELIBERATION_STATUS_CANCELLED}
-
-
-@pytest.mark.slow  # quick: integration/test_model_pool.py; the fleet asks every few seconds
-async def test_the_model_servers_word_is_passed_on(caller: Caller, model_server: ScriptedModelServer) -> None:
-    model_server.metrics = {
-        "num_requests_waiting": 7,
-        "kv_cache_usage_perc": 0.25,
-        "prefix_cache_queries_total": 4_000_000_000,
-        "prefix_cache_hits_total": 3_000_000_000,
-    }
-    try:
-        async with asyncio.timeout(SECONDS):
-            while (endpoint := (await caller.status()).model_endpoints[0]).waiting != 7:
-                await asyncio.sleep(0.2)
-            assert (endpoint.kv_cache_usage, endpoint.prefix_cache_hit_rate) == (0.25, pytest.approx(0.75))
-            model_server.metrics = None
-            while (endpoint := (await caller.status()).model_endpoints[0]).HasField("running"):
-                await asyncio.sleep(0.2)
-        assert endpoint.state == pb.COMPONENT_STATE_UP
-    finally:
-        model_server.metrics = {}
 
 
 async def test_the_command_line_tells_both(fleet: FleetUnderTest) -> None:

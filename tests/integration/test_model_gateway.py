@@ -24,8 +24,8 @@ from swe_ai_fleet.domain.budget import Limits, Prices, Usage
 from swe_ai_fleet.domain.errors import PreconditionFailed, Unavailable
 from swe_ai_fleet.domain.message import ModelReply
 from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.sandbox import IsolationLevel, SandboxPolicy
 from swe_ai_fleet.sandbox.interactive import InteractiveCommand, InteractiveProcess
-from swe_ai_fleet.sandbox.policy import IsolationLevel, SandboxPolicy
 from swe_ai_fleet.testing import Conversation, Failure, Script, ScriptedModelServer, Turn
 from swe_ai_fleet.tools.secrets import Secrets
 from tests.confinement import needs_bwrap
@@ -35,7 +35,6 @@ CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
 KEY = "sk-of-the-operator"
 SECRET = "correct-horse-battery"
 SHELL = {"type": "object", "properties": {"cmd": {"type": "string"}}, "required": ["cmd"]}
-CALLING = Turn(content="I look.", tool_calls=(("shell", {"cmd": "ls"}),))
 
 
 class Server(ScriptedModelServer):
@@ -121,17 +120,6 @@ QWEN = {
     "tools": [function("shell")],
     **STREAMED,
 }
-OPENCODE_TITLE = {
-    "model": "fleet",
-    "max_tokens": 32000,
-    "messages": [
-        {"role": "system", "content": "You are a title generator."},
-        {"role": "user", "content": "Generate a title for this conversation:\n"},
-        {"role": "user", "content": f"Fix it with {SECRET}."},
-    ],
-    **STREAMED,
-}
-OPENCODE = {**QWEN, "tool_choice": "auto", "chat_template_kwargs": {"enable_thinking": False}, "seed": 7}
 CODEX = {
     "model": "fleet",
     "instructions": "You are a coding agent.",
@@ -179,28 +167,6 @@ CODEX_KEPT = [
     [
         pytest.param(CHAT, QWEN, {"messages": KEPT, "tools": QWEN["tools"], "max_tokens": 32000}, id="qwen-code"),
         pytest.param(
-            CHAT,
-            OPENCODE_TITLE,
-            {
-                "max_tokens": 32000,
-                "messages": [*OPENCODE_TITLE["messages"][:2], {"role": "user", "content": "Fix it with [masked]."}],
-            },
-            id="opencode, a title",
-        ),
-        pytest.param(
-            CHAT,
-            OPENCODE,
-            {
-                "messages": KEPT,
-                "tools": QWEN["tools"],
-                "max_tokens": 32000,
-                "tool_choice": "auto",
-                "chat_template_kwargs": {"enable_thinking": False},
-                "seed": 7,
-            },
-            id="opencode",
-        ),
-        pytest.param(
             RESPONSES,
             CODEX,
             {
@@ -226,10 +192,9 @@ async def test_what_an_agent_asks_reaches_the_server_and_what_is_the_operators_d
         assert len(sent["X-Session-ID"]) == 32
         assert not {"x-session-affinity", "x-codex-window-id"} & set(sent) and sent["Host"] != "elsewhere"
         assert one.budget.usage.model_calls == len(one.replies) == 1
-        if body is not OPENCODE_TITLE:
-            assert one.replies[0].message.content == "Done."
-            assert (one.budget.usage.total_tokens, one.budget.usage.cached_tokens) == (1010, 400)
-            assert one.budget.usage.cost == pytest.approx(1020 / 1e6)
+        assert one.replies[0].message.content == "Done."
+        assert (one.budget.usage.total_tokens, one.budget.usage.cached_tokens) == (1010, 400)
+        assert one.budget.usage.cost == pytest.approx(1020 / 1e6)
 
 
 THINKING = "".join(
@@ -285,51 +250,6 @@ async def test_a_response_is_made_of_a_chat_completion() -> None:
         assert response["usage"]["input_tokens"] == 9 and response["usage"]["total_tokens"] == 14
 
 
-async def test_a_plain_response_with_everything_else_that_has_a_counterpart() -> None:
-    patch = {"type": "custom", "name": "patch", "description": "Patches.", "format": {"definition": "start: hunk"}}
-    picture = {"type": "input_image", "image_url": "data:image/png;base64,AAAA", "detail": "low"}
-    body = {
-        "model": "x",
-        "input": [
-            {"role": "user", "content": "Fix it."},
-            {"type": "custom_tool_call", "name": "patch", "call_id": "c1", "input": "+a"},
-            {
-                "type": "custom_tool_call_output",
-                "call_id": "c1",
-                "output": [{"type": "input_text", "text": "ok"}, picture],
-            },
-            {"role": "developer", "content": "Be brief."},
-        ],
-        "tools": [patch],
-        "tool_choice": {"type": "custom", "name": "patch"},
-        "reasoning": {"effort": "low"},
-        "max_output_tokens": 100,
-        "text": {"format": {"type": "json_schema", "name": "a", "schema": SHELL}, "verbosity": "low"},
-        "temperature": 0.5,
-    }
-    turns = Turn(), Turn(content="{}", tool_calls=(("patch", {"input": "+b"}),), finish_reason="length")
-    async with gate(*turns) as one:
-        status, response = await one.ask(RESPONSES, body)
-        shown = {"type": "image_url", "image_url": {"url": picture["image_url"], "detail": "low"}}
-        call = {"id": "c1", "type": "function", "function": {"name": "patch", "arguments": '{"input":"+a"}'}}
-        assert one.asked["messages"] == [
-            {"role": "user", "content": "Fix it."},
-            {"role": "assistant", "content": None, "tool_calls": [call]},
-            {"role": "tool", "tool_call_id": "c1", "content": "ok"},
-            {"role": "user", "content": [shown]},
-            {"role": "user", "content": "Be brief."},
-        ]
-        assert one.asked["tools"][0]["function"]["description"] == "Patches.\n\nstart: hunk"
-        assert one.asked["tool_choice"] == {"type": "function", "function": {"name": "patch"}}
-        assert one.asked["response_format"] == {"type": "json_schema", "json_schema": {"name": "a", "schema": SHELL}}
-        assert {"reasoning_effort": "low", "max_tokens": 100, "temperature": 0.5}.items() <= one.asked.items()
-        assert status == 200
-        assert (response["status"], response["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
-        said, called = response["output"]
-        assert said["content"][0]["text"] == "{}"
-        assert {"type": "custom_tool_call", "name": "patch", "input": "+b"}.items() <= called.items()
-
-
 OPERATORS = {
     "priority": -9, "service_tier": "priority", "cache_salt": "mine", "kv_transfer_params": {"remote_host": "10.0.0.1"},
     "vllm_xargs": {"kv_transfer_params": {}}, "bootstrap_host": "10.0.0.1", "api_base": "http://10.0.0.1",
@@ -363,22 +283,15 @@ def picture(url: str) -> dict[str, Any]:
         (CHAT, b"{", 400, "invalid_request"),
         (CHAT, b"[" * 100_000, 400, "invalid_request"),
         (CHAT, b'{"messages": [' + b"[" * 150 + b"]" * 150 + b"]}", 400, "invalid_request"),
-        (CHAT, b"[]", 400, "invalid_request"),
         (CHAT, b'{"messages": [{"role": "user"}], "temperature": NaN}', 400, "invalid_request"),
-        (CHAT, {"model": "x"}, 400, "invalid_request"),
         (CHAT, chat(n=40), 400, "invalid_request"),
         (CHAT, picture("http://169.254.169.254/latest"), 400, "invalid_request"),
-        (CHAT, picture("file:///etc/passwd"), 400, "invalid_request"),
         (CHAT, chat([{"type": "x", "parts": [{"video_url": "https://10.0.0.1/"}]}]), 400, "invalid_request"),
-        (CHAT, chat({"x": {"audio_url": {"url": "https://10.0.0.1/"}}}), 400, "invalid_request"),
         (CHAT, chat("x" * 600_000), 400, "context_length_exceeded"),
-        (RESPONSES, {"model": "x"}, 400, "invalid_request"),
         (RESPONSES, {"input": "x", "previous_response_id": "resp_1"}, 400, "invalid_request"),
-        (RESPONSES, {"input": [{"type": "local_shell_call"}]}, 400, "invalid_request"),
         (RESPONSES, {"input": [{"role": "user", "content": [{"type": "input_file"}]}]}, 400, "invalid_request"),
         (RESPONSES, {"input": [{"content": [{"type": "input_image", "image_url": "ftp:"}]}]}, 400, "invalid_request"),
         ("/v1/embeddings", {}, 404, "not_served"),
-        ("/metrics", {}, 404, "not_served"),
         ("/v1/models", {}, 405, "not_served"),
     ],
 )  # fmt: skip
@@ -435,45 +348,6 @@ async def test_a_spent_budget_refuses_in_words_that_no_client_takes_for_a_moment
         assert one.gateway.spent is reason and reason.value in answer["error"]["message"]
 
 
-@table(
-    ("limits", "wanted", "sent"),
-    [
-        (Limits(), {"max_completion_tokens": 50}, 50),
-        (Limits(), {"max_tokens": 200_000}, None),
-        (Limits(max_tokens=1000), {}, 1000),
-        (Limits(max_tokens=1000), {"max_tokens": 50}, 50),
-        (Limits(max_tokens=1000), {"max_tokens": 5000}, 1000),
-        (Limits(max_tokens=10**6), {}, None),
-    ],
-)
-async def test_a_completion_is_bounded_by_what_the_budget_and_the_context_leave(
-    limits: Limits, wanted: dict[str, int], sent: int | None
-) -> None:
-    async with gate(limits=limits) as one:
-        assert (await one.ask(CHAT, chat(**wanted)))[0] == 200
-        assert (one.asked.get("max_tokens"), one.asked.get("max_completion_tokens")) == (sent, None)
-
-
-async def test_the_same_connection_serves_the_next_call_whatever_became_of_the_last() -> None:
-    async with gate(Failure(drop=True, after_chunks=2), Turn(content="Done.")) as one:
-        reader, writer = await asyncio.open_unix_connection(str(one.gateway.socket))
-        heads = list[bytes]()
-        for body in (chat(stream=True), chat(stream=True), b"{", chat(n=2), chat()):
-            data = body if isinstance(body, bytes) else json.dumps(body).encode()
-            writer.write(
-                b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (CHAT.encode(), len(data), data)
-            )
-            head = await reader.readuntil(b"\r\n\r\n")
-            heads.append(head.split(b" ")[1])
-            length = [line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
-            if length:
-                await reader.readexactly(int(length[0].partition(b":")[2]))
-            else:
-                await reader.readuntil(b"0\r\n\r\n")
-        writer.close()
-        assert heads == [b"200", b"200", b"400", b"400", b"200"]
-
-
 @table("path", [CHAT, RESPONSES])
 async def test_a_stream_that_breaks_says_so_and_is_paid_for(path: str) -> None:
     async with gate(Failure(drop=True, after_chunks=3), Turn(content="I say much. " * 40)) as one:
@@ -489,9 +363,7 @@ async def test_a_stream_that_breaks_says_so_and_is_paid_for(path: str) -> None:
     ("failure", "timeout", "status", "requests"),
     [
         pytest.param(Failure(drop=True, times=2), 30.0, 200, 3, id="unreachable: tried again"),
-        pytest.param(Failure(status=503, retry_after_seconds=0), 30.0, 200, 2, id="busy: tried again"),
         pytest.param(Failure(drop=True), 0.0, 503, 1, id="unreachable for good"),
-        pytest.param(Failure(status=500, times=0), 30.0, 502, 1, id="a fault it may have caused"),
         pytest.param(Failure(status=400, message="no such tool"), 30.0, 400, 1, id="refused"),
         pytest.param(
             Failure(status=200, body='data: {"error": {"message": "scripted failure", "code": 400}}\n\n'),
@@ -499,13 +371,6 @@ async def test_a_stream_that_breaks_says_so_and_is_paid_for(path: str) -> None:
             400,
             1,
             id="refused in the stream",
-        ),
-        pytest.param(
-            Failure(status=200, body='{"choices": [{"message": {"content": "x"}}]}', message="does not stream"),
-            30.0,
-            400,
-            1,
-            id="no stream",
         ),
         pytest.param(Failure(status=401, message=f"{KEY}?", times=0), 30.0, 400, 1, id="our key is not told"),
     ],
@@ -536,16 +401,6 @@ async def test_too_many_calls_wait_outside_and_a_call_given_up_is_ended_and_paid
         await one.server.wait_until(in_flight=0)
         assert one.budget.usage.model_calls == one.gateway.calls == 8
         assert one.budget.usage.prompt_tokens >= 8 * 100
-
-
-async def test_who_asks_for_nothing_that_is_paid_for_is_answered_more_and_more_slowly() -> None:
-    async with gate() as one:
-        await asyncio.gather(*(one.ask("/v1/nowhere", {}) for _ in range(50)))
-        began = asyncio.get_running_loop().time()
-        assert (await one.ask(CHAT, b"{"))[0] == 400
-        # It waits with its body for 2 ms for each request before, and then once more with its answer.
-        assert asyncio.get_running_loop().time() - began >= 2 * 0.002 * 50
-        assert (await one.ask(CHAT, chat()))[0] == 200
 
 
 async def test_connections_are_bounded() -> None:

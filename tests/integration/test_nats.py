@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import itertools
 import json
 import os
@@ -15,18 +14,15 @@ import uuid
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import nats
 import pytest
 
 from swe_ai_fleet.adapters.jetstream import Credentials, JetStream, StreamSettings
 from swe_ai_fleet.adapters.jetstream.subjects import event_subject, result_subject
-from swe_ai_fleet.domain.blob import BlobRef
-from swe_ai_fleet.domain.errors import Fenced, InvalidRequest, PreconditionFailed, ResourceExhausted, Unavailable
+from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed, ResourceExhausted, Unavailable
 from swe_ai_fleet.domain.event import StoredEvent, Writer
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats, NatsAddress, read_address
-from swe_ai_fleet.settings import without_login
 from tests.confinement import until
 from tests.contract.test_event_log import everything, note, notes, take_batches, write, writer
 from tests.lost_answers import Proxy
@@ -93,40 +89,6 @@ async def test_a_restart_keeps_events_token_and_port(tmp_path: Path) -> None:
             assert ping.ok and ping.version.startswith("2.") and 0 < ping.latency_ms < 2000
 
 
-async def test_a_wrong_login_is_refused(nats_server: EmbeddedNats, unused_tcp_port: int) -> None:
-    url = without_login(nats_server.address.url)
-
-    async def refused(credentials: Credentials) -> None:
-        with pytest.raises(PreconditionFailed, match="refused the credentials"):
-            async with JetStream.connect(url, credentials=credentials):
-                pass
-
-    # The server asks orchestrators about a client that is no user, and waits some seconds: none answers here.
-    wrong = (Credentials(user="fleet", password="wrong"), Credentials(token="wrong"), Credentials())
-    await asyncio.gather(*map(refused, wrong))
-    with pytest.raises(Unavailable, match=f"no NATS server answers at 127.0.0.1:{unused_tcp_port}") as fault:
-        async with JetStream.connect(f"nats://secret@127.0.0.1:{unused_tcp_port}"):
-            pass
-    assert "secret" not in str(fault.value)
-
-
-async def test_blobs_of_before_are_read_and_replaced(nats_server: EmbeddedNats, jetstream: JetStream) -> None:
-    """Their chunks had ids without a tenant, and stood where no other version of the fleet would put them."""
-    client = await nats.connect(nats_server.address.url)
-    store = await client.jetstream().object_store("agent-blobs")
-    execution = f"old-{uuid.uuid4().hex}"
-    info = await store.put(f"default/{execution}/work", b"old" * 100_000)
-    digest = hashlib.sha256(b"old" * 100_000).hexdigest()
-    old = BlobRef(name=info.name, digest=digest, size=300_000, media_type="text/plain")
-    assert await jetstream.get(old) == b"old" * 100_000
-    new = await jetstream.put("default", execution, b"new", "text/plain", place="work")
-    assert new.name == old.name
-    assert await jetstream.get(new) == b"new"
-    left = await client.jetstream().get_last_msg("OBJ_agent-blobs", f"$O.agent-blobs.C.{info.nuid}")
-    assert not left.data
-    await client.close()
-
-
 async def test_the_server_dies_with_a_killed_parent(tmp_path: Path) -> None:
     program = """
 import asyncio, sys
@@ -153,16 +115,14 @@ asyncio.run(main())
 # --- the log ---
 
 
-@pytest.mark.parametrize("batches", [False, True])
-async def test_kill_9_under_eight_writers_loses_and_doubles_nothing(tmp_path: Path, batches: bool) -> None:
+async def test_kill_9_under_eight_writers_loses_and_doubles_nothing(tmp_path: Path) -> None:
     count, writers = 60, [writer(f"agent-{number}", execution_id="run") for number in range(8)]
     heard: list[StoredEvent] = []
     async with AsyncExitStack() as stack:
         first = await EmbeddedNats(tmp_path).__aenter__()
         port = int(first.address.url.rsplit(":", 1)[1])
         log = await stack.enter_async_context(connected(first.address))
-        if batches:
-            await take_batches(log)
+        await take_batches(log)
 
         async def write_slowly(who: Writer) -> None:
             async with log.journal(who, fresh=True) as journal:
@@ -192,32 +152,6 @@ async def test_kill_9_under_eight_writers_loses_and_doubles_nothing(tmp_path: Pa
     for who in writers:
         mine = [one for one in stored if one.event.agent_id == who.agent_id]
         assert notes(mine) == [f"{who.agent_id}:{number}" for number in range(count)]
-
-
-async def test_a_client_that_ends_without_a_word_is_replaced(nats_server: EmbeddedNats) -> None:
-    async with connected(nats_server.address) as log:
-        client: Any = log.connection._client  # pyright: ignore[reportPrivateUsage]
-        # An error while the library closes its connection ends that before it calls back.
-        client._closed_cb = None
-        await client.close()
-        async with log.journal(writer(execution_id=f"w-{uuid.uuid4().hex}"), fresh=True) as journal:
-            await journal.append(note("one"))
-
-
-async def test_a_server_that_stays_away_is_unavailable(tmp_path: Path) -> None:
-    who = writer()
-    async with EmbeddedNats(tmp_path) as server, connected(server.address, timeout=0.5) as log:
-        with pytest.raises(Unavailable):
-            async with log.journal(who, fresh=True) as journal:
-                await journal.append(note("one"))
-                await kill(server)
-                with pytest.raises(Unavailable):
-                    await journal.append(note("two"))
-                with pytest.raises(Unavailable):
-                    await journal.append(note("three"))
-        ping = await log.ping()
-        assert not ping.ok
-        assert ping.error
 
 
 async def test_what_had_its_answer_lost_is_stored_once(nats_server: EmbeddedNats) -> None:
@@ -272,37 +206,6 @@ async def test_batches_that_a_stranger_leaves_open_stop_nobody(nats_server: Embe
         await stranger.close()
 
 
-async def test_ids_that_a_stranger_took_are_fences(nats_server: EmbeddedNats, jetstream: JetStream) -> None:
-    who, other, broken = writer(), writer(), writer("_")
-    stranger = await nats.connect(nats_server.address.url)
-
-    async def says(subject: str, identity: str, data: bytes = b"{}") -> None:
-        await stranger.jetstream().publish(subject, data, headers={"Nats-Msg-Id": f"acme/{identity}"})
-
-    def of(who: Writer) -> str:
-        return event_subject(who.tenant, who.execution_id, who.agent_id)
-
-    try:
-        with pytest.raises(Fenced):
-            async with jetstream.journal(who, fresh=True) as journal:
-                one = await journal.append(note("one"))
-                await says(of(who), f"{one.id.rsplit('/', 1)[0]}/2")
-                await journal.append(note("two"))
-        await says(f"agent.events.elsewhere.{uuid.uuid4()}.agent", f"{other.execution_id}/{other.agent_id}/1/1")
-        with pytest.raises(Fenced, match="did not send"):
-            await write(jetstream, other, "one")
-        # What is no event does not hide the others.
-        await says(of(broken), "broken", b'{"body": {"type": "from_the_future"}}')
-        fine = writer("_")
-        await write(jetstream, fine, "fine")
-        heads = [one async for one in jetstream.heads() if one is not None]
-        assert heads[-1].event.execution_id == fine.execution_id
-        with pytest.raises(PreconditionFailed, match="cannot be read"):
-            await everything(jetstream, broken)
-    finally:
-        await stranger.close()
-
-
 async def test_full_storage_is_said_and_leaves_no_gap(tmp_path: Path) -> None:
     who = writer()
     settings = StreamSettings(max_event_bytes=64 * 1024, max_blob_bytes=256 * 1024, max_result_bytes=64 * 1024)
@@ -338,21 +241,6 @@ async def test_a_large_event_names_its_body(nats_server: EmbeddedNats, jetstream
         assert json.loads(blob.data or b"") == {"reason": text, "type": "cancel_requested"}
     finally:
         await client.close()
-
-
-async def test_a_reader_that_leaves_early_leaves_no_consumer(jetstream: JetStream) -> None:
-    who = writer("_")
-    await write(jetstream, who, *"12345")
-    durable = set(await jetstream.consumers("AGENT_EVENTS"))
-    for reader in (
-        jetstream.read(who.tenant, who.execution_id),
-        jetstream.read(who.tenant, who.execution_id, follow=True),
-        jetstream.heads(follow=True),
-    ):
-        async with aclosing(reader) as events:
-            await anext(events)
-            assert set(await jetstream.consumers("AGENT_EVENTS")) > durable
-        assert set(await jetstream.consumers("AGENT_EVENTS")) == durable
 
 
 # --- results, for subscribers that know nothing of us ---

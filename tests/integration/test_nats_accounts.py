@@ -12,19 +12,13 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import grpc.aio
 import nats
 import nkeys
 import pytest
-import structlog.testing
 from nats.aio.client import Client
 
-from fleet.context.v1.context_pb2 import AddFactRequest
-from fleet.context.v1.context_pb2_grpc import ContextServiceStub
-from services.context.main import open_context
-from swe_ai_fleet.adapters.jetstream import Credentials, JetStream, WorkQueue
-from swe_ai_fleet.adapters.jetstream.subjects import COMMANDS, EVENTS, JOBS, STREAM_SUBJECTS
-from swe_ai_fleet.domain.access import Quota, TenantRules
+from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
+from swe_ai_fleet.adapters.jetstream.subjects import COMMANDS, EVENTS, STREAM_SUBJECTS
 from swe_ai_fleet.domain.errors import PreconditionFailed, Unavailable
 from swe_ai_fleet.domain.event import CONTROL_SUBJECT, EXECUTION_SUBJECT
 from swe_ai_fleet.runtime.factories import connect_log
@@ -288,58 +282,6 @@ async def test_an_orchestrator_deletes_messages_and_no_stream(secured: SecuredNa
     assert not verbs["MSG.DELETE"] & refused
     for verb in ("DELETE", "PURGE", "SNAPSHOT", "RESTORE", "LEADER.STEPDOWN", "PEER.REMOVE"):
         assert verbs[verb] <= refused, verb
-
-
-async def test_the_gateway_keeps_its_keys(secured: SecuredNats) -> None:
-    async with JetStream.connect(secured.url, credentials=secured.credentials("gateway")) as log, asyncio.timeout(5):
-        await log.ensure_streams()
-        keys = await log.bucket(KEYS, ttl_seconds=60)
-        await keys.put("one", b"1")
-        assert [entry.value for entry in await keys.entries("one")] == [b"1"]
-        assert (await log.ping()).ok
-        with pytest.raises(Unavailable, match="does not exist yet"):
-            await log.bucket("somebody-elses")
-        # What a user may not do fails at once and says so.
-        with pytest.raises(PreconditionFailed, match=r"agent\.plans"):
-            await log.connection.publish("agent.plans", b"{}", headers={}, timeout=60)
-
-
-async def test_the_context_service_serves_as_its_own_user(secured: SecuredNats, tmp_path: Path) -> None:
-    place = {"home": tmp_path, "context_listen": "127.0.0.1:0", "embeddings": "none"}
-    keys = {"nats_ca": secured.layout.authority, "nats_nkey_file": secured.layout.nkey("context")}
-    settings = Settings.model_validate({**place, **keys, "nats_url": secured.url})
-    limited = TenantRules(tenant="default", quota=Quota(storage_bytes=10_000))
-    with structlog.testing.capture_logs() as told:
-        async with connect_log(settings, name="context") as log:
-            await log.ensure_streams()
-            async with (
-                # What is kept for a tenant is counted as that user, too.
-                open_context(settings, log, token="t", rules=lambda _: limited) as running,
-                grpc.aio.insecure_channel(running.address) as channel,
-            ):
-                assert await running.ready()
-                fact = AddFactRequest(namespace="fleet", text="Deploys happen on Tuesdays.")
-                shown = (("authorization", "Bearer t"),)
-                await ContextServiceStub(channel).AddFact(fact, metadata=shown, timeout=20)
-    assert not [line for line in told if line["event"] == "nats.forbidden"]
-
-
-async def test_the_workspace_runner_takes_jobs(secured: SecuredNats) -> None:
-    taken: asyncio.Queue[bytes] = asyncio.Queue()
-
-    async def take(work: object) -> None:
-        taken.put_nowait(getattr(work, "data", b""))
-
-    queue = WorkQueue(stream=JOBS, subjects=("agent.jobs.*.high",), consumer="workspace-runner-high")
-    async with (
-        JetStream.connect(secured.url, credentials=secured.credentials("orchestrator")) as orchestrator,
-        JetStream.connect(secured.url, credentials=secured.credentials("worker")) as worker,
-    ):
-        await orchestrator.hand_out("a", "high", "job-1", b"the job")
-        taking = asyncio.create_task(worker.consume(queue, take))
-        assert await asyncio.wait_for(taken.get(), 10) == b"the job"
-        taking.cancel()
-        await asyncio.wait([taking])
 
 
 async def test_a_server_without_tls_or_of_another_authority_is_told_nothing(

@@ -29,8 +29,6 @@ from swe_ai_fleet.domain.audit import verify
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import PreconditionFailed, Unavailable
 from swe_ai_fleet.domain.event import (
-    CONTROL_SUBJECT,
-    CancelRequested,
     Event,
     ExecutionStatus,
     ModelReplied,
@@ -42,14 +40,12 @@ from swe_ai_fleet.domain.event import (
 )
 from swe_ai_fleet.domain.execution import ExecutionState, fold
 from swe_ai_fleet.domain.run import INTERRUPTED, sub_agent_usage
-from swe_ai_fleet.domain.task import TaskKind
 from swe_ai_fleet.in_process import MemoryLog
 from swe_ai_fleet.testing import Turn
 from tests.sub_agent_world import PLANNER, RESEARCHER, SESSION, World, call, says, world
 
 GOAL, GAP = "Round invoice totals", "Stripe API"
 PROPOSAL = call("propose_approach", approach="Round in total()", reasoning="It is small.")
-AGAIN = call("propose_approach", approach="Round in total(), for 2026", reasoning="As you asked.")
 READ = Turn(tool_calls=(("files_read_file", {"path": "billing.py"}), ("call_planner", {"goal": "Round"})))
 WRITE = call("files_write_file", path="rounding.py", content="CENTS = 100\n")
 BOTH = Turn(tool_calls=(*PROPOSAL.tool_calls, *WRITE.tool_calls))
@@ -224,50 +220,6 @@ async def test_cut_off_anywhere_a_proposal_and_what_follows_its_approval_go_on(t
             assert state.pending == ()
 
 
-async def test_an_adjustment_goes_on_when_it_is_made_again(tmp_path: Path) -> None:
-    async with world(tmp_path, {SESSION: (PROPOSAL, READ, AGAIN), **OTHERS}) as place:
-        whole, store = MemoryLog(), Kept()
-        plans = engine(place, store, whole)
-        await plans.execute_plan(GOAL, (), "s1")
-        asked_at = len(whole.events)
-        second = await plans.approve("s1", "adjusted", "for 2026")
-        assert isinstance(second, AwaitingApproval) and second.proposal == 2
-        adjusting = store.last(SessionStatus.PLANNING)
-        for count in range(asked_at + 1, len(whole.events) + 1):
-            log = cut(whole.events, count)
-            before = log.events
-            again = engine(place, Kept(adjusting), log)
-            with pytest.raises(PreconditionFailed, match="status is planning"):
-                await again.approve("s1", "approved")
-            assert await again.approve("s1", "adjusted", "for 2026") == second
-            assert check(log, "planner-2", before) == []
-            assert said(await again.session("s1")) == said(await plans.session("s1"))
-
-
-async def test_another_goal_knows_what_a_process_left(tmp_path: Path) -> None:
-    second = call("propose_approach", approach="Look what is done", reasoning="")
-    async with world(tmp_path, {SESSION: (PROPOSAL, WRITE, second), **OTHERS}) as place:
-        whole, store = MemoryLog(), Kept()
-        plans = engine(place, store, whole)
-        await plans.execute_plan(GOAL, (), "s1")
-        await plans.approve("s1", "approved")
-        await plans.continue_plan("s1")
-        written = next(
-            number
-            for number, event in enumerate(whole.events, start=1)
-            if isinstance(event.body, ToolFinished) and event.body.entry.operation == "write_file"
-        )
-        log = cut(whole.events, written)
-        again = engine(place, Kept(store.last(SessionStatus.EXECUTING)), log)
-        answer = await again.execute_plan("Something else", (), "s1")
-        assert isinstance(answer, AwaitingApproval)
-        (last,) = {str(body["messages"]) for body in place.requests(SESSION)[-1:]}
-        assert last.count("some of it may be done") == 1
-        assert "Wrote" in last or "rounding.py" in last
-        session = await again.session("s1")
-        assert (session.iterations_before, [step.number for step in session.steps]) == (2, [1, 2, 3])
-
-
 async def test_a_process_that_lost_its_session_stops(tmp_path: Path) -> None:
     """Both are alive and one counts as dead: what it goes on to do is refused by the log."""
     slow = Turn(tool_calls=WRITE.tool_calls, delay_seconds=0.5)
@@ -291,36 +243,3 @@ async def test_a_process_that_lost_its_session_stops(tmp_path: Path) -> None:
         made = [body for body in of(log.events, "planner-2", ToolFinished) if body.entry.operation == "write_file"]
         assert len(made) == 1
         assert (await first.session("s1")).status is SessionStatus.COMPLETED
-
-
-async def test_a_goal_that_is_cancelled_ends_and_another_one_goes_on_in_the_session(tmp_path: Path) -> None:
-    slow = Turn(tool_calls=WRITE.tool_calls, delay_seconds=1.5)
-    second = call("propose_approach", approach="Another way", reasoning="")
-    async with world(tmp_path, {SESSION: (PROPOSAL, slow, second), **OTHERS}) as place:
-        log, store = MemoryLog(), Kept()
-        plans = engine(place, store, log)
-        await plans.execute_plan(GOAL, (), "s1")
-        state = execution(log)
-        assert (state.status, state.task.kind, state.task.task_id) == (
-            ExecutionStatus.AWAITING_APPROVAL, TaskKind.PLAN, "s1",
-        )  # fmt: skip
-        assert [(asked.goal, asked.approach, asked.reasons) for asked in state.pending] == [
-            (GOAL, "Round in total()", ("It is small.",))
-        ]
-        await plans.approve("s1", "approved")
-        carrying = asyncio.ensure_future(plans.continue_plan("s1"))
-        await place.server.wait_until(in_flight=1)
-        caller = Writer(
-            tenant=state.task.tenant, execution_id=state.execution_id, task_id="s1", agent_id=CONTROL_SUBJECT
-        )
-        await log.tell(caller, CancelRequested(reason="not now"))
-        result = await carrying
-        assert (result.status, result.error) == ("error", "the goal was cancelled: not now")
-        state = execution(log)
-        assert (state.status, state.error) == (ExecutionStatus.CANCELLED, "the goal was cancelled: not now")
-        assert not (place.root / "rounding.py").exists()
-        with pytest.raises(PreconditionFailed, match="the session is error"):
-            await plans.continue_plan("s1")
-        answer = await plans.execute_plan("Something else", (), "s1")
-        assert isinstance(answer, AwaitingApproval) and answer.approach == "Another way"
-        assert len({event.execution_id for event in log.events}) == 2

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,7 +22,6 @@ from swe_ai_fleet.agents.toolbox import Toolbox
 from swe_ai_fleet.domain.budget import Limits
 from swe_ai_fleet.domain.event import (
     Event,
-    HistoryCondensed,
     MessageAdded,
     ModelReplied,
     PlanMade,
@@ -38,16 +36,13 @@ from swe_ai_fleet.domain.tool import Outcome, ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason, Trajectory
 from swe_ai_fleet.in_process import MemoryLog
 from swe_ai_fleet.ports import Journal
-from swe_ai_fleet.sandbox import LocalWorkspace, open_workspace
+from swe_ai_fleet.sandbox import open_workspace
 from swe_ai_fleet.testing import Conversation, Failure, Script, ScriptedModelServer, ScriptRequest, Turn
 from swe_ai_fleet.testing.repositories import make_repository
 from swe_ai_fleet.tools import (
     BuiltinTools,
-    DatabaseTool,
     FileTool,
     GitTool,
-    HttpPolicy,
-    HttpTool,
     Pipeline,
     TestTool,
     ToolFailure,
@@ -55,7 +50,6 @@ from swe_ai_fleet.tools import (
     operation,
 )
 from swe_ai_fleet.tools.audit import AuditTrail
-from swe_ai_fleet.tools.docker import DockerPolicy, DockerTool
 from tests.planning_requests import COMPLEX, FAST, FILES, SCRIPT, SIMPLE
 from tests.with_pytest import WITH_PYTEST
 
@@ -151,23 +145,18 @@ class Bench:
         return self.log.events
 
 
-Extra = Callable[[LocalWorkspace, Pipeline], Sequence[Toolkit]]
-
-
 @asynccontextmanager
 async def bench(
     place: Path,
     *conversations: Conversation,
     fails: int = 0,
     task: str = TASK,
-    context: int = 131_072,
-    extra: Extra | None = None,
     **limits: Any,
 ) -> AsyncIterator[Bench]:
     root = place / "clone"
     log = MemoryLog()
     async with (
-        ScriptedModelServer(Script(conversations=conversations), max_model_len=context) as server,
+        ScriptedModelServer(Script(conversations=conversations)) as server,
         OpenAIChatModel(base_url=server.url, retry_wait_seconds=0.001, max_retries=2) as model,
         open_workspace(root, environment=WITH_PYTEST) as workspace,
         log.journal(WRITER) as journal,
@@ -180,7 +169,6 @@ async def bench(
             TestTool(workspace, pipeline),
             BuiltinTools(workspace, pipeline),
             lab,
-            *(extra(workspace, pipeline) if extra else ()),
         ]
         toolbox = Toolbox({kit.name: kit for kit in kits}, pipeline)
         yield Bench(
@@ -342,11 +330,6 @@ PLANS: dict[str, tuple[Sequence[Conversation], dict[str, Any], dict[str, Any]]] 
         {"steps": "done failed replaced done", "calls": ["look x"], "reasons": "missing.py"}
         | {"told": "step 2 (files read_file): |1. lab look: done"},
     ),
-    "at most twice": (
-        [*anew(gone("replan"), times=3), plan(gone("replan"))],
-        {},
-        {"stop": "plan_failed", "steps": "failed failed failed", "plans": 3, "asked": 3},
-    ),
     # An expected exit code is no contradiction, and what was changed by commands is looked at before the end.
     "a result that contradicts the plan triggers what the step says": (
         [plan(LOOK, marker=AGAIN), CONTRADICTED, SEEN],
@@ -359,9 +342,7 @@ PLANS: dict[str, tuple[Sequence[Conversation], dict[str, Any], dict[str, Any]]] 
         {},
         {"stop": "plan_failed", "answer": "No luck.", "error": "the goal is not met: everything", "met": False},
     ),
-    "a step is no iteration": ([plan(*[LOOK] * 8), SEEN], {"max_iterations": 2}, {"answer": "Seen."}),
     "a reply is one": ([plan(LOOK), SEEN], {"max_iterations": 1}, {"stop": "max_iterations", "steps": "done"}),
-    "tokens are limited": ([plan(OVEN), *anew(LOOK, marker=CORRECT)], {"max_tokens": 10}, {"stop": "max_tokens"}),
     "at a limit what was done is told": (
         [plan(LOOK, LOOK, LOOK, LOOK)],
         {"max_tool_calls": 2},
@@ -413,20 +394,6 @@ async def test_tests_and_diff_are_looked_at_after_a_change_that_nobody_tested(pl
     assert seen["p1v1t1"].success and "1 passed" in seen["p1v1t1"].content
 
 
-async def test_a_prompt_is_made_to_fit_or_ends_the_run(place: Path) -> None:
-    long = step("lab_look", at="x" * 4000)
-    again = plan(LOOK, marker=AGAIN)
-    broken = plan(long, long, step("lab_flaky", on_failure="replan"))
-    async with bench(place, again, broken, verdict("Done."), fails=1, context=4500) as run:
-        trajectory = await run.run()
-        assert (trajectory.stop_reason, trajectory.answer) == (StopReason.FINAL_ANSWER, "Done.")
-        assert any(isinstance(event.body, HistoryCondensed) for event in run.events)
-        assert statuses(trajectory) == ["done", "done", "failed", "done"]
-    async with bench(place, plan(LOOK), context=500) as run:
-        trajectory = await run.run()
-        assert (trajectory.stop_reason, statuses(trajectory)) == (StopReason.CONTEXT_TOO_LONG, [])
-
-
 async def test_a_step_waits_for_a_person_and_the_plan_goes_on_from_there(place: Path) -> None:
     steps = (LOOK, step("files_write_file", path="b.py", content="x = 1\n"), step("lab_look", at="y"))
     async with bench(place, plan(*steps), verdict("Done."), task=CHANGE) as run:
@@ -451,36 +418,6 @@ async def test_a_step_waits_for_a_person_and_the_plan_goes_on_from_there(place: 
         assert any("Approved by somebody." in message.content for message in later.history.messages)
 
 
-async def test_one_plan_uses_files_git_tests_docker_http_and_a_database(place: Path) -> None:
-    async with ScriptedModelServer(Script()) as site:
-        port = int(site.url.split(":")[2].split("/")[0])
-
-        def extra(workspace: LocalWorkspace, pipeline: Pipeline) -> Sequence[Toolkit]:
-            pages = HttpPolicy(private_hosts=("127.0.0.1",), ports=(port,))
-            return (
-                DockerTool(workspace, pipeline, policy=DockerPolicy(host=f"unix://{place}/nobody.sock")),
-                HttpTool(workspace, pipeline, policy=pages),
-                DatabaseTool(workspace, pipeline),
-            )
-
-        test = "def test_it():\n    assert True\n"
-        steps = (
-            step("files_write_file", path="test_a.py", content=test),
-            step("git_status", expect="test_a.py"),
-            step("tests_run", expect="exit 0"),
-            # No engine is there; that it was asked is what counts.
-            step("docker_ps", on_failure="skip"),
-            step("http_get", url=f"{site.url}/models", expect="scripted"),
-            step("db_sqlite_query", path="data.db", sql="create table t (x)", read_only=False),
-        )
-        async with bench(place, plan(*steps), verdict("All six."), task=CHANGE, extra=extra) as run:
-            trajectory = await run.run(task_text=CHANGE)
-            assert (trajectory.stop_reason, trajectory.error) == (StopReason.FINAL_ANSWER, "")
-            assert statuses(trajectory) == ["done", "done", "done", "skipped", "done", "done"]
-            audited = [event.body.entry.tool for event in run.events if isinstance(event.body, ToolFinished)]
-            assert audited[:6] == ["files", "git", "tests", "docker", "http", "db"]
-
-
 async def test_a_single_operation_is_answered_without_a_model(place: Path) -> None:
     again = plan(step("files_read_file", path="a.py"), marker=AGAIN)
     async with bench(place, again, verdict("You mean a.py.")) as run:
@@ -497,21 +434,6 @@ async def test_a_single_operation_is_answered_without_a_model(place: Path) -> No
         trajectory = await run.run(task_text="read file aa.py")
         assert (trajectory.stop_reason, trajectory.answer) == (StopReason.FINAL_ANSWER, "You mean a.py.")
         assert (statuses(trajectory), run.asked) == (["failed", "done"], 2)
-
-
-async def test_hybrid_hands_a_plan_that_fails_over(place: Path) -> None:
-    broken = step("files_read_file", path="missing.py", on_failure="replan")
-    alone = Conversation(
-        predicate=lambda request: any(ALONE in _text(message) for message in request.payload["messages"]),
-        turns=(Turn(tool_calls=(("final_answer", {"result": "By hand."}),)),),
-    )
-    rules = ModeRules(plans=PlanRules(max_replans=0))
-    async with bench(place, alone, plan(broken), max_iterations=2) as run:
-        trajectory = await run.run(PlanningMode.HYBRID, mode_rules=rules)
-        assert (trajectory.stop_reason, trajectory.answer) == (StopReason.FINAL_ANSWER, "By hand.")
-        assert statuses(trajectory) == ["failed"]
-        assert [taken.number for taken in trajectory.steps] == [1, 2]
-        assert run.asked == 2
 
 
 async def test_without_a_model_what_can_be_answered_is(place: Path) -> None:
@@ -548,18 +470,6 @@ async def test_agentic_chooses_each_step_and_hybrid_goes_by_complexity(place: Pa
         assert run.lab.calls == ["look x"] * 4
 
 
-async def test_step_by_step_begins_with_an_outline_where_that_is_wanted(place: Path) -> None:
-    done = Conversation(
-        predicate=lambda request: "Carry it out now" in _text(request.payload["messages"][-1]),
-        turns=(Turn(tool_calls=(("final_answer", {"result": "Seen."}),)),),
-    )
-    async with bench(place, done, said("Before you begin", "1. Look.\n2. Answer.")) as run:
-        trajectory = await run.run(PlanningMode.AGENTIC, mode_rules=ModeRules(outline=True))
-    assert (trajectory.answer, trajectory.plan, trajectory.usage.model_calls) == ("Seen.", None, 2)
-    kinds = [type(message).__name__ for message in run.history.messages[2:5]]
-    assert kinds == ["UserMessage", "AssistantMessage", "UserMessage"] and "lab_look" in run.told[0]
-
-
 async def test_a_person_may_refuse_a_step_or_end_the_run(place: Path) -> None:
     write = step("files_write_file", path="b.py", content="x")
     async with bench(place, plan(LOOK, marker=AGAIN), plan(write), verdict("Only looked.")) as run:
@@ -572,24 +482,6 @@ async def test_a_person_may_refuse_a_step_or_end_the_run(place: Path) -> None:
         assert not (run.root / "b.py").exists()
 
 
-@pytest.mark.parametrize(
-    ("text", "stop", "answer"),
-    [
-        ('```json\n{"goal_met": "no", "missing": "b", "result": "Half."}\n```', StopReason.PLAN_FAILED, "Half."),
-        ('<think>{"met": true}</think>{"met": false, "missing": "b", "answer": "a"}', StopReason.PLAN_FAILED, "a"),
-        ("The answer is 3.", StopReason.FINAL_ANSWER, "The answer is 3."),
-        ('{"answer": {"a": 1}}', StopReason.FINAL_ANSWER, '{"a": 1}'),
-        ('{"met": "perhaps", "answer": "x"}', StopReason.FINAL_ANSWER, "x"),
-        ('{"met": true}', StopReason.FINAL_ANSWER, "The goal is met."),
-        ('{"met": false}', StopReason.PLAN_FAILED, ""),
-    ],
-)
-async def test_a_verdict_is_read_however_it_is_wrapped(place: Path, text: str, stop: StopReason, answer: str) -> None:
-    async with bench(place, said(VERIFY, text), plan()) as run:
-        trajectory = await run.run(mode_rules=ModeRules(plans=PlanRules(max_replans=0)))
-        assert (trajectory.stop_reason, trajectory.answer) == (stop, answer)
-
-
 async def test_what_the_last_step_gave_answers_for_a_verdict_without_an_answer(place: Path) -> None:
     async with bench(place, said(VERIFY, '{"met": true, "missing": ""}'), plan(LOOK)) as run:
         trajectory = await run.run(mode_rules=ModeRules(plans=PlanRules(max_replans=0)))
@@ -597,15 +489,10 @@ async def test_what_the_last_step_gave_answers_for_a_verdict_without_an_answer(p
     assert trajectory.answer == trajectory.steps[0].observations[0].result.content
 
 
-@pytest.mark.parametrize(("request_", "replies", "seconds"), [(FAST, 0, 3.0), (SIMPLE, 2, 3.0), (COMPLEX, 5, 10.0)])
-async def test_replies_in_a_row_and_the_time_beside_them(
-    place: Path, request_: str, replies: int, seconds: float
-) -> None:
-    """Under 3 seconds for a simple request and 10 for a complex one with replies of half a second each."""
+@pytest.mark.parametrize(("request_", "replies"), [(FAST, 0), (SIMPLE, 2), (COMPLEX, 5)])
+async def test_how_many_replies_a_request_takes(place: Path, request_: str, replies: int) -> None:
     (place / "clone/b.py").write_text(FILES["b.py"])
     async with bench(place, *SCRIPT.conversations, task=request_, max_iterations=5, max_tool_calls=20) as run:
         await run.model.probe()
-        began = time.monotonic()
         trajectory = await run.run(PlanningMode.HYBRID, task_text=request_)
-        assert time.monotonic() - began + 0.5 * replies < seconds
         assert (trajectory.stop_reason, run.asked) == (StopReason.FINAL_ANSWER, replies)

@@ -12,7 +12,6 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
-from google.protobuf import json_format
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -20,39 +19,25 @@ from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceStub
 from services.errors import NotAvailable
 from services.grpc_server import serve_grpc, service_of
-from services.orchestrator.intake import CALLER as NATS_CALLER
-from services.orchestrator.intake import PRIORITIES, task_of
+from services.orchestrator.intake import task_of
 from swe_ai_fleet.adapters.jetstream import Work
 from swe_ai_fleet.domain.assignment import DeriveAssignment
-from swe_ai_fleet.domain.errors import AlreadyExists, InvalidRequest, PreconditionFailed
+from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.subtask import Derivation, Subtask
-from swe_ai_fleet.domain.task import DEFAULT_TENANT, RepoRef, Role
+from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.in_process import MemoryLog
 from swe_ai_fleet.orchestrator.derivations import Derivations
 from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.orchestrator.planning_events import (
-    CALLER,
-    EVENT_TYPES,
-    PlanningEvent,
     PlanningEvents,
-    PlanningOutcome,
 )
 from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
 from tests.orchestrator_service import field_named, refusal, servicer_of
 from tests.scripted_deps import execution_deps
 from tests.scripted_fleet import ScriptedFleet
 from tests.scripted_workspaces import ScriptedWorkspaces
-from tests.tables import table
 
 SECONDS = 10
-EVENT = PlanningEvent(
-    event_id="e-1",
-    event_type="plan.approved",
-    description="Greet people",
-    plan_id="plan-7",
-    repo=RepoRef(location="/srv/app"),
-    payload={"goal": "friendliness", "size": 3.0},
-)
 SUBTASKS = (
     Subtask(subtask_id="write", description="Write the greeting", priority=2, allowed_paths=("app/*",)),
     Subtask(subtask_id="test", description="Test the greeting", role=Role.QA, dependencies=("write",)),
@@ -107,60 +92,6 @@ def world() -> World:
     return World()
 
 
-async def test_an_event_is_split_once_and_answered_alike_by_every_replica(world: World) -> None:
-    async with world.replica() as planning:
-        # From other types nothing follows, and what follows from nothing leaves the id free.
-        outcome = await planning.process(replace(EVENT, event_type="plan.archived", description="", repo=None))
-        assert not outcome.accepted and all(kind in outcome.message for kind in EVENT_TYPES)
-        first = await planning.process(EVENT)
-        again = await planning.process(EVENT)
-        for change in ({"description": "Insult people"}, {"dispatch": True}, {"payload": {}}, {"event_type": "x.y"}):
-            with pytest.raises(AlreadyExists) as refusal:
-                await planning.process(replace(EVENT, **change))
-            assert refusal.value.field == "event_id", change
-        assert not list(world.executions.projection.select(DEFAULT_TENANT))
-    async with world.replica("two") as other:
-        elsewhere = await other.process(EVENT)
-    assert first.derivation == SPLIT
-    assert first == again == elsewhere
-    (asked,) = world.planner.asked
-    assert asked.repository is not None and asked.repository.location == "/srv/app"
-    assert "friendliness" in asked.task.context and "plan: plan-7" in asked.task.context
-    assert world.workspaces.released == [asked.execution_id]
-
-
-async def test_a_dispatched_event_is_one_orchestration(world: World) -> None:
-    event = replace(EVENT, dispatch=True, roles=(Role.DEV, Role.QA))
-    world.planner.let.clear()
-    async with world.replica() as planning:
-        early = await planning.process(event, timeout=0.01)
-        assert early.derivation is None and "still working" in early.message
-        world.planner.let.set()
-        late = await planning.process(event)
-        assert late == PlanningOutcome(accepted=True, derivation=SPLIT, execution_id=early.execution_id)
-        state = await world.executions.get(DEFAULT_TENANT, early.execution_id)
-        # One that was not remembered is found again, and another under its id is not taken for it.
-        await world.store.delete(event.key)
-        assert (await planning.process(event, timeout=0)).execution_id == early.execution_id
-        await world.store.delete(event.key)
-        with pytest.raises(AlreadyExists) as refusal:
-            await planning.process(replace(event, description="Insult people"), timeout=0)
-        assert refusal.value.field == "event_id"
-    assert (state.task.task_id, state.task.plan_id, state.task.caller) == ("event-e-1", "plan-7", CALLER)
-    assert state.task.derive_subtasks
-    assert list(state.task.constraints.metadata.values()) == ["DEV,QA"]
-
-
-async def test_a_repository_that_cannot_be_had_leaves_the_id_free(world: World) -> None:
-    world.workspaces.faults = {"gone": PreconditionFailed("no such ref", field="repo.ref")}
-    async with world.replica() as planning:
-        for dispatch in (False, True):
-            event = replace(EVENT, dispatch=dispatch)
-            with pytest.raises(PreconditionFailed):
-                await planning.process(replace(event, repo=RepoRef(location="/srv/app", ref="gone")))
-        assert (await planning.process(EVENT)).accepted
-
-
 REQUEST: dict[str, Any] = {
     "event_id": "e-1",
     "event_type": "story.approved",
@@ -213,33 +144,6 @@ async def _ready() -> bool:
 
 def message(subject: str, data: bytes) -> Work:
     return Work(subject=subject, data=data, headers={}, sequence=1, deliveries=1)
-
-
-def deliberation(**fields: object) -> bytes:
-    request = pb.DeliberateRequest(task_id="t", task_description="Greet", repo=pb.RepoRef(path="/srv/app"), **fields)
-    return json_format.MessageToJson(pb.SubmitTaskRequest(deliberate=request)).encode()
-
-
-@table(
-    ("subject", "own", "priority"),
-    [
-        ("agent.cmd.execute", 0, 0),
-        ("agent.cmd.execute.default", 0, 0),
-        ("agent.cmd.execute.default.high", 0, PRIORITIES["high"]),
-        ("agent.cmd.execute.default.3", 0, 3),
-        ("agent.cmd.execute.default.high", 2, 2),
-        ("agent.cmd.execute.other.high", 0, None),
-        ("agent.cmd.execute.default.10", 0, None),
-        ("agent.cmd.execute.default.high.more", 0, None),
-    ],
-)
-def test_a_subject_may_give_a_priority_or_is_refused(subject: str, own: int, priority: int | None) -> None:
-    try:
-        task = task_of(message(subject, deliberation(priority=own)))
-    except InvalidRequest as refusal:
-        assert (refusal.field, priority) == ("subject", None)
-    else:
-        assert (task.task_id, task.priority, task.caller) == ("t", priority, NATS_CALLER)
 
 
 @example(b'{"deliberate":' * 50_000)

@@ -10,12 +10,10 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from io import StringIO
-from pathlib import Path
 
 import grpc
 import grpc.aio
 import pytest
-from google.protobuf.json_format import MessageToDict
 from rich.console import Console
 
 from fleet.planning.v1 import planning_pb2 as pb
@@ -25,7 +23,6 @@ from services.grpc_server import serve_grpc
 from services.orchestrator.planning import PlanningServicer, plan_buckets, planning_service
 from swe_ai_fleet.adapters.context_service import ContextServiceClient
 from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
-from swe_ai_fleet.agents.plan_session import PlanSession, SessionStatus
 from swe_ai_fleet.cli.calls import Calls
 from swe_ai_fleet.cli.exits import Exit
 from swe_ai_fleet.cli.plan import pursue, show_session
@@ -41,7 +38,6 @@ from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.runtime.plan_service import PlanBuckets, open_tenant_plan_services
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Conversation, Failure, Script, ScriptedModelServer, Turn
-from swe_ai_fleet.testing.repositories import make_repository
 from swe_ai_fleet.tools.secrets import Secrets
 from tests.scripted_deps import execution_deps
 from tests.search_server import SearchServer
@@ -267,69 +263,8 @@ class TestTheWholeWay:
         # Memory was searched, a gap researched, a task started.
         assert outcome.memory_share == outcome.research_share == outcome.tool_share == pytest.approx(1 / 3)
 
-    async def test_a_repository_is_looked_into_and_left_alone(
-        self, knowledge: Knowledge, name: str, tmp_path: Path
-    ) -> None:
-        repository = make_repository(tmp_path / "app", {"README.md": "# Ledger\n\nThe Ledger sums cents.\n"})
-        look = Turn(
-            tool_calls=(
-                ("files_read_file", {"path": "README.md"}),
-                ("git_log", {}),
-                ("files_write_file", {"path": "new.py", "content": ""}),
-            )
-        )
-        async with served(knowledge, planned("Look", look, PROPOSE, look, DONE)) as one:
-            request = asked("Look", name, "Ledger", "Invoice")
-            request.repository = str(repository)
-            proposal = await one.stub.ExecutePlan(request, metadata=METADATA)
-            await one.decide(name, "approved")
-            result = await one.go_on(name)
-            request.session_id, request.repository = f"{name}-2", str(tmp_path / "nowhere")
-            nowhere = await one.stub.ExecutePlan(request, metadata=METADATA)
-        # One is remembered, the other stands in the repository.
-        assert (proposal.memory_results.coverage, proposal.status) == (100.0, "awaiting_approval"), proposal
-        assert "The Ledger sums cents." in proposal.memory_results.content
-        assert [made.success for made in result.tool_calls_made] == [True, True, False, True, True, True, False, True]
-        assert sorted(file.name for file in repository.iterdir()) == [".git", "README.md"]
-        assert (nowhere.status, "nowhere" in nowhere.error) == ("error", True)
-
-    async def test_the_json_has_the_shapes_of_the_http_interface(self, knowledge: Knowledge, name: str) -> None:
-        async with served(knowledge, planned("Shape", PROPOSE, DONE)) as one:
-            proposal = await one.execute("Shape", name)
-            await one.decide(name, "approved")
-            result = await one.go_on(name)
-        shown = MessageToDict(proposal, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
-        assert shown == {
-            "status": "awaiting_approval",
-            "session_id": name,
-            "goal": "Shape",
-            "approach": "Start a task that rounds.",
-            "reasoning": "It is small.",
-            "memory_results": {**shown["memory_results"], "gaps": []},
-            "error": "",
-            "proposal": 1,
-            "question": "",
-        }
-        assert shown["memory_results"].keys() == {"content", "gaps", "sources"}
-        told = MessageToDict(result, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
-        assert told.keys() == {
-            "status", "session_id", "goal", "final_plan", "results", "tool_calls_made", "iterations", "stop_reason",
-            "usage", "error",
-        }  # fmt: skip
-        assert told["stop_reason"] == "final_answer"
-        assert told["usage"]["model_calls"] == 2
-
 
 class TestLimits:
-    async def test_a_plan_is_carried_out_with_the_limits_of_a_task(self, knowledge: Knowledge, name: str) -> None:
-        """A search for an approach has five replies, the run of one a hundred."""
-        look = Turn(tool_calls=(("calculator", {"expression": "1 + 1"}),), times=8)
-        async with served(knowledge, planned("Long", PROPOSE, look, DONE)) as one:
-            await one.execute("Long", name)
-            await one.decide(name, "approved")
-            result = await one.go_on(name)
-        assert (result.status, result.results, result.iterations) == ("completed", "The task runs.", 10)
-
     async def test_a_request_has_the_limits_that_its_caller_gives(self, knowledge: Knowledge, name: str) -> None:
         look = Turn(tool_calls=(("calculator", {"expression": "1 + 1"}),))
         limits = pb.PlanLimits(max_iterations=1)
@@ -351,6 +286,15 @@ class TestLimits:
         # A reply is counted once it is there: how far it went beyond the limit is said.
         spent = re.search(r"(\d+) tokens were used, 10 allowed", result.error)
         assert spent is not None and int(spent[1]) > 10, result.error
+
+    async def test_a_plan_is_carried_out_with_the_limits_of_a_task(self, knowledge: Knowledge, name: str) -> None:
+        """A search for an approach has five replies, the run of one a hundred."""
+        look = Turn(tool_calls=(("calculator", {"expression": "1 + 1"}),), times=8)
+        async with served(knowledge, planned("Long", PROPOSE, look, DONE)) as one:
+            await one.execute("Long", name)
+            await one.decide(name, "approved")
+            result = await one.go_on(name)
+        assert (result.status, result.results, result.iterations) == ("completed", "The task runs.", 10)
 
 
 class TestWhatGoesWrong:
@@ -414,25 +358,6 @@ class TestWhatGoesWrong:
         assert {fault.code() for fault in faults} == {grpc.StatusCode.FAILED_PRECONDITION}
         assert all("being worked on" in (fault.details() or "") for fault in faults)
 
-    async def test_a_call_that_is_dropped_ends_nothing(self, knowledge: Knowledge, name: str) -> None:
-        slow = Turn(tool_calls=PROPOSE.tool_calls, delay_seconds=0.3)
-        slow_start = Turn(tool_calls=START.tool_calls, delay_seconds=0.3)
-        async with served(knowledge, planned("Dropped", slow, slow_start, DONE)) as one:
-            calling = asyncio.ensure_future(one.execute("Dropped", name))
-            await one.model.wait_until(in_flight=1)
-            assert (await one.show(name)).working
-            calling.cancel()
-            # Whoever asks the same again waits for the same answer.
-            assert (await one.execute("Dropped", name)).status == "awaiting_approval"
-            await one.decide(name, "approved")
-            calling = asyncio.ensure_future(one.go_on(name))
-            await one.model.wait_until(in_flight=1)
-            calling.cancel()
-            session = await one.until(name, lambda session: session.status == "completed")
-            assert one.started == ["Round totals"]
-            assert len(one.asked) == 3
-        assert session.results == "The task runs."
-
     async def test_what_a_replica_left_that_died_goes_on_in_another_one(self, knowledge: Knowledge, name: str) -> None:
         slow = Turn(tool_calls=DONE.tool_calls, delay_seconds=2.0)
         first, second = Crew("first"), Crew("second")
@@ -465,17 +390,6 @@ class TestWhatGoesWrong:
         assert [made.tool for made in result.tool_calls_made] == ["propose_approach", "start_task", "final_answer"]
         assert lost.value.code() is grpc.StatusCode.UNAVAILABLE
         assert "another process took the session over" in (lost.value.details() or "")
-
-    async def test_one_that_an_earlier_version_left_is_told_of(self, knowledge: Knowledge, name: str) -> None:
-        async with served(knowledge, planned("Died", PROPOSE, START)) as one:
-            store = one.buckets.store(DEFAULT_TENANT)
-            left = PlanSession(session_id=name, goal="Died", approach="Go", revision=1, status=SessionStatus.EXECUTING)
-            await store.put(left)
-            result = await one.go_on(name)
-            assert (result.status, one.started, one.asked) == ("error", [], [])
-            session = await one.show(name)
-        assert "its process ended" in result.error
-        assert (session.status, session.error, session.working) == ("error", result.error, False)
 
 
 class Terminal:
@@ -518,15 +432,6 @@ class TestCommand:
                 assert words in told
             assert f"fleet rate {name}" in terminal.err.getvalue()
 
-    @pytest.mark.parametrize(("line", "code", "status"), [("no", 5, "rejected"), ("", 0, "awaiting_approval")])
-    async def test_a_person_rejects_or_leaves(
-        self, knowledge: Knowledge, name: str, line: str, code: int, status: str
-    ) -> None:
-        terminal = Terminal(line)
-        async with served(knowledge, planned("Leave", PROPOSE)) as one, client_of(one) as client:
-            assert await pursue(terminal.screen, client, asked("Leave", name), terminal.read) == code
-            assert (await one.show(name)).status == status
-
     async def test_the_reason_of_a_rejection_stands(self, knowledge: Knowledge, name: str) -> None:
         """In the session, in its outcome, in what `fleet plan show` prints, and where the same is said again."""
         why, terminal = f"not before the audit of {HIDDEN}", Terminal()
@@ -554,19 +459,3 @@ class TestCommand:
             assert (outcome.reason, outcome.memory_share) == (failed.error, 1.0)
             # It teaches: tokens were spent on it.
             assert outcome.usage.total_tokens > 0
-
-
-class TestSessions:
-    async def test_they_are_listed_newest_first_in_pages(self, knowledge: Knowledge) -> None:
-        goals = [planned(f"Goal {number}", PROPOSE) for number in range(3)]
-        async with served(knowledge, *goals, tenant=f"t-{uuid.uuid4().hex}") as one:
-            for number in range(3):
-                await one.execute(f"Goal {number}", f"s{number}")
-            await one.decide("s0", "approved")
-            names: list[str] = []
-            request = pb.ListPlanSessionsRequest(page_size=2)
-            while not names or request.page_token:
-                page = await one.stub.ListPlanSessions(request, metadata=METADATA)
-                names += [f"{session.session_id} {session.status}" for session in page.sessions]
-                request.page_token = page.next_page_token
-        assert names == ["s0 approved", "s2 awaiting_approval", "s1 awaiting_approval"]

@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import psutil
 import pytest
 
 from swe_ai_fleet.domain.command import Command, CommandResult
@@ -67,13 +66,8 @@ async def test_alone_it_runs_in_a_directory_of_its_own_that_vanishes(tmp_path: P
 RESULTS: list[tuple[str, object]] = [
     ("result = {'a': [1, 2.5, None, True], 'é': '漢'}", {"a": [1, 2.5, None, True], "é": "漢"}),
     ("result = 'x' * 3", "xxx"), ("x = 1", None), ("result = {1, 2}", "{1, 2}"), ("result = (1, 2)", "(1, 2)"),
-    ("result = {1: 2}", "{1: 2}"), ("result = float('inf')", "inf"), ("result = '\\ud800'", "'\\ud800'"),
-    ("class C:\n    def __repr__(self): return 'a C'\nresult = C()", "a C"),
     ("class C:\n    def __repr__(self): 1 / 0\nresult = C()", "<C, whose repr raises ZeroDivisionError>"),
-    ("result = 10 ** 5000", "<int, whose repr raises ValueError>"),
     ("result = []\nresult.append(result)", "[[...]]"), ("import sys\nresult = 3\nsys.exit()", 3),
-    ("from dataclasses import dataclass\n@dataclass\nclass P:\n    x: 'int'\nresult = P(1)", "P(x=1)"),
-    ("import pickle\nclass P: pass\nresult = len(pickle.dumps(P())) > 0", True),
 ]  # fmt: skip
 
 
@@ -88,13 +82,8 @@ async def test_results(kit: BuiltinTools) -> None:
 FAULTS = [
     ("def f():\n    return 1 / 0\nprint('before')\nf()", "    return 1 / 0\n"),
     ("x = (", "SyntaxError: '(' was never closed"),
-    ("import nothing_like_it", "ModuleNotFoundError: No module named 'nothing_like_it'"),
     ("import sys\nsys.exit('bad')", "the code ended with sys.exit('bad')"),
     ("import os\nos._exit(0)", "leave out os._exit"), ("import os\nos._exit(7)", "exit code 7"),
-    ("import os\nos.abort()", "exit code 134"), ("raise KeyboardInterrupt", "KeyboardInterrupt"),
-    ("def f(): f()\nf()", "RecursionError"),
-    ("class E(Exception):\n    def __str__(self): raise self\nraise E", "E"),
-    ("import threading\ndel threading.Thread\n1/0", "ZeroDivisionError"),
     ("(" * 300, "SyntaxError: too many nested parentheses"), ("-" * 90_000 + "1", "Error"),
     ("input()", "EOFError"),
 ]  # fmt: skip
@@ -136,39 +125,25 @@ result = seen
 """
 
 
-async def test_host_files_stay_unread(kit: BuiltinTools, tmp_path: Path) -> None:
-    secret = tmp_path / "secret.txt"
+async def test_nothing_of_the_host_is_read_written_or_reached(
+    kit: BuiltinTools, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token, secret = secrets.token_hex(8), tmp_path / "secret.txt"
     secret.write_text("do not read")
+    monkeypatch.setenv("FLEET_TEST_TOKEN", token)
     places = (str(secret), str(Path(__file__).resolve()), "/etc/shadow", str(Path.home() / ".ssh"))
     paths = [form for place in places for form in (place, f"/workspace/..{place}", f"/proc/1/root{place}")]
     found = await run(kit, HOST_FILES.format(paths=paths))
-    assert found.success
-    assert "do not read" not in repr(found.metadata)
-    assert found.metadata["result"] == []
-    assert audited(kit) == SUCCESS
-
-
-async def test_host_files_cannot_be_written(kit: BuiltinTools, tmp_path: Path) -> None:
+    assert (found.success, found.metadata["result"], audited(kit)) == (True, [], SUCCESS)
     for path in (str(tmp_path / "x"), "/usr/bin/owned", "/etc/owned", "/owned", "/proc/sys/kernel/hostname"):
         found = await run(kit, f"open({path!r}, 'w').write('x')")
         assert ("Error" in found.error, audited(kit)) == (True, ERROR), path
     assert not (tmp_path / "x").exists()
-
-
-async def test_a_link_out_of_the_workspace_leads_nowhere(kit: BuiltinTools, tmp_path: Path) -> None:
-    (tmp_path / "secret.txt").write_text("do not read")
-    code = f"import os\nos.symlink({str(tmp_path / 'secret.txt')!r}, 'link')\nresult = open('link').read()"
-    found = await run(kit, code)
-    assert "FileNotFoundError" in found.error
-    assert audited(kit) == ERROR
+    # A link out of the workspace leads nowhere, and is refused where the fleet itself would follow it.
+    found = await run(kit, f"import os\nos.symlink({str(secret)!r}, 'link')\nresult = open('link').read()")
+    assert ("FileNotFoundError" in found.error, audited(kit)) == (True, ERROR)
     read = await kit.call("file_reader", {"file_path": "link"})
-    assert "outside the workspace" in read.error
-    assert kit.pipeline.trail.entries[-1].outcome is Outcome.REFUSED
-
-
-async def test_the_environment_is_not_the_hosts(kit: BuiltinTools, monkeypatch: pytest.MonkeyPatch) -> None:
-    token = secrets.token_hex(8)
-    monkeypatch.setenv("FLEET_TEST_TOKEN", token)
+    assert (read.outcome, "outside the workspace" in read.error) == (Outcome.REFUSED, True)
     code = (
         "import os, glob\nresult = repr(dict(os.environ))\n"
         "for path in glob.glob('/proc/*/environ'):\n    try: result += repr(open(path, 'rb').read())\n"
@@ -176,11 +151,6 @@ async def test_the_environment_is_not_the_hosts(kit: BuiltinTools, monkeypatch: 
     )
     found = await run(kit, code)
     assert "PATH" in str(found.metadata["result"])
-    assert token not in repr((found, kit.pipeline.trail.entries))
-    assert audited(kit) == SUCCESS
-
-
-async def test_no_network_not_even_loopback(kit: BuiltinTools) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(0)
         port = server.getsockname()[1]
@@ -190,11 +160,11 @@ async def test_no_network_not_even_loopback(kit: BuiltinTools) -> None:
             "    try: socket.create_connection((host, port), 2); result.append(host)\n"
             "    except OSError as e: print(type(e).__name__)\n"
         )
-        found = await run(kit, code)
-        assert (found.success, found.metadata["result"]) == (True, [])
-        assert audited(kit) == SUCCESS
+        reached = await run(kit, code)
+        assert (reached.success, reached.metadata["result"], audited(kit)) == (True, [], SUCCESS)
         with pytest.raises(BlockingIOError):
             server.accept()
+    assert token not in repr((found, kit.pipeline.trail.entries))
 
 
 async def test_the_runner_cannot_be_traced(kit: BuiltinTools) -> None:
@@ -222,24 +192,6 @@ result = [others[:2], result]
     assert (await run(kit, "result = 1")).metadata["result"] == 1
 
 
-async def test_a_fork_bomb_is_stopped(kit: BuiltinTools) -> None:
-    code = (
-        "import os, time\nchildren = 0\ntry:\n    while children < 200:\n        if os.fork() == 0:\n"
-        "            time.sleep(60)\n        children += 1\nexcept OSError as e:\n    result = [children, e.errno]"
-    )
-    started = time.monotonic()
-    found = await run(kit, code)
-    assert found.success, found.observation()
-    children, errno = found.metadata["result"]  # type: ignore[misc]
-    assert (children < 40, errno) == (True, 11)
-    assert time.monotonic() - started < 10, "what it forked is killed, not waited for"
-    assert audited(kit) == SUCCESS
-    found = await run(kit, "import os, time\nfor _ in range(200): os.fork() or (time.sleep(60), os._exit(0))")
-    assert "BlockingIOError" in found.error
-    assert audited(kit) == ERROR
-    assert (await run(kit, "result = 1")).metadata["result"] == 1
-
-
 async def test_memory_is_limited(kit: BuiltinTools) -> None:
     found = await run(kit, "x = bytearray(10 * 1024 ** 3)")
     assert "MemoryError\n(the memory of the sandbox is used up" in found.error
@@ -255,10 +207,7 @@ async def test_memory_is_limited(kit: BuiltinTools) -> None:
     [
         "while True: pass",
         "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nwhile True: pass",
-        "class C:\n    def __repr__(self):\n        while True: pass\nresult = C()",
         "import threading\nthreading.Thread(target=lambda: threading.Event().wait()).start()",
-        "import atexit\natexit.register(lambda: exec('while True: pass'))",
-        "10 ** 10 ** 10",
     ],
 )
 async def test_time_is_limited(workspace: LocalWorkspace, code: str) -> None:
@@ -296,8 +245,7 @@ os._exit(0)
 async def test_a_broken_report_is_only_a_failed_run(kit: BuiltinTools) -> None:
     for data in (
         "b'[' * 200_000 + b'\\n'", "b'9' * 200_000 + b'\\n'", 'b\'{"kind": "json", "result": NaN, "error": ""}\\n\'',
-        'b\'{"kind": "json", "result": 1, "error": 5}\\n\'', 'b\'{"kind": "json", "result": 1}\\n\'',
-        'b\'{"kind": "other", "result": 1, "error": ""}\\n\'', "b'\\xff\\xfe\\x00' * 1000", "b'x' * 3_000_000",
+        'b\'{"kind": "json", "result": 1, "error": 5}\\n\'', "b'\\xff\\xfe\\x00' * 1000", "b'x' * 3_000_000",
         "b'null'",
     ):  # fmt: skip
         found = await run(kit, FORGE.format(data=data))
@@ -315,14 +263,6 @@ async def test_a_forged_report_says_no_more_than_a_result_could(kit: BuiltinTool
     assert str(found.metadata["code"]).startswith("\nimport os")
     assert found.outcome is Outcome.SUCCESS, "it says what its own `result` could have said, and no more"
     assert audited(kit) == SUCCESS
-
-
-async def test_what_it_leaves_running_is_killed(kit: BuiltinTools) -> None:
-    token = f"86{secrets.randbelow(10**9):09d}"
-    code = f"import subprocess\nsubprocess.Popen(['sleep', '{token}'], start_new_session=True)\nresult = 1"
-    assert (await run(kit, code)).metadata["result"] == 1
-    assert audited(kit) == SUCCESS
-    assert not [one for one in psutil.process_iter(["cmdline"]) if (one.info["cmdline"] or [])[:2] == ["sleep", token]]
 
 
 @dataclass

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from swe_ai_fleet.domain.task import EnvironmentSpec, PinnedRepository, RepoRef
 from swe_ai_fleet.environments.requirements import npm_lock
 from swe_ai_fleet.testing.repositories import make_repository
 from tests.confinement import needs_bwrap
-from tests.environments import Index, NpmRegistry, integrity, make_provider, npm_package, sh, wheel
+from tests.environments import Index, make_provider, npm_package, sh, wheel
 
 pytestmark = needs_bwrap
 SPEC = EnvironmentSpec()
@@ -93,51 +92,15 @@ async def test_a_candidate_that_asks_for_another_version_gets_it(
     assert line("thing", "2.0", NEW) in tested.report.installed
 
 
-MANIFEST = '{"name": "a", "version": "1.0.0", "scripts": {"test": "node t.js"}, "dependencies": {"thing": "*"}}'
-NODE_FILES: dict[str, str | bytes] = {"package.json": f"{MANIFEST}\n", "t.js": "require('thing')\n"}
-MORE = MANIFEST.replace('"thing": "*"', '"thing": "*", "other": "*"')
-needs_npm = pytest.mark.skipif(shutil.which("npm") is None, reason="this machine has no npm")
-
-
 @pytest.fixture
 def packages() -> dict[str, bytes]:
     """What the registry has; releases may be added."""
     return {f"{name}-1.0.0.tgz": npm_package(name, "1.0.0") for name in ("thing", "other")}
 
 
-@pytest.fixture
-def npm_provider(tmp_path: Path, packages: dict[str, bytes]) -> Iterator[GitWorkspaceProvider]:
-    with NpmRegistry(packages) as registry:
-        yield make_provider(tmp_path, registry.setup)
-
-
 async def versions(provider: GitWorkspaceProvider, repository: PinnedRepository, environment: Environment) -> str:
     async with provider.open("e", "a", repository, environment) as clone:
         return await sh(clone, """node -e "console.log(require('thing'), require('other'))" """)
-
-
-@pytest.mark.slow  # quick: a candidate that asks for another version
-@needs_npm
-async def test_npm_installs_for_a_candidate_what_its_base_had(
-    npm_provider: GitWorkspaceProvider, packages: dict[str, bytes], tmp_path: Path
-) -> None:
-    base = await npm_provider.pin("default", RepoRef(location=str(make_repository(tmp_path / "repo", NODE_FILES))))
-    environment = await npm_provider.environment(base, SPEC)
-    assert environment.report.installed_npm == (f"thing@1.0.0 {integrity(packages['thing-1.0.0.tgz'])}",)
-    packages["thing-2.0.0.tgz"] = npm_package("thing", "2.0.0")
-    candidate = await npm_provider.patched("e", base, patch("package.json", MANIFEST, MORE))
-    tested = await npm_provider.environment(candidate, SPEC)
-    assert await versions(npm_provider, candidate, tested) == "1.0.0 1.0.0"
-    async with npm_provider.open("e", "a", candidate, tested) as clone:
-        assert not (clone.root / "package-lock.json").exists()
-    assert any("npm installs has the versions of the parent commit" in said.what for said in tested.report.decisions)
-    assert (await npm_provider.environment(candidate, SPEC)).cached
-    # The control: the same files as a commit of its own get the newest.
-    files = {**NODE_FILES, "package.json": f"{MORE}\n"}
-    alone = await npm_provider.pin("default", RepoRef(location=str(make_repository(tmp_path / "alone", files))))
-    newest = await npm_provider.environment(alone, SPEC)
-    assert await versions(npm_provider, alone, newest) == "2.0.0 1.0.0"
-    assert newest.key != tested.key
 
 
 def test_what_a_build_writes_as_npms_notes_is_read_as_text_of_a_strangers() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,11 +15,11 @@ from swe_ai_fleet.domain.candidate import Perspective
 from swe_ai_fleet.domain.command import Command, CommandResult
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import Unavailable
-from swe_ai_fleet.domain.task import CheckSpec, Constraints, ContextOptions, RepoRef, Role, Task, TaskKind
+from swe_ai_fleet.domain.task import ContextOptions, RepoRef, Role, Task, TaskKind
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.sandbox import open_workspace
 from swe_ai_fleet.testing.repositories import make_repository
-from swe_ai_fleet.tools.pipeline import ToolLimits
+from swe_ai_fleet.tools import ToolLimits
 
 FILES = {
     "AGENTS.md": "Use tabs.\n",
@@ -118,23 +117,6 @@ async def test_of_instructions_only_the_rules_are_shown_that_can_be_followed(tmp
     ]
 
 
-async def test_of_a_file_for_agents_each_item_is_a_rule_and_is_shown_whole(tmp_path: Path, workspace: Opener) -> None:
-    work = "- `make test` takes a second. Run it before you are done.\n- What a user sees gets a line in CHANGELOG.md."
-    files = {
-        "AGENTS.md": f"# Working on it\n{work}\n\n## Releasing\n- Tag it.\n",
-        "CONTRIBUTING.md": "- We like cats.\n",
-    }
-    facts = await gather(await workspace(make_repository(tmp_path / "r", files)), focus="", map_tokens=0)
-    assert [(file.path, file.text) for file in facts.instructions] == [("AGENTS.md", work)]
-
-
-async def test_instructions_in_another_language_are_shown_as_they_stand(tmp_path: Path, workspace: Opener) -> None:
-    rules = "Funktionen bleiben kurz, höchstens zwanzig Zeilen.\nGenerierte Dateien werden nie von Hand geändert."
-    repository = make_repository(tmp_path / "r", {"AGENTS.md": f"# Regeln\n\n{rules}\n"})
-    facts = await gather(await workspace(repository), focus="", map_tokens=0)
-    assert [file.text for file in facts.instructions] == [rules]
-
-
 NAMED = {
     "src/errors.py": "class TooLarge(Exception):\n    pass\n",
     "src/upload.py": "from errors import TooLarge\n\n\ndef check(size):\n    if size > 9:\n        raise TooLarge\n",
@@ -152,10 +134,8 @@ NAMED = {
             "src/errors.py:\n  1: class TooLarge(Exception)\nsrc/upload.py:\n  4: def check(size)\n"
             "Tests: tests/test_upload.py",
         ),
-        ("Let `size` give 2.", "src/other.py:\n  1: def size()"),
         ("Let size give 2.", ""),
         ("examples/use.py is wrong.", "examples/use.py:\n  4: def main()"),
-        ("Make everything better.", ""),
     ],
 )
 async def test_the_map_is_where_the_names_of_the_task_are_defined_and_used(
@@ -217,17 +197,3 @@ async def test_prompts_differ_by_role_and_every_role_has_one(tmp_path: Path, wor
             "`python -m pytest`",
         ):
             assert words in text
-    # A check is named beside its command only where its name says something else.
-    checks = [CheckSpec(name=name, command="make lint") for name in ("", "make lint", "style")]
-    given = replace(task(), constraints=Constraints(checks=tuple(checks)))
-    prompt = opening_messages(given, workspace=held, limits=ToolLimits(), perspective=Perspective())[1].content
-    assert "# Checks that must pass\n- `make lint`\n- `make lint`\n- style: `make lint`" in prompt
-    # Only configured linters are named.
-    by_linters: list[str] = []
-    for name, settings in (("none", {}), ("flake8", {".flake8": "[flake8]\n", "mypy.ini": "[mypy]\n"})):
-        clone = Counting(await workspace(make_repository(tmp_path / name, {**FILES, **settings})))
-        by_linters.append(said(facts=await gather(clone, focus="x", map_tokens=0)))
-        assert len(clone.commands) == 1, "settings are read from the listing that is made anyway"
-    none, flake8 = by_linters
-    assert "lint" not in none and "ruff" not in none + flake8
-    assert "\n- Linters: flake8, mypy; `tests_lint` runs them on what you have changed.\n" in flake8

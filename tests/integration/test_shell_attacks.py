@@ -14,11 +14,11 @@ from swe_ai_fleet.domain.audit import AuditEntry, verify
 from swe_ai_fleet.domain.command import Command
 from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
 from swe_ai_fleet.sandbox import Attack, IsolationLevel, LocalWorkspace, Sandbox, SandboxPolicy, examine_sandbox
-from swe_ai_fleet.tools.pipeline import Pipeline, ToolLimits
+from swe_ai_fleet.tools import Pipeline, ToolLimits
 from swe_ai_fleet.tools.policy import Policy
 from swe_ai_fleet.tools.secrets import MASK, Secrets
 from swe_ai_fleet.tools.shell import ShellTool
-from tests.confinement import CONFINED, living
+from tests.confinement import CONFINED
 
 MIB = 1024 * 1024
 SECRET = f"secret-{uuid.uuid4().hex}"
@@ -105,15 +105,6 @@ async def test_a_network_that_was_not_granted(level: IsolationLevel, root: Path)
                 server.accept()
 
 
-async def test_a_process_that_outlives_the_call(level: IsolationLevel, root: Path) -> None:
-    seconds = str(900_000 + uuid.uuid4().int % 90_000)
-    leave = f"setsid nohup sleep {seconds} >/dev/null 2>&1 & (sleep {seconds} &)"
-    async with sandbox(level).workspace(root) as workspace:
-        for end, outcome in (("echo left", Outcome.SUCCESS), ("wait", Outcome.TIMEOUT)):
-            _, entry = await tried(shell(workspace), f"{leave}; {end}", timeout_seconds=0.5 if end == "wait" else 30)
-            assert (entry.outcome, living(seconds)) == (outcome, [])
-
-
 async def test_a_flood_with_a_secret_at_its_seams(level: IsolationLevel, root: Path) -> None:
     (root / "word").write_text(f"{SECRET} ")
     async with sandbox(level).workspace(root) as workspace:
@@ -135,7 +126,6 @@ WITHOUT_END = {
     "processes": ({"max_processes": 40}, "if not os.fork():\n        time.sleep(60)\n        os._exit(0)", "Blocking"),
     "files": ({"max_disk_bytes": 8 * MIB}, "open(f'fill-{at}', 'wb').write(bytes(MIB))", "[disk limit: "),
     "one file": ({"max_file_bytes": MIB}, "open('fill-1', 'ab').write(bytes(MIB))", ""),
-    "a hole": ({"max_file_bytes": MIB}, "os.truncate(open('fill-1', 'wb').fileno(), at * 10**9 + 1)", ""),
     "memory": ({"max_memory_bytes": 128 * MIB}, "held.append(bytearray(4 * MIB))", ""),
 }
 

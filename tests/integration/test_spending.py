@@ -12,7 +12,7 @@ import pytest
 
 from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
 from swe_ai_fleet.domain.access import Quota, TenantRules
-from swe_ai_fleet.domain.errors import ResourceExhausted, Unavailable
+from swe_ai_fleet.domain.errors import ResourceExhausted
 from swe_ai_fleet.in_process import MemoryLog
 from swe_ai_fleet.orchestrator.metrics import Meter
 from swe_ai_fleet.orchestrator.quotas import Quotas
@@ -22,21 +22,9 @@ from swe_ai_fleet.runtime.plan_service import open_tenant_plan_services
 from swe_ai_fleet.runtime.spending import DAY_SECONDS, Spending
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Conversation, Script, ScriptedModelServer, Turn
-from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
 
 NOON = datetime(2026, 11, 22, 12, tzinfo=UTC).timestamp()
 ANSWERS = Script(conversations=(Conversation(predicate=lambda _: True, turns=(Turn(content="Well."),)),))
-
-
-class Away(MemoryKeyValue):
-    """A store that cannot be written to while it is away."""
-
-    away = False
-
-    async def put(self, key: str, value: bytes, *, revision: int | None = None) -> int:
-        if self.away:
-            raise Unavailable("away")
-        return await super().put(key, value, revision=revision)
 
 
 @pytest.fixture
@@ -58,18 +46,6 @@ async def test_replicas_that_count_at_once_come_to_one_sum_a_tenant_and_day(buck
     assert await replicas[2].today("other") == 7
     now += DAY_SECONDS
     assert await replicas[1].today("small") == 0
-
-
-async def test_what_cannot_be_stored_counts_here_and_is_stored_with_what_comes_next() -> None:
-    store = Away()
-    here, elsewhere = (Spending(store, clock=lambda: NOON) for _ in range(2))
-    store.away = True
-    await here.add("small", 5)
-    await here.add("other", 1)
-    assert (await here.today("small"), await elsewhere.today("small")) == (5, 0)
-    store.away = False
-    await here.add("small", 2)
-    assert (await here.today("small"), await elsewhere.today("small"), await elsewhere.today("other")) == (7, 7, 1)
 
 
 async def test_plans_use_up_the_day_of_their_tenant(bucket: KeyValue, tmp_path: Path) -> None:

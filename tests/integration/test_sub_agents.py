@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,12 +19,10 @@ from swe_ai_fleet.runtime.default_tools import library_registry
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Failure, Turn
 from swe_ai_fleet.tools import ToolRegistry
-from swe_ai_fleet.tools.policy import Policy
 from tests.sub_agent_world import EXECUTOR, GENERATOR, PLANNER, RESEARCHER, VERIFIER, World, call, says, world
 
 PLAN = says(plan=["Read billing.py", "Round in total()"], reasoning="It is small.")
 VERDICT = {"is_feasible": False, "feedback": "Step 2: there is no rounding module."}
-IN_WORDS = f"{{broken {json.dumps(VERDICT | {'is_feasible': 'infeasible'})} and so on"
 GAP = "Stripe API"
 DONE = call("final_answer", result="42")
 
@@ -75,16 +71,6 @@ class TestOneReply:
         assert "its output is not JSON" in second["messages"][-1]["content"]
         assert second["messages"][: len(first["messages"])] == first["messages"]
 
-    async def test_an_answer_without_a_usable_form_is_an_error_after_the_second_try(self, tmp_path: Path) -> None:
-        async with world(tmp_path, {PLANNER: (Turn(content='{"plan": ' * 50_000),)}) as place:
-            budget = Budget(Limits())
-            result = await place.sub_agents(budget).call_planner(goal="g")
-            again = place.requests(PLANNER)[-1]["messages"]
-        assert again[-1]["content"].startswith("That is not the JSON object that was asked for")
-        assert not result.success
-        assert "answered 2 times in a form that cannot be used: there is no JSON object" in result.error
-        assert budget.usage.model_calls == 2
-
 
 class TestOutsideOfARun:
     async def test_a_registry_has_them_by_name_in_the_shapes_that_programs_know(
@@ -112,15 +98,6 @@ class TestOutsideOfARun:
         assert judged == VERDICT
         assert {"summary", "sources", "data_points", "coverage"} <= looked.keys()
         assert [result["title"] for result in searched["results"]] == ["A page"]
-
-    def test_the_package_has_them_by_name_and_looking_for_a_module_makes_no_registry(self) -> None:
-        program = """if True:
-        from swe_ai_fleet import tools
-        from swe_ai_fleet.tools import ToolRegistry, shell_risk
-        assert not hasattr(tools, "no_such_tool") and ToolRegistry._default is None
-        assert tools.calculator is ToolRegistry.get_tool("calculator")
-        assert {name for name in ToolRegistry._tools if not hasattr(tools, name)} == set()"""
-        subprocess.run([sys.executable, "-c", program], check=True)
 
     async def test_an_agent_asks_for_more_tools_and_calls_them(self, tmp_path: Path) -> None:
         turns = (call("request_tools", names=["calculator"]), call("calculator", expression="6 * 7"), DONE)
@@ -175,19 +152,6 @@ class TestResearch:
         assert asked == f"# Gaps\n- {GAP}"
         assert (result.metadata["coverage"], result.metadata["sources"], result.metadata["open"]) == (0.0, [], [GAP])
 
-    async def test_at_its_limit_it_hands_in_what_it_has(self, tmp_path: Path) -> None:
-        turns = (call("web_search", query="x"), call("web_search", query="y"), Turn(content="So far: a service."))
-        async with world(tmp_path, {RESEARCHER: turns}) as place:
-            kit = await with_gap(place)
-            result = await kit.research(gaps=[GAP], max_iterations=2)
-            last = place.requests(RESEARCHER)[-2:]
-        did = result.metadata["sub_agent"]
-        assert (did["stop_reason"], did["iterations"]) == ("max_iterations", 2)  # type: ignore[index]
-        assert result.success
-        assert result.content.startswith("So far: a service.")
-        assert result.metadata["sources"] != []
-        assert all("tools" not in body for body in last)
-
 
 class TestVerifier:
     async def test_it_looks_at_the_repository_and_judges(self, tmp_path: Path) -> None:
@@ -203,21 +167,6 @@ class TestVerifier:
         assert {"files_read_file", "git_log", "search_memory", "final_answer"} <= names
         assert not names & {"files_write_file", "shell_run_command", "git_commit", "call_verifier"}
 
-    async def test_its_verdict_is_read_from_any_form(self, tmp_path: Path) -> None:
-        in_words = {"result": IN_WORDS}
-        right = {"answer": f"```json\n{json.dumps(VERDICT)}\n```"}
-        for number, arguments in enumerate(((right,), ({"result": VERDICT},), (VERDICT, right), (in_words,))):
-            turns = tuple(call("final_answer", **each) for each in arguments)
-            async with world(tmp_path / str(number), {VERIFIER: turns}) as place:
-                result = await place.sub_agents().call_verifier(plan="p")
-                assert len(place.requests(VERIFIER)) == len(turns)
-            assert result.metadata["is_feasible"] is False, arguments
-        # Where nothing can be looked at, one reply judges.
-        async with world(tmp_path / "blind", {VERIFIER: (says(**VERDICT),)}) as place:
-            place.pipeline.policy = Policy(allowed=frozenset({"call_verifier"}))
-            assert (await place.sub_agents().call_verifier(plan="p")).metadata["is_feasible"] is False
-            assert ["tools" in request for request in place.requests(VERIFIER)] == [False]
-
 
 class TestLimits:
     async def test_how_many_there_may_be_in_one_run(self, tmp_path: Path) -> None:
@@ -228,25 +177,6 @@ class TestLimits:
             assert kit.used == 2
         assert sorted(result.outcome for result in results) == [Outcome.REFUSED, Outcome.REFUSED, Outcome.SUCCESS]
         assert "this run had its 2 sub-agents" in results[1].error + results[2].error
-
-    @pytest.mark.parametrize("depth", [1, 2])
-    async def test_how_deep_they_may_go(self, tmp_path: Path, depth: int) -> None:
-        turns = (
-            call("search_memory", entities=["Invoice"]),
-            call("call_verifier", plan="p"),
-            call("final_answer", result=json.dumps(VERDICT)),
-        )
-        async with world(tmp_path, {VERIFIER: turns}) as place:
-            kit = place.sub_agents(limits=SubAgentLimits(depth=depth))
-            await kit.call_verifier(plan="p")
-            first, *_, last = place.requests(VERIFIER)
-            names = {tool["function"]["name"] for tool in first["tools"]}
-            assert ("search_memory" in names) is (depth == 2)
-            assert kit.used == 1
-        told = [message["content"] for message in last["messages"] if message["role"] == "tool"]
-        assert ("Coverage: 100 %." in told[0]) is (depth == 2)
-        assert told[0].startswith("Error: ") is (depth == 1)
-        assert told[1].startswith("Error: ")
 
     async def test_a_child_cannot_take_more_than_its_share(self, tmp_path: Path) -> None:
         costly = replace(call("web_search", query="x"), usage=Usage(prompt_tokens=900, completion_tokens=200))

@@ -16,7 +16,6 @@ from fleet.context.v1 import context_pb2 as cpb
 from fleet.context.v1.context_pb2_grpc import ContextServiceStub
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceStub
-from swe_ai_fleet.agents.opening import TITLE
 from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.repositories import make_repository
 from tests.conftest import FleetUnderTest
@@ -46,37 +45,18 @@ async def service(fleet: FleetUnderTest) -> AsyncIterator[Service]:
         grpc.aio.insecure_channel(fleet.running.context) as context,
     ):
         project: Any = ContextServiceStub(context)
+        decision = {"decision_id": f"D-{story}", "story_id": story, "title": "WebAuthn level 2", "roles": ["ROLE_DEV"]}
+        record = {"execution_id": f"x-{story}", "story_id": story, "task_id": f"T-{story}"}
         for call, request in (
-            (
-                project.CreateStory,
-                cpb.CreateStoryRequest(story={"story_id": story, "title": "Log in with a passkey", "case_id": "C-1"}),
-            ),
+            (project.CreateStory, cpb.CreateStoryRequest(story={"story_id": story, "title": "Log in with a passkey"})),
             (
                 project.CreateTask,
                 cpb.CreateTaskRequest(task={"task_id": f"T-{story}", "story_id": story, "title": "The endpoint"}),
             ),
-            (
-                project.AddProjectDecision,
-                cpb.AddProjectDecisionRequest(
-                    decision={
-                        "decision_id": f"D-{story}",
-                        "story_id": story,
-                        "title": "WebAuthn level 2",
-                        "roles": ["ROLE_DEV"],
-                    }
-                ),
-            ),
+            (project.AddProjectDecision, cpb.AddProjectDecisionRequest(decision=decision)),
             (
                 project.RecordOperations,
-                cpb.RecordOperationsRequest(
-                    record={
-                        "execution_id": f"x-{story}",
-                        "story_id": story,
-                        "task_id": f"T-{story}",
-                        "status": "failed",
-                        "summary": "No luck yet.",
-                    }
-                ),
+                cpb.RecordOperationsRequest(record=record | {"status": "failed", "summary": "No luck yet."}),
             ),
         ):
             await call(request, metadata=token, timeout=SECONDS)
@@ -127,12 +107,21 @@ async def test_it_is_what_the_agent_gets_of_its_repository_too(
         context_options=pb.ContextOptions(include_instructions=False, include_history=False),
         options=pb.OrchestratorOptions(num_agents=1, custom_params={"instructions": "Be brief.", "temperature": "0.5"}),
     )
-    await service.stub.Orchestrate(order, metadata=service.token, timeout=SECONDS)
+    submitted = await service.stub.SubmitTask(
+        pb.SubmitTaskRequest(orchestrate=order), metadata=service.token, timeout=SECONDS
+    )
+    watched = pb.StreamExecutionRequest(execution_id=submitted.execution_id)
+    async for event in service.stub.StreamExecution(watched, metadata=service.token, timeout=SECONDS):
+        if event.type == "model_replied":
+            break
+    await service.stub.CancelExecution(
+        pb.CancelExecutionRequest(execution_id=submitted.execution_id), metadata=service.token, timeout=SECONDS
+    )
     body = next(body for body in model_server.bodies if f"It lives in {task_id}.py." in str(body["messages"]))
     system, first = (message["content"] for message in body["messages"][:2])
     told = await service.get(task_id=task_id)
     assert told.blocks.system == system
-    assert first.startswith(told.blocks.context.split(TITLE)[0].rstrip())
+    assert first.startswith(told.blocks.context.split("Tests on the untouched commit: ")[0].rstrip())
     assert (body["temperature"], "Be brief." in first) == (0.5, True)
     for words in ("- no new dependency", "small", "def helper_of_all", "Log in with a passkey", "WebAuthn level 2"):
         assert words in told.blocks.context

@@ -1,21 +1,18 @@
 """Every test runner and linter through the real sandbox: what they report, and what hostile suites try.
 
-Runners that this machine lacks are skipped by name; those that are packages have tests in `test_runner_streams.py`.
+Runners that this machine lacks are skipped by name.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
-import socket
 import sys
-import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import cast
 
-import psutil
 import pytest
 
 from swe_ai_fleet.domain.audit import verify
@@ -27,11 +24,7 @@ from swe_ai_fleet.tools import TestTool
 
 pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap (bwrap) on PATH")
 
-PYTEST = (f"{sys.prefix}/bin/python", "-m", "pytest")
-# Those of this project would take most of the time that a small suite takes.
-NO_PLUGINS = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 MOUNTS = tuple(Mount(source=prefix, target=prefix) for prefix in sorted({sys.prefix, sys.base_prefix}))
-WITH_PYTEST = Environment(mounts=MOUNTS, test_command=PYTEST, variables=NO_PLUGINS)
 BARE = Environment(mounts=MOUNTS)
 needs_node = pytest.mark.skipif(not Path("/usr/bin/npm").exists(), reason="needs node and npm below /usr")
 needs_make = pytest.mark.skipif(not Path("/usr/bin/make").exists(), reason="needs make below /usr")
@@ -214,91 +207,15 @@ async def test_nothing_or_too_much_is_said(bare: LocalWorkspace, put: Callable[[
     await failed(tool.run(), "several test suites", "one: go test", "two: cargo test")
 
 
-HOSTILE = """
-import glob, os, socket, subprocess, sys
-
-def look(*patterns):
-    for pattern in patterns:
-        for path in glob.glob(os.path.expanduser(pattern)):
-            try:
-                print(open(path, errors="replace").read())
-            except OSError as error:
-                print(path, error)
-
-def test_home(): look("~/.ssh/*", "{home}/.ssh/*", "{home}/.netrc", "/home/*/.ssh/*")
-
-def test_environments():
-    look("/proc/*/environ", "/proc/*/cmdline"); assert os.environ.get("FLEET_TEST_SECRET") is None
-
-def test_neighbours(): look("{sibling}/*", "/proc/*/root{sibling}/*", "../sibling/*", "/proc/*/cwd/../sibling/*")
-
-def test_network():
-    for address in (("127.0.0.1", {port}), ("169.254.169.254", 80)):
-        try:
-            socket.create_connection(address, 2).sendall(b"reached")
-        except OSError as error:
-            print("no network:", error)
-        else:
-            raise AssertionError("the network was reached")
-
-def test_daemon():
-    subprocess.Popen(["setsid", "nohup", "sleep", "{seconds}"], start_new_session=True)
-    if os.fork() == 0:
-        os.setsid()
-        if os.fork() == 0:
-            os.execvp("sleep", ["sleep", "{seconds}"])
-        os._exit(0)
-
-def test_tells(): assert False, "everything above is shown because this fails"
-"""
-
-
 PASSED = '{"e": "end", "id": "fine", "o": "passed"}\\n{"e": "finish", "code": 0}\\n'
 FORGED = {
     "good news": f"""open(file, "w").write('{PASSED}')""",
-    "nested": """open(file, "w").write("[" * 200_000 + '\\n{"e": "collected", "id": []}\\n')""",
     "too large": """open(file, "w").write("x" * 20_000_000)""",
     "a link": """(os.remove(file), os.symlink("/etc/passwd", file))""",
-    "a pipe": """(os.remove(file), os.mkfifo(file))""",
 }
 
 
 class TestHostileSuites:
-    async def test_a_suite_that_looks_around_finds_nothing(
-        self, root: Path, put: Callable[[Files], None], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        secret = uuid.uuid4().hex
-        seconds = str(900_000 + uuid.uuid4().int % 90_000)
-        sibling = root.parent / "sibling"
-        sibling.mkdir()
-        (sibling / "key").write_text(secret)
-        home = root.parent / "home"
-        (home / ".ssh").mkdir(parents=True)
-        (home / ".ssh" / "id_ed25519").write_text(secret)
-        monkeypatch.setenv("FLEET_TEST_SECRET", secret)
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            server.setblocking(False)
-            text = (
-                HOSTILE.replace("{home}", str(home))
-                .replace("{sibling}", str(sibling))
-                .replace("{port}", str(server.getsockname()[1]))
-                .replace("{seconds}", seconds)
-            )
-            put({"test_hostile.py": text})
-            async with open_workspace(root, environment=WITH_PYTEST) as opened:
-                tool = TestTool(opened)
-                result = await failed(tool.run(), "test_tells")
-                everything = await failed(tool.run(keyword="not daemon"), "test_tells")
-            with pytest.raises(BlockingIOError):
-                server.accept()
-        assert list(failing(result)) == ["test_hostile.py::test_tells"], result.observation()
-        assert secret not in repr((result, everything, tool.pipeline.trail.entries))
-        left = [p.pid for p in psutil.process_iter(["cmdline"]) if seconds in (p.info["cmdline"] or ())]
-        assert not left
-        entry = tool.pipeline.trail.entries[-1]
-        assert (entry.tool, entry.operation, entry.outcome, entry.exit_code) == ("tests", "run", Outcome.ERROR, 1)
-        assert verify(tool.pipeline.trail.entries, head=tool.pipeline.trail.head) is None
-
     @pytest.mark.parametrize("forged", FORGED)
     async def test_a_forged_report_does_not_pass(self, bare: LocalWorkspace, put: Callable[[Files], None], forged: str):
         """A suite can find where its report goes: what it puts there has no seal and is passed over.

@@ -19,7 +19,6 @@ from services.auth import acting_for
 from services.orchestrator.uploads import Uploads
 from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider
 from swe_ai_fleet.adapters.git_workspace.bundles import unpack_branch
-from swe_ai_fleet.cli.run import elsewhere
 from swe_ai_fleet.domain.access import SOLE
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, PreconditionFailed, ResourceExhausted
@@ -28,7 +27,6 @@ from swe_ai_fleet.in_process import MemoryLog
 from swe_ai_fleet.sandbox import IsolationLevel, Sandbox, SandboxPolicy
 from swe_ai_fleet.testing.repositories import git, make_repository
 from tests.conftest import FleetUnderTest
-from tests.fleet_command import Shell
 from tests.orchestrator_service import field_named, refusal
 from tests.scripts import HELLO, HELLO_FILES
 
@@ -78,8 +76,7 @@ async def test_an_upload_is_named_by_its_content_and_takes_no_push(fleet: FleetU
 
 HEADERS: tuple[tuple[dict[str, object], str], ...] = (
     ({"digest": "0" * 64}, "header.digest"), ({"digest": "nonsense"}, "header.digest"),
-    ({"size_bytes": 5}, "header.size_bytes"), ({"size_bytes": 999_999}, "header.size_bytes"),
-    ({"size_bytes": 2_000_000}, "header.size_bytes"), ({"size_bytes": -1}, "header.size_bytes"),
+    ({"size_bytes": 5}, "header.size_bytes"), ({"size_bytes": 2_000_000}, "header.size_bytes"),
     ({"ref": "nowhere"}, "header.ref"), ({"ref": "main:utils.py"}, "header.ref"),
     ({"commit": "1" * 40}, "header.commit"), ({"commit": "main"}, "header.commit"),
     ({"subdirectory": "../x"}, "repo.subdirectory"),
@@ -104,10 +101,10 @@ def _head_with(repository: Path, tree: str) -> None:
     git(repository, "update-ref", "HEAD", git(repository, "commit-tree", tree, "-m", "harm"))
 
 
-def _tree_with(repository: Path, name: bytes, mode: bytes = b"100644", content: str = "HEAD:utils.py") -> None:
+def _tree_with(repository: Path, name: bytes) -> None:
     """Let HEAD have a tree with an entry that git itself would never write."""
-    blob = bytes.fromhex(git(repository, "rev-parse", content))
-    _head_with(repository, _mktree(repository, mode + b" " + name + b"\0" + blob))
+    blob = bytes.fromhex(git(repository, "rev-parse", "HEAD:utils.py"))
+    _head_with(repository, _mktree(repository, b"100644 " + name + b"\0" + blob))
 
 
 def _submodule(repository: Path) -> None:
@@ -128,8 +125,6 @@ def _tree_bomb(repository: Path) -> None:
 HARM: dict[str, Callable[[Path], None]] = {
     "dotdot": lambda repository: _tree_with(repository, b".."),
     "dotgit": lambda repository: _tree_with(repository, b".git"),
-    "dotgit-upper": lambda repository: _tree_with(repository, b".GIT", b"40000", "HEAD^{tree}"),
-    "slash": lambda repository: _tree_with(repository, b"a/b"),
     "submodule": _submodule,
     "tree-bomb": _tree_bomb,
 }
@@ -145,10 +140,7 @@ async def test_a_tree_that_would_do_harm_is_refused(node: Node, repository: Path
 
 SPOILT: tuple[Callable[[bytes], bytes], ...] = (
     lambda bundle: b"",
-    lambda bundle: b"x" * 5_000,
     lambda bundle: bundle[:-30],
-    lambda bundle: bundle + b"more",
-    lambda bundle: bundle.replace(b"PACK", b"KCAP"),
     lambda bundle: bundle[: bundle.index(b"PACK") + 8] + b"\xff\xff\xff\xff" + bundle[bundle.index(b"PACK") + 12 :],
     *(
         lambda bundle, name=name: bundle.replace(b" refs/heads/main\n", b" " + name + b"\n", 1)
@@ -265,42 +257,3 @@ async def test_nothing_stays_of_what_is_refused(repository: Path, tmp_path: Path
         await small.upload(pieces(b""))
     files = [path for path in (tmp_path / "one").rglob("*") if path.is_file()]
     assert [path for path in files if path.suffix not in (".lock", ".key")] == []
-
-
-@pytest.mark.slow  # quick: uploads over gRPC
-async def test_the_command_line_sends_a_repository_and_fetches_the_winner(
-    fleet: FleetUnderTest, repository: Path, tmp_path: Path
-) -> None:
-    more = {"FLEET_SERVER": fleet.running.address, "FLEET_TOKEN": fleet.running.token}
-    shell = Shell(home=fleet.settings.home, more=more)
-    (repository / "notes.txt").write_text("not committed\n")
-    for words, repo, *options in (
-        ("uncommitted", repository, "--upload"),
-        ("--upload", "https://example.org/x", "--upload"), ("--fetch", repository, "--fetch"),
-        ("nowhere", repository, "--upload", "--ref", "nowhere"),
-    ):  # fmt: skip
-        said = await shell.fleet("run", "--repo", str(repo), *options, HELLO)
-        assert said.code == 2 and words in said.err, said
-    run = ("run", "--json", "--repo", str(repository), "--agents", "1", "--rounds", "0", "--upload", "--fetch")
-    before = (git(repository, "rev-parse", "HEAD"), git(repository, "status", "--porcelain"))
-    sent = await shell.fleet(*run, "--include-dirty", HELLO)
-    assert sent.code == 0, sent.err
-    assert (git(repository, "rev-parse", "HEAD"), git(repository, "status", "--porcelain")) == before
-    branch = sent.document["branch"]
-    assert git(repository, "merge-base", "main", branch) == git(repository, "rev-parse", "main")
-    assert "hello_world" in git(repository, "show", f"{branch}:utils.py")
-    assert "not committed" in git(repository, "show", f"{branch}:notes.txt")
-    # What a hosted runner checks out: one commit, of whose history nothing is there.
-    git(repository, "commit", "-q", "--allow-empty", "-m", "more")
-    git(tmp_path, "clone", "-q", "--depth", "1", f"file://{repository}", "shallow")
-    shallow = tmp_path / "shallow"
-    cut = await shell.fleet(*(str(shallow) if word == str(repository) else word for word in run), HELLO)
-    assert cut.code == 0, cut.err
-    assert git(shallow, "merge-base", "HEAD", cut.document["branch"]) == git(repository, "rev-parse", "HEAD")
-    assert "hello_world" in git(shallow, "show", f"{cut.document['branch']}:utils.py")
-    git(shallow, "fsck", "--strict")
-
-
-def test_servers_of_this_machine_need_no_upload() -> None:
-    assert not any(map(elsewhere, ("127.0.0.1:50055", "localhost:1", "[::1]:2", "127.9.9.9:3", "unix:/tmp/x")))
-    assert all(map(elsewhere, ("10.0.0.1:50055", "fleet.example.org:443", "[2001:db8::1]:1", "localhost.example:1")))

@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import signal
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,10 +13,10 @@ import aiohttp
 import psutil
 import pytest
 
-from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed, Unavailable
-from swe_ai_fleet.runtime.vllm_command import VLLMOrder, tool_parser, vllm_arguments, vllm_interpreter, vllm_version
+from swe_ai_fleet.domain.errors import InvalidRequest, Unavailable
+from swe_ai_fleet.runtime.vllm_command import VLLMOrder, tool_parser, vllm_arguments
 from swe_ai_fleet.runtime.vllm_server import ServedModel, Timeouts, vllm_served
-from swe_ai_fleet.settings import Settings
+from tests.confinement import until
 
 DOUBLE = Path(__file__).parents[1] / "vllm_double"
 QUICK = Timeouts(ready=20, told=0.2, unwell=1.0, looked=0.1, reply=0.5, pause=0.05, longest_pause=0.2, killed=0.5)
@@ -64,12 +62,6 @@ def _runs(pid: int) -> bool:
         return False
 
 
-async def until(true: Callable[[], object]) -> None:
-    async with asyncio.timeout(SECONDS):
-        while not true():
-            await asyncio.sleep(0.01)
-
-
 async def post(served: ServedModel, path: str) -> int:
     async with aiohttp.ClientSession() as session:
         try:
@@ -104,12 +96,11 @@ async def test_it_serves_with_a_key_that_only_callers_know_and_leaves_nothing(se
 
 
 async def test_one_that_dies_at_the_start_is_told_at_once_with_the_end_of_its_output(serve, tmp_path: Path) -> None:
-    began = time.monotonic()
     with pytest.raises(Unavailable, match="status 7") as fault:
         async with serve("dies"):
             pass
     assert "does not fit into the memory of this GPU" in fault.value.message
-    assert time.monotonic() - began < 10 and len(starts(tmp_path)) == 1
+    assert len(starts(tmp_path)) == 1
     assert not alive(processes(tmp_path))
 
 
@@ -129,21 +120,16 @@ async def test_after_a_crash_it_comes_back_at_the_same_place_and_one_that_does_n
     assert not alive(processes(tmp_path))
 
 
-@pytest.mark.parametrize(("drain", "work", "status"), [(10, "1.0", 200), (0, "60", 0)])
-async def test_running_requests_finish_unless_they_take_too_long(
-    serve, tmp_path: Path, drain: int, work: str, status: int
-) -> None:
-    async with serve("well", drain=drain) as served:
-        running = asyncio.create_task(post(served, f"/work/{work}"))
+async def test_running_requests_finish(serve, tmp_path: Path) -> None:
+    async with serve("well", drain=10) as served:
+        running = asyncio.create_task(post(served, "/work/1.0"))
         await until((tmp_path / "request").exists)
-        began = time.monotonic()
-    assert time.monotonic() - began < 10 and await running == status
-    assert drain == 0 or "drained" in (tmp_path / "vllm.log").read_text()
+    assert await running == 200
+    assert "drained" in (tmp_path / "vllm.log").read_text()
     assert not alive(processes(tmp_path))
 
 
-@pytest.mark.parametrize("model", ["well", "ignores-sigterm"])
-async def test_it_ends_with_a_fleet_that_is_killed(double: None, tmp_path: Path, model: str) -> None:
+async def test_it_ends_with_a_fleet_that_is_killed(double: None, tmp_path: Path) -> None:
     program = f"""
 import asyncio, sys
 from pathlib import Path
@@ -151,7 +137,7 @@ from swe_ai_fleet.runtime.vllm_command import VLLMOrder
 from swe_ai_fleet.runtime.vllm_server import vllm_served
 
 async def main():
-    order = VLLMOrder(model={model!r}, arguments="--state {tmp_path}", drain_seconds=60)
+    order = VLLMOrder(model="ignores-sigterm", arguments="--state {tmp_path}", drain_seconds=60)
     async with vllm_served(order, interpreter=sys.executable, log=Path("{tmp_path}/vllm.log"), tell=print):
         print("ready", flush=True)
         await asyncio.sleep(300)
@@ -173,50 +159,10 @@ asyncio.run(main())
     await until(lambda: not alive(running))
 
 
-async def test_a_killed_guardian_takes_its_server_along(serve, tmp_path: Path) -> None:
-    told: list[str] = []
-    async with serve("well", told=told) as served:
-        server = starts(tmp_path)[0]["pids"][0]
-        os.kill(served.pid, signal.SIGKILL)
-        await until(lambda: not alive([server]))
-        await until(lambda: any("is available again" in line for line in told))
-        os.kill(starts(tmp_path)[0]["pids"][1], signal.SIGKILL)  # the double's engine has no pipe that tells it
-    assert not alive(processes(tmp_path))
-
-
-async def test_without_vllm_the_way_to_it_is_told(tmp_path: Path) -> None:
-    assert await vllm_version(sys.executable) == ""
-    with pytest.raises(PreconditionFailed, match="has no vLLM") as fault:
-        async with vllm_served(
-            VLLMOrder(model="m"), interpreter=sys.executable, log=tmp_path / "log", tell=lambda _: None
-        ):
-            pass
-    assert "FLEET_VLLM_PYTHON" in fault.value.hint and not (tmp_path / "log").exists()
-    with pytest.raises(PreconditionFailed, match="no interpreter at"):
-        vllm_interpreter(Settings(vllm_python=str(tmp_path / "none")))
-    assert vllm_interpreter(Settings(vllm_python=sys.executable)) == sys.executable
-    with pytest.raises(PreconditionFailed, match="does not run"):
-        await vllm_version(str(tmp_path))
-
-
-def test_arguments_of_the_user_win() -> None:
-    order = VLLMOrder(model="Qwen/Qwen3-8B", arguments="--no-enable-prefix-caching --tool-call-parser mine")
-    argv = vllm_arguments(order, port=81)
-    assert argv[:2] == ("-m", "vllm.entrypoints.openai.api_server") and argv[argv.index("--port") + 1] == "81"
-    assert "--enable-prefix-caching" not in argv and "hermes" not in argv and "--enable-auto-tool-choice" in argv
-    plain = vllm_arguments(VLLMOrder(model="Qwen/Qwen3-8B", tool_parser="none"), port=81)
-    assert "--enable-prefix-caching" in plain and "--enable-auto-tool-choice" not in plain
-    chosen = vllm_arguments(VLLMOrder(model="Qwen/Qwen3-8B", tool_parser="pythonic"), port=81)
-    assert chosen[chosen.index("--tool-call-parser") + 1] == "pythonic"
-
-
 def test_what_the_supervisor_decides_cannot_be_passed_on() -> None:
     for arguments, named in (
         ("--api-key secret", "--api-key"),
-        ("--api_key=secret", "--api-key"),
         ("--port 80", "--port"),
-        ("--host=0.0.0.0", "--host"),
-        ("--model other", "--model"),
         ("'unbalanced", "malformed"),
     ):
         with pytest.raises(InvalidRequest, match=named) as fault:
@@ -226,14 +172,9 @@ def test_what_the_supervisor_decides_cannot_be_passed_on() -> None:
 
 PARSERS = {
     "Qwen/Qwen3-Coder-30B-A3B-Instruct": "qwen3_coder",
-    "Qwen/Qwen2.5-Coder-7B-Instruct": "hermes",
     "meta-llama/Llama-3.3-70B-Instruct": "llama3_json",
-    "meta-llama/Llama-4-Scout-17B-16E-Instruct": "llama4_pythonic",
     "mistralai/Devstral-Small-2505": "mistral",
     "openai/gpt-oss-20b": "openai",
-    "deepseek-ai/DeepSeek-V3.1": "deepseek_v31",
-    "zai-org/GLM-4.5-Air": "glm45",
-    "moonshotai/Kimi-K2-Instruct": "kimi_k2",
     "somebody/unheard-of": "",
 }
 

@@ -19,10 +19,6 @@ from swe_ai_fleet.agents.references.resolving import Standing
 from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.conversations.formatting import Channel
 from swe_ai_fleet.conversations.formatting.telegram import unmarked
-from swe_ai_fleet.conversations.reply_run import ChatRules
-from swe_ai_fleet.conversations.session import Session
-from swe_ai_fleet.conversations.session import Turn as SaidTurn
-from swe_ai_fleet.conversations.store import ChatStore, KeyValueChats
 from swe_ai_fleet.domain.errors import NotFound, PreconditionFailed, Unavailable
 from swe_ai_fleet.domain.memory import Memory
 from swe_ai_fleet.extensions.chat.chat import Chat
