@@ -6,15 +6,12 @@ import asyncio
 import json
 import ssl
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
 
-import grpc
-import grpc.aio
 import jwt
 import pytest
 from cryptography import x509
@@ -22,14 +19,13 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from structlog.testing import capture_logs
 
 from services.access.roles import check_role, role_for
-from services.access.store import AccessStore, open_access
+from services.access.store import AccessStore
 from services.access.tokens import FRESH_SECONDS, LEAST_SECONDS, MAX_BYTES, KeySet
-from services.auth import AccessInterceptor, Admission, Presented, principal
-from services.errors import ErrorInterceptor, Unauthenticated
+from services.auth import Admission, Presented
+from services.errors import Unauthenticated
 from swe_ai_fleet.domain.access import SOLE, AccessRole, Principal, Quota, TenantRules
-from swe_ai_fleet.domain.errors import InvalidRequest, PermissionDenied, Unavailable
+from swe_ai_fleet.domain.errors import PermissionDenied, Unavailable
 from swe_ai_fleet.domain.task import ApprovalPolicy
-from swe_ai_fleet.settings import Settings
 from tests.access_world import AccessWorld, Authority, claims, jwk, token_entry
 
 GATEWAY = x509.UniformResourceIdentifier("spiffe://example.org/gateway")
@@ -97,28 +93,6 @@ async def test_no_claim_leads_to_a_tenant_that_the_file_does_not_name(world: Acc
     assert (await known(store, "the-local-token")).principal.tenant == "default"
     world.write(more="[tenants.default]\n")
     assert (await known(store, tokens["default"])).principal.tenant == "default"
-
-
-async def test_settings_choose_between_a_file_and_one_token(world: AccessWorld, tmp_path: Path) -> None:
-    settings = Settings(home=tmp_path)
-    with capture_logs() as logs:
-        one = await open_access(settings, "the-token")
-        assert logs == []
-        shown = ["Bearer the-token"]
-        assert await one.authenticate(Presented(authorization=shown)) == Admission(principal=SOLE)
-        named = await one.authenticate(Presented(authorization=shown, tenants=["acme"], callers=["ada"]))
-        assert (named.principal.tenant, named.principal.name, named.principal.sole) == ("acme", "", True)
-        with pytest.raises(InvalidRequest):
-            await one.authenticate(Presented(authorization=shown, tenants=["A"]))
-        await open_access(settings.model_copy(update={"listen": "0.0.0.0:50055"}), "the-token")
-        await open_access(settings.model_copy(update={"listen": "0.0.0.0:50055", "access_file": world.path}), "x")
-    assert [log["log_level"] for log in logs] == ["warning"] * 3
-    store = await open_access(settings.model_copy(update={"access_file": world.path}), "the-token")
-    local = (await store.authenticate(Presented(authorization=["Bearer the-token"]))).principal
-    assert (local.tenant, local.name, local.sole) == ("default", "local", False)
-    assert local.may(AccessRole.ADMIN) and local.may(AccessRole.SERVICE)
-    with pytest.raises(InvalidRequest):
-        await open_access(settings.model_copy(update={"access_file": tmp_path / "missing.toml"}), "the-token")
 
 
 def test_a_method_without_a_row_takes_an_admin() -> None:
@@ -201,31 +175,6 @@ async def test_a_broken_version_changes_nothing_and_is_told_once(world: AccessWo
     assert store.fault == ""
 
 
-@pytest.mark.parametrize("size", ["small", "large"])
-async def test_rules_and_tenants_change_though_nobody_calls(
-    world: AccessWorld, store: AccessStore, size: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world.path.write_text('[tenants.acme]\napproval = "every"\n[tenants.initech]\n')
-    # Who asks for rules often does not look each time.
-    assert store.rules("acme").approval is ApprovalPolicy.PLAN
-    monkeypatch.setattr("services.access.store.LOOK_SECONDS", 0.0)
-    if size == "large":
-        monkeypatch.setattr("services.access.store.AT_ONCE_BYTES", 0)
-    async with asyncio.timeout(10):
-        while store.rules("acme").approval is not ApprovalPolicy.EVERY:
-            assert size == "large"
-            await asyncio.sleep(0.01)
-    assert store.tenants == ("acme", "initech")
-    with capture_logs() as logs:
-        world.path.write_text("[")
-        async with asyncio.timeout(10):
-            while not store.fault:
-                assert store.rules("acme").approval is ApprovalPolicy.EVERY
-                await asyncio.sleep(0)
-        assert store.rules("acme").approval is ApprovalPolicy.EVERY
-    assert [log["log_level"] for log in logs] == ["error"]
-
-
 # JWTs
 
 
@@ -287,16 +236,6 @@ async def test_claims_are_translated(world: AccessWorld) -> None:
     assert plain.roles == {AccessRole.VIEWER}
     with pytest.raises(Unauthenticated):
         await known(store, world.jwt(**told | {"https://example.org/tenant": "acme"}))
-
-
-async def test_two_audiences_of_one_issuer_are_told_apart(world: AccessWorld) -> None:
-    world.write()
-    more = world.path.read_text().rpartition("[[jwt]]")[2].replace('"fleet"', '"builds"')
-    more = more.replace('tenant_claim = "org.tenant"', 'tenant = "umbrella"')
-    world.write(more=f"[[jwt]]{more}")
-    store = await AccessStore.open(world.path)
-    assert (await known(store, world.jwt())).principal.tenant == "acme"
-    assert (await known(store, world.jwt(aud="builds"))).principal.tenant == "umbrella"
 
 
 # Keys
@@ -413,49 +352,3 @@ async def test_a_certificate_is_its_owners(world: AccessWorld) -> None:
     assert await name(authority.issue("old.example.org", days=-1)[0]) == ""
     for nothing in (b"", b"-----BEGIN CERTIFICATE-----\nx\n-----END CERTIFICATE-----\n", b"x" * 100_000):
         assert await name(nothing) == ""
-
-
-async def _who(_: bytes, __: Any) -> bytes:
-    return f"{principal().tenant}/{principal().name}".encode()
-
-
-async def test_a_certificate_lets_in_over_grpc_and_a_token_beside_it_counts(world: AccessWorld) -> None:
-    world.write(more=CERTIFICATES)
-    store, authority = await AccessStore.open(world.path), Authority()
-    certificate, secret = authority.issue("localhost", x509.DNSName("localhost"))
-    served: Any = grpc.aio.server(interceptors=[AccessInterceptor(store), ErrorInterceptor()])
-    handlers = {name: grpc.unary_unary_rpc_method_handler(_who, bytes, bytes) for name in ("Recall", "ClearMemory")}
-    named = grpc.method_handlers_generic_handler("fleet.context.v1.ContextService", handlers)
-    served.add_generic_rpc_handlers((named,))
-    credentials = grpc.ssl_server_credentials([(secret, certificate)], authority.pem, require_client_auth=True)
-    port = served.add_secure_port("localhost:0", credentials)
-    await served.start()
-
-    async def call(shown: tuple[bytes, bytes] | None, method: str, metadata: Mapping[str, str]) -> str:
-        tls = grpc.ssl_channel_credentials(authority.pem, *((shown[1], shown[0]) if shown else (None, None)))
-        async with grpc.aio.secure_channel(f"localhost:{port}", tls) as channel:
-            asked = channel.unary_unary(f"/fleet.context.v1.ContextService/{method}")
-            try:
-                return (await asked(b"", metadata=tuple(metadata.items()))).decode()
-            except grpc.aio.AioRpcError as error:
-                return error.code().name
-
-    gateway, builder = authority.issue("x", GATEWAY), authority.issue("x", BUILDER)
-    token = {"authorization": f"Bearer {world.tokens['umbrella-viewer']}"}
-    try:
-        for shown, method, metadata, answer in (
-            (gateway, "Recall", {}, "acme/gateway"),
-            (gateway, "ClearMemory", {"fleet-tenant": "umbrella", "fleet-caller": "ada"}, "umbrella/ada"),
-            (gateway, "Recall", token, "umbrella/umbrella-viewer"),
-            (gateway, "Recall", {"authorization": "Bearer wrong"}, "UNAUTHENTICATED"),
-            (builder, "Recall", {}, "acme/builder"),
-            (builder, "ClearMemory", {}, "PERMISSION_DENIED"),
-            (builder, "Recall", {"fleet-tenant": "umbrella"}, "PERMISSION_DENIED"),
-            (authority.issue("nobody"), "Recall", {}, "UNAUTHENTICATED"),
-            (None, "Recall", {}, "UNAVAILABLE"),
-            # Another authority's.
-            (Authority().issue("x", GATEWAY), "Recall", {}, "UNAVAILABLE"),
-        ):
-            assert await call(shown, method, metadata) == answer, (method, metadata)
-    finally:
-        await served.stop(None)
