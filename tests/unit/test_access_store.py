@@ -19,15 +19,17 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from structlog.testing import capture_logs
 
 from services.access.roles import check_role, role_for
-from services.access.store import AccessStore
+from services.access.store import AccessStore, open_access
 from services.access.tokens import FRESH_SECONDS, LEAST_SECONDS, MAX_BYTES, KeySet
 from services.auth import Admission, Presented
 from services.errors import Unauthenticated
 from swe_ai_fleet.domain.access import SOLE, AccessRole, Principal, Quota, TenantRules
-from swe_ai_fleet.domain.errors import PermissionDenied, Unavailable
+from swe_ai_fleet.domain.errors import InvalidRequest, PermissionDenied, Unavailable
 from swe_ai_fleet.domain.task import ApprovalPolicy
+from swe_ai_fleet.settings import Settings
 from tests.access_world import AccessWorld, Authority, claims, jwk, token_entry
 
+SUBMIT = "/fleet.orchestrator.v1.OrchestratorService/SubmitTask"
 GATEWAY = x509.UniformResourceIdentifier("spiffe://example.org/gateway")
 BUILDER = x509.DNSName("builder.example.org")
 CERTIFICATES = """
@@ -95,17 +97,39 @@ async def test_no_claim_leads_to_a_tenant_that_the_file_does_not_name(world: Acc
     assert (await known(store, tokens["default"])).principal.tenant == "default"
 
 
+async def test_settings_choose_between_a_file_and_one_token(world: AccessWorld, tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path)
+    with capture_logs() as logs:
+        one = await open_access(settings, "the-token")
+        assert logs == []
+        shown = ["Bearer the-token"]
+        assert await one.authenticate(Presented(authorization=shown)) == Admission(principal=SOLE)
+        named = await one.authenticate(Presented(authorization=shown, tenants=["acme"], callers=["ada"]))
+        assert (named.principal.tenant, named.principal.name, named.principal.sole) == ("acme", "", True)
+        with pytest.raises(InvalidRequest):
+            await one.authenticate(Presented(authorization=shown, tenants=["A"]))
+        await open_access(settings.model_copy(update={"listen": "0.0.0.0:50055"}), "the-token")
+        await open_access(settings.model_copy(update={"listen": "0.0.0.0:50055", "access_file": world.path}), "x")
+    assert [log["log_level"] for log in logs] == ["warning"] * 3
+    store = await open_access(settings.model_copy(update={"access_file": world.path}), "the-token")
+    local = (await store.authenticate(Presented(authorization=["Bearer the-token"]))).principal
+    assert (local.tenant, local.name, local.sole) == ("default", "local", False)
+    assert local.may(AccessRole.ADMIN) and local.may(AccessRole.SERVICE)
+    with pytest.raises(InvalidRequest):
+        await open_access(settings.model_copy(update={"access_file": tmp_path / "missing.toml"}), "the-token")
+
+
 def test_a_method_without_a_row_takes_an_admin() -> None:
     assert role_for("/fleet.context.v1.ContextService/Recall") is AccessRole.VIEWER
     assert role_for("/fleet.future.v1.FutureService/Anything") is AccessRole.ADMIN
     with pytest.raises(PermissionDenied, match="'admin'"):
         check_role(Principal(tenant="t", roles=frozenset({AccessRole.APPROVER})), "some.Service.Method")
     check_role(SOLE, "some.Service.Method")
+    for role in (AccessRole.SUBMITTER, AccessRole.SERVICE):
+        check_role(Principal(tenant="t", roles=frozenset({role})), SUBMIT)
     for roles, told in (({AccessRole.VIEWER, AccessRole.APPROVER}, "approver, viewer"), (set(), "none")):
         with pytest.raises(PermissionDenied, match="'submitter'") as refused:
-            check_role(
-                Principal(tenant="t", roles=frozenset(roles)), "/fleet.orchestrator.v1.OrchestratorService/SubmitTask"
-            )
+            check_role(Principal(tenant="t", roles=frozenset(roles)), SUBMIT)
         assert refused.value.field == "authorization"
         assert refused.value.hint.startswith(f"your roles: {told};")
 
@@ -173,6 +197,31 @@ async def test_a_broken_version_changes_nothing_and_is_told_once(world: AccessWo
     world.path.write_text(good)
     await known(store, token)
     assert store.fault == ""
+
+
+@pytest.mark.parametrize("size", ["small", "large"])
+async def test_rules_and_tenants_change_though_nobody_calls(
+    world: AccessWorld, store: AccessStore, size: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.path.write_text('[tenants.acme]\napproval = "every"\n[tenants.initech]\n')
+    # Who asks for rules often does not look each time.
+    assert store.rules("acme").approval is ApprovalPolicy.PLAN
+    monkeypatch.setattr("services.access.store.LOOK_SECONDS", 0.0)
+    if size == "large":
+        monkeypatch.setattr("services.access.store.AT_ONCE_BYTES", 0)
+    async with asyncio.timeout(10):
+        while store.rules("acme").approval is not ApprovalPolicy.EVERY:
+            assert size == "large"
+            await asyncio.sleep(0.01)
+    assert store.tenants == ("acme", "initech")
+    with capture_logs() as logs:
+        world.path.write_text("[")
+        async with asyncio.timeout(10):
+            while not store.fault:
+                assert store.rules("acme").approval is ApprovalPolicy.EVERY
+                await asyncio.sleep(0)
+        assert store.rules("acme").approval is ApprovalPolicy.EVERY
+    assert [log["log_level"] for log in logs] == ["error"]
 
 
 # JWTs
@@ -333,9 +382,11 @@ async def test_a_certificate_is_its_owners(world: AccessWorld) -> None:
 
     async def name(certificate: bytes) -> str:
         try:
-            return (await store.authenticate(Presented(certificate=certificate))).principal.name
+            admission = await store.authenticate(Presented(certificate=certificate))
         except Unauthenticated:
             return ""
+        assert len(admission.principal.roles) == 1 and admission.expires > time.time()
+        return admission.principal.name
 
     for common_name, names, owner in (
         ("x", (GATEWAY,), "gateway"),
