@@ -89,10 +89,14 @@ def test_a_misspelt_name_never_has_an_effect(name: str, at: int, letter: str) ->
 
 
 def test_names_for_reading_only_read() -> None:
-    reading = "read view cat open_file ls dir list glob find_files grep rg search search_files stat fetch"
-    for name in reading.split():
-        understood = read(name, "{}")
-        assert understood.spec is not None and understood.spec.read_only, name
+    for names, arguments in (
+        ("read view cat open_file ls dir list stat", '{"path": "a"}'),
+        ("glob find_files grep rg search search_files", '{"pattern": "a"}'),
+        ("fetch", '{"url": "https://a.test/"}'),
+    ):
+        for name in names.split():
+            understood = read(name, arguments)
+            assert understood.spec is not None and understood.spec.read_only, name
 
 
 def test_a_strangers_schema_that_points_at_itself_is_no_trap() -> None:
