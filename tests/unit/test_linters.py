@@ -62,7 +62,7 @@ def test_linters_of_a_python_repository(files: dict[str, str], linters: list[str
 
 
 def test_hostile_settings_cost_little() -> None:
-    started_at = time.monotonic()
+    started_at = time.process_time()
     nested = {".pre-commit-config.yaml": "repos: " + "[" * 30_000, "package.json": "[" * 30_000}
     grown = (f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 9)}]}}\n" for n in range(1, 40))
     merged = "a0: &a0 {id: ruff}\n" + "".join(grown) + "repos:\n- hooks: [{id: mypy}]\n"
@@ -71,7 +71,7 @@ def test_hostile_settings_cost_little() -> None:
     assert names({"a.py": "", **nested}) == []
     assert names({"a.py": "", ".pre-commit-config.yaml": merged}) == ["mypy"]
     assert names({**{f"d{n}/a.py": "" for n in range(5_000)}, **long}) == ["ruff", "flake8"]
-    assert time.monotonic() - started_at < 30
+    assert time.process_time() - started_at < 30
 
 
 def test_findings_in_lines() -> None:
