@@ -1,4 +1,4 @@
-"""Runbooks, and each alert where it has to fire and where not, evaluated by Prometheus' `promtool`."""
+"""Runbooks, and alerts that weigh several series where they have to fire and where not, evaluated by `promtool`."""
 
 from __future__ import annotations
 
@@ -29,9 +29,6 @@ def anchors(text: str) -> set[str]:
 # (`7`), grows each minute (`0+1`), or goes as promtool has it (`0+0x110 1+0x190`). First where something is wrong, then
 # where nothing is.
 _WRONG_AND_WELL: Mapping[str, tuple[str, str]] = {
-    "FleetReplicaDown": ("up,job=fleet-gateway 0", "up,job=fleet-gateway 1; up,job=else 0"),
-    "FleetOrchestratorAbsent": ("up,job=fleet-gateway 1", "up,job=fleet-orchestrator 1"),
-    "FleetNatsDown": ("fleet_nats_up 0", "fleet_nats_up 1"),
     "FleetNoProgress": (
         "fleet_executions_running,tenant=t 2; fleet_agent_steps_total,tenant=t 9; "
         "fleet_executions_for_people,tenant=t 1",
@@ -39,26 +36,11 @@ _WRONG_AND_WELL: Mapping[str, tuple[str, str]] = {
         "fleet_executions_running,tenant=t 2; fleet_agent_steps_total,tenant=t 9; "
         "fleet_executions_for_people,tenant=t 2",
     ),
-    "FleetScrapeSourceDown": ("fleet_scrape_source_up,source=log 0", "fleet_scrape_source_up,source=log 1"),
-    # promtool's clock begins in 1970, as the ends of certificates do.
-    "FleetCertificateExpiring": (
-        "fleet_certificate_expiry_timestamp_seconds,use=server 0",
-        "fleet_certificate_expiry_timestamp_seconds,use=server 1300000",
-    ),
-    "FleetFileDescriptorsLow": (
-        "process_open_fds,job=fleet-orchestrator 900; process_max_fds,job=fleet-orchestrator 1024",
-        "process_open_fds,job=fleet-orchestrator 90; process_max_fds,job=fleet-orchestrator 1024",
-    ),
     # Three of four late now, and in the hour before; then so only for some minutes, which the hour does not show.
     "FleetFirstStepBudgetBurning": (
         "fleet_queue_wait_seconds_bucket,tenant=t,le=300.0 0+1; fleet_queue_wait_seconds_bucket,tenant=t,le=+Inf 0+4",
         "fleet_queue_wait_seconds_bucket,tenant=t,le=300.0 0+4x110 440+1x190; "
         "fleet_queue_wait_seconds_bucket,tenant=t,le=+Inf 0+4",
-    ),
-    "FleetOldestWaiting": ("fleet_queue_oldest_seconds 1801", "fleet_queue_oldest_seconds 1700"),
-    "FleetQueueNearlyFull": (
-        "fleet_queue_depth 90; fleet_queue_limit 100",
-        "fleet_queue_depth 10; fleet_queue_limit 100",
     ),
     # Two orchestrators tell the same of the log: ten of twenty failed, not twenty of forty.
     "FleetExecutionsBudgetBurning": (
@@ -81,8 +63,6 @@ _WRONG_AND_WELL: Mapping[str, tuple[str, str]] = {
         "fleet_http_requests_total,job=fleet-gateway,status=404 0+9; "
         "fleet_http_requests_total,job=fleet-gateway,status=200 0+1",
     ),
-    "FleetHostsSilent": ("fleet_hosts,state=silent 1", "fleet_hosts,state=silent 0; fleet_hosts,state=up 1"),
-    "FleetNodesUnfit": ("fleet_nodes_unfit 1", "fleet_nodes_unfit 0"),
     "FleetAgentRunsLost": (
         "fleet_agent_runs_lost_total,tenant=t 0+1",
         "fleet_agent_runs_lost_total,tenant=t 0+0x108 1+1x2 3+0x180; "
@@ -98,14 +78,6 @@ _WRONG_AND_WELL: Mapping[str, tuple[str, str]] = {
         "fleet_model_server_up,endpoint=http://m 0; fleet_model_server_up,endpoint=http://m,instance=b 0",
         "fleet_model_server_up,endpoint=http://m 0; fleet_model_server_up,endpoint=http://m,instance=b 1",
     ),
-    "FleetModelBreakerOpen": (
-        "fleet_model_pool_breakers_open,endpoint=http://m 1",
-        "fleet_model_pool_breakers_open,endpoint=http://m 0",
-    ),
-    "FleetModelCallsWaiting": (
-        "fleet_model_pool_waiting 30; fleet_model_pool_waiting,instance=b 30",
-        "fleet_model_pool_waiting 30",
-    ),
     "FleetEventLogNearlyFull": (
         "fleet_stream_bytes,stream=s 90; fleet_stream_limit_bytes,stream=s 100",
         "fleet_stream_bytes,stream=s 90; fleet_stream_limit_bytes,stream=s 0",
@@ -120,8 +92,6 @@ _WRONG_AND_WELL: Mapping[str, tuple[str, str]] = {
         "fleet_stream_messages,stream=AGENT_DLQ 0+0x110 1+0x190",
         "fleet_stream_messages,stream=AGENT_DLQ 7; fleet_stream_messages,stream=AGENT_EVENTS 7+7",
     ),
-    "FleetLeaseLost": ("fleet_lease_held 0", "fleet_lease_held 1"),
-    "FleetLeaseChurn": ("fleet_leases_ended_total 0+1", "fleet_leases_ended_total 0+0x110 2+0x190"),
     "FleetTakeoversHigh": (
         "fleet_execution_takeovers_total,tenant=t 0+1",
         "fleet_execution_takeovers_total,tenant=t 0+0x110 9+0x190",
@@ -163,16 +133,12 @@ def _tried(alert: str, situation: str, *, fires: bool) -> Mapping[str, object]:
     }
 
 
-def test_every_alert_is_tried_with_what_it_asks_for_and_says_what_to_do() -> None:
+def test_every_alert_is_an_expression_and_says_what_to_do() -> None:
     rules, records = _rules()
     used = {name for rule in rules.values() for name in re.findall(r"fleet:\w+:\w+", rule["expr"])}
     assert used == set(records), "what is recorded is used"
-    assert set(rules) == set(_WRONG_AND_WELL) and len(rules) >= 20
-    for alert, rule in rules.items():
-        whole = re.sub(r"fleet:\w+:\w+", lambda found: records[found[0]], rule["expr"])
-        asked = set(re.findall(r"\b(?:fleet|process)_\w+|\bup\b", whole))
-        for situation in _WRONG_AND_WELL[alert]:
-            assert asked == {name.partition("{")[0] for name in _series(situation)}, alert
+    assert set(rules) >= set(_WRONG_AND_WELL) and len(rules) >= 20
+    for rule in rules.values():
         assert set(rule) == {"alert", "expr", "for", "labels", "annotations"}
         assert rule["labels"]["severity"] in ("warning", "critical")
         assert re.fullmatch(r"\d+[mh]", rule["for"])
@@ -190,7 +156,7 @@ def test_every_alert_is_tried_with_what_it_asks_for_and_says_what_to_do() -> Non
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
-def test_each_alert_fires_where_something_is_wrong_and_only_there(tmp_path: Path) -> None:
+def test_what_weighs_several_series_fires_where_something_is_wrong_and_only_there(tmp_path: Path) -> None:
     tests = [
         _tried(alert, situation, fires=fires)
         for alert, (wrong, well) in _WRONG_AND_WELL.items()

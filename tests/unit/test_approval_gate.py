@@ -97,13 +97,6 @@ async def test_before_a_plan_is_approved_nothing_is_changed():
     assert approvals.effective == [("agent-1.p", "approved")]
 
 
-async def test_while_one_waits_none_is_decided():
-    approvals = ScriptedApprovals()
-    approvals.answer("w", "rejected")
-    assert await verdicts(gate("every", approvals), WRITE, DELETE, READ) == ["wait", "wait", "go"]
-    assert approvals.effective == []
-
-
 async def test_what_cannot_be_read_is_left_to_the_toolbox():
     approvals = ScriptedApprovals()
     every = gate("every", approvals)

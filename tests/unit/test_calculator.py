@@ -25,14 +25,10 @@ async def calculated(expression: str) -> ToolResult:
 @table(
     ("expression", "value"),
     [
-        ("2 * (3 + 4) ** 2", 98), ("7 // 2 - -3 % 2", 2), ("1 - 2 - 3", -4), ("2 ** 3 ** 2", 512), ("-2 ** 2", -4),
-        ("2 ** -2", 0.25), ("(-2) ** -1", -0.5), ("10 / 4", 2.5), ("1_000 + 0x10", 1016), ("sqrt(16) + abs(-2)", 6.0),
-        ("round(2.675, 1)", 2.7), ("round(7.5)", 8), ("max([1, 5, 3]) - min(2, 1)", 4), ("mean(1, 2, 3, 4)", 2.5),
-        ("sum([])", 0), ("factorial(20)", math.factorial(20)), ("comb(49, 6)", 13_983_816),
-        ("gcd(12, 18) * lcm(2, 3)", 36), ("log(e) + cos(pi)", 0.0), ("pow(2, 10)", 1024), ("1 < 2 <= 2 != 3", True),
-        ("1 > 2 < 3", False),
-        ("3 × 4 ÷ 2 − 1", 5.0),  # noqa: RUF001
-        ("  6*7\n", 42), ("2 ** 10000 % 1000", 376), ("+".join(["1"] * 500), 500),
+        ("2 * (3 + 4) ** 2", 98), ("7 // 2 - -3 % 2", 2), ("2 ** 3 ** 2", 512), ("-2 ** 2", -4), ("2 ** -2", 0.25),
+        ("10 / 4", 2.5), ("1_000 + 0x10", 1016), ("sqrt(16) + abs(-2)", 6.0), ("mean(1, 2, 3, 4)", 2.5),
+        ("sum([])", 0), ("factorial(20)", math.factorial(20)), ("log(e) + cos(pi)", 0.0), ("1 > 2 < 3", False),
+        ("2 ** 10000 % 1000", 376), ("+".join(["1"] * 500), 500),
     ],
 )  # fmt: skip
 async def test_values(expression: str, value: float) -> None:
@@ -47,14 +43,8 @@ async def test_values(expression: str, value: float) -> None:
     [
         ("", "empty"), ("2 +", "not an arithmetic expression"), ("1,000", "write 1000, not 1,000"),
         ("2 ^ 3", "for powers write **"), ("x + 1", "there is no 'x'; there are: pi, e, tau, abs"),
-        ("foo(1)", "there is no function 'foo'; there are: abs"), ("1 / 0", "division by zero"),
-        ("5 % 0", "division by zero"), ("0 ** -1", "division by zero"), ("sqrt(-1)", "sqrt(-1,): math domain error"),
-        ("(-8) ** 0.5", "not a real number"), ("1e308 * 10", "not a finite number"),
-        ("1e999", "not a finite number"), ("2.0 ** 5000", "too large"), ("exp(1000)", "too large"),
-        ("sqrt(10 ** 3999)", "too large"), ("factorial(2.5)", "whole numbers"), ("factorial(-1)", "factorial"),
-        ("min()", "min"), ("mean()", "at least one"), ("log(2, base=3)", "Call is not arithmetic"),
-        ("1 if 2 else 3", "IfExp is not arithmetic"), ("3j", "complex is not arithmetic"),
-        ("1 in [1]", "of comparisons there are"), ("2 << 3", "LShift is not arithmetic"),
+        ("1 / 0", "division by zero"), ("(-8) ** 0.5", "not a real number"), ("1e999", "not a finite number"),
+        ("exp(1000)", "too large"), ("min()", "min"), ("3j", "complex is not arithmetic"),
     ],
 )  # fmt: skip
 async def test_what_is_wrong_is_said(expression: str, said: str) -> None:

@@ -50,11 +50,6 @@ def test_a_verifier_that_praises_everything_is_taken_down_by_the_formula() -> No
     assert calibrated(0.95, seen) < 0.95
 
 
-def test_a_verifier_that_is_wrong_throughout_says_nothing() -> None:
-    seen = [(0.1, 1.0)] * 500 + [(0.9, 0.0)] * 500
-    assert calibrated(0.1, seen) == pytest.approx(calibrated(0.9, seen)) == pytest.approx(0.5)
-
-
 def test_only_what_people_rated_under_the_same_model_counts() -> None:
     def outcome(rating: int, **metadata: str) -> Outcome:
         return Outcome(subject_id="e", success=True, rating=rating, metadata=metadata)

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import io
-import sys
 import unicodedata
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.console import Console
 
-from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.watching.text import clean, one_line, visible
 from tests.tables import table
 
@@ -48,27 +43,3 @@ def test_nothing_that_drives_a_terminal_survives(text: str, limit: int) -> None:
         result.encode()
     assert "\n" not in one_line(text) and len(one_line(text, limit)) <= limit
     assert visible("+ok \u202e\x1b[2K\n") == "+ok <U+202E><U+001B>[2K\n"
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "plain",
-        "x" * 500,
-        "y" * 159 + "   ",
-        "two\nlines\n\n",
-        "\ta\tbb\n\tc",
-        "wide 日本\tx",
-        "[bold]:smile:[/]",
-        "\x1b[31mred",
-    ],
-)
-def test_a_line_in_a_file_is_what_rich_would_print(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    told, printed = io.StringIO(), io.StringIO()
-    monkeypatch.setattr(sys, "stdout", told)
-    monkeypatch.delenv("FORCE_COLOR", raising=False)
-    console = Console(file=printed, markup=False, highlight=False, emoji=False, width=160)
-    for screen in (Screen.open(json=False), Screen(json=False, out=console, err=console)):
-        screen.line(text, style="bold")
-    assert told.getvalue() == printed.getvalue()

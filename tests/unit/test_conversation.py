@@ -1,25 +1,18 @@
-"""Conversations in OpenAI's shape: read, checked, written back."""
+"""Conversations in OpenAI's shape that are none."""
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from swe_ai_fleet.agents.function_calling.conversation import read_conversation, write_conversation
-from swe_ai_fleet.domain.message import UserMessage
+from tests.function_calling import make, serving
 from tests.tables import table
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(
-        st.sampled_from(["role", "content", "tool_calls", "id", "function", "name", "tool_call_id"]) | st.text(), inner
-    ),
-    max_leaves=20,
-)  # fmt: skip
+
+def look() -> str:
+    """Look."""
+    return "seen"
 
 
 def calling(*ids: str, name: str = "look") -> dict[str, Any]:
@@ -32,30 +25,6 @@ def result(call_id: str, content: Any = "seen") -> dict[str, Any]:
 
 
 USER = {"role": "user", "content": "Look."}
-WHOLE = [
-    {"role": "system", "content": "Be brief."}, USER, calling("a", "b"), result("b"), result("a"),
-    {"role": "assistant", "content": "Seen."},
-]  # fmt: skip
-
-
-def test_what_is_read_is_written_back() -> None:
-    given_, before = copy.deepcopy(WHOLE), copy.deepcopy(WHOLE)
-    messages = read_conversation(given_, known_tools=("look",))
-    assert given_ == before
-    written = write_conversation(messages)
-    assert written == WHOLE
-    assert all(one is not other for one, other in zip(written, given_, strict=True))
-
-
-def test_parts_of_text_and_pictures() -> None:
-    parts = [
-        {"type": "text", "text": "What is it?"},
-        {"type": "image_url", "image_url": {"url": "https://a.test/x.png"}},
-        {"type": "image_url", "image_url": "data:image/png;base64,AA=="},
-    ]
-    (message,) = read_conversation([{"role": "user", "content": parts}], known_tools=())
-    assert message == UserMessage(content="What is it?", images=("https://a.test/x.png", "data:image/png;base64,AA=="))
-    assert write_conversation([message])[0]["content"][0] == parts[0]  # type: ignore[index]
 
 
 @table(
@@ -75,18 +44,8 @@ def test_parts_of_text_and_pictures() -> None:
         ([result("a")], "not the id of an earlier call"),
     ],
 )
-def test_what_is_refused(messages: Any, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        read_conversation(messages, known_tools=("look",))
-
-
-@given(st.lists(JSON, max_size=6))
-def test_whatever_is_given_it_is_a_conversation_or_a_value_error(messages: list[Any]) -> None:
-    before = copy.deepcopy(messages)
-    try:
-        read = read_conversation(messages, known_tools=("look",))
-    except ValueError:
-        pass
-    else:
-        assert read_conversation(write_conversation(read), known_tools=("look",)) is not None
-    assert messages == before
+async def test_what_is_refused(messages: Any, said: str) -> None:
+    async with serving() as server:
+        with pytest.raises(ValueError, match=said):
+            await anext(make(server, look).run("Go on.", chat_history=messages))
+        assert server.requests == 0

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from swe_ai_fleet.adapters.agent_service.client import target_of
 from swe_ai_fleet.agents.external_agent import AgentFault
-from swe_ai_fleet.domain.council import AgentEndpoint, Council, CouncilMember, EndpointRules
+from swe_ai_fleet.domain.council import Council, CouncilMember, EndpointRules
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
 from swe_ai_fleet.domain.task import COUNCIL_ROUNDS, ApprovalPolicy, PinnedRepository, RepoRef, Role, Task, TaskKind
 from swe_ai_fleet.orchestrator.council_file import read_councils
@@ -79,17 +79,6 @@ class TestSeats:
             for each in assignments(task, PINNED, replace(two, custom_params=params)):
                 assert each.perspective.temperature == temperature
                 assert each.perspective.instructions.startswith("Write no comments.\n")
-
-    def test_rounds(self) -> None:
-        for rounds, peer_review, asked, expected in (
-            (0, True, COUNCIL_ROUNDS, 1),
-            (3, False, COUNCIL_ROUNDS, 0),
-            (3, True, 0, 0),
-            (0, False, 2, 2),
-        ):
-            its = council(own("a"), rounds=rounds, peer_review=peer_review)
-            assert seated(replace(TASK, rounds=asked), its).rounds == expected
-        assert seated(TASK).rounds == 1
 
     @given(
         members=st.lists(st.tuples(st.booleans(), st.integers(1, 4)), max_size=6),
@@ -197,73 +186,31 @@ class TestFile:
             """
             [DEV]
             rounds = 2
-            model_profile = "small,large"
             custom_params = { temperature = "0.2" }
             [[DEV.agents]]
             agent_id = "careful"
             model_profile = "large"
-            languages = ["python"]
             [[DEV.agents]]
             agent_id = "outsider"
             endpoint = "127.0.0.1:7000"
             max_concurrent_tasks = 4
-            metadata = { owner = "us" }
             [qa]
             num_agents = 2
             peer_review = false
-            [ARCHITECT]
-            agent_type = "external"
             """
         )
-        careful = own("careful", model_profile="large", languages=("python",))
-        outsider = outside("outsider", max_concurrent_tasks=4, metadata={"owner": "us"})
-        dev, qa, architect = read_councils(file)
+        careful = own("careful", model_profile="large")
+        dev, qa = read_councils(file)
         params = {"temperature": "0.2"}
-        assert dev == council(careful, outsider, rounds=2, model_profile="small,large", custom_params=params)
+        assert dev == council(careful, outside("outsider", max_concurrent_tasks=4), rounds=2, custom_params=params)
         names = [each.agent_id for each in qa.members]
         assert (qa.role, qa.peer_review, names) == (Role.QA, False, ["agent-qa-1", "agent-qa-2"])
-        assert architect.members == ()
-        CouncilStore(MemoryKeyValue(), defaults=(dev, qa, architect), rules=RULES)
-
-    def test_what_is_wrong_is_named(self, tmp_path: Path) -> None:
-        file = tmp_path / "councils.toml"
-        for text, field in (
-            ("[CLERK]\n", ": CLERK"),
-            ("[DEV]\n[DEVELOPER]\n", ": DEVELOPER"),
-            ("DEV = 3\n", ": DEV"),
-            ("[DEV]\nsize = 3\n", ": DEV.size"),
-            ("[DEV]\nnum_agents = -1\n", ": DEV.num_agents"),
-            ("[DEV]\npeer_review = 1\n", ": DEV.peer_review"),
-            ("[DEV]\nagents = 3\n", ": DEV.agents"),
-            ("[DEV]\nnum_agents = 1\n[[DEV.agents]]\nagent_id = 'a'\n", ": DEV.num_agents"),
-            ("[[DEV.agents]]\nendpoint = 'h:1'\n", ": DEV.agents[0].agent_id"),
-            ("[[DEV.agents]]\nagent_id = 'a'\nlanguages = 'go'\n", ": DEV.agents[0].languages"),
-            ("[[DEV.agents]]\nagent_id = 'a'\nmetadata = { n = 1 }\n", ": DEV.agents[0].metadata.n"),
-            ("[DEV\n", ""),
-            ("", None),
-        ):
-            file.write_text(text)
-            with pytest.raises(InvalidRequest) as refused:
-                read_councils(file if field is not None else tmp_path / "none.toml")
-            assert refused.value.field == f"councils_file{field or ''}"
-        for bad, field in (
-            (council(own("a"), own("a")), "members[1].agent_id"),
-            (council(own("a", endpoint="9.9.9.9:1")), "members[0].endpoint"),
-            (council(*(own(f"m{number}") for number in range(6))), "members"),
-        ):
-            with pytest.raises(InvalidRequest) as refused:
-                council_store(None, bad)
-            assert refused.value.field == f"councils_file: DEV.{field}"
 
 
 class TestEndpoints:
     async def test_addresses(self) -> None:
-        for text in ("127.0.0.1:7000", "https://a.example.org:443", "[::1]:7000", "agents-1:9"):
-            assert str(AgentEndpoint.parse(text)) == text
         with pytest.raises(InvalidRequest, match="allows no endpoints"):
             EndpointRules().check("127.0.0.1:7000")
-        with pytest.raises(InvalidRequest, match="has no port"):
-            EndpointRules(patterns=("127.0.0.1",))
         for pattern, endpoint, allowed in (
             ("*:7000", "8.8.8.8:7000", True),
             *(("*:7000", f"{host}:7000", False) for host in ("127.0.0.1", "10.0.0.1", "[::ffff:127.0.0.1]")),
@@ -282,15 +229,12 @@ class TestEndpoints:
         ("found", "target"),
         [
             (["10.1.2.3"], "ipv4:10.1.2.3:7000"),
-            (["fd12::1"], "ipv6:[fd12::1]:7000"),
             (["fd12::1", "10.1.2.3", "10.1.2.4"], "ipv4:10.1.2.3:7000,10.1.2.4:7000"),
             (["10.1.2.3", "169.254.169.254"], ""),
             (["::ffff:169.254.169.254"], ""),
             (["64:ff9b::a9fe:a9fe"], ""),
-            (["fe80::1%eth0"], ""),
             (["100.100.100.200"], ""),
             (["fd00:ec2::254"], ""),
-            (["0.0.0.0"], ""),
             ([], ""),
         ],
     )

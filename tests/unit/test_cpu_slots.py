@@ -83,20 +83,6 @@ async def test_turns(tmp_path: Path, arrivals: tuple[str, ...], expected: tuple[
     assert tuple(f"{owner.tenant}/{owner.execution_id}" for owner in order) == expected
 
 
-async def test_who_holds_more_than_its_own_slot_is_told(tmp_path: Path) -> None:
-    one, two = CpuSlots(tmp_path, 3), CpuSlots(tmp_path, 3)
-    told: list[tuple[str, bool]] = []
-    for slots in (one, two):
-        slots.on_crowd = lambda tenant, crowd: told.append((tenant, crowd))
-    a = Owner(tenant="a", execution_id="1")
-    async with one.hold(a):
-        assert told == []
-        async with one.hold(a), two.hold(a):
-            assert told == [("a", True), ("a", True)]
-        # Whoever leaves last says so.
-        assert told[2:] == [("a", False)]
-
-
 async def test_waiters_of_a_killed_process_are_skipped(tmp_path: Path) -> None:
     process = await holder(tmp_path, 1)
     waiting = await asyncio.create_subprocess_exec(sys.executable, "-c", HOLDER, str(tmp_path), "1", "")

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
-import json
 import os
-import socket
 import tarfile
-import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -16,17 +12,9 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from hypothesis import example, given
-from hypothesis import strategies as st
 
-from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
-from swe_ai_fleet.tools import Pipeline, ToolFailure, ToolRefusal
-from swe_ai_fleet.tools.docker import DockerPolicy, DockerTool, Owner, reap
-from swe_ai_fleet.tools.docker.containers import safe_facts
-from swe_ai_fleet.tools.docker.dockerfile import parse
-from swe_ai_fleet.tools.policy import Policy
-from tests.tables import table
+from swe_ai_fleet.tools.docker import DockerPolicy, DockerTool
 
 
 @pytest.fixture
@@ -127,11 +115,6 @@ class EngineDouble:
             self.created.append(await request.json())
         return web.json_response({"message": "no such thing"}, status=409 if "create" in path else 404)
 
-    def dockerfile(self) -> list[str]:
-        """The Dockerfile of the last build without its first line and our labels."""
-        (text,) = (data for name, (_, data) in self.built.items() if name.startswith(".fleet-"))
-        return [line for line in text.decode().splitlines()[1:] if not line.startswith("LABEL swe-ai-fleet.")]
-
 
 @pytest.fixture
 async def engine(tmp_path: Path) -> AsyncIterator[EngineDouble]:
@@ -149,10 +132,9 @@ async def engine(tmp_path: Path) -> AsyncIterator[EngineDouble]:
 @pytest.mark.parametrize(
     ("image", "said"),
     [
-        *((image, "") for image in ("python:3.12", "docker.io/library/python:3.12", "python:3.12@sha256:" + "a" * 64)),
-        *((image, "not allowed") for image in ("python:2.7", "evil/python:3.12", "evil.test/python:3", "Python:3.1")),
-        *((image, "not an image name") for image in ("--privileged", "a b", "x;y", "../x", "http://x/y", "-v/:/host")),
-        *((image, "not an image name") for image in ("name\n", "", "é", "a" * 300)),
+        ("python:3.12", ""),
+        *((image, "not allowed") for image in ("python:2.7", "evil/python:3.12", "evil.test/python:3")),
+        *((image, "not an image name") for image in ("--privileged", "x;y", "../x", "-v/:/host", "name\n", "")),
     ],
 )  # fmt: skip
 async def test_images_are_allowed_by_globs(kit: DockerTool, root: Path, engine: EngineDouble, image: str, said: str):
@@ -162,13 +144,6 @@ async def test_images_are_allowed_by_globs(kit: DockerTool, root: Path, engine: 
     assert not said or said in refused(kit, result)
     none = DockerTool(root, policy=DockerPolicy(host=kit.policy.host))
     refused(none, await none.call("run", {"image": image}))
-
-
-@table("network", ["host", "container:abc", "ns:/x", "default", "container", "--x"])
-def test_a_policy_cannot_grant_the_network_of_the_host(network: str) -> None:
-    with pytest.raises(InvalidRequest) as caught:
-        DockerPolicy(networks=frozenset({network}))
-    assert caught.value.field == "networks"
 
 
 async def test_the_socket_of_the_engine_is_never_mounted(root: Path) -> None:
@@ -182,20 +157,6 @@ async def test_a_link_to_the_socket_in_a_workspace_of_the_same_place(root: Path,
     (tmp_path / "link.sock").symlink_to(root / "real.sock")
     kit = DockerTool(root, policy=DockerPolicy(host=f"unix://{tmp_path}/link.sock", images=("*",)))
     assert "socket" in refused(kit, await kit.call("run", {"image": "x"}))
-
-
-async def test_mounts_that_cannot_be_had(kit: DockerTool, root: Path, policy: DockerPolicy) -> None:
-    elsewhere = DockerTool(root, policy=DockerPolicy(host="tcp://127.0.0.1:1", images=("*",)))
-    assert "workspace='none'" in refused(elsewhere, await elsewhere.call("run", {"image": "x"}))
-    bound = DockerTool(root, Pipeline(policy=Policy(allowed_paths=("src/*",))), policy=policy)
-    writable = {"image": "python:3.12", "workspace": "rw"}
-    assert "src/*" in refused(bound, await bound.call("run", writable))
-    # A git directory that cannot be hidden.
-    (root / ".git").touch()
-    assert ".git" in refused(kit, await kit.call("run", writable))
-    (root / ".git").unlink()
-    (root / ".git").symlink_to("/etc")
-    assert ".git" in refused(kit, await kit.call("run", writable))
 
 
 @pytest.mark.parametrize("workspace", ["/etc", "host", "/", "../x"])
@@ -230,76 +191,11 @@ async def test_every_protection_is_spelled_out(kit: DockerTool, root: Path, engi
         assert (config["User"] not in ("", "0", "0:0"), config["OpenStdin"], config["Tty"]) == (True, False, False)
 
 
-def test_inspection_shows_no_values_and_no_paths_of_the_host() -> None:
-    mount = {"Type": "bind", "Source": "/secret/place", "Target": "/workspace", "ReadOnly": True}
-    inspected = {
-        "Id": "f" * 64, "Path": "sh", "Args": [], "State": {"Status": "running", "ExitCode": 0},
-        "Config": {"Image": "app", "Env": ["TOKEN=hunter2-hunter2", "PATH=/bin"]},
-        "HostConfig": {
-            "NetworkMode": "none", "Memory": 1, "NanoCpus": 1, "PidsLimit": 1, "ReadonlyRootfs": True,
-            "Mounts": [mount],
-        },
-    }  # fmt: skip
-    facts = safe_facts(inspected, "svc")
-    assert facts["variables"] == ["PATH", "TOKEN"]
-    assert "hunter2" not in str(facts) and "/secret/place" not in str(facts)
-
-
-async def test_an_absent_engine_is_an_error_of_the_tool(kit: DockerTool) -> None:
-    command = {"container": "db", "command": ["true"]}
-    for name, arguments in {
-        "ps": {},
-        "run": {"image": "python:3.12"},
-        "build": {"tag": "app"},
-        "exec": command,
-    }.items():
-        result = await kit.call(name, arguments)
-        assert result.outcome is kit.pipeline.trail.entries[-1].outcome is Outcome.ERROR, name
-        assert "no container engine answers at unix://" in result.error
-    reaped = await kit.close()
-    assert (reaped.containers, reaped.images, reaped.failures) == (0, 0, ())
-    with pytest.raises(InvalidRequest):
-        await reap(kit.policy)  # everything must be meant
-    with pytest.raises(ToolFailure, match="no container engine answers"):
-        await reap(kit.policy, older_than_seconds=0)
-
-
-async def test_an_engine_that_says_nothing_is_given_up(root: Path, tmp_path: Path) -> None:
-    path = tmp_path / "mute.sock"
-    with socket.socket(socket.AF_UNIX) as mute:
-        mute.bind(str(path))
-        mute.listen()
-        async with (
-            asyncio.timeout(50),
-            DockerTool(root, policy=DockerPolicy(host=f"unix://{path}", call_seconds=0.3)) as kit,
-        ):
-            assert "no container engine answers" in (await kit.ps()).error
-
-
 async def test_variables_are_masked_in_the_audit(kit: DockerTool) -> None:
     await kit.call("run", {"image": "python:3.12", "environment": {"TOKEN": "hunter2-hunter2"}})
     await kit.call("build", {"tag": "app", "build_args": {"TOKEN": "hunter2-hunter2"}})
     told = str(kit.pipeline.trail.entries)
     assert ("hunter2" in told, "TOKEN" in told) == (False, True)
-
-
-async def test_a_dockerfile_is_written_anew_one_line_each(kit: DockerTool, root: Path, engine: EngineDouble) -> None:
-    def lines() -> list[str]:
-        return [line.replace(f"{kit.owner.namespace}/", "") for line in engine.dockerfile()]
-
-    text = "# syntax=evil/frontend\nfrom python:3.12 as Build\nRUN a && \\\n  # why\n  b \\\n\n  c\n"
-    (root / "Dockerfile").write_text(text)
-    assert (await kit.call("build", {"tag": "app"})).success
-    assert lines() == ["FROM python:3.12 AS build", "RUN a &&   b   c"]
-    text = "ARG TAG=3.11\nFROM python:${TAG} AS one\nFROM one AS two\nCOPY --from=one --chown=1:1 /a /b\nFROM scratch\n"
-    (root / "Dockerfile").write_text(text + "COPY --from=1 /a /b\nCOPY --from=python:3.9 /c /d\n")
-    engine.built.clear()
-    assert (await kit.call("build", {"tag": "app", "build_args": {"TAG": "3.12"}})).success
-    assert lines() == [
-        "ARG TAG=3.11", "FROM python:3.12 AS one", "FROM one AS two", "COPY --from=one --chown=1:1 /a /b",
-        "FROM scratch", "COPY --from=1 /a /b", "COPY --from=python:3.9 /c /d",
-    ]  # fmt: skip
-    assert "stages: one, two" in (await kit.call("build", {"tag": "app", "target": "three"})).error
 
 
 @pytest.mark.parametrize(
@@ -317,37 +213,6 @@ async def test_a_build_with_such_a_step_is_refused_before_the_engine_is_asked(ki
     error = refused(kit, await kit.call("build", {"tag": "app"}))
     assert "no container engine" not in error
     assert "ADD" not in line or "ADD fetches nothing here" in error or "ONBUILD" in error
-
-
-@table(
-    "text",
-    [
-        "", "RUN true\n", "FROM\n", "FROM $BASE\n", "FROM scratch\nEVIL x\n",
-        "FROM scratch\nRUN <<EOF\nFROM x AS y\nEOF\n", "FROM scratch\nCOPY <<EOF /x\nFROM x AS y\nEOF\n",
-        "# escape=`\nFROM scratch\n", "FROM scratch\nRUN a \\\\\nADD http://x /\n",
-        "FROM --platform=linux/amd64 scratch\n", "FROM scratch AS a b\n", "FROM scratch\nCOPY --from=$X /a /b\n",
-        "FROM scratch\nCOPY --from=7 /a /b\n", "FROM scratch\nCOPY --link /a /b\n", "FROM scratch\nONBUILD FROM x\n",
-        "FROM scratch\nONBUILD COPY --from=x /a /b\n", "FROM scratch\nRUN a\0b\n",
-        "FROM scratch\n" + "RUN true\n" * 1000,
-    ],
-)  # fmt: skip
-def test_what_is_no_dockerfile_here(text: str) -> None:
-    with pytest.raises(ToolFailure) as caught:
-        parse(text, {})
-    assert not isinstance(caught.value, ToolRefusal)
-
-
-@given(st.text(alphabet="FROMRUNADDCOPY scratchx\\\n#-=$:'\"/\r\t"))
-@example("")
-def test_no_text_yields_lines_that_were_not_checked(rest: str) -> None:
-    try:
-        parsed = parse("FROM scratch\n" + rest, {})
-        lines = parsed.text({}, every={}, last={"k": 'a"b $HOME \\\nRUN id'}).splitlines()[1:]
-    except ToolFailure:
-        return
-    assert lines.pop() == 'LABEL k="a\\"b \\$HOME \\\\ RUN id"'
-    assert all(not line.endswith("\\") and line.split(" ", 1)[0].isupper() for line in lines)
-    assert not any(line.startswith("ADD") and ":" in line for line in lines)
 
 
 async def test_a_context_holds_links_as_links_and_no_devices(
@@ -383,53 +248,3 @@ async def test_contexts_and_dockerfiles_lie_in_the_workspace(kit: DockerTool, ro
     for arguments in (*paths, *files):
         error = refused(kit, await kit.call("build", {"tag": "app", **arguments}))
         assert "outside the workspace" in error or "in .git" in error, arguments
-
-
-@pytest.mark.parametrize(
-    ("patterns", "left"),
-    [
-        ("*.txt", "keep b c"), ("**/*.txt", "keep"), ("sub", "a keep"), ("/sub/deep/", "a keep b"),
-        ("sub\n!sub/b.txt", "a keep b"), ("*\n!keep.md", "keep"), ("# comment\n\n  a.* ", "keep b c"),
-        ("sub/**/c.txt", "a keep b"), ("**", ""), ("[a-k-]*", "b c"), ("../x", "a keep b c"), ("?.txt", "keep b c"),
-        ("[^a]*", "a"), ("\\*", "a keep b c"), ("[", "a keep b c"), ("a.t.t", "a keep b c"),
-    ],
-)  # fmt: skip
-async def test_what_dockerignore_leaves(kit: DockerTool, root: Path, engine: EngineDouble, patterns: str, left: str):
-    for name in ("keep.md", "sub/b.txt", "sub/deep/c.txt"):
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text("x")
-    (root / ".dockerignore").write_text(patterns)
-    assert (await kit.call("build", {"tag": "app"})).success
-    files = {Path(name).stem for name, (member, _) in engine.built.items() if member.isreg() and name[0] != "."}
-    assert files - {"Dockerfile"} == set(left.split())
-
-
-async def test_no_pattern_takes_for_ever(kit: DockerTool, root: Path, engine: EngineDouble) -> None:
-    deep = root / "/".join("a" * 60)
-    deep.mkdir(parents=True)
-    (deep / ("a" * 255)).touch()
-    (root / ".dockerignore").write_text("*a" * 300 + "b\n" + "/".join(["**", "a"] * 190) + "/b\n")
-    started_at = time.monotonic()
-    assert (await kit.call("build", {"tag": "app"})).success
-    assert time.monotonic() - started_at < 20
-    (root / ".dockerignore").write_text("x\n" * 1000)
-    assert (await kit.call("build", {"tag": "app"})).outcome is Outcome.ERROR
-
-
-async def test_output_is_kept_head_and_tail_and_a_flood_is_not_read_to_its_end(
-    kit: DockerTool, root: Path, engine: EngineDouble, policy: DockerPolicy
-) -> None:
-    told = ["head", *["x" * 10_000] * 100, "tail"]
-    engine.says = b"".join(json.dumps({"stream": text}).encode() + b"\n" for text in told)
-    result = await kit.call("build", {"tag": "app"})
-    assert (result.content[:4], "tail\nBuilt app:latest" in result.content, result.truncated) == ("head", True, True)
-    assert " left out" in result.content
-    small = DockerTool(root, policy=replace(policy, max_output_bytes=5_000))
-    assert (await small.call("build", {"tag": "app"})).error.startswith("stopped: it printed")
-
-
-def test_owners_differ_in_each_part() -> None:
-    owners = [Owner(tenant="a", workspace_id="w"), Owner(execution_id="a", workspace_id="w"), Owner(workspace_id="w")]
-    owners += [Owner(), Owner(), Owner(tenant="a", execution_id="b", agent_id="c", workspace_id="w")]
-    assert len({owner.key for owner in owners}) == len(owners)
-    assert owners[0].key == Owner(tenant="a", workspace_id="w").key

@@ -58,41 +58,6 @@ def test_what_a_row_names_is_there(table: str, cells: int, whole_files: bool) ->
             assert any((REPOSITORY / room / place).exists() for room in ("src/swe_ai_fleet", "")), place
 
 
-def test_each_tool_of_the_catalogue_that_can_be_attacked_has_rows() -> None:
-    headings = [line.removeprefix("## ") for line in ATTACKS.splitlines() if line.startswith("## ")]
-    tools = [
-        "Files",
-        "Git",
-        "Tests and shell",
-        "What the fleet itself does for a task",
-        "Docker",
-        "HTTP",
-        "Databases",
-        "Python and the calculator",
-        "MCP servers",
-        "Harnesses",
-        "Approvals",
-        "The gateway and what comes in through it",
-    ]
-    assert headings == tools
-    assert len(rows(ATTACKS)) > 60
-
-
-def test_each_group_has_rows_and_no_behaviour_stands_twice() -> None:
-    groups = re.split(r"^## ", BEHAVIOURS, flags=re.MULTILINE)[1:]
-    for group in groups:
-        assert group.count("\n| ") > 3, group.partition("\n")[0]
-    behaviours = [row[0] for row in rows(BEHAVIOURS)]
-    assert len(behaviours) == len(set(behaviours)) > 100
-
-
-def test_every_new_behaviour_that_is_tested_apart_is_named() -> None:
-    """Tests that were written for this list are all in it."""
-    file = "integration/test_agent_behaviours.py"
-    named = [each.partition("::") for row in rows(BEHAVIOURS) for each in quoted(row[1])]
-    assert {name for where, _, name in named if where == file} == names_in(REPOSITORY / "tests" / file)
-
-
 def test_a_secret_in_the_tree_is_found(tmp_path: Path) -> None:
     scripts = tmp_path / "scripts"
     scripts.mkdir()

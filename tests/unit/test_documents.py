@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import shlex
 from functools import cache
@@ -12,10 +11,7 @@ import typer
 
 from swe_ai_fleet.cli.main import app
 from swe_ai_fleet.settings import Settings
-from swe_ai_fleet.testing import Script
 from tests.documented import BY_HAND, RUN_BY, blocks
-from tests.plan_script import PLAN_CONVERSATIONS
-from tests.scripts import HELLO_FILES, SCRIPT
 from workers.workspace_runner.settings import RunnerSettings
 
 ROOT = Path(__file__).parents[2]
@@ -118,15 +114,3 @@ def test_each_block_that_can_be_run_is_run_by_a_test() -> None:
         for by in set(tests) - {BY_HAND}:
             file, _, test = by.partition("::")
             assert f"def {test}" in (ROOT / "tests" / file).read_text()
-
-
-def test_no_test_is_named_for_a_document_that_is_gone() -> None:
-    assert {ROOT / name for name in RUN_BY} <= set(DOCUMENTS)
-
-
-def test_the_tour_without_a_model_is_what_the_tests_of_the_tour_have() -> None:
-    tour = ROOT / "examples" / "tour"
-    code = {file.name: ast.dump(ast.parse(file.read_text())) for file in tour.glob("*.py")}
-    assert code == {name: ast.dump(ast.parse(text)) for name, text in HELLO_FILES.items()}
-    said = Script.from_json(tour.with_suffix(".json")).conversations
-    assert len(said) == 2 and all(one in (*SCRIPT.conversations, *PLAN_CONVERSATIONS) for one in said)

@@ -27,7 +27,6 @@ from swe_ai_fleet.domain.task import (
     check_identifier,
     execution_id,
 )
-from swe_ai_fleet.domain.tool import Outcome, ToolResult
 from tests.tables import table
 
 TASK = Task(
@@ -45,7 +44,6 @@ ENTRY = AuditEntry(
     tool="files",
     operation="mkdir",
 ).sealed(GENESIS)
-RESULT = ToolResult(success=True, operation="files_mkdir")
 
 
 def with_limits(**changes: float) -> Task:
@@ -68,21 +66,15 @@ class TestTaskValidation:
             (replace(TASK, description="\u00e9" * (MAX_DESCRIPTION_BYTES // 2 + 1)), "task_description"),
             (replace(TASK, repo=RepoRef(location=" ")), "repo"),
             (replace(TASK, delivery=Delivery(branch="-d")), "delivery.branch"),
-            (replace(TASK, delivery=Delivery(branch="a..b")), "delivery.branch"),
-            (replace(TASK, delivery=Delivery(branch="a/.hidden")), "delivery.branch"),
             (replace(TASK, delivery=Delivery(branch="x.lock")), "delivery.branch"),
             (replace(TASK, num_agents=-1), "num_agents"),
             (replace(TASK, num_agents=9), "num_agents"),
-            (replace(TASK, max_agents=-1), "max_agents"),
             (replace(TASK, max_agents=9), "max_agents"),
             (replace(TASK, rounds=-2), "rounds"),
-            (replace(TASK, rounds=17), "rounds"),
             (replace(TASK, attempt=0), "attempt"),
             (with_limits(max_iterations=0), "constraints.max_iterations"),
-            (with_limits(max_tool_calls=0), "constraints.max_tool_calls"),
             (with_limits(max_tokens=-1), "constraints.max_tokens"),
             (with_limits(timeout_seconds=0), "constraints.timeout_seconds"),
-            (with_limits(timeout_seconds=float("nan")), "constraints.timeout_seconds"),
             (with_limits(timeout_seconds=float("inf")), "constraints.timeout_seconds"),
             (with_check(command="  "), "constraints.checks[1].command"),
             (with_check(timeout_seconds=0), "constraints.checks[1].timeout_seconds"),
@@ -201,12 +193,6 @@ class TestSmallRules:
         assert not any(
             accepted(*one) for one in ((), (passed, failed), ((True, True, "no tests"),), ((True, False, ""),))
         )
-
-    def test_an_observation_is_never_empty(self) -> None:
-        assert RESULT.observation() == "files_mkdir succeeded and printed nothing."
-        failed = ToolResult(success=False, operation="x", error="no", content="partly", outcome=Outcome.ERROR)
-        assert failed.observation() == "Error: no\npartly"
-        assert ToolResult(success=False, operation="x", outcome=Outcome.TIMEOUT).observation() == "Error: timeout"
 
     def test_audit_entries_have_one_canonical_form(self) -> None:
         one = replace(ENTRY, arguments={"a": 1, "b": 2})

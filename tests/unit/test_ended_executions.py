@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-
-import pytest
 
 from services.context.recorder import Recorder
 from swe_ai_fleet.adapters.jetstream import Work
-from swe_ai_fleet.agents.run_memory import RememberingTools
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.context.store import ContextStore
 from swe_ai_fleet.domain import event as ev
@@ -26,26 +21,21 @@ from swe_ai_fleet.domain.candidate import (
     Verdict,
 )
 from swe_ai_fleet.domain.candidate import TestSummary as Summary
-from swe_ai_fleet.domain.context import NO_STORY, WorkRecord
-from swe_ai_fleet.domain.environment import Environment
+from swe_ai_fleet.domain.context import WorkRecord
 from swe_ai_fleet.domain.memory import MAX_MEMORY_CHARS, Memory, MemoryKind, repository_namespace
-from swe_ai_fleet.domain.outcome import PART_OF, VERDICT, Outcome
-from swe_ai_fleet.domain.subtask import SubtaskOutcome
+from swe_ai_fleet.domain.outcome import VERDICT, Outcome
 from swe_ai_fleet.domain.task import MemoryOptions, PinnedRepository, PlanningMode, RepoRef, Role, Task, TaskKind
 from swe_ai_fleet.domain.tool import ToolResult
 from swe_ai_fleet.in_process import MemoryLog
 from swe_ai_fleet.learning.tracker import LearningTracker
-from swe_ai_fleet.sandbox import open_workspace
 from swe_ai_fleet.testing.memory_stores import MemoryChanges, MemoryKeyValue
-from swe_ai_fleet.tools import Pipeline
 from swe_ai_fleet.tools.secrets import Secrets
 from tests.candidates import a_candidate
+from tests.extensions.chat.chat_parts import Kept
 from tests.memory_parts import Kept
-from tests.tables import table
 
 COMMIT = "c" * 40
 LOCATION = "https://ana:secret@example.org/billing.git"
-SECRET = "hunter2-hunter2"
 MAX_FACTS, MAX_FACT_CHARS = 10, 1_000
 TASK = Task(
     task_id="T-1",
@@ -241,51 +231,6 @@ async def test_without_a_winner_the_nearest_tells_what_failed() -> None:
     assert "Error: no candidate passed" in lesson.text
 
 
-async def test_identical_candidates_count_each() -> None:
-    """Of a log from before there were verdicts, which has only what was accepted."""
-    stands = RankedCandidate(candidate_id="a", rank=1, score=1.0, accepted=True, duplicates=("b", "c"))
-    found = await left(
-        *(submitted(name, "src/a.py") for name in "abc"),
-        ("_", ev.CandidatesRanked(ranking=(stands,), winner_id="a")),
-        end=ended(winner="a"),
-    )
-    assert "Outcome: completed; 3 candidates, 3 accepted." in found.memories[0].text
-
-
-async def test_what_subtasks_merged_counts_and_a_part_names_its_whole() -> None:
-    delivered = Delivered(commit_sha="1" * 40, branch="b")
-    passed = CheckReport(candidate_id="", results=(CheckResult(kind=CheckKind.COMMAND, name="a", passed=True),))
-    found = await left(
-        ("_", ev.SubtaskEnded(outcome=SubtaskOutcome(subtask_id="one", commit_sha="1" * 40))),
-        ("_", ev.SubtaskEnded(outcome=SubtaskOutcome(subtask_id="two"))),
-        ("_", ev.WinnerDelivered(delivered=delivered, report=passed)),
-        task=replace(TASK, parent_execution_id="whole", story_id="a story of mine", case_id="x/y"),
-        end=ended(),
-    )
-    assert found.work.commits == ("1" * 40,)
-    # Names that cannot stand in the graph are left out.
-    assert (found.work.story_id, found.work.case_id) == (NO_STORY, "")
-    assert (found.outcome.evidence, found.outcome.metadata) == (1.0, {PART_OF: "whole"})
-
-
-@table(
-    ("end", "said", "options"),
-    [
-        (ended(ev.ExecutionStatus.CANCELLED), (submitted("a"),), MemoryOptions(write=True)),
-        (ended(ev.ExecutionStatus.REJECTED), (submitted("a"),), MemoryOptions(write=True)),
-        (ended(ev.ExecutionStatus.FAILED, error="no model"), (), MemoryOptions(write=True)),
-        (ended(winner="a"), (submitted("a"), ranked("a", winner="a")), MemoryOptions(read=True)),
-    ],
-)
-async def test_others_leave_no_lesson(
-    end: ev.ExecutionFinished, said: tuple[Said, ...], options: MemoryOptions
-) -> None:
-    found = await left(noted("a", "Tests need Redis."), *said, task=replace(TASK, memory=options), end=end)
-    assert (found.memories, found.work.status) == ([], str(end.status))
-    # Without tests among the checks, the agent's own stand.
-    assert found.work.tests == (Summary(passed=99) if end.winner_id else None)
-
-
 async def test_the_facts_are_those_of_the_winner_and_of_what_it_revises() -> None:
     names = ("a", "a2", "a3", "b")
     said = [
@@ -341,28 +286,3 @@ async def test_all_of_it_is_bounded() -> None:
     assert (len(work.instruction) < 2_100, len(work.summary) < 4_100, len(work.files_changed)) == (True, True, 300)
     assert len(found.memories[0].text) <= MAX_MEMORY_CHARS
     assert len(found.facts) == MAX_FACTS and max(map(len, found.facts)) <= MAX_FACT_CHARS
-
-
-@pytest.fixture
-async def tools(tmp_path: Path) -> AsyncGenerator[RememberingTools]:
-    async with open_workspace(tmp_path, environment=Environment()) as workspace:
-        yield RememberingTools(workspace, Pipeline(mask=Secrets((SECRET,))))
-
-
-async def test_facts_are_few_short_said_once_and_without_secrets(tools: RememberingTools, tmp_path: Path) -> None:
-    result = await tools.remember(f"  Tests are run with `make check`; the key is {SECRET}. ")
-    # It stands in the metadata of its call and nowhere else.
-    assert result.metadata == {"remembered": "Tests are run with `make check`; the key is [masked]."}
-    assert list(tmp_path.iterdir()) == []
-    assert (await tools.remember("x" * MAX_FACT_CHARS)).success
-    for number in range(2, MAX_FACTS):
-        assert (await tools.remember(f"fact {number}")).success
-    again = await tools.remember(" FACT 2 ")
-    assert (again.success, "already" in again.content, again.metadata) == (True, True, {})
-    refused = [await tools.remember("one more"), await tools.remember(" "), await tools.remember("y" * 2_000)]
-    assert [one.outcome for one in refused] == ["error", "error", "invalid"]
-    assert str(MAX_FACTS) in refused[0].error
-    # A run that goes on counts what it noted before.
-    later = RememberingTools(tools.workspace, tools.pipeline, noted=[f"fact {n}" for n in range(MAX_FACTS)])
-    assert "already" in (await later.remember("fact 3")).content
-    assert not (await later.remember("another")).success

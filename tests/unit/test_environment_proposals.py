@@ -98,13 +98,3 @@ def test_a_test_command_that_could_choose_among_tests_is_refused() -> None:
     )  # fmt: skip
     taken = ("pytest -q", "python -m unittest discover -v", "npm test", "go test ./...")
     assert [command for command in (*choosing, *taken) if not selects(command)] == list(taken)
-
-
-def test_a_run_without_a_report_says_what_ended_it() -> None:
-    for output, reason in (
-        ("warning: unused key\nerror: no matching package named `serde` found\nlocation searched: x\n",
-         ": error: no matching package named `serde` found"),
-        ("> vite build\n\nfatal: nothing here\n", ": fatal: nothing here"), ("", ""),
-    ):  # fmt: skip
-        line = suite_baseline(TestRun(framework="cargo", exit_code=101, output=output)).line
-        assert line.startswith(f"its test run reports no test and ends with exit code 101{reason}"), line

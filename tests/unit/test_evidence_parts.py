@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -21,7 +20,6 @@ from swe_ai_fleet.orchestrator.evidence.comparison import WHOLE_RUN, Comparison,
 from swe_ai_fleet.orchestrator.evidence.test_runs import Suite, TestRuns, run_key
 from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
 from swe_ai_fleet.tools.tests.runners.plan import Selection
-from swe_ai_fleet.tools.tests.running import digest_of
 from tests.tables import table
 
 
@@ -92,23 +90,10 @@ def test_own_tests_show_something_where_they_fail_on_the_untouched_source() -> N
     assert idle.own == ("tests/test_b.py::test_one", "tests/test_b.py::test_two")
 
 
-def test_passing_tests_that_are_only_counted_show_something_where_their_failure_was_named() -> None:
-    def counted(passed: int, **failing: str) -> TestRun:
-        return replace(run(failing), unnamed=Summary(passed=passed))
-
-    found = compared(counted(13), counted(12), "test.js", own=counted(12, keeps="undefined"))
-    assert (found.shown, found.own_shown, found.against) == (("keeps",), ("keeps",), ())
-    assert compared(counted(13), counted(12, keeps="undefined")).shown == ("keeps",)
-    # One test fewer than there were: it may as well be gone.
-    assert compared(counted(12), counted(12, keeps="undefined")).shown == ()
-    assert compared(counted(13), counted(12), own=counted(12, keeps="undefined")).shown == ()
-
-
 @table(
     "message",
     [
         "ModuleNotFoundError: No module named 'psycopg'",
-        "requests.exceptions.ConnectionError: HTTPSConnectionPool(host='x', port=443): Max retries exceeded",
         "Error: connect ECONNREFUSED 127.0.0.1:6379",
         "fixture 'mocker' not found",
         "FileNotFoundError: [Errno 2] No such file or directory: 'docker'",
@@ -148,7 +133,6 @@ MANY = {f"t.py::test_{number}": "x" for number in range(3)}
         # A run that fails as a whole counts, and so do failures that nobody named, by their number.
         (replace(OLD, exit_code=1), OLD, {"broken": (WHOLE_RUN,)}),
         (replace(OLD, exit_code=1), replace(OLD, exit_code=1), {"broken": ()}),
-        (run(MANY, unnamed=5), run(MANY, unnamed=5), {"broken": ()}),
         (run(MANY, unnamed=5), run(MANY), {"broken": ("5 tests that are only counted",)}),
     ],
 )
@@ -164,14 +148,8 @@ def test_what_a_run_comes_to_beside_an_earlier_one(
     [
         ("AssertionError: assert 3 == 4", "AssertionError: assert 5 == 4", True),
         ("AssertionError: {'a', 'b'} != {'c'}", "AssertionError: {'b', 'a'} != {'c'}", True),
-        (
-            "FileNotFoundError: [Errno 2] No such file or directory: '/tmp/tmpab12_x/data.json'",
-            "FileNotFoundError: [Errno 2] No such file or directory: '/tmp/tmpq9_zz/data.json'",
-            True,
-        ),
         ("", "", True),
         ("AttributeError: module 'utils' has no attribute 'hello'", "AssertionError: assert 'Hi' == 'Hello'", False),
-        ("AssertionError: no such user", "AssertionError: the list is empty", False),
         ("AssertionError", "", False),
     ],
 )
@@ -186,10 +164,8 @@ def test_what_is_the_same_failure(then: str, now: str, same: bool) -> None:
         ("tests/test_a.py::test_one[1]", "The tests in tests/test_a.py say what must hold.", True),
         ("tests/test_a.py::test_one[1]", "See `test_a.py`: it fails.", True),
         ("tests/test_a.py::K::test_one", "Make test_one pass", True),
-        ("tests/test_a.py::test_one", "Make test_one() pass.", True),
         ("tests/test_a.py::test_one", "Make test_ones pass; a.py is wrong, tests too", False),
         ("tests/test_a.py", "tests/test_a.py cannot be imported", True),
-        ("tests.test_a.K.test_one", "tests/test_a.py fails", True),
         ("tests.test_a.K.test_one", "test_one fails", True),
         ("tests.test_a.K.test_one", "the tests of K fail", False),
         ("src/lib.rs::tests::adds", "It adds numbers", False),
@@ -212,11 +188,9 @@ def test_what_the_task_names_counts(test: str, text: str, counts: bool) -> None:
         ("test_a.py::test_one", "sub/test_a.py", True),
         ("tests/test_a.py::test_one", "tests/test_b.py", False),
         ("tests.test_a.K.test_one", "tests/test_a.py", True),
-        ("test_a.K.test_one (n=1)", "sub/tests/test_a.py", False),
         ("sub.tests.test_a.K.test_one", "sub/tests/test_a.py", True),
         ("example.org/app/sub::TestAdd", "sub/add_test.go", True),
         ("example.org/app::TestAdd", "sub/add_test.go", False),
-        ("example.org/app::TestAdd", "add_test.go", True),
         ("adds numbers", "test/add.test.js", True),
         # Tests may stand in a source file.
         ("src/lib.rs::a::b::tests::adds", "src/a/b.rs", True),
@@ -283,15 +257,6 @@ async def test_candidates_share_one_run_which_ends_with_the_last_who_waits_for_i
     assert tests.started == 3
 
 
-async def test_executions_do_not_wait_for_each_other() -> None:
-    runs, tests, other = TestRuns(), Waiting(), Waiting()
-    other.go.set()
-    one = asyncio.create_task(runs.of("one", "k", tests))
-    await tests.running.wait()
-    assert (await runs.of("two", "k", other)).green and not one.done()
-    one.cancel()
-
-
 async def test_faults_are_not_kept_and_processes_share_runs_by_a_store_that_may_fail() -> None:
     async def broken() -> TestRun:
         raise Unavailable("no clone")
@@ -324,13 +289,3 @@ def test_a_key_is_the_content() -> None:
         run_key("default", environment, suite, Selection(), repetition=1),
     ]
     assert len({key, *others}) == len(others) + 1
-
-
-def test_code_of_another_version_has_another_digest(tmp_path: Path) -> None:
-    def digest(**texts: str) -> str:
-        for name, text in texts.items():
-            (tmp_path / name.replace("_", ".")).write_text(text)
-        return digest_of(tmp_path)
-
-    first = digest(a_py="a", b_cjs="b", notes_txt="c")
-    assert digest(notes_txt="d") == first != digest(b_cjs="d")

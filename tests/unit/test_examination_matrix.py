@@ -14,7 +14,6 @@ from swe_ai_fleet.domain.candidate import (
     CheckKind,
     CheckReport,
     CheckResult,
-    ForeignTests,
     RankedCandidate,
     Verdict,
 )
@@ -24,7 +23,6 @@ from swe_ai_fleet.domain.review import Critique
 from swe_ai_fleet.orchestrator.evidence.check_results import verdict_of
 from swe_ai_fleet.orchestrator.ranking import rank
 from tests.candidates import a_candidate
-from tests.tables import table
 
 # What a function gives for an input; 1 is what the task wants, 0 what the untouched source gives.
 Values = Mapping[str, int]
@@ -248,40 +246,6 @@ def test_a_test_that_tells_sources_apart_gains_nothing_where_others_speak_agains
     assert matrix.value("c") < matrix.value("a") == matrix.value("b")
 
 
-def test_many_tests_are_no_louder_than_few() -> None:
-    few = author("right", "good", "a")
-    many = replace(few, tests={**few.tests, **{f"more_{number}": {"second": 1} for number in range(20)}})
-    other = author("reason", "good", "b")
-    assert Matrix(examined([few, other])).value("b") == Matrix(examined([many, other])).value("b")
-
-
-@table(
-    ("foreign", "words"),
-    [
-        ({}, "no other author's new tests cover it"),
-        ({"asked": 2, "passed": 2}, "passes the new tests of 2 of 2 other authors"),
-        ({"asked": 1, "passed": 1}, "passes the new tests of 1 of 1 other author"),
-        (
-            {"asked": 3, "failing": dict.fromkeys("bcd", 1)},
-            "fails 1 new test of b, fails 1 new test of c, fails 1 new test of d",
-        ),
-        (
-            {"asked": 5, "failing": dict.fromkeys("bcdef", 1)},
-            "fails 1 new test of b, fails 1 new test of c, fails 1 new test of d, and those of 2 more",
-        ),
-        ({"asked": 2, "failing": {"b": 2, "c": 1}}, "fails 2 new tests of b, fails 1 new test of c"),
-        (
-            {"asked": 2, "passed": 1, "failing": {STATEMENT: 1}, "probes_passed": 1, "probes_asked": 2},
-            "passes 1 of 2 probes of the statement, passes the new tests of 1 of 1 other author",
-        ),
-    ],
-)
-def test_what_tests_of_others_say_is_told_in_words(foreign: dict[str, object], words: str) -> None:
-    told = replace(report(author("right", "good", "a")), foreign=ForeignTests(value=0.5, **foreign))
-    reason = rank([a_candidate("a")], {"a": told})[0].reason
-    assert f"; {words}; 1 changed lines" in reason
-
-
 @st.composite
 def pools(draw: st.DrawFn) -> list[Author]:
     """Sources and tests of any kind, also such as demand what nobody gives."""
@@ -321,17 +285,6 @@ def test_neither_order_nor_names_decide_nor_do_tests_lift_what_is_refuted(pool: 
     for place in ranked(pool, [Critique(reviewer_id="p", candidate_id=one.name, round=1, score=score) for one in pool]):
         assert 0 <= place.score <= 1
         assert place.tests is None or 0 < place.tests < 1
-
-
-@table("name", ["absent", "refuted"])
-def test_who_was_not_examined_is_left_as_it_is(name: str) -> None:
-    matrix = Matrix(examined([author("right", "good", "a"), author("half", "good", "b")]))
-    known = report(replace(author("right", "good", name), refuted=name == "refuted"))
-    assert matrix.judged(name, known) is known
-    # Nobody brings a test: nothing is said of anybody.
-    silent = [author("right", "vacuous", "a"), author("half", "vacuous", "b")]
-    assert probed(silent) == {one.name: report(one) for one in silent}
-    assert [one.tests for one in ranked(silent)] == [None, None]
 
 
 def probed(pool: Sequence[Author], **probes: Values) -> dict[str, CheckReport]:

@@ -41,28 +41,6 @@ async def heard(executions: Executions, execution_id: str) -> None:
         await asyncio.sleep(0)
 
 
-async def test_one_agent_waits_and_the_others_are_judged_meanwhile(world: World):
-    world.fleet.runs = {"agent-dev-2": ScriptedRun(asks=2, insertions=9)}
-    async with world.running() as executions:
-        execution_id = (await executions.submit(a_task())).execution_id
-        state = await waiting(executions, execution_id, 1)
-        assert state.status is ExecutionStatus.AWAITING_APPROVAL
-        assert state.agents["agent-dev-2"].status == "awaiting_approval"
-        await heard(executions, execution_id)
-        while len(world.bodies(ChecksFinished)) < 2:
-            await asyncio.sleep(0)
-        after = await executions.resolve(DEFAULT_TENANT, execution_id, decision())
-        assert after.resolutions["agent-dev-2.1"].decision is ApprovalDecision.APPROVED
-        await waiting(executions, execution_id, 1)
-        await executions.resolve(DEFAULT_TENANT, execution_id, decision("agent-dev-2.2", approver="ada"))
-        ended = await executions.wait(DEFAULT_TENANT, execution_id)
-    assert ended.status is ExecutionStatus.COMPLETED
-    assert ended.pending == ()
-    assert {one.candidate_id for one in ended.ranking} == {"agent-dev-1", "agent-dev-2", "agent-dev-3"}
-    mine = [one for one in world.fleet.begun if one.agent_id == "agent-dev-2"]
-    assert [(one.generation, one.resume) for one in mine] == [(1, False), (2, True), (3, True)]
-
-
 async def test_all_rejected_is_rejected_and_one_that_is_not_wins(world: World):
     world.fleet.default = ScriptedRun(asks=1)
     async with world.running() as executions:

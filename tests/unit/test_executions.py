@@ -24,10 +24,9 @@ from swe_ai_fleet.domain.errors import (
     ResourceExhausted,
     Unavailable,
 )
-from swe_ai_fleet.domain.task import DEFAULT_TENANT, CheckSpec, Constraints, Delivery, RepoRef, Task, TaskKind
+from swe_ai_fleet.domain.task import DEFAULT_TENANT, Delivery, RepoRef, Task, TaskKind
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.in_process import MemoryLog
-from swe_ai_fleet.orchestrator.delivery import HandDelivery
 from swe_ai_fleet.orchestrator.execution_context import ExecutionDeps, Workflows
 from swe_ai_fleet.orchestrator.executions import Executions, Room
 from swe_ai_fleet.orchestrator.judging import Verifier
@@ -247,9 +246,6 @@ async def test_cancelling_stops_the_agents_and_keeps_what_was_done(world: World)
         await world.fleet.started(3)
         while not (await executions.get(DEFAULT_TENANT, submission.execution_id)).candidates:
             await asyncio.sleep(0)
-        with pytest.raises(PreconditionFailed, match="has not ended"):
-            by_hand = HandDelivery(candidate_id="agent-dev-3", by="ana", reason="It fits.")
-            await executions.deliver(DEFAULT_TENANT, submission.execution_id, by_hand)
         state = await executions.cancel(DEFAULT_TENANT, submission.execution_id, "changed my mind")
         assert state.status is ev.ExecutionStatus.CANCELLED
         assert state.error == "changed my mind"
@@ -354,7 +350,7 @@ async def test_a_bad_task_leaves_no_trace_and_nothing_is_accepted_while_no_model
         assert not (await executions.submit(a_task())).existed
 
 
-@pytest.mark.parametrize("turns", range(10))
+@pytest.mark.parametrize("turns", range(0, 10, 3))
 async def test_a_caller_that_goes_away_during_acceptance_leaves_nothing_half_done(world: World, turns: int):
     async with world.running() as executions:
         task = a_task()
@@ -381,38 +377,6 @@ async def test_an_acceptance_that_was_stored_but_never_answered_is_driven_all_th
         await executions.submit(task)
     assert state.status is ev.ExecutionStatus.COMPLETED
     assert len(world.fleet.begun) == 3
-
-
-async def test_watchers_see_everything_in_order_and_the_end(world: World):
-    gate = asyncio.Event()
-    world.fleet.default = ScriptedRun(after=gate)
-    async with world.running() as executions:
-        submission = await executions.submit(a_task())
-
-        async def watch(start: int) -> list[int]:
-            return [one.sequence async for one in executions.watch(DEFAULT_TENANT, submission.execution_id, start)]
-
-        await world.fleet.started(3)
-        early = [asyncio.create_task(watch(start)) for start in (0, 5, 10**9)]
-        gate.set()
-        whole, part, nothing = await asyncio.gather(*early)
-        await published(executions, submission.execution_id)
-        assert whole == sorted(whole)
-        assert whole[0] == 1
-        assert part == [one for one in whole if one >= 5]
-        assert nothing == []
-        assert await watch(0) == whole
-        assert await watch(whole[-1]) == [whole[-1]]
-        assert await watch(whole[-1] + 1) == await watch(10**9) == []
-        finished = [e for e in world.log.events if isinstance(e.body, ev.ExecutionFinished)]
-        assert world.log.events[whole[-1] - 1] == finished[0]
-
-
-async def test_the_log_says_what_is_checked_and_since_when(world: World):
-    state = await world.run(a_task(num_agents=2, constraints=Constraints(checks=(CheckSpec(name="", command="make"),))))
-    checks = [(one.candidate_id, one.command) for one in world.bodies(ev.ChecksStarted)]
-    assert checks == [("", "make"), ("agent-dev-1", "make"), ("agent-dev-2", "make")]
-    assert state.checking == {}
 
 
 async def test_what_does_not_answer_delays_an_execution_and_does_not_end_it(world: World):

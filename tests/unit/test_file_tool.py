@@ -57,15 +57,6 @@ def refused(files: FileTool, result: ToolResult, *said: str) -> None:
 
 
 class TestReadFile:
-    async def test_lines_are_numbered_and_counted(self, files: FileTool) -> None:
-        result = await files.read_file(path="src/double.py")
-        assert result.content == (
-            "1\tdef double(x):\n2\t    return x + x\n3\t\n4\t\n5\tprint(double(2))\n[all 5 lines]"
-        )
-        digest = hashlib.sha256(PYTHON.encode()).hexdigest()
-        facts = {"path": "src/double.py", "lines": 5, "start_line": 1, "end_line": 5, "sha256": digest}
-        assert result.metadata == facts
-
     async def test_a_long_file_comes_in_whole_lines_until_all_is_seen(self, root: Path) -> None:
         lines = [f"line {number} {'x' * (number % 60)}" for number in range(1, 1001)]
         (root / "long.txt").write_text("\n".join(lines) + "\n")
@@ -79,32 +70,12 @@ class TestReadFile:
             assert (result.truncated, "more: lines=" in note) == (False, len(seen) < 1000)
         assert seen == lines
         # Parts of a file in one call, however a model writes them.
-        for asked in ("2-3, 999-", "2-3,999-1000", "[2-3; 999:1000]", "2..3 999-2000"):
-            several = await files.read_file("long.txt", asked)
-            *rows, note = several.content.split("\n")
+        for asked in ("2-3, 999-", "[2-3; 999:1000]", "2..3 999-2000"):
+            *rows, note = (await files.read_file("long.txt", asked)).content.split("\n")
             assert [row.partition("\t")[0].strip() for row in rows] == ["2", "3", "...", "999", "1000"]
             assert note == "[lines 2-3, 999-1000 of 1000]"
-        assert (await files.read_file("long.txt", start_line=7, end_line=7)).content.endswith(
-            "[lines 7-7 of 1000; more: lines='8-']"
-        )
-        for asked, words in (
-            ("0-3", "not a range"),
-            ("x", "not a range"),
-            ("5-4", "before start_line"),
-            ("2000-", "1000 lines"),
-        ):
+        for asked, words in (("0-3", "not a range"), ("5-4", "before start_line"), ("2000-", "1000 lines")):
             failed(await files.read_file("long.txt", asked), words)
-
-    @pytest.mark.parametrize(
-        "data",
-        [
-            "h\u00e9\n".encode(), "\ufeffh\u00e9\n".encode(), b"\xff\xfe" + "h\u00e9\n".encode("utf-16-le"),
-            b"\xfe\xff" + "h\u00e9\n".encode("utf-16-be"), "h\u00e9\n".encode("latin-1"), "h\u00e9\r\n".encode(),
-        ],
-    )  # fmt: skip
-    async def test_encodings_and_line_ends_are_read_alike(self, files: FileTool, root: Path, data: bytes) -> None:
-        (root / "text").write_bytes(data)
-        assert (await files.read_file("text")).content == "1\th\u00e9\n[the only line]"
 
     async def test_binary_files_are_named_not_shown(self, files: FileTool, root: Path) -> None:
         kinds = {
@@ -140,21 +111,12 @@ class TestWriteFile:
         path.write_bytes("caf\u00e9".encode("latin-1"))
         await files.write_file("old.txt", "caf\u00e9 \u2192 tea")
         assert path.read_text(encoding="utf-8") == "caf\u00e9 \u2192 tea"
-        for name in (".gitignore", ".github", "git", ".gitmodules", "x.git", "..git"):
-            assert (await files.write_file(name, "x")).success, name
 
     async def test_more_than_the_limit(self, root: Path) -> None:
         files = FileTool(root, Pipeline(limits=ToolLimits(max_file_bytes=10)))
         failed(await files.write_file("x", "\u00e9" * 6), "12 bytes", "at most 10")
         assert files.pipeline.trail.entries[-1].outcome is Outcome.ERROR
         assert not (root / "x").exists()
-
-    async def test_appending_starts_on_a_line_of_its_own(self, files: FileTool, root: Path) -> None:
-        (root / "log").write_bytes(b"one\r\ntwo")
-        await files.append_file("log", "three\nfour\n")
-        await files.append_file("new/log", "one\n")
-        assert (root / "log").read_bytes() == b"one\r\ntwo\r\nthree\r\nfour\r\n"
-        assert (root / "new/log").read_text() == "one\n"
 
 
 class TestEditFile:
@@ -163,38 +125,12 @@ class TestEditFile:
         assert (root / "src/double.py").read_text() == PYTHON.replace("x + x", "2 * x")
         assert result.content == ("Edited src/double.py, now line 2.\n1\tdef double(x):\n2\t    return 2 * x\n3\t")
         assert (result.metadata["count"], result.metadata["syntax_error"]) == (1, "")
-        # Where no file is, an empty passage stands for the whole of it.
-        created = await files.edit_file("new/deep.py", "", "x = 1\n")
-        assert created.content == "Created new/deep.py: 1 line, 6 bytes." and created.operation == "files_edit_file"
-        failed(await files.edit_file("new/deep.py", "", "x = 2\n"), "only creates a file", "files_write_file")
-        assert (root / "new/deep.py").read_text() == "x = 1\n"
-        await files.undo_edit("new/deep.py")
-        assert not (root / "new/deep.py").exists()
-
-    @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "latin-1"])
-    @pytest.mark.parametrize("newline", ["\n", "\r\n"])
-    async def test_everything_else_stays_as_it_was(
-        self, files: FileTool, root: Path, encoding: str, newline: str
-    ) -> None:
-        path = root / "f.txt"
-        text = "caf\u00e9\none\ntwo\n".replace("\n", newline)
-        path.write_bytes(text.encode(encoding))
-        path.chmod(0o755)
-        assert (await files.edit_file("f.txt", "one\ntwo", "eins\nzwei")).success
-        assert path.read_bytes() == text.replace("one", "eins").replace("two", "zwei").encode(encoding)
-        assert stat.S_IMODE(path.stat().st_mode) == 0o755
 
     async def test_the_file_must_be_the_one_that_was_read(self, files: FileTool, root: Path) -> None:
         digest = str((await files.read_file("README.md")).metadata["sha256"])
         assert (await files.edit_file("README.md", "Double", "Twice", True, digest)).success
         error = failed(await files.edit_file("README.md", "Twice", "Double", True, digest), "has changed")
         assert hashlib.sha256((root / "README.md").read_bytes()).hexdigest() in error
-
-    async def test_only_new_syntax_errors_are_reported(self, files: FileTool) -> None:
-        result = await files.edit_file("src/double.py", "(x):", "(x:")
-        assert "Warning: src/double.py does not parse any more: line 1" in result.content
-        result = await files.edit_file("src/double.py", "print", "show")
-        assert ("Warning" in result.content, result.metadata["syntax_error"]) == (False, "")
 
 
 @pytest.fixture(params=["ripgrep", "git"])
@@ -229,32 +165,16 @@ class TestSearching:
                 "src/empty.py"],
             ),
             (".", "*.py", [".hidden.py", "src/deep/c.py", "src/double.py", "src/empty.py"]),
-            (".", "**/*.py", [".hidden.py", "src/deep/c.py", "src/double.py", "src/empty.py"]),
-            (".", "src/*.py", ["src/double.py", "src/empty.py"]), ("src", "deep/*.py", ["src/deep/c.py"]),
-            ("/workspace/src/deep/..", "*.bin", ["src/blob.bin"]), ("src", "!*.py", ["src/blob.bin"]),
-            ("src/double.py", None, ["src/double.py"]),
+            (".", "src/*.py", ["src/double.py", "src/empty.py"]), ("src", "!*.py", ["src/blob.bin"]),
         ],
     )  # fmt: skip
     async def test_paths_and_globs(self, searching: FileTool, path: str, glob: str | None, expected: list[str]) -> None:
         result = await searching.list_files(path.replace("/workspace", searching.workspace.mount), glob)
         assert result.content.split("\n")[:-1] == expected
 
-    async def test_nothing_and_too_much(self, searching: FileTool, root: Path) -> None:
-        nothing = await searching.list_files("src", "*.rs")
-        assert nothing.content == "There are no files in 'src' among files like '*.rs'."
-        result = await searching.list_files(max_results=2)
-        assert result.content.split("\n")[2].startswith("[the first 2 files; there are more")
-        assert result.metadata == {"files": 2, "complete": False}
-        (root / "flood.txt").write_text("double trouble\n" * 300_000)
-        result = await searching.search_in_files("trouble", max_results=2000)
-        assert (result.metadata["matches"], result.metadata["complete"], result.truncated) == (2000, False, True)
-        assert result.content.count("flood.txt:") > 100  # where it is cut each line says its file
-
     async def test_matches_have_path_line_and_text(self, searching: FileTool) -> None:
         told = "src/double.py:\n1:def double(x):\n5:print(double(2))\n[2 matches in 1 file]"
         assert (await searching.search_in_files("double\\(")).content == told
-        assert (await searching.search_in_files("DOUBLE THINGS", ignore_case=True)).metadata["matches"] == 1
-        assert (await searching.search_in_files("DOUBLE THINGS")).content == "No line matches 'DOUBLE THINGS' in '.'."
         around = "1:def double(x):\n2-    return x + x\n  ...\n4-\n5:print(double(2))"
         found = await searching.search_in_files("double\\(", context=1)
         assert (found.content, found.metadata["matches"]) == (f"src/double.py:\n{around}\n[2 matches in 1 file]", 2)
@@ -287,20 +207,6 @@ class TestOtherOperations:
         for root_itself in (".", "", "/workspace", "src/.."):
             refused(files, await files.delete_file(root_itself), "workspace itself")
         failed(await files.delete_file("README.md"), "there is no 'README.md'")
-
-    async def test_file_info(self, files: FileTool, root: Path) -> None:
-        (root / "win.txt").write_bytes(b"a\r\nb\r\n")
-        (root / "win.txt").chmod(0o600)
-        assert (await files.file_info("win.txt")).metadata == {
-            "path": "win.txt", "type": "file", "mode": "0600", "size": 6, "lines": 2, "encoding": "utf-8",
-            "newline": "CRLF", "sha256": hashlib.sha256(b"a\r\nb\r\n").hexdigest(),
-        }  # fmt: skip
-        (root / "link").symlink_to("win.txt")
-        (root / "blob").write_bytes(b"\0")
-        os.mkfifo(root / "pipe")
-        assert "target: win.txt" in (await files.file_info("link")).content
-        told = {"src": ("entries", 1), "blob": ("encoding", "binary"), "pipe": ("type", "fifo")}
-        assert {name: (key, (await files.file_info(name)).metadata[key]) for name, (key, _) in told.items()} == told
 
 
 async def everything_at(files: FileTool, path: str) -> AsyncIterator[ToolResult]:
@@ -435,72 +341,6 @@ class TestAttacks:
 
         await swapped(swap, attack)
         assert outside.read_text() == "outside"
-
-    async def test_links_within_the_workspace_are_followed_up_to_a_number(self, files: FileTool, root: Path) -> None:
-        (root / "lib").symlink_to("src")
-        (root / "src/alias.py").symlink_to("/workspace/src/double.py")
-        assert (await files.read_file("lib/alias.py")).metadata["path"] == "src/double.py"
-        assert (await files.write_file("lib/alias.py", "x = 2\n")).metadata["path"] == "src/double.py"
-        assert (root / "src/alias.py").is_symlink()
-        assert (await files.delete_file("lib/alias.py")).success  # the link, not what it leads to
-        assert (root / "src/double.py").read_text() == "x = 2\n"
-        (root / "a").symlink_to("b")
-        (root / "b").symlink_to("a")
-        failed(await files.read_file("a"), "symbolic links")
-        (root / "link0").symlink_to("src/double.py")
-        for number in range(41):
-            (root / f"link{number + 1}").symlink_to(f"link{number}")
-        assert (await files.read_file("link39")).metadata["path"] == "src/double.py"
-        failed(await files.read_file("link41"), "symbolic links")
-
-    @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-    async def test_what_root_creates_belongs_to_the_owner_of_the_directory(self, files: FileTool, root: Path) -> None:
-        os.chown(root, 4711, 4712)
-        await files.write_file("new/file.txt", "x")
-        for path in (root / "new", root / "new/file.txt"):
-            assert (path.stat().st_uid, path.stat().st_gid) == (4711, 4712)
-
-    @pytest.mark.parametrize("path", ["src/a\0b", "x" * 300, "a/" * 3000, "src/double.py/x"])
-    async def test_paths_that_no_file_can_have(self, files: FileTool, root: Path, path: str) -> None:
-        async for result in everything_at(files, path):
-            assert not result.success
-            assert len(result.error) < 600
-        assert sorted(entry.name for entry in root.iterdir()) == ["README.md", "src"]
-
-    async def test_a_parent_swapped_for_a_link(self, files: FileTool, root: Path) -> None:
-        parent, spare, outside = root / "parent", root / "spare", root.parent / "outside"
-        for directory, text in ((parent, "inside"), (outside, "outside")):
-            directory.mkdir()
-            (directory / "secret.txt").write_text(text)
-
-        def swap() -> None:
-            parent.rename(spare)
-            with contextlib.suppress(FileExistsError):
-                parent.symlink_to(outside)
-            while spare.exists():
-                with contextlib.suppress(OSError):  # a write may have made the directory anew
-                    parent.unlink() if parent.is_symlink() else shutil.rmtree(parent)
-                with contextlib.suppress(OSError):
-                    spare.rename(parent)
-
-        async def attack(seen: set[str]) -> None:
-            result = await files.read_file("parent/secret.txt")
-            seen.add(result.outcome.value)
-            assert "outside" not in result.content
-            await files.write_file("parent/secret.txt", "inside")
-
-        await swapped(swap, attack)
-        assert [path.name for path in outside.iterdir()] == ["secret.txt"]
-        assert (outside / "secret.txt").read_text() == "outside"
-
-    async def test_descriptors_are_given_back(self, files: FileTool, root: Path) -> None:
-        (root / "loop").symlink_to("loop")
-        counts: list[int] = []
-        for path in ("missing", "src/double.py", "../x", "loop", ".git"):
-            async for _ in everything_at(files, path):
-                pass
-            counts.append(len(os.listdir("/proc/self/fd")))
-        assert len(set(counts)) == 1, counts
 
 
 SEGMENTS = st.sampled_from(["..", ".", "", "src", "main.py", "out", "back", "up", "new", "deep", ".git", "...", "/"])

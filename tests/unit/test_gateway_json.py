@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from typing import Any
 
 import pytest
@@ -12,10 +11,9 @@ from google.protobuf.message import Message
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.context.v1 import context_pb2 as context
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.workflow.v1 import workflow_pb2 as workflow
-from services.gateway.rest.reading import MAX_DEPTH, fill, fill_path, fill_text, parsed
+from services.gateway.rest.reading import fill, fill_text, parsed
 from services.gateway.rest.writing import as_json, serialized
 from swe_ai_fleet.domain.errors import InvalidRequest
 
@@ -83,45 +81,6 @@ def test_values_of_any_type_are_taken_or_refused_by_name(body: dict[str, Any]) -
         assert refusal.field.split(".")[0].split("[")[0] in body
     assert len(refused(pb.DeliberateRequest(), {"x" * 100_000: 1})) < 100
     refused(pb.DeliberateRequest(), {"\ud800": 1}).encode()
-
-
-def test_what_is_not_there_is_left_out_and_what_json_lacks_are_words() -> None:
-    told = as_json(pb.DeliberateRequest())
-    assert (told["task_id"], told["tools"]) == ("", [])
-    assert not {"constraints", "enable_tools", "repo"} & told.keys()
-    assert as_json(pb.RepoRef(path="/a")).keys() & {"url", "path", "upload_id"} == {"path"}
-    assert as_json(pb.CheckSpec(required=False))["required"] is False
-    option = as_json(context.Option(tried=math.nan, low=-math.inf))
-    assert (option["tried"], option["low"], option["high"]) == ("NaN", "-Infinity", 0.0)
-    assert as_json(pb.Execution(status=99))["status"] == 99  # type: ignore[arg-type]
-
-
-def test_what_may_be_written_otherwise() -> None:
-    message = pb.DeliberateRequest()
-    fill(message, {"task_id": None, "repo": None, "tools": None, "enable_tools": None, "rounds": 2.0})
-    assert message == pb.DeliberateRequest(rounds=2)
-    for base64 in ("aGk=", "aGk", "-_-_", "+/+/"):
-        head = pb.AuditHead()
-        fill(head, {"signature": base64})
-        assert head.signature, base64
-    deep: Any = {}
-    for _ in range(MAX_DEPTH - 1):
-        deep = {"a": deep}
-    run = workflow.RunWorkflowRequest()
-    fill(run, {"inputs": deep})
-    assert workflow.RunWorkflowRequest.FromString(run.SerializeToString()) == run
-    assert refused(workflow.RunWorkflowRequest(), {"inputs": {"a": {"a": deep}}}) == "inputs"
-
-
-def test_a_path_may_be_repeated_but_not_contradicted() -> None:
-    for said in ({"task": {"story_id": "s"}}, {}):
-        message = context.CreateTaskRequest()
-        fill(message, said)
-        fill_path(message, {"task.story_id": "s"}, said)
-        assert message.task.story_id == "s"
-    with pytest.raises(InvalidRequest) as refusal:
-        fill_path(context.CreateTaskRequest(), {"task.story_id": "s"}, {"task": {"story_id": "t"}})
-    assert refusal.value.field == "task.story_id"
 
 
 def test_a_query() -> None:

@@ -13,19 +13,13 @@ from hypothesis import strategies as st
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.gateway.streams.messages import Messages
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest, ApprovalResolution
-from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.candidate import Delivered, RankedCandidate
 from swe_ai_fleet.domain.event import (
     ApprovalAwaited,
     ApprovalRequested,
     ApprovalResolved,
     CancelRequested,
-    CandidateDelivered,
     CandidateScored,
-    CandidatesRanked,
     EventBody,
-    ExecutionFinished,
-    ExecutionStatus,
     LoopNoticed,
     NodeUpdated,
     RunLost,
@@ -96,48 +90,6 @@ def test_a_deliberation_is_told_from_its_start_through_its_agents_to_its_end() -
     words = [one["log"]["message"] for one in messages if one["type"] == "log"]
     assert {"agent-dev-1: step 1: calls files_read_file", "agent-dev-1: loop detected (<script>): a b"} <= set(words)
     assert all("\n" not in line and 0 < len(line) <= 200 for line in words)
-
-
-def test_the_whole_event_stands_beside_its_message_with_its_payload_as_stored() -> None:
-    events = numbered("e", a_deliberation(agents=1, steps=1))
-    for event, message, alone in zip(events, told(events, whole=True), told(events), strict=True):
-        stored = message.pop("event")
-        assert json.loads(event.payload_json) == stored.pop("payload")
-        assert stored == {name: getattr(event, name) for name in ("sequence", "event_id", "agent_id", "type", "at_ms")}
-        assert message == alone
-
-
-def test_what_else_happens_is_a_status_a_node_or_a_line() -> None:
-    start = a_deliberation(agents=2, steps=1)[:6]
-    asked, awaited, decided, *others = told(numbered("e", [*start, *OTHERS]))[6:]
-    assert (asked["type"], asked["status"]) == ("status", "awaiting_approval")
-    assert asked["data"]["approval"]["approach"] == "rm -r build"
-    assert awaited["type"] == "log"
-    assert (decided["type"], decided["status"]) == ("status", "running")
-    assert decided["data"]["resolution"]["decision"] == "approved"
-    nodes = [one for one in others if one["type"] == "node_update"]
-    assert {(one["node_id"], one["node_state"]["kind"], one["node_state"]["status"]) for one in nodes} == {
-        ("agent-dev-2", "agent", "failed"),
-        ("agent-dev-2", "agent", "pending"),
-        ("n[0]", "node", "completed"),
-        ("s-1", "subtask", "running"),
-        ("s-1", "subtask", "failed"),
-    }
-
-
-def test_the_end_is_a_completion_or_an_error_and_what_people_do_then_is_told_behind_it() -> None:
-    ranked = CandidatesRanked(ranking=(RankedCandidate(candidate_id="c", rank=1, score=0.5, accepted=True),))
-    delivered = Delivered(commit_sha="d" * 40, branch="b")
-    by_hand = CandidateDelivered(candidate_id="c", delivered=delivered, by="ana", reason="It fits.")
-    for status in ("completed", "no_winner", "failed", "cancelled", "timeout", "rejected"):
-        why = "" if status in ("completed", "no_winner") else "why"
-        end = ExecutionFinished(status=ExecutionStatus(status), error=why, usage=Usage(model_calls=3))
-        start = a_deliberation(agents=1, steps=1)[:-2]
-        *_, last, after = told(numbered("e", [*start, ("_", ranked), ("_", end), ("_", by_hand)]))
-        assert (last["type"], last.get("error", "")) == ("error" if why else "completion", why)
-        result = last["result"]
-        assert (result["status"], result["candidates"][0]["score"], result["usage"]["model_calls"]) == (status, 0.5, 3)
-        assert after["data"]["message"].startswith("c: delivered by ana as ")
 
 
 @table("payload", ['{"type": "x", "n": 1}', "{broken", "", "[" * 5000])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gzip
 import hashlib
 import json
 import re
@@ -54,13 +53,6 @@ class Site:
                 packed = zlib.compressobj(wbits=31)
                 data = b"".join(packed.compress(bytes(1 << 20)) for _ in range(64)) + packed.flush()
                 return web.Response(body=data, headers={"Content-Encoding": "gzip", "Content-Type": "text/plain"})
-            case "/gzip":
-                packed = {"Content-Encoding": "gzip", "Content-Type": "text/plain"}
-                return web.Response(body=gzip.compress(b"unpacked"), headers=packed)
-            case "/notgzip":
-                return web.Response(body=b"plain", headers={"Content-Encoding": "gzip"})
-            case "/br":
-                return web.Response(body=b"\x1b\x03", headers={"Content-Encoding": "br", "Content-Type": "text/plain"})
             case "/big":
                 response = web.StreamResponse(headers={"Content-Type": "text/plain"})
                 await response.prepare(request)
@@ -69,16 +61,8 @@ class Site:
                         await response.write(b"line\n" * 10_000)
                 except ConnectionError:
                     return response
-            case "/binary":
-                return web.Response(body=b"\x89PNG\0\1", content_type="image/png")
             case "/missing":
                 return web.Response(status=404, text="no such page")
-            case "/cookies":
-                told = {"Set-Cookie": f"sid={SECRET}", "X-Auth-Token": SECRET, "ETag": "abc"}
-                return web.Response(text="ok", headers=told)
-            case "/latin":
-                latin = {"Content-Type": "text/html; charset=latin-1"}
-                return web.Response(body="caf\u00e9".encode("latin-1"), headers=latin)
             case _:
                 return web.json_response({"method": request.method, "body": body, "query": dict(request.query)})
 
@@ -114,31 +98,8 @@ class TestOperations:
         assert result.metadata["sha256"] == hashlib.sha256(body.encode()).hexdigest()
         assert (site.seen[0][2]["X-Mine"], site.seen[0][2]["Host"]) == ("yes", f"127.0.0.1:{site.port}")
 
-    async def test_methods_and_bodies(self, http: HttpTool, site: Site) -> None:
-        form = {"body": "a=1", "headers": {"content-type": "application/x-www-form-urlencoded"}}
-        for name in ("post", "put", "patch"):
-            for more in ({"body": {"n": [1, "\u00e9"]}}, form):
-                assert (await http.call(name, {"url": site.url("/x"), **more})).success
-            assert [(method, headers["Content-Type"], body) for method, _, headers, body in site.seen[-2:]] == [
-                (name.upper(), "application/json", '{"n": [1, "\u00e9"]}'),
-                (name.upper(), "application/x-www-form-urlencoded", "a=1"),
-            ]
-        assert '"DELETE"' in (await http.delete(site.url("/x"))).content
-        result = await http.head(site.url("/x"))
-        assert (result.success, result.metadata["bytes"], site.seen[-1][0]) == (True, 0, "HEAD")
-        assert "content-length" in result.content.lower()
-
 
 class TestBodies:
-    async def test_charsets_encodings_and_what_is_no_text(self, http: HttpTool, site: Site) -> None:
-        digest = hashlib.sha256(b"\x89PNG\0\1").hexdigest()
-        for path, told in {
-            "/latin": "caf\u00e9", "/gzip": "unpacked", "/br": "packed as br, 2 bytes",
-            "/binary": f"[not text: image/png, 6 bytes, SHA-256 {digest}]",
-        }.items():  # fmt: skip
-            assert told in (await http.get(site.url(path))).content
-        failed(await http.get(site.url("/notgzip")), Outcome.ERROR, "cannot be unpacked")
-
     @pytest.mark.parametrize("path", ["/bomb", "/big"])
     async def test_only_so_much_is_read(self, site: Site, path: str) -> None:
         policy = HttpPolicy(private_hosts=("127.0.0.1",), ports=(site.port,))
@@ -153,27 +114,8 @@ class TestBodies:
         failed(result, Outcome.TIMEOUT, "within 0.2 seconds")
         assert http.pipeline.trail.entries[-1].outcome is Outcome.TIMEOUT
 
-    async def test_secrets_in_headers_are_masked(self, http: HttpTool, site: Site) -> None:
-        result = await http.get(site.url("/cookies"))
-        assert SECRET not in result.content + str(result.metadata)
-        assert "etag: abc" in result.content.lower()
-
 
 class TestRedirects:
-    async def test_followed_and_told(self, http: HttpTool, site: Site) -> None:
-        result = await http.get(site.url("/redirect?to=/x%3Ftoken=1"))
-        assert result.metadata["final_url"] == site.url("/x?token=[masked]")
-        assert result.metadata["redirects"] == 1
-        assert "(after 1 redirect)" in result.content
-
-    @pytest.mark.parametrize(
-        ("status", "method", "body"),
-        [(301, "GET", ""), (302, "GET", ""), (303, "GET", ""), (307, "POST", "x"), (308, "POST", "x")],
-    )
-    async def test_methods(self, http: HttpTool, site: Site, status: int, method: str, body: str) -> None:
-        assert (await http.post(site.url(f"/redirect?status={status}&to=/x"), body="x")).success
-        assert (site.seen[1][0], site.seen[1][3]) == (method, body)
-
     async def test_credentials_stay_with_their_origin(self, site: Site) -> None:
         names = Names({"a.test": [[PUBLIC]], "b.test": [[PUBLIC]]})
         http = HttpTool(policy=HttpPolicy(ports=(site.port,)), resolver=names, network=Detour())
@@ -204,33 +146,26 @@ class TestRedirects:
 
 
 EVASIVE = [
-    "http://127.0.0.1/", "http://127.0.0.1./", "http://127.1/", "http://127.0.1/", "http://127.255.255.254/",
-    "http://2130706433/", "http://0x7f000001/", "http://017700000001/", "http://0x7f.0.0.1/", "http://0177.0.0.1/",
-    "http://0177.0.0.01/", "http://127.0.0.0x1/", "http://127.0.0x1/", "http://0/", "http://0.0.0.0/", "http://00.0.0.0/",
-    "http://[::1]/", "http://[::]/", "http://[0:0:0:0:0:0:0:1]/", "http://[::ffff:127.0.0.1]/", "http://[::ffff:7f00:1]/",
-    "http://[::127.0.0.1]/", "http://[64:ff9b::7f00:1]/", "http://[2002:7f00:1::]/", "http://[fe80::1%25lo]/",
-    "http://[fe80::1%lo]/", "http://[fe80::1]/", "http://[fc00::1]/", "http://[fec0::1]/", "http://[ff02::1]/",
-    "http://10.0.0.1/", "http://172.16.0.1/", "http://172.31.255.255/", "http://192.168.1.1/", "http://100.64.0.1/",
-    "http://169.254.169.254/latest/meta-data/", "http://2852039166/", "http://0xA9FEA9FE/", "http://169.254.43518/",
-    "http://[fd00:ec2::254]/", "http://[::ffff:169.254.169.254]/", "http://168.63.129.16/", "http://255.255.255.255/",
-    "http://224.0.0.1/", "http://198.18.0.1/", "http://192.0.2.1/",
-    "http://localhost/", "http://LOCALHOST/", "http://localhost./", "http://localhost../", "http://sub.localhost/",
-    "http://127.0.0.1.nip.test/", "http://mixed.test/", "http://mapped.test/", "http://zone.test/", "http://odd.test/",
-    "http://example.com@127.0.0.1/", "http://127.0.0.1@localhost/", "http://127.0.0.1:80@localhost/", "http://@127.0.0.1/",
+    "http://127.0.0.1/", "http://127.0.0.1./", "http://127.1/", "http://127.255.255.254/", "http://2130706433/",
+    "http://0x7f000001/", "http://017700000001/", "http://0177.0.0.01/", "http://127.0.0x1/", "http://0/", "http://0.0.0.0/",
+    "http://[::1]/", "http://[::]/", "http://[::ffff:127.0.0.1]/", "http://[::127.0.0.1]/", "http://[64:ff9b::7f00:1]/",
+    "http://[2002:7f00:1::]/", "http://[fe80::1%25lo]/", "http://[fe80::1%lo]/", "http://[fc00::1]/", "http://[fec0::1]/",
+    "http://[ff02::1]/", "http://10.0.0.1/", "http://172.16.0.1/", "http://192.168.1.1/", "http://100.64.0.1/",
+    "http://169.254.169.254/latest/meta-data/", "http://2852039166/", "http://169.254.43518/", "http://[fd00:ec2::254]/",
+    "http://168.63.129.16/", "http://255.255.255.255/", "http://224.0.0.1/", "http://198.18.0.1/", "http://192.0.2.1/",
+    "http://LOCALHOST/", "http://localhost./", "http://sub.localhost/", "http://mixed.test/", "http://mapped.test/",
+    "http://zone.test/", "http://odd.test/", "http://example.com@127.0.0.1/", "http://127.0.0.1:80@localhost/",
     "http://example.com#@127.0.0.1/", "http://example.com\\@127.0.0.1/", "http:\\\\127.0.0.1/", "http:/127.0.0.1/",
-    "http:127.0.0.1/", "http:///127.0.0.1/", "//127.0.0.1/", "127.0.0.1", " http://127.0.0.1/", "http://127.0.0.1 /",
-    "http://127.0.0.1\t/", "http://127.0.0.1\r\nHost: x/", "http://127.0.0.1\0.example.com/", "http://%31%32%37.0.0.1/",
-    "http://127%2e0%2e0%2e1/", "http://localhost%00.example.com/", "http://127.0.0.1%2f.example.com/",
-    "http://\uff11\uff12\uff17.0.0.1/", "http://\u2460\u2461\u2466.0.0.1/", "http://127\u30020\u30020\u30021/",
-    "http://127\uff0e0\uff0e0\uff0e1/", "http://\u24db\u24de\u24d2\u24d0\u24db\u24d7\u24de\u24e2\u24e3/",
-    "http://\u0661\u0662\u0667.0.0.1/", "http://local\u00adhost/", "http://[::\u2460]/", "http://[127.0.0.1]/",
-    "http://::1/", "http://[::1/", "http://127.0.0.1:/", "http://127.0.0.1:99999/", "http://127.0.0.1:22/",
-    "http://127.0.0.1:-80/", "http://127.0.0.1:0/", "HTTP://127.0.0.1/", "https://127.0.0.1/", "ftp://127.0.0.1/",
-    "file:///etc/passwd", "gopher://127.0.0.1/", "unix:///run/x.sock", "dict://127.0.0.1/", "data:text/plain,x", "",
+    "http:///127.0.0.1/", "//127.0.0.1/", "127.0.0.1", " http://127.0.0.1/", "http://127.0.0.1\t/",
+    "http://127.0.0.1\r\nHost: x/", "http://127.0.0.1\0.example.com/", "http://%31%32%37.0.0.1/",
+    "http://127.0.0.1%2f.example.com/", "http://\uff11\uff12\uff17.0.0.1/", "http://127\u30020\u30020\u30021/",
+    "http://\u24db\u24de\u24d2\u24d0\u24db\u24d7\u24de\u24e2\u24e3/", "http://local\u00adhost/", "http://[::1/",
+    "http://127.0.0.1:99999/", "http://127.0.0.1:22/", "http://127.0.0.1:-80/", "https://127.0.0.1/", "ftp://127.0.0.1/",
+    "file:///etc/passwd", "gopher://127.0.0.1/", "unix:///run/x.sock", "",
 ]  # fmt: skip
 
 HOSTILE_NAMES = {
-    "localhost": [["127.0.0.1", "::1"]], "sub.localhost": [["::1"]], "127.0.0.1.nip.test": [["127.0.0.1"]],
+    "localhost": [["127.0.0.1", "::1"]], "sub.localhost": [["::1"]],
     "mixed.test": [[PUBLIC, "10.0.0.1"]], "mapped.test": [["::ffff:127.0.0.1"]], "zone.test": [["fe80::1%lo"]],
     "odd.test": [["2130706433"]], "example.com": [["127.0.0.1"]],
 }  # fmt: skip
@@ -299,13 +234,6 @@ class TestForbiddenAddresses:
             http = may(HttpPolicy.of(NetworkGrant(hosts=hosts)))
             assert (await http.get(f"http://a.test:{site.port}/")).success is good, hosts
 
-    async def test_a_private_host_is_private_at_its_own_port_only(self, site: Site) -> None:
-        policy = HttpPolicy.of(NetworkGrant(hosts=("*:1",), private_hosts=(f"127.0.0.1:{site.port}",)))
-        http = HttpTool(policy=policy)
-        assert (await http.get(site.url("/"))).success
-        for url in ("http://127.0.0.1:1/", "http://127.0.0.1/"):
-            assert (await http.get(url)).outcome is Outcome.REFUSED
-
     async def test_proxies_of_the_environment_are_ignored(
         self, http: HttpTool, site: Site, connections: tuple[int, list[str]], monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -316,11 +244,6 @@ class TestForbiddenAddresses:
 
 
 class TestFaults:
-    async def test_an_unknown_name(self) -> None:
-        http = HttpTool(resolver=Names({"empty.test": [[]]}))
-        failed(await http.get("http://nowhere.test/"), Outcome.ERROR, "nowhere.test cannot be resolved")
-        failed(await http.get("http://empty.test/"), Outcome.ERROR, "has no address")
-
     @table(
         "headers",
         [{"Host": "x"}, {"content-length": "1"}, {"Transfer-Encoding": "chunked"}, {"connection": "close"}, {"": "a"},

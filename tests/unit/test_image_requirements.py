@@ -8,8 +8,6 @@ import sys
 import tomllib
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = (ROOT / "deploy/Dockerfile").read_text()
 spec = importlib.util.spec_from_file_location("image_requirements", ROOT / "scripts" / "image_requirements.py")
@@ -20,29 +18,6 @@ spec.loader.exec_module(image_requirements)
 
 LOCK = image_requirements.read_lock((ROOT / "requirements.lock").read_text())
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-TEXT = r"""app-base==1.0 \
-    --hash=sha256:aa \
-    --hash=sha256:bb
-    # via swe-ai-fleet (pyproject.toml)
-Tool_Kit==2.0 \
-    --hash=sha256:cc
-    # via
-    #   app-base
-    #   swe-ai-fleet (pyproject.toml)
-leaf==3.0 \
-    --hash=sha256:dd
-    # via tool.kit
-"""
-
-
-def test_a_package_brings_what_asks_for_it_says_the_lock() -> None:
-    lock = image_requirements.read_lock(TEXT)
-    assert lock["tool-kit"].lines == ("Tool_Kit==2.0 \\", "    --hash=sha256:cc")
-    assert image_requirements.needed(lock, ["app.base"]) == ("app-base", "leaf", "tool-kit")
-    assert image_requirements.needed(lock, ["app-base"], ["Tool-Kit"]) == ("app-base",)
-    for wrong in ((["unheard-of"],), (["app-base"], ["misspelt"])):
-        with pytest.raises(KeyError, match=wrong[-1][0]):
-            image_requirements.needed(lock, *wrong)
 
 
 def test_every_dependency_of_ours_is_in_the_lock_with_hashes_and_none_for_development_in_an_image() -> None:

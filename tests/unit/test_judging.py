@@ -10,19 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swe_ai_fleet.agents.judging import read_choice
-from swe_ai_fleet.agents.prompting import ballot_order, fair_shares
+from swe_ai_fleet.agents.prompting import ballot_order
 from swe_ai_fleet.domain.assignment import JudgeAssignment, ReviewAssignment, Subject
-from swe_ai_fleet.domain.council import Council, CouncilMember, EndpointRules
 from swe_ai_fleet.domain.errors import AgentLost, ModelUnavailable
 from swe_ai_fleet.domain.event import RunLost, RunReassigned, VotesCast
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.review import Critique, Vote
-from swe_ai_fleet.domain.task import DEFAULT_TENANT, Role
+from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.orchestrator.council_store import CouncilStore
-from swe_ai_fleet.orchestrator.councils import CouncilRules
-from swe_ai_fleet.orchestrator.judging import MAX_BALLOT, MAX_JUDGES, MAX_LONE_SAMPLES, lone_samples
+from swe_ai_fleet.orchestrator.judging import MAX_BALLOT, MAX_JUDGES
 from swe_ai_fleet.orchestrator.score import ARCHITECT
-from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
 from tests.scripted_fleet import FAILED, ScriptedFleet, ScriptedRun
 from tests.tables import table
 from tests.unit.test_executions import World, a_task
@@ -117,25 +114,6 @@ class TestWhoVotes:
             state = await world.vote(failing=failing, **task)
             assert (world.fleet.judged, judged(state)) == ([], []), (task, failing)
 
-    async def test_a_council_votes_with_its_own_profiles_and_without_agents_that_somebody_else_runs(
-        self, world: Jury
-    ) -> None:
-        endpoint = "https://agents.example.org:443"
-        names = {"x": "", "y": "big", "z": "small", "elsewhere": ""}
-        members = tuple(
-            CouncilMember(agent_id=name, model_profile=profile, endpoint="" if len(name) == 1 else endpoint)
-            for name, profile in names.items()
-        )
-        council = Council(council_id="c", role=Role.DEV, members=members)
-        rules = CouncilRules(
-            profiles={"big", "small"}, max_agents=9, endpoints=EndpointRules(patterns=("agents.example.org:443",))
-        )
-        world.councils = CouncilStore(MemoryKeyValue(), defaults=(council,), rules=rules, now=str)
-        await world.vote(num_agents=0)
-        profiles = {asked.judge_id: asked.perspective.model_profile for asked in world.fleet.judged}
-        assert profiles == {"x": "", "y": "big", "z": "small"}
-        assert world.ballots["x"] == ["elsewhere", "y", "z"]
-
     async def test_ballots_and_juries_are_bounded(self, world: Jury) -> None:
         await world.vote(num_agents=12)
         assert len(world.fleet.judged) == MAX_JUDGES
@@ -154,12 +132,6 @@ class TestWhoVotes:
         world = Jury()
         await world.vote(architect_top_k=3, failing=(TWO,), rounds=0)
         assert world.ballots == {ARCHITECT: [ONE, THREE]}
-
-    @given(st.integers(1, 16))
-    def test_a_judge_alone_sees_each_candidate_first_equally_often(self, count: int) -> None:
-        samples = lone_samples(count)
-        assert min(3, MAX_LONE_SAMPLES) <= samples <= MAX_LONE_SAMPLES
-        assert samples % count == 0 or count > MAX_LONE_SAMPLES
 
 
 class TestWhatBecomesOfVotes:
@@ -198,18 +170,6 @@ class TestBallots:
             assert sorted(order[place] for order in orders) == sorted(names)
         assert ballot_order(names[::-1], seed, 1) == orders[0]
         assert ballot_order(names, seed, len(names) + 1) == orders[0][::-1]
-
-    @given(st.lists(st.integers(0, 10_000), max_size=8), st.integers(-5, 40_000))
-    def test_shares_are_fair(self, sizes: list[int], room: int) -> None:
-        shares = fair_shares(sizes, room)
-        assert sum(shares) <= max(0, room)
-        assert all(0 <= share <= size for share, size in zip(shares, sizes, strict=True))
-        cut = [share for share, size in zip(shares, sizes, strict=True) if share < size]
-        if cut:
-            assert sum(shares) > room - len(sizes)
-            assert max(cut) - min(cut) <= 1
-            # What cannot be shared evenly goes to one of them.
-            assert max(shares) <= max(cut) + 1
 
 
 class TestReading:

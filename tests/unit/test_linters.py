@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swe_ai_fleet.tools.tests.runners.linters import Linter, configured_linters, is_lint_setting
+from swe_ai_fleet.tools.tests.runners.linters import Linter, configured_linters
 from swe_ai_fleet.tools.tests.runners.linting import (
     Changes,
     Finding,
@@ -43,19 +42,12 @@ def names(files: Mapping[str, str]) -> list[str]:
         ({}, []),
         ({"setup.py": "", "pyproject.toml": "[project]\n[tool.black]\n[tool.pytest.ini_options]\n"}, []),
         ({"pyproject.toml": "[tool.ruff.lint]\nselect = ['F']\n"}, ["ruff"]),
-        ({"pyproject.toml": "[tool.ruff.format]\n"}, ["ruff format"]),
-        ({"ruff.toml": "line-length = 100\n"}, ["ruff"]),
         ({".ruff.toml": "[format]\nquote-style = 'single'\n"}, ["ruff", "ruff format"]),
         ({".flake8": "[flake8]\n"}, ["flake8"]),
         ({"setup.cfg": "[metadata]\n[flake8]\nmax-line-length = 88\n[mypy-tests.*]\n"}, ["flake8", "mypy"]),
-        ({"setup.cfg": "[metadata]\nname = flake8\n"}, []),
-        ({"tox.ini": "[tox]\n[flake8]\n"}, ["flake8"]),
         ({"tox.ini": "[testenv:x]\ndeps =\n  flake8\n  mypy\ncommands = pytest\n"}, []),
         ({".pylintrc": ""}, ["pylint"]),
-        ({"pyproject.toml": '[tool.pylint."MESSAGES CONTROL"]\n'}, ["pylint"]),
-        ({"mypy.ini": "[mypy]\n"}, ["mypy"]),
         ({"pyproject.toml": "[[tool.mypy.overrides]]\n[tool.pyright]\n"}, ["mypy", "pyright"]),
-        ({"pyrightconfig.json": "{}"}, ["pyright"]),
         ({"noxfile.py": "session.install('mypy')\nsession.run('flake8', 'src', *session.posargs)\n"}, ["flake8"]),
         ({"Makefile": "lint:\n\t@$(VENV)/bin/python -m flake8 a.py && uv pip install mypy\n"}, ["flake8"]),
         ({"Makefile": "lint: ruff\n\techo ruff\n\tpip install ruff\n\tmake -C docs ruff\n"}, []),
@@ -69,72 +61,17 @@ def test_linters_of_a_python_repository(files: dict[str, str], linters: list[str
     assert names({"a.py": "", **files}) == linters
 
 
-@table(
-    ("files", "linters"),
-    [
-        ({"package.json": json.dumps({"devDependencies": {"eslint": "9", "prettier": "^3"}})}, []),
-        ({"package.json": json.dumps({"eslintConfig": {}, "prettier": "@company/style"})}, ["eslint", "prettier"]),
-        ({"package.json": json.dumps({"scripts": {"test": "npx biome ci . && vitest", "x": "tsc"}})}, ["biome"]),
-        ({"package.json": json.dumps({"scripts": {"format": "prettier --write ."}})}, ["prettier"]),
-        ({".eslintrc.yml": ""}, ["eslint"]), ({"biome.jsonc": "{}", ".prettierrc": ""}, ["biome", "prettier"]),
-        ({"node_modules/x/.eslintrc": ""}, []), ({"go.mod": "module a\n", "a.go": ""}, ["gofmt", "go vet"]),
-        ({"Cargo.toml": "[package]\n", "a.rs": ""}, []),
-        ({"Cargo.toml": '[lints.clippy]\nall = "warn"\n', "a.rs": "", "rustfmt.toml": ""}, ["rustfmt", "clippy"]),
-        ({"Cargo.toml": '[workspace.lints.clippy]\nall = "warn"\n', "a.rs": ""}, ["clippy"]),
-        ({"Cargo.toml": "[package]\n", "a.rs": "", "Makefile": "l:\n\tcargo clippy -- -D warnings\n"}, ["clippy"]),
-    ],
-)  # fmt: skip
-def test_linters_of_other_repositories(files: dict[str, str], linters: list[str]) -> None:
-    assert names({"a.ts": "", **files}) == linters
-
-
-def test_commands_say_which_files_are_checked_and_settings_go_before_their_options() -> None:
-    files = {"src/a.py": "", "tests/a.py": "", "docs/conf.py": "", "setup.py": ""}
-    tox = {
-        "tox.ini": "[testenv]\ncommands =\n  lint: flake8 --max-line-length 100 -j 4 \\\n"
-        "    {posargs:src {toxinidir}/tests}\n"
-    }
-    (flake8,) = found({**files, **tox})
-    assert (flake8.options, flake8.targets) == (("--max-line-length", "100"), ("src", "tests"))
-    assert [path for path in files if flake8.reads(path)] == ["src/a.py", "tests/a.py"]
-    (settled,) = found({**files, **tox, ".flake8": ""})
-    assert (settled.options, settled.targets) == ((), ("src", "tests"))
-    # Where one of the commands names no path, every file is checked.
-    (whole,) = found({**files, **tox, "Makefile": "lint:\n\tflake8 --config=ci.cfg --exit-zero .\n"})
-    assert whole.targets == ()
-    (mypy,) = found({**files, "Makefile": "t:\n\tmypy --strict --exclude docs src\n"})
-    assert (mypy.options, mypy.targets) == (("--strict", "--exclude", "docs"), ("src",))
-    (eslint,) = found({"lib/a.js": "", "b.js": "", "package.json": '{"scripts": {"fix": "eslint --fix lib/**/*.js"}}'})
-    assert (eslint.options, eslint.targets) == ((), ("lib",))
-
-
-def test_a_linter_is_run_where_it_is_configured() -> None:
-    files = {"web/eslint.config.js": "", "web/ui/.eslintrc.json": "", "web/ui/a.ts": "", "b.ts": "", "api/.flake8": ""}
-    (eslint,) = found(files)
-    assert eslint == Linter(name="eslint", directory="web")
-    assert [path for path in files if eslint.reads(path)] == ["web/eslint.config.js", "web/ui/a.ts"]
-    for settings, lists in {"strict = True\nfiles = src\n[mypy-x]\n": True, "[mypy-x]\nfiles = src\n": False}.items():
-        (mypy,) = found({"a.py": "", "mypy.ini": f"[mypy]\n{settings}"})
-        assert mypy.lists_files is lists
-
-
 def test_hostile_settings_cost_little() -> None:
-    started_at = time.monotonic()
-    nested = {".pre-commit-config.yaml": "repos: " + "[" * 100_000, "package.json": "[" * 100_000}
+    started_at = time.process_time()
+    nested = {".pre-commit-config.yaml": "repos: " + "[" * 30_000, "package.json": "[" * 30_000}
     grown = (f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 9)}]}}\n" for n in range(1, 40))
     merged = "a0: &a0 {id: ruff}\n" + "".join(grown) + "repos:\n- hooks: [{id: mypy}]\n"
-    made = "x:\n\tflake8 " + "a*" * 100_000 + "\n\t" + "ruff x;" * 20_000
-    long = {"Makefile": made, "tox.ini": "commands =" + " " * 200_000}
+    made = "x:\n\tflake8 " + "a*" * 30_000 + "\n\t" + "ruff x;" * 5_000
+    long = {"Makefile": made, "tox.ini": "commands =" + " " * 50_000}
     assert names({"a.py": "", **nested}) == []
     assert names({"a.py": "", ".pre-commit-config.yaml": merged}) == ["mypy"]
-    assert names({**{f"d{n}/a.py": "" for n in range(20_000)}, **long}) == ["ruff", "flake8"]
-    assert time.monotonic() - started_at < 150
-
-
-def test_settings_of_linters_are_told_from_manifests_of_dependencies() -> None:
-    settings = ["pyproject.toml", "a/.eslintrc.cjs", "biome.json", ".prettierrc", "Makefile", ".pre-commit-config.yaml"]
-    others = ["go.mod", "Cargo.toml", "app.py", "eslint.py", "docs/ruff.toml.md", "package-lock.json"]
-    assert [path for path in (*settings, *others) if is_lint_setting(path)] == settings
+    assert names({**{f"d{n}/a.py": "" for n in range(5_000)}, **long}) == ["ruff", "flake8"]
+    assert time.process_time() - started_at < 30
 
 
 def test_findings_in_lines() -> None:
@@ -146,24 +83,6 @@ def test_findings_in_lines() -> None:
         'sub/c.py:6:7: reportUndefinedVariable "x" is not defined', "sub/d.go:7:28: undeclared name: thing",
         "sub/e.go:8: self-assignment", "sub/src/lib.rs:9:5: unneeded `return` statement",
     ]  # fmt: skip
-
-
-def test_findings_of_eslint_and_biome() -> None:
-    ignored = {"ruleId": None, "fatal": False, "message": "File ignored because of a matching ignore pattern."}
-    broken = {"ruleId": None, "fatal": True, "message": "Parsing error", "line": 3, "column": 1}
-    semi = {"ruleId": "semi", "severity": 1, "message": "Missing semicolon.", "line": 1, "column": 10}
-    report = [{"filePath": "/workspace/web/a.js", "messages": [ignored, semi, broken]}]
-    assert parse_eslint(f"noise\n{json.dumps(report)}", "/workspace", "web") == [
-        Finding(path="web/a.js", line=1, column=10, code="semi", message="Missing semicolon."),
-        Finding(path="web/a.js", line=3, column=1, message="Parsing error"),
-    ]
-    assert parse_eslint("Oops! Something went wrong!", "/workspace") is None
-    annotations = (
-        "\n::error title=lint/style/noVar,file=a%2Cb.ts,line=2,endLine=2,col=3,endColumn=6::Use let: not var.\n"
-        "::warning title=format,file=/workspace/web/c.ts,line=1,endLine=1,col=2,endColumn=2::Formatter would print\n"
-    )
-    told = ["web/a,b.ts:2:3: lint/style/noVar Use let: not var.", "web/c.ts: format not formatted"]
-    assert list(map(str, parse_annotations(annotations * 2, "/workspace", "web") or ())) == told
 
 
 def test_runs_of_changed_lines() -> None:

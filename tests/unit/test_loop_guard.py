@@ -98,12 +98,6 @@ class TestRepeats:
         for calls in (retried, dates, growing):
             assert set(actions(calls)) == {""}, calls[0]
 
-    def test_identical_calls_in_one_reply(self) -> None:
-        read = ok("read_file", "1", path="a")
-        advice = watch([(read, read, read)])[0][0]
-        assert advice is not None
-        assert advice.steps == 1
-
 
 class TestCycles:
     @table("period", [2, 3, 4])
@@ -117,10 +111,6 @@ class TestCycles:
         assert (found.pattern, found.steps) == (pattern, 3 * period)
         assert advice[first + 1 : first + period] == [None] * (period - 1)  # it gets a whole cycle to do better
         assert advice[first + period] is not None
-
-    def test_editing_to_and_fro(self) -> None:
-        to, fro = ok("edit_file", "ok", path="a", old="1", new="2"), ok("edit_file", "ok", path="a", old="2", new="1")
-        assert actions([to, fro] * 3)[-1] == "nudge"
 
 
 class TestErrors:
@@ -163,10 +153,6 @@ class TestWaiting:
         assert set(actions([call] * 20)) == {""}
         assert "nudge" in actions([call] * 30)  # not for ever
 
-    @table("command", ["cat sleep.py", "echo sleepy", "grep -n sleep 5 a", "./wait-for-it.sh x"])
-    def test_a_command_that_only_speaks_of_it_is_not(self, command: str) -> None:
-        assert "nudge" in actions([bad("run_command", "exit code 7", "refused", command=command)] * 5)
-
 
 class TestEscalation:
     def test_something_new_takes_a_step_back(self) -> None:
@@ -198,34 +184,19 @@ class TestProperties:
     )
 
     @given(cycle=st.lists(alphabet, min_size=1, max_size=4), before=st.lists(alphabet, max_size=10))
-    @settings(max_examples=150)
+    @settings(max_examples=50)
     def test_a_cycle_of_up_to_four_steps_is_always_stopped(self, cycle: list[Call], before: list[Call]) -> None:
         assert "stop" in actions([*before, *cycle * 40])
 
     @given(calls=st.lists(alphabet, min_size=150, max_size=200))
-    @settings(max_examples=40)
+    @settings(max_examples=12)
     def test_an_agent_that_finds_nothing_new_is_stopped(self, calls: list[Call]) -> None:
         assert "stop" in actions(calls)
 
     @given(outputs=st.lists(st.text(st.characters(categories=["Lu", "Ll"]), min_size=1), unique=True, max_size=60))
-    @settings(max_examples=100)
+    @settings(max_examples=60)
     def test_an_agent_that_always_finds_something_new_is_left_alone(self, outputs: list[str]) -> None:
         assert set(actions([ok("read_file", text, path=text) for text in outputs])) <= {""}
-
-    @given(text=st.text(max_size=200), arguments=st.text(max_size=50))
-    @settings(max_examples=100)
-    def test_whatever_a_model_writes_is_taken(self, text: str, arguments: str) -> None:
-        call = ToolCall(call_id="c", model_call_id="", name=text, arguments=arguments)
-        result = ToolResult(success=False, operation=text, content=text, error=text, outcome=Outcome.INVALID)
-        reply = AssistantMessage(tool_calls=(call,))
-        guard = LoopGuard(TOOLS)
-        said = [
-            guard.observe(
-                Step(number=n, reply=reply, observations=(Observation(call_id="c", result=result),), usage=Usage())
-            )
-            for n in range(3)
-        ]
-        assert said[2] is not None
 
 
 class TestNormaliseOutput:
@@ -233,20 +204,12 @@ class TestNormaliseOutput:
         ("one", "other"),
         [
             ("3 passed in 0.03s", "3 passed in 1.27s"),
-            ("Ran 2 tests in 0.001 seconds", "Ran 2 tests in 12 seconds"),
             ("2026-01-02T03:04:05.1Z started", "2026-11-12T13:14:15.123456+02:00 started"),
-            ("2026-01-02 03:04:05,123 INFO", "2026-01-03 03:14:05,987 INFO"),
-            ("-rw-r--r-- 1 u u 5 Nov 22 06:20 a", "-rw-r--r-- 1 u u 5 Nov 22 07:59 a"),
             ("<A object at 0x7f00aa12bc>", "<A object at 0x7fffb81200>"),
             ("pid 123 started", "pid 98765 started"),
-            ("Process: 12", "Process: 13"),
-            ("[1] 4711", "[1] 12345"),
             ("/tmp/tmpab_12/x.py", "/tmp/pytest-of-u/x.py"[:16] + "/x.py"),
             ("job 123e4567-e89b-12d3-a456-426614174000", "job abcdefab-e89b-42d3-b456-426614174001"),
-            ("at 127.0.0.1:34567", "at 127.0.0.1:40000"),
             ("http://localhost:1234/", "http://localhost:4321/"),
-            ("ts=1700000000.123", "ts=1800000001.5"),
-            ("random seed 17", "random seed 181818"),
             ("(from the cache, 1 second old)\nx", "(from the cache, 29 seconds old)\nx"),
         ],
     )
@@ -266,8 +229,8 @@ class TestNormaliseOutput:
         ["1", "1.", "1:", "0x", "/tmp/", "1-", "2024-", "a/", "'", "'a", "pid ", "-abcd", "9s", "1 ", "seed ", "µ"],
     )
     def test_hostile_text_takes_linear_time(self, piece: str) -> None:
-        text = piece * (400_000 // len(piece))
+        text = piece * (100_000 // len(piece))
         begun = time.process_time()
         call = bad("run_command", text, text, command=text)
         watch([call, call, call])
-        assert time.process_time() - begun < 15
+        assert time.process_time() - begun < 5

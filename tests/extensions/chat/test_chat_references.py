@@ -8,7 +8,6 @@ from swe_ai_fleet.agents.references.resolving import Standing, note, question, r
 from swe_ai_fleet.domain.message import ToolCall
 from swe_ai_fleet.domain.tool import ToolResult
 from swe_ai_fleet.extensions.chat.consent import MAX_REMEMBERED_CHARS, asks_to_remember, decision, to_remember
-from swe_ai_fleet.extensions.chat.tools import table_of
 from tests.tables import table
 
 FILE, EXECUTION, PEOPLE, LINK, ITEM = (
@@ -36,24 +35,18 @@ R, A, S, B, U = Standing.RESOLVED, Standing.AMBIGUOUS, Standing.STALE, Standing.
 CASES: list[tuple[str, list[NamedThing], int, Standing, str]] = [
     # ordinals in words and digits
     ("show me the second one", FILES, 2, R, "b.py"),
-    ("the first", FILES, 2, R, "a.py"),
-    ("the 2nd one", FILES, 2, R, "b.py"),
     ("what about the last one?", FILES, 2, R, "c.py"),
     ("the second to last one", FILES, 2, R, "b.py"),
     ("the twelfth one", listed(ITEM, *[f"i{n}" for n in range(1, 15)]), 2, R, "i12"),
     ("file 3", FILES, 2, R, "c.py"),
     ("#1 looks odd", FILES, 2, R, "a.py"),
-    ("open option 2", FILES, 2, R, "b.py"),
     # several at once
     ("compare the first two", FILES, 2, R, "a.py b.py"),
-    ("the last 2 files", FILES, 2, R, "b.py c.py"),
-    ("read all of those files", FILES, 2, R, "a.py b.py c.py"),
     ("both files please", TWO, 2, R, "a.py b.py"),
     # kinds agree
     ("the second file", FILES + RUNS, 2, R, "b.py"),
     ("the second execution", FILES + RUNS, 2, R, "e2"),
     ("that person", FILES + alone(PEOPLE, "Ada"), 2, R, "Ada"),
-    ("write to him", FILES + alone(PEOPLE, "Ada"), 2, R, "Ada"),
     # recency
     ("that file", alone(FILE, "old.py") + alone(FILE, "new.py", turn=2), 3, R, "new.py"),
     ("the first one", FILES + listed(FILE, "x.py", "y.py", turn=2, group=4), 3, R, "x.py"),
@@ -63,7 +56,6 @@ CASES: list[tuple[str, list[NamedThing], int, Standing, str]] = [
     ("the first one", FILES + listed(FILE, "c.py", "a.py", group=5, source=ANSWER), 2, R, "c.py"),
     # it, more details
     ("show it", FILES + alone(EXECUTION, "e2", turn=2), 3, R, "e2"),
-    ("is it done?", alone(EXECUTION, "e2"), 2, R, "e2"),
     ("more details", alone(EXECUTION, "e2"), 2, R, "e2"),
     ("compare them", FILES, 2, R, "a.py b.py c.py"),
     # the other one, the next, the previous
@@ -74,24 +66,20 @@ CASES: list[tuple[str, list[NamedThing], int, Standing, str]] = [
     ("open z.py and explain that file", FILES + alone(FILE, "z.py", turn=2, source=PERSON), 2, R, "z.py"),
     # ambiguous
     ("that file", FILES, 2, A, "a.py b.py c.py"),
-    ("that file", alone(FILE, "a.py") + alone(FILE, "b.py"), 2, A, "a.py b.py"),
     ("compare that file with R.md", FILES + alone(FILE, "R.md", turn=2, source=PERSON), 2, A, "a.py b.py c.py"),
     ("the second one", FILES + RUNS, 2, A, "b.py e2"),
     ("the other one", FILES, 2, A, "a.py b.py c.py"),
     ("the other one", FILES + alone(FILE, "a.py", turn=2), 3, A, "b.py c.py"),
-    ("the first two", FILES + RUNS, 2, A, "a.py b.py c.py e1 e2 e3"),
     ("show it", FILES, 2, A, "a.py b.py c.py"),
     # stale
     ("that file", alone(FILE, "a.py"), 8, S, "a.py"),
     ("the second one", FILES, 9, S, "b.py"),
-    ("the first execution", RUNS + FILES, 7, S, "e1"),
     # no such place
     ("the fifth one", FILES, 2, B, "a.py b.py c.py"),
     ("the first four", FILES, 2, B, "a.py b.py c.py"),
     ("the next one", FILES + alone(FILE, "c.py", turn=2), 3, B, "a.py b.py c.py"),
     # nothing that fits
     ("that file", RUNS, 2, U, ""),
-    ("the other one", alone(FILE, "a.py"), 2, U, ""),
 ]
 
 
@@ -138,28 +126,20 @@ DOGE = {"symbol": "DOGE", "address": "0xbb02", "chain": "base"}
 POOLS = {"pools": [{"id": "0xp1", "pair": "SHARE/WETH", "liquidity": 9}, {"id": "0xp2", "pair": "CAT/WETH"}]}
 TOKEN = ("getTokenDetails", '{"token_address": "0xaa01", "network": "base"}', PEPE)
 TOKENS = ("dexscreener_search_tokens", "{}", {"server": "dexscreener", "structured": {"result": [PEPE, DOGE]}})
-NESTED = ("search_pairs", "{}", {"pairs": [{"pairAddress": "0xp1", "baseToken": PEPE}, {"pairAddress": "0xp2"}]})
 Told = tuple[str, str, dict[str, object]]
 
 NOUNS: list[tuple[str, list[Told], str, Standing, str]] = [
     # the users' own examples
     ("check that token", [TOKEN], "PEPE is trading at 0.01.", R, "PEPE"),
-    ("that token", [TOKEN], "", R, "PEPE"),
     ("check the second one", [TOKENS], "1. PEPE: up\n2. DOGE: down", R, "DOGE"),
     ("more details", [TOKEN], "PEPE is trading at 0.01.", R, "PEPE"),
     ("that pair", [("search_pairs", "{}", POOLS)], "The safest is SHARE/WETH with 0% tax.", R, "SHARE/WETH"),
-    ("that pool", [("dexpaprika_getNetworkPools", "{}", POOLS)], "The safest is SHARE/WETH.", R, "SHARE/WETH"),
-    ("that pair", [("search", "{}", {"pairs": POOLS["pools"]})], "The safest is SHARE/WETH.", R, "SHARE/WETH"),
-    ("more details on the second", [TOKENS], "", R, "DOGE"),
     # the last mentioned one, by the answer or by the person
     ("check that token", [TOKENS], "DOGE looks safer.", R, "DOGE"),
     ("that token", [TOKENS], "", A, "PEPE DOGE"),
     ("is pepe safe? check that token", [TOKENS], "", R, "PEPE"),
-    ("the second token", [TOKENS], "", R, "DOGE"),
-    ("those tokens", [TOKENS], "", R, "PEPE DOGE"),
     ("both tokens", [TOKENS], "", R, "PEPE DOGE"),
     ("the fifth token", [TOKENS], "", B, "PEPE DOGE"),
-    ("that network", [TOKEN], "", R, "base"),
     ("that token", [("get_price", '{"token": "PEPE"}', {"price": 1})], "", R, "PEPE"),
     # two of one name are told apart
     ("that token", [("search_tokens", "{}", {"tokens": [PEPE, {**PEPE, "address": "0xcc"}]})], "", A, "PEPE PEPE"),
@@ -181,50 +161,6 @@ def test_kinds_are_those_that_the_conversation_has_named(
     assert (found.standing, " ".join(thing.name for thing in found.things)) == (standing, names)
 
 
-def test_a_thing_with_a_noun_is_shown_with_what_tells_it_from_others() -> None:
-    naming = Naming(1)
-    naming.call(call(TOKEN[0], TOKEN[1]), gave(TOKEN[2]))
-    assert '“that token”: token "PEPE" ("address 0xaa01, chain base")' in note(
-        resolve("that token", naming.things, turn=2)
-    )
-    naming.call(call(TOKENS[0]), gave({"tokens": [PEPE, {**PEPE, "address": "0xcc"}]}))
-    assert note(resolve("the other token", naming.things, turn=2)).endswith(
-        '("address 0xcc, chain base"), number 2 of 2'
-    )
-    asked = question(resolve("that token", naming.things[-2:], turn=2))
-    assert "2. PEPE, address 0xcc, chain base (token)" in asked
-    # Words that nothing was named by mean nothing.
-    assert resolve("at that moment, that pair of shoes, the second time", naming.things, turn=2) == ()
-
-
-@table(
-    ("operation", "fields", "title", "columns"),
-    [
-        (TOKENS[0], TOKENS[2], "Tokens", ("#", "symbol", "address", "chain")),
-        ("dexpaprika_getNetworkPools", POOLS, "Pools", ("#", "id", "pair", "liquidity")),
-        ("search_pairs", NESTED[2], "Pairs", ("#", "pairAddress", "baseToken")),
-        ("cheapest", {"value": [{"tax": 0}, {"tax": 1}]}, "Cheapest", ("#", "tax")),
-        ("list_executions", {"executions": [{"execution_id": "e", "status": "done"}]}, "Executions",
-         ("#", "status", "execution_id")),
-    ],
-)  # fmt: skip
-def test_a_list_of_records_of_any_tool_is_the_data_of_an_answer(
-    operation: str, fields: dict[str, object], title: str, columns: tuple[str, ...]
-) -> None:
-    table = table_of(operation, gave(fields))
-    assert table is not None
-    assert (table.title, table.columns, table.rows[0][0]) == (title, columns, "1")
-    assert "{" not in str(table.rows)
-    assert table_of(operation, gave({"symbol": "PEPE", "tags": ["a"]})) is None
-
-
-def test_an_mcp_servers_text_in_json_is_read_as_its_data() -> None:
-    text = gave({"server": "dex"}, content='{"pools": [{"pair": "A/B"}]}')
-    table = table_of("dex_pools", text)
-    assert table is not None and table.rows == (("1", "A/B"),)
-    assert table_of("dex_pools", gave({"server": "dex"}, content="no JSON")) is None
-
-
 def call(name: str, arguments: str = "{}") -> ToolCall:
     return ToolCall(call_id="1", model_call_id="1", name=name, arguments=arguments)
 
@@ -236,46 +172,6 @@ def gave(metadata: dict[str, object] | None = None, content: str = "") -> ToolRe
 class TestNaming:
     def named(self, naming: Naming) -> list[tuple[str, str, int, int]]:
         return [(thing.kind.value, thing.name, thing.group, thing.position) for thing in naming.things]
-
-    def test_lists_of_texts_and_people_and_links(self) -> None:
-        naming = Naming(1)
-        found = {
-            "files": ["a.py", "b"],
-            "people": [{"name": "Ada", "email": "ada@example.org"}],
-            "results": [{"title": "T", "url": "https://a.b"}, {"title": "U", "url": "https://c.d"}],
-            "other": [{"name": "n", "size": 3}, {"size": 4}],
-        }
-        naming.call(call("t"), gave(found))
-        assert self.named(naming) == [
-            ("file", "a.py", 1, 1), ("file", "b", 1, 2), ("person", "Ada", 2, 1),
-            ("link", "https://a.b", 3, 1), ("link", "https://c.d", 3, 2), ("row", "n", 4, 1), ("row", "size 4", 4, 2),
-        ]  # fmt: skip
-
-    def test_the_list_of_an_answer_is_known_for_the_things_it_lists(self) -> None:
-        naming = Naming(2, first_group=4)
-        naming.call(call("t"), gave({"executions": [{"execution_id": "e1"}, {"execution_id": "e2"}]}))
-        naming.answer("Two:\n\n1. the second, `e2`\n2. **e1**")
-        assert self.named(naming)[2:] == [("execution", "e2", 5, 1), ("execution", "e1", 5, 2)]
-
-    def test_an_answers_entry_is_known_by_address_or_title(self) -> None:
-        results = [
-            {"title": "How to bake bread", "url": "https://a.b"},
-            {"title": "All about rye", "url": "https://c.d"},
-        ]
-        for first, second, name in (
-            ("How to bake bread", "All about rye", "https://c.d"),
-            ("**https://a.b** is the best", "https://c.d", "https://c.d"),
-            ("All about rye: see https://a.b", "nothing known", "nothing known"),
-        ):
-            naming = Naming(1)
-            naming.call(call("web_search"), gave({"results": results}))
-            naming.answer(f"1. {first}\n2. {second}")
-            assert [thing.name for thing in naming.things[2:]] == ["https://a.b", name]
-
-    def test_the_persons_own_words(self) -> None:
-        naming = Naming(1)
-        naming.person("Look at `src/x.py`, https://a.b/c. and e.g. example.com")
-        assert self.named(naming) == [("file", "src/x.py", 0, 0), ("link", "https://a.b/c", 0, 0)]
 
     def test_a_flood_is_bounded(self) -> None:
         naming = Naming(1)
@@ -304,21 +200,12 @@ def test_what_is_to_be_remembered() -> None:
     for text, what in (
         ("Remember that my favourite colour is green.", "my favourite colour is green."),
         ("please remember: we deploy on Fridays", "we deploy on Fridays"),
-        ("don't forget that CI is slow", "CI is slow"),
-        ("Could you please note that the tests need NATS", "the tests need NATS"),
         ("Do you remember my colour?", ""),
-        ("I can't remember the name", ""),
-        ("remember?", ""),
         ("what should I remember", ""),
     ):
         assert to_remember(text) == what, text
-    # What is quoted, or only sounds so, is no wish.
-    for text in (
-        "What are the plans for the future?",
-        "What does this mean?\n> remember this: a b",
-        "Explain:\n```\n# remember that it is on\n```\nin short",
-    ):
-        assert not asks_to_remember(text), text
+    # What is quoted is no wish.
+    assert not asks_to_remember("What does this mean?\n> remember this: a b")
 
 
 @table("text", ["the " * 20_000, "#1" * 20_000, "first two " * 9_000, "\u2019 " * 30_000])
