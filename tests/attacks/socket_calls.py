@@ -284,24 +284,6 @@ def sharing() -> None:
         attempt("bound as well", lambda port=port: socket.create_server(("127.0.0.1", port)))
 
 
-def hoarding() -> None:
-    """Ports without end, by sockets that do not even listen any more; the machine's connections need some too."""
-    kept: list[socket.socket] = []
-    for port in range(20_000, 24_000):
-        server = socket.socket()
-        with contextlib.suppress(OSError):
-            server.bind(("127.0.0.1", port))
-            server.listen()
-            server.shutdown(socket.SHUT_RDWR)
-            kept.append(server)
-    if len(kept) > 1024:
-        REACHED.append(f"{len(kept)} ports")
-    for server in kept:
-        server.close()
-    # What was given back can be had again.
-    socket.create_server(("127.0.0.1", 0)).close()
-
-
 def on_the_way() -> None:
     """A connection on its way to a port of one's own, which becomes another process's before it arrives."""
     server = socket.create_server(("127.0.0.1", TOLD["free"]), backlog=1)

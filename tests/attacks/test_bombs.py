@@ -279,19 +279,6 @@ async def test_an_upload_that_unpacks_to_much_more_is_refused(tmp_path: Path) ->
     assert not list((tmp_path / "home/repositories").glob("*[0-9a-f]"))
 
 
-@pytest.mark.slow
-async def test_a_file_that_is_too_large_to_compare_names_the_way_out(tmp_path: Path) -> None:
-    place = Place(tmp_path)
-    async with place.clone() as clone:
-        await clone.run(Command(argv=("truncate", "-s", str(_LARGE), "large.bin")))
-        with pytest.raises(ResourceExhausted, match="MiB of memory") as refused:
-            await clone.diff()
-        assert ".gitignore" in refused.value.hint
-        await clone.run(Command(argv=("sh", "-c", "echo '*.bin' > .gitignore")))
-        assert b"gitignore" in (await clone.diff()).patch
-    assert place.meter.peak() < _LIMIT + _BESIDE
-
-
 # --- disk within a limit, CPUs by the slots of all ---
 
 _DISK = 4 * _MIB

@@ -60,19 +60,6 @@ def name_of(database: Path) -> str:
     return name
 
 
-def test_control_one_call_never_comes_to_the_progress_handler(workspace: Path) -> None:
-    # What the limit was kept by before: asked every so many steps, of which this has none.
-    program = (
-        "import sqlite3, sys\n"
-        "database = sqlite3.connect(sys.argv[1])\n"
-        "database.set_progress_handler(lambda: 1, 1000)\n"
-        "database.execute(sys.argv[2])\n"
-    )
-    with pytest.raises(subprocess.TimeoutExpired):
-        argv = [sys.executable, "-c", program, str(workspace / "app.db"), ONE_CALL["instr"]]
-        subprocess.run(argv, timeout=0.7, check=False)
-
-
 @pytest.mark.parametrize(
     ("sql", "where"),
     zip(ONE_CALL.values(), ({"path": "app.db"}, {"connection": "notes"}) * 2, strict=False),
@@ -206,23 +193,6 @@ async def test_reading_calls_what_the_server_calls_free_of_effects(agent: str, s
 @pytest.mark.parametrize(
     "sql",
     [
-        "SELECT count(*), max(now()), random() < 2, lower('A''B') FROM pg_class WHERE relname ~ '^pg_'",
-        "WITH a(x) AS (VALUES (1), (2)) SELECT coalesce(sum(x), 0) FROM a WHERE EXISTS (SELECT 1) AND x IN (1, 2)",
-        "SELECT pg_size_pretty(pg_total_relation_size('pg_class')), 'a/*b' || $$--$$, \"oid\" FROM pg_class LIMIT 1",
-        "SELECT json_build_object('a', 1)::jsonb -> 'a', extract(year FROM date '2020-01-01'), to_char(now(), 'YYYY')",
-        "SELECT U&'d\\0061ta', E'a\\nb', row_number() OVER (ORDER BY 1), substring('abc' FROM 2)",
-        "SELECT gen_random_uuid(), clock_timestamp() > now(), generate_series(1, 2), unnest(ARRAY[1, 2])",
-    ],
-)
-async def test_what_everybody_reads_is_read(agent: str, sql: str) -> None:
-    tool = DatabaseTool(connections={"main": agent})
-    answer = await tool.postgresql_query("main", sql)
-    assert answer.success, answer.error
-
-
-@pytest.mark.parametrize(
-    "sql",
-    [
         "CREATE OPERATOR work.!!! (FUNCTION = pg_catalog.pg_terminate_backend, RIGHTARG = int)",
         "DO $do$ BEGIN PERFORM pg_terminate_backend/**/(1); END $do$",
         "DO 'BEGIN PERFORM pg_terminate_'\n'backend(1); END'",
@@ -233,15 +203,3 @@ async def test_what_is_created_gives_no_other_name_to_it(agent: str, sql: str) -
     tool = DatabaseTool(connections={"main": agent}, writable=("main",))
     answer = await tool.postgresql_query("main", sql, read_only=False)
     assert answer.outcome is Outcome.REFUSED, answer
-
-
-async def test_quotes_end_where_the_server_says(agent: str) -> None:
-    """What stands in a string is read, what stands behind its end is judged."""
-    tool = DatabaseTool(connections={"main": agent})
-    for literal in (
-        "'a''b\\'", "E'a\\'b''c\\n\\x41\\101\\u00e9'", "$$a'b$$", "$t$a$$b$t$", "U&'d\\0061t\\+000061\\\\'",
-        "U&'d!0061ta' UESCAPE '!'", "'a'\n 'b' -- c\n 'd'", "N'é'", "E'a'\n'b'", "$é$x$é$", "$$lo_unlink(1)$$",
-    ):  # fmt: skip
-        assert (await tool.postgresql_query("main", f"SELECT {literal}")).success, literal
-        answer = await tool.postgresql_query("main", f"SELECT {literal} || lo_unlink(1) || 'a'")
-        assert "lo_unlink is refused here" in answer.error, literal

@@ -121,20 +121,6 @@ async def test_repositories_beyond_the_limit_are_refused_then_the_oldest_go(tmp_
     assert (await provider.pin("acme", RepoRef(location=str(tmp_path / "second")))) == second
 
 
-async def test_commits_over_one_history_count_it_once(tmp_path: Path) -> None:
-    provider = make(tmp_path, 5 * MIB)
-    base = await pinned(provider, tmp_path, "repo")
-    for number in range(4):
-        head = f"diff --git a/{number} b/{number}\nnew file mode 100644\n--- /dev/null\n+++ b/{number}\n"
-        await provider.patched("e", base, f"{head}@@ -0,0 +1 @@\n+x\n".encode())
-    assert len(list((tmp_path / "home/seeds").glob("*/[0-9a-f]*"))) == 5
-    # The control: without a limit all stays that has nothing in common, too.
-    unlimited = make(tmp_path, 0)
-    for name in ("first", "second", "third"):
-        await pinned(unlimited, tmp_path, name)
-    assert len(list((tmp_path / "home/seeds").glob("*/[0-9a-f]*"))) == 8
-
-
 # --- programs that stay (MCP servers) ---
 
 
