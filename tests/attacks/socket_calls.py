@@ -25,7 +25,7 @@ from typing import Any
 LIBC = ctypes.CDLL(None, use_errno=True)
 SECCOMP = {"x86_64": 317, "aarch64": 277}[platform.machine()]
 CONNECT_NUMBER = {"x86_64": 42, "aarch64": 203}[platform.machine()]
-ROUNDS = 1500
+ROUNDS = 500
 TOLD: dict[str, Any] = {}
 REACHED: list[str] = []
 
@@ -347,14 +347,14 @@ def crowd() -> None:
     """Many processes that ask without end, and some that die while they wait; one more is answered all the same."""
     children: list[int] = []
     with serving() as own:
-        for number in range(40):
+        for number in range(20):
             child = os.fork()
             if not child:
                 while True:
                     with contextlib.suppress(OSError), socket.socket() as client:
                         client.connect(("127.0.0.1", TOLD["port"] if number % 2 else own))
             children.append(child)
-        for _ in range(100):
+        for _ in range(30):
             child = os.fork()
             if not child:
                 with contextlib.suppress(OSError):

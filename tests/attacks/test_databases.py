@@ -19,13 +19,13 @@ import pytest
 from swe_ai_fleet.domain.tool import Outcome
 from swe_ai_fleet.tools import DatabaseTool, db
 from tests.postgresql_server import PostgresqlServer
+from tests.tables import table
 
 # One call of a built-in function each, over minutes: no step between its beginning and its end.
 LONG = "replace(hex(zeroblob(4000000)), '00', 'a')"
 SHORT = "replace(hex(zeroblob(2000000)), '00', 'a') || 'b'"
 ONE_CALL = {
     "instr": f"SELECT instr({LONG}, {SHORT})",
-    "replace": f"SELECT length(replace({LONG}, {SHORT}, ''))",
     "in a change": f"UPDATE item SET name = instr({LONG}, {SHORT})",
 }
 
@@ -62,7 +62,7 @@ def name_of(database: Path) -> str:
 
 @pytest.mark.parametrize(
     ("sql", "where"),
-    zip(ONE_CALL.values(), ({"path": "app.db"}, {"connection": "notes"}) * 2, strict=False),
+    zip(ONE_CALL.values(), ({"path": "app.db"}, {"connection": "notes"}), strict=True),
     ids=ONE_CALL,
 )
 async def test_one_long_call_ends_at_its_limit(
@@ -141,14 +141,6 @@ def agent(server: PostgresqlServer) -> str:
     return server.url().replace("postgres@", "agent@")
 
 
-@pytest.fixture
-def victim(agent: str) -> Iterator[psycopg.Connection]:
-    """Another session of the same role, which that role may end."""
-    connection = psycopg.connect(agent, autocommit=True, application_name="victim")
-    yield connection
-    connection.close()
-
-
 def lives(session: psycopg.Connection) -> bool:
     try:
         session.execute("SELECT 1")
@@ -157,10 +149,10 @@ def lives(session: psycopg.Connection) -> bool:
     return True
 
 
-@pytest.mark.parametrize("spelling", SPELLINGS)
-async def test_no_spelling_of_a_name_ends_another_session(
-    agent: str, victim: psycopg.Connection, spelling: str
-) -> None:
+@table("spelling", SPELLINGS)
+async def test_no_spelling_of_a_name_ends_another_session(agent: str, spelling: str) -> None:
+    # Another session of the same role, which that role may end.
+    victim = psycopg.connect(agent, autocommit=True, application_name="victim")
     tool = DatabaseTool(connections={"main": agent}, writable=("main",))
     for read_only in (True, False):
         answer = await tool.postgresql_query("main", CALL.format(spelling), read_only=read_only)
@@ -171,9 +163,10 @@ async def test_no_spelling_of_a_name_ends_another_session(
     with psycopg.connect(agent, autocommit=True) as connection:
         connection.execute(CALL.format(spelling).encode())
     assert not lives(victim)
+    victim.close()
 
 
-@pytest.mark.parametrize(
+@table(
     "sql",
     [
         "--\rDO $$ BEGIN PERFORM 1; END $$ /*\nSELECT */", "SELECT dblink/**/('dbname=postgres', 'SELECT 1')",
@@ -190,7 +183,7 @@ async def test_reading_calls_what_the_server_calls_free_of_effects(agent: str, s
     assert answer.outcome is Outcome.REFUSED, answer
 
 
-@pytest.mark.parametrize(
+@table(
     "sql",
     [
         "CREATE OPERATOR work.!!! (FUNCTION = pg_catalog.pg_terminate_backend, RIGHTARG = int)",

@@ -183,7 +183,7 @@ asyncio.run(main())
 
 
 @pytest.mark.parametrize("level", CONFINED)
-@pytest.mark.parametrize("owner", [0, NOBODY])
+@pytest.mark.parametrize("owner", [0, pytest.param(NOBODY, marks=pytest.mark.slow)])
 def test_a_set_uid_file_of_the_host_runs_as_whoever_starts_it(level: IsolationLevel, owner: int) -> None:
     """A file that came into the workspace from outside: of root for an ordinary user, of another for a root fleet."""
     require_ordinary_user()

@@ -36,8 +36,8 @@ from swe_ai_fleet.tools.http import HttpTool
 from swe_ai_fleet.tools.tests.reports import parse_pytest_output
 from swe_ai_fleet.tools.tests.runners import go_reports, javascript_reports, linting, plan, text_reports
 
-CHARS = 16_000
-CPU_SECONDS = 0.2
+CHARS = 8_000
+CPU_SECONDS = 0.1
 
 _PATCH = parse_patch(b"diff --git a/foobar.py b/foobar.py\n--- a/foobar.py\n+++ b/foobar.py\n@@ -1 +1 @@\n-a\n+b\n")
 _NAMES = TaskNames(Task(task_id="t", kind=TaskKind.DELIBERATE, description="x", repo=RepoRef(location="/srv/app")))
@@ -76,7 +76,7 @@ READERS: dict[str, Callable[[str], object]] = {
     "addresses": recorded_address,
     "references": references,
     # As it was: digits, any number of them, then perhaps a point, and again digits.
-    "control": lambda text: [_EARLIER.fullmatch(line[:4_000]) for line in text.split("\n")],
+    "control": lambda text: [_EARLIER.fullmatch(line) for line in text.split("\n")],
 }
 
 
@@ -99,8 +99,9 @@ def texts() -> dict[str, str]:
         for unit in UNITS:
             name = f"{beginning!r} and {unit!r}"
             found[f"one line of {name}"] = beginning + unit * (CHARS // len(unit))
-            line = beginning + unit * (3_900 // len(unit)) + "\n"
-            found[f"lines of {name}"] = line * (CHARS // len(line))
+    for unit in UNITS:
+        line = unit * (CHARS // 8 // len(unit)) + "\n"
+        found[f"lines of {unit!r}"] = line * 8
     return found
 
 
@@ -142,10 +143,8 @@ def readings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, s
     }
 
 
-@pytest.mark.parametrize("reader", [name for name in READERS if name != "control"])
-def test_no_output_keeps_its_reader_busy(reader: str, readings: dict[str, tuple[int, str]]) -> None:
-    code, text = readings[reader]
-    assert code == 0, text
+def test_no_output_keeps_its_reader_busy(readings: dict[str, tuple[int, str]]) -> None:
+    assert {name: text for name, (code, text) in readings.items() if code and name != "control"} == {}
 
 
 SHOWN = {

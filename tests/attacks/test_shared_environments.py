@@ -115,9 +115,7 @@ async def _answers(root: Path, fork: Files, honest: Files = NONE) -> list[str]:
 
 @pytest.mark.slow  # quick: what comes from an index
 @needs_bwrap
-@pytest.mark.parametrize(
-    "how", ["not known by name", *(pytest.param(one, marks=_SLOW) for one in ("known by name", "control"))]
-)
+@pytest.mark.parametrize("how", ["not known by name", "known by name", "control"])
 async def test_no_variable_of_a_repository_decides_where_shared_packages_come_from(
     how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -157,18 +155,15 @@ CUSTOM: Files = {"sitecustomize.py": HOSTILE.replace("pytest", "poison")}
 
 @pytest.mark.slow  # quick: what comes from an index
 @needs_bwrap
-@pytest.mark.parametrize("by", ["Makefile", pytest.param("caller", marks=_SLOW)])
-async def test_no_build_imports_from_a_directory_of_the_repository(by: str, tmp_path: Path) -> None:
+async def test_no_build_imports_from_a_directory_of_the_repository(tmp_path: Path) -> None:
     files: Files = {"pyproject.toml": SETUPTOOLS, "src/a.py": "", "tests/test_a.py": ""}
-    if by == "Makefile":
-        files["Makefile"] = "test:\n\tPYTHONPATH=. pytest tests\n"
-    spec = EnvironmentSpec(variables={"PYTHONPATH": "."} if by == "caller" else {})
+    files["Makefile"] = "test:\n\tPYTHONPATH=. pytest tests\n"
     provider = make_provider(tmp_path)
     keys: set[str] = set()
     for name, more in (("fork", CUSTOM), ("honest", {})):
         (tmp_path / name).mkdir()
         pinned = await pin(provider, tmp_path / name, {**files, **more})
-        environment = await provider.environment(pinned, spec)
+        environment = await provider.environment(pinned, EnvironmentSpec())
         keys.add(environment.key)
         async with provider.open("e", name, pinned, environment) as clone:
             assert "No module named 'poison'" in await sh(clone, "cd / && python3 -c 'import poison'")
@@ -189,11 +184,7 @@ WHEELS = {
 @pytest.mark.slow  # quick: integration/test_environments.py
 @needs_bwrap
 @pytest.mark.parametrize(
-    ("needed", "shared"),
-    [
-        pytest.param("thing", True, id="the project comes last"),
-        pytest.param("thing\nabsent", False, id="packages come one by one behind it", marks=_SLOW),
-    ],
+    ("needed", "shared"), [("thing", True), ("thing\nabsent", False)], ids=["the project comes last", "packages do"]
 )
 async def test_what_an_editable_installation_puts_on_the_path_is_in_nobodys_environment(
     needed: str, shared: bool, tmp_path: Path
@@ -225,8 +216,9 @@ NODE: Files = {
 }
 
 
+@pytest.mark.slow  # quick: a lock says which packages run scripts
 @needs_bwrap
-@pytest.mark.parametrize("control", [False, pytest.param(True, marks=_SLOW)])
+@pytest.mark.parametrize("control", [False, True])
 async def test_what_a_script_of_a_package_makes_of_a_fork_is_its_own(
     control: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

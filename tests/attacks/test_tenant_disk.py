@@ -128,7 +128,9 @@ FILL = "for i in $(seq {count}); do head -c 1048576 /dev/zero >>{place}; done; e
 
 
 @needs_bwrap
-@pytest.mark.parametrize("place", ["/workspace/x", "$HOME/x", "/tmp/x", "control"])
+@pytest.mark.parametrize(
+    "place", ["/workspace/x", *(pytest.param(one, marks=pytest.mark.slow) for one in ("$HOME/x", "/tmp/x", "control"))]
+)
 async def test_a_server_that_fills_the_disk_is_killed(tmp_path: Path, place: str) -> None:
     control = place == "control"
     fill = FILL.format(place="/workspace/x" if control else place, count=256 if control else 2_000)
