@@ -106,6 +106,7 @@ async def test_run_ends_with_the_candidate_that_the_evidence_prefers(
             await final.next_msg(timeout=0.3)
 
 
+@pytest.mark.slow  # quick: integration/test_harness_agents.py
 async def test_a_harness_solves_beside_an_agent_of_ours(shell: Shell, tmp_path: Path) -> None:
     where, name = make_repository(tmp_path / "repository", HELLO_FILES), task_id()
     ran = await shell.fleet(

@@ -132,10 +132,9 @@ async def test_a_repository_without_tests_proves_nothing(shell: Shell, tmp_path:
 async def test_a_patch_may_come_from_standard_input(
     shell: Shell, repository: Path, patches: Mapping[str, Path]
 ) -> None:
-    cold = Shell(home=shell.home, model_url=shell.model_url)
     # As `$(git diff)` gives it: without its last line feed.
     diff = patches["fix.patch"].read_bytes().removesuffix(b"\n")
-    process = await cold.start("judge", "--json", "--repo", str(repository), "--patch", "-", stdin=diff)
+    process = await shell.start("judge", "--json", "--repo", str(repository), "--patch", "-", stdin=diff)
     ran = await ended(process)
     assert (ran.code, ran.document["winner"]) == (0, "stdin"), ran.err
 

@@ -31,13 +31,12 @@ from tests.e2e.test_releases import Cluster, cluster
 from tests.e2e.test_replicas import Replica, task
 from tests.e2e.test_restart import serving
 from tests.fleet_command import Ran, Shell, ended
-from tests.scripts import HELLO, HELLO_FILES, PROPOSING, SCRIPT, SLEEPING
+from tests.scripts import HELLO, HELLO_FILES, KILLED, PROPOSING, SCRIPT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(800)]
 ROOT = Path(__file__).parents[2]
 LATER = "0.2.0"
 GOAL = "Work out what the sides come to"
-LONG = "[long]"
 _CONVERSATIONS = (
     Conversation(
         match=f"# Goal\n{GOAL}",
@@ -45,22 +44,6 @@ _CONVERSATIONS = (
             Turn(tool_calls=(("propose_approach", {"approach": "Add them up."}),)),
             Turn(tool_calls=(("python_executor", {"code": "result = 9 + 16"}),)),
             Turn(tool_calls=(("final_answer", {"result": "They come to 25."}),)),
-        ),
-    ),
-    # Moved while its command runs, whose interruption it is told.
-    Conversation(
-        match=LONG,
-        turns=(
-            Turn(tool_calls=(("shell_run_command", {"command": SLEEPING}),)),
-            Turn(
-                tool_calls=(
-                    (
-                        "files_append_file",
-                        {"path": "utils.py", "content": "\n\ndef hello_world():\n    return 'Hello, World!'\n"},
-                    ),
-                )
-            ),
-            Turn(tool_calls=(("final_answer", {"result": "Took my time."}),)),
         ),
     ),
 )
@@ -244,14 +227,14 @@ async def test_a_fleet_goes_to_the_next_version_and_back_with_work_under_way(sit
     (other,) = [version for version in told.values() if version != str(this_release())]
     assert other.startswith(f"{LATER}+") and not other.endswith(this_release().wire)
 
-    records = [{"task_id": name, "task": text, "repo": str(repository)} for name, text in (("b", HELLO), ("c", LONG))]
+    records = [{"task_id": name, "task": text, "repo": str(repository)} for name, text in (("b", HELLO), ("c", KILLED))]
     (tasks := tmp_path / "tasks.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))
     words = ("batch", str(tasks), "--agents", "1", "--parallel", "2", "--stagger", "0", "--json")
     batch, results = await old.shell.start(*words), tmp_path / "tasks.results.jsonl"
     async with asyncio.timeout(120):
         while not (results.exists() and results.read_text()):
             await asyncio.sleep(0.1)
-    under_way = await old.submit(task(LONG, repository))
+    under_way = await old.submit(task(KILLED, repository))
     await old.until(under_way, "tool_started")
 
     assert next(page) == "Drain"
