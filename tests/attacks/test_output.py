@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import TextIO
 
 import pytest
-import yaml
 
 from swe_ai_fleet.agents.references.naming import Naming
 from swe_ai_fleet.agents.references.resolving import resolve
@@ -220,17 +219,6 @@ def read_manifests() -> None:
     within(MANIFEST_SECONDS, lambda manifest: read(*manifest), MANIFESTS, sys.stdout)
 
 
-def earlier_yaml() -> None:
-    """As it was: whatever the depth."""
-    yaml.load(MANIFESTS["lists in lists"][1], Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-
-
-def earlier_pattern() -> None:
-    """As it was: from each line on, all blank lines behind it."""
-    signal.setitimer(signal.ITIMER_PROF, MANIFEST_SECONDS / 20)
-    re.search(r"^\s*build\s*=", _LINES, re.M)
-
-
 def _running(function: str) -> subprocess.CompletedProcess[str]:
     program = f"from {__name__} import {function}; {function}()"
     return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
@@ -241,10 +229,3 @@ def test_no_manifest_takes_its_reader() -> None:
     done = _running("read_manifests")
     assert done.returncode == 0, f"{done.stdout.splitlines()[-1:]}: {done.stderr[-500:]}"
     assert done.stdout.splitlines() == list(MANIFESTS)
-
-
-@pytest.mark.slow  # quick: its attacks
-def test_control_the_earlier_readers_die() -> None:
-    assert _running("earlier_pattern").returncode == -signal.SIGPROF
-    # Without libyaml it is Python's own stack that ends first.
-    assert _running("earlier_yaml").returncode in (-signal.SIGSEGV, 1)

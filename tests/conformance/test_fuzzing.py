@@ -66,7 +66,7 @@ MESSAGE: st.SearchStrategy[Any] = st.fixed_dictionaries(
 EVENT: st.SearchStrategy[Any] = st.fixed_dictionaries(
     {"choices": st.lists(st.fixed_dictionaries({"delta": MESSAGE | JSON, "finish_reason": FINISH}), max_size=2)}
 )
-FUZZED = settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FUZZED = settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 LONGEST_SECONDS = 10.0
 
 

@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import signal
+import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -27,7 +28,6 @@ from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.testing import Conversation, Script, ScriptedModelServer, Turn
 from swe_ai_fleet.testing.repositories import make_repository
 from swe_ai_fleet.watching.audit import verify_events
-from tests.e2e.test_releases import Cluster, cluster
 from tests.e2e.test_replicas import Replica, task
 from tests.e2e.test_restart import serving
 from tests.fleet_command import Ran, Shell, ended
@@ -49,6 +49,67 @@ _CONVERSATIONS = (
 )
 # What each event of a claim says in the later version, which the earlier one does not know.
 FIELD = ('    resumes: bool = False\n    type: Literal["run_claimed"]', '    zone: str = "b"\n')
+
+
+_CLUSTER = """
+import json, sys
+from ray.cluster_utils import Cluster
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+print(cluster.address, flush=True)
+for line in sys.stdin:
+    for _ in range(5):
+        try:
+            node = cluster.add_node(num_cpus=0, resources={"agent_host": 2}, env_vars=json.loads(line))
+        except Exception:
+            # Ray waits for half a minute, which a busy machine may take longer than.
+            continue
+        print(node.node_id, flush=True)
+        break
+cluster.shutdown()
+"""
+
+
+@dataclass(kw_only=True)
+class Cluster:
+    """A Ray cluster on this machine. Only nodes that were added take hosts of agents."""
+
+    process: asyncio.subprocess.Process
+    variables: dict[str, str]
+    address: str = ""
+
+    async def read(self) -> str:
+        assert self.process.stdout is not None
+        async with asyncio.timeout(200):
+            return (await self.process.stdout.readline()).decode().strip()
+
+    async def add(self, **variables: str) -> str:
+        """A further node, with more variables; its id."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(variables).encode() + b"\n")
+        return await self.read()
+
+
+@asynccontextmanager
+async def cluster(**more: str) -> AsyncIterator[Cluster]:
+    plain = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "FLEET_"))}
+    variables = plain | {
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        # On a busy machine half a minute is not enough.
+        "RAY_raylet_start_wait_time_s": "150",
+        **more,
+    }
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", _CLUSTER), env=variables, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        made = Cluster(process=process, variables=variables)
+        made.address = await made.read()
+        yield made
+    finally:
+        assert process.stdin is not None
+        process.stdin.close()
+        await process.wait()
 
 
 def steps(section: str) -> list[str]:

@@ -15,6 +15,7 @@ from tests.manifests import pod_rules, running, strict
 from tests.manifests import rules as of
 from tests.manifests.objects import DEPLOY, EVERYTHING, OVERLAYS, SITES, Object, built, found, matches, of_kind, pods
 from tests.manifests.rules import RULES, Rule
+from tests.tables import table
 from workers.workspace_runner.backend import JobRef, JobSpec
 from workers.workspace_runner.kubernetes.job import job_manifest
 from workers.workspace_runner.settings import RunnerSettings
@@ -130,9 +131,7 @@ BROKEN: list[tuple[Rule, str, str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("rule", "of_what", "way", "value"), BROKEN, ids=[f"{one[0].__name__} {one[1]} {one[2]}" for one in BROKEN]
-)
+@table("rule, of_what, way, value", BROKEN)
 def test_a_rule_sees_what_breaks_it(rule: Rule, of_what: str, way: str, value: Any) -> None:
     objects = built("production")
     kind, name = of_what.split()
