@@ -12,7 +12,6 @@ import errno
 import json
 import os
 import platform
-import select
 import signal
 import socket
 import struct
@@ -282,36 +281,6 @@ def sharing() -> None:
     attempt("shared", share)
     for port in (TOLD["port"], TOLD["reserved"]):
         attempt("bound as well", lambda port=port: socket.create_server(("127.0.0.1", port)))
-
-
-def on_the_way() -> None:
-    """A connection on its way to a port of one's own, which becomes another process's before it arrives."""
-    server = socket.create_server(("127.0.0.1", TOLD["free"]), backlog=1)
-    clients: list[socket.socket] = []
-    while len(clients) < 6000:
-        client = socket.socket()
-        client.setblocking(False)
-        clients.append(client)
-        if client.connect_ex(server.getsockname()) not in (0, errno.EINPROGRESS):
-            break
-        waiting = select.poll()
-        waiting.register(client, select.POLLOUT)
-        if not waiting.poll(0):
-            break
-    else:
-        sys.exit("there was room for all of them")
-    late = [socket.socket() for _ in range(3)]
-    for client in late:
-        client.setblocking(False)
-        client.connect_ex(server.getsockname())
-    server.close()
-    open("free", "w").close()
-    deadline = time.monotonic() + 4
-    while time.monotonic() < deadline:
-        for client in (*late, *clients[-2:]):
-            with contextlib.suppress(OSError):
-                client.send(b"x")
-        time.sleep(0.01)
 
 
 def nonsense() -> None:

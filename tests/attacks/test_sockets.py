@@ -150,26 +150,6 @@ def test_nothing_of_the_host_is_reached(names: tuple[str, ...], ordinary: bool, 
     assert neighbours.came == []
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("level", [IsolationLevel.LANDLOCK, IsolationLevel.NONE])
-async def test_a_connection_on_its_way_ends_with_its_listener(
-    level: IsolationLevel, tmp_path: Path, neighbours: Neighbours
-) -> None:
-    def came(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        neighbours.came.append("the port that was free")
-        writer.close()
-
-    async with _sandbox(level, neighbours).workspace(tmp_path) as workspace:
-        running = asyncio.create_task(workspace.run(_order("on_the_way", neighbours.told)))
-        while not (tmp_path / "free").exists() and not running.done():
-            await asyncio.sleep(0.01)
-        async with await asyncio.start_server(came, "127.0.0.1", neighbours.free):
-            result = await running
-    assert result.ok, result.stderr.text()
-    # The control: what was sent again arrived at whoever had the port by then.
-    assert bool(neighbours.came) == (level is IsolationLevel.NONE)
-
-
 _SERVER = """
 import os, socket
 with socket.create_server(("127.0.0.1", 0)) as server, socket.socket(socket.AF_UNIX) as named:
