@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import resource
 import sqlite3
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +14,7 @@ import psycopg
 import pytest
 
 from swe_ai_fleet.domain.tool import Outcome
-from swe_ai_fleet.tools import DatabaseTool, db
+from swe_ai_fleet.tools import DatabaseTool
 from tests.postgresql_server import PostgresqlServer
 from tests.tables import table
 
@@ -93,18 +90,6 @@ async def test_one_long_call_ends_with_its_caller(
         await call
     assert (children(), list(tmp_path.glob("fleet-sqlite-*"))) == (before, [])
     assert tool.pipeline.trail.entries[-1].outcome is Outcome.CANCELLED
-
-
-async def test_a_statement_ends_without_the_fleet(workspace: Path) -> None:
-    """Should the fleet be killed, limits of the statement's own end it: here nobody waits to kill it."""
-    request = {
-        "file": str(workspace / "app.db"), "uri": f"file:{workspace}/app.db?mode=ro", "sql": ONE_CALL["instr"],
-        "plan": False, "params": [], "read_only": True, "max_rows": 1, "timeout_seconds": -4.5, "cell_chars": 9,
-        "result_chars": 9, "value_bytes": 10**7, "file_bytes": 10**7, "memory_bytes": 2**29,
-    }  # fmt: skip
-    argv = [sys.executable, "-I", "-S", str(Path(str(db.__file__)).with_name("sqlite_process.py"))]
-    ended = subprocess.run(argv, input=json.dumps(request).encode(), timeout=30, check=False)
-    assert ended.returncode < 0
 
 
 async def test_memory_is_bounded(tool: DatabaseTool) -> None:

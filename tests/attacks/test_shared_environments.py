@@ -181,26 +181,6 @@ WHEELS = {
 }
 
 
-@pytest.mark.slow  # quick: integration/test_environments.py
-@needs_bwrap
-@pytest.mark.parametrize(
-    ("needed", "shared"), [("thing", True), ("thing\nabsent", False)], ids=["the project comes last", "packages do"]
-)
-async def test_what_an_editable_installation_puts_on_the_path_is_in_nobodys_environment(
-    needed: str, shared: bool, tmp_path: Path
-) -> None:
-    files: Files = {"pyproject.toml": SETUPTOOLS, "requirements.txt": needed, "src/a.py": "", "tests/test_a.py": ""}
-    custom: Files = {"src/sitecustomize.py": CUSTOM["sitecustomize.py"]}
-    with Index(WHEELS) as index:
-        provider = make_provider(tmp_path, setup=index.setup)
-        said = await _said(provider, tmp_path, files, custom, "python3 -c 'import a, thing, poison'")
-    # The control: from there on Python imports it at its start, and a build that goes on is the fork's alone.
-    assert "sitecustomize" in said["fork"][1]
-    assert ("No module named 'poison'" in said["fork"][1]) is shared
-    assert "No module named 'poison'" in said["honest"][1]
-    assert (said["fork"][0] == said["honest"][0]) is shared
-
-
 # A package's own script that takes settings from the project, as those of browsers' drivers and of hooks do.
 SETTLE = """node -e "try { require(process.env.INIT_CWD + '/settled.cjs') } catch {}" """
 SETTINGS: Files = {

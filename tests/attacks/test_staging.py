@@ -19,7 +19,6 @@ from swe_ai_fleet.domain.errors import PreconditionFailed, ResourceExhausted
 from swe_ai_fleet.domain.task import EnvironmentSpec, RepoRef, UncommittedChanges
 from swe_ai_fleet.sandbox import IsolationLevel, Sandbox, SandboxPolicy
 from swe_ai_fleet.sandbox.disk import measure
-from swe_ai_fleet.sandbox.interactive import InteractiveCommand, InteractiveProcess
 from swe_ai_fleet.sandbox.processes import Occupants
 from swe_ai_fleet.testing.repositories import git, make_repository
 from tests.confinement import CONFINED, MAINLY_BWRAP, needs_bwrap, until
@@ -92,19 +91,6 @@ async def test_a_link_swapped_in_leads_git_nowhere(level: IsolationLevel, tmp_pa
     # It did read what is the clone's own; without confinement also what is the host's.
     assert b"harmless" in held
     assert (SECRET in held) is (level is IsolationLevel.NONE)
-
-
-@pytest.mark.slow  # quick: nobody takes a pipe away
-@needs_bwrap
-async def test_nor_beside_a_program_that_stays_in_a_clone_without_commands(tmp_path: Path) -> None:
-    async with opened(tmp_path, IsolationLevel.BUBBLEWRAP) as (_, clone):
-        command = InteractiveCommand(argv=("cat",))
-        program = await InteractiveProcess.start(clone.root, command, policy=SandboxPolicy())
-        try:
-            held = await _under_attack(clone.root, tmp_path, clone.root.parent / "git/objects", lambda: _diff(clone))
-        finally:
-            await program.kill()
-    assert b"harmless" in held and SECRET not in held
 
 
 @pytest.mark.slow  # quick: a link swapped in
@@ -228,17 +214,6 @@ async def test_a_pipe_in_a_work_tree_that_is_pinned_or_that_a_build_left_is_name
 # --- a build, which runs code of the repository ---
 
 TOKEN = "the fleet's own token"
-# What an in-tree backend does while it builds: directories that the fleet fills afterwards become links to the host.
-LINKING = """
-import os, shutil
-for name in {names!r}:
-    shutil.rmtree("/environment/" + name, ignore_errors=True)
-    os.path.lexists("/environment/" + name) and os.remove("/environment/" + name)
-    os.symlink({target!r}, "/environment/" + name)
-os.makedirs("node_modules/evil", exist_ok=True)
-open("node_modules/evil/index.js", "w").write("evil")
-open("token", "w").write("left by the build")
-"""
 
 
 @pytest.fixture
@@ -248,24 +223,6 @@ def loot(tmp_path: Path) -> Path:
     directory.mkdir()
     (directory / "token.txt").write_text(TOKEN)
     return directory
-
-
-@pytest.mark.slow  # quick: pipes and links in what is copied
-@needs_bwrap
-async def test_links_where_the_fleet_keeps_what_a_build_left(tmp_path: Path, loot: Path) -> None:
-    provider = make_provider(tmp_path)
-    backend = BACKEND + LINKING.format(names=("kept", "node", "bin"), target=str(loot))
-    repository = await pin(provider, tmp_path, {"pyproject.toml": PYPROJECT, "backend.py": backend, "src/a.py": ""})
-    environment = await provider.environment(repository, EnvironmentSpec())
-    async with provider.open("e", "a", repository, environment) as clone:
-        # The build did run, and what it left is in the clone: none of it on the host.
-        assert await sh(clone, "cat token") == "left by the build"
-        assert "evil" in await sh(clone, "cat node_modules/evil/index.js")
-        assert TOKEN not in await sh(
-            clone, "cat token.txt /environment/*/token.txt; find / -name token.txt | xargs cat"
-        )
-    assert [path.name for path in loot.iterdir()] == ["token.txt"]
-    assert (loot / "token.txt").read_text() == TOKEN
 
 
 @needs_bwrap

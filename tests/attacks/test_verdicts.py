@@ -259,7 +259,6 @@ os._exit(0)
     ("files", "environment"),
     [
         pytest.param({"fleet_pytest.py": SEALED}, {}, marks=_SLOW),
-        pytest.param({"src/fleet_pytest.py": SEALED}, {"variables": {"PYTHONPATH": "src"}}, marks=_SLOW),
         pytest.param(
             {"lib/src/pluggy.py": SEALED}, {"variables": {"PYTHONPATH": "/workspace/lib/src:other"}}, marks=_SLOW
         ),
@@ -268,7 +267,7 @@ os._exit(0)
             {"path": ("tools/bin",)},
         ),
     ],
-    ids=["plug-in", "path of modules", "library", "path of programs"],
+    ids=["plug-in", "library", "path of programs"],
 )
 async def test_what_poses_as_the_plug_in_or_the_runner(
     world: World, tmp_path: Path, files: Mapping[str, str], environment: Mapping[str, Any]

@@ -85,14 +85,6 @@ async def test_limits_and_abort_are_results(clone: Path, settings: Settings, mod
     assert "files_read_file" in str(denied.operations[0]["error"])
 
 
-async def test_tools_for_direct_calls(clone: Path, settings: Settings) -> None:
-    agent = ToolEnabledAgent("a", "DEV", clone, settings=settings)
-    tools = agent.tools
-    assert {"git", "files", "tests"} <= set(tools)
-    read = await tools["files"].call("read_file", {"path": "utils.py"})
-    assert "def one" in read.content
-
-
 async def test_each_run_of_a_job_is_an_attempt_whose_end_is_published(
     clone: Path, tmp_path: Path, settings: Settings, model_server: ScriptedModelServer, nats_server: EmbeddedNats
 ) -> None:

@@ -113,21 +113,6 @@ def test_ray_takes_its_options_and_sees_what_workers_offer(name: str) -> None:
     assert {"--num-cpus=0", "--block"} <= set(sidecar["args"])
 
 
-@pytest.mark.parametrize("name", ["jobs", "jobs on a laptop"])
-def test_jobs_want_nothing_of_ray(name: str) -> None:
-    objects = built(name)
-    whole = json.dumps([one for one in objects if one["kind"] not in ("NetworkPolicy", "ConfigMap")]).lower()
-    assert "fleet-ray" not in whole and "ray_" not in whole and "ray.io" not in whole
-    pod = found(objects, "Deployment", "fleet-orchestrator")["spec"]["template"]["spec"]
-    assert not pod.get("initContainers") and not pod.get("shareProcessNamespace")
-    told = {one["name"]: one.get("value", "") for one in pod["containers"][0]["env"]}
-    assert told["FLEET_EXECUTOR"] == "kubernetes"
-    assert {one["name"] for one in pod["containers"][0]["volumeMounts"]} == {one["name"] for one in pod["volumes"]}
-    runner = found(objects, "ConfigMap", "fleet-runner")["data"]
-    assert runner["FLEET_RUNNER_IMAGE"].startswith("registry.example.org/")
-    assert runner.get("FLEET_RUNNER_TAKES", RunnerSettings.model_fields["takes"].default) == "jobs"
-
-
 AGENTS = {"orchestrator", "ray-worker", "check"}
 """Containers in which agents' commands run, Jobs of the runner aside."""
 
