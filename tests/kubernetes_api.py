@@ -12,6 +12,7 @@ import asyncio
 import copy
 import json
 import os
+import re
 import secrets
 import shutil
 import signal
