@@ -36,7 +36,7 @@ from swe_ai_fleet.tools.tests.reports import parse_pytest_output
 from swe_ai_fleet.tools.tests.runners import go_reports, javascript_reports, linting, plan, text_reports
 
 CHARS = 8_000
-CPU_SECONDS = 0.1
+CPU_SECONDS = 0.3
 
 _PATCH = parse_patch(b"diff --git a/foobar.py b/foobar.py\n--- a/foobar.py\n+++ b/foobar.py\n@@ -1 +1 @@\n-a\n+b\n")
 _NAMES = TaskNames(Task(task_id="t", kind=TaskKind.DELIBERATE, description="x", repo=RepoRef(location="/srv/app")))

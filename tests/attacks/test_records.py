@@ -259,6 +259,14 @@ def test_keys_of_the_home_are_made_once_and_earlier_ones_go_on_counting(tmp_path
     assert len(given.public.keys) == 3
 
 
+def test_what_is_no_key_is_refused_and_not_repeated() -> None:
+    for text in ("", "x", "AAAA", "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----"):
+        with pytest.raises(FleetError) as refused:
+            signing_key(text)
+        assert refused.value.field == "audit_signing_key"
+        assert not text or text not in str(refused.value)
+
+
 @pytest.fixture
 async def solved(fleet: FleetUnderTest, warm: str, tmp_path: Path) -> tuple[Shell, str]:
     """A real execution on a real fleet, and a command line beside it."""
