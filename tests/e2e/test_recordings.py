@@ -119,6 +119,7 @@ async def test_a_replay_goes_the_same_way_and_asks_nobody(
     assert model_server.requests == asked
 
 
+@pytest.mark.slow  # quick: the replay above
 async def test_a_fork_asks_the_model_from_there_on(
     recorded: Recorded, fleet: FleetUnderTest, model_server: ScriptedModelServer
 ) -> None:
