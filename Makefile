@@ -14,7 +14,7 @@ RERUN := --reruns 1 -rR
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help pictures demo tour test suite test-all test-images test-vllm test-web test-cluster check types rules proto web audit fuzz simulate bench chaos up lock clean soak bench-peers benchmark harnesses hops house mutants zoo selection tokens
+.PHONY: help pictures demo tour test suite test-all test-images test-vllm test-web test-cluster check types rules style generated beside proto web audit fuzz simulate bench chaos up lock clean soak bench-peers benchmark harnesses hops house mutants zoo selection tokens
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -25,8 +25,10 @@ demo: $(VENV)/ready ## Three agents solve a sample task, evidence picks the winn
 tour: ## The README's tour in a fresh home, from git clone to the first delivered change; INSTALLED=.venv skips the installation
 	$(PYTHON) scripts/tour.py $(if $(INSTALLED),--installed "$(INSTALLED)")
 
-test: $(VENV)/ready rules ## Lint, architecture, and the test suite without the slow tests with the types beside it
-	@$(MAKE) --no-print-directory --jobs=2 types suite
+test: $(VENV)/ready style ## Lint, architecture, and the test suite without the slow tests with the other checks beside it
+	@$(MAKE) --no-print-directory --jobs=2 suite beside
+
+beside: generated types
 
 suite:
 	$(PYTEST) $(PARALLEL) $(RERUN) -m "not slow"
@@ -53,11 +55,15 @@ check: $(VENV)/ready ## ruff, pyright, import-linter, buf lint, generated code a
 types:
 	$(BIN)/pyright
 
-rules:
+rules: style generated
+
+style:
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/buf lint
+
+generated:
 	$(BIN)/python scripts/generate_proto.py --check
 	$(BIN)/python scripts/generate_docs.py --check
 	$(BIN)/python scripts/check_secrets.py
@@ -66,7 +72,7 @@ audit: $(VENV)/ready ## Known vulnerabilities of what the lock pins (asks the in
 	$(BIN)/python scripts/bill_of_materials.py sbom.json
 	$(BIN)/pip-audit --strict --require-hashes --disable-pip -r requirements.lock
 
-fuzz: $(VENV)/ready ## Every parser for SECONDS=60 each from SEED=0, then 10,000 requests to every RPC
+fuzz: $(VENV)/ready ## Every parser for SECONDS=60 each from SEED=0
 	FUZZ_SECONDS="$(or $(SECONDS),60)" FUZZ_SEED="$(or $(SEED),0)" $(PYTEST) tests/fuzz $(wildcard tests/extensions/*/test_*_fuzz.py)
 
 proto: $(VENV)/ready ## Generate src/fleet from proto/, and the documents made from code

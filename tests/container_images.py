@@ -13,7 +13,6 @@ import shutil
 import subprocess
 import sys
 import tarfile
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -157,40 +156,3 @@ def with_python() -> MadeImage:
     return MadeImage(
         layers=[of_this_machine("cat", "chmod", "ln", "ls", "mkdir", "rm", "env", "cp"), layer(*files)], config=config
     )
-
-
-_WANTED = ("coreutils", "dash", "python3")
-_NOT_NEEDED = re.compile(r"<|c?debconf|(lib)?perl|libgdbm|mime-support|mailcap")
-
-
-def of_debian() -> MadeImage:
-    """An image of packages of Debian's: Python and coreutils with what they depend on, and a shell.
-
-    Packages are kept in the user's cache. Skips the test where there are none and no mirror answers.
-    """
-    if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
-        pytest.skip("no apt-get and dpkg-deb here")
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "fleet-tests/debian")
-    cache.mkdir(parents=True, exist_ok=True)
-    asked = ("--recurse", "--no-recommends", "--no-suggests", "--no-conflicts", "--no-breaks", "--no-replaces")
-    listed = subprocess.run(
-        ["apt-cache", "depends", *asked, "--no-enhances", *_WANTED], capture_output=True, text=True, check=False
-    )
-    names = sorted({line for line in listed.stdout.splitlines() if line[:1].strip() and not _NOT_NEEDED.match(line)})
-    if missing := [name for name in names or _WANTED if not any(cache.glob(f"{name}_*.deb"))]:
-        got = subprocess.run(["apt-get", "download", "-q", *missing], cwd=cache, capture_output=True, text=True)
-        if got.returncode:
-            pytest.skip(f"Debian's packages cannot be had: {got.stderr.strip().splitlines()[-1:]}")
-    with tempfile.TemporaryDirectory(prefix="debian-") as name:
-        root = Path(name)
-        for package in names:
-            subprocess.run(["dpkg-deb", "--extract", str(max(cache.glob(f"{package}_*.deb"))), name], check=True)
-        for place in ("tmp", "etc"):
-            (root / place).mkdir(exist_ok=True)
-        (root / "etc/made").write_text("of the test\n")
-        (root / "etc/passwd").write_text("root:x:0:0::/root:/bin/sh\n")
-        file = io.BytesIO()
-        with tarfile.open(fileobj=file, mode="w") as archive:
-            archive.add(name, arcname=".")
-    config = {"WorkingDir": "/testbed", "Env": ["PATH=/usr/local/bin:/usr/bin:/bin", "LANG=C.UTF-8"]}
-    return MadeImage(layers=[file.getvalue()], config=config)

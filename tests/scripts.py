@@ -20,6 +20,8 @@ SLEEP = "[sleep]"
 # Of this run alone: suites of several checkouts may run side by side on one machine.
 SLEEPING = f"sleep 61.{os.getpid()}"
 SLOW = "[slow]"
+KILLED = "[killed]"
+"""Works on when its command was interrupted."""
 GREETINGS = "[greetings]"
 FAILING = "[failing]"
 PROPOSING = "[proposing]"
@@ -129,6 +131,14 @@ SCRIPT = Script(
         ),
         Conversation(
             match=SLEEP, turns=(Turn(tool_calls=(("shell_run_command", {"command": SLEEPING}),)), _answer("slept"))
+        ),
+        Conversation(
+            match=KILLED,
+            turns=(
+                Turn(tool_calls=(("shell_run_command", {"command": SLEEPING}),)),
+                _append(_GOOD),
+                _answer("Took my time."),
+            ),
         ),
         Conversation(
             match=SLOW,

@@ -25,8 +25,7 @@ from swe_ai_fleet.domain.access import Principal
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.command import Command, Owner
 from swe_ai_fleet.domain.environment import Environment
-from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed, ResourceExhausted
-from swe_ai_fleet.domain.run import Checkpoint
+from swe_ai_fleet.domain.errors import InvalidRequest, ResourceExhausted
 from swe_ai_fleet.domain.task import RepoRef
 from swe_ai_fleet.in_process import MemoryLog
 from swe_ai_fleet.sandbox import CpuSlots, IsolationLevel, Sandbox, SandboxPolicy
@@ -234,30 +233,6 @@ async def test_a_checkpoint_of_a_bomb(
         assert (clone.root / "kept.txt").read_text() == "kept\n"
 
 
-@pytest.mark.slow  # quick: a checkpoint of a bomb
-async def test_a_bomb_of_trees_is_not_restored_nor_is_its_repository_taken(tmp_path: Path) -> None:
-    place = Place(tmp_path)
-    bomb = Bomb.of_trees(place.base, levels=5, width=20)
-    assert len(bomb.bundle) < 1_500
-    place.unpack(bomb)
-    git(place.repository, "update-ref", "refs/heads/boom", bomb.commit)
-    with pytest.raises(ResourceExhausted, match="too many files") as refused:
-        await place.provider.pin("default", RepoRef(location=str(place.repository), ref="boom"))
-    assert refused.value.field == "repo"
-    assert place.meter.peak() < _SMALL
-    # The control: an index of it.
-    index = place.repository / ".git/index-of-the-bomb"
-    assert place.meter.measured("read-tree", f"--index-output={index}", bomb.commit, cwd=place.repository) > _SMALL
-    for head, commit in ((bomb.commit, place.base), (place.base, bomb.commit)):
-        fresh = Place(tmp_path / commit[:8], like=place)
-        assert fresh.base == place.base
-        checkpoint = Checkpoint(commit=commit, head=head, branch="fleet/work", bundle=bomb.bundle)
-        async with fresh.clone() as clone:
-            with pytest.raises(PreconditionFailed, match="too many files"):
-                await clone.restore(checkpoint)
-        assert fresh.meter.peak() < _SMALL
-
-
 @pytest.mark.slow
 async def test_an_upload_that_unpacks_to_much_more_is_refused(tmp_path: Path) -> None:
     place = Place(tmp_path)
@@ -279,22 +254,9 @@ async def test_an_upload_that_unpacks_to_much_more_is_refused(tmp_path: Path) ->
     assert not list((tmp_path / "home/repositories").glob("*[0-9a-f]"))
 
 
-@pytest.mark.slow
-async def test_a_file_that_is_too_large_to_compare_names_the_way_out(tmp_path: Path) -> None:
-    place = Place(tmp_path)
-    async with place.clone() as clone:
-        await clone.run(Command(argv=("truncate", "-s", str(_LARGE), "large.bin")))
-        with pytest.raises(ResourceExhausted, match="MiB of memory") as refused:
-            await clone.diff()
-        assert ".gitignore" in refused.value.hint
-        await clone.run(Command(argv=("sh", "-c", "echo '*.bin' > .gitignore")))
-        assert b"gitignore" in (await clone.diff()).patch
-    assert place.meter.peak() < _LIMIT + _BESIDE
-
-
 # --- disk within a limit, CPUs by the slots of all ---
 
-_DISK = 4 * _MIB
+_DISK = 2 * _MIB
 
 
 def make(root: Path, *, limit: int = _DISK, slots: CpuSlots | None = None) -> GitWorkspaceProvider:
@@ -321,11 +283,10 @@ async def test_a_repository_larger_than_a_workspace_is_refused(tmp_path: Path, r
     served_copy(source, tmp_path / "served", "large.git")
     async with git_server(tmp_path / "served") as server:
         asked = RepoRef(location=f"{server.url}/large.git" if remote else str(source))
-        for _ in range(2):
-            with pytest.raises(ResourceExhausted) as refused:
-                await make(tmp_path / "home").pin("acme", asked)
-            assert refused.value.field == ("repo.url" if remote else "repo")
-            assert "FLEET_MAX_DISK_BYTES" in refused.value.hint
+        with pytest.raises(ResourceExhausted) as refused:
+            await make(tmp_path / "home").pin("acme", asked)
+        assert refused.value.field == ("repo.url" if remote else "repo")
+        assert "FLEET_MAX_DISK_BYTES" in refused.value.hint
         # Nothing gathers of what came before git was stopped.
         assert size(tmp_path / "home/repositories") < _MIB
         # The control.

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import resource
 import sqlite3
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,15 +14,15 @@ import psycopg
 import pytest
 
 from swe_ai_fleet.domain.tool import Outcome
-from swe_ai_fleet.tools import DatabaseTool, db
+from swe_ai_fleet.tools import DatabaseTool
 from tests.postgresql_server import PostgresqlServer
+from tests.tables import table
 
 # One call of a built-in function each, over minutes: no step between its beginning and its end.
 LONG = "replace(hex(zeroblob(4000000)), '00', 'a')"
 SHORT = "replace(hex(zeroblob(2000000)), '00', 'a') || 'b'"
 ONE_CALL = {
     "instr": f"SELECT instr({LONG}, {SHORT})",
-    "replace": f"SELECT length(replace({LONG}, {SHORT}, ''))",
     "in a change": f"UPDATE item SET name = instr({LONG}, {SHORT})",
 }
 
@@ -60,22 +57,9 @@ def name_of(database: Path) -> str:
     return name
 
 
-def test_control_one_call_never_comes_to_the_progress_handler(workspace: Path) -> None:
-    # What the limit was kept by before: asked every so many steps, of which this has none.
-    program = (
-        "import sqlite3, sys\n"
-        "database = sqlite3.connect(sys.argv[1])\n"
-        "database.set_progress_handler(lambda: 1, 1000)\n"
-        "database.execute(sys.argv[2])\n"
-    )
-    with pytest.raises(subprocess.TimeoutExpired):
-        argv = [sys.executable, "-c", program, str(workspace / "app.db"), ONE_CALL["instr"]]
-        subprocess.run(argv, timeout=0.7, check=False)
-
-
 @pytest.mark.parametrize(
     ("sql", "where"),
-    zip(ONE_CALL.values(), ({"path": "app.db"}, {"connection": "notes"}) * 2, strict=False),
+    zip(ONE_CALL.values(), ({"path": "app.db"}, {"connection": "notes"}), strict=True),
     ids=ONE_CALL,
 )
 async def test_one_long_call_ends_at_its_limit(
@@ -106,18 +90,6 @@ async def test_one_long_call_ends_with_its_caller(
         await call
     assert (children(), list(tmp_path.glob("fleet-sqlite-*"))) == (before, [])
     assert tool.pipeline.trail.entries[-1].outcome is Outcome.CANCELLED
-
-
-async def test_a_statement_ends_without_the_fleet(workspace: Path) -> None:
-    """Should the fleet be killed, limits of the statement's own end it: here nobody waits to kill it."""
-    request = {
-        "file": str(workspace / "app.db"), "uri": f"file:{workspace}/app.db?mode=ro", "sql": ONE_CALL["instr"],
-        "plan": False, "params": [], "read_only": True, "max_rows": 1, "timeout_seconds": -4.5, "cell_chars": 9,
-        "result_chars": 9, "value_bytes": 10**7, "file_bytes": 10**7, "memory_bytes": 2**29,
-    }  # fmt: skip
-    argv = [sys.executable, "-I", "-S", str(Path(str(db.__file__)).with_name("sqlite_process.py"))]
-    ended = subprocess.run(argv, input=json.dumps(request).encode(), timeout=30, check=False)
-    assert ended.returncode < 0
 
 
 async def test_memory_is_bounded(tool: DatabaseTool) -> None:
@@ -154,14 +126,6 @@ def agent(server: PostgresqlServer) -> str:
     return server.url().replace("postgres@", "agent@")
 
 
-@pytest.fixture
-def victim(agent: str) -> Iterator[psycopg.Connection]:
-    """Another session of the same role, which that role may end."""
-    connection = psycopg.connect(agent, autocommit=True, application_name="victim")
-    yield connection
-    connection.close()
-
-
 def lives(session: psycopg.Connection) -> bool:
     try:
         session.execute("SELECT 1")
@@ -170,10 +134,10 @@ def lives(session: psycopg.Connection) -> bool:
     return True
 
 
-@pytest.mark.parametrize("spelling", SPELLINGS)
-async def test_no_spelling_of_a_name_ends_another_session(
-    agent: str, victim: psycopg.Connection, spelling: str
-) -> None:
+@table("spelling", SPELLINGS)
+async def test_no_spelling_of_a_name_ends_another_session(agent: str, spelling: str) -> None:
+    # Another session of the same role, which that role may end.
+    victim = psycopg.connect(agent, autocommit=True, application_name="victim")
     tool = DatabaseTool(connections={"main": agent}, writable=("main",))
     for read_only in (True, False):
         answer = await tool.postgresql_query("main", CALL.format(spelling), read_only=read_only)
@@ -184,9 +148,10 @@ async def test_no_spelling_of_a_name_ends_another_session(
     with psycopg.connect(agent, autocommit=True) as connection:
         connection.execute(CALL.format(spelling).encode())
     assert not lives(victim)
+    victim.close()
 
 
-@pytest.mark.parametrize(
+@table(
     "sql",
     [
         "--\rDO $$ BEGIN PERFORM 1; END $$ /*\nSELECT */", "SELECT dblink/**/('dbname=postgres', 'SELECT 1')",
@@ -203,24 +168,7 @@ async def test_reading_calls_what_the_server_calls_free_of_effects(agent: str, s
     assert answer.outcome is Outcome.REFUSED, answer
 
 
-@pytest.mark.parametrize(
-    "sql",
-    [
-        "SELECT count(*), max(now()), random() < 2, lower('A''B') FROM pg_class WHERE relname ~ '^pg_'",
-        "WITH a(x) AS (VALUES (1), (2)) SELECT coalesce(sum(x), 0) FROM a WHERE EXISTS (SELECT 1) AND x IN (1, 2)",
-        "SELECT pg_size_pretty(pg_total_relation_size('pg_class')), 'a/*b' || $$--$$, \"oid\" FROM pg_class LIMIT 1",
-        "SELECT json_build_object('a', 1)::jsonb -> 'a', extract(year FROM date '2020-01-01'), to_char(now(), 'YYYY')",
-        "SELECT U&'d\\0061ta', E'a\\nb', row_number() OVER (ORDER BY 1), substring('abc' FROM 2)",
-        "SELECT gen_random_uuid(), clock_timestamp() > now(), generate_series(1, 2), unnest(ARRAY[1, 2])",
-    ],
-)
-async def test_what_everybody_reads_is_read(agent: str, sql: str) -> None:
-    tool = DatabaseTool(connections={"main": agent})
-    answer = await tool.postgresql_query("main", sql)
-    assert answer.success, answer.error
-
-
-@pytest.mark.parametrize(
+@table(
     "sql",
     [
         "CREATE OPERATOR work.!!! (FUNCTION = pg_catalog.pg_terminate_backend, RIGHTARG = int)",
@@ -233,15 +181,3 @@ async def test_what_is_created_gives_no_other_name_to_it(agent: str, sql: str) -
     tool = DatabaseTool(connections={"main": agent}, writable=("main",))
     answer = await tool.postgresql_query("main", sql, read_only=False)
     assert answer.outcome is Outcome.REFUSED, answer
-
-
-async def test_quotes_end_where_the_server_says(agent: str) -> None:
-    """What stands in a string is read, what stands behind its end is judged."""
-    tool = DatabaseTool(connections={"main": agent})
-    for literal in (
-        "'a''b\\'", "E'a\\'b''c\\n\\x41\\101\\u00e9'", "$$a'b$$", "$t$a$$b$t$", "U&'d\\0061t\\+000061\\\\'",
-        "U&'d!0061ta' UESCAPE '!'", "'a'\n 'b' -- c\n 'd'", "N'é'", "E'a'\n'b'", "$é$x$é$", "$$lo_unlink(1)$$",
-    ):  # fmt: skip
-        assert (await tool.postgresql_query("main", f"SELECT {literal}")).success, literal
-        answer = await tool.postgresql_query("main", f"SELECT {literal} || lo_unlink(1) || 'a'")
-        assert "lo_unlink is refused here" in answer.error, literal

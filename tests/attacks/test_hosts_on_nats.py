@@ -125,7 +125,9 @@ def _writer(tenant: str, agent: str = "agent-1") -> Writer:
     return Writer(tenant=tenant, execution_id=f"e-{tenant}", task_id=f"t-{tenant}", agent_id=agent)
 
 
-@pytest.fixture(scope="module", params=["accounts of fleet init", "server of fleet up"])
+@pytest.fixture(
+    scope="module", params=["accounts of fleet init", pytest.param("server of fleet up", marks=pytest.mark.slow)]
+)
 async def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
     home, admit = tmp_path_factory.mktemp("home"), None
     async with AsyncExitStack() as stack:

@@ -19,6 +19,7 @@ from swe_ai_fleet.adapters.git_workspace.disk_space import TenantDisk
 from swe_ai_fleet.adapters.git_workspace.images.store import ImageStore
 from swe_ai_fleet.domain.errors import FleetError, PreconditionFailed, ResourceExhausted
 from tests.container_images import MadeImage, directory, entry, layer, link
+from tests.tables import table
 
 LIMITS = ImageLimits(compressed_bytes=4 * 1024**2, unpacked_bytes=80 * 1024**2, entries=200, ratio=50)
 
@@ -97,15 +98,16 @@ REFUSED: dict[str, tuple[Sequence[bytes], type[FleetError], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@table("name", REFUSED)
 async def test_a_layer_that_no_image_may_have_is_refused(tmp_path: Path, name: str) -> None:
     layers, kind, reason = REFUSED[name]
+    (place := tmp_path / name.replace(" ", "-")).mkdir()
     with pytest.raises(kind, match=reason):
-        await unpacked(tmp_path, *layers)
-    assert (tmp_path / "outside/file").read_text() == "kept"
-    assert os.listdir(tmp_path / "outside") == ["file"]
+        await unpacked(place, *layers)
+    assert (place / "outside/file").read_text() == "kept"
+    assert os.listdir(place / "outside") == ["file"]
     # Nothing half unpacked stays, neither as an image nor beside it.
-    assert [path for path in (tmp_path / "home").rglob("*") if path.is_dir() and path.parts[-1] not in KNOWN] == []
+    assert [path for path in (place / "home").rglob("*") if path.is_dir() and path.parts[-1] not in KNOWN] == []
 
 
 KNOWN = ("images", "scratch", "granted", "default", "held")

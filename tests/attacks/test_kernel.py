@@ -16,7 +16,6 @@ from pathlib import Path
 
 import pytest
 
-from swe_ai_fleet.domain.command import Command
 from swe_ai_fleet.domain.environment import Environment, Mount
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.network import NetworkGrant
@@ -167,44 +166,6 @@ async def test_the_fleets_own_helper_is_under_the_same_filter(level: IsolationLe
     assert set(answers) == set(calls) and set(answers.values()) <= _REFUSED
 
 
-_NEEDED = """
-import multiprocessing, os, socket, subprocess, sys, tempfile, threading
-from multiprocessing import shared_memory
-
-for family in (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK):
-    socket.socket(family, socket.SOCK_DGRAM if family != socket.AF_NETLINK else socket.SOCK_RAW).close()
-server = socket.create_server(("127.0.0.1", 0))
-client = socket.create_connection(server.getsockname())
-socket.if_nameindex()
-multiprocessing.Lock().acquire()
-memory = shared_memory.SharedMemory(create=True, size=4096)
-memory.close()
-memory.unlink()
-with tempfile.TemporaryFile() as file:
-    file.write(b"x")
-thread = threading.Thread(target=os.getpid)
-thread.start()
-thread.join()
-with multiprocessing.get_context("spawn").Pool(1) as pool:
-    assert pool.map(abs, [-1]) == [1]
-print("all of it")
-"""
-
-
-@needs_bwrap
-async def test_what_builds_and_tests_need_works_in_bubblewrap(tmp_path: Path) -> None:
-    (tmp_path / "needed.py").write_text(
-        f"if __name__ == '__main__':\n    {_NEEDED.strip().replace(chr(10), chr(10) + '    ')}\n"
-    )
-    async with Sandbox(SandboxPolicy(level=IsolationLevel.BUBBLEWRAP)).workspace(tmp_path) as workspace:
-        result = await workspace.run(Command(argv=("python3", "needed.py"), timeout_seconds=60))
-        assert result.stdout.text() == "all of it\n", result.stderr.text()
-        # Debuggers trace what they start themselves.
-        if shutil.which("strace"):
-            traced = await workspace.run(shell("strace -f -e trace=execve true 2>&1"))
-            assert "execve" in traced.stdout.text()
-
-
 _OWN_ID = """
 import asyncio, sys
 from pathlib import Path
@@ -222,7 +183,7 @@ asyncio.run(main())
 
 
 @pytest.mark.parametrize("level", CONFINED)
-@pytest.mark.parametrize("owner", [0, NOBODY])
+@pytest.mark.parametrize("owner", [0, pytest.param(NOBODY, marks=pytest.mark.slow)])
 def test_a_set_uid_file_of_the_host_runs_as_whoever_starts_it(level: IsolationLevel, owner: int) -> None:
     """A file that came into the workspace from outside: of root for an ordinary user, of another for a root fleet."""
     require_ordinary_user()

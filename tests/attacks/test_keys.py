@@ -10,6 +10,7 @@ from swe_ai_fleet.runtime.equipment import profile_settings
 from swe_ai_fleet.runtime.factories import other_model
 from swe_ai_fleet.runtime.model_servers import model_endpoints
 from swe_ai_fleet.settings import Settings
+from tests.tables import table
 
 HOSTED = {
     "fireworks": "https://api.fireworks.ai/inference/v1",
@@ -31,21 +32,17 @@ def keys(settings: Settings) -> dict[str, str]:
     return {endpoint.base_url: endpoint.api_key for endpoint in model_endpoints(settings)}
 
 
-@pytest.mark.parametrize("name", HOSTED)
-@pytest.mark.parametrize("model", ["gemini/g", "openai/o", "fireworks/f", "ollama/l", "vllm/v", "Qwen/Qwen3-8B"])
-def test_the_key_of_a_provider_goes_to_that_provider_alone(
-    name: str, model: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(f"{name.upper()}_API_KEY", "k-hosted")
-    monkeypatch.setenv("FLEET_MODEL_URL", OWN)
-    assert keys(Settings(model=model)) == {OWN: ""}
-    monkeypatch.delenv("FLEET_MODEL_URL")
-    assert {key for url, key in keys(Settings(model=model)).items() if url != HOSTED[name]} <= {""}
+@table("name, url", HOSTED.items())
+def test_the_key_of_a_provider_goes_to_that_provider_alone(name: str, url: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(f"{name.upper()}_API_KEY", "k-hosted")
+        for model in ("gemini/g", "openai/o", "fireworks/f", "ollama/l", "vllm/v", "Qwen/Qwen3-8B"):
+            assert {key for place, key in keys(Settings(model=model)).items() if place != url} <= {""}
+            assert keys(Settings(model=model, model_url=OWN)) == {OWN: ""}
+        _control_the_provider_gets_it(name, url)
 
 
-@pytest.mark.parametrize(("name", "url"), HOSTED.items())
-def test_control_the_provider_gets_it(name: str, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(f"{name.upper()}_API_KEY", "k-hosted")
+def _control_the_provider_gets_it(name: str, url: str) -> None:
     assert keys(Settings(model=f"{name}/m")) == keys(Settings(model_url=url)) == {url: "k-hosted"}
     assert keys(Settings(model=f"{name}/m", model_api_key="k-given")) == {url: "k-given"}
     assert "k-hosted" in Settings().secrets

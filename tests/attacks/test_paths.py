@@ -57,19 +57,6 @@ async def test_a_tenants_directory_is_not_another_tenants(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("listen", "access", "roots", "expected"),
-    [
-        ("127.0.0.1:0", None, "", ("/",)), ("127.0.0.1:0", None, "/srv", ("/srv",)), ("0.0.0.0:0", None, "", ()),
-        ("0.0.0.0:0", None, "/srv", ("/srv",)), ("127.0.0.1:0", "access.toml", "", ()),
-        ("127.0.0.1:0", "access.toml", "/srv/{tenant}:/data/{tenant}/git", ("/srv/{tenant}", "/data/{tenant}/git")),
-    ],
-)  # fmt: skip
-def test_what_an_installation_opens(listen: str, access: str | None, roots: str, expected: tuple[str, ...]) -> None:
-    settings = Settings(listen=listen, access_file=Path(access) if access else None, repository_roots=roots)
-    assert tuple(map(str, repository_roots(settings))) == expected
-
-
-@pytest.mark.parametrize(
     "door",
     [
         {"http_listen": "0.0.0.0:8000"},

@@ -12,7 +12,7 @@ import pytest
 from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider, keys
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.task import EnvironmentSpec, PinnedRepository
-from swe_ai_fleet.environments import commands, python_recipe
+from swe_ai_fleet.environments import commands
 from swe_ai_fleet.environments.project_code import project_code
 from swe_ai_fleet.environments.recipe import Recipe
 from swe_ai_fleet.environments.repository_files import RepositoryFiles
@@ -76,24 +76,6 @@ async def test_what_comes_from_an_index_is_shared_and_no_build_writes_to_it(tmp_
     assert len(built(tmp_path)) == 3
 
 
-@pytest.mark.slow  # quick: test_no_build_imports_from_a_directory_of_the_repository
-@needs_bwrap
-async def test_the_pip_that_is_started_is_no_file_of_the_repository(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # As for a Python that is older than our pip asks for: then the virtual environment's own pip is brought up to date.
-    monkeypatch.setattr(keys, "_pip", lambda: (">=4", "0"))
-    provider = make_provider(tmp_path)
-    pinned = await pin(provider, tmp_path, {"a.py": "", "pip.py": HOSTILE.replace("pytest", "poison") + "print(site)"})
-    environment = await provider.environment(pinned, EnvironmentSpec())
-    steps = [step.purpose for step in environment.report.steps]
-    assert any(purpose.startswith("the newest pip") for purpose in steps), steps
-    async with provider.open("e", "a", pinned, environment) as clone:
-        assert "No module named 'poison'" in await sh(clone, "python3 -c 'import poison'")
-        # The control: Python puts the directory that it is started in before everything else.
-        assert "poison.py" in await sh(clone, "python3 -m pip")
-
-
 Files = dict[str, str | bytes]
 
 # By a variable of its tests pip reads settings of the repository, which say where packages come from.
@@ -133,9 +115,7 @@ async def _answers(root: Path, fork: Files, honest: Files = NONE) -> list[str]:
 
 @pytest.mark.slow  # quick: what comes from an index
 @needs_bwrap
-@pytest.mark.parametrize(
-    "how", ["not known by name", *(pytest.param(one, marks=_SLOW) for one in ("known by name", "control"))]
-)
+@pytest.mark.parametrize("how", ["not known by name", "known by name", "control"])
 async def test_no_variable_of_a_repository_decides_where_shared_packages_come_from(
     how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,26 +129,6 @@ async def test_no_variable_of_a_repository_decides_where_shared_packages_come_fr
     if how == "control":
         monkeypatch.setattr(Recipe, "third_party", property(with_variables))
     assert (await _answers(tmp_path, HIDDEN))[1] == ("666" if how == "control" else "7")
-
-
-def _vendored(answer: int) -> Files:
-    """A repository that has a package's next version beside its constraints."""
-    return {
-        "requirements.txt": "-c requirements/constraints.txt\nthing\n",
-        "requirements/constraints.txt": "--find-links hidden\n",
-        "hidden/thing-1.1-py3-none-any.whl": wheel("thing", answer, "1.1"),
-    }
-
-
-@needs_bwrap
-@pytest.mark.slow  # quick: a variable that leads there, above, and what is not plain, below
-@pytest.mark.parametrize("control", [False, True])
-async def test_what_constraints_lead_to_in_a_repository_is_shared_with_nobody(
-    control: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if control:
-        monkeypatch.setattr(python_recipe, "is_plain", bool)
-    assert (await _answers(tmp_path, _vendored(666), _vendored(7)))[1] == ("666" if control else "7")
 
 
 def test_a_list_that_leads_to_other_files_is_not_plain() -> None:
@@ -195,18 +155,15 @@ CUSTOM: Files = {"sitecustomize.py": HOSTILE.replace("pytest", "poison")}
 
 @pytest.mark.slow  # quick: what comes from an index
 @needs_bwrap
-@pytest.mark.parametrize("by", ["Makefile", pytest.param("caller", marks=_SLOW)])
-async def test_no_build_imports_from_a_directory_of_the_repository(by: str, tmp_path: Path) -> None:
+async def test_no_build_imports_from_a_directory_of_the_repository(tmp_path: Path) -> None:
     files: Files = {"pyproject.toml": SETUPTOOLS, "src/a.py": "", "tests/test_a.py": ""}
-    if by == "Makefile":
-        files["Makefile"] = "test:\n\tPYTHONPATH=. pytest tests\n"
-    spec = EnvironmentSpec(variables={"PYTHONPATH": "."} if by == "caller" else {})
+    files["Makefile"] = "test:\n\tPYTHONPATH=. pytest tests\n"
     provider = make_provider(tmp_path)
     keys: set[str] = set()
     for name, more in (("fork", CUSTOM), ("honest", {})):
         (tmp_path / name).mkdir()
         pinned = await pin(provider, tmp_path / name, {**files, **more})
-        environment = await provider.environment(pinned, spec)
+        environment = await provider.environment(pinned, EnvironmentSpec())
         keys.add(environment.key)
         async with provider.open("e", name, pinned, environment) as clone:
             assert "No module named 'poison'" in await sh(clone, "cd / && python3 -c 'import poison'")
@@ -224,30 +181,6 @@ WHEELS = {
 }
 
 
-@pytest.mark.slow  # quick: integration/test_environments.py
-@needs_bwrap
-@pytest.mark.parametrize(
-    ("needed", "shared"),
-    [
-        pytest.param("thing", True, id="the project comes last"),
-        pytest.param("thing\nabsent", False, id="packages come one by one behind it", marks=_SLOW),
-    ],
-)
-async def test_what_an_editable_installation_puts_on_the_path_is_in_nobodys_environment(
-    needed: str, shared: bool, tmp_path: Path
-) -> None:
-    files: Files = {"pyproject.toml": SETUPTOOLS, "requirements.txt": needed, "src/a.py": "", "tests/test_a.py": ""}
-    custom: Files = {"src/sitecustomize.py": CUSTOM["sitecustomize.py"]}
-    with Index(WHEELS) as index:
-        provider = make_provider(tmp_path, setup=index.setup)
-        said = await _said(provider, tmp_path, files, custom, "python3 -c 'import a, thing, poison'")
-    # The control: from there on Python imports it at its start, and a build that goes on is the fork's alone.
-    assert "sitecustomize" in said["fork"][1]
-    assert ("No module named 'poison'" in said["fork"][1]) is shared
-    assert "No module named 'poison'" in said["honest"][1]
-    assert (said["fork"][0] == said["honest"][0]) is shared
-
-
 # A package's own script that takes settings from the project, as those of browsers' drivers and of hooks do.
 SETTLE = """node -e "try { require(process.env.INIT_CWD + '/settled.cjs') } catch {}" """
 SETTINGS: Files = {
@@ -263,8 +196,9 @@ NODE: Files = {
 }
 
 
+@pytest.mark.slow  # quick: a lock says which packages run scripts
 @needs_bwrap
-@pytest.mark.parametrize("control", [False, pytest.param(True, marks=_SLOW)])
+@pytest.mark.parametrize("control", [False, True])
 async def test_what_a_script_of_a_package_makes_of_a_fork_is_its_own(
     control: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

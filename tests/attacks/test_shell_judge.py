@@ -20,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swe_ai_fleet.tools.shell_risk import judge, shell_risks
+from tests.tables import table
 
 SHELLS = [name for name in ("bash", "dash") if shutil.which(name, path="/usr/bin:/bin")]
 
@@ -191,9 +192,8 @@ WRITES = [
     "install f ../precious",
 ]  # fmt: skip
 WRAPPINGS = [
-    "{}", "ls; {}", "ls\n{}", "true && {}", "({})", "{{ {}\n}}", "if true; then {}\nfi", "for i in 1; do {}\ndone",
-    "while {}\ndo break; done", "echo $({}\n)", 'echo "$({}\n)"', "cat <({}\n)", "x=1; {}", "ls | {}",
-    "case x in x) {}\n;; esac", "! {}", "f() {{ {}\n}}; f", "cat <<E\n$({}\n)\nE\n", "time {}",
+    "{}", "ls; {}", "true && {}", "({})", "if true; then {}\nfi", "for i in 1; do {}\ndone", 'echo "$({}\n)"',
+    "cat <({}\n)", "ls | {}", "case x in x) {}\n;; esac", "f() {{ {}\n}}; f", "cat <<E\n$({}\n)\nE\n",
 ]  # fmt: skip
 HARMLESS = [
     "ls -la", "cat f | head -1 | wc -l", "grep -rn 'one' src tests | wc -l", "cd src && pwd && ls",
@@ -240,7 +240,7 @@ PIECES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("attack", ATTACKS)
+@table("attack", ATTACKS)
 def test_what_runs_hidden_waits_for_a_person(stage: Stage, attack: str) -> None:
     # The control: some shell does run it.
     assert any("canary" in stage.run(attack, shell) for shell in SHELLS)
@@ -250,7 +250,7 @@ def test_what_runs_hidden_waits_for_a_person(stage: Stage, attack: str) -> None:
         assert shell_risks(quote.format(attack.replace("'", "'\\''")))
 
 
-@pytest.mark.parametrize("attack", WRITES)
+@table("attack", WRITES)
 def test_what_writes_elsewhere_waits_for_a_person(stage: Stage, clean: Path, attack: str) -> None:
     shutil.rmtree(stage.workspace)
     shutil.copytree(clean, stage.workspace)
@@ -263,7 +263,7 @@ def test_what_writes_elsewhere_waits_for_a_person(stage: Stage, clean: Path, att
         assert shell_risks(wrapping.format(attack)), wrapping
 
 
-@pytest.mark.parametrize("command", HARMLESS)
+@table("command", HARMLESS)
 def test_what_agents_do_all_day_does_not_wait_and_runs_what_it_says(stage: Stage, command: str) -> None:
     verdict = judge(command)
     assert verdict.reasons == ()

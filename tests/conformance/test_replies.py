@@ -17,6 +17,7 @@ from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.domain.message import ToolProtocol
 from swe_ai_fleet.testing import Conversation, ScriptedModelServer, Turn
 from tests.conformance.replies import DONE, Case, assert_well_formed, kind, load_cases, run_agent, script_of
+from tests.tables import table
 
 CASES = load_cases()
 
@@ -42,18 +43,12 @@ async def models(servers: Mapping[str, ScriptedModelServer]) -> AsyncIterator[Ma
         yield {name: await stack.enter_async_context(client) for name, client in clients.items()}
 
 
-def test_there_are_enough_cases_and_each_has_its_name() -> None:
-    assert len(CASES) >= 150
-    assert len({case.id for case in CASES}) == len(CASES)
-    assert sum(bool(case.recorded) for case in CASES) >= 15
-
-
 async def test_the_servers_are_spoken_to_as_they_can(models: Mapping[str, OpenAIChatModel]) -> None:
     probed = {name: (await model.probe()).protocol for name, model in models.items()}
     assert probed == {"native": ToolProtocol.NATIVE, "text": ToolProtocol.TEXT, "json": ToolProtocol.JSON}
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+@table("case", CASES)
 async def test_a_reply(
     case: Case, models: Mapping[str, OpenAIChatModel], servers: Mapping[str, ScriptedModelServer]
 ) -> None:

@@ -224,15 +224,6 @@ async def test_what_was_removed_is_found_no_more(index: MemoryIndex) -> None:
     assert COLOUR.text not in await by_vector(index, [1.0, 1.0])
 
 
-async def test_limits(index: MemoryIndex) -> None:
-    await index.put([(one, [1.0, 0.0]) for one in THREE], space="s")
-    for limit, expected in ((-1, 0), (0, 0), (1, 1), (10**9, 3)):
-        assert len(await index.search(ALL, words="tests colour resolver", limit=limit)) == expected
-        assert len(await index.search(ALL, vector=[1.0, 0.0], space="s", limit=limit)) == expected
-        assert len(await index.listed(ALL, limit=limit)) == expected
-    assert await index.listed(ALL, limit=2) == (CACHE, COLOUR)
-
-
 HOSTILE = [
     '"', "'", '" OR 1=1 --', "NEAR(a b)", "words: *", "a* AND NOT b", "^a", "{content} : a", "(((", "\0", "a\0b",
     "\ud800", "\U0001f600", "' | !tests & <-> :*", "\\", "%s %(a)s", "$contains", "-", "+a", "tests\u202e",

@@ -87,10 +87,10 @@ class TestAgentsWithTools:
     """A."""
 
     async def test_an_agent_its_tools_a_task_and_its_result(
-        self, clone: Path, tmp_path: Path, server: ScriptedModelServer
+        self, clone: Path, tmp_path: Path, warm: str, server: ScriptedModelServer
     ) -> None:
         # The text has the path of its workspace in full; relative to the program's directory it means the same.
-        program = await run_example("a1_to_a4", "clone", directory=tmp_path, model_url=server.url)
+        program = await run_example("a1_to_a4", "clone", directory=tmp_path, warm=warm, model_url=server.url)
         lines = dict(line.split(" ", 1) for line in printed(program).splitlines())
         assert lines["path"] == "True ['db', 'docker', 'files', 'git', 'http', 'tests']"
         assert int(lines["operations"]) >= 52

@@ -20,7 +20,7 @@ from swe_ai_fleet.testing.repositories import make_repository
 from swe_ai_fleet.watching.audit import verify_events
 from tests.conftest import FleetUnderTest
 from tests.fleet_command import Shell
-from tests.scripts import HELLO_FILES, INTRUDING, PROPOSING, RISKY
+from tests.scripts import HELLO_FILES, INTRUDING, PROPOSING
 
 
 class Client:
@@ -155,41 +155,6 @@ async def test_an_adjusted_plan_is_proposed_again_and_a_rejected_one_ends_the_ex
         pb.DELIBERATION_STATUS_REJECTED, pb.STOP_REASON_REJECTED,
     )  # fmt: skip
     assert not ended.pending_approvals
-
-
-@pytest.mark.slow  # quick: an approved plan goes on
-async def test_a_risky_call_waits_with_what_was_done_so_far_and_the_other_agent_works(
-    client: Client, repository: Path, model_server: ScriptedModelServer
-) -> None:
-    execution_id = await client.submit(RISKY, repository, approval=pb.APPROVAL_POLICY_RISKY, num_agents=2)
-    both = await client.asked(execution_id, 2)
-    assert len(both.pending_approvals) == 2
-    for asked in both.pending_approvals:
-        assert asked.operation.operation == "shell_run_command"
-        assert asked.operation.params["command"] == "rm -rf test_utils.py"
-        assert "destructive" in asked.reasons[0]
-        assert "+def hello_world():" in asked.diff
-    with pytest.raises(grpc.aio.AioRpcError) as several:
-        await client.resolve(execution_id, "APPROVED")
-    assert several.value.code() is grpc.StatusCode.FAILED_PRECONDITION
-    first, second = (one.approval_id for one in both.pending_approvals)
-    answer = await client.resolve(execution_id, "APPROVED", approval_id=first)
-    assert (answer.status, answer.pending_approvals) == (pb.DELIBERATION_STATUS_AWAITING_APPROVAL, 1)
-    await client.resolve(execution_id, "REJECTED", approval_id=second, approver="ada", comment="we need that")
-    events = await client.events(execution_id)
-    assert bodies(events, "execution_finished")[0]["status"] == "completed"
-    # The edit of before the pause, and the harmless call beside the rejected one, are both there afterwards.
-    changed = {
-        body["candidate"]["agent_id"]: sorted(body["candidate"]["artifacts"]["files_changed"])
-        for body in bodies(events, "candidate_submitted")
-    }
-    assert changed == {
-        first.partition(".")[0]: ["notes.txt", "test_utils.py", "utils.py"],
-        second.partition(".")[0]: ["notes.txt", "utils.py"],
-    }
-    told = json.dumps([body["messages"] for body in model_server.bodies if both.task_description in str(body)])
-    assert "rejected this call: we need that" in told
-    assert [verdict.fault for verdict in verify_events(events)] == [None, None]
 
 
 async def test_answers_that_are_none(client: Client, repository: Path, fleet: FleetUnderTest) -> None:

@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import grpc.aio
 import nats
@@ -107,6 +106,7 @@ async def test_run_ends_with_the_candidate_that_the_evidence_prefers(
             await final.next_msg(timeout=0.3)
 
 
+@pytest.mark.slow  # quick: integration/test_harness_agents.py
 async def test_a_harness_solves_beside_an_agent_of_ours(shell: Shell, tmp_path: Path) -> None:
     where, name = make_repository(tmp_path / "repository", HELLO_FILES), task_id()
     ran = await shell.fleet(
@@ -124,45 +124,6 @@ async def test_a_harness_solves_beside_an_agent_of_ours(shell: Shell, tmp_path: 
     assert {"files_write_file", "harness_execute"} <= {
         call["function_name"] for step in json.loads(exported.out)["steps"] for call in step.get("tool_calls") or ()
     }
-
-
-@pytest.mark.slow  # quick: what cannot be judged is bad usage, a task is only submitted
-async def test_a_fault_names_what_the_caller_wrote(shell: Shell, repository: Path) -> None:
-    (repository / "utils.py").write_text("dirty = 1\n")
-    (repository / "fix.patch").write_text("--- a/utils.py\n+++ b/utils.py\n@@ -1 +1 @@\n-a\n+b\n")
-    work, judging = ("run", "x", "--repo", str(repository)), ("judge", "--repo", str(repository))
-    patch = ("--patch", str(repository / "fix.patch"))
-    attempts = (
-        ((*work, "--agents", "100000"), "options.num_agents", "--agents"),
-        ((*work, "--seats", "fleet,acp:nobody"), "seats[1]", "--seats"),
-        ((*work, "--seats", "fleet,fleet", "--agents", "3"), "options.num_agents", "--agents"),
-        ((*work, "--deliberate-only", "--agents", "100000"), "num_agents", "--agents"),
-        ((*work, "--rounds", "100000"), "rounds", "--rounds"),
-        (work, "orchestrate.repo.path", "--repo"),
-        ((*work, "--ignore-dirty", "--ref", "nowhere"), "repo.ref", "--ref"),
-        ((*work, "--ignore-dirty", "--branch", "a..b"), "delivery.branch", "--branch"),
-        ((*work, "--ignore-dirty", "--check", ""), "checks[0].command", "--check"),
-        ((*work, "--ignore-dirty", "--profile", "nobody's"), "model_profile", "--profile"),
-        ((*work, "--ignore-dirty", "--role", "CHEF"), "role", "--role"),
-        ((*judging, *patch, "--base", "nowhere"), "repo.ref", "--base"),
-        ((*judging, *patch, "--check", ""), "checks[0].command", "--check"),
-        ((*judging, *patch, "--task-id", "a/b"), "task_id", "--task-id"),
-        (("plan", "x", "--session", "a b"), "session_id", "--session"),
-        (("plan", "approve", "no-such-session"), "session_id", "ID"),
-        (("councils", "create", "CHEF"), "role", "ROLE"),
-        (("councils", "create", "QA", "--agents", "100000"), "num_agents", "--agents"),
-        (("cancel", str(uuid.uuid4())), "execution_id", "ID"),
-        (("list", "--status", "great"), "status", "--status"),
-        (("memory", "recall", "x", "-n", "a b"), "namespaces[0]", "--namespace"),
-        (("context", "show", "nowhere"), "story_id", "STORY"),
-        (("show", str(uuid.uuid4())), "execution_id", "ID"),
-    )
-    for arguments, field, option in attempts:
-        plain, as_json = await asyncio.gather(shell.fleet(*arguments), shell.fleet(*arguments, "--json"))
-        error = as_json.document["error"]
-        assert (plain.code, as_json.code) == (2, 2), (arguments, plain.err)
-        assert (error["field"].endswith(field), error["option"]) == (True, option), (arguments, error)
-        assert plain.err.startswith(f"fleet: {option}: "), (arguments, plain.err)
 
 
 async def test_no_fleet_is_3_and_a_wrong_token_2(
@@ -277,38 +238,6 @@ async def test_list_and_show_tell_of_what_has_ended(shell: Shell, solved: tuple[
     watched = await shell.fleet("watch", "--json", run["task_id"])
     assert watched.code == 0
     assert len(of_type([json.loads(line) for line in watched.out.splitlines()], "checks_finished")) == 3
-
-
-@pytest.mark.slow
-async def test_an_event_taken_out_of_the_log_is_found(
-    shell: Shell, repository: Path, fleet: FleetUnderTest, client: FleetClient
-) -> None:
-    name = task_id()
-    ran = await shell.fleet(
-        *("run", "--json", "--repo", str(repository), "--agents", "1", "--check", CHECK, "--task-id", name, HELLO)
-    )
-    assert ran.code == 0
-    verified = await shell.fleet("audit", "verify", "--json", name)
-    assert (verified.code, verified.document["intact"]) == (0, True)
-    heads = {agent["agent_id"]: agent["head"] for agent in verified.document["chains"]}
-    # Who made a checklist of the task called no tool.
-    assert heads == {one["agent_id"]: one["audit_head"] for one in ran.document["candidates"]} | {"checklist": ""}
-    events = [event async for event in client.events(ran.document["execution_id"])]
-    # Where the operator's model servers are is not for tenants.
-    assert "model_replied" in {event.type for event in events}
-    assert not [event for event in events if urlsplit(shell.model_url).netloc in event.payload_json]
-    victim = next(event for event in events if event.type == "tool_finished" and '"seq":3' in event.payload_json)
-    connection = await nats.connect(fleet.running.nats_url, token=fleet.running.nats_token)
-    try:
-        await connection.jetstream().delete_msg("AGENT_EVENTS", victim.sequence)
-    finally:
-        await connection.close()
-    broken = await shell.fleet("audit", "verify", name)
-    assert broken.code == 1
-    assert "BROKEN at entry 4: entry 3 is missing or out of order" in broken.out
-    document = (await shell.fleet("audit", "verify", "--json", name)).document
-    assert not document["intact"]
-    assert [chain["fault"]["entry"] for chain in document["chains"] if chain["fault"]] == [4]
 
 
 @pytest.mark.slow  # quick: test_up_serves_until_it_is_told_to_stop

@@ -13,7 +13,7 @@ import pytest
 
 from swe_ai_fleet.agents.sub_agents import SubAgentTools
 from swe_ai_fleet.codec import from_json
-from swe_ai_fleet.domain.audit import AuditEntry, verify
+from swe_ai_fleet.domain.audit import AuditEntry
 from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.domain.tool import Outcome
 from swe_ai_fleet.testing import Script, ScriptedModelServer, Turn
@@ -70,6 +70,7 @@ class TestList:
         assert all(tool["read_only"] and not tool["network"] for tool in tools)
         assert (await shell.fleet("tools", "list", "--role", "pilot")).code == 2
 
+    @pytest.mark.slow  # quick: unit/test_registry.py
     async def test_those_of_plug_ins_too(self, shell: Tools, tmp_path: Path) -> None:
         example = Path(__file__).parents[2] / "examples" / "plugin"
         points: dict[str, dict[str, str]] = tomllib.loads((example / "pyproject.toml").read_text())["project"][
@@ -114,7 +115,6 @@ class TestRun:
 
     async def test_what_does_not_work_is_said_and_audited(self, shell: Tools) -> None:
         for arguments, code, said, outcome in (
-            (("files_read_file", "path=absent.py"), 1, "absent.py", Outcome.ERROR),
             (("files_read_file", "path=../home"), 1, "outside", Outcome.REFUSED),
             (("files_write_file", "--read-only", "path=a", "content=b"), 1, "may only read", Outcome.REFUSED),
             (("files_read_file", "pth=a"), 2, "Signature: files_read_file(", Outcome.INVALID),
@@ -140,10 +140,9 @@ class TestRun:
 
     async def test_bad_usage(self, shell: Tools) -> None:
         calls = {
-            ("files_raed_file",): "did you mean 'files_read_file'", ("files_read_file", "app.py"): "K=V",
-            ("files_read_file", "--args", "[1]"): "object", ("files_read_file", "--args", "{"): "JSON",
-            ("files_read_file", "path=a", "--workspace", "absent"): "not a directory",
-        }  # fmt: skip
+            ("files_raed_file",): "did you mean 'files_read_file'",
+            ("files_read_file", "--args", "{"): "JSON",
+        }
         for ran, said in zip(await asyncio.gather(*(shell.run(*call) for call in calls)), calls.values(), strict=True):
             assert (ran.code, ran.out, said in ran.err) == (2, "", True), ran
         assert not shell.audit.exists()
@@ -158,19 +157,3 @@ class TestRun:
         slow = await shell.run("shell_run_command", "command=sleep 600", "timeout_seconds=0.3", "--json")
         assert (slow.code, slow.document["outcome"]) == (4, "timeout")
         assert [entry.outcome for entry in shell.entries] == ["started", "error", "started", "timeout"]
-
-
-class TestVerify:
-    @pytest.mark.slow  # quick: unit tests of the chain
-    async def test_many_at_once_make_one_chain_and_nothing_is_written_behind_a_damaged_entry(self, shell: Tools):
-        await asyncio.gather(*(shell.run("files_write_file", f"path={n}", "content=x") for n in range(4)))
-        entries = shell.entries
-        assert (len(entries), verify(entries), len({entry.execution_id for entry in entries})) == (8, None, 4)
-        ran = await shell.fleet("audit", "verify", str(shell.audit), "--head", entries[-1].hash, "--json")
-        assert (ran.code, ran.document["intact"], ran.document["chains"][0]["entries"]) == (0, True, 8)
-        damaged = shell.audit.read_bytes()[:-10]
-        shell.audit.write_bytes(damaged)
-        ran = await shell.run("files_write_file", "path=new", "content=x")
-        assert (ran.code, "not an audit entry" in ran.err) == (2, True)
-        assert not (shell.directory / "new").exists()
-        assert shell.audit.read_bytes() == damaged

@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from swe_ai_fleet.testing.repositories import make_repository
-from tests.container_images import MadeImage, of_debian, with_python
+from tests.container_images import with_python
 from tests.documented import blocks
 from tests.fleet_command import Shell
 from tests.scripts import HELLO, HELLO_FILES
 
 
 @pytest.mark.slow  # quick: integration/test_container_images.py
-@pytest.mark.parametrize("made", [with_python, of_debian])
-async def test_agents_and_checks_are_in_the_image_that_a_task_names(
-    shell: Shell, tmp_path: Path, made: Callable[[], MadeImage]
-) -> None:
+async def test_agents_and_checks_are_in_the_image_that_a_task_names(shell: Shell, tmp_path: Path) -> None:
     repository = make_repository(tmp_path / "repository", HELLO_FILES)
-    image = made()
+    image = with_python()
     name = image.layout(tmp_path / "images/python")
     # As the document has it, with the image and the task of here.
     here = {"oci:/srv/images/project:1.4": name, "Make the parser accept empty lines": HELLO}

@@ -64,20 +64,6 @@ async def test_the_python_client_prints_the_patch(fleet: FleetUnderTest, reposit
     assert (missing.code, "python examples/python_client.py" in missing.err) == (1, True)
 
 
-async def test_the_subscriber_hears_each_result_once(fleet: FleetUnderTest, shell: Shell, repository: Path) -> None:
-    running = fleet.running
-    name = f"heard-{uuid.uuid4().hex[:8]}"
-    done = await shell.fleet("run", HELLO, "--repo", str(repository), "--agents", "1", "--task-id", name)
-    assert done.code == 0, done.out + done.err
-    heard: list[str] = []
-    while not any(line.startswith(name) for line in heard):
-        told = await ran(sys.executable, "nats_subscriber.py", running.nats_url, running.nats_token, "1")
-        assert told.code == 0, told.err
-        heard += told.out.splitlines()
-    assert len(heard) == len(set(heard))
-    assert heard[-1].split()[:2] == [name, "completed"]
-
-
 def _pipeline(path: Path) -> str:
     """What a pipeline of the examples runs, its set-up of the machine aside."""
     document: dict[str, Any] = yaml.safe_load(path.read_text())

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sqlite3
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +18,10 @@ from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Conversation, Script, ScriptedModelServer, Turn
 from swe_ai_fleet.testing.repositories import git, make_repository
-from tests.docker_engine import BUSYBOX, NoEngine, TestEngine, docker_engine
 from tests.environments import home_at
 from tests.git_server import ENCODED, PASSWORD, USER, git_server
 from tests.tool_doubles import served
 
-SIX = "Note the version that service, database and container agree on"
-DOCKERFILE = 'FROM scratch\nCOPY busybox /bin/busybox\nRUN ["/bin/busybox", "--install", "-s", "/bin"]\n'
-TEST = "def test_version():\n    assert open('VERSION').read() == '42\\n'\n"
 TASK = "Bring the version of the service into VERSION"
 FETCH = (
     "python3 -c \"import urllib.request as r; print(r.build_opener(r.ProxyHandler()).open('{url}').read().decode())\""
@@ -193,53 +188,3 @@ async def test_all_toolkits_stand_for_direct_calls(home: Path, tmp_path: Path, s
     assert (await tools["http"].call("get", {"url": f"http://{service}/"})).success
     answer = await tools["db"].call("sqlite_query", {"sql": "SELECT * FROM note", "connection": "notes"})
     assert "the version comes from the service" in answer.content
-
-
-@pytest.fixture
-def engine(tmp_path: Path) -> Iterator[TestEngine]:
-    """An engine with an image of somebody else's."""
-    try:
-        with docker_engine() as running:
-            (tmp_path / "image").mkdir()
-            shutil.copy(BUSYBOX, tmp_path / "image/busybox")
-            (tmp_path / "image/Dockerfile").write_text(DOCKERFILE)
-            docker = pytest.importorskip("docker")
-            client = docker.DockerClient(base_url=running.host)
-            client.images.build(path=str(tmp_path / "image"), tag="base:1", network_mode="none", rm=True)
-            client.close()
-            yield running
-    except NoEngine as reason:
-        pytest.skip(str(reason))
-
-
-@pytest.mark.slow
-async def test_all_six_tools_in_one_task(home: Path, tmp_path: Path, service: str, engine: TestEngine) -> None:
-    clone = make_repository(tmp_path / "clone", {"test_version.py": TEST})
-    calls: tuple[tuple[str, dict[str, object]], ...] = (
-        ("request_tools", {"names": ["docker_run", "http_get", "db_sqlite_query"]}),
-        ("http_get", {"url": f"http://{service}/version"}),
-        ("db_sqlite_query", {"sql": "SELECT text FROM note", "connection": "notes"}),
-        ("docker_run", {"image": "base:1", "command": ["echo", "version 42"]}),
-        ("files_write_file", {"path": "VERSION", "content": "42\n"}),
-        ("tests_run", {}),
-        ("git_add", {"paths": ["VERSION"]}),
-        ("git_commit", {"message": "Note the version"}),
-    )
-    docker, databases = {"host": engine.host, "images": ["base:*"]}, note(tmp_path / "notes.db", "42")
-    opened = {"tool_private_hosts": service, "tool_hosts": "", "databases": databases, "docker": docker}
-    async with ScriptedModelServer(scripted(SIX, *calls)) as model:
-        settings = Settings.model_validate({"home": home, **opened})
-        agent = ToolEnabledAgent("a", "DEV", clone, model.url, "scripted", settings=settings)
-        result = await agent.execute_task(SIX, constraints={"allowed_hosts": [service]})
-        first, last = (body["tools"] for body in (model.bodies[-len(calls) - 1], model.bodies[-1]))
-        told = json.dumps([body["messages"] for body in model.bodies])
-    assert result.success, result.error
-    six = ("request_tools", "http", "db", "docker", "files", "tests", "git", "git")
-    assert outcomes(result) == [f"{tool}: success" for tool in six]
-    assert told.count("version 42") >= 2
-    # What was shown at first stands where it stood, so that the prefix cache still serves it.
-    assert last[: len(first)] == first
-    added = {tool["function"]["name"] for tool in last[len(first) :]}
-    assert {"docker_run", "db_sqlite_query"} <= added
-    assert verify(result.audit_trail, head=str(result.to_dict()["audit_head"])) is None
-    assert git(clone, "show", "HEAD:VERSION").strip() == "42"

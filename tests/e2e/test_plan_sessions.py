@@ -73,6 +73,7 @@ async def test_a_goal_is_an_execution_like_any_other(client: Client, shell: Shel
     assert (rated.code, json.loads(rated.out)["approach"]) == (0, "plan")
 
 
+@pytest.mark.slow  # quick: integration/test_plan_resumption.py
 async def test_a_goal_is_cancelled_like_any_execution(client: Client, shell: Shell) -> None:
     name = f"plan-{uuid.uuid4().hex[:8]}"
     assert (await shell.fleet("plan", PLAN_GOAL, "--session", name, "--json")).code == 0
@@ -88,6 +89,7 @@ async def test_a_goal_is_cancelled_like_any_execution(client: Client, shell: She
     assert (outcome["status"], outcome["approach"], "too late" in outcome["reason"]) == ("cancelled", "plan", True)
 
 
+@pytest.mark.slow  # quick: unit/test_repository_memory.py
 async def test_entities_chosen_at_submission_are_seen_at_the_gate(
     fleet: FleetUnderTest, client: Client, model_server: ScriptedModelServer, tmp_path: Path
 ) -> None:

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import json
 import os
 import re
 import shlex
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from swe_ai_fleet.domain.audit import verify
 from swe_ai_fleet.testing import ScriptedModelServer
-from swe_ai_fleet.testing.repositories import make_repository
+from swe_ai_fleet.testing.repositories import git, make_repository
 from tests.conftest import FleetUnderTest
 from tests.environments import home_at
 from tests.fleet_command import WARM
-from tests.scripts import HELLO_FILES
+from tests.scripts import HELLO_FILES, HELLO_OPERATIONS
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -81,8 +84,12 @@ async def test_the_library_example(model_server: ScriptedModelServer, tmp_path: 
         await eval(code, names)  # the README is ours
     finally:
         del os.environ["FLEET_HOME"]
-    assert names["result"].success
-    assert names["result"].artifacts["files_changed"] == ["utils.py"]
+    result: Any = names["result"]
+    assert (result.success, result.error, result.verdict) == (True, None, "verified")
+    assert tuple(f"{one['tool']}_{one['operation']}" for one in result.operations) == HELLO_OPERATIONS
+    assert result.artifacts["files_changed"] == ["utils.py"] and result.artifacts["tests"]["passed"] == 2
+    assert result.artifacts["commit_sha"] == git(clone, "rev-parse", "HEAD")
+    assert verify(result.audit_trail, head=json.loads(json.dumps(result.to_dict()))["audit_head"]) is None
 
 
 @pytest.mark.slow  # quick: test_the_quick_tour

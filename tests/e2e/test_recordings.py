@@ -87,11 +87,6 @@ async def test_a_batch_is_a_trajectory_a_line_for_each_candidate(
         assert len(metrics.completion_token_ids or ()) == len(metrics.logprobs or ()) == metrics.completion_tokens
 
 
-async def test_without_a_batch_there_is_nothing_to_export(shell: Shell, tmp_path: Path) -> None:
-    done = await shell.fleet("export", str(tmp_path), "--batch")
-    assert done.code == 2 and "names no execution" in done.err
-
-
 async def test_openai_messages_answer_each_call_once(shell: Shell, recorded: Recorded) -> None:
     messages: list[dict[str, Any]] = json.loads(await exported(shell, recorded, "openai"))
     asked = [call["id"] for message in messages for call in message.get("tool_calls") or ()]
@@ -124,6 +119,7 @@ async def test_a_replay_goes_the_same_way_and_asks_nobody(
     assert model_server.requests == asked
 
 
+@pytest.mark.slow  # quick: the replay above
 async def test_a_fork_asks_the_model_from_there_on(
     recorded: Recorded, fleet: FleetUnderTest, model_server: ScriptedModelServer
 ) -> None:
@@ -153,12 +149,3 @@ async def test_what_was_never_carried_out_is_not_carried_out_now(recorded: Recor
     with pytest.raises(InvalidRequest) as caught:
         await replay(fleet.settings, recorded.state, recorded.run, fork_at=99)
     assert caught.value.field == "fork_at"
-
-
-@pytest.mark.parametrize("name", ["agent-dev-1-r1", "merge-api-0123abc", "planner"])
-async def test_what_did_not_begin_with_the_commit_alone_is_refused(
-    recorded: Recorded, fleet: FleetUnderTest, name: str
-) -> None:
-    with pytest.raises(InvalidRequest, match="first drafts") as refused:
-        await replay(fleet.settings, recorded.state, replace(recorded.run, agent_id=name))
-    assert refused.value.field == "agent"

@@ -7,6 +7,7 @@ import uuid
 from pathlib import Path
 
 import grpc.aio
+import pytest
 
 from fleet.context.v1 import context_pb2 as ctx
 from fleet.context.v1.context_pb2_grpc import ContextServiceStub
@@ -18,6 +19,7 @@ from tests.memory_script import POISON, POISONED
 from tests.scripts import HELLO_FILES
 
 
+@pytest.mark.slow  # quick: unit/test_memory_presenting.py
 async def test_a_poisoned_memory_does_no_harm(fleet: FleetUnderTest, tmp_path: Path) -> None:
     repository = make_repository(tmp_path / "poisoned", HELLO_FILES)
     running, namespace = fleet.running, "repository:poisoned-tests"

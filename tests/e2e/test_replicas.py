@@ -12,18 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import grpc.aio
-import psutil
 import pytest
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
-from swe_ai_fleet.domain.release import this_release
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.repositories import git, make_repository
 from swe_ai_fleet.watching.audit import verify_events
 from tests.e2e.test_restart import serving
-from tests.scripts import HELLO, HELLO_FILES, PROPOSING, SLEEP, SLEEPING, SLOW
+from tests.scripts import HELLO_FILES, PROPOSING, SLOW
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -148,77 +146,6 @@ async def test_a_task_of_one_is_watched_approved_and_fetched_through_the_other(
     await agree(one, two, execution_id)
 
 
-async def test_a_task_of_one_is_cancelled_through_the_other(pair: tuple[Replica, Replica], repository: Path) -> None:
-    one, two = pair
-    execution_id = await one.submit(task(SLEEP, repository))
-    await two.until(execution_id, "tool_started")
-    request = pb.CancelExecutionRequest(execution_id=execution_id, reason="not wanted any more")
-    reply = await two.stub.CancelExecution(request, **two.call)
-    assert reply.status == pb.DELIBERATION_STATUS_CANCELLED
-    assert not [process for process in psutil.process_iter() if SLEEPING in _words(process)]
-    for one in pair:
-        state = await one.execution(execution_id)
-        assert state.status == pb.DELIBERATION_STATUS_CANCELLED
-        assert state.error_message == "not wanted any more"
-    await agree(one, two, execution_id)
-
-
-async def drained(asked: Replica, name: str, **more: Any) -> pb.DrainResponse:
-    request = pb.DrainRequest(target=pb.DRAIN_TARGET_ORCHESTRATOR, name=name, **more)
-    return await asked.stub.Drain(request, **asked.call)
-
-
-async def owners(asked: Replica, execution_id: str) -> list[str]:
-    """Who has driven an execution, once it has ended."""
-    events = await asked.events(execution_id)
-    return [json.loads(event.payload_json)["owner"] for event in events if event.type == "execution_claimed"]
-
-
-async def test_a_drained_one_ends_what_it_drives_and_hands_over_what_waits(
-    pair: tuple[Replica, Replica], repository: Path
-) -> None:
-    one, two = pair
-    status = await one.stub.GetStatus(pb.GetStatusRequest(include_fleet=True), **one.call)
-    (name,) = [replica.name for replica in status.replicas if replica.answering]
-    assert {replica.version for replica in status.replicas} == {str(this_release())}
-    asking = await one.submit(task(PROPOSING, repository, approval=pb.APPROVAL_POLICY_PLAN))
-    await two.until(asking, "approval_requested")
-    sleeping = await one.submit(task(SLEEP, repository))
-    await two.until(sleeping, "tool_started")
-    # A name by its beginning, asked of the other: what is at work is waited for, and may take its time.
-    answer = await drained(two, name[:-2])
-    assert (answer.name, answer.draining) == (name, True)
-    assert f"execution {sleeping}" in answer.waits_for
-
-    # What is accepted there is driven by the other.
-    new = await one.submit(task(HELLO, repository))
-    assert [str(two.process.pid) in owner for owner in await owners(one, new)] == [True]
-    assert f"execution {sleeping}" in (await drained(two, name)).waits_for
-    # The same again with a limit changes nothing; only what is done and begun anew has another.
-    assert (await drained(two, name, within_seconds=1)).waits_for
-    assert not (await drained(two, name, undo=True)).draining
-    async with asyncio.timeout(30):
-        while (await drained(two, name, within_seconds=1)).waits_for:
-            await asyncio.sleep(0.1)
-    shown = await two.stub.GetStatus(pb.GetStatusRequest(include_fleet=True), **two.call)
-    assert {replica.name: replica.draining for replica in shown.replicas}[name]
-    for moved in (asking, sleeping):
-        await two.stub.CancelExecution(pb.CancelExecutionRequest(execution_id=moved, reason="seen"), **two.call)
-        assert str(two.process.pid) in (await owners(two, moved))[-1]
-
-    await drained(two, name, undo=True)
-    async with asyncio.timeout(30):
-        while not await _takes(one, repository):
-            await asyncio.sleep(0.1)
-    with pytest.raises(grpc.aio.AioRpcError, match="no orchestrator has the name"):
-        await drained(two, "nobody")
-
-
-async def _takes(one: Replica, repository: Path) -> bool:
-    """Whether it drives what it is given."""
-    return str(one.process.pid) in (await owners(one, await one.submit(task(HELLO, repository))))[-1]
-
-
 async def test_what_a_killed_one_drove_is_ended_by_the_other(pair: tuple[Replica, Replica], repository: Path) -> None:
     one, two = pair
     wanted = task(SLOW, repository)
@@ -238,10 +165,3 @@ async def test_what_a_killed_one_drove_is_ended_by_the_other(pair: tuple[Replica
     steps = [json.loads(event.payload_json)["step"] for event in events if event.type == "model_replied"]
     assert steps == sorted(set(steps))
     assert all(verdict.intact for verdict in verify_events(events))
-
-
-def _words(process: psutil.Process) -> str:
-    try:
-        return " ".join(process.cmdline())
-    except psutil.NoSuchProcess:
-        return ""

@@ -21,7 +21,7 @@ from fleet.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
 from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.repositories import git, make_repository
 from tests.environments import home_at
-from tests.scripts import HELLO_FILES, SLOW
+from tests.scripts import HELLO_FILES, KILLED
 
 
 @asynccontextmanager
@@ -35,7 +35,7 @@ async def serving(
         "FLEET_MODEL": "scripted",
         "FLEET_LISTEN": "127.0.0.1:0",
         # Whoever comes after one that was killed waits for so long.
-        "FLEET_LEASE_SECONDS": "5",
+        "FLEET_LEASE_SECONDS": "3",
     }
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "services.orchestrator.main"),
@@ -67,7 +67,7 @@ async def test_a_killed_orchestrator_loses_nothing(model_server: ScriptedModelSe
     home = home_at(tmp_path / "home")
     task = pb.OrchestrateRequest(
         task_id="survivor",
-        task_description=SLOW,
+        task_description=KILLED,
         repo=pb.RepoRef(path=str(repository)),
         options=pb.OrchestratorOptions(num_agents=2),
     )

@@ -22,7 +22,6 @@ from swe_ai_fleet import DeliberateAsync
 from swe_ai_fleet.cli.client import connect
 from swe_ai_fleet.domain.errors import Unavailable
 from swe_ai_fleet.runtime.channels import ChannelTls
-from swe_ai_fleet.runtime.installation.installing import install
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.repositories import make_repository
@@ -152,29 +151,6 @@ async def test_whoever_has_its_card_reaches_it_and_others_only_over_tls(secured:
     async with httpx2.AsyncClient(base_url=url.replace("https", "http")) as client:
         with pytest.raises(httpx2.RemoteProtocolError):
             await client.get("/api/executions")
-
-
-async def test_certificates_are_made_anew_and_a_tenant_comes_under_a_running_fleet(secured: SecuredFleet) -> None:
-    layout = secured.nats.layout
-    await asyncio.to_thread(install, layout.directory, tenants=("c",), rotate=("certificates",))
-    secured.nats.reload()
-    async with asyncio.timeout(30):
-        while await _shown_by_nats(secured) != layout.certificate("nats").read_text().split():
-            await asyncio.sleep(0.05)
-    await (await _tenant(secured, "c")).close()
-    await _solved(secured, "secured-4")
-
-
-async def _shown_by_nats(secured: SecuredFleet) -> list[str]:
-    """The certificate that the NATS server shows now, as words of PEM."""
-    host, _, port = secured.nats.url.removeprefix("tls://").rpartition(":")
-    context = ssl.create_default_context(cafile=str(secured.nats.layout.authority))
-    reader, writer = await asyncio.open_connection(host, int(port))
-    await reader.readline()
-    await writer.start_tls(context, server_hostname="localhost")
-    shown = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
-    writer.close()
-    return ssl.DER_cert_to_PEM_cert(shown).split()
 
 
 async def _tenant(secured: SecuredFleet, tenant: str) -> nats.NATS:

@@ -22,7 +22,7 @@ from swe_ai_fleet.codec import from_plain
 from swe_ai_fleet.domain.audit import AuditEntry, verify
 from swe_ai_fleet.testing.repositories import git, make_repository
 from tests.conftest import FleetUnderTest
-from tests.scripts import HELLO, HELLO_FILES, HELLO_OPERATIONS, PARTS, SLEEP, SLEEPING
+from tests.scripts import HELLO, HELLO_FILES, HELLO_OPERATIONS, SLEEP, SLEEPING
 
 
 @pytest.fixture
@@ -196,21 +196,3 @@ async def test_agents_of_a_killed_host_go_on_in_another_one(client, token, repos
     assert [body["candidate"]["stop_reason"] for body in bodies if body["type"] == "candidate_submitted"]
     while list(_processes(SLEEPING)):
         await asyncio.sleep(0.05)
-
-
-async def test_a_plan_is_split_without_being_carried_out(client, token, repository: Path) -> None:
-    request = pb.DeriveSubtasksRequest(
-        plan_id=f"plan-{uuid.uuid4().hex[:8]}", task_description=PARTS, repo=pb.RepoRef(path=str(repository))
-    )
-    first = await client.DeriveSubtasks(request, metadata=token, timeout=120)
-    again = await client.DeriveSubtasks(request, metadata=token, timeout=30)
-    assert first == again
-    hello, bye, tests = first.tasks
-    assert (hello.role, tests.role, first.total_tasks) == ("DEV", "QA", 3)
-    assert list(tests.dependencies) == [hello.task_id, bye.task_id]
-    assert all(one.task_id.startswith(f"{first.derivation_id}.") for one in first.tasks)
-
-    request.roles.append("WIZARD")
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await client.DeriveSubtasks(request, metadata=token, timeout=30)
-    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT

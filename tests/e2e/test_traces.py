@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import secrets
 import uuid
 from collections import Counter
@@ -12,8 +11,6 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import grpc.aio
-import httpx2
-import nats
 import pytest
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
@@ -131,37 +128,3 @@ async def test_a_task_is_one_tree_of_spans_across_processes(
         assert one.name != "chat scripted" or execution.start <= one.start <= one.end <= execution.end
     # Nobody asked for what was said.
     assert not [key for one in spans for key in one.attributes if "messages" in key or "arguments" in key]
-
-
-@pytest.mark.slow
-async def test_a_trace_goes_on_over_http_and_over_nats(
-    repository: Path, fleet: FleetUnderTest, collector: TraceCollector
-) -> None:
-    over_http, over_nats = secrets.token_hex(16), secrets.token_hex(16)
-    task_id = f"traced-{uuid.uuid4().hex[:8]}"
-    body = {"orchestrate": {"task_id": task_id, "task_description": HELLO, "repo": {"path": str(repository)}}}
-    body["orchestrate"]["options"] = {"num_agents": 1}
-    headers = {"traceparent": _traceparent(over_nats, secrets.token_hex(8))}
-    async with await nats.connect(fleet.running.nats_url, token=fleet.running.nats_token) as connection:
-        results = await connection.subscribe(f"agent.results.{task_id}")
-        await connection.publish("agent.cmd.execute", json.dumps(body).encode(), headers=headers)
-        result = await results.next_msg(timeout=60)
-    # Whoever hears of the result can go on with the trace.
-    assert result.headers is not None and result.headers["traceparent"].split("-")[1] == over_nats
-
-    headers = {"authorization": f"Bearer {fleet.running.token}"}
-    headers["traceparent"] = _traceparent(over_http, secrets.token_hex(8))
-    async with httpx2.AsyncClient() as http:
-        answer = await http.get(f"{fleet.running.http}/api/executions", headers=headers)
-    assert answer.status_code == 200, answer.text
-
-    def there(spans: Sequence[CollectedSpan]) -> bool:
-        names = {one.name for one in spans if one.trace_id == over_http}
-        return len(names) >= 2 and _published(over_nats, 2)(spans)
-
-    await collector.until(there)
-    chain = collector.trace(over_http)
-    assert [one.name for one in chain][1:] == ["fleet.orchestrator.v1.OrchestratorService/ListExecutions"]
-    assert chain[0].name.startswith("GET /") and chain[1].parent_id == chain[0].span_id
-    first = collector.trace(over_nats)[0]
-    assert (first.name, first.kind) == ("process agent.cmd.execute", "consumer")

@@ -22,17 +22,6 @@ def shell(warm: str, tmp_path: Path) -> Shell:
     return Shell(home=tmp_path / "home", warm=warm, more=more)
 
 
-async def test_what_cannot_be_served_is_told_before_anything_starts(shell: Shell, tmp_path: Path) -> None:
-    for model, argument, code, said in (
-        ("m", "--port 1", 2, "--port cannot be passed to vLLM"),
-        ("dies", f"--state {tmp_path}", 3, "does not fit into the memory"),
-    ):
-        told = await shell.fleet("up", "--json", "--vllm", model, "--vllm-args", argument)
-        assert told.code == told.document["exit_code"] == code, told
-        assert said in told.document["error"]["message"]
-    assert not (shell.home / "fleet.json").exists()
-
-
 @pytest.mark.slow
 async def test_the_fleet_uses_the_server_and_takes_it_along(shell: Shell, tmp_path: Path) -> None:
     options = ("--vllm", "org/qwen3-8b", "--vllm-drain", "1", "--vllm-args", f"--state {tmp_path}")

@@ -1,6 +1,6 @@
 """Everything that reads what strangers wrote, fed what nobody wrote: it reads, or says no in the way it promises.
 
-Each gets a share of a second here; `make fuzz SECONDS=60` gives each a minute. What hangs meets the test's time limit.
+Each gets a tenth of a second here; `make fuzz SECONDS=60` gives each a minute. What hangs meets the test's time limit.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from swe_ai_fleet.tools.tests.reports import parse_pytest_output
 from swe_ai_fleet.tools.tests.running import read_events, sealed
 from tests.fuzz.mutation import mutated
 
-SECONDS = float(os.environ.get("FUZZ_SECONDS", "0.3"))
+SECONDS = float(os.environ.get("FUZZ_SECONDS", "0.1"))
 SEED = int(os.environ.get("FUZZ_SEED", "0"))
 GOLDEN = Path(__file__).parents[1] / "unit/golden"
 PATCH = """diff --git a/app.py b/app.py

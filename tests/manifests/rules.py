@@ -14,13 +14,11 @@ from tests.manifests.pod_rules import (
     images_have_versions,
     namespaces_are_restricted,
     priorities_are_there,
-    quantity,
     resources_are_bounded,
     rights_are_few,
 )
 from tests.manifests.running import files_are_mounted, modules_are_there, secrets_are_made, settings_are_known, written
 from tests.manifests.strict import schemas_fit
-from workers.workspace_runner.settings import RunnerSettings
 
 Rule = Callable[[Sequence[Object]], Iterator[str]]
 _ADDRESS = re.compile(r"([a-z0-9-]+)\.(fleet[a-z-]*)\.svc:(\d+)")
@@ -149,32 +147,6 @@ def _served(pod: PodView, container: Object, grpc: Object, kind: str) -> Iterato
         yield f"{pod}: {kind} asks for the wrong service"
 
 
-def targets_exist(objects: Sequence[Object]) -> Iterator[str]:
-    for one in of_kind(objects, "HorizontalPodAutoscaler", "ScaledObject"):
-        target = one["spec"]["scaleTargetRef"]
-        chosen = [o for o in of_kind(objects, target["kind"]) if o["metadata"]["name"] == target["name"]]
-        if not chosen:
-            yield f"{name_of(one)}: nothing to scale"
-            continue
-        if "replicas" in chosen[0]["spec"]:
-            yield f"{name_of(one)}: {target['name']} sets its replicas, too"
-        (pod,) = pods(chosen)
-        for metric in one["spec"].get("metrics", ()):
-            source: Object = metric.get("resource") or metric.get("containerResource") or {}
-            if source.get("name") not in ("cpu", "memory"):
-                yield f"{name_of(one)}: scales by what not every cluster measures"
-            measured = [one for one in pod.spec["containers"] if one["name"] == source.get("container", one["name"])]
-            if not measured or any(source.get("name") not in one["resources"]["requests"] for one in measured):
-                yield f"{name_of(one)}: nothing is asked for that use could be measured by"
-    for one in of_kind(objects, "Ingress"):
-        for rule in one["spec"]["rules"]:
-            for path in rule["http"]["paths"]:
-                backend = path["backend"]["service"]
-                service = found(objects, "Service", backend["name"])
-                if backend["port"]["name"] not in {port["name"] for port in service["spec"]["ports"]}:
-                    yield f"{name_of(one)}: no such port"
-
-
 def replicas_survive(objects: Sequence[Object]) -> Iterator[str]:
     """More than one replica: a budget, spread; one that ends: time for what its preStop and its leases need."""
     from services.grpc_server import GRACE_SECONDS
@@ -203,34 +175,6 @@ def replicas_survive(objects: Sequence[Object]) -> Iterator[str]:
             needed += sum(float(environment(objects, pod, one).get("FLEET_DRAIN_SECONDS", 0)) for one in pod.containers)
         if pod.spec.get("terminationGracePeriodSeconds", 30) < needed:
             yield f"{pod}: is killed before it could end, which takes {needed:g} s"
-
-
-def quotas_have_room(objects: Sequence[Object]) -> Iterator[str]:
-    """As many Jobs as runners take at once fit into the quota: a Job that got no Pod would wait until its deadline."""
-    for runner in of_kind(objects, "Deployment"):
-        if runner["metadata"]["name"] != "fleet-runner":
-            continue
-        told = found(objects, "ConfigMap", "fleet-runner")["data"]
-
-        def of(name: str, told: Object = told) -> str:
-            return told.get(f"FLEET_RUNNER_{name.upper()}", RunnerSettings.model_fields[name].default)
-
-        everybody = int(of("concurrency")) * runner["spec"]["replicas"]
-        one = {
-            "count/jobs.batch": "1",
-            "pods": "1",
-            "requests.cpu": of("cpu"),
-            "requests.memory": of("memory"),
-            "limits.cpu": of("cpu_limit"),
-            "limits.memory": of("memory_limit"),
-        }
-        for quota in of_kind(objects, "ResourceQuota"):
-            hard, place = quota["spec"]["hard"], quota["metadata"]["namespace"]
-            # What one tenant may have at once is said by its number of Pods.
-            jobs = everybody if place == told["FLEET_RUNNER_NAMESPACE"] else int(hard["pods"])
-            for kind, each in one.items():
-                if jobs * quantity(each) > quantity(hard[kind]):
-                    yield f"{name_of(runner)}: {jobs} Jobs at once are more than the quota's {kind} in {place}"
 
 
 def tenants_have_their_own(objects: Sequence[Object]) -> Iterator[str]:
@@ -345,9 +289,7 @@ RULES: tuple[Rule, ...] = (
     traffic_is_denied,
     ports_are_in_policies,
     probes_are_real,
-    targets_exist,
     replicas_survive,
-    quotas_have_room,
     tenants_have_their_own,
     schemas_fit,
     ways_are_open,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -19,7 +18,6 @@ from swe_ai_fleet.orchestrator.evidence.test_runs import TEST_RUNS_BYTES
 from swe_ai_fleet.orchestrator.recipes import RECIPES_BYTES
 from swe_ai_fleet.settings import Settings
 from tests.manifests.alerts import COPY, SOURCE, wrapped
-from tests.manifests.kubectl import kustomized
 from tests.manifests.objects import DEPLOY, OVERLAYS, Object, built, environment, found, matches, of_kind, pods
 from tests.manifests.pod_rules import PROFILE
 from tests.manifests.running import ours, written
@@ -115,21 +113,6 @@ def test_ray_takes_its_options_and_sees_what_workers_offer(name: str) -> None:
     assert {"--num-cpus=0", "--block"} <= set(sidecar["args"])
 
 
-@pytest.mark.parametrize("name", ["jobs", "jobs on a laptop"])
-def test_jobs_want_nothing_of_ray(name: str) -> None:
-    objects = built(name)
-    whole = json.dumps([one for one in objects if one["kind"] not in ("NetworkPolicy", "ConfigMap")]).lower()
-    assert "fleet-ray" not in whole and "ray_" not in whole and "ray.io" not in whole
-    pod = found(objects, "Deployment", "fleet-orchestrator")["spec"]["template"]["spec"]
-    assert not pod.get("initContainers") and not pod.get("shareProcessNamespace")
-    told = {one["name"]: one.get("value", "") for one in pod["containers"][0]["env"]}
-    assert told["FLEET_EXECUTOR"] == "kubernetes"
-    assert {one["name"] for one in pod["containers"][0]["volumeMounts"]} == {one["name"] for one in pod["volumes"]}
-    runner = found(objects, "ConfigMap", "fleet-runner")["data"]
-    assert runner["FLEET_RUNNER_IMAGE"].startswith("registry.example.org/")
-    assert runner.get("FLEET_RUNNER_TAKES", RunnerSettings.model_fields["takes"].default) == "jobs"
-
-
 AGENTS = {"orchestrator", "ray-worker", "check"}
 """Containers in which agents' commands run, Jobs of the runner aside."""
 
@@ -176,53 +159,6 @@ def test_the_seccomp_profile_opens_namespaces_and_mounts_and_names_no_call_twice
     }
     forbidden |= {"perf_event_open", "userfaultfd", "reboot", "setns", "fsopen", "move_mount", "pidfd_getfd", "syslog"}
     assert not forbidden & {*always}
-
-
-def test_a_runtime_class_is_that_of_all_who_run_commands() -> None:
-    objects = built("a runtime class")
-    chosen = {one["name"] for pod in pods(objects) if "runtimeClassName" in pod.spec for one in pod.spec["containers"]}
-    assert chosen == AGENTS
-    classes = {pod.spec["runtimeClassName"] for pod in pods(objects) if "runtimeClassName" in pod.spec}
-    assert classes == {found(objects, "ConfigMap", "fleet-runner")["data"]["FLEET_RUNNER_RUNTIME_CLASS"]}
-
-
-def test_traces_are_let_out_of_whoever_is_told_to_send_them() -> None:
-    objects = built("extras")
-    for name in ("fleet-settings", "fleet-agent-settings"):
-        assert found(objects, "ConfigMap", name)["data"]["FLEET_OTLP_ENDPOINT"].endswith(":4318")
-    policies = [one for one in of_kind(objects, "NetworkPolicy") if one["metadata"]["name"] == "to-collector"]
-    assert {one["metadata"]["namespace"] for one in policies} == {"fleet", "fleet-agents"}
-    assert all(port["port"] == 4318 for one in policies for rule in one["spec"]["egress"] for port in rule["ports"])
-    chosen = [rule for one in policies for rule in one["spec"]["podSelector"].get("matchExpressions", ())]
-    reads = {
-        pod.labels["app.kubernetes.io/name"]
-        for pod in pods(objects)
-        if any("FLEET_OTLP_ENDPOINT" in environment(objects, pod, one) for one in pod.containers)
-    }
-    # Hosts on Ray have their orchestrator's settings; a backup sends no traces.
-    assert {name for rule in chosen for name in rule["values"]} == (reads | {"fleet-ray-worker"}) - {"fleet-backup"}
-
-
-@pytest.mark.parametrize(
-    ("component", "file", "kind"), [("ingress", "ingress.yaml", "Ingress"), ("gateway-api", "route.yaml", "HTTPRoute")]
-)
-def test_the_gateway_answers_for_the_host_that_is_given_once(
-    component: str, file: str, kind: str, tmp_path: Path
-) -> None:
-    for name in ("base", "components", "overlays/laptop"):
-        shutil.copytree(DEPLOY / name, tmp_path / "k8s" / name)
-    door = tmp_path / "k8s" / "components" / component / file
-    changed = door.read_text()
-    for one in ("- host: fleet.example.org", "hostnames: [fleet.example.org]"):
-        changed = changed.replace(one, one.replace("fleet.example.org", "fleet.acme.test"))
-    door.write_text(changed)
-    laptop = tmp_path / "k8s" / "overlays" / "laptop" / "kustomization.yaml"
-    laptop.write_text(laptop.read_text().replace("../components/images", f"../components/{component}"))
-    objects: list[Object] = [one for one in yaml.safe_load_all(kustomized(laptop.parent)) if one]
-    (gateway,) = found(objects, "Deployment", "fleet-gateway")["spec"]["template"]["spec"]["containers"]
-    told = {one["name"]: one.get("value", "") for one in gateway["env"]}
-    assert told["FLEET_HTTP_HOSTS"] == "fleet-gateway.fleet.svc,fleet.acme.test"
-    assert "fleet.example.org" not in json.dumps(found(objects, kind, "fleet-gateway"))
 
 
 def jobs(objects: Sequence[Object]) -> set[str]:

@@ -8,7 +8,6 @@ from dataclasses import replace
 from functools import cache
 from random import Random
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -163,21 +162,6 @@ def another_order(events: list[ev.StoredEvent], random: Random) -> list[ev.Store
         ready = [sequence for sequence in left if not before[sequence] & left.keys()]
         ordered.append(left.pop(random.choice(ready)))
     return [replace(stored, sequence=number) for number, stored in enumerate(ordered, start=1)]
-
-
-@pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.__name__)
-def test_the_recordings_are_whole(scene: Scene):
-    events = recording(scene)
-    state = whole(events)
-    assert state.status.terminal
-    assert state.result_published
-    subjects = {stored.event.agent_id for stored in events}
-    assert {ev.EXECUTION_SUBJECT, "agent-dev-1", "agent-dev-2"} <= subjects
-    assert (ev.CONTROL_SUBJECT in subjects) == (scene.__name__ in ("approved", "cancelled"))
-    generations = [int(one.event.id.split("/")[-2]) for one in events if one.event.agent_id == ev.EXECUTION_SUBJECT]
-    assert generations == sorted(generations)
-    if scene is taken_over:
-        assert (state.owner, state.generation) == ("two", 2)
 
 
 @settings(max_examples=50)

@@ -324,19 +324,8 @@ def no_clock_on_the_wall(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatcher, "AGAIN_SECONDS", 0.0)
 
 
-@pytest.mark.slow  # quick: the other histories
-def test_a_seed_is_one_history() -> None:
-    # Earlier worlds stay, so that nothing of a later one lies where theirs does.
-    worlds = [World(seed=0) for _ in range(6)]
-    histories: list[list[tuple[str, str, str]]] = []
-    for world in worlds:
-        on_virtual_time(world.run())
-        histories.append([(each.execution_id, each.agent_id, type(each.body).__name__) for each in world.log.events])
-    assert all(history == histories[0] for history in histories)
-
-
 # In histories 11 and 108 a driver that was replaced tries again to start its agents.
-@pytest.mark.parametrize("seed", [*range(8), 11, 108])
+@pytest.mark.parametrize("seed", [*range(3), 11, 108])
 def test_whatever_happens_to_replicas_each_task_ends_once(seed: int) -> None:
     world = World(seed)
     names = on_virtual_time(world.run())

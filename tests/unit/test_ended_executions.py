@@ -31,7 +31,6 @@ from swe_ai_fleet.learning.tracker import LearningTracker
 from swe_ai_fleet.testing.memory_stores import MemoryChanges, MemoryKeyValue
 from swe_ai_fleet.tools.secrets import Secrets
 from tests.candidates import a_candidate
-from tests.extensions.chat.chat_parts import Kept
 from tests.memory_parts import Kept
 
 COMMIT = "c" * 40

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
-from dataclasses import replace
 
 import pytest
 
@@ -31,12 +29,6 @@ from tests.vllm.conftest import Servers
 
 pytestmark = pytest.mark.timeout(300)
 OPENING: tuple[Message, ...] = (SystemMessage(content="You are a calculator."), UserMessage(content="What is 2 + 3?"))
-SCHEMA = {
-    "type": "object",
-    "properties": {"verdict": {"enum": ["yes", "no"]}, "score": {"type": "integer", "minimum": 0, "maximum": 9}},
-    "required": ["verdict", "score"],
-    "additionalProperties": False,
-}
 
 
 async def test_the_probe_tells_native_from_constrained_json(servers: Servers) -> None:
@@ -99,29 +91,6 @@ async def test_constrained_json_makes_calls_that_fit_their_tools(servers: Server
     assert seen, "twelve constrained replies and not one call"
 
 
-@pytest.mark.parametrize("place", ["tools", "plain"])
-async def test_a_schema_holds_the_reply(servers: Servers, place: str) -> None:
-    async with OpenAIChatModel(base_url=getattr(servers, place).url) as model:
-        for seed in range(3):
-            reply = await model.reply(
-                ModelRequest(OPENING, (), Sampling(seed=seed, temperature=1.0, max_tokens=800), schema=SCHEMA)
-            )
-            if reply.finish_reason == "stop":  # random white space may use the tokens up
-                value = json.loads(reply.message.content)
-                assert set(value) == {"verdict", "score"} and value["verdict"] in ("yes", "no")
-
-
-async def test_streamed_and_whole_replies_say_the_same(servers: Servers) -> None:
-    pieces: list[str] = []
-    sampling = Sampling(seed=3, temperature=0.0, max_tokens=60)
-    async with OpenAIChatModel(base_url=servers.tools.url) as model:
-        whole = await model.reply(ModelRequest(OPENING, (), sampling))
-        streamed = await model.reply(ModelRequest(OPENING, (), sampling, on_delta=pieces.append))
-    assert "".join(pieces) == streamed.message.content == whole.message.content
-    assert len(pieces) > 5
-    assert streamed.usage.completion_tokens == whole.usage.completion_tokens > 0
-
-
 async def test_overload_is_503_and_passes(servers: Servers) -> None:
     """More requests than the server queues: refused ones are tried again, and its own metric counted them."""
     before = (await servers.plain.metrics()).get("vllm:admission_rejections_total", 0.0)
@@ -156,20 +125,6 @@ async def test_the_pool_goes_by_the_metrics_of_two_servers(servers: Servers) -> 
     served = [new[name] - old[name] for old, new in zip(before, after, strict=True)]
     assert sum(served) >= 18 and min(served) >= 3, served
     assert all(load is not None for load in loads) and moved == 0
-
-
-@pytest.mark.parametrize("place", ["tools", "plain"])
-async def test_log_probabilities_of_the_first_token_are_read(servers: Servers, place: str) -> None:
-    asked = ModelRequest(OPENING, sampling=Sampling(temperature=1.0, max_tokens=1), top_logprobs=20)
-    async with OpenAIChatModel(base_url=getattr(servers, place).url) as model:
-        reply = await model.reply(asked)
-        assert len(reply.top_logprobs) == 20
-        shares = [math.exp(logprob) for _, logprob in reply.top_logprobs]
-        assert 0 < math.fsum(shares) <= 1 + 1e-3
-        assert (await model.probe()).logprobs
-        # More than it allows is refused in words that are understood.
-        assert (await model.reply(replace(asked, top_logprobs=21))).top_logprobs == ()
-        assert not (await model.probe()).logprobs
 
 
 @pytest.mark.parametrize("streams", [False, True])

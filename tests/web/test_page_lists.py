@@ -10,9 +10,6 @@ from typing import Any
 import pytest
 from playwright.async_api import Browser, Page, expect
 
-from fleet.context.v1 import context_pb2 as context
-from fleet.context.v1 import context_pb2_grpc as context_grpc
-from swe_ai_fleet.extensions import extensions
 from tests.chat_script import HOSTILE_ANSWER
 from tests.scripts import HELLO, HELLO_FILES, SLEEP
 from tests.web.conftest import ARTIFACTS
@@ -41,11 +38,6 @@ _VIEWS = {
 async def _open(page: Page, stage: Stage, path: str) -> None:
     await page.goto(f"{stage.running.http}{path}")
     await expect(page.locator("h1")).to_be_visible()
-
-
-def _small(url: str) -> str:
-    """The same request for pages of two."""
-    return url.replace("page_size=50", "page_size=2")
 
 
 async def _settled(page: Page) -> None:
@@ -155,11 +147,6 @@ class TestExecutions:
         await expect(page.get_by_role("img", name="Passed: 3 candidates 75 % of 4")).to_be_visible()
         assert await page.locator("#view img").count() == 0 and await _serious(page) == []
 
-    async def test_connect_has_the_ports_of_this_fleet(self, page: Page, stage: Stage) -> None:
-        await _open(page, stage, "/connect")
-        for name in ("Command line", "gRPC", "Editors and other agents (MCP)"):
-            await expect(page.get_by_role("region", name=name)).to_contain_text(stage.running.address)
-
 
 class TestSubmit:
     async def test_what_is_wrong_is_said_at_its_field(self, page: Page, stage: Stage) -> None:
@@ -191,36 +178,6 @@ class TestSubmit:
         assert button is not None and button["y"] < 700, "the button is seen at once"
         await page.get_by_role("button", name=re.compile("dirty-")).click()
         await expect(place).to_have_value(str(repository))
-
-    async def test_a_task_goes_with_what_was_chosen_and_leads_to_its_execution(self, page: Page, stage: Stage) -> None:
-        await stage.know()
-        repository = stage.repository("submitted", HELLO_FILES)
-        await _open(page, stage, "/submit")
-        await page.get_by_label("What is to be done").fill(HELLO)
-        await page.get_by_label("Repository", exact=True).fill(str(repository))
-        await page.get_by_role("spinbutton", name="Agents").fill("1")
-        await page.get_by_text("More options").click()
-        await page.get_by_label("Mode", exact=True).select_option(label="Rank the proposals only")
-        await page.get_by_label("Peers review the candidates").uncheck()
-        await page.get_by_role("button", name="Add a check").click()
-        await page.get_by_label("Command", exact=True).fill("python -m pytest -q")
-        await page.get_by_label("Search memory", exact=True).fill("where greetings live")
-        await page.keyboard.press("Enter")
-        await page.get_by_label("utils.py is where greetings live.").check()
-        await expect(page.get_by_role("list", name="Chosen")).to_contain_text("utils.py is where greetings live.")
-        await expect(page.get_by_label("Namespaces, one a line")).to_have_value("fleet")
-        await page.reload()
-        await expect(page.get_by_label("What is to be done")).to_have_value(HELLO)
-        async with page.expect_request(lambda request: request.method == "POST") as asked:
-            await page.get_by_role("button", name="Submit", exact=True).click()
-        sent = (await (await asked.value).response()).request.post_data_json["deliberate"]  # type: ignore[union-attr]
-        assert sent["constraints"] == {"checks": [{"command": "python -m pytest -q"}]}
-        chosen = ["utils.py is where greetings live."]
-        assert sent["memory"] == {"read": True, "write": False, "namespaces": ["fleet"], "entities": chosen}
-        assert "context" not in sent
-        assert (sent["num_agents"], sent["enable_peer_review"], sent["repo"]) == (1, False, {"path": str(repository)})
-        await expect(page).to_have_url(re.compile(r"/executions/[0-9a-f-]{36}"))
-        assert (await _told(page, page.url.rpartition("/")[2]))["task_id"] == sent["task_id"]
 
 
 class TestChat:
@@ -254,18 +211,6 @@ class TestChat:
         await expect(page).to_have_url(re.compile("/chat$"))
         await expect(turns[0]).to_have_count(0)
 
-    async def test_a_proposed_task_waits_for_a_yes(self, page: Page, stage: Stage) -> None:
-        await _open(page, stage, "/chat")
-        await page.get_by_label("Message", exact=True).fill("Have somebody greet")
-        await page.get_by_role("button", name="Send").click()
-        waiting = page.get_by_role("group", name="A task waits for your yes")
-        await expect(waiting).to_be_visible()
-        await page.reload()
-        await expect(waiting).to_be_visible()
-        await waiting.get_by_role("button", name="No").click()
-        await expect(page.get_by_role("article", name="Turn 2")).to_be_visible()
-        await expect(waiting).to_be_hidden()
-
     async def test_an_answer_in_markup_stays_an_answer(self, page: Page, stage: Stage) -> None:
         await _open(page, stage, "/chat")
         await page.get_by_label("Message", exact=True).fill(f"Answer in markup {MARKUP}")
@@ -278,104 +223,6 @@ class TestChat:
         assert await page.locator("#view img, #view script").count() == 0
         assert HOSTILE_ANSWER.count("owned") == 2
         assert await page.title() == "Chat · SWE AI Fleet"
-
-
-class TestMemory:
-    async def test_a_fact_is_added_found_and_forgotten_as_text(self, page: Page, stage: Stage) -> None:
-        await _open(page, stage, "/memory")
-        fact = f"The zeppelin hangar is painted {MARKUP}"
-        await page.get_by_role("button", name="Add a fact").click()
-        await page.get_by_label("Fact", exact=True).fill(fact)
-        await page.get_by_role("button", name="Remember it").click()
-        await expect(page.get_by_role("dialog")).to_be_hidden()
-        await _open(page, stage, "/memory")
-        await expect(page.get_by_role("rowheader").filter(has_text=fact)).to_be_visible()
-        await page.get_by_label("Search memory", exact=True).fill("zeppelin hangar")
-        await page.keyboard.press("Enter")
-        found = page.get_by_role("rowheader").filter(has_text=fact)
-        await expect(found).to_be_visible()
-        assert await page.locator("#view img").count() == 0
-        await page.get_by_role("row").filter(has=found).get_by_role("button", name="Forget").click()
-        await page.get_by_role("button", name="Forget it").click()
-        await expect(found).to_have_count(0)
-
-    async def test_stories_are_listed_the_last_changed_first_and_grow(self, page: Page, stage: Stage) -> None:
-        case, call = f"case-{stage.directory.name}", stage.call
-        stub: Any = context_grpc.ContextServiceStub(stage.context)
-        names = [f"{case}-{number}" for number in range(3)]
-        for name in names:
-            story = context.Story(story_id=name, title=f"Listed {name} {MARKUP}", case_id=case)
-            await stub.CreateStory(context.CreateStoryRequest(story=story), **call)
-        await _open(page, stage, f"/stories?case={case}")
-        links = page.get_by_role("rowheader").get_by_role("link")
-        await expect(links).to_have_count(3)
-        await expect(links.first).to_contain_text(names[2])
-        assert await page.locator("#view img").count() == 0
-        task = context.Task(task_id=f"{names[0]}-1", story_id=names[0], title="T")
-        await stub.CreateTask(context.CreateTaskRequest(task=task), **call)
-        await expect(links.first).to_contain_text(names[0], timeout=_LONG)
-        await expect(page.get_by_role("row").nth(1)).to_contain_text("1 of 1 open")
-        await page.route("**/api/stories?*", lambda route: route.continue_(url=_small(route.request.url)))
-        await page.get_by_label("Case", exact=True).fill("")
-        await page.get_by_label("Case", exact=True).fill(case)
-        await expect(links).to_have_count(2)
-        await page.get_by_role("button", name="Older").click()
-        await expect(links).to_have_count(1)
-        await links.click()
-        await page.get_by_role("button", name="Add a task").click()
-        await page.get_by_label("Id", exact=True).fill(f"{case}-own")
-        await page.get_by_label("Title", exact=True).fill("Greet the world")
-        await page.get_by_role("button", name="Add", exact=True).click()
-        await expect(page.get_by_role("rowheader", name="Greet the world")).to_be_visible()
-        await page.get_by_role("button", name="Move to a phase").click()
-        await page.get_by_role("button", name="Move", exact=True).click()
-        await expect(page.locator("[aria-current=step]")).to_have_text("design")
-        await page.get_by_role("tab", name="Tasks (1)").press("End")
-        await expect(page.get_by_role("tabpanel")).to_contain_text("Greet the world")
-        await page.get_by_role("tab", name="Context").press("ArrowLeft")
-        await expect(page.get_by_role("tab", name="Relations")).to_be_focused()
-        await expect(page.get_by_role("tabpanel")).to_contain_text(f"task:{case}-own")
-        assert await _serious(page) == []
-
-
-class TestOperating:
-    @pytest.mark.skipif("webhooks" not in extensions(), reason="the extension was deleted")
-    async def test_a_webhook_is_kept_and_tells_of_its_test(self, page: Page, stage: Stage) -> None:
-        await _open(page, stage, "/webhooks")
-        await page.get_by_role("button", name="Add a webhook").click()
-        await page.get_by_label("URL", exact=True).fill("http://127.0.0.1:9/hook")
-        await page.get_by_role("button", name="Add", exact=True).click()
-        await expect(page.get_by_label("URL", exact=True)).to_have_attribute("aria-invalid", "true")
-        await page.get_by_label("URL", exact=True).fill(f"https://hooks.invalid/{stage.directory.name}")
-        await page.get_by_role("button", name="Add", exact=True).click()
-        await expect(page.get_by_role("dialog", name="The webhook's secret")).to_contain_text("whsec_")
-        await page.get_by_role("button", name="I have it").click()
-        hook = page.get_by_role("region").filter(has_text="hooks.invalid")
-        await hook.get_by_role("button", name="Send a test").click()
-        await expect(hook.get_by_role("status")).to_contain_text("The test took")
-        await hook.get_by_role("button", name="Remove the webhook").click()
-        await page.get_by_role("button", name="Remove it").click()
-        await expect(hook).to_have_count(0)
-
-    async def test_the_fleet_is_told_in_plots_and_in_words(self, page: Page, stage: Stage) -> None:
-        execution = await stage.submit("measured", HELLO, stage.repository("measured", HELLO_FILES))
-        await stage.until(execution, "execution_finished")
-        await _open(page, stage, "/fleet")
-        await _settled(page)
-        await expect(page.locator(".answers")).to_contain_text(
-            re.compile("healthy.*Everything answers.*running.*at worst", re.DOTALL)
-        )
-        assert await page.evaluate("document.documentElement.scrollHeight") < 1400
-        await page.get_by_text("Parts, model servers, machines, storage").click()
-        await expect(page.get_by_role("row").filter(has_text="nats").first).to_contain_text("up")
-        plot = page.locator("figure").filter(has=page.get_by_role("heading", name="Executions"))
-        await expect(plot).to_contain_text(re.compile(r"Submitted: \d+ last, [1-9]\d* at most"))
-        await expect(plot.locator("canvas")).to_be_visible()
-        await plot.get_by_text("Numbers").click()
-        await expect(plot.get_by_role("columnheader", name="Submitted")).to_be_visible()
-        await page.get_by_label("Range", exact=True).select_option("Last 24 hours")
-        await expect(page).to_have_url(re.compile("range=day"))
-        await expect(page.get_by_role("meter", name="Memory").first).to_be_visible()
 
 
 class TestEverybody:
