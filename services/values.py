@@ -13,6 +13,7 @@ from google.protobuf.message import Message
 
 from fleet.options.v1 import options_pb2
 from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.json_values import parsed
 from swe_ai_fleet.domain.moment import MAX_MS
 from swe_ai_fleet.domain.text import check_length
 
@@ -32,8 +33,8 @@ M = TypeVar("M", bound=Message)
 def parsed_message(data: bytes, message: M) -> M:
     """The message, filled from its JSON and checked. Raises InvalidRequest."""
     try:
-        json_format.Parse(data, message, max_recursion_depth=64)
-    except (json_format.ParseError, RecursionError, UnicodeDecodeError) as fault:
+        parsed(json_format.Parse, data, message, max_recursion_depth=64)
+    except (json_format.ParseError, ValueError) as fault:
         kind = message.DESCRIPTOR.name
         raise InvalidRequest(f"the message is not valid JSON for a {kind}: {fault}"[:1000], field="message") from None
     check_values(message)

@@ -24,7 +24,7 @@ from services.access.tables import ClaimPath, JwtTable, TokenTable
 from services.auth import Admission, is_name, unknown
 from swe_ai_fleet.domain.access import AccessRole, Principal
 from swe_ai_fleet.domain.errors import Unavailable
-from swe_ai_fleet.domain.json_values import items, mapping, mappings, parse_json, string
+from swe_ai_fleet.domain.json_values import items, mapping, mappings, parse_json, parsed, string
 
 PREFIX = "fleet_"
 """The prefix by which secret scanners recognise a token."""
@@ -226,9 +226,9 @@ class WebTokens:
         if len(token) > MAX_CHARS:
             raise unknown()
         try:
-            header = jwt.get_unverified_header(token)
-            named: object = jwt.decode(token, options={"verify_signature": False}).get("iss")
-        except (jwt.PyJWTError, ValueError, RecursionError):
+            header = parsed(jwt.get_unverified_header, token)
+            named: object = parsed(jwt.decode, token, options={"verify_signature": False}).get("iss")
+        except (jwt.PyJWTError, ValueError):
             raise unknown() from None
         for table, keys in self._issuers:
             if table.issuer == named and (admission := await self._of(table, keys, token, header)):
@@ -245,7 +245,8 @@ class WebTokens:
         if jwk is None or jwk.get("alg", algorithm) != algorithm:
             return None
         try:
-            claims = jwt.decode(
+            claims = parsed(
+                jwt.decode,
                 token,
                 _key(jwk, str(algorithm)),
                 algorithms=list(table.algorithms),
@@ -260,7 +261,7 @@ class WebTokens:
                     "verify_iat": False,
                 },
             )
-        except (jwt.PyJWTError, ValueError, RecursionError):
+        except (jwt.PyJWTError, ValueError):
             return None
         return self._admission(table, claims)
 

@@ -63,7 +63,7 @@ def _parsers() -> tuple[Path, ...]:
 
 @cache
 def _identity() -> str:
-    return hashlib.sha256("\n".join(map(str, _parsers())).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+    return hashlib.sha256(os.fsencode("\n".join(map(str, _parsers())))).hexdigest()[:16]
 
 
 def runtime_directory() -> Path:
@@ -142,7 +142,7 @@ class StandIns:
         return self._directory("programs", (), links)
 
     def _directory(self, name: str, files: Sequence[str], links: Sequence[tuple[str, str]]) -> Path:
-        identity = hashlib.sha256(repr((files, links)).encode("utf-8", "surrogateescape")).hexdigest()[:12]
+        identity = hashlib.sha256(os.fsencode(repr((files, links)))).hexdigest()[:12]
         place = self.home / f"{name}-{identity}"
         if place.is_dir():
             return place

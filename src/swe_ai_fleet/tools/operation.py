@@ -9,6 +9,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, wraps
+from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar, cast, get_type_hints
 
@@ -22,7 +23,7 @@ from referencing.exceptions import Unresolvable
 from swe_ai_fleet.domain.command import Command, CommandResult
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import InvalidRequest
-from swe_ai_fleet.domain.json_values import mapping
+from swe_ai_fleet.domain.json_values import mapping, parsed
 from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.domain.tool import OperationSpec, Risk, ToolResult
 from swe_ai_fleet.ports import Workspace
@@ -321,11 +322,9 @@ class SchemaOperation:
         """The arguments, unchanged. Raises ToolFailure naming each problem and the signature."""
         problems = self._unknown(arguments)
         try:
-            for error in self._validator.iter_errors(dict(arguments)):
-                problems.append(_violation(error))
-                if len(problems) >= _MAX_PROBLEMS:
-                    break
-        except (Unresolvable, RecursionError) as error:
+            first = islice(self._validator.iter_errors(dict(arguments)), max(0, _MAX_PROBLEMS - len(problems)))
+            problems += map(_violation, parsed(list, first))
+        except (Unresolvable, ValueError) as error:
             raise ToolFailure(f"the schema of {self.spec.name} can't be followed: {error}") from None
         if problems:
             raise ToolFailure(f"{'; '.join(problems)}. Signature: {signature(self.spec)}")

@@ -184,7 +184,7 @@ async def pack_repository(repo: RepoRef, into: Path) -> Packed:
         await git.run("update-ref", "--no-deref", f"refs/heads/{branch}", resolved.commit, layout=layout)
         tags = await merged_tags(git, Layout(git_dir=checkout.git_dir), resolved.snapshot_of or resolved.commit)
         lines = "".join(f"{line}\n" for line in ("# pack-refs with: peeled fully-peeled sorted ", *tags))
-        (own / "packed-refs").write_text(lines, "utf-8", "surrogateescape")
+        (own / "packed-refs").write_bytes(os.fsencode(lines))
         names = [line.partition(" ")[2] for line in tags if not line.startswith("^")]
         if checkout.shallow:
             names += await _name_ends(git, layout, checkout.shallow, resolved.commit)
@@ -192,9 +192,7 @@ async def pack_repository(repo: RepoRef, into: Path) -> Packed:
             # With one thread the same commit makes the same bundle, and so the same upload.
             *("-c", "pack.threads=1", "bundle", "create", "--quiet", str(bundle), "--stdin"),
             layout=layout,
-            stdin="".join(f"{name}\n" for name in ("HEAD", f"refs/heads/{branch}", *names)).encode(
-                "utf-8", "surrogateescape"
-            ),
+            stdin=os.fsencode("".join(f"{name}\n" for name in ("HEAD", f"refs/heads/{branch}", *names))),
             timeout_seconds=_PACK_TIMEOUT_SECONDS,
             allowance=_ALLOWANCE,
         )

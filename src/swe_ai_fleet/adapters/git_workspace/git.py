@@ -98,10 +98,10 @@ class GitResult:
     stderr: str
 
     def lines(self) -> list[str]:
-        return self.stdout.decode("utf-8", "surrogateescape").splitlines()
+        return os.fsdecode(self.stdout).splitlines()
 
     def text(self) -> str:
-        return self.stdout.decode("utf-8", "surrogateescape").strip()
+        return os.fsdecode(self.stdout).strip()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pydantic_core import from_json
 
 from swe_ai_fleet.adapters.openai_model.answers import as_text
-from swe_ai_fleet.domain.json_values import items, mapping, mappings, parse_json, with_texts
+from swe_ai_fleet.domain.json_values import items, mapping, mappings, parse_json, parsed, with_texts
 from swe_ai_fleet.domain.text import well_formed
 
 _MOST_DIGITS = 300
@@ -46,10 +46,7 @@ def read_loosely(body: bytes, repairs: list[str]) -> object:
         text = body.decode(errors="replace")
         repairs.append("invalid UTF-8 replaced")
     start = _SPACE.match(text)
-    try:
-        value, end = _DECODER.raw_decode(text, start.end() if start else 0)
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
+    value, end = parsed(_DECODER.raw_decode, text, start.end() if start else 0)
     if text[end:].strip():
         repairs.append("text after the answer's JSON ignored")
     if _has_control_characters(text):

@@ -11,7 +11,7 @@ from typing import cast
 from weakref import ref
 
 from swe_ai_fleet.adapters.openai_model import json_protocol, text_protocol
-from swe_ai_fleet.domain.json_values import mapping, parse_json
+from swe_ai_fleet.domain.json_values import is_object, mapping, parse_json
 from swe_ai_fleet.domain.message import (
     AssistantMessage,
     Message,
@@ -21,6 +21,7 @@ from swe_ai_fleet.domain.message import (
     ToolProtocol,
     UserMessage,
 )
+from swe_ai_fleet.domain.text import well_formed
 from swe_ai_fleet.domain.tool import FOR_PROGRAMS, OperationSpec
 
 _CACHE_BYTES = 64 * 1024 * 1024
@@ -287,8 +288,7 @@ def head_fields(model: str, sampling: Sampling, *, limit_field: str, more: Mappi
 
 def dump_json(value: object) -> bytes:
     """The value as JSON on one line, in UTF-8."""
-    # A model can write half a surrogate pair; no UTF-8 can carry that, and no server would take it.
-    return _PLAIN.encode(value).encode("utf-8", "replace")
+    return well_formed(_PLAIN.encode(value)).encode()
 
 
 def _calls(message: Message) -> tuple[ToolCall, ...]:
@@ -325,7 +325,7 @@ def _object(arguments: str, *, strict: bool) -> dict[str, object] | None:
         value = parse_json(arguments, control_characters=not strict, finite=True)
     except ValueError:
         return None
-    return cast("dict[str, object]", value) if isinstance(value, dict) else None
+    return value if is_object(value) else None
 
 
 def _image_parts(message: UserMessage) -> list[dict[str, object]]:

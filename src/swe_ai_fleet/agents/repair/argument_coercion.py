@@ -10,7 +10,7 @@ from typing import cast
 
 from swe_ai_fleet.agents.repair.arguments import read_object
 from swe_ai_fleet.agents.repair.names import COMMENTARY, PARAMETERS, Alias
-from swe_ai_fleet.domain.json_values import parse_json
+from swe_ai_fleet.domain.json_values import json_or_none
 from swe_ai_fleet.domain.tool import OperationSpec
 from swe_ai_fleet.domain.workflow import json_type
 
@@ -335,10 +335,7 @@ def _from_text(text: str, types: set[str], choices: Sequence[Schema], root: Sche
 def _parsed(text: str) -> object:
     if text[:1] == "{":
         return read_object(text)
-    try:
-        return parse_json(text, finite=True) if text[:1] == "[" else None
-    except (ValueError, RecursionError):
-        return None
+    return json_or_none(text, finite=True) if text[:1] == "[" else None
 
 
 def _takes(choices: Sequence[Schema], value: object, root: Schema) -> bool:

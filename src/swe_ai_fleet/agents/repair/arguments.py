@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from typing import cast
 
-from swe_ai_fleet.agents.repair.tolerant_json import MAX_DEPTH, TolerantReader, Unreadable, too_deep
-from swe_ai_fleet.domain.json_values import parse_json
+from swe_ai_fleet.agents.repair.tolerant_json import TolerantReader, Unreadable
+from swe_ai_fleet.domain.json_values import is_list, is_object, parse_json
 
 MAX_MENDED_CHARS = 1_000_000
 _ENCODED = re.compile(r'\s*\{\s*\\"')
@@ -35,10 +34,6 @@ def read_arguments(text: str, *, truncated: bool = False) -> tuple[dict[str, obj
         value = _read(text, truncated, repairs, _MOST_ENCODINGS)
     except Unreadable as error:
         raise ValueError(f"{error} ({_place(text, error.position)})") from None
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
-    if too_deep(value):
-        raise ValueError(f"it is nested more than {MAX_DEPTH} levels deep")
     return value, tuple(repairs)
 
 
@@ -60,16 +55,14 @@ def _read(text: str, truncated: bool, repairs: dict[str, None], encodings: int) 
     if isinstance(value, str) and value.lstrip().lstrip('"\\')[:1] == "{" and encodings:
         repairs["json_encoded_twice"] = None
         return _read(value, truncated, repairs, encodings - 1)
-    if isinstance(value, list) and len(cast("list[object]", value)) == 1:
-        (only,) = cast("list[object]", value)
-        if isinstance(only, dict):
-            repairs["json_list_of_one"] = None
-            value = cast("dict[str, object]", only)
+    if is_list(value) and len(value) == 1 and is_object(value[0]):
+        repairs["json_list_of_one"] = None
+        value = value[0]
     if value is None:
         repairs["json_null"] = None
         return {}
-    if isinstance(value, dict | str):
-        return cast("dict[str, object] | str", value)
+    if isinstance(value, str) or is_object(value):
+        return value
     kind = "a list" if isinstance(value, list) else "true or false" if isinstance(value, bool) else "a number"
     raise ValueError(f"it is {kind}")
 

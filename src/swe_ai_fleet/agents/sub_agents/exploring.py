@@ -6,7 +6,6 @@ account for programs.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar, cast
@@ -26,6 +25,7 @@ from swe_ai_fleet.agents.sub_agents.structured_output import (
 )
 from swe_ai_fleet.agents.toolbox import FINAL_ANSWER, Toolbox, final_answer_in
 from swe_ai_fleet.codec import to_plain
+from swe_ai_fleet.domain.json_values import parse_json
 from swe_ai_fleet.domain.message import Message, UserMessage
 from swe_ai_fleet.domain.run import SUB_AGENT
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
@@ -145,8 +145,8 @@ def format_check(name: str) -> Callable[[OutputShape], str]:
         if name.strip().lower() not in {"json", "application/json"}:
             return ""
         try:
-            json.loads(made.output)
-        except (ValueError, RecursionError) as error:
+            parse_json(made.output)
+        except ValueError as error:
             return f"its output is not JSON: {error}"
         return ""
 

@@ -394,8 +394,4 @@ def _text(value: object, name: str) -> str:
         raise _Bad(f"{name} must be, or contain only, strings")
     if "\0" in value:
         raise _Bad(f"{name} has a NUL character")
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise _Bad(f"{name} contains an incomplete character (a lone surrogate)") from None
     return value

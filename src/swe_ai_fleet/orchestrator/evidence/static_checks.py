@@ -147,7 +147,7 @@ def fault(code, name):
         compile(code, name, "exec", dont_inherit=True)
     except SyntaxError as error:
         return "%s:%s: %s" % (name, error.lineno or 0, error.msg)
-    except (ValueError, RecursionError, MemoryError, OverflowError) as error:
+    except Exception as error:
         return "%s: %s" % (name, error)
 found = []
 for name in sys.argv[2:]:

@@ -34,7 +34,7 @@ _APART = re.compile(
 
 _ESCAPE = re.compile(r"\\u([0-9a-fA-F]{4})")
 _INTEGERS = range(-(2**63), 2**63)
-_UNREADABLE = (LookupError, TypeError, AttributeError, AssertionError, ValueError, struct.error, RecursionError)
+_UNREADABLE = (LookupError, TypeError, AttributeError, AssertionError, ValueError, struct.error, RuntimeError)
 """What the driver lets through where a server does not keep to the protocol."""
 
 _SCHEMA: tuple[tuple[str, LiteralString], ...] = (

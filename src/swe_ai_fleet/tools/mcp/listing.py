@@ -151,7 +151,7 @@ class ServerTool:
     def fingerprint(self) -> str:
         """A digest of all that a model is told of it."""
         canonical = json.dumps([self.name, self.description, self.schema, self.read_only], sort_keys=True)
-        return hashlib.sha256(canonical.encode("utf-8", "surrogatepass")).hexdigest()
+        return hashlib.sha256(canonical.encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +184,7 @@ def offers(
             break
         try:
             spec = _spec(server, tool, names[name], mask, reads=server.only_reads(name) or (hints and tool.read_only))
-        except (UnfitSchemaError, RecursionError) as error:
+        except UnfitSchemaError as error:
             notes.append(f"the tool {plain(name, _NAME_CHARS)!r} is left out: {error}")
             continue
         room -= len(spec.name) + len(spec.description) + len(json.dumps(spec.parameters))
@@ -210,7 +210,7 @@ def operation_names(server: str, tools: Collection[str], *, taken: Collection[st
     for tool, name in plainly.items():
         clash = name in taken or (name != f"{server}_{tool}" and (name in exact or _shared(name, plainly)))
         if clash or len(name) > _NAME_CHARS:
-            digest = hashlib.sha256(tool.encode("utf-8", "surrogatepass")).hexdigest()[:_HASH_CHARS]
+            digest = hashlib.sha256(tool.encode()).hexdigest()[:_HASH_CHARS]
             name = f"{name[: _NAME_CHARS - _HASH_CHARS - 1]}_{digest}"
         names[tool] = name
     return names

@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, create_model
-from pydantic_core import PydanticSerializationError, to_jsonable_python
+from pydantic_core import to_jsonable_python
 
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.json_values import mapping, mappings, strings
@@ -69,7 +69,7 @@ def jsonable(value: object) -> object:
     """The value in JSON's types: models and dataclasses as objects, sets and tuples as arrays, the rest as text."""
     try:
         return _finite(to_jsonable_python(value, by_alias=True, bytes_mode="base64", serialize_unknown=True))
-    except (PydanticSerializationError, ValueError, RecursionError):
+    except ValueError:
         return repr(value)
 
 

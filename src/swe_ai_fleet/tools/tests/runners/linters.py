@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase, translate
 from pathlib import PurePosixPath
 
-from swe_ai_fleet.domain.json_values import items, json_object, mapping, mappings, string
+from swe_ai_fleet.domain.json_values import items, json_object, mapping, mappings, parsed, string
 from swe_ai_fleet.tools.tests.runners.inventory import MAKEFILES
 
 _PYTHON = (".py", ".pyi")
@@ -206,8 +206,8 @@ def _hooks(text: str) -> Iterator[list[str]]:
 
     try:
         # It follows no merge keys, which multiply; the C one would end the process where the text is nested deeply.
-        document: object = yaml.load(text[:_MAX_YAML_CHARS], Loader=yaml.BaseLoader)  # noqa: S506
-    except (yaml.YAMLError, RecursionError, ValueError):
+        document: object = parsed(yaml.load, text[:_MAX_YAML_CHARS], Loader=yaml.BaseLoader)
+    except (yaml.YAMLError, ValueError):
         return
     for repository in mappings(mapping(document).get("repos"))[:_MAX_HOOKS]:
         for hook in mappings(repository.get("hooks"))[:_MAX_HOOKS]:
