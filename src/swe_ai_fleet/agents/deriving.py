@@ -32,6 +32,7 @@ from swe_ai_fleet.agents.sub_agents.structured_output import (
 from swe_ai_fleet.domain.assignment import DeriveAssignment
 from swe_ai_fleet.domain.candidate import Perspective
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, ModelError, Unavailable
+from swe_ai_fleet.domain.json_values import is_list, is_mapping
 from swe_ai_fleet.domain.message import Message
 from swe_ai_fleet.domain.subtask import JOINT, MAX_SUBTASK_CHARS, MAX_SUBTASKS, Derivation, Subtask, check_graph
 from swe_ai_fleet.domain.task import Role
@@ -173,14 +174,14 @@ def _as_priority(value: object) -> int:
 
 def _as_subtasks(value: object) -> object:
     """Subtasks in a list; models also write an object with their ids as keys."""
-    if isinstance(value, Mapping):
-        pairs = cast("Mapping[str, object]", value).items()
+    if is_mapping(value):
+        pairs = value.items()
         value = [
             {"id": name, **cast("Mapping[str, object]", fields)}
             for name, fields in pairs
             if isinstance(fields, Mapping)
         ]
-    return cast("list[object]", value)[:_MOST_READ] if isinstance(value, list) else value
+    return value[:_MOST_READ] if is_list(value) else value
 
 
 class SubtaskShape(Shape):

@@ -13,6 +13,7 @@ from typing import cast
 
 from swe_ai_fleet.agents.repair import CallReader, Understood
 from swe_ai_fleet.agents.repair.names import Names
+from swe_ai_fleet.domain.json_values import is_list
 from swe_ai_fleet.domain.message import ToolCall
 from swe_ai_fleet.domain.text import well_formed
 from swe_ai_fleet.domain.tool import Decision, OperationSpec, Outcome, ToolResult
@@ -82,11 +83,7 @@ class Offer:
     def show(self, arguments: Mapping[str, object]) -> ToolResult:
         """Show the operations of these `names` from the next request on; a toolkit's name stands for all of its own."""
         names = arguments.get("names")
-        if (
-            not isinstance(names, list)
-            or not names
-            or not all(isinstance(name, str) for name in cast("list[object]", names))
-        ):
+        if not is_list(names) or not names or not all(isinstance(name, str) for name in names):
             error = f"names must be a list of names. Signature: {signature(self.request or _request_spec(()))}"
             return ToolResult(success=False, operation=REQUEST_TOOLS, error=error, outcome=Outcome.INVALID)
         lines: list[str] = []

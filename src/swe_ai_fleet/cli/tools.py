@@ -21,7 +21,7 @@ from swe_ai_fleet.domain.audit import AuditEntry, AuditFault, verify
 from swe_ai_fleet.domain.audit_chains import ChainVerdict
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import PreconditionFailed
-from swe_ai_fleet.domain.json_values import parse_json
+from swe_ai_fleet.domain.json_values import is_object, parse_json
 from swe_ai_fleet.domain.network import NetworkGrant
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, Constraints, EnvironmentSpec, RepoRef, Role, UncommittedChanges
 from swe_ai_fleet.domain.text import nearest
@@ -198,9 +198,9 @@ def _arguments(spec: OperationSpec, text: str, texts: Sequence[str]) -> dict[str
             read = parse_json(text)
         except ValueError as error:
             raise CommandFault(f"--args must be JSON: {error}", field="args") from None
-        if not isinstance(read, dict):
+        if not is_object(read):
             raise CommandFault("--args must be a JSON object", field="args")
-        given = cast("dict[str, object]", read)
+        given = read
     properties = cast("Mapping[str, Mapping[str, Any]]", spec.parameters.get("properties", {}))
     named = {key: _value(properties.get(key, {}), value) for key, value in pairs(texts, "argument").items()}
     return {**given, **named}

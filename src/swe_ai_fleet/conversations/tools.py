@@ -19,7 +19,7 @@ from swe_ai_fleet.conversations.consent import asks_to_remember, to_remember
 from swe_ai_fleet.conversations.fleet_view import ExecutionDetail, ExecutionSummary, FleetView
 from swe_ai_fleet.conversations.formatting.document import Table
 from swe_ai_fleet.conversations.session import Proposal
-from swe_ai_fleet.domain.json_values import mappings
+from swe_ai_fleet.domain.json_values import is_mapping, mappings
 from swe_ai_fleet.domain.memory import Memory, MemoryScope
 from swe_ai_fleet.domain.text import counted, one_line, visible
 from swe_ai_fleet.domain.tool import Risk, ToolResult
@@ -263,15 +263,15 @@ def _records(fields: Mapping[str, object], depth: int) -> tuple[str, Sequence[Ma
             return key, records
     if depth < _MAX_DEPTH:
         for part in fields.values():
-            if isinstance(part, Mapping) and (below := _records(cast("Mapping[str, object]", part), depth + 1)):
+            if is_mapping(part) and (below := _records(part, depth + 1)):
                 return below
     return None
 
 
 def _cell(value: object) -> object:
     """The content of a cell: of a record its name, of a list nothing."""
-    if isinstance(value, Mapping):
-        record = cast("Mapping[str, object]", value)
+    if is_mapping(value):
+        record = value
         return next((record[key] for key in ("symbol", "name", "title", "id") if isinstance(record.get(key), str)), "")
     return one_line(value, _TEXT_CHARS) if isinstance(value, str) else "" if isinstance(value, list) else value
 

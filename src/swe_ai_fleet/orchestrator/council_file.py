@@ -9,6 +9,7 @@ from typing import TypeVar, cast
 
 from swe_ai_fleet.domain.council import Council, CouncilMember
 from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.json_values import is_list, is_object
 from swe_ai_fleet.domain.task import DEFAULT_AGENTS, Role
 from swe_ai_fleet.orchestrator.councils import OUTSIDE_AGENTS, agent_name, council_name
 
@@ -61,8 +62,8 @@ def _council(role: Role, key: str, value: object) -> Council:
     if count < 0:
         raise _fault(f"num_agents is {count}", f"{key}.num_agents", hint="a positive number")
     members: tuple[CouncilMember, ...] = ()
-    if isinstance(listed, list):
-        agents = enumerate(cast("list[object]", listed))
+    if is_list(listed):
+        agents = enumerate(listed)
         members = tuple(_member(each, f"{key}.agents[{number}]") for number, each in agents)
     elif listed is not None:
         raise _fault("agents is not a list of tables", f"{key}.agents", hint=f"start each agent with [[{key}.agents]]")
@@ -98,9 +99,9 @@ def _member(value: object, key: str) -> CouncilMember:
 
 
 def _table(value: object, key: str, known: tuple[str, ...]) -> Mapping[str, object]:
-    if not isinstance(value, dict):
+    if not is_object(value):
         raise _fault(f"{key} is not a table", key, hint=f"write [{key}] and its settings below")
-    table = cast("dict[str, object]", value)
+    table = value
     for name in table:
         if name not in known:
             raise _fault(f"unknown key {name[:64]!r}", f"{key}.{name[:64]}", hint=f"one of {', '.join(known)}")
@@ -117,16 +118,16 @@ def _scalar(table: Mapping[str, object], name: str, default: T, key: str) -> T:
 
 def _names(table: Mapping[str, object], name: str, key: str) -> tuple[str, ...]:
     value = table.get(name, [])
-    if not isinstance(value, list) or not all(isinstance(each, str) for each in cast("list[object]", value)):
+    if not is_list(value) or not all(isinstance(each, str) for each in value):
         raise _fault(f"{name} is not a list of strings", f"{key}.{name}")
     return tuple(cast("list[str]", value))
 
 
 def _words(table: Mapping[str, object], name: str, key: str) -> Mapping[str, str]:
     value = table.get(name, {})
-    if not isinstance(value, dict):
+    if not is_object(value):
         raise _fault(f"{name} is not a table of strings", f"{key}.{name}")
-    for entry, text in cast("dict[str, object]", value).items():
+    for entry, text in value.items():
         if not isinstance(text, str):
             raise _fault(f"{entry[:64]} is not a string", f"{key}.{name}.{entry[:64]}")
     return cast("dict[str, str]", value)

@@ -11,7 +11,7 @@ from swe_ai_fleet.adapters.openai_model import json_protocol
 from swe_ai_fleet.adapters.openai_model.faults import Refusal
 from swe_ai_fleet.agents import tool_call_dialects
 from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.json_values import items, mapping
+from swe_ai_fleet.domain.json_values import is_list, items, mapping
 from swe_ai_fleet.domain.message import (
     AssistantMessage,
     FinishReason,
@@ -149,9 +149,9 @@ def read_tokens(completion: object, repairs: list[str]) -> SampledTokens | None:
 
 
 def _token_ids(value: object) -> tuple[int, ...] | None:
-    if not isinstance(value, list):
+    if not is_list(value):
         return None
-    ids = cast("list[object]", value)
+    ids = value
     numbers = tuple(number for number in ids if type(number) is int and 0 <= number < _MOST_TOKENS)
     return numbers if len(numbers) == len(ids) else None
 
@@ -228,8 +228,8 @@ def as_text(content: object) -> str:
     """The text of a message's content, which some servers give in parts; a thought among the parts is left out."""
     if isinstance(content, str):
         return content
-    if isinstance(content, list):
-        return "".join(as_text(part) for part in cast("list[object]", content) if not isinstance(part, list))
+    if is_list(content):
+        return "".join(as_text(part) for part in content if not isinstance(part, list))
     if not isinstance(content, dict):
         return "" if content is None else json.dumps(content)
     part = mapping(cast("object", content))

@@ -11,7 +11,7 @@ from typing import cast
 from weakref import ref
 
 from swe_ai_fleet.adapters.openai_model import json_protocol, text_protocol
-from swe_ai_fleet.domain.json_values import is_object, mapping, parse_json
+from swe_ai_fleet.domain.json_values import is_list, is_mapping, is_object, mapping, parse_json
 from swe_ai_fleet.domain.message import (
     AssistantMessage,
     Message,
@@ -350,9 +350,9 @@ def _schema_shown(schema: object) -> object:
     What is null, empty, zero or false where it is left out can just be left out, and what must not be empty or
     negative goes without saying; arguments are checked against the whole schema.
     """
-    if not isinstance(schema, Mapping):
+    if not is_mapping(schema):
         return schema
-    fields = dict(cast("Mapping[str, object]", schema))
+    fields = dict(schema)
     if fields.get(FOR_PROGRAMS):
         return None
     if not fields.get("default", True):
@@ -363,7 +363,7 @@ def _schema_shown(schema: object) -> object:
 
 
 def _items(value: object) -> list[object]:
-    return cast("list[object]", value) if isinstance(value, list) else []
+    return value if is_list(value) else []
 
 
 def _inside(text: str) -> bytes:

@@ -9,7 +9,7 @@ from typing import NamedTuple, cast
 
 from swe_ai_fleet.agents.references.phrases import MAX_LIST, MAX_NAME_CHARS, NamedThing, ThingKind, singular
 from swe_ai_fleet.agents.references.wording import as_name, in_words, kind_of, last_list
-from swe_ai_fleet.domain.json_values import json_object, parse_json
+from swe_ai_fleet.domain.json_values import is_list, is_mapping, json_object, parse_json
 from swe_ai_fleet.domain.message import ToolCall
 from swe_ai_fleet.domain.tool import ToolResult
 
@@ -137,12 +137,12 @@ def _walk(value: Mapping[str, object], things: Found, depth: int, words: Sequenc
     for key, part in value.items():
         # What a key does not say, the name of the operation may.
         named = words_of(key) if set(words_of(key)) - _NO_NOUNS else words
-        if isinstance(part, list) and part:
-            members = _members(key, cast("list[object]", part), _noun(named, last=True))
+        if is_list(part) and part:
+            members = _members(key, part, _noun(named, last=True))
             if members:
                 things.lists.append(members)
-        elif isinstance(part, Mapping) and depth < _MAX_DEPTH:
-            _walk(cast("Mapping[str, object]", part), things, depth + 1, named)
+        elif is_mapping(part) and depth < _MAX_DEPTH:
+            _walk(part, things, depth + 1, named)
 
 
 def _members(key: str, parts: list[object], noun: str) -> list[Member]:
@@ -151,8 +151,8 @@ def _members(key: str, parts: list[object], noun: str) -> list[Member]:
     for part in parts[: MAX_LIST + 1]:
         if isinstance(part, str) and part.strip():
             members.append(Member(kind or kind_of(part), part))
-        elif isinstance(part, Mapping):
-            record = cast("Mapping[str, object]", part)
+        elif is_mapping(part):
+            record = part
             own = _identity(record, noun)
             if own is not None:
                 members.append(own._replace(kind=kind) if kind and own.kind is ThingKind.ROW else own)

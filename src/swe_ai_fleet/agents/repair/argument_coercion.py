@@ -10,7 +10,7 @@ from typing import cast
 
 from swe_ai_fleet.agents.repair.arguments import read_object
 from swe_ai_fleet.agents.repair.names import COMMENTARY, PARAMETERS, Alias
-from swe_ai_fleet.domain.json_values import json_or_none
+from swe_ai_fleet.domain.json_values import is_list, is_mapping, is_object, json_or_none
 from swe_ai_fleet.domain.tool import OperationSpec
 from swe_ai_fleet.domain.workflow import json_type
 
@@ -29,14 +29,14 @@ def choices_of(schema: Schema, root: Schema) -> list[Schema]:
         reference = schema_choice.get("$ref")
         if isinstance(reference, str):
             target = _mapping(root.get("$defs")).get(reference.removeprefix("#/$defs/"))
-            waiting.append(cast("Schema", target) if isinstance(target, Mapping) else {})
+            waiting.append(target if is_mapping(target) else {})
             continue
         parts = schema_choice.get("anyOf", schema_choice.get("oneOf"))
         kind = schema_choice.get("type")
-        if isinstance(parts, list):
-            waiting += [cast("Schema", part) for part in cast("list[object]", parts) if isinstance(part, Mapping)]
-        elif isinstance(kind, list):
-            choices += [{**schema_choice, "type": each} for each in cast("list[object]", kind)]
+        if is_list(parts):
+            waiting += [part for part in parts if is_mapping(part)]
+        elif is_list(kind):
+            choices += [{**schema_choice, "type": each} for each in kind]
         else:
             choices.append(schema_choice)
     return choices or [{}]
@@ -50,13 +50,13 @@ def types_of(schema: Schema, root: Schema) -> set[str]:
 def enum_of(choices: Sequence[Schema]) -> list[object]:
     """The values that alternatives list; empty where they list none."""
     listed = [choice.get("enum") for choice in choices]
-    return [choice for values in listed if isinstance(values, list) for choice in cast("list[object]", values)]
+    return [choice for values in listed if is_list(values) for choice in values]
 
 
 def properties_of(schema: Schema) -> Mapping[str, Schema]:
     """The schemas of the fields that a schema names."""
     given = _mapping(schema.get("properties"))
-    return {name: cast("Schema", part) for name, part in given.items() if isinstance(part, Mapping)}
+    return {name: part for name, part in given.items() if is_mapping(part)}
 
 
 def is_open(schema: Schema) -> bool:
@@ -65,7 +65,7 @@ def is_open(schema: Schema) -> bool:
 
 
 def _mapping(value: object) -> Mapping[str, object]:
-    return cast("Mapping[str, object]", value) if isinstance(value, Mapping) else {}
+    return value if is_mapping(value) else {}
 
 
 def complete(fields: Mapping[str, object], spec: OperationSpec) -> bool:
@@ -141,12 +141,8 @@ class _Coercion:
         """Without `{"arguments": {…}}` and the like around it, and without the name beside it."""
         for _ in range(0 if is_open(self.spec.parameters) else 3):
             function = given.get("function")
-            if (
-                "function" not in properties
-                and set(given) - {"type", "id"} == {"function"}
-                and isinstance(function, dict)
-            ):
-                given = cast("dict[str, object]", function)
+            if "function" not in properties and set(given) - {"type", "id"} == {"function"} and is_object(function):
+                given = function
                 self.note("wrapper: function")
                 continue
             keys = [key for key in given if key in _WRAPPERS and key not in properties]
@@ -159,9 +155,9 @@ class _Coercion:
             value = read_object(inner) if isinstance(inner, str) else inner
             if isinstance(inner, str) and value is None:
                 return self._bare(given, inner, keys[0])
-            if not isinstance(value, dict):
+            if not is_object(value):
                 return given
-            given = cast("dict[str, object]", value)
+            given = value
             self.note(f"wrapper: {keys[0]}")
         return given
 
@@ -198,9 +194,9 @@ class _Coercion:
 
     def _spread(self, given: dict[str, object], key: str) -> dict[str, object]:
         ends = given[key]
-        if not isinstance(ends, list) or len(cast("list[object]", ends)) != 2:
+        if not is_list(ends) or len(ends) != 2:
             return given
-        first, last = cast("list[object]", ends)
+        first, last = ends
         del given[key]
         given |= {_SPREAD[key][0]: first} | ({} if last == -1 else {_SPREAD[key][1]: last})
         self.note(f"argument_spread: {key}")
@@ -280,13 +276,13 @@ class _Coercion:
 
     def _members(self, value: object, choices: Sequence[Schema], path: tuple[str, ...], level: int) -> object:
         """The value with what it holds as the types that the schema asks for."""
-        if isinstance(value, dict):
+        if is_object(value):
             inner = next((choice for choice in choices if "properties" in choice), None)
-            fields = cast("dict[str, object]", value)
+            fields = value
             return fields if inner is None else self.object(fields, inner, path, level + 1)
-        if isinstance(value, list):
+        if is_list(value):
             items = next((choice["items"] for choice in choices if isinstance(choice.get("items"), Mapping)), None)
-            members = cast("list[object]", value)
+            members = value
             if items is not None:
                 return [self.value(member, cast("Schema", items), path, level + 1) for member in members]
             return members
@@ -299,8 +295,8 @@ class _Coercion:
             return str(value).lower() if isinstance(value, bool) else str(value)
         if "array" in types and not isinstance(value, list) and value is not None:
             return [value] if _takes(choices, value, self.spec.parameters) else _SAME
-        if isinstance(value, list) and "object" not in types:
-            members = cast("list[object]", value)
+        if is_list(value) and "object" not in types:
+            members = value
             return members[0] if len(members) == 1 and json_type(members[0]) in types else _SAME
         if isinstance(value, float) and value.is_integer() and "integer" in types:
             return int(value)
@@ -343,7 +339,7 @@ def _takes(choices: Sequence[Schema], value: object, root: Schema) -> bool:
     for choice in choices:
         if choice.get("type") == "array":
             items = choice.get("items")
-            types = types_of(cast("Schema", items), root) if isinstance(items, Mapping) else {"any"}
+            types = types_of(items, root) if is_mapping(items) else {"any"}
             if types & {"any", json_type(value)}:
                 return True
     return False

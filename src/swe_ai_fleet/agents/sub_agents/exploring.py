@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar, cast
+from typing import Generic, TypeVar
 
 from swe_ai_fleet.agents.agent_run import AgentRun, Rules, RunParts
 from swe_ai_fleet.agents.budget import Budget
@@ -25,7 +25,7 @@ from swe_ai_fleet.agents.sub_agents.structured_output import (
 )
 from swe_ai_fleet.agents.toolbox import FINAL_ANSWER, Toolbox, final_answer_in
 from swe_ai_fleet.codec import to_plain
-from swe_ai_fleet.domain.json_values import parse_json
+from swe_ai_fleet.domain.json_values import is_list, is_mapping, parse_json
 from swe_ai_fleet.domain.message import Message, UserMessage
 from swe_ai_fleet.domain.run import SUB_AGENT
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
@@ -178,9 +178,9 @@ def sub_agents_used(steps: Sequence[Step]) -> int:
 def sub_agents_of(result: ToolResult) -> int:
     """How many sub-agents stand behind a result, those of its own sub-agent included."""
     did = result.metadata.get(SUB_AGENT)
-    if not isinstance(did, Mapping):
+    if not is_mapping(did):
         return 0
-    calls = _objects(cast("Mapping[str, object]", did).get("calls"))
+    calls = _objects(did.get("calls"))
     return 1 + sum(call.get("tool") in _NAMES and call.get("outcome") == Outcome.SUCCESS for call in calls)
 
 
@@ -249,5 +249,5 @@ def _sources(trajectory: Trajectory) -> list[str]:
 
 
 def _objects(value: object) -> list[Mapping[str, object]]:
-    parts = cast("list[object]", value) if isinstance(value, list) else []
-    return [cast("Mapping[str, object]", part) for part in parts if isinstance(part, Mapping)]
+    parts = value if is_list(value) else []
+    return [part for part in parts if is_mapping(part)]

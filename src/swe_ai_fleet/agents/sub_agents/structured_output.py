@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, TypeVar, cast
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
@@ -44,10 +44,10 @@ def as_text(value: object) -> str:
 
 def as_texts(value: object) -> list[str]:
     """A value as a list of texts: a text by its lines without bullets, an object as `key: value`."""
-    if isinstance(value, list):
-        texts = [as_text(part) for part in cast("list[object]", value)[: 2 * MAX_ITEMS]]
-    elif isinstance(value, Mapping):
-        texts = [f"{key}: {as_text(part)}" for key, part in cast("Mapping[str, object]", value).items()]
+    if is_list(value):
+        texts = [as_text(part) for part in value[: 2 * MAX_ITEMS]]
+    elif is_mapping(value):
+        texts = [f"{key}: {as_text(part)}" for key, part in value.items()]
     else:
         texts = [line.lstrip().lstrip(_BULLETS).strip() for line in as_text(value).splitlines()]
     return [text for text in texts if text][:MAX_ITEMS]

@@ -14,6 +14,7 @@ from swe_ai_fleet.agents.sub_agents import SubAgentTools
 from swe_ai_fleet.domain.approval import ApprovalDecision
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
+from swe_ai_fleet.domain.json_values import is_mapping
 from swe_ai_fleet.domain.workflow import AgentConfig, AgentMode, JsonValue, Node, NodeType
 from swe_ai_fleet.extensions.workflows.node_inputs import answer_output
 from swe_ai_fleet.extensions.workflows.runner import Asked, NodeApproval, NodeDecision, NodeOutcome, memory_name
@@ -253,7 +254,7 @@ class LocalNodes:
 
 def _error_in(value: object) -> str:
     """Why a call failed; empty where it did not."""
-    error = cast("Mapping[str, object]", value).get("error") if isinstance(value, Mapping) else None
+    error = value.get("error") if is_mapping(value) else None
     return error if isinstance(error, str) else ""
 
 

@@ -30,7 +30,7 @@ from swe_ai_fleet.contract import to_enum, to_message
 from swe_ai_fleet.domain.errors import InvalidRequest, NotFound
 from swe_ai_fleet.domain.event import ExecutionStatus, NodeUpdated
 from swe_ai_fleet.domain.execution import ExecutionState
-from swe_ai_fleet.domain.json_values import parse_json
+from swe_ai_fleet.domain.json_values import is_object, parse_json
 from swe_ai_fleet.domain.task import Task, TaskKind
 from swe_ai_fleet.domain.workflow import NodeStatus, Workflow, WorkflowTask
 from swe_ai_fleet.extensions.workflows.catalog import CatalogEntry, WorkflowCatalog, read_catalog
@@ -283,9 +283,9 @@ def _inputs(request: pb.RunWorkflowRequest) -> Mapping[str, object]:
         inputs = parse_json(request.inputs_json)
     except ValueError as error:
         raise InvalidRequest(f"not valid JSON: {str(error)[:200]}", field="inputs_json") from None
-    if not isinstance(inputs, dict):
+    if not is_object(inputs):
         raise InvalidRequest("it is not a JSON object", field="inputs_json", hint='such as {"query": "..."}')
-    return cast("Mapping[str, object]", inputs)
+    return inputs
 
 
 def _whole(value: object) -> object:

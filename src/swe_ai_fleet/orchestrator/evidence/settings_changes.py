@@ -10,10 +10,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
-from typing import cast
 
 from swe_ai_fleet.domain.environment import Environment
-from swe_ai_fleet.domain.json_values import json_object
+from swe_ai_fleet.domain.json_values import is_object, json_object
 from swe_ai_fleet.orchestrator.evidence.check_results import Concern, Violation
 from swe_ai_fleet.orchestrator.evidence.patch import FilePatch, Line, Patch
 from swe_ai_fleet.orchestrator.evidence.source_files import is_document, is_test
@@ -237,7 +236,7 @@ def _of_pyproject(text: str) -> Mapping[str, object]:
     if document is None:
         return {"an unreadable file": text}
     tool = document.get("tool")
-    tables = cast("dict[str, object]", tool) if isinstance(tool, dict) else {}
+    tables = tool if is_object(tool) else {}
     return {name: value for name, value in tables.items() if name in _TABLES}
 
 
@@ -251,7 +250,7 @@ def _of_ini(text: str) -> Mapping[str, object]:
 def _of_package(text: str) -> Mapping[str, object]:
     package = json_object(text)
     scripts = package.get("scripts")
-    named = cast("dict[str, object]", scripts) if isinstance(scripts, dict) else {}
+    named = scripts if is_object(scripts) else {}
     return {
         **{key: package[key] for key in _PACKAGE_KEYS if key in package},
         **{

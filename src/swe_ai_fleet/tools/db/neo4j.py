@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, LiteralString, cast
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-from swe_ai_fleet.domain.json_values import mappings
+from swe_ai_fleet.domain.json_values import is_list, mappings
 from swe_ai_fleet.tools.db.results import Collector, Rows
 from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
 
@@ -133,7 +133,7 @@ def _bare(cypher: str) -> str:
 
 def _check_values(params: Mapping[str, object]) -> None:
     for name, value in params.items():
-        for part in cast("list[object]", value) if isinstance(value, list) else [value]:
+        for part in value if is_list(value) else [value]:
             if isinstance(part, int) and part not in _INTEGERS:
                 raise ToolFailure(f"the parameter {name[:80]!r} does not fit into 64 bits: give it as a string")
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from itertools import pairwise
 from typing import TYPE_CHECKING, cast
 
+from swe_ai_fleet.domain.json_values import is_mapping
 from swe_ai_fleet.tools.db.results import Collector, Rows, cell
 from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
 
@@ -99,8 +100,8 @@ async def _check_flags(connection: AbstractConnection, name: str, args: Sequence
 
 async def _flags(connection: AbstractConnection, name: str) -> frozenset[str]:
     (info,) = cast("list[object]", await _ask(connection, "COMMAND", "INFO", name))
-    if isinstance(info, Mapping):  # RESP3 servers may answer with a map by name
-        info = next(iter(cast("Mapping[object, object]", info).values()), None)
+    if is_mapping(info):  # RESP3 servers may answer with a map by name
+        info = next(iter(info.values()), None)
     if not isinstance(info, list):
         raise ToolFailure(f"the server knows no command {name.replace('|', ' ').upper()}")
     return frozenset(_plain(flag).lower() for flag in cast("Sequence[object]", info[2]))
@@ -173,15 +174,15 @@ async def _session(url: str) -> AsyncGenerator[AbstractConnection]:
 
 
 def _rows(reply: object, max_rows: int) -> Rows:
-    if isinstance(reply, Mapping):
+    if is_mapping(reply):
         collector = Collector(("field", "value"), max_rows)
-        for field, value in cast("Mapping[object, object]", reply).items():
+        for field, value in reply.items():
             if not collector.add((field, _nested(value))):
                 break
         return collector.rows()
     items: Sequence[object] = [reply]
     if isinstance(reply, list | tuple | set | frozenset):
-        items = list(cast("Sequence[object]", reply))
+        items = list(reply)
     collector = Collector(("reply",), max_rows)
     for item in items:
         if not collector.add((_nested(item),)):
@@ -191,11 +192,11 @@ def _rows(reply: object, max_rows: int) -> Rows:
 
 def _nested(value: object) -> object:
     """A value as `cell` takes it; lists within a reply become one line."""
-    if isinstance(value, Mapping):
-        pairs = cast("Mapping[object, object]", value).items()
+    if is_mapping(value):
+        pairs = value.items()
         return "{" + ", ".join(f"{cell(name)}: {cell(_nested(part))}" for name, part in pairs) + "}"
     if isinstance(value, list | tuple | set | frozenset):
-        return "[" + ", ".join(cell(_nested(part)) for part in cast("Sequence[object]", value)) + "]"
+        return "[" + ", ".join(cell(_nested(part)) for part in value) + "]"
     return value
 
 

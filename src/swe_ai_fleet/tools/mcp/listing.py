@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
+from swe_ai_fleet.domain.json_values import is_list, is_mapping, is_object
 from swe_ai_fleet.domain.tool import OperationSpec, Risk
 from swe_ai_fleet.ports import SecretMask
 from swe_ai_fleet.tools.mcp.server import McpServer
@@ -61,12 +62,12 @@ def plain(text: str, limit: int) -> str:
 def _copy(node: object, depth: int, *, named: bool = False) -> object:
     if depth > MAX_DEPTH:
         raise UnfitSchemaError(f"its schema is nested more than {MAX_DEPTH} deep")
-    if isinstance(node, list):
-        return [_copy(part, depth + 1) for part in cast("list[object]", node)]
-    if not isinstance(node, Mapping):
+    if is_list(node):
+        return [_copy(part, depth + 1) for part in node]
+    if not is_mapping(node):
         return node
     copy: dict[str, object] = {}
-    for key, value in cast("Mapping[str, object]", node).items():
+    for key, value in node.items():
         if named:
             copy[key] = _copy(value, depth + 1)
         elif key in _REFUSED:
@@ -92,11 +93,11 @@ class _Costs:
         return self._of(self._root)
 
     def _of(self, node: object) -> int:
-        if isinstance(node, list):
-            return sum(self._of(part) for part in cast("list[object]", node))
-        if not isinstance(node, dict):
+        if is_list(node):
+            return sum(self._of(part) for part in node)
+        if not is_object(node):
             return 0
-        schema = cast("dict[str, object]", node)
+        schema = node
         # Bounded, so that the sums stay small numbers.
         total = min(MAX_COST + 1, 1 + sum(self._of(part) for part in list(schema.values())))
         reference = schema.get("$ref")
