@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import date, datetime
-from typing import Annotated, Literal, TypeVar, cast
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -35,10 +35,12 @@ def _read_roles(roles: object) -> object:
     if not is_list(roles):
         return roles
     by_name = {role.value: role for role in AccessRole}
+    known: set[AccessRole] = set()
     for role in roles:
-        if role not in by_name:
+        if not isinstance(role, str) or role not in by_name:
             raise ValueError(f"{str(role)[:40]!r} is not a role; known: {', '.join(by_name)}")
-    return frozenset(by_name[role] for role in cast("list[str]", roles))
+        known.add(by_name[role])
+    return frozenset(known)
 
 
 def _must(holds: Callable[[T], bool], otherwise: str) -> AfterValidator:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, cast
+from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
@@ -175,12 +175,7 @@ def _as_priority(value: object) -> int:
 def _as_subtasks(value: object) -> object:
     """Subtasks in a list; models also write an object with their ids as keys."""
     if is_mapping(value):
-        pairs = value.items()
-        value = [
-            {"id": name, **cast("Mapping[str, object]", fields)}
-            for name, fields in pairs
-            if isinstance(fields, Mapping)
-        ]
+        value = [{"id": name, **fields} for name, fields in value.items() if is_mapping(fields)]
     return value[:_MOST_READ] if is_list(value) else value
 
 

@@ -16,7 +16,6 @@ from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
 
 import nats
 import typer
@@ -258,7 +257,7 @@ async def _check_result(
     except TimeoutError:
         faults.expect(False, f"nothing was published on agent.results.{TASK_ID}")
         return
-    payload = cast("dict[str, object]", json.loads(message.data))
+    payload: dict[str, object] = json.loads(message.data)
     screen.line(f"{message.subject} ({len(message.data):,} bytes)")
     screen.line(json.dumps({key: _shortened(value) for key, value in payload.items()}, indent=2))
     faults.expect(

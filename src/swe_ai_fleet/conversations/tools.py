@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import cast
 
 from swe_ai_fleet.agents.prompting import fenced
 from swe_ai_fleet.agents.references.records import fields_of, title_of
@@ -19,7 +18,7 @@ from swe_ai_fleet.conversations.consent import asks_to_remember, to_remember
 from swe_ai_fleet.conversations.fleet_view import ExecutionDetail, ExecutionSummary, FleetView
 from swe_ai_fleet.conversations.formatting.document import Table
 from swe_ai_fleet.conversations.session import Proposal
-from swe_ai_fleet.domain.json_values import is_mapping, mappings
+from swe_ai_fleet.domain.json_values import is_mapping, mapping, mappings
 from swe_ai_fleet.domain.memory import Memory, MemoryScope
 from swe_ai_fleet.domain.text import counted, one_line, visible
 from swe_ai_fleet.domain.tool import Risk, ToolResult
@@ -78,7 +77,7 @@ class SearchMemory(BaseTool):
         """The results. Raises FleetError."""
         if not entities and not queries:
             raise ToolFailure("nothing is asked; give entities or queries")
-        return cast("dict[str, object]", to_plain(await self._memory.search(entities, queries)))
+        return mapping(to_plain(await self._memory.search(entities, queries)))
 
     def present(self, value: object) -> ToolResult:
         content = described(from_plain(MemoryResults, value))
@@ -150,7 +149,7 @@ class ListExecutions(BaseTool):
         return {"executions": [_plain(execution) for execution in executions]}
 
     def present(self, value: object) -> ToolResult:
-        records = cast("list[dict[str, object]]", cast("dict[str, object]", value)["executions"])
+        records = mappings(mapping(value)["executions"])
         lines = [
             f"{number}. {record['execution_id']}  {record['status']}  {record['description']}"
             for number, record in enumerate(records, start=1)
@@ -178,8 +177,7 @@ class ShowExecution(BaseTool):
         """Its details. Raises FleetError."""
         detail = await self._fleet.execution(execution.strip())
         fields = {key: part for key, part in _plain(detail).items() if part not in ("", [], ())}
-        summary = cast("dict[str, object]", fields.pop("execution"))
-        return {**summary, **fields}
+        return {**mapping(fields.pop("execution")), **fields}
 
 
 class StartTask(BaseTool):
@@ -293,4 +291,4 @@ def untagged(answer: str) -> str:
 
 
 def _plain(value: ExecutionSummary | ExecutionDetail) -> dict[str, object]:
-    return cast("dict[str, object]", to_plain(value))
+    return mapping(to_plain(value))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import TypeVar
 
 from swe_ai_fleet.domain.council import Council, CouncilMember
 from swe_ai_fleet.domain.errors import InvalidRequest
-from swe_ai_fleet.domain.json_values import is_list, is_object
+from swe_ai_fleet.domain.json_values import is_list, is_object, is_strings
 from swe_ai_fleet.domain.task import DEFAULT_AGENTS, Role
 from swe_ai_fleet.orchestrator.councils import OUTSIDE_AGENTS, agent_name, council_name
 
@@ -31,7 +31,7 @@ def read_councils(path: Path) -> tuple[Council, ...]:
         data = path.read_bytes()
         if len(data) > MAX_FILE_BYTES:
             raise _fault("the file is too large", "", hint=f"at most {MAX_FILE_BYTES} bytes")
-        tables = cast("dict[str, object]", tomllib.loads(data.decode()))
+        tables: dict[str, object] = tomllib.loads(data.decode())
     except OSError as error:
         raise _fault(f"{path} cannot be read: {error.strerror}", "") from None
     except ValueError as error:
@@ -101,36 +101,37 @@ def _member(value: object, key: str) -> CouncilMember:
 def _table(value: object, key: str, known: tuple[str, ...]) -> Mapping[str, object]:
     if not is_object(value):
         raise _fault(f"{key} is not a table", key, hint=f"write [{key}] and its settings below")
-    table = value
-    for name in table:
+    for name in value:
         if name not in known:
             raise _fault(f"unknown key {name[:64]!r}", f"{key}.{name[:64]}", hint=f"one of {', '.join(known)}")
-    return table
+    return value
 
 
 def _scalar(table: Mapping[str, object], name: str, default: T, key: str) -> T:
     value = table.get(name, default)
     # A bool is an int to Python, and is none here.
-    if type(value) is not type(default):
+    if not isinstance(value, type(default)) or isinstance(value, bool):
         raise _fault(f"{name} is not {_KINDS[type(default)]}", f"{key}.{name}")
-    return cast("T", value)
+    return value
 
 
 def _names(table: Mapping[str, object], name: str, key: str) -> tuple[str, ...]:
     value = table.get(name, [])
-    if not is_list(value) or not all(isinstance(each, str) for each in value):
+    if not is_strings(value):
         raise _fault(f"{name} is not a list of strings", f"{key}.{name}")
-    return tuple(cast("list[str]", value))
+    return tuple(value)
 
 
 def _words(table: Mapping[str, object], name: str, key: str) -> Mapping[str, str]:
     value = table.get(name, {})
     if not is_object(value):
         raise _fault(f"{name} is not a table of strings", f"{key}.{name}")
+    words: dict[str, str] = {}
     for entry, text in value.items():
         if not isinstance(text, str):
             raise _fault(f"{entry[:64]} is not a string", f"{key}.{name}.{entry[:64]}")
-    return cast("dict[str, str]", value)
+        words[entry] = text
+    return words
 
 
 _KINDS: Mapping[type, str] = {str: "a string", int: "a whole number", bool: "true or false"}

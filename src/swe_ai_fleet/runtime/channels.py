@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.domain.json_values import json_object, mapping, string
@@ -97,7 +97,7 @@ def read_channel_tls(entry: object) -> ChannelTls | None:
     """What `card_entry` gave; None without TLS."""
     if not isinstance(entry, dict):
         return None
-    texts = mapping(cast("object", entry))
+    texts = mapping(entry)
     files = {name: Path(path) for name in ("ca", "cert", "key") if (path := string(texts.get(name)))}
     return ChannelTls(name=string(texts.get("name")), **files)
 

@@ -23,7 +23,7 @@ from referencing.exceptions import Unresolvable
 from swe_ai_fleet.domain.command import Command, CommandResult
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import InvalidRequest
-from swe_ai_fleet.domain.json_values import mapping, parsed
+from swe_ai_fleet.domain.json_values import is_object, mapping, parsed, strings
 from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.domain.tool import OperationSpec, Risk, ToolResult
 from swe_ai_fleet.ports import Workspace
@@ -273,10 +273,8 @@ def _problem(detail: Any) -> str:
 
 
 def _kind(schema: Any) -> str:
-    if not isinstance(schema, Mapping):
-        # Strangers' schemas may be a mere true or false.
-        return "any"
-    given = cast("Mapping[str, Any]", schema)
+    # Strangers' schemas may be a mere true or false.
+    given: Mapping[str, Any] = mapping(schema)
     if "anyOf" in given:
         return " | ".join(_kind(choice) for choice in given["anyOf"])
     return str(given.get("type", "any"))
@@ -291,7 +289,7 @@ def _without_titles(schema: dict[str, Any]) -> dict[str, Any]:
         if key == "properties":
             cleaned[key] = {name: _without_titles(part) for name, part in value.items()}
         else:
-            cleaned[key] = _without_titles(cast("dict[str, Any]", value)) if isinstance(value, dict) else value
+            cleaned[key] = _without_titles(value) if is_object(value) else value
     return cleaned
 
 
@@ -351,7 +349,7 @@ class SchemaOperation:
 def _violation(error: SchemaViolation) -> str:
     name = ".".join(str(part) for part in error.absolute_path)
     if error.validator == "required" and not name:
-        instance = cast("Mapping[object, object]", error.instance)
-        missing = [str(key) for key in cast("list[object]", error.validator_value) if key not in instance]
+        given = mapping(error.instance)
+        missing = [key for key in strings(error.validator_value) if key not in given]
         return f"missing argument {', '.join(repr(key) for key in missing)}"
     return f"argument {name!r}: {error.message[:300]}" if name else error.message[:300]

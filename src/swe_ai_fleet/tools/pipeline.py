@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 import structlog
 
@@ -179,7 +179,7 @@ class Pipeline:
             duration=duration,
             content=self._mask(result.content),
             error=self._mask(result.error),
-            metadata=cast("Mapping[str, object]", self._mask_json(result.metadata)),
+            metadata=mapping(self._mask_json(result.metadata)),
             artifact=self._mask(result.artifact),
         )
 

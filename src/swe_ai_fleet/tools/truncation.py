@@ -51,7 +51,7 @@ def bounded(value: object, limit: int) -> object:
     if isinstance(value, str):
         return truncate(value, limit)
     if not isinstance(value, list | dict) or len(json.dumps(value, ensure_ascii=False)) <= limit:
-        return cast("object", value)
+        return value
     parts = cast("list[object] | dict[str, object]", value)
     kept = min(len(parts), max(1, limit // _LEAST))
     share, rest = limit // kept, len(parts) - kept

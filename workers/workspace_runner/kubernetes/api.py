@@ -90,7 +90,7 @@ class KubernetesApi:
         )
         try:
             async for line in _lines(response):
-                event = cast("dict[str, Any]", json.loads(line))
+                event: dict[str, Any] = json.loads(line)
                 if event["type"] == "ERROR":
                     raise _fault(int(event["object"].get("code", 500)), event["object"])
                 yield str(event["type"]), event["object"]
@@ -135,7 +135,7 @@ class KubernetesApi:
                 if response.status < 300:
                     return response
                 try:
-                    body = cast("dict[str, Any]", await response.json(content_type=None) or {})
+                    body: dict[str, Any] = await response.json(content_type=None) or {}
                 except (ValueError, aiohttp.ClientError):
                     body = {}
                 finally:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from swe_ai_fleet.domain.assignment import job_id
 from swe_ai_fleet.sandbox import carried
@@ -336,7 +336,7 @@ def unexplained(job: Object) -> Trouble | None:
 
 def pod_ending(pod: Object) -> Ending | None:
     """How a Pod ended that did not succeed; None where it does not say."""
-    status = cast("Object", pod.get("status") or {})
+    status = pod.get("status") or {}
     for condition in _conditions(pod):
         if condition["type"] == "DisruptionTarget" and _true(condition):
             why, message = str(condition.get("reason", "")), str(condition.get("message", ""))
@@ -348,7 +348,7 @@ def pod_ending(pod: Object) -> Ending | None:
     if told in _NODE_REASONS:
         return Ending(reason=EndReason.NODE_LOST, message=str(status.get("message", "")))
     for which, state in _states(pod):
-        ended = cast("Object", state.get("terminated") or {})
+        ended = state.get("terminated") or {}
         code = ended.get("exitCode", 0)
         # What the image's container ended with is its commands' affair; another one takes its place.
         if not code or which == IMAGE:
@@ -374,7 +374,7 @@ def trouble(pods: Iterable[Object]) -> Trouble | None:
     if pod["metadata"].get("deletionTimestamp"):
         return Trouble(reason=EndReason.NODE_LOST, message="its Pod is being removed and does not go")
     for which, state in _states(pod):
-        waiting = cast("Object", state.get("waiting") or {})
+        waiting = state.get("waiting") or {}
         why = str(waiting.get("reason", ""))
         message = f"container {which}: {why}: {str(waiting.get('message', ''))[:300]}"
         if why in _NO_IMAGE:
@@ -389,16 +389,16 @@ def trouble(pods: Iterable[Object]) -> Trouble | None:
 
 def _states(pod: Object) -> list[tuple[str, Object]]:
     """The states of a Pod's containers, by their names, those that begin first at the front."""
-    status = cast("Object", pod.get("status") or {})
+    status = pod.get("status") or {}
     return [
-        (str(container.get("name", "")), cast("Object", container.get("state") or {}))
+        (str(container.get("name", "")), container.get("state") or {})
         for kind in ("initContainerStatuses", "containerStatuses")
-        for container in cast("list[Object]", status.get(kind) or [])
+        for container in status.get(kind) or []
     ]
 
 
 def _conditions(thing: Object) -> list[Object]:
-    return list(cast("Object", thing.get("status") or {}).get("conditions") or [])
+    return list((thing.get("status") or {}).get("conditions") or [])
 
 
 def _true(condition: Object) -> bool:

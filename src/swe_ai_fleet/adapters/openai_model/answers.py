@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeGuard, cast
+from typing import TypeGuard
 
 from swe_ai_fleet.adapters.openai_model import json_protocol
 from swe_ai_fleet.adapters.openai_model.faults import Refusal
@@ -232,8 +232,8 @@ def as_text(content: object) -> str:
         return "".join(as_text(part) for part in content if not isinstance(part, list))
     if not isinstance(content, dict):
         return "" if content is None else json.dumps(content)
-    part = mapping(cast("object", content))
+    part = mapping(content)
     if part.get("type") in ("thinking", "reasoning"):
         return ""
     text = part.get("text", part.get("value"))
-    return text if isinstance(text, str) else as_text(cast("object", text)) if isinstance(text, dict) else ""
+    return text if isinstance(text, str) else as_text(text) if isinstance(text, dict) else ""

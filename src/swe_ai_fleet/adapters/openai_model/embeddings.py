@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from typing import Self, cast
+from typing import Self
 
 from swe_ai_fleet.adapters.openai_model import faults
 from swe_ai_fleet.adapters.openai_model.answers import ErrorAnswer
@@ -223,7 +223,7 @@ def read_vectors(answer: object, count: int) -> list[Sequence[float]]:
         if error := fields.get("error"):
             raise ErrorAnswer(Refusal.inside(error))
         raise ValueError("a list `data` is missing")
-    entries = [mapping(entry) for entry in items(cast("object", listed))]
+    entries = [mapping(entry) for entry in items(listed)]
     if len(entries) != count:
         raise ValueError(f"{len(entries)} for {count} texts")
     by_index: dict[int, Sequence[float]] = {}

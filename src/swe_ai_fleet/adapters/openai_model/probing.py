@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import cast
 
 from swe_ai_fleet.adapters.openai_model import json_protocol
 from swe_ai_fleet.adapters.openai_model.answers import Asked, ErrorAnswer, read_reply
@@ -35,7 +34,7 @@ def read_models(body: bytes) -> list[ListedModel]:
     if not isinstance(entries, list):
         raise ValueError("no list of models")
     models: list[ListedModel] = []
-    for fields in mappings(cast("object", entries)):
+    for fields in mappings(entries):
         if name := string(fields.get("id")):
             lengths = (fields.get(key) for key in _LENGTHS)
             longest = next((n for n in lengths if isinstance(n, int) and 0 < n < _LONGEST), 0)

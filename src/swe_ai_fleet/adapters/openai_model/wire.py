@@ -7,7 +7,6 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import cast
 from weakref import ref
 
 from swe_ai_fleet.adapters.openai_model import json_protocol, text_protocol
@@ -334,9 +333,8 @@ def _image_parts(message: UserMessage) -> list[dict[str, object]]:
 
 def _function(spec: OperationSpec) -> dict[str, object]:
     parameters = dict(spec.parameters)
-    if isinstance(properties := parameters.get("properties"), Mapping):
-        schemas = cast("Mapping[str, object]", properties)
-        shown = {name: part for name, schema in schemas.items() if (part := _schema_shown(schema)) is not None}
+    if is_mapping(properties := parameters.get("properties")):
+        shown = {name: part for name, schema in properties.items() if (part := _schema_shown(schema)) is not None}
         parameters["properties"] = shown
         # The strict mode of OpenAI, which asks for it, takes no schema with a property that may be left out either.
         if parameters.get("additionalProperties") is False and len(shown) > len(_items(parameters.get("required"))):

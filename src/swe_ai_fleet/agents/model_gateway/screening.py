@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import cast
 
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.json_values import mapping, mappings, parse_json, string
@@ -33,7 +32,7 @@ def json_body(body: bytes) -> Mapping[str, object]:
         raise InvalidRequest(f"the body is no JSON: {error}") from None
     if not isinstance(fields, dict):
         raise InvalidRequest("the body is not a JSON object")
-    return mapping(cast("object", fields))
+    return mapping(fields)
 
 
 def screened(asked: Mapping[str, object]) -> dict[str, object]:

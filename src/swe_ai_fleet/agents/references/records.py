@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 from swe_ai_fleet.agents.references.phrases import MAX_LIST, MAX_NAME_CHARS, NamedThing, ThingKind, singular
 from swe_ai_fleet.agents.references.wording import as_name, in_words, kind_of, last_list
@@ -88,7 +88,7 @@ def fields_of(result: ToolResult) -> Mapping[str, object]:
             value = parse_json(result.content)
         except ValueError:
             return {}
-    return cast("Mapping[str, object]", value if isinstance(value, Mapping) else {"value": value})
+    return value if is_mapping(value) else {"value": value}
 
 
 def words_of(name: str) -> list[str]:

@@ -6,11 +6,10 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import cast
 
 from swe_ai_fleet.agents.repair.arguments import read_object
 from swe_ai_fleet.agents.repair.names import COMMENTARY, PARAMETERS, Alias
-from swe_ai_fleet.domain.json_values import is_list, is_mapping, is_object, json_or_none
+from swe_ai_fleet.domain.json_values import is_list, is_mapping, is_object, is_strings, json_or_none, mapping, strings
 from swe_ai_fleet.domain.tool import OperationSpec
 from swe_ai_fleet.domain.workflow import json_type
 
@@ -28,7 +27,7 @@ def choices_of(schema: Schema, root: Schema) -> list[Schema]:
         schema_choice = waiting.pop(0)
         reference = schema_choice.get("$ref")
         if isinstance(reference, str):
-            target = _mapping(root.get("$defs")).get(reference.removeprefix("#/$defs/"))
+            target = mapping(root.get("$defs")).get(reference.removeprefix("#/$defs/"))
             waiting.append(target if is_mapping(target) else {})
             continue
         parts = schema_choice.get("anyOf", schema_choice.get("oneOf"))
@@ -55,7 +54,7 @@ def enum_of(choices: Sequence[Schema]) -> list[object]:
 
 def properties_of(schema: Schema) -> Mapping[str, Schema]:
     """The schemas of the fields that a schema names."""
-    given = _mapping(schema.get("properties"))
+    given = mapping(schema.get("properties"))
     return {name: part for name, part in given.items() if is_mapping(part)}
 
 
@@ -64,20 +63,16 @@ def is_open(schema: Schema) -> bool:
     return schema.get("additionalProperties", False) is not False
 
 
-def _mapping(value: object) -> Mapping[str, object]:
-    return value if is_mapping(value) else {}
-
-
 def complete(fields: Mapping[str, object], spec: OperationSpec) -> bool:
     """Whether the operation has all these parameters and is given all that it needs."""
-    required = cast("Sequence[str]", spec.parameters.get("required", ()))
+    required = strings(spec.parameters.get("required"))
     return fields.keys() <= properties_of(spec.parameters).keys() and fields.keys() >= set(required)
 
 
 def sole_string(spec: OperationSpec) -> str:
     """The one parameter that the operation needs, if that is a string; else empty."""
     properties = properties_of(spec.parameters)
-    required = cast("Sequence[str]", spec.parameters.get("required", ()))
+    required = strings(spec.parameters.get("required"))
     names = tuple(required) or tuple(properties)
     if len(names) != 1 or names[0] not in properties:
         return ""
@@ -123,8 +118,8 @@ def coerce_arguments(
     given = coercion.unwrapped(dict(arguments), properties_of(root))
     given = coercion.chosen(given)
     fields = coercion.object(given, root, (), 0)
-    if spec.name == SHELL and isinstance(fields.get("command"), list):
-        fields["command"] = coercion.line(cast("list[object]", fields["command"]))
+    if spec.name == SHELL and is_list(words := fields.get("command")):
+        fields["command"] = coercion.line(words)
     return fields, tuple(coercion.repairs)
 
 
@@ -204,13 +199,12 @@ class _Coercion:
 
     def line(self, words: list[object]) -> object:
         """An argv as the line that runs it; the script alone where it is a shell's."""
-        if not words or not all(isinstance(word, str) for word in words):
+        if not words or not is_strings(words):
             return words
         self.note("type_line_of_words: command")
-        argv = cast("list[str]", words)
-        if len(argv) == 3 and argv[0] in _SHELLS and argv[1] in ("-c", "-lc"):
-            return argv[2]
-        return argv[0] if len(argv) == 1 else shlex.join(argv)
+        if len(words) == 3 and words[0] in _SHELLS and words[1] in ("-c", "-lc"):
+            return words[2]
+        return words[0] if len(words) == 1 else shlex.join(words)
 
     def object(self, given: dict[str, object], schema: Schema, path: tuple[str, ...], level: int) -> dict[str, object]:
         """The fields under the schema's names, each with a value of its type."""
@@ -222,7 +216,7 @@ class _Coercion:
             if name in fields:
                 name = key
             fields[name] = value
-        required = cast("Sequence[str]", schema.get("required", ()))
+        required = strings(schema.get("required"))
         for name, value in list(fields.items()):
             if name not in properties:
                 continue
@@ -281,11 +275,8 @@ class _Coercion:
             fields = value
             return fields if inner is None else self.object(fields, inner, path, level + 1)
         if is_list(value):
-            items = next((choice["items"] for choice in choices if isinstance(choice.get("items"), Mapping)), None)
-            members = value
-            if items is not None:
-                return [self.value(member, cast("Schema", items), path, level + 1) for member in members]
-            return members
+            schema = next((items for choice in choices if is_mapping(items := choice.get("items"))), None)
+            return value if schema is None else [self.value(member, schema, path, level + 1) for member in value]
         return value
 
     def _changed(self, value: object, types: set[str], choices: Sequence[Schema]) -> object:

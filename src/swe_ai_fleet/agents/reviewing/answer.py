@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, cast
+from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
@@ -76,11 +76,11 @@ def _as_findings(value: object) -> object:
     if value is None:
         return []
     if isinstance(value, str | Mapping):
-        value = [cast("object", value)] if value else []
+        value = [value] if value else []
     if not is_list(value):
         return value
     parts = [part for part in value[:_MOST_READ] if part]
-    return [cast("object", part) if isinstance(part, Mapping) else {"text": part} for part in parts]
+    return [part if isinstance(part, Mapping) else {"text": part} for part in parts]
 
 
 class FindingShape(Shape):

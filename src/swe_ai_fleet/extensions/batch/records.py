@@ -12,7 +12,7 @@ from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO
 
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
 from swe_ai_fleet.domain.json_values import is_list, is_object, mapping, mappings, parse_json, string
@@ -383,9 +383,11 @@ class _Fields:
     def number(self, *names: str) -> int | None:
         name = next((name for name in names if self.values.get(name) is not None), "")
         value = self.values.get(name)
-        if name and (isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**31):
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**31:
             raise _Bad(f"{name} must be an integer of at least 0")
-        return cast("int | None", value)
+        return value
 
 
 def _text(value: object, name: str) -> str:

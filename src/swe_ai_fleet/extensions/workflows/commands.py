@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as orchestrator
 from fleet.workflow.v1 import workflow_pb2 as pb
@@ -112,7 +112,7 @@ class WorkflowOrder:
                 raise CommandFault(f"--inputs {self.inputs}: {str(error)[:200]}") from None
             if not isinstance(read, dict):
                 raise CommandFault(f"--inputs {self.inputs} is not a JSON object")
-            inputs |= mapping(cast("object", read))
+            inputs |= mapping(read)
         for name, text in pairs(self.given, "input").items():
             inputs[name] = text if types.get(name, "string") == "string" else _value(name, text, types[name])
         return inputs

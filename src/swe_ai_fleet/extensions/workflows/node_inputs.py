@@ -35,7 +35,7 @@ def _data(answer: str) -> JsonValue:
     if len(text) > _MOST_CHARS or not text.startswith(("{", "[")):
         return None
     try:
-        return cast("JsonValue", parse_json(text, finite=True))
+        return parse_json(text, finite=True)
     except ValueError:
         return None
 

@@ -9,11 +9,10 @@ import hashlib
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
-from typing import cast
 
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import InvalidRequest
-from swe_ai_fleet.domain.json_values import parse_json
+from swe_ai_fleet.domain.json_values import is_object, parse_json
 from swe_ai_fleet.domain.memory import MAX_NAMESPACES, agent_namespace, task_namespaces
 from swe_ai_fleet.domain.task import (
     MAX_DESCRIPTION_BYTES,
@@ -191,9 +190,9 @@ def inputs_of(order: WorkflowTask) -> Mapping[str, JsonValue]:
         inputs = parse_json(order.inputs or "{}")
     except ValueError as error:
         raise InvalidRequest(f"the inputs are not valid JSON: {str(error)[:200]}", field="inputs") from None
-    if not isinstance(inputs, dict):
+    if not is_object(inputs):
         raise InvalidRequest("the inputs are not a JSON object", field="inputs", hint='such as {"query": "..."}')
-    return cast("dict[str, JsonValue]", inputs)
+    return inputs
 
 
 def _check_tool(name: str, where: str) -> None:

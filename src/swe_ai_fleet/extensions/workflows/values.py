@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import cast
 
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.json_values import parse_json, parsed
@@ -38,7 +37,7 @@ def shown_json(value: JsonValue) -> str:
 def parsed_json(text: str, what: str) -> JsonValue:
     """The value that `exact_json` wrote. Raises InvalidRequest where it did not."""
     try:
-        return cast("JsonValue", parse_json(text))
+        return parse_json(text)
     except ValueError as error:
         raise InvalidRequest(f"{what} is not valid JSON: {error!s:.200}", field=what) from error
 
@@ -78,4 +77,4 @@ def checked_inputs(workflow: Workflow, given: Mapping[str, JsonValue]) -> Mappin
                 f"the input {name!r} must be of type {spec.type}, not {json_type(value)}", field=f"inputs.{name}"
             )
         inputs[name] = value
-    return cast("dict[str, JsonValue]", parsed_json(exact_json(inputs, "inputs"), "inputs"))
+    return parsed_json(exact_json(inputs, "inputs"), "inputs")

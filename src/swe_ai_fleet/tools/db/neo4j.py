@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, LiteralString, cast
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-from swe_ai_fleet.domain.json_values import is_list, mappings
+from swe_ai_fleet.domain.json_values import is_list, is_object, mappings
 from swe_ai_fleet.tools.db.results import Collector, Rows
 from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
 
@@ -150,11 +150,10 @@ def _readable(value: object, *, within: bool = False) -> object:
             return f"[{' '.join(filter(None, (f':{value.type}', _properties(value))))}]"
         case Path():
             return "".join(_path_lines(value))
-        case dict():
-            items = cast("dict[str, object]", value).items()
-            return "{" + ", ".join(f"{name}: {_readable(part, within=True)}" for name, part in items) + "}"
-        case list():
-            return f"[{', '.join(str(_readable(part, within=True)) for part in cast('list[object]', value))}]"
+        case _ if is_object(value):
+            return "{" + ", ".join(f"{name}: {_readable(part, within=True)}" for name, part in value.items()) + "}"
+        case _ if is_list(value):
+            return f"[{', '.join(str(_readable(part, within=True)) for part in value)}]"
         case str() if within:
             return json.dumps(value, ensure_ascii=False)
         case None if within:

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from itertools import pairwise
 from typing import TYPE_CHECKING, cast
 
-from swe_ai_fleet.domain.json_values import is_mapping
+from swe_ai_fleet.domain.json_values import is_mapping, items
 from swe_ai_fleet.tools.db.results import Collector, Rows, cell
 from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
 
@@ -62,8 +62,8 @@ async def describe(url: str, *, max_rows: int) -> Rows:
         keys: list[object] = []
         cursor: object = b"0"
         while len(keys) < max_rows:
-            cursor, batch = cast("list[object]", await _ask(connection, "SCAN", cursor, "COUNT", 100))
-            keys += cast("list[object]", batch)
+            cursor, batch = items(await _ask(connection, "SCAN", cursor, "COUNT", 100))
+            keys += items(batch)
             if cursor in (b"0", "0"):
                 break
         collector = Collector(("key", "type"), max_rows)
@@ -99,7 +99,7 @@ async def _check_flags(connection: AbstractConnection, name: str, args: Sequence
 
 
 async def _flags(connection: AbstractConnection, name: str) -> frozenset[str]:
-    (info,) = cast("list[object]", await _ask(connection, "COMMAND", "INFO", name))
+    (info,) = items(await _ask(connection, "COMMAND", "INFO", name))
     if is_mapping(info):  # RESP3 servers may answer with a map by name
         info = next(iter(info.values()), None)
     if not isinstance(info, list):
@@ -128,7 +128,7 @@ async def _check_size(connection: AbstractConnection, name: str, args: Sequence[
 
 async def _keys(connection: AbstractConnection, name: str, args: Sequence[Argument]) -> list[object]:
     try:
-        return cast("list[object]", await _ask(connection, "COMMAND", "GETKEYS", name, *args))
+        return items(await _ask(connection, "COMMAND", "GETKEYS", name, *args))
     except ToolFailure:  # a command without keys, or arguments that the command itself will complain about
         return []
 

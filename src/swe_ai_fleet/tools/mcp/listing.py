@@ -12,9 +12,8 @@ import unicodedata
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
 
-from swe_ai_fleet.domain.json_values import is_list, is_mapping, is_object
+from swe_ai_fleet.domain.json_values import is_list, is_mapping, is_object, mapping
 from swe_ai_fleet.domain.tool import OperationSpec, Risk
 from swe_ai_fleet.ports import SecretMask
 from swe_ai_fleet.tools.mcp.server import McpServer
@@ -41,7 +40,7 @@ def fit(schema: Mapping[str, object]) -> dict[str, object]:
 
     A reference in a circle becomes "anything": the server checks its arguments again. Raises UnfitSchemaError.
     """
-    copy = cast("dict[str, object]", _copy(schema, 0))
+    copy = dict(mapping(_copy(schema, 0)))
     size = len(json.dumps(copy))
     if size > MAX_SCHEMA_CHARS:
         raise UnfitSchemaError(f"its schema has {size} characters, more than {MAX_SCHEMA_CHARS}")
@@ -118,14 +117,14 @@ class _Costs:
         return self._known[reference]
 
     def _target(self, reference: str) -> object:
-        node: Any = self._root
+        node: object = self._root
         if not reference.startswith("#/"):
             raise UnfitSchemaError(f"its schema refers to {plain(reference, 80)!r}, outside itself")
         for part in reference[2:].split("/"):
             name = part.replace("~1", "/").replace("~0", "~")
-            if not isinstance(node, dict) or name not in node:
+            if not is_object(node) or name not in node:
                 raise UnfitSchemaError(f"its schema refers to {plain(reference, 80)!r}, which it does not hold")
-            node = cast("Any", node[name])
+            node = node[name]
         return node
 
 

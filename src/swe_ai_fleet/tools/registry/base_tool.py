@@ -49,7 +49,7 @@ def presented(operation: str, value: object) -> ToolResult:
         return value
     plain = jsonable(value)
     fields = plain if is_object(plain) else None
-    metadata: dict[str, object] = {"value": cast("object", plain)} if fields is None else fields
+    metadata: dict[str, object] = {"value": plain} if fields is None else fields
     error = None if fields is None else fields.get("error")
     if isinstance(error, str) and error:
         rest = {name: part for name, part in metadata.items() if name != "error" and part not in (None, "")}
@@ -271,7 +271,7 @@ class BaseTool(ABC):
                 f"execute of {self.name} must be `async def`; a plain function can be registered as it is",
                 field="execute",
             )
-        foreign = [part for part in self.parameters if not isinstance(cast("object", part), ToolParameter)]
+        foreign = [part for part in self.parameters if not isinstance(part, ToolParameter)]
         if foreign:
             raise InvalidRequest(
                 f"the parameters of {self.name} must be ToolParameter(name, type, description, required); "

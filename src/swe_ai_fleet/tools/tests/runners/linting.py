@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import PurePosixPath
-from typing import cast
 from urllib.parse import unquote
 
 from swe_ai_fleet.domain.command import Command
@@ -68,7 +67,7 @@ def parse_eslint(text: str, mount: str, directory: str = ".") -> list[Finding] |
     if not isinstance(items, list):
         return None
     findings: list[Finding] = []
-    for item in mappings(cast("object", items)):
+    for item in mappings(items):
         path = _placed(string(item.get("filePath")), mount, directory)
         findings += [
             _finding(path, message.get("line"), message.get("column"), message.get("ruleId"), message.get("message"))
