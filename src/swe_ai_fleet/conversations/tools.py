@@ -269,8 +269,7 @@ def _records(fields: Mapping[str, object], depth: int) -> tuple[str, Sequence[Ma
 def _cell(value: object) -> object:
     """The content of a cell: of a record its name, of a list nothing."""
     if is_mapping(value):
-        record = value
-        return next((record[key] for key in ("symbol", "name", "title", "id") if isinstance(record.get(key), str)), "")
+        return next((value[key] for key in ("symbol", "name", "title", "id") if isinstance(value.get(key), str)), "")
     return one_line(value, _TEXT_CHARS) if isinstance(value, str) else "" if isinstance(value, list) else value
 
 

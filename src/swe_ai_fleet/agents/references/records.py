@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from swe_ai_fleet.agents.references.phrases import MAX_LIST, MAX_NAME_CHARS, NamedThing, ThingKind, singular
 from swe_ai_fleet.agents.references.wording import as_name, in_words, kind_of, last_list
-from swe_ai_fleet.domain.json_values import is_list, is_mapping, json_object, parse_json
+from swe_ai_fleet.domain.json_values import is_list, is_mapping, json_object, json_or_none
 from swe_ai_fleet.domain.message import ToolCall
 from swe_ai_fleet.domain.tool import ToolResult
 
@@ -84,9 +84,8 @@ def fields_of(result: ToolResult) -> Mapping[str, object]:
         return fields
     value = fields.get("structured")
     if value is None:
-        try:
-            value = parse_json(result.content)
-        except ValueError:
+        value = json_or_none(result.content)
+        if value is None:
             return {}
     return value if is_mapping(value) else {"value": value}
 
@@ -152,12 +151,11 @@ def _members(key: str, parts: list[object], noun: str) -> list[Member]:
         if isinstance(part, str) and part.strip():
             members.append(Member(kind or kind_of(part), part))
         elif is_mapping(part):
-            record = part
-            own = _identity(record, noun)
+            own = _identity(part, noun)
             if own is not None:
                 members.append(own._replace(kind=kind) if kind and own.kind is ThingKind.ROW else own)
             else:
-                shown = ", ".join(f"{name} {_string(cell)}" for name, cell in list(record.items())[:4] if _string(cell))
+                shown = ", ".join(f"{name} {_string(cell)}" for name, cell in list(part.items())[:4] if _string(cell))
                 members.append(Member(ThingKind.ROW, shown or "(empty)", nouns=(noun,) if noun else ()))
     return members
 

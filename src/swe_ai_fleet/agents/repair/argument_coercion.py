@@ -27,8 +27,7 @@ def choices_of(schema: Schema, root: Schema) -> list[Schema]:
         schema_choice = waiting.pop(0)
         reference = schema_choice.get("$ref")
         if isinstance(reference, str):
-            target = mapping(root.get("$defs")).get(reference.removeprefix("#/$defs/"))
-            waiting.append(target if is_mapping(target) else {})
+            waiting.append(mapping(root, "$defs", reference.removeprefix("#/$defs/")))
             continue
         parts = schema_choice.get("anyOf", schema_choice.get("oneOf"))
         kind = schema_choice.get("type")
@@ -272,8 +271,7 @@ class _Coercion:
         """The value with what it holds as the types that the schema asks for."""
         if is_object(value):
             inner = next((choice for choice in choices if "properties" in choice), None)
-            fields = value
-            return fields if inner is None else self.object(fields, inner, path, level + 1)
+            return value if inner is None else self.object(value, inner, path, level + 1)
         if is_list(value):
             schema = next((items for choice in choices if is_mapping(items := choice.get("items"))), None)
             return value if schema is None else [self.value(member, schema, path, level + 1) for member in value]
@@ -287,8 +285,7 @@ class _Coercion:
         if "array" in types and not isinstance(value, list) and value is not None:
             return [value] if _takes(choices, value, self.spec.parameters) else _SAME
         if is_list(value) and "object" not in types:
-            members = value
-            return members[0] if len(members) == 1 and json_type(members[0]) in types else _SAME
+            return value[0] if len(value) == 1 and json_type(value[0]) in types else _SAME
         if isinstance(value, float) and value.is_integer() and "integer" in types:
             return int(value)
         return _SAME

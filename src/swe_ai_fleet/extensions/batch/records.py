@@ -210,12 +210,11 @@ def _record(number: int, line: bytes, max_line_bytes: int) -> Record:
     if len(line) > max_line_bytes:
         raise _Bad(f"it has more than {max_line_bytes} bytes")
     try:
-        value = parse_json(line)
+        own = parse_json(line)
     except ValueError as fault:
         raise _Bad(f"not valid JSON: {fault}"[:200]) from None
-    if not is_object(value):
+    if not is_object(own):
         raise _Bad("not a JSON object")
-    own = value
     fields = _Fields({**own, **_as_swe_bench(own)})
     instance_id = fields.text("instance_id", "task_id", "id")
     if not instance_id or len(instance_id) > _MAX_ID_CHARS or not instance_id.isprintable():

@@ -91,12 +91,11 @@ class _Costs:
     def of_all(self) -> int:
         return self._of(self._root)
 
-    def _of(self, node: object) -> int:
-        if is_list(node):
-            return sum(self._of(part) for part in node)
-        if not is_object(node):
+    def _of(self, schema: object) -> int:
+        if is_list(schema):
+            return sum(self._of(part) for part in schema)
+        if not is_object(schema):
             return 0
-        schema = node
         # Bounded, so that the sums stay small numbers.
         total = min(MAX_COST + 1, 1 + sum(self._of(part) for part in list(schema.values())))
         reference = schema.get("$ref")
