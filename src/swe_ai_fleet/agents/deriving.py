@@ -229,7 +229,7 @@ def subtasks_of(answer: SplitShape, assignment: DeriveAssignment, *, mask: Secre
         subtasks.append(
             Subtask(
                 subtask_id=name,
-                description=_safe_text(shape.description, mask, limit),
+                description=shortened(mask(well_formed(shape.description)).replace("\0", "").strip(), limit),
                 role=given,
                 dependencies=_dependencies(shape, ids, answer.subtasks),
                 priority=shape.priority,
@@ -309,7 +309,3 @@ def _chained(ordered: Sequence[Subtask]) -> tuple[Subtask, ...]:
         else subtask
         for earlier, subtask in zip(before, ordered, strict=False)
     )
-
-
-def _safe_text(text: str, mask: SecretMask, limit: int) -> str:
-    return shortened(mask(well_formed(text)).replace("\0", "").strip(), limit)

@@ -226,7 +226,7 @@ class ConcurrencyLimiter:
         if left is None:
             return assignment
         task = assignment.task
-        if _resumes(assignment):
+        if isinstance(assignment, CodingAssignment) and assignment.resume:
             # What a run spent before counts towards its own limit, so only the whole day's bounds it here.
             return replace(assignment, task=_limited(task, self._quotas.rules(task.tenant).quota.tokens_per_day))
         return replace(assignment, task=_limited(task, max(1, left // self._parts(assignment))))
@@ -238,10 +238,6 @@ class ConcurrencyLimiter:
     def _changed(self) -> None:
         left, self._left = self._left, asyncio.Event()
         left.set()
-
-
-def _resumes(assignment: Assignment[object]) -> bool:
-    return isinstance(assignment, CodingAssignment) and assignment.resume
 
 
 def _bounded(assignment: Assignment[T], room: int | None, parts: int) -> Assignment[T]:

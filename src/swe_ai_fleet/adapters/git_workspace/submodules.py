@@ -55,7 +55,7 @@ class Submodules:
             local: The local repository that the commit is from, if it is.
             fetch: Brings a commit of a remote repository here.
         """
-        stores = _stores(local)
+        stores = () if local is None else (local.common_dir / "modules",)
         pending = [("", seed.name, Layout(git_dir=seed), location, stores, 0)]
         count = 0
         room = self._git.max_disk_bytes
@@ -130,10 +130,6 @@ class Submodules:
 def missing_submodules(seed: Path) -> list[Submodule]:
     """The submodules that could not be had. Blocking."""
     return [submodule for submodule in submodules_of(seed) if not submodule.tree]
-
-
-def _stores(local: LocalRepository | None) -> tuple[Path, ...]:
-    return () if local is None else (local.common_dir / "modules",)
 
 
 def _absolute(url: str, base: str) -> str:

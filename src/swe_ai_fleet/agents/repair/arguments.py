@@ -158,7 +158,7 @@ def _tagged(text: str) -> dict[str, object] | None:
         end = text.find(closing, tag.end())
         if end < 0:
             return None
-        body = _body(text[tag.end() : end])
+        body = text[tag.end() : end].removeprefix("\n").removesuffix("\n")
         at = end + len(closing)
         if name == _KEY_TAG:
             key = body.strip()
@@ -166,11 +166,6 @@ def _tagged(text: str) -> dict[str, object] | None:
             fields[key] = body
         else:
             fields[name] = body
-
-
-def _body(text: str) -> str:
-    """What stands between two tags, without the line break that belongs to each of them."""
-    return text.removeprefix("\n").removesuffix("\n")
 
 
 def _place(text: str, position: int) -> str:
