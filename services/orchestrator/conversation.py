@@ -18,7 +18,7 @@ from swe_ai_fleet.conversations.chat import Chat
 from swe_ai_fleet.conversations.formatting.pages import Channel
 from swe_ai_fleet.conversations.session import MAX_CARD_CHARS, Session, check_namespaces
 from swe_ai_fleet.conversations.store import CHATS_BUCKET
-from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.errors import fields_named
 from swe_ai_fleet.domain.moment import milliseconds
 from swe_ai_fleet.runtime.chat_fleet import ExecutionsView
 from swe_ai_fleet.runtime.chat_service import open_chats
@@ -53,10 +53,8 @@ class ConversationServicer(ConversationServiceServicer):
         return self._chats(tenant())
 
     async def Send(self, request: pb.SendRequest, context: Context) -> AsyncIterator[pb.SendResponse]:
-        try:
+        with fields_named(lambda _: "memory_namespaces"):
             namespaces = check_namespaces(tuple(request.memory_namespaces) or None)
-        except InvalidRequest as fault:
-            raise InvalidRequest(fault.message, field="memory_namespaces", hint=fault.hint) from None
         await self._admit(tenant())
         progress = self._chat.stream(
             request.session_id,

@@ -12,7 +12,7 @@ from services.orchestrator.requests import repo_ref
 from swe_ai_fleet.context.blocks import rendered, tokens
 from swe_ai_fleet.domain.assignment import OpeningAssignment
 from swe_ai_fleet.domain.context import GatheredContext, Phase
-from swe_ai_fleet.domain.errors import InvalidRequest, NotFound, PreconditionFailed
+from swe_ai_fleet.domain.errors import InvalidRequest, NotFound, PreconditionFailed, fields_named
 from swe_ai_fleet.domain.task import (
     SCRATCH,
     PinnedRepository,
@@ -56,10 +56,8 @@ class TaskContexts:
             background=_context_text(gathered, history=False),
         )
         try:
-            opening = await self.executions.fleet.run(assignment)
-        except InvalidRequest as fault:
-            field = "options.model_profile" if fault.field == "model_profile" else fault.field
-            raise InvalidRequest(fault.message, field=field, hint=fault.hint) from None
+            with fields_named(lambda head: "options.model_profile" if head == "model_profile" else head):
+                opening = await self.executions.fleet.run(assignment)
         finally:
             await self.workspaces.release(assignment.execution_id)
         blocks = pb.ContextBlocks(

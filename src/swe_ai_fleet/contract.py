@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import re
 import types
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import MISSING, dataclass, fields
 from datetime import datetime
 from enum import Enum
@@ -30,7 +30,7 @@ from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescript
 from google.protobuf.message import DecodeError, Message
 from google.rpc import error_details_pb2, status_pb2
 
-from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
+from swe_ai_fleet.domain.errors import InvalidRequest, fields_named
 from swe_ai_fleet.domain.moment import iso_time, milliseconds
 from swe_ai_fleet.domain.text import well_formed
 
@@ -350,9 +350,8 @@ def _is_enum(kind: Any) -> TypeGuard[type[Enum]]:
 def _parsed(kind: type[Enum], text: str) -> Enum:
     """A member in text, as the domain reads it. Raises InvalidRequest; its field is the one that is being read."""
     try:
-        return cast("Callable[[str], Enum]", getattr(kind, "parse", kind))(text)
-    except InvalidRequest as fault:
-        raise InvalidRequest(fault.message, hint=fault.hint) from None
+        with fields_named(lambda _: ""):
+            return cast("Callable[[str], Enum]", getattr(kind, "parse", kind))(text)
     except ValueError:
         raise InvalidRequest(
             f"{text[:64]!r} is not a {kind.__name__.lower()}", hint=f"one of {_member_names(kind)}"
@@ -363,14 +362,9 @@ def _member_names(kind: type[Enum]) -> str:
     return ", ".join(str(member.value) for member in kind)
 
 
-@contextmanager
-def _inside(place: str) -> Generator[None]:
+def _inside(place: str) -> AbstractContextManager[None]:
     """Inside, faults name their fields as they stand in the message that has `place`."""
-    try:
-        yield
-    except FleetError as error:
-        field = f"{place}.{error.field}" if error.field else place
-        raise type(error)(error.message, field=field, hint=error.hint) from None
+    return fields_named(lambda field: f"{place}.{field}" if field else place)
 
 
 def _without_none(hint: Any) -> Any:

@@ -186,7 +186,7 @@ async def stage(
     is still as it found it is returned. `confining` starts git where it sees no more than the tree. Raises
     PreconditionFailed where a file cannot be read, or what git would wait for stands in the place of one.
     """
-    kept = [path for path in submodules if os.path.lexists(os.path.join(os.fsencode(tree), path))]
+    kept = [path for path in submodules if _exists(tree, path)]
     try:
         await _add(git, layout, tree, kept, confining)
         strays = await links() - submodules
@@ -237,6 +237,10 @@ async def _add(git: Git, layout: Layout, tree: Path, left_alone: Iterable[bytes]
 async def _forget(git: Git, layout: Layout, paths: Iterable[bytes]) -> None:
     if names := b"\0".join(paths):
         await git.run("update-index", "-z", "--force-remove", "--stdin", layout=layout, stdin=names)
+
+
+def _exists(tree: Path, path: bytes) -> bool:
+    return os.path.lexists(os.path.join(os.fsencode(tree), path))  # noqa: PTH118 - bytes paths
 
 
 def _nested_repositories(tree: Path, submodules: frozenset[bytes]) -> tuple[set[bytes], set[bytes]]:

@@ -14,12 +14,11 @@ from fleet.workflow.v1 import workflow_pb2 as pb
 from swe_ai_fleet.cli import options
 from swe_ai_fleet.cli.client import Fleet, FleetClient
 from swe_ai_fleet.cli.command import Row
-from swe_ai_fleet.cli.exits import CommandFault, Exit, fault_of
+from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.messages import document, pairs
 from swe_ai_fleet.cli.options import argument, option
 from swe_ai_fleet.cli.order import IncludeDirty, fill, made_up_id, repo_ref
 from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.json_values import mapping, parse_json
 from swe_ai_fleet.domain.task import UncommittedChanges, check_identifier
 from swe_ai_fleet.settings import Settings
@@ -96,11 +95,8 @@ class WorkflowOrder:
             request.repo.CopyFrom(repo_ref(self.repo, ref=self.ref, uncommitted=self.uncommitted))
         if self.memory:
             request.memory.CopyFrom(orchestrator.MemoryOptions(read=True, write=True))
-        try:
-            wanted = self.task_id or made_up_id(summary.name, self.name, otherwise="workflow")
-            request.task_id = check_identifier(wanted, field="task_id")
-        except FleetError as error:
-            raise fault_of(error) from None
+        wanted = self.task_id or made_up_id(summary.name, self.name, otherwise="workflow")
+        request.task_id = check_identifier(wanted, field="task_id")
         return request
 
     def _inputs(self, types: Mapping[str, str]) -> dict[str, object]:
