@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import ipaddress
 import shutil
 import tempfile
 from collections.abc import AsyncGenerator, Iterator
@@ -29,6 +28,7 @@ from swe_ai_fleet.cli.place import LocalFleet
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.cli.terminal import Interrupts, interrupts
 from swe_ai_fleet.domain.execution import ExecutionState
+from swe_ai_fleet.domain.network import address_of
 from swe_ai_fleet.domain.task import RepoRef, UncommittedChanges
 
 CHUNK_BYTES = 256 * 1024
@@ -55,10 +55,8 @@ def elsewhere(address: str) -> bool:
     host = address.rpartition(":")[0].strip("[]").lower()
     if address.startswith("unix:") or host == "localhost":
         return False
-    try:
-        return not ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return True
+    parsed = address_of(host)
+    return parsed is None or not parsed.is_loopback
 
 
 @asynccontextmanager

@@ -116,6 +116,15 @@ def integer(value: object) -> int:
     return value if isinstance(value, int) else 0
 
 
+def number_in(text: str | bytes, least: float, most: float) -> float | None:
+    """The number that a text is; None where it is none between the two."""
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if least <= number <= most else None
+
+
 def string(value: object) -> str:
     """The value if it is a string, else an empty one."""
     return value if isinstance(value, str) else ""

@@ -5,7 +5,6 @@ The place of a fleet is its address and the token it asks for.
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.domain.json_values import json_object, mapping, string
+from swe_ai_fleet.domain.network import address_of
 
 if TYPE_CHECKING:
     import grpc
@@ -186,9 +186,7 @@ _SIGNS = (
 
 def is_here(host: str) -> bool:
     """Whether a host is an address or the name of the machine itself."""
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
+    if (address := address_of(host)) is None:
         return host == "localhost"
     return address.is_loopback or address.is_unspecified
 

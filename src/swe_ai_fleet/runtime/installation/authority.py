@@ -6,7 +6,6 @@ Files and directories of an installation are its owner's alone.
 from __future__ import annotations
 
 import datetime
-import ipaddress
 import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.network import address_of
 from swe_ai_fleet.runtime.private_files import write_private
 
 PRIVATE_DIRECTORY = 0o700
@@ -182,10 +182,8 @@ def _usage(*, signs: bool) -> x509.KeyUsage:
 
 
 def _alternative(host: str) -> x509.GeneralName:
-    try:
-        return x509.IPAddress(ipaddress.ip_address(host.strip("[]")))
-    except ValueError:
-        pass
+    if (address := address_of(host.strip("[]"))) is not None:
+        return x509.IPAddress(address)
     try:
         return x509.DNSName(host)
     except ValueError:
