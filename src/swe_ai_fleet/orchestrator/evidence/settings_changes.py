@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import posixpath
 import re
-import shlex
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from swe_ai_fleet.orchestrator.evidence.patch import FilePatch, Line, Patch
 from swe_ai_fleet.orchestrator.evidence.source_files import is_document, is_test
 from swe_ai_fleet.orchestrator.evidence.test_runs import Suite
 from swe_ai_fleet.tools.tests.runners.inventory import MAKEFILES
+from swe_ai_fleet.tools.tests.runners.scripts import words_of
 from swe_ai_fleet.tools.tests.runners.values import parsed_ini, parsed_toml
 
 _SETTINGS = (
@@ -154,7 +154,7 @@ def _scripts(suites: Iterable[Suite], text_of: Callable[[str], str]) -> set[str]
     named, read = set[str](), set[str]()
     pending: list[tuple[str, str]] = []
     for suite in suites:
-        words = [*suite.argv, *_words(suite.line)]
+        words = [*suite.argv, *(words_of(suite.line) or suite.line.split())]
         named |= {_place(suite.directory, word) for word in words if _SCRIPT.search(word)}
         pending.append((suite.directory, " ".join(words)))
     while pending:
@@ -182,13 +182,6 @@ def _module(path: str, root: str) -> str:
 def _place(directory: str, word: str) -> str:
     place = posixpath.normpath(posixpath.join(directory, word))
     return "" if place == "." else place
-
-
-def _words(line: str) -> list[str]:
-    try:
-        return shlex.split(line)
-    except ValueError:
-        return line.split()
 
 
 def _decides_tests(change: str) -> bool:

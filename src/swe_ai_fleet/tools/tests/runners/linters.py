@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase, translate
@@ -11,6 +10,7 @@ from pathlib import PurePosixPath
 
 from swe_ai_fleet.domain.json_values import items, json_object, mapping, mappings, parsed, string
 from swe_ai_fleet.tools.tests.runners.inventory import MAKEFILES
+from swe_ai_fleet.tools.tests.runners.scripts import words_of
 
 _PYTHON = (".py", ".pyi")
 _SCRIPT = (".js", ".cjs", ".mjs", ".jsx", ".ts", ".cts", ".mts", ".tsx")
@@ -194,10 +194,7 @@ def _commands(name: str, text: str) -> Iterator[list[str]]:
 
 
 def _words(command: str) -> list[str]:
-    try:
-        return shlex.split(command[:_MAX_COMMAND_CHARS])
-    except ValueError:
-        return command[:_MAX_COMMAND_CHARS].split()
+    return words_of(command[:_MAX_COMMAND_CHARS]) or command[:_MAX_COMMAND_CHARS].split()
 
 
 def _hooks(text: str) -> Iterator[list[str]]:
