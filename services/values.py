@@ -12,6 +12,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
 from fleet.options.v1 import options_pb2
+from swe_ai_fleet.contract import descriptor_of
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.json_values import parsed
 from swe_ai_fleet.domain.moment import MAX_MS
@@ -79,7 +80,7 @@ def check_values(message: Message, path: str = "") -> None:
                 _check_value(field, entry, f"{name}[{number}]", bounds)
         else:
             _check_value(field, value, name, bounds)
-    for field in _required(cast("Descriptor", message.DESCRIPTOR)):
+    for field in _required(descriptor_of(message)):
         if not getattr(message, field.name):
             raise InvalidRequest(f"no {field.name} given", field=_below(path, field.name))
 

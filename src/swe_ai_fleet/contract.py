@@ -178,7 +178,7 @@ def _writers(kind: type[Message], owner: type) -> list[tuple[str, str, _Getter, 
     """
     return [
         (field.name, _attribute(field, owner) or "", _writer(field), field.has_presence)
-        for field in cast("Descriptor", kind.DESCRIPTOR).fields
+        for field in descriptor_of(kind).fields
     ]
 
 
@@ -236,7 +236,7 @@ def _construct(kind: type[M], value: object) -> M:
         return value
     if isinstance(value, tuple):
         # Lists of lists, and lists that can be left out, stand in messages of their own.
-        (only,) = cast("Descriptor", kind.DESCRIPTOR).fields
+        (only,) = descriptor_of(kind).fields
         return kind(**{only.name: _writer(only)(value)})
     return to_message(kind, value)
 
@@ -252,7 +252,7 @@ def _readers(kind: type, source: type[Message]) -> list[tuple[str, _Getter]]:
     """For each attribute of the value how it is read; the reader gives MISSING where the message says nothing."""
     hints = get_type_hints(kind)
     by_attribute: dict[str, list[FieldDescriptor]] = {}
-    for field in cast("Descriptor", source.DESCRIPTOR).fields:
+    for field in descriptor_of(source).fields:
         if (attribute := _attribute(field, kind)) is not None:
             # What took the place of a deprecated field stands behind it, and counts.
             by_attribute.setdefault(attribute, []).insert(0, field)
@@ -360,6 +360,11 @@ def _parsed(kind: type[Enum], text: str) -> Enum:
 
 def _member_names(kind: type[Enum]) -> str:
     return ", ".join(str(member.value) for member in kind)
+
+
+def descriptor_of(message: Message | type[Message]) -> Descriptor:
+    """The descriptor of a message or its type."""
+    return cast("Descriptor", message.DESCRIPTOR)
 
 
 def _inside(place: str) -> AbstractContextManager[None]:

@@ -18,6 +18,7 @@ from google.protobuf import json_format
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 from google.protobuf.message import Message
 
+from swe_ai_fleet.contract import descriptor_of
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.json_values import is_list, is_object, mapping
 
@@ -176,7 +177,7 @@ def fill(message: Message, values: Mapping[str, object], path: str = "") -> None
     Raises:
         InvalidRequest: Naming the field: unknown, of another type, out of range, or one too many of a oneof.
     """
-    fields = _fields(cast("Descriptor", message.DESCRIPTOR))
+    fields = _fields(descriptor_of(message))
     for name, value in values.items():
         where = _join(path, name)
         field = fields.get(name)
@@ -243,11 +244,11 @@ def _target(message: Message, name: str) -> tuple[Message, FieldDescriptor]:
     *way, last = name.split(".")
     target = message
     for part in way:
-        inner = _fields(cast("Descriptor", target.DESCRIPTOR)).get(part)
+        inner = _fields(descriptor_of(target)).get(part)
         if inner is None or inner.message_type is None or inner.is_repeated:
             _unknown(message, shown(name))
         target = cast("Message", getattr(target, part))
-    field = _fields(cast("Descriptor", target.DESCRIPTOR)).get(last)
+    field = _fields(descriptor_of(target)).get(last)
     if field is None or field.message_type is not None:
         _unknown(message, shown(name))
     return target, field
