@@ -165,8 +165,7 @@ def json_fields(text: str) -> dict[str, object]:
 
 def gist(text: str) -> str:
     """An output in a few words: what an agent answered or a tool printed, else the JSON."""
-    decoded: object = json.loads(text) if text else None
-    if not is_object(decoded):
+    fields: object = json.loads(text) if text else None
+    if not is_object(fields):
         return text
-    fields = decoded
     return str(fields.get("answer") or fields.get("summary") or fields.get("content") or text)

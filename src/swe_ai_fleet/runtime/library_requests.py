@@ -6,12 +6,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import cast
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.domain.budget import Limits
 from swe_ai_fleet.domain.errors import InvalidRequest
-from swe_ai_fleet.domain.json_values import is_array, is_object
+from swe_ai_fleet.domain.json_values import is_array, is_object, mapping
 from swe_ai_fleet.domain.task import CheckSpec, Constraints, UncommittedChanges
 from swe_ai_fleet.domain.text import nearest
 
@@ -44,8 +43,7 @@ def read_constraints(wanted: Mapping[str, object]) -> Constraints:
         if name not in _KNOWN:
             where = f"constraints.{name[:64]}"
             raise InvalidRequest(f"there is no constraint {name[:64]!r}", field=where, hint=nearest(name, known))
-    metadata = cast("Mapping[str, object]", wanted.get("metadata") or {})
-    plain["metadata"] = {name: str(value) for name, value in metadata.items()}
+    plain["metadata"] = {name: str(value) for name, value in mapping(wanted, "metadata").items()}
     # Only here: what names a repository needs none of what reads constraints.
     from swe_ai_fleet.codec import from_plain
 

@@ -16,7 +16,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import BinaryIO
 
 from swe_ai_fleet.domain.errors import PreconditionFailed, Unavailable
@@ -112,9 +111,7 @@ class EmbeddedNats:
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exc: object) -> None:
         await self._stop()
 
     async def wait(self) -> int:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from weakref import ref
 
 from swe_ai_fleet.adapters.openai_model import json_protocol, text_protocol
-from swe_ai_fleet.domain.json_values import is_list, is_mapping, is_object, mapping, parse_json
+from swe_ai_fleet.domain.json_values import is_mapping, is_object, items, mapping, parse_json
 from swe_ai_fleet.domain.message import (
     AssistantMessage,
     Message,
@@ -337,7 +337,7 @@ def _function(spec: OperationSpec) -> dict[str, object]:
         shown = {name: part for name, schema in properties.items() if (part := _schema_shown(schema)) is not None}
         parameters["properties"] = shown
         # The strict mode of OpenAI, which asks for it, takes no schema with a property that may be left out either.
-        if parameters.get("additionalProperties") is False and len(shown) > len(_items(parameters.get("required"))):
+        if parameters.get("additionalProperties") is False and len(shown) > len(items(parameters.get("required"))):
             del parameters["additionalProperties"]
     return {"name": spec.name, "description": spec.description, "parameters": parameters}
 
@@ -354,14 +354,10 @@ def _schema_shown(schema: object) -> object:
     if fields.get(FOR_PROGRAMS):
         return None
     if not fields.get("default", True):
-        kinds = [kind for kind in _items(fields.get("anyOf")) if kind != {"type": "null"}]
+        kinds = [kind for kind in items(fields.get("anyOf")) if kind != {"type": "null"}]
         if fields.pop("default") is None and len(kinds) == 1:
             fields = {**mapping(kinds[0]), **{name: value for name, value in fields.items() if name != "anyOf"}}
     return {name: value for name, value in fields.items() if (name, value) not in _MATTERS_OF_COURSE}
-
-
-def _items(value: object) -> list[object]:
-    return value if is_list(value) else []
 
 
 def _inside(text: str) -> bytes:

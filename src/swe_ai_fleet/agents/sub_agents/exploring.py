@@ -25,7 +25,7 @@ from swe_ai_fleet.agents.sub_agents.structured_output import (
 )
 from swe_ai_fleet.agents.toolbox import FINAL_ANSWER, Toolbox, final_answer_in
 from swe_ai_fleet.codec import to_plain
-from swe_ai_fleet.domain.json_values import is_list, is_mapping, parse_json
+from swe_ai_fleet.domain.json_values import is_mapping, mappings, parse_json
 from swe_ai_fleet.domain.message import Message, UserMessage
 from swe_ai_fleet.domain.run import SUB_AGENT
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
@@ -177,10 +177,9 @@ def sub_agents_used(steps: Sequence[Step]) -> int:
 
 def sub_agents_of(result: ToolResult) -> int:
     """How many sub-agents stand behind a result, those of its own sub-agent included."""
-    did = result.metadata.get(SUB_AGENT)
-    if not is_mapping(did):
+    if not is_mapping(did := result.metadata.get(SUB_AGENT)):
         return 0
-    calls = _objects(did.get("calls"))
+    calls = mappings(did.get("calls"))
     return 1 + sum(call.get("tool") in _NAMES and call.get("outcome") == Outcome.SUCCESS for call in calls)
 
 
@@ -241,13 +240,8 @@ def _sources(trajectory: Trajectory) -> list[str]:
             if not seen.result.success:
                 continue
             metadata = seen.result.metadata
-            for entry in (metadata, *_objects(metadata.get("results"))):
+            for entry in (metadata, *mappings(metadata.get("results"))):
                 url = entry.get("url")
                 if isinstance(url, str) and url:
                     urls.setdefault(url)
     return list(urls)
-
-
-def _objects(value: object) -> list[Mapping[str, object]]:
-    parts = value if is_list(value) else []
-    return [part for part in parts if is_mapping(part)]

@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 
 from swe_ai_fleet.domain.environment import Environment
-from swe_ai_fleet.domain.json_values import is_object, json_object
+from swe_ai_fleet.domain.json_values import json_object, mapping
 from swe_ai_fleet.orchestrator.evidence.check_results import Concern, Violation
 from swe_ai_fleet.orchestrator.evidence.patch import FilePatch, Line, Patch
 from swe_ai_fleet.orchestrator.evidence.source_files import is_document, is_test
@@ -228,9 +228,7 @@ def _of_pyproject(text: str) -> Mapping[str, object]:
     document = parsed_toml(text)
     if document is None:
         return {"an unreadable file": text}
-    tool = document.get("tool")
-    tables = tool if is_object(tool) else {}
-    return {name: value for name, value in tables.items() if name in _TABLES}
+    return {name: value for name, value in mapping(document, "tool").items() if name in _TABLES}
 
 
 def _of_ini(text: str) -> Mapping[str, object]:
@@ -242,13 +240,11 @@ def _of_ini(text: str) -> Mapping[str, object]:
 
 def _of_package(text: str) -> Mapping[str, object]:
     package = json_object(text)
-    scripts = package.get("scripts")
-    named = scripts if is_object(scripts) else {}
     return {
         **{key: package[key] for key in _PACKAGE_KEYS if key in package},
         **{
             f"the script {name}": line
-            for name, line in named.items()
+            for name, line in mapping(package, "scripts").items()
             if re.match(r"(?:pre|post)?(?:test|lint)\b", name)
         },
     }
