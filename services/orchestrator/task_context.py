@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
@@ -82,11 +83,9 @@ class TaskContexts:
         task, pinned = Task(task_id=request.task_id, kind=TaskKind.DELIBERATE, description="", repo=repo), None
         if request.task_id:
             check_identifier(request.task_id, field="task_id")
-            try:
+            with suppress(NotFound):
                 state = await self.executions.latest(tenant(), request.task_id)
                 task, pinned = state.task, state.repository
-            except NotFound:
-                pass
         if request.HasField("repo"):
             task, pinned = replace(task, repo=repo), None
         return replace(task, tenant=tenant(), role=Role.parse(request.role) if request.role else task.role), pinned

@@ -12,6 +12,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.util import find_spec
@@ -275,11 +276,8 @@ def _hidden(directory: Path, recorded: Collection[Path]) -> list[Path]:
 
 
 def _entries(directory: Path) -> Iterator[Path]:
-    try:
-        with os.scandir(directory) as entries:
-            yield from (Path(entry.path) for entry in entries if entry.is_file(follow_symlinks=False))
-    except OSError:
-        return
+    with suppress(OSError), os.scandir(directory) as entries:
+        yield from (Path(entry.path) for entry in entries if entry.is_file(follow_symlinks=False))
 
 
 def _is_script(path: Path) -> bool:

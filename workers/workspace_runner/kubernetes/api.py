@@ -7,7 +7,7 @@ import json
 import os
 import random
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -60,12 +60,10 @@ class KubernetesApi:
 
     async def delete(self, namespace: str, name: str) -> None:
         """Remove a Job and its Pods; nothing happens where there is none. Raises Unavailable."""
-        try:
+        with suppress(NotFound):
             await self._json(
                 lambda: self._batch.delete_namespaced_job(name, namespace, propagation_policy="Background", **_raw())
             )
-        except NotFound:
-            return
 
     async def list(self, kind: str, namespace: str) -> tuple[list[Object], str]:
         """The runner's Jobs or Pods in a namespace, and the place in the history that they are of."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -124,10 +125,9 @@ async def bundled(git: Git, layout: Layout, base: str, *, shallow: bool, max_byt
     where the files alone make more.
     """
     if not shallow:
-        try:
+        # the files alone may fit
+        with suppress(ResourceExhausted):
             return RepositoryBundle(commit=base, data=await _pack(git, layout, base, max_bytes))
-        except ResourceExhausted:
-            pass  # the files alone may fit
     commit = await git.run("commit-tree", f"{base}^{{tree}}", "-m", "Base", layout=layout, variables=FIXED_IDENTITY)
     try:
         data = await _pack(git, layout, commit.text(), max_bytes)

@@ -567,7 +567,6 @@ def _remove_clone_dirs(clone_dirs: CloneDirs, held: int) -> None:
         clone_dirs.lock.unlink(missing_ok=True)
     finally:
         os.close(held)
-    try:
+    # siblings are still at work
+    with suppress(OSError):
         clone_dirs.directory.parent.rmdir()
-    except OSError:
-        return  # siblings are still at work

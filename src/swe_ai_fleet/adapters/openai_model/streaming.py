@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from pydantic_core import from_json
@@ -27,10 +28,8 @@ def read_json(body: bytes, repairs: list[str]) -> object:
     Invalid UTF-8 and halves of surrogate pairs become replacement characters; control characters in strings and
     anything behind the value are let pass. Raises ValueError where there is no value.
     """
-    try:
+    with suppress(ValueError):
         return from_json(body)
-    except ValueError:
-        pass
     value = read_loosely(body, repairs)
     repaired = with_texts(value, well_formed)
     if repaired != value:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
 
 from swe_ai_fleet.agents.repair.tolerant_json import TolerantReader, Unreadable
 from swe_ai_fleet.domain.json_values import is_list, is_object, parse_json
@@ -71,10 +72,8 @@ _BROKEN = object()
 
 
 def _json(text: str, repairs: dict[str, None]) -> object:
-    try:
+    with suppress(json.JSONDecodeError):
         return parse_json(text, finite=True)
-    except json.JSONDecodeError:
-        pass
     try:
         value = parse_json(text, control_characters=True, finite=True)
     except json.JSONDecodeError:

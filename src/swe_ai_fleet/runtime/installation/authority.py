@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime
 import stat
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,11 +37,9 @@ def make_directory(path: Path) -> None:
 
 def update_private(path: Path, text: str) -> bool:
     """Write a file that only its owner can read; False where it holds that already."""
-    try:
+    with suppress(FileNotFoundError, UnicodeDecodeError):
         if path.read_text(encoding="utf-8") == text:
             return False
-    except (FileNotFoundError, UnicodeDecodeError):
-        pass
     write_private(path, text)
     return True
 

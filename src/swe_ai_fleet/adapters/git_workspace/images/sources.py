@@ -11,7 +11,7 @@ import stat
 import tarfile
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Protocol
@@ -125,15 +125,13 @@ def blob_name(digest: str) -> str:
 
 def opened(path: Path, folder: Path) -> IO[bytes]:
     """A regular file whose place, links followed, is below a folder. Blocking. Raises PreconditionFailed."""
-    try:
+    with suppress(OSError, RuntimeError):
         real = path.resolve(strict=True)
         if real.is_relative_to(folder.resolve()):
             descriptor = os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
             if stat.S_ISREG(os.fstat(descriptor).st_mode):
                 return os.fdopen(descriptor, "rb")
             os.close(descriptor)
-    except (OSError, RuntimeError):
-        pass
     raise missing(f"{path.name[:80]} is no file there")
 
 

@@ -246,13 +246,11 @@ def _parts(path: str) -> tuple[str, ...]:
 
 
 def _remove(directory: int, name: str) -> None:
-    try:
+    with suppress(FileNotFoundError):
         if stat.S_ISDIR(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode):
             shutil.rmtree(name, dir_fd=directory)
         else:
             os.unlink(name, dir_fd=directory)
-    except FileNotFoundError:
-        return
 
 
 class _Gunzip:
