@@ -155,7 +155,7 @@ def parsed(data: bytes) -> dict[str, object]:
     if not data.strip():
         return {}
     try:
-        value: object = parsed(json.loads, data.decode(), object_pairs_hook=_once, parse_constant=_constant)
+        value: object = parsed(_DECODER.decode, data.decode())
     except json.JSONDecodeError as error:
         raise InvalidRequest(
             f"the body is not JSON: {error.msg.lower()} at line {error.lineno}, column {error.colno}", field="body"
@@ -347,3 +347,6 @@ def _constant(word: str) -> NoReturn:
 
 def _join(path: str, name: str) -> str:
     return f"{path}.{shown(name)}" if path else shown(name)
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_once, parse_constant=_constant)

@@ -364,7 +364,7 @@ def _canonical(text: str) -> tuple[dict[str, object], str]:
     if len(text) > _PARSED_CHARS:
         return {}, text
     with suppress(ValueError):
-        value = parse_json(text, control_characters=True) if text.strip() else {}
+        value = parse_json(text.strip() or "{}", control_characters=True)
         if is_object(value):
             return value, _SORTED.encode(value)
     return {}, text.strip()

@@ -77,7 +77,7 @@ class SearchMemory(BaseTool):
         """The results. Raises FleetError."""
         if not entities and not queries:
             raise ToolFailure("nothing is asked; give entities or queries")
-        return mapping(to_plain(await self._memory.search(entities, queries)))
+        return dict(mapping(to_plain(await self._memory.search(entities, queries))))
 
     def present(self, value: object) -> ToolResult:
         content = described(from_plain(MemoryResults, value))
@@ -290,4 +290,4 @@ def untagged(answer: str) -> str:
 
 
 def _plain(value: ExecutionSummary | ExecutionDetail) -> dict[str, object]:
-    return mapping(to_plain(value))
+    return dict(mapping(to_plain(value)))

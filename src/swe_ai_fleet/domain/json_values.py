@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from math import isfinite
 from typing import NoReturn, ParamSpec, TypeGuard, TypeVar
@@ -158,11 +158,14 @@ def _safe(value: object, text: str) -> object:
 
 
 def _is_deep(value: object) -> bool:
-    level = [value]
+    level: list[object] = [value]
     for _ in range(MOST_DEPTH):
-        parts = (each.values() if is_object(each) else items(each) for each in level)
-        level = [part for several in parts for part in several if isinstance(part, dict | list)]
+        level = [part for each in level for part in _parts(each) if isinstance(part, dict | list)]
     return bool(level)
+
+
+def _parts(value: object) -> Iterable[object]:
+    return value.values() if is_object(value) else items(value)
 
 
 @cache

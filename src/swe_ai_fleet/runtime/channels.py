@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from swe_ai_fleet.domain.errors import PreconditionFailed
-from swe_ai_fleet.domain.json_values import json_object, mapping, string
+from swe_ai_fleet.domain.json_values import is_object, json_object, string
 from swe_ai_fleet.domain.network import address_of
 
 if TYPE_CHECKING:
@@ -95,11 +95,10 @@ def card_entry(tls: ChannelTls | None) -> dict[str, str] | None:
 
 def read_channel_tls(entry: object) -> ChannelTls | None:
     """What `card_entry` gave; None without TLS."""
-    if not isinstance(entry, dict):
+    if not is_object(entry):
         return None
-    texts = mapping(entry)
-    files = {name: Path(path) for name in ("ca", "cert", "key") if (path := string(texts.get(name)))}
-    return ChannelTls(name=string(texts.get("name")), **files)
+    files = {name: Path(path) for name in ("ca", "cert", "key") if (path := string(entry.get(name)))}
+    return ChannelTls(name=string(entry.get("name")), **files)
 
 
 def target(address: str) -> str:

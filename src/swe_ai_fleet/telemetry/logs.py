@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Collection, MutableMapping
 from types import TracebackType
 from typing import Any, Literal, cast
 
@@ -148,9 +148,8 @@ def _masked(value: object, mask: Callable[[str], str], depth: int) -> object:
     if value is None or isinstance(value, bool | int | float):
         return value
     if depth < _MAX_DEPTH and is_mapping(value):
-        pairs = value.items()
-        return {mask(str(key)): _masked(item, mask, depth + 1) for key, item in pairs}
+        return {mask(str(key)): _masked(item, mask, depth + 1) for key, item in value.items()}
     if depth < _MAX_DEPTH and isinstance(value, list | tuple | set | frozenset):
-        return [_masked(item, mask, depth + 1) for item in value]
+        return [_masked(item, mask, depth + 1) for item in cast("Collection[object]", value)]
     # Anything else would be told by its repr, which may hold what it was made of.
     return mask(str(value))

@@ -331,7 +331,7 @@ def unexplained(job: Object) -> Trouble | None:
 
 def pod_ending(pod: Object) -> Ending | None:
     """How a Pod ended that did not succeed; None where it does not say."""
-    status = pod.get("status") or {}
+    status: Object = pod.get("status") or {}
     for condition in _conditions(pod, "DisruptionTarget"):
         why, message = str(condition.get("reason", "")), str(condition.get("message", ""))
         reason = EndReason.NODE_LOST if why in _NODE else EndReason.EVICTED
@@ -342,7 +342,7 @@ def pod_ending(pod: Object) -> Ending | None:
     if told in _NODE_REASONS:
         return Ending(reason=EndReason.NODE_LOST, message=str(status.get("message", "")))
     for which, state in _states(pod):
-        ended = state.get("terminated") or {}
+        ended: Object = state.get("terminated") or {}
         code = ended.get("exitCode", 0)
         # What the image's container ended with is its commands' affair; another one takes its place.
         if not code or which == IMAGE:
@@ -368,7 +368,7 @@ def trouble(pods: Iterable[Object]) -> Trouble | None:
     if pod["metadata"].get("deletionTimestamp"):
         return Trouble(reason=EndReason.NODE_LOST, message="its Pod is being removed and does not go")
     for which, state in _states(pod):
-        waiting = state.get("waiting") or {}
+        waiting: Object = state.get("waiting") or {}
         why = str(waiting.get("reason", ""))
         message = f"container {which}: {why}: {str(waiting.get('message', ''))[:300]}"
         if why in _NO_IMAGE:
@@ -382,14 +382,12 @@ def trouble(pods: Iterable[Object]) -> Trouble | None:
 
 def _states(pod: Object) -> list[tuple[str, Object]]:
     """The states of a Pod's containers, by their names, those that begin first at the front."""
-    status = pod.get("status") or {}
-    return [
-        (str(container.get("name", "")), container.get("state") or {})
-        for kind in ("initContainerStatuses", "containerStatuses")
-        for container in status.get(kind) or []
-    ]
+    status: Object = pod.get("status") or {}
+    containers: list[Object] = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
+    return [(str(container.get("name", "")), container.get("state") or {}) for container in containers]
 
 
 def _conditions(thing: Object, *kinds: str, status: str = "True") -> list[Object]:
-    listed = (thing.get("status") or {}).get("conditions") or []
+    state: Object = thing.get("status") or {}
+    listed: list[Object] = state.get("conditions") or []
     return [condition for condition in listed if condition["type"] in kinds and condition.get("status") == status]

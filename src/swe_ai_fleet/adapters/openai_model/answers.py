@@ -234,4 +234,4 @@ def as_text(content: object) -> str:
     if content.get("type") in ("thinking", "reasoning"):
         return ""
     text = content.get("text", content.get("value"))
-    return as_text(text) if isinstance(text, str | dict) else ""
+    return as_text(text) if isinstance(text, str) or is_object(text) else ""

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 
 from swe_ai_fleet.agents.tool_call_dialects import RawToolCall, calls_in, decode, dumps, items_of, whole_arguments
-from swe_ai_fleet.domain.json_values import mapping
+from swe_ai_fleet.domain.json_values import is_list, mapping
 from swe_ai_fleet.domain.message import AssistantMessage
 from swe_ai_fleet.domain.tool import OperationSpec
 
@@ -65,7 +65,7 @@ def read(content: str) -> tuple[str, list[RawToolCall]] | None:
     value, end = decode(body, 0)
     envelope = mapping(value)
     listed = envelope.get("tool_calls")
-    if not (isinstance(listed, list) or (envelope and _ENVELOPE_KEYS.issuperset(envelope))):
+    if not (is_list(listed) or (envelope and _ENVELOPE_KEYS.issuperset(envelope))):
         return None
     thought = envelope.get("thought")
     calls = [call for item in (items_of(listed) if listed else ()) for call in _one_call(item)]

@@ -15,7 +15,7 @@ from swe_ai_fleet.agents.function_calling.responses import AgentTask, Narration
 from swe_ai_fleet.agents.loop_guard import LoopAction, LoopGuard
 from swe_ai_fleet.agents.toolbox import REQUEST_TOOLS, Toolbox
 from swe_ai_fleet.domain.budget import Limits, Prices
-from swe_ai_fleet.domain.json_values import is_mapping, mapping
+from swe_ai_fleet.domain.json_values import mapping
 from swe_ai_fleet.domain.message import ModelCapabilities, Sampling
 from swe_ai_fleet.domain.tool import OperationSpec
 from swe_ai_fleet.ports import SecretMask
@@ -187,8 +187,8 @@ def gathered(
     for given in tools:
         if isinstance(given, Toolkit):
             kits.append(given)
-        elif isinstance(given, str) or is_mapping(given):
-            name = given if isinstance(given, str) else _name_in(given)
+        elif isinstance(given, str | Mapping):
+            name = given if isinstance(given, str) else _name_in(mapping(given))
             base_tools.append((registry or ToolRegistry.default()).get_tool(name))
         elif isinstance(given, BaseTool | type):
             base_tools.append(as_tool(given))

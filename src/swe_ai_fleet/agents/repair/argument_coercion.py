@@ -282,10 +282,10 @@ class _Coercion:
             return _from_text(value, types, choices, self.spec.parameters)
         if "string" in types and isinstance(value, bool | int):
             return str(value).lower() if isinstance(value, bool) else str(value)
-        if "array" in types and not isinstance(value, list) and value is not None:
+        if is_list(value):
+            return value[0] if "object" not in types and len(value) == 1 and json_type(value[0]) in types else _SAME
+        if "array" in types and value is not None:
             return [value] if _takes(choices, value, self.spec.parameters) else _SAME
-        if is_list(value) and "object" not in types:
-            return value[0] if len(value) == 1 and json_type(value[0]) in types else _SAME
         if isinstance(value, float) and value.is_integer() and "integer" in types:
             return int(value)
         return _SAME

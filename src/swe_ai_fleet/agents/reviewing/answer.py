@@ -75,12 +75,11 @@ def _as_findings(value: object) -> object:
     """Findings as objects; a mere text is one without a place."""
     if value is None:
         return []
-    if isinstance(value, str | Mapping):
-        value = [value] if value else []
+    if isinstance(value, str) or is_mapping(value):
+        value = [value]
     if not is_list(value):
         return value
-    parts = [part for part in value[:_MOST_READ] if part]
-    return [part if isinstance(part, Mapping) else {"text": part} for part in parts]
+    return [part if is_mapping(part) else {"text": part} for part in value[:_MOST_READ] if part]
 
 
 class FindingShape(Shape):

@@ -19,7 +19,7 @@ from swe_ai_fleet.cli.messages import document, pairs
 from swe_ai_fleet.cli.options import argument, option
 from swe_ai_fleet.cli.order import IncludeDirty, fill, made_up_id, repo_ref
 from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.domain.json_values import mapping, parse_json
+from swe_ai_fleet.domain.json_values import is_object, parse_json
 from swe_ai_fleet.domain.task import UncommittedChanges, check_identifier
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.watching.text import one_line
@@ -106,9 +106,9 @@ class WorkflowOrder:
                 read = parse_json(self.inputs.read_text(encoding="utf-8"))
             except (OSError, ValueError) as error:
                 raise CommandFault(f"--inputs {self.inputs}: {str(error)[:200]}") from None
-            if not isinstance(read, dict):
+            if not is_object(read):
                 raise CommandFault(f"--inputs {self.inputs} is not a JSON object")
-            inputs |= mapping(read)
+            inputs |= read
         for name, text in pairs(self.given, "input").items():
             inputs[name] = text if types.get(name, "string") == "string" else _value(name, text, types[name])
         return inputs

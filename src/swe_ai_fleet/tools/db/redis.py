@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import asynccontextmanager
 from itertools import pairwise
 from typing import TYPE_CHECKING, cast
@@ -180,11 +180,8 @@ def _rows(reply: object, max_rows: int) -> Rows:
             if not collector.add((field, _nested(value))):
                 break
         return collector.rows()
-    items: Sequence[object] = [reply]
-    if isinstance(reply, list | tuple | set | frozenset):
-        items = list(reply)
     collector = Collector(("reply",), max_rows)
-    for item in items:
+    for item in _several(reply) or [reply]:
         if not collector.add((_nested(item),)):
             break
     return collector.rows()
@@ -193,11 +190,13 @@ def _rows(reply: object, max_rows: int) -> Rows:
 def _nested(value: object) -> object:
     """A value as `cell` takes it; lists within a reply become one line."""
     if is_mapping(value):
-        pairs = value.items()
-        return "{" + ", ".join(f"{cell(name)}: {cell(_nested(part))}" for name, part in pairs) + "}"
-    if isinstance(value, list | tuple | set | frozenset):
-        return "[" + ", ".join(cell(_nested(part)) for part in value) + "]"
-    return value
+        return "{" + ", ".join(f"{cell(name)}: {cell(_nested(part))}" for name, part in value.items()) + "}"
+    parts = _several(value)
+    return value if parts is None else "[" + ", ".join(cell(_nested(part)) for part in parts) + "]"
+
+
+def _several(value: object) -> Collection[object] | None:
+    return cast("Collection[object]", value) if isinstance(value, list | tuple | set | frozenset) else None
 
 
 def _plain(value: object) -> str:

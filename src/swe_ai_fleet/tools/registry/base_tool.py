@@ -271,7 +271,7 @@ class BaseTool(ABC):
                 f"execute of {self.name} must be `async def`; a plain function can be registered as it is",
                 field="execute",
             )
-        foreign = [part for part in self.parameters if not isinstance(part, ToolParameter)]
+        foreign = [part for part in self.parameters if not isinstance(cast("object", part), ToolParameter)]
         if foreign:
             raise InvalidRequest(
                 f"the parameters of {self.name} must be ToolParameter(name, type, description, required); "

@@ -213,7 +213,7 @@ def as_tool(given: object) -> BaseTool:
     """A tool out of what can be registered, its declaration checked. Raises InvalidRequest."""
     if isinstance(given, type) and issubclass(given, BaseTool):
         given = _instance(given)
-    elif inspect.isroutine(given):
+    elif inspect.isroutine(cast("object", given)):
         given = FunctionTool(cast("Callable[..., object]", given))
     if not isinstance(given, BaseTool):
         raise InvalidRequest(

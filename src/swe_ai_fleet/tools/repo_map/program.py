@@ -33,7 +33,7 @@ def main(argument: str) -> None:
     json.dump(draw(os.getcwd(), request), sys.stdout)  # noqa: PTH109
 
 
-def draw(root: str, request: Mapping[str, object]) -> dict[str, object]:
+def draw(root: str, request: Mapping[str, Any]) -> dict[str, object]:
     """The answer to one request, see `main`."""
     listing = list_sources(root, str(request["scope"]))
     texts = request["focus"]
@@ -67,7 +67,7 @@ def draw(root: str, request: Mapping[str, object]) -> dict[str, object]:
     }
 
 
-def _key(listing: Listing, texts: Sequence[str], request: Mapping[str, object]) -> str:
+def _key(listing: Listing, texts: Sequence[str], request: Mapping[str, Any]) -> str:
     """A digest of all that the map depends on: the files' contents, and what was asked."""
     digest = hashlib.sha256()
     parts = [

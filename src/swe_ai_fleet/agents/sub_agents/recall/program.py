@@ -24,7 +24,7 @@ def main(argument: str) -> None:
     json.dump(recall(found_passages, request), sys.stdout)
 
 
-def recall(found: Sequence[Passage], request: Mapping[str, object]) -> dict[str, object]:
+def recall(found: Sequence[Passage], request: Mapping[str, Any]) -> dict[str, object]:
     """The answer to one request: `found` says for each text asked about which passages answer it, best first."""
     index = Index([f"{passage.source}\n{passage.text}" for passage in found])
     hits = int(request["hits"])
