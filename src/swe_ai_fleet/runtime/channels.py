@@ -127,9 +127,9 @@ def channel_credentials(tls: ChannelTls) -> grpc.ChannelCredentials:
         field = "tls_client_key" if tls.key is None else "tls_client_cert"
         raise PreconditionFailed("a certificate needs its key, and a key its certificate", field=field, hint="set both")
     return grpc.ssl_channel_credentials(
-        root_certificates=_read(tls.ca, "tls_ca"),
-        private_key=_read(tls.key, "tls_client_key"),
-        certificate_chain=_read(tls.cert, "tls_client_cert"),
+        root_certificates=tls.ca and read_file(tls.ca, "tls_ca"),
+        private_key=tls.key and read_file(tls.key, "tls_client_key"),
+        certificate_chain=tls.cert and read_file(tls.cert, "tls_client_cert"),
     )
 
 
@@ -143,7 +143,7 @@ def certificate_name(certificate: Path | None, address: str) -> str:
         return ""
     from swe_ai_fleet.runtime.installation.authority import host_names
 
-    text = _read(certificate, "tls_cert") or b""
+    text = read_file(certificate, "tls_cert")
     try:
         names = host_names(text.decode("ascii", "replace"))
     except ValueError:
@@ -199,9 +199,8 @@ def _host(address: str) -> str:
     return target(address).rpartition(":")[0].strip("[]")
 
 
-def _read(path: Path | None, field: str) -> bytes | None:
-    if path is None:
-        return None
+def read_file(path: Path, field: str) -> bytes:
+    """The content of a file that a setting names. Raises PreconditionFailed naming the setting."""
     try:
         return path.read_bytes()
     except OSError as error:
