@@ -19,6 +19,7 @@ from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescript
 from google.protobuf.message import Message
 
 from swe_ai_fleet.contract import descriptor_of
+from swe_ai_fleet.domain import json_values
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.json_values import is_list, is_object, mapping
 
@@ -155,7 +156,7 @@ def parsed(data: bytes) -> dict[str, object]:
     if not data.strip():
         return {}
     try:
-        value: object = parsed(_DECODER.decode, data.decode())
+        value: object = json_values.parsed(_DECODER.decode, data.decode())
     except json.JSONDecodeError as error:
         raise InvalidRequest(
             f"the body is not JSON: {error.msg.lower()} at line {error.lineno}, column {error.colno}", field="body"

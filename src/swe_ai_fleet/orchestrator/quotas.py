@@ -224,10 +224,10 @@ class ConcurrencyLimiter:
         if left is None:
             return assignment
         task = assignment.task
-        resumes = isinstance(assignment, CodingAssignment) and assignment.resume
-        # What a run spent before counts towards its own limit, so only the whole day's bounds it then.
-        day = self._quotas.rules(task.tenant).quota.tokens_per_day
-        return replace(assignment, task=_limited(task, day if resumes else max(1, left // self._parts(assignment))))
+        if _resumes(assignment):
+            # What a run spent before counts towards its own limit, so only the whole day's bounds it here.
+            return replace(assignment, task=_limited(task, self._quotas.rules(task.tenant).quota.tokens_per_day))
+        return replace(assignment, task=_limited(task, max(1, left // self._parts(assignment))))
 
     def _parts(self, assignment: Assignment[T]) -> int:
         """Those that work at the same time share what is left."""
@@ -236,6 +236,10 @@ class ConcurrencyLimiter:
     def _changed(self) -> None:
         left, self._left = self._left, asyncio.Event()
         left.set()
+
+
+def _resumes(assignment: Assignment[object]) -> bool:
+    return isinstance(assignment, CodingAssignment) and assignment.resume
 
 
 def _bounded(assignment: Assignment[T], room: int | None, parts: int) -> Assignment[T]:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import cast
 
 from swe_ai_fleet.agents.agent_run import Rules
 from swe_ai_fleet.agents.budget import Budget
@@ -188,7 +189,7 @@ def gathered(
         if isinstance(given, Toolkit):
             kits.append(given)
         elif isinstance(given, str | Mapping):
-            name = given if isinstance(given, str) else _name_in(mapping(given))
+            name = given if isinstance(given, str) else _name_in(cast("Mapping[str, object]", given))
             base_tools.append((registry or ToolRegistry.default()).get_tool(name))
         elif isinstance(given, BaseTool | type):
             base_tools.append(as_tool(given))
