@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import tomllib
+
 import pytest
 
 from swe_ai_fleet.domain.json_values import (
@@ -9,7 +12,10 @@ from swe_ai_fleet.domain.json_values import (
     json_or_none,
     mapping,
     mappings,
+    number_in,
     parse_json,
+    parse_json_at,
+    parsed,
     strings,
     with_texts,
 )
@@ -31,6 +37,29 @@ def test_numbers_that_json_has_not_are_refused_where_asked(text: str):
     parse_json(text)
     with pytest.raises(ValueError, match="is not a JSON number"):
         parse_json(text, finite=True)
+
+
+def test_what_comes_out_is_neither_deep_nor_half_a_character():
+    """Nobody behind the reader looks for either again."""
+    assert parse_json("[" * 100 + "1" + "]" * 100) is not None
+    for deep in ("[" * 101 + "]" * 101, '{"a":' * 101 + "1" + "}" * 101, "[" * 500 + '"[["' + "]" * 500):
+        with pytest.raises(ValueError, match="nested too deeply"):
+            parse_json(deep)
+    assert parse_json('["\\ud83d\\ude00", {"a\\ud800": "\\udfff"}]') == ["\U0001f600", {"a\ufffd": "\ufffd"}]
+    assert parse_json('"\ud800"') == "\ufffd"
+    assert parse_json(b"\xef\xbb\xbf[]") == []
+    assert parse_json_at('so: {"a": "\\ud800"} and on', 4) == ({"a": "\ufffd"}, 17)
+
+
+def test_a_parser_of_any_language_fails_in_one_way():
+    assert parsed(ast.literal_eval, "[1]") == [1]
+    for parse, text in ((ast.parse, "-" * 100_000 + "1"), (tomllib.loads, "a = " + "[" * 100_000)):
+        with pytest.raises(ValueError, match="nested too deeply"):
+            parsed(parse, text)
+
+
+def test_numbers_in_texts_are_between_two():
+    assert [number_in(text, 0, 1) for text in ("0.5", b"1", "2", "nan", "-0.1", "x", "")] == [0.5, 1.0, *[None] * 5]
 
 
 def test_control_characters_pass_where_asked():
