@@ -48,7 +48,7 @@ def test_what_comes_out_is_neither_deep_nor_half_a_character():
     assert parse_json('["\\ud83d\\ude00", {"a\\ud800": "\\udfff"}]') == ["\U0001f600", {"a\ufffd": "\ufffd"}]
     assert parse_json('"\ud800"') == "\ufffd"
     assert parse_json(b"\xef\xbb\xbf[]") == []
-    assert parse_json_at('so: {"a": "\\ud800"} and on', 4) == ({"a": "\ufffd"}, 17)
+    assert parse_json_at('so: {"a": "\\ud800"} and on', 4) == ({"a": "\ufffd"}, 19)
 
 
 def test_a_parser_of_any_language_fails_in_one_way():
