@@ -20,11 +20,12 @@ from swe_ai_fleet.domain.assignment import ExamineAssignment, ReviewAssignment, 
 from swe_ai_fleet.domain.budget import Totals, Usage
 from swe_ai_fleet.domain.candidate import Candidate, CheckReport, CheckResult, RankedCandidate, Verdict
 from swe_ai_fleet.domain.errors import AgentLost, FleetError, PreconditionFailed
-from swe_ai_fleet.domain.examination import Crossing, Examination, ForeignFailure
+from swe_ai_fleet.domain.examination import Examination
 from swe_ai_fleet.domain.examination import TestSet as ExaminedTests
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.review import Critique, Finding, Proof, ProofOutcome, ReviewVerdict
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, Constraints, Task
+from swe_ai_fleet.domain.test_run import Crossing, ForeignFailure
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.in_process import MemoryLog
 from swe_ai_fleet.orchestrator.peer_review import PEERS, pairs, worse
