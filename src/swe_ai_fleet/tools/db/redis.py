@@ -181,7 +181,8 @@ def _rows(reply: object, max_rows: int) -> Rows:
                 break
         return collector.rows()
     collector = Collector(("reply",), max_rows)
-    for item in _several(reply) or [reply]:
+    parts = _several(reply)
+    for item in [reply] if parts is None else parts:
         if not collector.add((_nested(item),)):
             break
     return collector.rows()
