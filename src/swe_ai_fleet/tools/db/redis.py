@@ -99,7 +99,7 @@ async def _check_flags(connection: AbstractConnection, name: str, args: Sequence
 
 
 async def _flags(connection: AbstractConnection, name: str) -> frozenset[str]:
-    (info,) = items(await _ask(connection, "COMMAND", "INFO", name))
+    info = next(iter(items(await _ask(connection, "COMMAND", "INFO", name))), None)
     if is_mapping(info):  # RESP3 servers may answer with a map by name
         info = next(iter(info.values()), None)
     if not isinstance(info, list):
