@@ -119,6 +119,15 @@ def fields_of(request: Message) -> AbstractContextManager[None]:
     return fields_named(lambda head: prefix + names.get(head, head) if head else "")
 
 
+def not_for_tasks(subject: str) -> InvalidRequest:
+    """A subject that names no tenant and priority."""
+    return InvalidRequest(
+        f"{subject[:200]!r} is not a subject for tasks",
+        field="subject",
+        hint="agent.cmd.execute[.<tenant>[.<priority>]], the priority high, normal, low or 0 to 9",
+    )
+
+
 def common_task(request: pb.JudgePatchesRequest, *, kind: TaskKind) -> Task:
     """The task of a request that no agent works on. Raises InvalidRequest, naming the field."""
     return _bounded(_task(request, kind=kind))
