@@ -15,15 +15,7 @@ from structlog.contextvars import bind_contextvars, bound_contextvars
 
 from services.access.roles import check_role
 from services.access.stay import CHECK_SECONDS, Stay
-from services.errors import (
-    Context,
-    Handler,
-    Interceptor,
-    Unauthenticated,
-    abort,
-    reshaped,
-    status,
-)
+from services.errors import Context, Continuation, Handler, Interceptor, Unauthenticated, abort, reshaped, status
 from swe_ai_fleet.domain.access import SOLE, AccessRole, Principal
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, PermissionDenied, Unavailable
 
@@ -147,9 +139,7 @@ class AccessInterceptor(Interceptor):
         self._check_seconds = check_seconds
 
     async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler]],
-        handler_call_details: grpc.HandlerCallDetails,
+        self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
     ) -> Handler:
         method = str(handler_call_details.method)
         if method.startswith(OPEN_SERVICES):

@@ -11,6 +11,7 @@ import grpc
 import structlog
 
 from swe_ai_fleet.domain.errors import PreconditionFailed
+from swe_ai_fleet.runtime.channels import read_file
 from swe_ai_fleet.settings import Settings
 
 CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
@@ -120,8 +121,8 @@ class Certificates:
 
 def _load(tls: ServerTls) -> _Loaded:
     return _Loaded(
-        cert=_read(tls.cert, "tls_cert"),
-        key=_read(tls.key, "tls_key"),
+        cert=read_file(tls.cert, "tls_cert"),
+        key=read_file(tls.key, "tls_key"),
         client_ca=None if tls.client_ca is None else _authority(tls.client_ca),
         context=_context(tls),
     )
@@ -134,7 +135,7 @@ def _context(tls: ServerTls) -> ssl.SSLContext:
     context.set_alpn_protocols(["http/1.1"])
     context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
     for path, field in ((tls.cert, "tls_cert"), (tls.key, "tls_key")):
-        _read(path, field)
+        read_file(path, field)
     try:
         context.load_cert_chain(tls.cert, tls.key, password="")
     except (ssl.SSLError, OSError) as error:
@@ -147,7 +148,7 @@ def _context(tls: ServerTls) -> ssl.SSLContext:
 
 
 def _authority(path: Path) -> bytes:
-    content = _read(path, "tls_client_ca")
+    content = read_file(path, "tls_client_ca")
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(cadata=content.decode("ascii", "replace"))
     except (ssl.SSLError, ValueError) as error:
@@ -157,12 +158,3 @@ def _authority(path: Path) -> bytes:
 
 def _configuration(loaded: _Loaded) -> grpc.ServerCertificateConfiguration:
     return grpc.ssl_server_certificate_configuration([(loaded.key, loaded.cert)], root_certificates=loaded.client_ca)
-
-
-def _read(path: Path, field: str) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise PreconditionFailed(
-            f"{path} cannot be read: {error.strerror or error}", field=field, hint=f"see FLEET_{field.upper()}"
-        ) from error

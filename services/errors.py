@@ -46,9 +46,11 @@ if TYPE_CHECKING:
     Handler = grpc.RpcMethodHandler[Any, Any]
     Context = grpc.aio.ServicerContext[Any, Any]
     Interceptor = grpc.aio.ServerInterceptor[Any, Any]
+    Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[Handler]]
 else:
     # Only the type stubs know these as generic.
     Handler, Context, Interceptor = grpc.RpcMethodHandler, grpc.aio.ServicerContext, grpc.aio.ServerInterceptor
+    Continuation = Callable
 
 
 class NotAvailable(FleetError):
@@ -127,9 +129,7 @@ class ErrorInterceptor(Interceptor):
     """Turns what a call raises into its status. A bug of ours becomes INTERNAL and is logged here, once."""
 
     async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler]],
-        handler_call_details: grpc.HandlerCallDetails,
+        self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
     ) -> Handler:
         handler = cast("Handler | None", await continuation(handler_call_details))
         method = str(handler_call_details.method)

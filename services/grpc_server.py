@@ -23,7 +23,7 @@ from grpc_reflection.v1alpha import reflection
 from services.access.stay import CHECK_SECONDS
 from services.auth import OPEN_SERVICES, AccessInterceptor, Authenticator, OneToken, principal
 from services.certificates import Certificates, ServerTls
-from services.errors import Context, ErrorInterceptor, Handler, Interceptor, within
+from services.errors import Context, Continuation, ErrorInterceptor, Handler, Interceptor, within
 from swe_ai_fleet.domain.errors import FleetError, PreconditionFailed
 from swe_ai_fleet.following import in_background
 from swe_ai_fleet.telemetry import Telemetry, own_telemetry
@@ -48,9 +48,7 @@ class ObservingInterceptor(Interceptor):
         self._telemetry = telemetry
 
     async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler]],
-        handler_call_details: grpc.HandlerCallDetails,
+        self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
     ) -> Handler:
         method = str(handler_call_details.method)
         handler = cast("Handler | None", await continuation(handler_call_details))

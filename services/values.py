@@ -12,7 +12,9 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
 from fleet.options.v1 import options_pb2
+from swe_ai_fleet.contract import descriptor_of
 from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.json_values import parsed
 from swe_ai_fleet.domain.moment import MAX_MS
 from swe_ai_fleet.domain.text import check_length
 
@@ -32,8 +34,8 @@ M = TypeVar("M", bound=Message)
 def parsed_message(data: bytes, message: M) -> M:
     """The message, filled from its JSON and checked. Raises InvalidRequest."""
     try:
-        json_format.Parse(data, message, max_recursion_depth=64)
-    except (json_format.ParseError, RecursionError, UnicodeDecodeError) as fault:
+        parsed(json_format.Parse, data, message, max_recursion_depth=64)
+    except (json_format.ParseError, ValueError) as fault:
         kind = message.DESCRIPTOR.name
         raise InvalidRequest(f"the message is not valid JSON for a {kind}: {fault}"[:1000], field="message") from None
     check_values(message)
@@ -78,7 +80,7 @@ def check_values(message: Message, path: str = "") -> None:
                 _check_value(field, entry, f"{name}[{number}]", bounds)
         else:
             _check_value(field, value, name, bounds)
-    for field in _required(cast("Descriptor", message.DESCRIPTOR)):
+    for field in _required(descriptor_of(message)):
         if not getattr(message, field.name):
             raise InvalidRequest(f"no {field.name} given", field=_below(path, field.name))
 

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from services.access.tables import AccessFile, JwtTable, TokenTable
 from swe_ai_fleet.domain.access import AccessRole
 from swe_ai_fleet.domain.errors import AlreadyExists, InvalidRequest, NotFound
+from swe_ai_fleet.domain.json_values import parsed
 
 MAX_BYTES = 4 * 1024 * 1024
 _NOT_IN_FILES = ("str", "datetime", "date", "int", "float", "[key]")
@@ -30,8 +31,8 @@ def parse_access(text: str) -> AccessFile:
         InvalidRequest: It is not one; `field` is the table and the key, such as `tokens[2].roles`.
     """
     try:
-        document = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        document = parsed(tomllib.loads, text)
+    except ValueError as error:
         raise InvalidRequest(f"the access file is not TOML: {error}", field="access_file") from None
     try:
         read = AccessFile.model_validate(document)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,12 +76,10 @@ def _subjects(pem: bytes) -> tuple[list[_Subject], float]:
     try:
         read = x509.load_pem_x509_certificate(pem)
         subjects: list[_Subject] = []
-        try:
+        with suppress(x509.ExtensionNotFound):
             names = read.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
             subjects += [("uri", uri) for uri in names.get_values_for_type(x509.UniformResourceIdentifier)]
             subjects += [("dns", name) for name in names.get_values_for_type(x509.DNSName)]
-        except x509.ExtensionNotFound:
-            pass
         subjects += [("cn", str(name.value)) for name in read.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
         return subjects, read.not_valid_after_utc.timestamp()
     except (ValueError, x509.DuplicateExtension, x509.UnsupportedGeneralNameType):

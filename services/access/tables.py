@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import date, datetime
-from typing import Annotated, Literal, TypeVar, cast
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -25,19 +25,22 @@ from services.auth import is_name
 from swe_ai_fleet.domain.access import AccessRole, Quota, TenantRules
 from swe_ai_fleet.domain.council import EndpointRules
 from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.json_values import is_list
 from swe_ai_fleet.domain.task import ApprovalPolicy
 
 T = TypeVar("T")
 
 
 def _read_roles(roles: object) -> object:
-    if not isinstance(roles, list):
+    if not is_list(roles):
         return roles
     by_name = {role.value: role for role in AccessRole}
-    for role in cast("list[object]", roles):
-        if role not in by_name:
+    known: set[AccessRole] = set()
+    for role in roles:
+        if not isinstance(role, str) or role not in by_name:
             raise ValueError(f"{str(role)[:40]!r} is not a role; known: {', '.join(by_name)}")
-    return frozenset(by_name[role] for role in cast("list[str]", roles))
+        known.add(by_name[role])
+    return frozenset(known)
 
 
 def _must(holds: Callable[[T], bool], otherwise: str) -> AfterValidator:

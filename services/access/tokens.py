@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, date, datetime
 from datetime import time as time_of_day
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import structlog
 
@@ -24,7 +24,7 @@ from services.access.tables import ClaimPath, JwtTable, TokenTable
 from services.auth import Admission, is_name, unknown
 from swe_ai_fleet.domain.access import AccessRole, Principal
 from swe_ai_fleet.domain.errors import Unavailable
-from swe_ai_fleet.domain.json_values import items, mapping, mappings, parse_json, string
+from swe_ai_fleet.domain.json_values import is_list, items, mapping, mappings, parse_json, parsed, string
 
 PREFIX = "fleet_"
 """The prefix by which secret scanners recognise a token."""
@@ -183,10 +183,10 @@ def parse_keys(data: bytes) -> tuple[Jwk, ...]:
     if len(data) > MAX_BYTES:
         raise ValueError(f"more than {MAX_BYTES} bytes")
     keys = mapping(parse_json(data)).get("keys")
-    if not isinstance(keys, list):
+    if not is_list(keys):
         raise ValueError("not a JSON object with a list of keys")
     # Shared keys ("oct") are left out: whoever can check with one can also sign.
-    public = tuple(key for key in mappings(cast("list[object]", keys)[:MAX_KEYS]) if _is_public(key))
+    public = tuple(key for key in mappings(keys[:MAX_KEYS]) if _is_public(key))
     if not public:
         raise ValueError("it has no public key for signatures")
     return public
@@ -226,9 +226,9 @@ class WebTokens:
         if len(token) > MAX_CHARS:
             raise unknown()
         try:
-            header = jwt.get_unverified_header(token)
-            named: object = jwt.decode(token, options={"verify_signature": False}).get("iss")
-        except (jwt.PyJWTError, ValueError, RecursionError):
+            header = parsed(jwt.get_unverified_header, token)
+            named: object = parsed(jwt.decode, token, options={"verify_signature": False}).get("iss")
+        except (jwt.PyJWTError, ValueError):
             raise unknown() from None
         for table, keys in self._issuers:
             if table.issuer == named and (admission := await self._of(table, keys, token, header)):
@@ -245,7 +245,8 @@ class WebTokens:
         if jwk is None or jwk.get("alg", algorithm) != algorithm:
             return None
         try:
-            claims = jwt.decode(
+            claims = parsed(
+                jwt.decode,
                 token,
                 _key(jwk, str(algorithm)),
                 algorithms=list(table.algorithms),
@@ -260,7 +261,7 @@ class WebTokens:
                     "verify_iat": False,
                 },
             )
-        except (jwt.PyJWTError, ValueError, RecursionError):
+        except (jwt.PyJWTError, ValueError):
             return None
         return self._admission(table, claims)
 

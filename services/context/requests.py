@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Generator, Iterable
-from contextlib import contextmanager
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from typing import TypeVar
 
 from google.protobuf.message import Message
 
-from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, PreconditionFailed
+from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed, fields_named
 
 M = TypeVar("M", bound=Message)
 
@@ -61,17 +61,9 @@ def fitting(messages: Iterable[M], room: int = MAX_REPLY_BYTES) -> list[M]:
     return fit
 
 
-@contextmanager
-def fields_within(message: str, **renamed: str) -> Generator[None]:
+def fields_within(message: str, **renamed: str) -> AbstractContextManager[None]:
     """Inside, faults name fields as they are called in the request, where they stand in its field `message`.
 
     `renamed` are those that stand elsewhere or have another name there.
     """
-    try:
-        yield
-    except FleetError as error:
-        head, bracket, rest = error.field.partition("[")
-        name = renamed.get(head, f"{message}.{head}" if head else head)
-        if not error.field or f"{name}{bracket}{rest}" == error.field:
-            raise
-        raise type(error)(error.message, field=f"{name}{bracket}{rest}", hint=error.hint) from error
+    return fields_named(lambda head: renamed.get(head, f"{message}.{head}") if head else "")

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.auth import tenant
 from swe_ai_fleet.contract import from_message, to_message
 from swe_ai_fleet.domain.council import Council, CouncilMember
-from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
+from swe_ai_fleet.domain.errors import InvalidRequest, fields_named
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.orchestrator.council_store import CouncilStore
@@ -55,7 +54,7 @@ class Councils:
             agent_type=config.agent_type,
             custom_params=dict(config.custom_params),
         )
-        with _named(_CONFIG_FIELDS):
+        with fields_named(lambda head: _CONFIG_FIELDS.get(head, head)):
             council = await self.store.create(tenant(), settings, num_agents=request.num_agents)
         return pb.CreateCouncilResponse(
             council_id=council.council_id,
@@ -102,7 +101,7 @@ class Councils:
             endpoint=request.endpoint,
             metadata=dict(request.metadata),
         )
-        with _named(_AGENT_FIELDS):
+        with fields_named(lambda head: _AGENT_FIELDS.get(head, head)):
             done = await self.store.register(tenant(), role, member)
         size = len(done.council.members)
         message = f"{request.agent_id} {'is registered anew' if done.known else 'has joined'}; {size} in the council"
@@ -139,19 +138,5 @@ def _role(text: str, *, field: str = "role") -> Role:
     """A role that must be named: nothing is created or deleted by leaving a word out. Raises InvalidRequest."""
     if not text.strip():
         raise InvalidRequest("no role given", field=field, hint=f"one of {', '.join(Role)}")
-    try:
+    with fields_named(lambda _: field):
         return Role.parse(text)
-    except InvalidRequest as error:
-        raise InvalidRequest(error.message, field=field, hint=error.hint) from None
-
-
-@contextmanager
-def _named(names: Mapping[str, str]) -> Generator[None]:
-    """Inside, faults name fields as they are called in the request."""
-    try:
-        yield
-    except FleetError as error:
-        name, bracket, rest = error.field.partition("[")
-        if name not in names:
-            raise
-        raise type(error)(error.message, field=f"{names[name]}{bracket}{rest}", hint=error.hint) from error

@@ -21,6 +21,7 @@ from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest, Appr
 from swe_ai_fleet.domain.blob import blob_ref
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.execution import ExecutionState
+from swe_ai_fleet.domain.json_values import parsed
 from swe_ai_fleet.domain.task import MAX_PATCHES, ApprovalPolicy, SubmittedPatch, Task, TaskKind
 from swe_ai_fleet.domain.text import plain_line
 from swe_ai_fleet.orchestrator.delivery import HandDelivery
@@ -54,8 +55,8 @@ def _pending(request: ApprovalRequest, execution_id: str) -> pb.PendingApproval:
 def _arguments(text: str) -> struct_pb2.Struct:
     """Arguments as a model wrote them, whatever that is; masked, and maybe cut, so not always JSON."""
     try:
-        return json_format.Parse(text, struct_pb2.Struct())
-    except (json_format.ParseError, RecursionError):
+        return parsed(json_format.Parse, text, struct_pb2.Struct())
+    except (json_format.ParseError, ValueError):
         arguments = struct_pb2.Struct()
         arguments.fields["raw"].string_value = text
         return arguments

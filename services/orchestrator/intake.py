@@ -10,7 +10,7 @@ import structlog
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.orchestrator.planning import planning_event
-from services.orchestrator.requests import submitted_task
+from services.orchestrator.requests import not_for_tasks, submitted_task
 from services.values import parsed_message
 from swe_ai_fleet.adapters.jetstream import JetStream, PermanentError, Work, WorkQueue
 from swe_ai_fleet.domain.errors import AlreadyExists, InvalidRequest
@@ -90,11 +90,7 @@ def task_of(work: Work, known: Callable[[str], bool] = lambda tenant: tenant == 
     request = parsed_message(work.data, pb.SubmitTaskRequest())
     tenant, rest = _tenant(work, "agent.cmd.execute", known)
     if len(rest) > 1 or (rest and rest[0] not in PRIORITIES):
-        raise InvalidRequest(
-            f"{work.subject[:200]!r} is not a subject for tasks",
-            field="subject",
-            hint="agent.cmd.execute[.<tenant>[.<priority>]], the priority high, normal, low or 0 to 9",
-        )
+        raise not_for_tasks(work.subject)
     chosen = request.WhichOneof("task")
     if chosen and rest and not getattr(request, chosen).priority:
         getattr(request, chosen).priority = PRIORITIES[rest[0]]

@@ -37,6 +37,7 @@ from swe_ai_fleet.agents.plan_session import (
 )
 from swe_ai_fleet.contract import from_message, to_message
 from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.json_values import parsed
 from swe_ai_fleet.domain.text import well_formed
 from swe_ai_fleet.orchestrator.planning_events import PlanningEvent, PlanningEvents, PlanningOutcome
 from swe_ai_fleet.orchestrator.subtasks import child_task_id
@@ -81,8 +82,8 @@ def planning_event(request: orchestrator_pb.ProcessPlanningEventRequest) -> Plan
             hint=f"at most {MAX_EVENT_BYTES}; put long material into a file of the repository",
         )
     try:
-        payload = cast("dict[str, object]", json_format.MessageToDict(request.payload))
-    except (json_format.SerializeToJsonError, ValueError, RecursionError) as fault:
+        payload = parsed(json_format.MessageToDict, request.payload)
+    except (json_format.SerializeToJsonError, ValueError) as fault:
         raise InvalidRequest(f"the payload is not valid JSON: {fault}"[:500], field="payload") from None
     repo = repo_ref(request.repo) if request.HasField("repo") else None
     return from_message(PlanningEvent, request, repo=repo, payload=payload)

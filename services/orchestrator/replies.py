@@ -59,15 +59,7 @@ class Replies:
             task_id=state.task.task_id,
             results=candidates,
             winner_id=responses.winner_agent(state),
-            duration_ms=state.duration_ms,
-            metadata=metadata(state),
-            execution_id=state.execution_id,
-            status=to_enum(pb.DeliberationStatus, state.status),
-            audit_head=state.audit_head,
-            audit_heads=audit_heads(state),
-            usage=responses.total_usage(state),
-            expenses=responses.spent(state),
-            **responses.judged(state),
+            **_ending(state),
         )
 
     async def judgement(self, state: ExecutionState) -> pb.JudgePatchesResponse:
@@ -95,18 +87,10 @@ class Replies:
         return pb.OrchestrateResponse(
             winner=winner,
             candidates=candidates,
-            execution_id=state.execution_id,
-            duration_ms=state.duration_ms,
-            metadata=metadata(state),
-            status=to_enum(pb.DeliberationStatus, state.status),
             commit_sha=state.delivered.commit_sha if state.delivered else "",
             branch=state.delivered.branch if state.delivered else "",
             subtasks=subtask_results(state),
-            audit_head=state.audit_head,
-            audit_heads=audit_heads(state),
-            usage=responses.total_usage(state),
-            expenses=responses.spent(state),
-            **responses.judged(state),
+            **_ending(state),
         )
 
     async def candidates(self, state: ExecutionState, *, room: int) -> list[pb.DeliberationResult]:
@@ -192,6 +176,21 @@ def fit(messages: Sequence[Message], room: int) -> int:
             _cut(messages[index], characters, entries)
             sizes[index] = messages[index].ByteSize() + _OVERHEAD_BYTES
     return sum(sizes)
+
+
+def _ending(state: ExecutionState) -> dict[str, Any]:
+    """What both kinds of execution say of their end."""
+    return {
+        "execution_id": state.execution_id,
+        "duration_ms": state.duration_ms,
+        "metadata": metadata(state),
+        "status": to_enum(pb.DeliberationStatus, state.status),
+        "audit_head": state.audit_head,
+        "audit_heads": audit_heads(state),
+        "usage": responses.total_usage(state),
+        "expenses": responses.spent(state),
+        **responses.judged(state),
+    }
 
 
 def _cut(message: Message, characters: int, entries: int) -> None:

@@ -6,8 +6,8 @@ The subtasks of an orchestration go back as they stand.
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 from google.protobuf.message import Message
@@ -16,7 +16,7 @@ from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.contract import from_message, to_enum
 from swe_ai_fleet.domain.budget import Limits, Totals
-from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
+from swe_ai_fleet.domain.errors import InvalidRequest, fields_named
 from swe_ai_fleet.domain.event import ExecutionStatus
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.subtask import SKIPPED, Derivation, Subtask, SubtaskOutcome
@@ -106,8 +106,7 @@ def submitted_task(request: pb.SubmitTaskRequest) -> Task:
             raise InvalidRequest("no task given", field="task", hint="set deliberate or orchestrate")
 
 
-@contextmanager
-def fields_of(request: Message) -> Generator[None]:
+def fields_of(request: Message) -> AbstractContextManager[None]:
     """Inside, faults name fields as they are called in this request, whatever the task calls them."""
     names: Mapping[str, str] = {}
     prefix, inner = "", request
@@ -117,14 +116,16 @@ def fields_of(request: Message) -> Generator[None]:
     if isinstance(inner, pb.OrchestrateRequest):
         param = "model_profile" in inner.options.custom_params and not inner.model_profile
         names = _ORCHESTRATE_FIELDS | ({"model_profile": "options.custom_params[model_profile]"} if param else {})
-    try:
-        yield
-    except FleetError as error:
-        head, bracket, rest = error.field.partition("[")
-        field = prefix + names.get(head, head) + bracket + rest
-        if not error.field or field == error.field:
-            raise
-        raise type(error)(error.message, field=field, hint=error.hint) from error
+    return fields_named(lambda head: prefix + names.get(head, head) if head else "")
+
+
+def not_for_tasks(subject: str) -> InvalidRequest:
+    """A subject that names no tenant and priority."""
+    return InvalidRequest(
+        f"{subject[:200]!r} is not a subject for tasks",
+        field="subject",
+        hint="agent.cmd.execute[.<tenant>[.<priority>]], the priority high, normal, low or 0 to 9",
+    )
 
 
 def common_task(request: pb.JudgePatchesRequest, *, kind: TaskKind) -> Task:
@@ -221,10 +222,8 @@ def plan_of(request: pb.DeriveSubtasksRequest) -> Plan:
     """The plan of a request. Raises InvalidRequest naming the field."""
     roles: list[Role] = []
     for number, name in enumerate(request.roles):
-        try:
+        with fields_named(lambda _, number=number: f"roles[{number}]"):
             roles.append(Role.parse(name))
-        except InvalidRequest as fault:
-            raise InvalidRequest(fault.message, field=f"roles[{number}]", hint=fault.hint) from None
     return Plan(
         description=request.task_description,
         case_id=request.case_id,

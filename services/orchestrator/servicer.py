@@ -187,7 +187,7 @@ class OrchestratorServicer(OrchestratorServiceServicer):
         self, request: pb.GetDeliberationResultRequest, context: Context
     ) -> pb.GetDeliberationResultResponse:
         state = await self._latest(check_identifier(request.task_id, field="task_id"))
-        ran = state.duration_ms if state.finished_at else _now_ms() - milliseconds(state.started_at)
+        ran = state.duration_ms if state.finished_at else milliseconds(now()) - milliseconds(state.started_at)
         return pb.GetDeliberationResultResponse(
             task_id=state.task.task_id,
             status=to_enum(pb.DeliberationStatus, state.status),
@@ -384,7 +384,3 @@ def _stats(projection: Projection, tenant: str) -> pb.OrchestratorStats:
         avg_deliberation_time_ms=seconds / ended if ended else 0.0,
         role_counts={role: count for role, count in roles.items() if count},
     )
-
-
-def _now_ms() -> int:
-    return milliseconds(now())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
@@ -12,7 +13,7 @@ from services.orchestrator.requests import repo_ref
 from swe_ai_fleet.context.blocks import rendered, tokens
 from swe_ai_fleet.domain.assignment import OpeningAssignment
 from swe_ai_fleet.domain.context import GatheredContext, Phase
-from swe_ai_fleet.domain.errors import InvalidRequest, NotFound, PreconditionFailed
+from swe_ai_fleet.domain.errors import InvalidRequest, NotFound, PreconditionFailed, fields_named
 from swe_ai_fleet.domain.task import (
     SCRATCH,
     PinnedRepository,
@@ -56,10 +57,8 @@ class TaskContexts:
             background=_context_text(gathered, history=False),
         )
         try:
-            opening = await self.executions.fleet.run(assignment)
-        except InvalidRequest as fault:
-            field = "options.model_profile" if fault.field == "model_profile" else fault.field
-            raise InvalidRequest(fault.message, field=field, hint=fault.hint) from None
+            with fields_named(lambda head: "options.model_profile" if head == "model_profile" else head):
+                opening = await self.executions.fleet.run(assignment)
         finally:
             await self.workspaces.release(assignment.execution_id)
         blocks = pb.ContextBlocks(
@@ -84,11 +83,9 @@ class TaskContexts:
         task, pinned = Task(task_id=request.task_id, kind=TaskKind.DELIBERATE, description="", repo=repo), None
         if request.task_id:
             check_identifier(request.task_id, field="task_id")
-            try:
+            with suppress(NotFound):
                 state = await self.executions.latest(tenant(), request.task_id)
                 task, pinned = state.task, state.repository
-            except NotFound:
-                pass
         if request.HasField("repo"):
             task, pinned = replace(task, repo=repo), None
         return replace(task, tenant=tenant(), role=Role.parse(request.role) if request.role else task.role), pinned

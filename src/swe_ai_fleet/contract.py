@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import re
 import types
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import MISSING, dataclass, fields
 from datetime import datetime
 from enum import Enum
@@ -30,7 +30,7 @@ from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescript
 from google.protobuf.message import DecodeError, Message
 from google.rpc import error_details_pb2, status_pb2
 
-from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
+from swe_ai_fleet.domain.errors import InvalidRequest, fields_named
 from swe_ai_fleet.domain.moment import iso_time, milliseconds
 from swe_ai_fleet.domain.text import well_formed
 
@@ -178,7 +178,7 @@ def _writers(kind: type[Message], owner: type) -> list[tuple[str, str, _Getter, 
     """
     return [
         (field.name, _attribute(field, owner) or "", _writer(field), field.has_presence)
-        for field in cast("Descriptor", kind.DESCRIPTOR).fields
+        for field in descriptor_of(kind).fields
     ]
 
 
@@ -236,7 +236,7 @@ def _construct(kind: type[M], value: object) -> M:
         return value
     if isinstance(value, tuple):
         # Lists of lists, and lists that can be left out, stand in messages of their own.
-        (only,) = cast("Descriptor", kind.DESCRIPTOR).fields
+        (only,) = descriptor_of(kind).fields
         return kind(**{only.name: _writer(only)(value)})
     return to_message(kind, value)
 
@@ -252,7 +252,7 @@ def _readers(kind: type, source: type[Message]) -> list[tuple[str, _Getter]]:
     """For each attribute of the value how it is read; the reader gives MISSING where the message says nothing."""
     hints = get_type_hints(kind)
     by_attribute: dict[str, list[FieldDescriptor]] = {}
-    for field in cast("Descriptor", source.DESCRIPTOR).fields:
+    for field in descriptor_of(source).fields:
         if (attribute := _attribute(field, kind)) is not None:
             # What took the place of a deprecated field stands behind it, and counts.
             by_attribute.setdefault(attribute, []).insert(0, field)
@@ -350,9 +350,8 @@ def _is_enum(kind: Any) -> TypeGuard[type[Enum]]:
 def _parsed(kind: type[Enum], text: str) -> Enum:
     """A member in text, as the domain reads it. Raises InvalidRequest; its field is the one that is being read."""
     try:
-        return cast("Callable[[str], Enum]", getattr(kind, "parse", kind))(text)
-    except InvalidRequest as fault:
-        raise InvalidRequest(fault.message, hint=fault.hint) from None
+        with fields_named(lambda _: ""):
+            return cast("Callable[[str], Enum]", getattr(kind, "parse", kind))(text)
     except ValueError:
         raise InvalidRequest(
             f"{text[:64]!r} is not a {kind.__name__.lower()}", hint=f"one of {_member_names(kind)}"
@@ -363,14 +362,14 @@ def _member_names(kind: type[Enum]) -> str:
     return ", ".join(str(member.value) for member in kind)
 
 
-@contextmanager
-def _inside(place: str) -> Generator[None]:
+def descriptor_of(message: Message | type[Message]) -> Descriptor:
+    """The descriptor of a message or its type."""
+    return cast("Descriptor", message.DESCRIPTOR)
+
+
+def _inside(place: str) -> AbstractContextManager[None]:
     """Inside, faults name their fields as they stand in the message that has `place`."""
-    try:
-        yield
-    except FleetError as error:
-        field = f"{place}.{error.field}" if error.field else place
-        raise type(error)(error.message, field=field, hint=error.hint) from None
+    return fields_named(lambda field: f"{place}.{field}" if field else place)
 
 
 def _without_none(hint: Any) -> Any:

@@ -340,3 +340,17 @@ async def test_an_edit_changes_the_passage_and_nothing_else(text: str, old: str,
         first = next(n for n in range(len(stripped)) if stripped[n : n + len(wanted)] == wanted)
         assert after.startswith("".join(line + "\n" for line in text.split("\n")[:first]))
         assert after.endswith("\n".join(text.split("\n")[first + len(wanted) :]))
+
+
+@pytest.mark.parametrize(
+    ("path", "content", "said"),
+    [
+        ("a.py", "def f(:\n", "line 1"), ("a.py", "x = 1\n", ""), ("a.json", "{,}", "line 1 column 2"),
+        ("a.toml", "a = \n", "line 1"), ("a.txt", "def f(:", ""), ("a.json", "[" * 100_000, "nested too deeply"),
+        ("a.py", "-" * 100_000 + "1", "nested too deeply"), ("a.py", "x = (" * 200_000, ""),
+    ],
+)  # fmt: skip
+async def test_syntax_errors_are_named_and_bombs_are_harmless(tmp_path: Path, path: str, content: str, said: str):
+    result = await FileTool(tmp_path).write_file(path, content)
+    assert said in result.content
+    assert (result.success, "does not parse" in result.content) == (True, bool(said))

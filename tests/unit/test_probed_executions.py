@@ -11,9 +11,10 @@ from swe_ai_fleet.domain.assignment import Answer, AnswerAssignment, ExamineAssi
 from swe_ai_fleet.domain.candidate import CheckKind, CheckResult, Verdict
 from swe_ai_fleet.domain.errors import AgentLost
 from swe_ai_fleet.domain.event import ChecklistMade
-from swe_ai_fleet.domain.examination import STATEMENT, Crossing, Examination, ForeignFailure
+from swe_ai_fleet.domain.examination import STATEMENT, Examination
 from swe_ai_fleet.domain.examination import TestSet as ExaminedTests
 from swe_ai_fleet.domain.task import ApprovalPolicy, Task
+from swe_ai_fleet.domain.test_run import Crossing, ForeignFailure
 from swe_ai_fleet.domain.trajectory import StopReason
 from tests.scripted_fleet import ScriptedRun
 from tests.tables import table

@@ -12,7 +12,7 @@ from structlog.contextvars import bound_contextvars
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.errors import NotAvailable
-from services.orchestrator.requests import submitted_task
+from services.orchestrator.requests import not_for_tasks, submitted_task
 from services.values import parsed_message
 from swe_ai_fleet.adapters.jetstream import JetStream, PermanentError, Work, WorkQueue
 from swe_ai_fleet.adapters.jetstream.subjects import COMMANDS
@@ -154,11 +154,7 @@ def read_task(work: Work) -> Task:
     """The task in a message, for one agent. Raises InvalidRequest and NotAvailable, naming the field."""
     rest = work.subject.removeprefix("agent.cmd.execute").split(".")[1:]
     if len(rest) > 2 or (len(rest) > 1 and rest[1] not in _PRIORITIES):
-        raise InvalidRequest(
-            f"{work.subject[:200]!r} is not a subject for tasks",
-            field="subject",
-            hint="agent.cmd.execute[.<tenant>[.<priority>]], the priority high, normal, low or 0 to 9",
-        )
+        raise not_for_tasks(work.subject)
     message = parsed_message(work.data, pb.SubmitTaskRequest())
     task = submitted_task(message)
     if message.HasField("orchestrate"):

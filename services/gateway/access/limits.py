@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from ipaddress import IPv6Address, ip_address
+from ipaddress import IPv6Address
 from math import ceil
 from typing import Any
 
@@ -24,6 +24,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from services.gateway.access.origins import Headers, values
 from services.gateway.problems import Refusal
 from services.grpc_server import MAX_REQUEST_BYTES
+from swe_ai_fleet.domain.network import address_of
 
 MAX_BYTES = MAX_REQUEST_BYTES
 """What the services behind take in one request."""
@@ -248,10 +249,6 @@ class Buckets:
 
 def peer(address: str) -> str:
     """The client behind an address: of IPv6 the network of 64 bits, since one client has all of them."""
-    try:
-        parsed = ip_address(address.partition("%")[0])
-    except ValueError:
-        return address
-    if isinstance(parsed, IPv6Address):
+    if isinstance(parsed := address_of(address.partition("%")[0]), IPv6Address):
         return str(parsed.ipv4_mapped or IPv6Address(int(parsed) >> 64 << 64))
     return address

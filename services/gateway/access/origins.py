@@ -11,12 +11,12 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from ipaddress import ip_address
 
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from services.gateway.problems import Refusal
+from swe_ai_fleet.domain.network import address_of
 from swe_ai_fleet.settings import Settings, listed
 
 Headers = Iterable[tuple[bytes, bytes]]
@@ -125,9 +125,7 @@ def foreign() -> Refusal:
 def _is_at(host: Authority, address: str, port: object) -> bool:
     if host.port_of("http") != port:
         return False
-    try:
-        arrived = ip_address(address.partition("%")[0])
-    except ValueError:
+    if (arrived := address_of(address.partition("%")[0])) is None:
         return False
     if host.host == (f"[{arrived}]" if arrived.version == 6 else str(arrived)):
         return True

@@ -20,6 +20,7 @@ from services.gateway.rest.schemas import Schema, Schemas, kept_comments
 from services.gateway.rest.table import OPERATIONS
 from services.gateway.streams.openapi import OPENAPI
 from services.gateway.upstream import method, service
+from swe_ai_fleet.domain.json_values import is_list, is_mapping, is_object
 
 Part = dict[str, Any]
 
@@ -343,9 +344,9 @@ def _tag(full_name: str) -> str:
 def _add(target: dict[str, Any], fragment: Mapping[str, Any]) -> None:
     """Take over what a room says of itself; what it does not name stays."""
     for name, value in fragment.items():
-        if isinstance(value, Mapping) and isinstance(target.get(name), dict):
-            _add(target[name], cast("Mapping[str, Any]", value))
-        elif isinstance(value, list) and isinstance(target.get(name), list):
-            target[name] = [*target[name], *cast("list[Any]", value)]
+        if is_mapping(value) and is_object(target.get(name)):
+            _add(target[name], value)
+        elif is_list(value) and isinstance(target.get(name), list):
+            target[name] = [*target[name], *value]
         else:
             target[name] = value

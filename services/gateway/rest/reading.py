@@ -18,7 +18,10 @@ from google.protobuf import json_format
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 from google.protobuf.message import Message
 
+from swe_ai_fleet.contract import descriptor_of
+from swe_ai_fleet.domain import json_values
 from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.json_values import is_list, is_object, mapping
 
 _NAME_CHARS = 64
 _HINT_CHARS = 300
@@ -153,21 +156,20 @@ def parsed(data: bytes) -> dict[str, object]:
     if not data.strip():
         return {}
     try:
-        value: object = json.loads(data.decode(), object_pairs_hook=_once, parse_constant=_constant)
+        value: object = json_values.parsed(_DECODER.decode, data.decode())
     except json.JSONDecodeError as error:
         raise InvalidRequest(
             f"the body is not JSON: {error.msg.lower()} at line {error.lineno}, column {error.colno}", field="body"
         ) from None
     except UnicodeDecodeError as error:
         raise InvalidRequest(f"the body is not UTF-8 at byte {error.start}", field="body") from None
-    except RecursionError:
-        raise InvalidRequest("the body is nested too deeply", field="body") from None
-    except ValueError:
-        # A number of thousands of digits.
-        raise InvalidRequest("the body contains a number that is too long", field="body") from None
-    if not isinstance(value, dict):
+    except ValueError as error:
+        # A number of thousands of digits is the other one.
+        fault = "is nested too deeply" if "nested" in str(error) else "contains a number that is too long"
+        raise InvalidRequest(f"the body {fault}", field="body") from None
+    if not is_object(value):
         raise InvalidRequest("the body must be a JSON object", field="body", hint="such as {}")
-    return cast("dict[str, object]", value)
+    return value
 
 
 def fill(message: Message, values: Mapping[str, object], path: str = "") -> None:
@@ -176,7 +178,7 @@ def fill(message: Message, values: Mapping[str, object], path: str = "") -> None
     Raises:
         InvalidRequest: Naming the field: unknown, of another type, out of range, or one too many of a oneof.
     """
-    fields = _fields(cast("Descriptor", message.DESCRIPTOR))
+    fields = _fields(descriptor_of(message))
     for name, value in values.items():
         where = _join(path, name)
         field = fields.get(name)
@@ -235,7 +237,7 @@ def fill_path(message: Message, values: Mapping[str, str], body: Mapping[str, ob
 def _has_value(body: Mapping[str, object], name: str) -> bool:
     value: object = body
     for part in name.split("."):
-        value = cast("Mapping[str, object]", value).get(part) if isinstance(value, dict) else None
+        value = mapping(value).get(part)
     return value is not None
 
 
@@ -243,11 +245,11 @@ def _target(message: Message, name: str) -> tuple[Message, FieldDescriptor]:
     *way, last = name.split(".")
     target = message
     for part in way:
-        inner = _fields(cast("Descriptor", target.DESCRIPTOR)).get(part)
+        inner = _fields(descriptor_of(target)).get(part)
         if inner is None or inner.message_type is None or inner.is_repeated:
             _unknown(message, shown(name))
         target = cast("Message", getattr(target, part))
-    field = _fields(cast("Descriptor", target.DESCRIPTOR)).get(last)
+    field = _fields(descriptor_of(target)).get(last)
     if field is None or field.message_type is not None:
         _unknown(message, shown(name))
     return target, field
@@ -257,10 +259,10 @@ def _set(message: Message, field: FieldDescriptor, value: object, where: str) ->
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
         _set_map(getattr(message, field.name), field, value, where)
     elif field.is_repeated:
-        if not isinstance(value, list):
+        if not is_list(value):
             raise InvalidRequest(f"{where} must be a list", field=where)
         several: Any = getattr(message, field.name)
-        for number, element in enumerate(cast("list[object]", value)):
+        for number, element in enumerate(value):
             place = f"{where}[{number}]"
             if field.message_type is not None:
                 _set_message(several.add(), element, place)
@@ -275,10 +277,10 @@ def _set(message: Message, field: FieldDescriptor, value: object, where: str) ->
 
 
 def _set_map(entries: Any, field: FieldDescriptor, value: object, where: str) -> None:
-    if not isinstance(value, dict):
+    if not is_object(value):
         raise InvalidRequest(f"{where} must be an object", field=where)
     kinds = cast("Any", field.message_type).fields_by_name
-    for key, element in cast("dict[str, object]", value).items():
+    for key, element in value.items():
         place = f"{where}[{shown(key)}]"
         name = from_text(kinds["key"], key, place)
         if kinds["value"].message_type is not None:
@@ -294,8 +296,8 @@ def _set_message(message: Message, value: object, where: str) -> None:
             json_format.ParseDict(cast("Any", value), message)
         except (json_format.ParseError, ValueError, OverflowError):
             raise InvalidRequest(f"{where} is no {message.DESCRIPTOR.name.lower()}", field=where) from None
-    elif isinstance(value, dict):
-        fill(message, cast("dict[str, object]", value), where)
+    elif is_object(value):
+        fill(message, value, where)
     else:
         raise InvalidRequest(f"{where} must be an object", field=where)
 
@@ -304,12 +306,12 @@ def _check_free_form(value: object, where: str, levels: int) -> None:
     """Refuse what protobuf's own JSON types cannot hold."""
     if levels < 0:
         raise InvalidRequest(f"{where} is nested too deeply", field=where, hint=f"at most {MAX_DEPTH} levels")
-    if isinstance(value, dict):
-        for key, element in cast("dict[str, object]", value).items():
+    if is_object(value):
+        for key, element in value.items():
             checked_text(key, where)
             _check_free_form(element, where, levels - 1)
-    elif isinstance(value, list):
-        for element in cast("list[object]", value):
+    elif is_list(value):
+        for element in value:
             _check_free_form(element, where, levels - 1)
     elif isinstance(value, str):
         checked_text(value, where)
@@ -346,3 +348,6 @@ def _constant(word: str) -> NoReturn:
 
 def _join(path: str, name: str) -> str:
     return f"{path}.{shown(name)}" if path else shown(name)
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_once, parse_constant=_constant)

@@ -14,6 +14,8 @@ from google.protobuf import json_format
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
+from swe_ai_fleet.contract import descriptor_of
+
 LARGE_BYTES = 256 * 1024
 """Messages beyond this are written beside the loop."""
 
@@ -34,7 +36,7 @@ async def written_aside(message: Message) -> bytes:
 def as_json(message: Message) -> dict[str, object]:
     """A message as `json` writes it. Defaults are there; absent messages and unset optional fields are not."""
     fields: dict[str, object] = {}
-    for name, optional, convert in _plan(cast("Descriptor", message.DESCRIPTOR)):
+    for name, optional, convert in _plan(descriptor_of(message)):
         if optional and not message.HasField(cast("Any", name)):
             continue
         value: object = getattr(message, name)

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import time
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import cast
 
 import grpc
@@ -90,11 +90,9 @@ class Feed:
         if self.over:
             return
         waiting = self._changed
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await waiting.wait()
-        except TimeoutError:
-            return
 
     async def close(self) -> None:
         """Read no more, and send away who still waits."""

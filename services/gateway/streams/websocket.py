@@ -127,11 +127,9 @@ class _Wire:
 
     async def try_to_tell(self, batch: Batch) -> None:
         """Send it if the client takes it soon."""
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(_TELL_SECONDS):
                 await self.send(batch)
-        except TimeoutError:
-            return
 
 
 async def _listen(receive: Receive, send: Send) -> None:

@@ -6,11 +6,9 @@ way of every call: validated, held to policy, audited, masked.
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import cast
 
 from swe_ai_fleet.agents.agent_run import RunParts
 from swe_ai_fleet.agents.budget import Budget
@@ -27,7 +25,7 @@ from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import Perspective
 from swe_ai_fleet.domain.errors import InvalidRequest, ModelError
 from swe_ai_fleet.domain.event import RunStarted, ToolFinished, ToolStarted
-from swe_ai_fleet.domain.json_values import strings
+from swe_ai_fleet.domain.json_values import is_object, json_or_none, strings
 from swe_ai_fleet.domain.message import Message
 from swe_ai_fleet.domain.run import sub_agent_usage
 from swe_ai_fleet.domain.task import ApprovalPolicy, Task
@@ -291,11 +289,8 @@ def _find(kits: Mapping[str, Toolkit], name: str) -> tuple[Toolkit, Definition] 
 
 
 def _arguments(text: str) -> dict[str, object] | None:
-    try:
-        value = json.loads(text or "{}")
-    except (ValueError, RecursionError):
-        return None
-    return cast("dict[str, object]", value) if isinstance(value, dict) else None
+    value = json_or_none(text or "{}")
+    return value if is_object(value) else None
 
 
 def _refused(assignment: OperateAssignment, pipeline: Pipeline, error: str) -> ToolResult:

@@ -250,26 +250,24 @@ def _changes(spec: OperationSpec) -> bool:
 
 def _has_plan(earlier: RunState) -> bool:
     """Whether a plan was approved, and the model has been told so."""
-    approved = (
+    return any(earlier.observed(request.call.call_id) for request in _approved(earlier))
+
+
+def _approved_plan(earlier: RunState) -> str:
+    """The last plan that was approved; empty where none was."""
+    plans = _approved(earlier)
+    return plans[-1].approach if plans else ""
+
+
+def _approved(earlier: RunState) -> list[ApprovalRequest]:
+    """The plans that were approved."""
+    return [
         request
         for name, request in earlier.requests.items()
         if request.policy is ApprovalPolicy.PLAN
         and name in earlier.resolutions
         and earlier.resolutions[name].decision is ApprovalDecision.APPROVED
-    )
-    return any(earlier.observed(request.call.call_id) for request in approved)
-
-
-def _approved_plan(earlier: RunState) -> str:
-    """The last plan that was approved; empty where none was."""
-    plans = [
-        request.approach
-        for name, request in earlier.requests.items()
-        if request.policy is ApprovalPolicy.PLAN
-        and name in earlier.resolutions
-        and earlier.resolutions[name].decision is ApprovalDecision.APPROVED
     ]
-    return plans[-1] if plans else ""
 
 
 def _reading_text(reading: Reading) -> str:

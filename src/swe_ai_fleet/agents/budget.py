@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Generator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import replace
 
-from swe_ai_fleet.domain.budget import Limits, Prices, Usage
+from swe_ai_fleet.domain.budget import Limits, Prices, Usage, lower
 from swe_ai_fleet.domain.trajectory import StopReason
 
 
@@ -145,8 +145,8 @@ class Budget:
         granted = replace(
             limits,
             max_tool_calls=min(limits.max_tool_calls, self.tool_calls_left),
-            max_tokens=int(_least(limits.max_tokens, self.tokens_left, trace=1)),
-            max_cost=_least(limits.max_cost, self.cost_left, trace=1e-9),
+            max_tokens=int(lower(limits.max_tokens, self.tokens_left, least=1)),
+            max_cost=lower(limits.max_cost, self.cost_left, least=1e-9),
             timeout_seconds=min(limits.timeout_seconds, self.seconds_left),
         )
         reserved = Usage(prompt_tokens=granted.max_tokens, tool_calls=granted.max_tool_calls, cost=granted.max_cost)
@@ -162,10 +162,3 @@ class Budget:
                 cost=self._reserved.cost - reserved.cost,
             )
             self.usage += replace(child.usage, duration_ms=0)
-
-
-def _least(limit: float, left: float | None, *, trace: float) -> float:
-    """The lower of a limit (0: none) and what is left (None: no limit); never 0, which would mean no limit."""
-    if left is None:
-        return limit
-    return max(trace, min(limit or left, left))

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, cast
+from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
@@ -32,6 +32,7 @@ from swe_ai_fleet.agents.sub_agents.structured_output import (
 from swe_ai_fleet.domain.assignment import DeriveAssignment
 from swe_ai_fleet.domain.candidate import Perspective
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, ModelError, Unavailable
+from swe_ai_fleet.domain.json_values import is_list, is_mapping
 from swe_ai_fleet.domain.message import Message
 from swe_ai_fleet.domain.subtask import JOINT, MAX_SUBTASK_CHARS, MAX_SUBTASKS, Derivation, Subtask, check_graph
 from swe_ai_fleet.domain.task import Role
@@ -173,14 +174,9 @@ def _as_priority(value: object) -> int:
 
 def _as_subtasks(value: object) -> object:
     """Subtasks in a list; models also write an object with their ids as keys."""
-    if isinstance(value, Mapping):
-        pairs = cast("Mapping[str, object]", value).items()
-        value = [
-            {"id": name, **cast("Mapping[str, object]", fields)}
-            for name, fields in pairs
-            if isinstance(fields, Mapping)
-        ]
-    return cast("list[object]", value)[:_MOST_READ] if isinstance(value, list) else value
+    if is_mapping(value):
+        value = [{"id": name, **fields} for name, fields in value.items() if is_mapping(fields)]
+    return value[:_MOST_READ] if is_list(value) else value
 
 
 class SubtaskShape(Shape):
@@ -233,7 +229,7 @@ def subtasks_of(answer: SplitShape, assignment: DeriveAssignment, *, mask: Secre
         subtasks.append(
             Subtask(
                 subtask_id=name,
-                description=_safe_text(shape.description, mask, limit),
+                description=shortened(mask(well_formed(shape.description)).replace("\0", "").strip(), limit),
                 role=given,
                 dependencies=_dependencies(shape, ids, answer.subtasks),
                 priority=shape.priority,
@@ -313,7 +309,3 @@ def _chained(ordered: Sequence[Subtask]) -> tuple[Subtask, ...]:
         else subtask
         for earlier, subtask in zip(before, ordered, strict=False)
     )
-
-
-def _safe_text(text: str, mask: SecretMask, limit: int) -> str:
-    return shortened(mask(well_formed(text)).replace("\0", "").strip(), limit)

@@ -12,11 +12,13 @@ import json
 import re
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import cast
 
+from swe_ai_fleet.domain.json_values import is_object, items, mapping, parse_json
 from swe_ai_fleet.domain.message import ToolCall
+from swe_ai_fleet.domain.text import utf8
 from swe_ai_fleet.domain.tool import OperationSpec, ToolResult
 from swe_ai_fleet.domain.trajectory import Step
 
@@ -72,7 +74,7 @@ def digest(*texts: str) -> bytes:
     """Eight bytes that differ where the texts do."""
     hashed = hashlib.blake2b(digest_size=8)
     for text in texts:
-        data = text.encode("utf-8", "surrogatepass")
+        data = utf8(text)
         hashed.update(len(data).to_bytes(8, "big") + data)
     return hashed.digest()
 
@@ -361,22 +363,17 @@ def _canonical(text: str) -> tuple[dict[str, object], str]:
     """The arguments and a form of them that does not depend on order and spaces; what is no JSON object as it is."""
     if len(text) > _PARSED_CHARS:
         return {}, text
-    try:
-        value: object = _LOOSE.decode(text) if text.strip() else {}
-        if isinstance(value, dict):
-            return cast("dict[str, object]", value), _SORTED.encode(value)
-    except (ValueError, RecursionError):
-        pass
+    with suppress(ValueError):
+        value = parse_json(text.strip() or "{}", control_characters=True)
+        if is_object(value):
+            return value, _SORTED.encode(value)
     return {}, text.strip()
 
 
 def _tests(result: ToolResult) -> str:
     """The counts and names of a test run, without its times."""
-    tests = result.metadata.get("tests")
-    if not isinstance(tests, dict):
+    report = result.metadata.get("tests")
+    if not is_object(report):
         return ""
-    report = cast("dict[str, object]", tests)
-    failing = report.get("failing")
-    entries = cast("list[object]", failing) if isinstance(failing, list) else []
-    names = [str(cast("dict[str, object]", entry).get("id")) if isinstance(entry, dict) else "" for entry in entries]
+    names = [str(mapping(entry).get("id", "")) for entry in items(report.get("failing"))]
     return repr([*(report.get(count) for count in ("passed", "failed", "errors", "skipped")), *names])

@@ -87,7 +87,7 @@ def read_proposal(text: str, *, source: str) -> EnvironmentProposal:
             continue
         try:
             shape = ProposalShape.model_validate(value)
-        except (ValidationError, RecursionError):
+        except ValidationError:
             problem = "its JSON object has another form than was asked for"
             continue
         return _checked(shape, source)
@@ -173,7 +173,7 @@ def read_checklist(text: str, task: Task) -> tuple[Requirement, ...]:
             continue
         try:
             shape = ChecklistShape.model_validate(value)
-        except (ValidationError, RecursionError):
+        except ValidationError:
             problem = "its JSON object has another form than was asked for"
             continue
         quoted = [requirement for requirement in shape.requirements if _quotes(requirement, task_text)][

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, cast
+from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
@@ -16,6 +16,7 @@ from swe_ai_fleet.domain.assignment import CheckAssignment
 from swe_ai_fleet.domain.budget import Limits, Usage
 from swe_ai_fleet.domain.candidate import CheckReport, Perspective
 from swe_ai_fleet.domain.errors import FleetError
+from swe_ai_fleet.domain.json_values import is_mapping, is_object
 from swe_ai_fleet.tools.audit import AuditTrail
 from swe_ai_fleet.tools.truncation import beginning
 
@@ -37,9 +38,9 @@ def _number(value: object) -> object:
 
 def _entries(value: object) -> object:
     """Entries under their numbers, which models write as an object too."""
-    if isinstance(value, Mapping):
-        pairs = cast("Mapping[object, object]", value).items()
-        return [{"item": key, **cast("dict[str, object]", part)} for key, part in pairs if isinstance(part, dict)]
+    if is_mapping(value):
+        pairs = value.items()
+        return [{"item": key, **part} for key, part in pairs if is_object(part)]
     return value
 
 

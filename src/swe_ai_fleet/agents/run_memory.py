@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Annotated, ClassVar
 
 import structlog
@@ -60,11 +61,9 @@ def searches_in(steps: Sequence[Step]) -> list[MemoryResults]:
     results: list[MemoryResults] = []
     for result in (seen.result for step in steps for seen in step.observations):
         if result.success and result.operation == "search_memory":
-            try:
+            # A chat's tool of that name, or another version's: its text stands in the history all the same.
+            with suppress(ValueError):
                 results.append(from_plain(MemoryResults, dict(result.metadata)))
-            except ValueError:
-                # A chat's tool of that name, or another version's: its text stands in the history all the same.
-                continue
     return results
 
 

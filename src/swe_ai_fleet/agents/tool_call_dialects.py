@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import cast
+
+from swe_ai_fleet.domain.json_values import is_list, mapping, parse_json_at
 
 _SPACE = re.compile(r"\s*+")
-_DECODER = json.JSONDecoder(strict=False)
 _NAME_KEYS = ("name", "tool_name", "tool", "function")
 _ARGUMENT_KEYS = ("arguments", "parameters", "args", "input")
 _BESIDES = frozenset({*_NAME_KEYS, "id", "type"})
@@ -32,10 +32,10 @@ def decode(text: str, start: int) -> tuple[object, int]:
     space = _SPACE.match(text, start)
     begin = space.end() if space else start
     try:
-        return _DECODER.raw_decode(text, begin)
+        return parse_json_at(text, begin)
     except json.JSONDecodeError as error:
         return None, -error.pos
-    except (ValueError, RecursionError):
+    except ValueError:
         return None, -begin
 
 
@@ -43,26 +43,23 @@ def calls_in(value: object) -> list[RawToolCall] | None:
     """The calls that a JSON value stands for, in any of the usual shapes; None where it stands for none."""
     calls: list[RawToolCall] = []
     for item in items_of(value):
-        fields = fields_of(item)
-        fields = fields_of(fields.get("function")) or fields
+        fields = mapping(item)
+        fields = mapping(fields.get("function")) or fields
         names = (fields.get(key) for key in _NAME_KEYS)
         name = next((name for name in names if isinstance(name, str) and name), "")
         if not name:
             return None
         rest = {key: other for key, other in fields.items() if key not in _BESIDES}
         arguments = next((fields[key] for key in _ARGUMENT_KEYS if key in fields), rest)
-        try:
-            text = arguments if isinstance(arguments, str) else dumps({} if arguments is None else arguments)
-        except RecursionError:
-            return None
-        calls.append(RawToolCall(name=encodable(name), arguments=encodable(text)))
+        text = arguments if isinstance(arguments, str) else dumps({} if arguments is None else arguments)
+        calls.append(RawToolCall(name=name, arguments=text))
     return calls or None
 
 
 def is_call(value: object) -> bool:
     """Whether a value that stands alone, with no mark that announces a call, can't well be anything else."""
     for item in items_of(value):
-        fields = fields_of(item)
+        fields = mapping(item)
         arguments = fields.get("arguments", fields.get("parameters"))
         if not _BARE_KEYS.issuperset(fields) or not isinstance(fields.get("name"), str):
             return False
@@ -73,32 +70,12 @@ def is_call(value: object) -> bool:
 
 def dumps(value: object) -> str:
     """The value as JSON that has a UTF-8 form."""
-    text = json.dumps(value, ensure_ascii=False)
-    # Half a surrogate pair has none, so it stays the escape that it was.
-    return text if _has_utf8(text) else json.dumps(value)
-
-
-def encodable(text: str) -> str:
-    """The text, halves of surrogate pairs made whole where they meet and replaced where they do not."""
-    return text if _has_utf8(text) else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-
-
-def _has_utf8(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    return json.dumps(value, ensure_ascii=False)
 
 
 def items_of(value: object) -> list[object]:
     """The items of a list; of anything else, that alone."""
-    return cast("list[object]", value) if isinstance(value, list) else [value]
-
-
-def fields_of(value: object) -> Mapping[str, object]:
-    """The value where it is an object, else an empty one."""
-    return cast("Mapping[str, object]", value) if isinstance(value, dict) else {}
+    return value if is_list(value) else [value]
 
 
 OPENING = re.compile(

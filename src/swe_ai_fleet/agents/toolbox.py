@@ -9,10 +9,10 @@ import asyncio
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import cast
 
 from swe_ai_fleet.agents.repair import CallReader, Understood
 from swe_ai_fleet.agents.repair.names import Names
+from swe_ai_fleet.domain.json_values import is_strings
 from swe_ai_fleet.domain.message import ToolCall
 from swe_ai_fleet.domain.text import well_formed
 from swe_ai_fleet.domain.tool import Decision, OperationSpec, Outcome, ToolResult
@@ -82,20 +82,16 @@ class Offer:
     def show(self, arguments: Mapping[str, object]) -> ToolResult:
         """Show the operations of these `names` from the next request on; a toolkit's name stands for all of its own."""
         names = arguments.get("names")
-        if (
-            not isinstance(names, list)
-            or not names
-            or not all(isinstance(name, str) for name in cast("list[object]", names))
-        ):
+        if not is_strings(names) or not names:
             error = f"names must be a list of names. Signature: {signature(self.request or _request_spec(()))}"
             return ToolResult(success=False, operation=REQUEST_TOOLS, error=error, outcome=Outcome.INVALID)
         lines: list[str] = []
         any_found = False
-        for name in cast("list[str]", names)[:_MOST_NAMES]:
+        for name in names[:_MOST_NAMES]:
             specs, line = self._matching_specs(name)
             any_found = any_found or bool(specs)
             lines += [self._display_name(spec) for spec in specs] or [line]
-        if len(cast("list[str]", names)) > _MOST_NAMES:
+        if len(names) > _MOST_NAMES:
             lines.append(f"Only the first {_MOST_NAMES} names were looked at.")
         text = "\n".join(dict.fromkeys(lines))
         if not any_found:

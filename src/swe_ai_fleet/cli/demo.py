@@ -16,7 +16,6 @@ from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
 
 import nats
 import typer
@@ -33,6 +32,7 @@ from swe_ai_fleet.cli.place import started_fleet
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.cli.terminal import interrupts
 from swe_ai_fleet.domain.execution import ExecutionState
+from swe_ai_fleet.domain.json_values import is_list, is_object
 from swe_ai_fleet.settings import Settings, without_login
 from swe_ai_fleet.testing import Script, ScriptedModelServer
 from swe_ai_fleet.watching.audit import verify_events
@@ -257,7 +257,7 @@ async def _check_result(
     except TimeoutError:
         faults.expect(False, f"nothing was published on agent.results.{TASK_ID}")
         return
-    payload = cast("dict[str, object]", json.loads(message.data))
+    payload: dict[str, object] = json.loads(message.data)
     screen.line(f"{message.subject} ({len(message.data):,} bytes)")
     screen.line(json.dumps({key: _shortened(value) for key, value in payload.items()}, indent=2))
     faults.expect(
@@ -296,11 +296,11 @@ async def _results(url: str, token: str) -> AsyncGenerator[asyncio.Queue[Msg], N
 
 def _shortened(value: object) -> object:
     """A part of a result as far as a reader wants to see it."""
-    if isinstance(value, list):
-        entries = len(cast("list[object]", value))
+    if is_list(value):
+        entries = len(value)
         return f"[{entries} entries]" if entries else []
-    if isinstance(value, dict):
-        return {key: _shortened(inner) for key, inner in cast("dict[str, object]", value).items()}
+    if is_object(value):
+        return {key: _shortened(inner) for key, inner in value.items()}
     return one_line(value, _SHOWN) if isinstance(value, str) else value
 
 

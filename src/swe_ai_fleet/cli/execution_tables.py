@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import cast
 
 from rich.table import Table
 
@@ -13,8 +12,10 @@ from swe_ai_fleet.cli.tables import add_row, empty_table
 from swe_ai_fleet.domain.audit_chains import ChainVerdict, Signing
 from swe_ai_fleet.domain.candidate import CheckReport, Verdict
 from swe_ai_fleet.domain.event import EXECUTION_SUBJECT, NodeUpdated
-from swe_ai_fleet.domain.examination import Crossing, Examination
+from swe_ai_fleet.domain.examination import Examination
 from swe_ai_fleet.domain.execution import AgentProgress, ExecutionState
+from swe_ai_fleet.domain.json_values import is_object
+from swe_ai_fleet.domain.test_run import Crossing
 from swe_ai_fleet.orchestrator.ranking import drop_reasons
 from swe_ai_fleet.orchestrator.run_names import side_runs
 from swe_ai_fleet.watching.narration import checks_text
@@ -160,13 +161,12 @@ def print_outputs(screen: Screen, outputs: str) -> None:
 def json_fields(text: str) -> dict[str, object]:
     """The members of an object as JSON; of another value the value, as `output`."""
     value: object = json.loads(text) if text else {}
-    return cast("dict[str, object]", value) if isinstance(value, dict) else {"output": value}
+    return value if is_object(value) else {"output": value}
 
 
 def gist(text: str) -> str:
     """An output in a few words: what an agent answered or a tool printed, else the JSON."""
-    decoded: object = json.loads(text) if text else None
-    if not isinstance(decoded, dict):
+    fields: object = json.loads(text) if text else None
+    if not is_object(fields):
         return text
-    fields = cast("dict[str, object]", decoded)
     return str(fields.get("answer") or fields.get("summary") or fields.get("content") or text)

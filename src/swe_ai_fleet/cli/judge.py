@@ -13,10 +13,9 @@ from typing import Annotated
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli import options
-from swe_ai_fleet.cli.exits import CommandFault, fault_of
+from swe_ai_fleet.cli.exits import CommandFault
 from swe_ai_fleet.cli.options import option
 from swe_ai_fleet.cli.order import fill, made_up_id, repo_ref
-from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.task import UncommittedChanges, check_identifier
 
 STDIN = "-"
@@ -61,11 +60,8 @@ class JudgeOrder:
         """The request, its patches read. Raises CommandFault naming the option that is wrong."""
         request = pb.SubmitTaskRequest()
         task = request.judge
-        try:
-            wanted = self.task_id or made_up_id(self.description, self.name, otherwise="judge")
-            task_id = check_identifier(wanted, field="task_id")
-        except FleetError as error:
-            raise fault_of(error) from None
+        wanted = self.task_id or made_up_id(self.description, self.name, otherwise="judge")
+        task_id = check_identifier(wanted, field="task_id")
         fill(task, self)
         task.task_id = task_id
         task.repo.CopyFrom(repo_ref(self.repo, ref=self.base, uncommitted=UncommittedChanges.IGNORE))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import ipaddress
 import shutil
 import tempfile
 from collections.abc import AsyncGenerator, Iterator
@@ -19,7 +18,7 @@ from typing import Annotated
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli.client import Fleet, FleetClient
 from swe_ai_fleet.cli.documents import exit_of_state
-from swe_ai_fleet.cli.exits import CommandFault, Exit, fault_of
+from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.judge import JudgeOrder
 from swe_ai_fleet.cli.live import Progress, follow, view
 from swe_ai_fleet.cli.options import Execution, option
@@ -28,8 +27,8 @@ from swe_ai_fleet.cli.outcome import show_outcome
 from swe_ai_fleet.cli.place import LocalFleet
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.cli.terminal import Interrupts, interrupts
-from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.execution import ExecutionState
+from swe_ai_fleet.domain.network import address_of
 from swe_ai_fleet.domain.task import RepoRef, UncommittedChanges
 
 CHUNK_BYTES = 256 * 1024
@@ -56,10 +55,8 @@ def elsewhere(address: str) -> bool:
     host = address.rpartition(":")[0].strip("[]").lower()
     if address.startswith("unix:") or host == "localhost":
         return False
-    try:
-        return not ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return True
+    parsed = address_of(host)
+    return parsed is None or not parsed.is_loopback
 
 
 @asynccontextmanager
@@ -72,10 +69,7 @@ async def uploaded(screen: Screen, client: FleetClient, repo: pb.RepoRef) -> Asy
         wanted = RepoRef(
             location=repo.path, ref=repo.ref, commit=repo.commit, uncommitted=_UNCOMMITTED[repo.uncommitted]
         )
-        try:
-            packed = await pack_repository(wanted, Path(directory))
-        except FleetError as error:
-            raise fault_of(error) from error
+        packed = await pack_repository(wanted, Path(directory))
         size = packed.bundle.stat().st_size
         screen.note(f"uploading {size:,} bytes of {packed.branch} at {packed.commit[:12]} ...")
         header = pb.UploadRepositoryHeader(
@@ -99,10 +93,7 @@ async def fetch_back(screen: Screen, client: FleetClient, sent: Uploaded, state:
     content = await client.artifact(state.execution_id, delivered.bundle.digest)
     bundle = sent.bundle.with_name("delivered")
     await asyncio.to_thread(bundle.write_bytes, content)
-    try:
-        commit = await unpack_branch(sent.path, bundle, state.delivered.branch, known=sent.bundle)
-    except FleetError as error:
-        raise fault_of(error) from error
+    commit = await unpack_branch(sent.path, bundle, state.delivered.branch, known=sent.bundle)
     screen.note(f"fetched branch {state.delivered.branch} at {commit[:12]} into {sent.path}")
 
 

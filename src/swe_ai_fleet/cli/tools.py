@@ -21,7 +21,7 @@ from swe_ai_fleet.domain.audit import AuditEntry, AuditFault, verify
 from swe_ai_fleet.domain.audit_chains import ChainVerdict
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import PreconditionFailed
-from swe_ai_fleet.domain.json_values import parse_json
+from swe_ai_fleet.domain.json_values import is_object, mapping, parse_json
 from swe_ai_fleet.domain.network import NetworkGrant
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, Constraints, EnvironmentSpec, RepoRef, Role, UncommittedChanges
 from swe_ai_fleet.domain.text import nearest
@@ -192,18 +192,17 @@ def _find(name: str, settings: Settings) -> OperationSpec:
 
 def _arguments(spec: OperationSpec, text: str, texts: Sequence[str]) -> dict[str, object]:
     """The arguments of `--args` and of `K=V`, which wins. Whether they fit, the operation's own check says."""
-    given: dict[str, object] = {}
+    given: object = {}
     if text:
         try:
-            read = parse_json(text)
+            given = parse_json(text)
         except ValueError as error:
             raise CommandFault(f"--args must be JSON: {error}", field="args") from None
-        if not isinstance(read, dict):
+        if not is_object(given):
             raise CommandFault("--args must be a JSON object", field="args")
-        given = cast("dict[str, object]", read)
     properties = cast("Mapping[str, Mapping[str, Any]]", spec.parameters.get("properties", {}))
     named = {key: _value(properties.get(key, {}), value) for key, value in pairs(texts, "argument").items()}
-    return {**given, **named}
+    return {**mapping(given), **named}
 
 
 def _value(schema: Mapping[str, Any], text: str) -> object:

@@ -49,7 +49,7 @@ def work_record(state: ExecutionState, events: Iterable[StoredEvent]) -> WorkRec
         commits=tuple(commits),
         branch=delivered.branch if delivered else "",
         files_changed=winner.artifacts.files_changed[:MAX_PATHS] if winner else (),
-        operations=_operations(events),
+        operations=dict(sorted(Counter(entry.name for entry in tool_calls(events)).items())),
         tests=_tests(report, state.candidates.get(judged)),
         checks=_checks(report),
         parent_execution_id=_name(task.parent_execution_id),
@@ -58,11 +58,6 @@ def work_record(state: ExecutionState, events: Iterable[StoredEvent]) -> WorkRec
         ended_at=state.finished_at,
         verdict=(report.verdict if report is not None else None) or "",
     )
-
-
-def _operations(events: Iterable[StoredEvent]) -> dict[str, int]:
-    """How often each tool was called, in all runs."""
-    return dict(sorted(Counter(entry.name for entry in tool_calls(events)).items()))
 
 
 def _tests(report: CheckReport | None, candidate: Candidate | None) -> TestSummary | None:

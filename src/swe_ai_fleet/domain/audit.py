@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from swe_ai_fleet.domain.text import utf8
 from swe_ai_fleet.domain.tool import Decision, Outcome
 
 GENESIS = "0" * 64
@@ -68,7 +69,7 @@ class AuditEntry:
 
 
 def _digest(fields: Mapping[str, object]) -> str:
-    return hashlib.sha256(_CANONICAL.encode(fields).encode("utf-8", "surrogatepass")).hexdigest()
+    return hashlib.sha256(utf8(_CANONICAL.encode(fields))).hexdigest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +96,7 @@ class SignedHead:
             "hash": self.hash,
             "run": self.run,
         }
-        return _SIGNED_CONTEXT + _CANONICAL.encode(fields).encode("utf-8", "surrogatepass")
+        return _SIGNED_CONTEXT + utf8(_CANONICAL.encode(fields))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,6 +27,7 @@ from swe_ai_fleet.domain.event import (
     ToolFinished,
     ToolStarted,
 )
+from swe_ai_fleet.domain.text import utf8
 
 Keys = Callable[[SignedHead], str]
 """Says why a head was not signed by a key that counts; empty where it was."""
@@ -291,4 +292,4 @@ def _packed(digest: str) -> bytes:
     try:
         return bytes.fromhex(digest)
     except ValueError:
-        return digest.encode("utf-8", "surrogatepass")
+        return utf8(digest)

@@ -74,16 +74,16 @@ class Totals:
         """
         return replace(
             limits,
-            max_tokens=int(_lower(limits.max_tokens, self.max_tokens // parts if self.max_tokens else None, least=1)),
+            max_tokens=int(lower(limits.max_tokens, self.max_tokens // parts if self.max_tokens else None, least=1)),
             max_tool_calls=int(
-                _lower(limits.max_tool_calls, self.max_tool_calls // parts if self.max_tool_calls else None, least=1)
+                lower(limits.max_tool_calls, self.max_tool_calls // parts if self.max_tool_calls else None, least=1)
             ),
-            max_cost=_lower(limits.max_cost, self.max_cost / parts if self.max_cost else None, least=1e-9),
+            max_cost=lower(limits.max_cost, self.max_cost / parts if self.max_cost else None, least=1e-9),
         )
 
 
-def _lower(limit: float, share: float | None, *, least: float) -> float:
-    """The lower of a limit (0: none) and a share (None: none)."""
+def lower(limit: float, share: float | None, *, least: float) -> float:
+    """The lower of a limit (0: none) and a share (None: none); never 0, which would mean no limit."""
     if share is None:
         return limit
     return max(least, min(limit or share, share))

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from ipaddress import ip_address
 
 from swe_ai_fleet.domain.errors import InvalidRequest
-from swe_ai_fleet.domain.network import HostPattern
+from swe_ai_fleet.domain.network import HostPattern, address_of
 from swe_ai_fleet.domain.task import Role
 
 HARNESS = "acp:"
@@ -44,11 +43,7 @@ class AgentEndpoint:
     @property
     def is_address(self) -> bool:
         """Whether the host is an IP address and no name."""
-        try:
-            ip_address(self.host)
-        except ValueError:
-            return False
-        return True
+        return address_of(self.host) is not None
 
     @property
     def authority(self) -> str:

@@ -6,6 +6,8 @@ rest. Each takes one positional message and keyword extras with defaults, so tha
 
 from __future__ import annotations
 
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import cast
 
 
@@ -94,3 +96,16 @@ def innermost(fault: BaseException) -> BaseException:
     while isinstance(fault, BaseExceptionGroup):
         fault = cast("BaseExceptionGroup[BaseException]", fault).exceptions[0]
     return fault
+
+
+@contextmanager
+def fields_named(name: Callable[[str], str]) -> Generator[None]:
+    """Inside, faults name fields as the caller knows them: `name` makes it of what stands before an index."""
+    try:
+        yield
+    except FleetError as error:
+        head, bracket, index = error.field.partition("[")
+        field = f"{name(head)}{bracket}{index}"
+        if field == error.field:
+            raise
+        raise type(error)(error.message, field=field, hint=error.hint) from error

@@ -1,19 +1,42 @@
-"""JSON that others wrote: parsed in one place, and read without believing that it has a particular shape."""
+"""Text that others wrote, as values: parsed in one place, and read without believing that it has a particular shape.
+
+What comes out of here can be walked, written and logged without looking again: at most `MOST_DEPTH` levels deep, it
+has no halves of surrogate pairs. How long a text may be, whoever takes it in says.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from math import isfinite
-from typing import NoReturn, cast
+from typing import NoReturn, ParamSpec, TypeGuard, TypeVar
+
+from swe_ai_fleet.domain.text import well_formed
 
 MOST_DEPTH = 100
 """So many levels of lists and objects are gone through: what is deeper would use up the stack of whoever reads it."""
 
+_ESCAPED_HALF = re.compile(r"\\u[dD][89a-fA-F]")
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def parsed(parse: Callable[P, R], *given: P.args, **named: P.kwargs) -> R:
+    """What a parser of any language makes of a stranger's text, which may nest more deeply than the parser can follow.
+
+    Raises ValueError where it does, and whatever the parser raises.
+    """
+    try:
+        return parse(*given, **named)
+    except (RecursionError, MemoryError):
+        raise ValueError("nested too deeply") from None
+
 
 def parse_json(text: str | bytes, *, control_characters: bool = False, finite: bool = False) -> object:
-    """The value that a JSON text stands for.
+    """The value that a JSON text stands for; U+FFFD takes the place of halves of surrogate pairs.
 
     Args:
         control_characters: Texts may hold line ends and tabs as they are, as models write them.
@@ -22,14 +45,16 @@ def parse_json(text: str | bytes, *, control_characters: bool = False, finite: b
     Raises:
         ValueError: The text is no JSON, no UTF-8, or nested too deeply.
     """
-    try:
-        if not (control_characters or finite):
-            return json.loads(text)
-        if isinstance(text, bytes):
-            text = text.decode(json.detect_encoding(text), "surrogatepass")
-        return _decoder(strict=not control_characters, finite=finite).decode(text)
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
+    if isinstance(text, bytes):
+        text = text.decode("utf-8-sig")
+    decoder = _decoder(strict=not control_characters, finite=finite)
+    return _safe(parsed(decoder.decode, text), text)
+
+
+def parse_json_at(text: str, start: int) -> tuple[object, int]:
+    """The value that begins at a place of a model's text, and where it ends. Raises ValueError as `parse_json`."""
+    value, end = parsed(_decoder(strict=False, finite=False).raw_decode, text, start)
+    return _safe(value, text[start:end]), end
 
 
 def json_or_none(text: str | bytes, *, finite: bool = False) -> object:
@@ -45,25 +70,59 @@ def json_object(text: str | bytes, *, finite: bool = False) -> Mapping[str, obje
     return mapping(json_or_none(text, finite=finite))
 
 
+def is_object(value: object) -> TypeGuard[dict[str, object]]:
+    """Whether a JSON value is an object."""
+    return isinstance(value, dict)
+
+
+def is_list(value: object) -> TypeGuard[list[object]]:
+    """Whether a JSON value is a list."""
+    return isinstance(value, list)
+
+
+def is_mapping(value: object) -> TypeGuard[Mapping[str, object]]:
+    """Whether a value of ours that stands for JSON is an object: frozen ones are no dicts."""
+    return isinstance(value, dict | Mapping)
+
+
+def is_array(value: object) -> TypeGuard[Sequence[object]]:
+    """Whether a value of ours that stands for JSON is a list: frozen ones are tuples."""
+    return isinstance(value, list | tuple)
+
+
+def is_strings(value: object) -> TypeGuard[list[str]]:
+    """Whether a JSON value is a list of strings."""
+    return is_list(value) and all(isinstance(item, str) for item in value)
+
+
 def mapping(value: object, *names: str) -> Mapping[str, object]:
     """The value if it is an object, or the object that the names lead to from there; empty where there is none."""
-    members = cast("dict[str, object]", value) if isinstance(value, dict) else {}
+    members = value if is_mapping(value) else dict[str, object]()
     return mapping(members.get(names[0]), *names[1:]) if names else members
 
 
 def mappings(value: object) -> list[Mapping[str, object]]:
     """The objects in the value if it is a list, else none."""
-    return [mapping(cast("object", item)) for item in items(value) if isinstance(item, dict)]
+    return [item for item in items(value) if is_mapping(item)]
 
 
 def items(value: object) -> list[object]:
     """The value if it is a list, else an empty one."""
-    return cast("list[object]", value) if isinstance(value, list) else []
+    return value if is_list(value) else []
 
 
 def integer(value: object) -> int:
     """The value if it is a whole number, else 0."""
     return value if isinstance(value, int) else 0
+
+
+def number_in(text: str | bytes, least: float, most: float) -> float | None:
+    """The number that a text is; None where it is none between the two."""
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if least <= number <= most else None
 
 
 def string(value: object) -> str:
@@ -82,14 +141,31 @@ def with_texts(value: object, change: Callable[[str], str], *, depth: int = MOST
     """The value with each text in it changed, those that name fields included. Raises ValueError if it is too deep."""
     if isinstance(value, str):
         return change(value)
+    if not (is_mapping(value) or is_array(value)):
+        return value
     if not depth:
         raise ValueError("nested too deeply")
-    if isinstance(value, Mapping):
-        fields = cast("Mapping[object, object]", value).items()
-        return {change(str(name)): with_texts(part, change, depth=depth - 1) for name, part in fields}
-    if isinstance(value, list | tuple):
-        return [with_texts(part, change, depth=depth - 1) for part in cast("list[object]", value)]
-    return value
+    if is_array(value):
+        return [with_texts(part, change, depth=depth - 1) for part in value]
+    return {change(str(name)): with_texts(part, change, depth=depth - 1) for name, part in mapping(value).items()}
+
+
+def _safe(value: object, text: str) -> object:
+    if text.count("[") + text.count("{") > MOST_DEPTH and _is_deep(value):
+        raise ValueError("nested too deeply")
+    is_whole = _ESCAPED_HALF.search(text) is None and well_formed(text) is text
+    return value if is_whole else with_texts(value, well_formed)
+
+
+def _is_deep(value: object) -> bool:
+    level: list[object] = [value]
+    for _ in range(MOST_DEPTH):
+        level = [part for each in level for part in _parts(each) if isinstance(part, dict | list)]
+    return bool(level)
+
+
+def _parts(value: object) -> Iterable[object]:
+    return value.values() if is_object(value) else items(value)
 
 
 @cache

@@ -10,7 +10,7 @@ from enum import StrEnum
 
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, Task
-from swe_ai_fleet.domain.text import check_length
+from swe_ai_fleet.domain.text import check_length, utf8
 
 MAX_MEMORY_CHARS = 4_000
 MAX_NAMESPACES = 16
@@ -75,7 +75,7 @@ class Recollection:
 def memory_id(tenant: str, namespace: str, text: str) -> str:
     """SHA-256, hexadecimal: equal for texts that differ in case and white space only."""
     words = " ".join(text.split()).casefold()
-    return hashlib.sha256("\x1f".join((tenant, namespace, words)).encode(errors="surrogatepass")).hexdigest()
+    return hashlib.sha256(utf8("\x1f".join((tenant, namespace, words)))).hexdigest()
 
 
 def agent_namespace(agent_id: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from ipaddress import IPv4Address, IPv6Address, ip_address
 
 from swe_ai_fleet.domain.errors import InvalidRequest
 
@@ -14,6 +15,14 @@ _PATTERN = re.compile(
     rf"(?:\[(?P<literal>[0-9a-f:.]+)\]|(?P<name>\*|(?:\*\.)?{_NAME}))(?::(?P<port>[0-9]{{1,5}}))?"
     r"|(?P<bare>[0-9a-f]*:[0-9a-f:.]+)"
 )
+
+
+def address_of(host: str) -> IPv4Address | IPv6Address | None:
+    """The IP address that a host is; None where it is a name."""
+    try:
+        return ip_address(host)
+    except ValueError:
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
-from typing import cast
 
 from swe_ai_fleet.domain.approval import ApprovalRequest, ApprovalResolution
 from swe_ai_fleet.domain.audit import AuditEntry
@@ -26,6 +25,7 @@ from swe_ai_fleet.domain.event import (
     ToolStarted,
     WorkspaceCheckpointed,
 )
+from swe_ai_fleet.domain.json_values import is_mapping
 from swe_ai_fleet.domain.message import AssistantMessage, Message, ToolCall, ToolMessage
 from swe_ai_fleet.domain.plan import Plan
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
@@ -302,13 +302,9 @@ def interrupted(operation: str) -> ToolResult:
 def sub_agent_usage(result: ToolResult) -> Usage:
     """What a sub-agent spent, where a result is one's."""
     sub_agent = result.metadata.get(SUB_AGENT)
-    usage = cast("Mapping[str, object]", sub_agent).get("usage") if isinstance(sub_agent, Mapping) else None
-    if not isinstance(usage, Mapping):
+    usage = sub_agent.get("usage") if is_mapping(sub_agent) else None
+    if not is_mapping(usage):
         return Usage()
     known = {field.name for field in fields(Usage)} - {"duration_ms"}
-    spent = {
-        name: value
-        for name, value in cast("Mapping[str, object]", usage).items()
-        if name in known and isinstance(value, int | float)
-    }
+    spent = {name: value for name, value in usage.items() if name in known and isinstance(value, int | float)}
     return Usage(**spent)  # pyright: ignore[reportArgumentType]

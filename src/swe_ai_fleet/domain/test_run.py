@@ -135,6 +135,39 @@ _PYTEST_NOTHING_COLLECTED = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ForeignFailure:
+    """A test that fails on somebody else's source. The message is untrusted text.
+
+    `unchanged`: it fails as it does on the untouched source.
+    """
+
+    test: str
+    message: str = ""
+    unchanged: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crossing:
+    """One set of tests on the source of one other candidate.
+
+    `unsaid` are tests that can say nothing there: they ask for a name that only their author's source has, or lack
+    something of their surroundings. `note` says why nothing ran.
+    """
+
+    candidate_id: str
+    passed: tuple[str, ...] = ()
+    failed: tuple[ForeignFailure, ...] = ()
+    unsaid: tuple[str, ...] = ()
+    note: str = ""
+
+    @property
+    def cell(self) -> str:
+        """The crossing in a few characters: `2/3` passed, `?` where no test says anything."""
+        total = len(self.passed) + len(self.failed)
+        return f"{len(self.passed)}/{total}" if total else "?"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SuiteBaseline:
     """One test command, or check that the caller named, on the untouched commit.
 

@@ -62,6 +62,11 @@ def well_formed(text: str) -> str:
     return text
 
 
+def utf8(text: str) -> bytes:
+    """The bytes of a text, for a digest of it: halves of surrogate pairs stay, so that other texts have other ones."""
+    return text.encode("utf-8", "surrogatepass")
+
+
 def counted(number: int, noun: str, plural: str = "") -> str:
     """A number of things in words: `1 agent`, `2 agents`; `plural` where that is not the noun with an s."""
     return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"

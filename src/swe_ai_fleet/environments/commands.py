@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import takewhile
 from pathlib import PurePosixPath
 from typing import Any
+
+from swe_ai_fleet.tools.tests.runners.scripts import words_of
 
 PYTHON = "python3"
 _MAX_COMMANDS = 1_000
@@ -77,11 +78,7 @@ def script_words(script: str) -> Iterator[list[str]]:
     """The simple commands of a shell script as words, as far as they can be read without running it."""
     for line in script.replace("\\\n", " ").splitlines():
         for part in re.split(r"&&|\|\||;|(?<!\|)\|(?!\|)", line):
-            try:
-                words = shlex.split(part.strip().lstrip("@-+"), comments=True)
-            except ValueError:
-                continue
-            if words:
+            if words := words_of(part.strip().lstrip("@-+"), comments=True):
                 yield words
 
 

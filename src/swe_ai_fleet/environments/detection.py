@@ -23,6 +23,7 @@ from swe_ai_fleet.environments.repository_files import (
     is_native_source,
 )
 from swe_ai_fleet.tools.tests.runners.inventory import is_test, test_command
+from swe_ai_fleet.tools.tests.runners.scripts import words_of
 
 _GO = re.compile(r"^(go \d[\w.]*)", re.M)
 _RUST = re.compile(r"^(rust-version\s*=\s*\S+)", re.M)
@@ -165,10 +166,7 @@ def _tested(recipe: Recipe, argv: Sequence[str], source: str) -> Recipe:
 
 def caller_command(line: str) -> tuple[str, ...]:
     """The argv of a caller's test command; shell syntax is left to a shell."""
-    try:
-        words = tuple(shlex.split(line))
-    except ValueError:
-        words = ()
+    words = tuple(words_of(line))
     return ("sh", "-c", line) if not words or _SHELL.search(line) or "=" in words[0] else words
 
 

@@ -11,7 +11,7 @@ import ast
 import posixpath
 import re
 
-from swe_ai_fleet.domain.json_values import mapping, string, strings
+from swe_ai_fleet.domain.json_values import mapping, parsed, string, strings
 from swe_ai_fleet.environments.node_project import builds, package_manager, package_places
 from swe_ai_fleet.environments.python_project import package_of
 from swe_ai_fleet.environments.repository_files import RepositoryFiles, Table, is_requirements, joined, parsed_python
@@ -192,8 +192,8 @@ def _is_written(node: ast.expr) -> bool:
             map(_is_written, (*node.args, *(keyword.value for keyword in node.keywords)))
         )
     try:
-        ast.literal_eval(node)
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        parsed(ast.literal_eval, node)
+    except (ValueError, TypeError, SyntaxError):
         return False
     return True
 

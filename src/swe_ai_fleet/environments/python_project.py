@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
-from packaging.requirements import InvalidRequirement, Requirement
+from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from swe_ai_fleet.domain.json_values import items, mapping, string, strings
+from swe_ai_fleet.domain.json_values import items, mapping, parsed, string, strings
 from swe_ai_fleet.environments.packaging_formats import (
     SetupConfig,
     poetry_requirement,
@@ -193,8 +193,8 @@ def package_of(line: str) -> str:
 
 def _requirement(line: str) -> Requirement | None:
     try:
-        return Requirement(line)
-    except (InvalidRequirement, RecursionError):
+        return parsed(Requirement, line)
+    except ValueError:
         return None
 
 

@@ -12,7 +12,8 @@ from pathlib import PurePosixPath
 
 import yaml
 
-from swe_ai_fleet.domain.json_values import json_object, mapping, parse_json
+from swe_ai_fleet.domain.json_values import json_object, mapping, parse_json, parsed
+from swe_ai_fleet.domain.text import utf8
 from swe_ai_fleet.tools.tests.runners.inventory import is_test
 from swe_ai_fleet.tools.tests.runners.values import parsed_toml, toml
 
@@ -115,7 +116,7 @@ class RepositoryFiles:
     def digest(self, paths: Iterable[str]) -> str:
         """A digest of the files: whether each exists and what it holds."""
         facts = "".join(f"{path}\0{self.files.get(path, '')}\n" for path in sorted(set(paths)))
-        return hashlib.sha256(facts.encode("utf-8", "surrogateescape")).hexdigest()
+        return hashlib.sha256(utf8(facts)).hexdigest()
 
 
 def parsed_yaml(text: str) -> Table:
@@ -132,16 +133,16 @@ def parsed_yaml(text: str) -> Table:
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if depth > _DEEPEST_YAML or isinstance(event, yaml.AliasEvent):
                 return {}
-        return mapping(yaml.load(text, Loader=_LOADER))  # noqa: S506 - one of the safe ones
-    except (yaml.YAMLError, ValueError, RecursionError):
+        return mapping(parsed(yaml.load, text, Loader=_LOADER))
+    except (yaml.YAMLError, ValueError):
         return {}
 
 
 def parsed_python(text: str) -> ast.Module | None:
     """Python's source as a tree; None where it cannot be parsed."""
     try:
-        return ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return parsed(ast.parse, text)
+    except (SyntaxError, ValueError):
         return None
 
 

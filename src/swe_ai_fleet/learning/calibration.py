@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
+from swe_ai_fleet.domain.json_values import number_in
 from swe_ai_fleet.domain.outcome import BEST_RATING, LEAST_RATING, VERIFIER_MODEL, VERIFIER_SCORE, Outcome
 
 BINS = 5
@@ -28,7 +29,7 @@ def rated(outcomes: Iterable[Outcome], model: str) -> list[Rated]:
         for outcome in outcomes
         if outcome.rating
         and outcome.metadata.get(VERIFIER_MODEL) == model
-        and (score := _number(outcome.metadata.get(VERIFIER_SCORE, ""))) is not None
+        and (score := number_in(outcome.metadata.get(VERIFIER_SCORE, ""), 0, 1)) is not None
     ]
 
 
@@ -79,11 +80,3 @@ def _between(score: float, moves: Sequence[float]) -> float:
 
 def _middle(bin_: int) -> float:
     return (bin_ + 0.5) / BINS
-
-
-def _number(text: str) -> float | None:
-    try:
-        number = float(text)
-    except ValueError:
-        return None
-    return number if 0.0 <= number <= 1.0 else None

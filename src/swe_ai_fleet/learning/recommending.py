@@ -36,6 +36,7 @@ from swe_ai_fleet.domain.outcome import (
     goal_type,
 )
 from swe_ai_fleet.domain.task import TaskKind
+from swe_ai_fleet.domain.text import utf8
 
 HALF_LIFE_DAYS = 60.0
 OTHER_GOAL = 0.25
@@ -205,7 +206,7 @@ def _days(then: str, now: str) -> float:
 
 
 def _random(question: Question) -> random.Random:
-    words = f"{question.seed}\x1f{question.goal}\x1f{question.repository}".encode("utf-8", "surrogatepass")
+    words = utf8(f"{question.seed}\x1f{question.goal}\x1f{question.repository}")
     return random.Random(hashlib.sha256(words).digest())  # noqa: S311 - no secret is made of it
 
 

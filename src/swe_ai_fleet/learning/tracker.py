@@ -24,7 +24,7 @@ from swe_ai_fleet.domain.outcome import (
     Recommendation,
 )
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
-from swe_ai_fleet.domain.text import check_length, well_formed
+from swe_ai_fleet.domain.text import check_length, utf8, well_formed
 from swe_ai_fleet.following import Follower
 from swe_ai_fleet.learning.recommending import Question, recommend
 from swe_ai_fleet.ports import KeyValue, KeyValueChange, KeyValueEntry, SecretMask
@@ -215,7 +215,7 @@ def _token(text: str) -> str:
     """An id as a token of a key; an id with other characters is written as hexadecimal behind `=`."""
     if not text or len(text) > 128:
         raise InvalidRequest(f"an id has {len(text)} characters", field="subject_id", hint="1 to 128")
-    return text if _TOKEN.fullmatch(text) else f"={text.encode('utf-8', 'surrogatepass').hex()}"
+    return text if _TOKEN.fullmatch(text) else f"={utf8(text).hex()}"
 
 
 def _check(outcome: Outcome) -> None:

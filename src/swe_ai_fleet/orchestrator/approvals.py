@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -113,12 +113,10 @@ class Approvals:
         await self._log.tell(control(self._task), ApprovalAwaited(request=shown_request))
         if asked is not None:
             await asked()
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(_seconds_left(request)):
                 await self._event(request.approval_id).wait()
                 return
-        except TimeoutError:
-            pass
         late = ApprovalResolution(
             approval_id=request.approval_id,
             decision=ApprovalDecision.REJECTED,

@@ -3,22 +3,41 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TypeVar, cast
 
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from swe_ai_fleet.codec import from_plain
 from swe_ai_fleet.domain.council import Council, CouncilMember
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.task import DEFAULT_AGENTS, Role
 from swe_ai_fleet.orchestrator.councils import OUTSIDE_AGENTS, agent_name, council_name
 
 MAX_FILE_BYTES = 1024 * 1024
-_COUNCIL_KEYS = ("num_agents", "rounds", "peer_review", "model_profile", "agent_type", "custom_params", "agents")
-_AGENT_KEYS = (
-    *("agent_id", "model_profile", "endpoint", "max_concurrent_tasks", "supported_tasks", "languages", "metadata"),
-)
 
-T = TypeVar("T", str, int, bool)
+
+class _Agent(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    agent_id: str = Field(min_length=1)
+    model_profile: str = ""
+    endpoint: str = ""
+    max_concurrent_tasks: int = 1
+    supported_tasks: list[str] = []
+    languages: list[str] = []
+    metadata: dict[str, str] = {}
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    num_agents: int | None = Field(default=None, ge=0)
+    rounds: int = 0
+    peer_review: bool = True
+    model_profile: str = ""
+    agent_type: str = ""
+    custom_params: dict[str, str] = {}
+    agents: list[_Agent] | None = None
 
 
 def read_councils(path: Path) -> tuple[Council, ...]:
@@ -30,7 +49,7 @@ def read_councils(path: Path) -> tuple[Council, ...]:
         data = path.read_bytes()
         if len(data) > MAX_FILE_BYTES:
             raise _fault("the file is too large", "", hint=f"at most {MAX_FILE_BYTES} bytes")
-        tables = cast("dict[str, object]", tomllib.loads(data.decode()))
+        tables: dict[str, object] = tomllib.loads(data.decode())
     except OSError as error:
         raise _fault(f"{path} cannot be read: {error.strerror}", "") from None
     except ValueError as error:
@@ -52,87 +71,26 @@ def _role(name: str) -> Role:
 
 
 def _council(role: Role, key: str, value: object) -> Council:
-    table = _table(value, key, _COUNCIL_KEYS)
-    listed = table.get("agents")
-    agent_type = _scalar(table, "agent_type", "", key)
-    count = _scalar(table, "num_agents", 0, key)
-    if listed is not None and "num_agents" in table:
+    try:
+        table = _Table.model_validate(value)
+    except ValidationError as error:
+        fault = error.errors(include_url=False, include_input=False)[0]
+        place = "".join(f"[{part}]" if isinstance(part, int) else f".{part[:64]}" for part in fault["loc"])
+        raise _fault(f"{key}{place}: {fault['msg']}", f"{key}{place}", hint="docs/councils.md") from None
+    if table.agents is not None and table.num_agents is not None:
         raise _fault("num_agents and agents are given both", f"{key}.num_agents", hint="leave one of them out")
-    if count < 0:
-        raise _fault(f"num_agents is {count}", f"{key}.num_agents", hint="a positive number")
     members: tuple[CouncilMember, ...] = ()
-    if isinstance(listed, list):
-        agents = enumerate(cast("list[object]", listed))
-        members = tuple(_member(each, f"{key}.agents[{number}]") for number, each in agents)
-    elif listed is not None:
-        raise _fault("agents is not a list of tables", f"{key}.agents", hint=f"start each agent with [[{key}.agents]]")
-    elif agent_type != OUTSIDE_AGENTS:
-        numbers = range(1, (count or DEFAULT_AGENTS) + 1)
+    if table.agents is not None:
+        members = tuple(from_plain(CouncilMember, agent.model_dump()) for agent in table.agents)
+    elif table.agent_type != OUTSIDE_AGENTS:
+        numbers = range(1, (table.num_agents or DEFAULT_AGENTS) + 1)
         members = tuple(CouncilMember(agent_id=agent_name(role, number)) for number in numbers)
     return Council(
         council_id=council_name(role),
         role=role,
         members=members,
-        rounds=_scalar(table, "rounds", 0, key),
-        peer_review=_scalar(table, "peer_review", True, key),
-        model_profile=_scalar(table, "model_profile", "", key),
-        agent_type=agent_type,
-        custom_params=_words(table, "custom_params", key),
+        **table.model_dump(exclude={"num_agents", "agents"}),
     )
-
-
-def _member(value: object, key: str) -> CouncilMember:
-    table = _table(value, key, _AGENT_KEYS)
-    agent_id = _scalar(table, "agent_id", "", key)
-    if not agent_id:
-        raise _fault("an agent has no agent_id", f"{key}.agent_id")
-    return CouncilMember(
-        agent_id=agent_id,
-        model_profile=_scalar(table, "model_profile", "", key),
-        endpoint=_scalar(table, "endpoint", "", key),
-        max_concurrent_tasks=_scalar(table, "max_concurrent_tasks", 1, key),
-        supported_tasks=_names(table, "supported_tasks", key),
-        languages=_names(table, "languages", key),
-        metadata=_words(table, "metadata", key),
-    )
-
-
-def _table(value: object, key: str, known: tuple[str, ...]) -> Mapping[str, object]:
-    if not isinstance(value, dict):
-        raise _fault(f"{key} is not a table", key, hint=f"write [{key}] and its settings below")
-    table = cast("dict[str, object]", value)
-    for name in table:
-        if name not in known:
-            raise _fault(f"unknown key {name[:64]!r}", f"{key}.{name[:64]}", hint=f"one of {', '.join(known)}")
-    return table
-
-
-def _scalar(table: Mapping[str, object], name: str, default: T, key: str) -> T:
-    value = table.get(name, default)
-    # A bool is an int to Python, and is none here.
-    if type(value) is not type(default):
-        raise _fault(f"{name} is not {_KINDS[type(default)]}", f"{key}.{name}")
-    return cast("T", value)
-
-
-def _names(table: Mapping[str, object], name: str, key: str) -> tuple[str, ...]:
-    value = table.get(name, [])
-    if not isinstance(value, list) or not all(isinstance(each, str) for each in cast("list[object]", value)):
-        raise _fault(f"{name} is not a list of strings", f"{key}.{name}")
-    return tuple(cast("list[str]", value))
-
-
-def _words(table: Mapping[str, object], name: str, key: str) -> Mapping[str, str]:
-    value = table.get(name, {})
-    if not isinstance(value, dict):
-        raise _fault(f"{name} is not a table of strings", f"{key}.{name}")
-    for entry, text in cast("dict[str, object]", value).items():
-        if not isinstance(text, str):
-            raise _fault(f"{entry[:64]} is not a string", f"{key}.{name}.{entry[:64]}")
-    return cast("dict[str, str]", value)
-
-
-_KINDS: Mapping[type, str] = {str: "a string", int: "a whole number", bool: "true or false"}
 
 
 def _fault(message: str, key: str, *, hint: str = "") -> InvalidRequest:

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.council import Council, CouncilMember, EndpointRules, is_harness
-from swe_ai_fleet.domain.errors import AlreadyExists, InvalidRequest, PreconditionFailed
+from swe_ai_fleet.domain.errors import AlreadyExists, InvalidRequest, PreconditionFailed, fields_named
 from swe_ai_fleet.domain.task import DEFAULT_AGENTS, ApprovalPolicy, Role, Task
 from swe_ai_fleet.orchestrator.councils import (
     OUTSIDE_AGENTS,
@@ -76,12 +76,8 @@ class CouncilStore:
         self._now = now
         self._defaults = {council.role: council for council in defaults}
         for role, council in self._defaults.items():
-            try:
+            with fields_named(lambda head, role=role: f"councils_file: {role}.{head}"):
                 self._rules.check(council)
-            except InvalidRequest as error:
-                raise InvalidRequest(
-                    error.message, field=f"councils_file: {role}.{error.field}", hint=error.hint
-                ) from None
 
     async def get(self, tenant: str, role: Role) -> Council | None:
         """A role's council. Raises Unavailable."""

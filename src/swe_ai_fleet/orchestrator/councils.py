@@ -16,6 +16,7 @@ from swe_ai_fleet.domain.council import HARNESS, Council, CouncilMember, Endpoin
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.event import ExecutionStatus
 from swe_ai_fleet.domain.execution import ExecutionState
+from swe_ai_fleet.domain.json_values import number_in
 from swe_ai_fleet.domain.task import (
     COUNCIL_ROUNDS,
     DEFAULT_AGENTS,
@@ -328,12 +329,5 @@ def check_parameters(given: Mapping[str, str]) -> None:
             )
         if len(value) > MAX_PARAMETER_CHARS:
             raise InvalidRequest(f"{name} is too long", field=where, hint=f"at most {MAX_PARAMETER_CHARS} characters")
-        if name == TEMPERATURE and not _is_temperature(value):
+        if name == TEMPERATURE and number_in(value, 0, MAX_TEMPERATURE) is None:
             raise InvalidRequest(f"{value[:64]!r} is not a temperature", field=where, hint=f"0 to {MAX_TEMPERATURE:g}")
-
-
-def _is_temperature(text: str) -> bool:
-    try:
-        return 0 <= float(text) <= MAX_TEMPERATURE
-    except ValueError:
-        return False

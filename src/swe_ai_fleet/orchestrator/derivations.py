@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import json
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from swe_ai_fleet.agents.deriving import STRATEGIES
@@ -152,8 +153,6 @@ class Derivations:
 
     async def _attempt(self, assignment: DeriveAssignment) -> Derivation:
         for number in range(ATTEMPTS - 1):
-            try:
+            with suppress(AgentLost):
                 return await self._fleet.run(replace(assignment, generation=assignment.generation + number))
-            except AgentLost:
-                continue
         return await self._fleet.run(replace(assignment, generation=assignment.generation + ATTEMPTS - 1))

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import structlog
 from structlog.contextvars import bound_contextvars
@@ -130,13 +131,11 @@ class Dispatcher:
             except Exception:  # noqa: BLE001 - the edge of a background task
                 # Without this loop nothing would be driven any more; what is at fault is looked at again in a moment.
                 _log.exception("the dispatcher failed with an internal error")
-            try:
+            with suppress(TimeoutError):
                 # What is unfinished may become free with time; without any, the next event wakes.
                 self._resting = not self._projection.unfinished()
                 async with asyncio.timeout(None if self._resting else POLL_SECONDS):
                     await self._news.wait()
-            except TimeoutError:
-                continue
 
     def _take(self) -> None:
         """Begin what may be begun now."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -272,10 +273,9 @@ class Drive:
                 group.create_task(self._cancel_part(execution_id))
 
     async def _cancel_part(self, execution_id: str) -> None:
-        try:
+        # it was about to be handed in
+        with suppress(NotFound):
             await self._parts.cancel(self._task.tenant, execution_id, self._cancel_reason)
-        except NotFound:
-            return  # it was about to be handed in
 
     async def _solve(self, journal: Journal, known: ExecutionState, signing: HeadSigning | None) -> Ending:
         runs = AgentRuns(

@@ -11,7 +11,7 @@ import sys
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar, cast
@@ -199,11 +199,9 @@ class ConcurrencyLimiter:
         try:
             while line[0] is not ticket or self.taken[tenant] >= self._slots(tenant):
                 left = self._left
-                try:
+                with suppress(TimeoutError):
                     async with asyncio.timeout(LOOK_SECONDS):
                         await left.wait()
-                except TimeoutError:
-                    continue
         finally:
             line.remove(ticket)
             if not line:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, replace
-from typing import cast
 
 from swe_ai_fleet.agents.results import MAX_INLINE_PATCH_BYTES, MAX_OUTPUT_CHARS, MAX_RESULT_BYTES, tool_record
 from swe_ai_fleet.codec import to_plain
 from swe_ai_fleet.domain.candidate import Artifacts, Candidate, RankedCandidate
 from swe_ai_fleet.domain.event import ExecutionStatus, NodeUpdated
 from swe_ai_fleet.domain.execution import ExecutionState
+from swe_ai_fleet.domain.json_values import mapping
 from swe_ai_fleet.domain.task import Task
 from swe_ai_fleet.orchestrator.spending import expenses
 from swe_ai_fleet.ports import BlobStore, EventLog
@@ -83,7 +83,7 @@ def _candidate(state: ExecutionState, ranked: RankedCandidate) -> dict[str, obje
     patch, report = state.candidates[name].artifacts.patch, state.reports.get(name)
     checks = report.results if report else ()
     return {
-        **cast("Mapping[str, object]", to_plain(ranked)),
+        **mapping(to_plain(ranked)),
         "patch": to_plain(patch) if patch else None,
         "checks": [to_plain(replace(check, output=truncate(check.output, MAX_OUTPUT_CHARS))) for check in checks],
         "critiques": [to_plain(critique) for critique in state.critiques if critique.candidate_id == name],

@@ -5,16 +5,16 @@ The place of a fleet is its address and the token it asks for.
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from swe_ai_fleet.domain.errors import PreconditionFailed
-from swe_ai_fleet.domain.json_values import json_object, mapping, string
+from swe_ai_fleet.domain.json_values import is_object, json_object, string
+from swe_ai_fleet.domain.network import address_of
 
 if TYPE_CHECKING:
     import grpc
@@ -95,11 +95,10 @@ def card_entry(tls: ChannelTls | None) -> dict[str, str] | None:
 
 def read_channel_tls(entry: object) -> ChannelTls | None:
     """What `card_entry` gave; None without TLS."""
-    if not isinstance(entry, dict):
+    if not is_object(entry):
         return None
-    texts = mapping(cast("object", entry))
-    files = {name: Path(path) for name in ("ca", "cert", "key") if (path := string(texts.get(name)))}
-    return ChannelTls(name=string(texts.get("name")), **files)
+    files = {name: Path(path) for name in ("ca", "cert", "key") if (path := string(entry.get(name)))}
+    return ChannelTls(name=string(entry.get("name")), **files)
 
 
 def target(address: str) -> str:
@@ -128,9 +127,9 @@ def channel_credentials(tls: ChannelTls) -> grpc.ChannelCredentials:
         field = "tls_client_key" if tls.key is None else "tls_client_cert"
         raise PreconditionFailed("a certificate needs its key, and a key its certificate", field=field, hint="set both")
     return grpc.ssl_channel_credentials(
-        root_certificates=_read(tls.ca, "tls_ca"),
-        private_key=_read(tls.key, "tls_client_key"),
-        certificate_chain=_read(tls.cert, "tls_client_cert"),
+        root_certificates=tls.ca and read_file(tls.ca, "tls_ca"),
+        private_key=tls.key and read_file(tls.key, "tls_client_key"),
+        certificate_chain=tls.cert and read_file(tls.cert, "tls_client_cert"),
     )
 
 
@@ -144,7 +143,7 @@ def certificate_name(certificate: Path | None, address: str) -> str:
         return ""
     from swe_ai_fleet.runtime.installation.authority import host_names
 
-    text = _read(certificate, "tls_cert") or b""
+    text = read_file(certificate, "tls_cert")
     try:
         names = host_names(text.decode("ascii", "replace"))
     except ValueError:
@@ -186,9 +185,7 @@ _SIGNS = (
 
 def is_here(host: str) -> bool:
     """Whether a host is an address or the name of the machine itself."""
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
+    if (address := address_of(host)) is None:
         return host == "localhost"
     return address.is_loopback or address.is_unspecified
 
@@ -202,9 +199,8 @@ def _host(address: str) -> str:
     return target(address).rpartition(":")[0].strip("[]")
 
 
-def _read(path: Path | None, field: str) -> bytes | None:
-    if path is None:
-        return None
+def read_file(path: Path, field: str) -> bytes:
+    """The content of a file that a setting names. Raises PreconditionFailed naming the setting."""
     try:
         return path.read_bytes()
     except OSError as error:

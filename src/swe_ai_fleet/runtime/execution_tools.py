@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, cast
+from typing import Protocol
 
 from swe_ai_fleet.codec import to_plain
+from swe_ai_fleet.domain.json_values import mapping, mappings
 from swe_ai_fleet.domain.tool import Risk, ToolResult
 from swe_ai_fleet.tools.definition import ToolFailure
 from swe_ai_fleet.tools.registry.base_tool import BaseTool, ToolParameter, presented
@@ -138,7 +139,7 @@ class ListExecutions(BaseTool):
         return {"executions": [_plain(execution) for execution in executions]}
 
     def present(self, value: object) -> ToolResult:
-        records = cast("list[dict[str, object]]", cast("dict[str, object]", value)["executions"])
+        records = mappings(mapping(value)["executions"])
         lines = [
             f"{number}. {record['execution_id']}  {record['status']}  {record['description']}"
             for number, record in enumerate(records, start=1)
@@ -166,9 +167,8 @@ class ShowExecution(BaseTool):
         """Its details. Raises FleetError."""
         detail = await self._fleet.execution(execution.strip())
         fields = {key: part for key, part in _plain(detail).items() if part not in ("", [], ())}
-        summary = cast("dict[str, object]", fields.pop("execution"))
-        return {**summary, **fields}
+        return {**mapping(fields.pop("execution")), **fields}
 
 
 def _plain(value: ExecutionSummary | ExecutionDetail) -> dict[str, object]:
-    return cast("dict[str, object]", to_plain(value))
+    return dict(mapping(to_plain(value)))

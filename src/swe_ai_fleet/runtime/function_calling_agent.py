@@ -6,7 +6,6 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from swe_ai_fleet.agents.function_calling.caller import FunctionCaller
@@ -31,10 +30,8 @@ class _Opened:
         await self._access.__aenter__()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self._access.__aexit__(kind, error, traceback)
+    async def __aexit__(self, *exc: object) -> None:
+        await self._access.__aexit__(*exc)
 
 
 class FunctionCallingAgent(_Opened):

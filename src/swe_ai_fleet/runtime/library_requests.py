@@ -6,11 +6,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import cast
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.domain.budget import Limits
 from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.json_values import is_array, is_object, mapping
 from swe_ai_fleet.domain.task import CheckSpec, Constraints, UncommittedChanges
 from swe_ai_fleet.domain.text import nearest
 
@@ -35,16 +35,15 @@ def read_constraints(wanted: Mapping[str, object]) -> Constraints:
     plain: dict[str, object] = {name: wanted[name] for name in _OWN & wanted.keys()}
     plain["limits"] = {name: wanted[name] for name in _LIMITS & wanted.keys()}
     checks = wanted.get("checks", ())
-    if not isinstance(checks, list | tuple):
+    if not is_array(checks):
         raise InvalidRequest("checks must be a list", field="constraints.checks")
-    plain["checks"] = [_check(check) for check in cast("list[object]", checks)]
+    plain["checks"] = [_check(check) for check in checks]
     known = _KNOWN | {"repo_url", "ref"}
     for name in wanted:
         if name not in _KNOWN:
             where = f"constraints.{name[:64]}"
             raise InvalidRequest(f"there is no constraint {name[:64]!r}", field=where, hint=nearest(name, known))
-    metadata = cast("Mapping[str, object]", wanted.get("metadata") or {})
-    plain["metadata"] = {name: str(value) for name, value in metadata.items()}
+    plain["metadata"] = {name: str(value) for name, value in mapping(wanted, "metadata").items()}
     # Only here: what names a repository needs none of what reads constraints.
     from swe_ai_fleet.codec import from_plain
 
@@ -57,8 +56,8 @@ def read_constraints(wanted: Mapping[str, object]) -> Constraints:
 def _check(check: object) -> object:
     if isinstance(check, str):
         return CheckSpec(name=check, command=check)
-    if isinstance(check, dict) and "command" in check:
-        return {"name": cast("dict[str, object]", check)["command"], **cast("dict[str, object]", check)}
+    if is_object(check) and "command" in check:
+        return {"name": check["command"], **check}
     raise InvalidRequest("a check must be a command, or a mapping with a command", field="constraints.checks")
 
 

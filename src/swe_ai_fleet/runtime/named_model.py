@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from types import TracebackType
 from typing import Self, TypeVar, cast, get_origin
 
 from swe_ai_fleet.domain.json_values import items
@@ -99,9 +98,7 @@ class NamedModel:
         self._model = await self._held.enter_async_context(self._make())
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exc: object) -> None:
         self._model = None
         await self._held.aclose()
 

@@ -16,8 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import BinaryIO, cast
+from typing import BinaryIO
 
 from swe_ai_fleet.domain.errors import PreconditionFailed, Unavailable
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
@@ -112,9 +111,7 @@ class EmbeddedNats:
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exc: object) -> None:
         await self._stop()
 
     async def wait(self) -> int:
@@ -302,7 +299,7 @@ def _token(directory: Path) -> str:
 def _tenants(directory: Path) -> tuple[str, ...]:
     """The tenants whose hosts have an account."""
     try:
-        return tuple(cast("list[str]", json.loads((directory / "tenants.json").read_text())))
+        return tuple(json.loads((directory / "tenants.json").read_text()))
     except FileNotFoundError:
         return (DEFAULT_TENANT,)
 
@@ -342,7 +339,7 @@ def _free(port: int) -> bool:
 
 def _read_address_file(directory: Path) -> Mapping[str, object] | None:
     try:
-        content = cast("Mapping[str, object]", json.loads((directory / "address.json").read_text()))
+        content: Mapping[str, object] = json.loads((directory / "address.json").read_text())
     except (FileNotFoundError, ValueError):
         return None
     return content if {"url", "token", "pid"} <= content.keys() else None

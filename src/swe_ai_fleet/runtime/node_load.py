@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import os
 import shutil
 import signal
@@ -16,6 +15,7 @@ from pathlib import Path
 from swe_ai_fleet.adapters.model_pool import ModelPool
 from swe_ai_fleet.adapters.model_pool.endpoint import Circuit
 from swe_ai_fleet.domain.fleet_status import EndpointUse, GpuStatus, NodeStatus
+from swe_ai_fleet.domain.json_values import number_in
 from swe_ai_fleet.ports import ChatModel
 
 _FRESH_SECONDS = 3.0
@@ -146,7 +146,7 @@ def read_gpus(told: str) -> tuple[GpuStatus, ...]:
         cells = [cell.strip() for cell in line.split(",")]
         if len(cells) != len(_GPU_FIELDS.split(",")) or not (cells[0].isascii() and cells[0].isdecimal()):
             continue
-        utilization, used, total = (_number(cell) for cell in cells[2:])
+        utilization, used, total = (number_in(cell, 0, 1e15) for cell in cells[2:])
         gpu_statuses.append(
             GpuStatus(
                 index=int(cells[0]),
@@ -193,12 +193,3 @@ def _memory() -> tuple[int, int | None]:
         return sizes["MemTotal"], sizes["MemTotal"] - sizes["MemAvailable"]
     except (OSError, ValueError, IndexError, KeyError):
         return 0, None
-
-
-def _number(cell: str) -> float | None:
-    """A number, None for `[N/A]` and the like."""
-    try:
-        value = float(cell)
-    except ValueError:
-        return None
-    return value if math.isfinite(value) and value >= 0 else None

@@ -11,7 +11,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
-from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar, cast
 
 import structlog
@@ -93,9 +92,7 @@ class PlanService:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exc: object) -> None:
         running = [*self._again_at_work, *self._running.values()]
         for task in running:
             task.cancel()
@@ -222,11 +219,9 @@ class TenantPlanServices:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exc: object) -> None:
         for service in self._plans.values():
-            await service.__aexit__(kind, error, traceback)
+            await service.__aexit__(*exc)
 
     def of(self, tenant: str) -> PlanService:
         """The plan service of a tenant."""

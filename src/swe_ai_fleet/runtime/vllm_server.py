@@ -15,7 +15,6 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
 
 import structlog
 
@@ -248,7 +247,7 @@ class _Supervisor:
         with contextlib.suppress(OSError, ValueError, TimeoutError, LookupError, TypeError):
             status, body = await self._get("/v1/models")
             if status == 200:
-                return str(cast("dict[str, Any]", json.loads(body))["data"][0]["id"])
+                return str(json.loads(body)["data"][0]["id"])
         raise Unavailable("vLLM does not list its models", field="vllm", hint=f"see {self._log}")
 
     async def _get(self, path: str) -> tuple[int, bytes]:

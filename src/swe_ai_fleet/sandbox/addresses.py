@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 from typing import Protocol
 
+from swe_ai_fleet.domain.network import address_of
+
 _NAT64 = IPv6Network("64:ff9b::/96")
 # The position of the IPv4 address in it is each network's own choice.
 _LOCAL_NAT64 = IPv6Network("64:ff9b:1::/48")
@@ -48,8 +50,8 @@ async def judged(host: str, port: int, *, private: bool = False, resolver: Resol
 
     Raises UnknownHostError, PrivateHostError.
     """
-    if (literal := _literal(host)) is not None:
-        addresses: Sequence[str] = (literal,)
+    if (literal := address_of(host)) is not None:
+        addresses: Sequence[str] = (str(literal),)
     else:
         try:
             addresses = await (resolver or SystemResolver()).resolve(host, port)
@@ -58,7 +60,7 @@ async def judged(host: str, port: int, *, private: bool = False, resolver: Resol
     if not addresses:
         raise UnknownHostError(f"the name {host} has no address")
     for address in addresses:
-        if _literal(address) is None or not (private or (is_public(address) and not _is_own(address))):
+        if address_of(address) is None or not (private or (is_public(address) and not _is_own(address))):
             raise PrivateHostError(f"the host {host} is not on the public internet")
     return tuple(addresses)
 
@@ -71,14 +73,6 @@ def is_public(address: str) -> bool:
     """
     parsed = ip_address(address.partition("%")[0])
     return all(_is_public(each) for each in _embedded(parsed) or (parsed,))
-
-
-def _literal(host: str) -> str | None:
-    """The host as an address; None where it is a name."""
-    try:
-        return str(ip_address(host))
-    except ValueError:
-        return None
 
 
 def _is_public(address: IPv4Address | IPv6Address) -> bool:

@@ -12,6 +12,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.util import find_spec
@@ -63,7 +64,7 @@ def _parsers() -> tuple[Path, ...]:
 
 @cache
 def _identity() -> str:
-    return hashlib.sha256("\n".join(map(str, _parsers())).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+    return hashlib.sha256(os.fsencode("\n".join(map(str, _parsers())))).hexdigest()[:16]
 
 
 def runtime_directory() -> Path:
@@ -142,7 +143,7 @@ class StandIns:
         return self._directory("programs", (), links)
 
     def _directory(self, name: str, files: Sequence[str], links: Sequence[tuple[str, str]]) -> Path:
-        identity = hashlib.sha256(repr((files, links)).encode("utf-8", "surrogateescape")).hexdigest()[:12]
+        identity = hashlib.sha256(os.fsencode(repr((files, links)))).hexdigest()[:12]
         place = self.home / f"{name}-{identity}"
         if place.is_dir():
             return place
@@ -275,11 +276,8 @@ def _hidden(directory: Path, recorded: Collection[Path]) -> list[Path]:
 
 
 def _entries(directory: Path) -> Iterator[Path]:
-    try:
-        with os.scandir(directory) as entries:
-            yield from (Path(entry.path) for entry in entries if entry.is_file(follow_symlinks=False))
-    except OSError:
-        return
+    with suppress(OSError), os.scandir(directory) as entries:
+        yield from (Path(entry.path) for entry in entries if entry.is_file(follow_symlinks=False))
 
 
 def _is_script(path: Path) -> bool:

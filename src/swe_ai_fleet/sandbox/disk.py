@@ -8,6 +8,7 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -87,11 +88,9 @@ class DiskWatch:
     def _free_now(self) -> int:
         free: dict[int, int] = {}
         for place in self._places:
-            try:
+            with suppress(OSError):
                 status = os.statvfs(place)
                 free[status.f_fsid] = status.f_bavail * status.f_frsize
-            except OSError:
-                continue
         return sum(free.values())
 
 

@@ -231,11 +231,9 @@ class FilteringProxy:
             text = f"{_shown_host(host)} is not at a public address"
             raise self._refusal(host, port, RefusalReason.PRIVATE, text) from error
         for address in addresses:
-            try:
+            with suppress(OSError, TimeoutError):
                 async with asyncio.timeout(_CONNECT_SECONDS):
                     return await asyncio.open_connection(address, port)
-            except (OSError, TimeoutError):
-                continue
         raise self._refusal(host, port, RefusalReason.UNREACHABLE, f"Cannot connect to {_shown_host(host)}:{port}")
 
     def _refusal(self, host: str, port: int, reason: RefusalReason, text: str) -> _RefusalError:

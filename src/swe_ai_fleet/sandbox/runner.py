@@ -163,7 +163,7 @@ def prologue(variables: Mapping[str, str], *, max_file_bytes: int, max_processes
     """
     limits = shell_limits(max_file_bytes=max_file_bytes, max_processes=max_processes)
     text = _PROLOGUE.format(limits=limits, exports=exports(variables), sweep=sweep.value)
-    return text.encode("utf-8", "surrogateescape")
+    return os.fsencode(text)
 
 
 def shell_limits(*, max_file_bytes: int, max_processes: int | None) -> str:
@@ -196,7 +196,7 @@ def render(command: Command, *, mount: str, before: tuple[str, ...] = (), writin
     text = f"({'; '.join(steps)}) {errors} 3>&- 5>&-\nfleet_end\n"
     if before:
         text = f"{' '.join(map(shlex.quote, before))} >/dev/null 2>&5 3>&- 5>&-\n{text}"
-    return text.encode("utf-8", "surrogateescape")
+    return os.fsencode(text)
 
 
 def _directory(cwd: str, mount: str) -> str:

@@ -23,3 +23,12 @@ async def uninterrupted(work: Coroutine[Any, Any, T]) -> T:
             task.exception()  # nobody is left to hear it
         raise cancelled
     return task.result()
+
+
+async def ended(work: asyncio.Task[object]) -> None:
+    """End a task that nobody listens to any more, its tools included."""
+    if not work.done():
+        work.cancel()
+        await asyncio.wait({work})
+    if not work.cancelled():
+        work.exception()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Collection, MutableMapping
 from types import TracebackType
 from typing import Any, Literal, cast
 
 import structlog
+
+from swe_ai_fleet.domain.json_values import is_mapping
 
 LogFormat = Literal["auto", "json", "text"]
 
@@ -145,10 +147,9 @@ def _masked(value: object, mask: Callable[[str], str], depth: int) -> object:
         return mask(value)
     if value is None or isinstance(value, bool | int | float):
         return value
-    if depth < _MAX_DEPTH and isinstance(value, Mapping):
-        pairs = cast("Mapping[object, object]", value).items()
-        return {mask(str(key)): _masked(item, mask, depth + 1) for key, item in pairs}
+    if depth < _MAX_DEPTH and is_mapping(value):
+        return {mask(str(key)): _masked(item, mask, depth + 1) for key, item in value.items()}
     if depth < _MAX_DEPTH and isinstance(value, list | tuple | set | frozenset):
-        return [_masked(item, mask, depth + 1) for item in cast("list[object]", value)]
+        return [_masked(item, mask, depth + 1) for item in cast("Collection[object]", value)]
     # Anything else would be told by its repr, which may hold what it was made of.
     return mask(str(value))

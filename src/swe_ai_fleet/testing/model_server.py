@@ -12,7 +12,6 @@ import math
 import re
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
 from typing import Any, Literal, Self
 
 from aiohttp import web
@@ -193,9 +192,7 @@ class ScriptedModelServer:
         self._port = int(runner.addresses[0][1])
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exc: object) -> None:
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -50,4 +51,4 @@ def commit_files(path: Path, files: Mapping[str, str | bytes], *, message: str =
 def git(path: Path, *args: str, stdin: bytes = b"") -> str:
     """What a git command says in a repository, with an identity to commit under. Raises CalledProcessError."""
     done = subprocess.run(["git", *_CONFIGURATION, *args], cwd=path, input=stdin, check=True, capture_output=True)
-    return done.stdout.decode("utf-8", "surrogateescape").strip()
+    return os.fsdecode(done.stdout).strip()

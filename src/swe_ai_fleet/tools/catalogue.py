@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import structlog
 
-from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.errors import InvalidRequest, fields_named
 from swe_ai_fleet.domain.network import HostPattern, NetworkGrant, NetworkRules
 from swe_ai_fleet.domain.task import ApprovalPolicy, Constraints, Role, Task, TaskMcpServer
 from swe_ai_fleet.domain.tool import OperationSpec
@@ -132,20 +132,15 @@ class ToolAccess:
         return tuple(servers)
 
     def _server(self, asked: TaskMcpServer, place: str) -> McpServer:
-        try:
+        with fields_named(lambda head: f"{place}.{head}"):
             server = McpServer(
                 name=asked.name, command=asked.command, url=asked.url, variables=asked.variables, tools=asked.tools
             )
-        except InvalidRequest as error:
-            raise InvalidRequest(error.message, field=f"{place}.{error.field}", hint=error.hint) from None
         if not asked.url:
             network = self.network.ceiling.narrowed(asked.allowed_hosts, field=f"{place}.allowed_hosts")
             return replace(server, network=network)
         host = _host(asked.url)
-        try:
-            grant = self.network.ceiling.narrowed((host,), field="url")
-        except InvalidRequest as error:
-            raise InvalidRequest(error.message, field=f"{place}.url", hint=error.hint) from None
+        grant = self.network.ceiling.narrowed((host,), field=f"{place}.url")
         pattern = HostPattern.parse(host)
         return replace(server, private=grant.private(pattern.name, pattern.port or 0))
 

@@ -9,6 +9,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, wraps
+from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar, cast, get_type_hints
 
@@ -22,7 +23,7 @@ from referencing.exceptions import Unresolvable
 from swe_ai_fleet.domain.command import Command, CommandResult
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import InvalidRequest
-from swe_ai_fleet.domain.json_values import mapping
+from swe_ai_fleet.domain.json_values import is_object, mapping, parsed, strings
 from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.domain.tool import OperationSpec, Risk, ToolResult
 from swe_ai_fleet.ports import Workspace
@@ -272,10 +273,8 @@ def _problem(detail: Any) -> str:
 
 
 def _kind(schema: Any) -> str:
-    if not isinstance(schema, Mapping):
-        # Strangers' schemas may be a mere true or false.
-        return "any"
-    given = cast("Mapping[str, Any]", schema)
+    # Strangers' schemas may be a mere true or false.
+    given: Mapping[str, Any] = mapping(schema)
     if "anyOf" in given:
         return " | ".join(_kind(choice) for choice in given["anyOf"])
     return str(given.get("type", "any"))
@@ -290,7 +289,7 @@ def _without_titles(schema: dict[str, Any]) -> dict[str, Any]:
         if key == "properties":
             cleaned[key] = {name: _without_titles(part) for name, part in value.items()}
         else:
-            cleaned[key] = _without_titles(cast("dict[str, Any]", value)) if isinstance(value, dict) else value
+            cleaned[key] = _without_titles(value) if is_object(value) else value
     return cleaned
 
 
@@ -321,11 +320,9 @@ class SchemaOperation:
         """The arguments, unchanged. Raises ToolFailure naming each problem and the signature."""
         problems = self._unknown(arguments)
         try:
-            for error in self._validator.iter_errors(dict(arguments)):
-                problems.append(_violation(error))
-                if len(problems) >= _MAX_PROBLEMS:
-                    break
-        except (Unresolvable, RecursionError) as error:
+            first = islice(self._validator.iter_errors(dict(arguments)), max(0, _MAX_PROBLEMS - len(problems)))
+            problems += map(_violation, parsed(list, first))
+        except (Unresolvable, ValueError) as error:
             raise ToolFailure(f"the schema of {self.spec.name} can't be followed: {error}") from None
         if problems:
             raise ToolFailure(f"{'; '.join(problems)}. Signature: {signature(self.spec)}")
@@ -352,7 +349,7 @@ class SchemaOperation:
 def _violation(error: SchemaViolation) -> str:
     name = ".".join(str(part) for part in error.absolute_path)
     if error.validator == "required" and not name:
-        instance = cast("Mapping[object, object]", error.instance)
-        missing = [str(key) for key in cast("list[object]", error.validator_value) if key not in instance]
+        given = mapping(error.instance)
+        missing = [key for key in strings(error.validator_value) if key not in given]
         return f"missing argument {', '.join(repr(key) for key in missing)}"
     return f"argument {name!r}: {error.message[:300]}" if name else error.message[:300]

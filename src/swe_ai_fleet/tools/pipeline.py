@@ -6,13 +6,13 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 import structlog
 
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.errors import FleetError
-from swe_ai_fleet.domain.json_values import mapping, with_texts
+from swe_ai_fleet.domain.json_values import is_array, is_mapping, mapping, with_texts
 from swe_ai_fleet.domain.text import well_formed
 from swe_ai_fleet.domain.tool import Decision, OperationSpec, Outcome, ToolResult
 from swe_ai_fleet.ports import SecretMask
@@ -179,7 +179,7 @@ class Pipeline:
             duration=duration,
             content=self._mask(result.content),
             error=self._mask(result.error),
-            metadata=cast("Mapping[str, object]", self._mask_json(result.metadata)),
+            metadata=mapping(self._mask_json(result.metadata)),
             artifact=self._mask(result.artifact),
         )
 
@@ -217,12 +217,10 @@ class Pipeline:
             text = repr(value)
             masked = self._mask(text)
             return value if masked == text else masked
-        if isinstance(value, Mapping):
-            return {
-                name: self._mask_json(part) for name, part in self._mask_names(cast("Mapping[object, object]", value))
-            }
-        if isinstance(value, list | tuple):
-            return [self._mask_json(part) for part in cast("list[object]", value)]
+        if is_mapping(value):
+            return {name: self._mask_json(part) for name, part in self._mask_names(value)}
+        if is_array(value):
+            return [self._mask_json(part) for part in value]
         return self._mask(str(value))
 
     def _mask_names(self, mapping: Mapping[Any, object], *, limit: int = 0) -> Iterator[tuple[str, object]]:

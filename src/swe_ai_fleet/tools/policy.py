@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import cast
 
+from swe_ai_fleet.domain.json_values import is_array
 from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.domain.tool import Decision, OperationSpec, Risk
 from swe_ai_fleet.tools.shell_risk import shell_risks
@@ -84,8 +84,8 @@ def _paths(value: object) -> tuple[str, ...]:
     """The paths in an argument: none, one, or a list of them."""
     if value is None:
         return ()
-    if isinstance(value, list | tuple):
-        return tuple(str(path) for path in cast("Sequence[object]", value))
+    if is_array(value):
+        return tuple(str(path) for path in value)
     return (str(value),)
 
 

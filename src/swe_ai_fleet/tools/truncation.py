@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from itertools import islice
-from typing import cast
+
+from swe_ai_fleet.domain.json_values import is_list, is_object, mapping
 
 HEAD_SHARE = 0.5
 
@@ -50,12 +51,11 @@ def bounded(value: object, limit: int) -> object:
     """
     if isinstance(value, str):
         return truncate(value, limit)
-    if not isinstance(value, list | dict) or len(json.dumps(value, ensure_ascii=False)) <= limit:
-        return cast("object", value)
-    parts = cast("list[object] | dict[str, object]", value)
-    kept = min(len(parts), max(1, limit // _LEAST))
-    share, rest = limit // kept, len(parts) - kept
-    if isinstance(parts, dict):
-        shown = {name: bounded(part, share) for name, part in islice(parts.items(), kept)}
-        return shown | {"...": f"{rest} more"} if rest else shown
-    return [*(bounded(part, share) for part in parts[:kept]), *([f"... {rest} more"] if rest else [])]
+    if not (is_list(value) or is_object(value)) or len(json.dumps(value, ensure_ascii=False)) <= limit:
+        return value
+    kept = min(len(value), max(1, limit // _LEAST))
+    share, rest = limit // kept, len(value) - kept
+    if is_list(value):
+        return [*(bounded(part, share) for part in value[:kept]), *([f"... {rest} more"] if rest else [])]
+    shown = {name: bounded(part, share) for name, part in islice(mapping(value).items(), kept)}
+    return shown | {"...": f"{rest} more"} if rest else shown

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.event import ExecutionStatus, NodeUpdated
+from swe_ai_fleet.domain.json_values import parse_json
 from swe_ai_fleet.domain.workflow import JsonValue
 
 Level = Literal["debug", "info", "warning", "error"]
@@ -64,8 +64,8 @@ def ended_state(
 def json_or_text(text: str) -> JsonValue:
     """The value that a text of exact JSON stands for; None for an empty one, the text itself where it is not JSON."""
     try:
-        return json.loads(text) if text else None
-    except (ValueError, RecursionError):
+        return parse_json(text) if text else None
+    except ValueError:
         return text
 
 

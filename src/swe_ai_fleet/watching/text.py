@@ -6,6 +6,7 @@ is on the screen. None of them reaches the terminal.
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import unicodedata
@@ -53,7 +54,7 @@ def _quoted(word: str) -> str:
 def _escaped(character: str) -> str:
     if (character.isalnum() and character.isascii()) or character in " ./:=@%+,-_":
         return character
-    return "".join(f"\\x{byte:02x}" for byte in character.encode("utf-8", "surrogateescape"))
+    return "".join(f"\\x{byte:02x}" for byte in os.fsencode(character))
 
 
 def visible(text: str) -> str:

@@ -69,7 +69,7 @@ BAD: tuple[tuple[object, str], ...] = (
     *(({"instance_id": name, "task": "x"}, "instance_id") for name in ("a\nb", 5)),
     ({"instance_id": "a"}, "problem_statement"),
     ({"instance_id": "first", "task": "x"}, "is already in line 1"),
-    *(({"instance_id": "a", "task": task}, told) for task, told in (("half \ud800", "surrogate"), ("nul \0", "NUL"))),
+    ({"instance_id": "a", "task": "nul \0"}, "NUL"),
     *(
         ({"instance_id": "a", "task": "x", field: value}, told)
         for field, value, told in (

@@ -124,7 +124,7 @@ async def test_what_there_is_and_what_is_wrong(client: Client) -> None:
     # Half a surrogate pair is JSON, but nothing that a log can keep.
     odd = bad.replace("no_such_tool", "git_log").replace("nodes:", "inputs: {said: string}\nnodes:")
     run = await client.ended(await client.begin(odd, {"said": "so\ud800"}))
-    assert (json.loads(run.inputs_json), _statuses(run)) == ({"said": "so?"}, {"one": pb.NODE_STATUS_COMPLETED})
+    assert (json.loads(run.inputs_json), _statuses(run)) == ({"said": "so\ufffd"}, {"one": pb.NODE_STATUS_COMPLETED})
     for name, inputs, code in (
         (bad, {}, grpc.StatusCode.INVALID_ARGUMENT),
         ("nowhere", {}, grpc.StatusCode.NOT_FOUND),

@@ -7,7 +7,7 @@ import json
 import os
 import random
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -60,12 +60,10 @@ class KubernetesApi:
 
     async def delete(self, namespace: str, name: str) -> None:
         """Remove a Job and its Pods; nothing happens where there is none. Raises Unavailable."""
-        try:
+        with suppress(NotFound):
             await self._json(
                 lambda: self._batch.delete_namespaced_job(name, namespace, propagation_policy="Background", **_raw())
             )
-        except NotFound:
-            return
 
     async def list(self, kind: str, namespace: str) -> tuple[list[Object], str]:
         """The runner's Jobs or Pods in a namespace, and the place in the history that they are of."""
@@ -90,7 +88,7 @@ class KubernetesApi:
         )
         try:
             async for line in _lines(response):
-                event = cast("dict[str, Any]", json.loads(line))
+                event: dict[str, Any] = json.loads(line)
                 if event["type"] == "ERROR":
                     raise _fault(int(event["object"].get("code", 500)), event["object"])
                 yield str(event["type"]), event["object"]
@@ -135,7 +133,7 @@ class KubernetesApi:
                 if response.status < 300:
                     return response
                 try:
-                    body = cast("dict[str, Any]", await response.json(content_type=None) or {})
+                    body: dict[str, Any] = await response.json(content_type=None) or {}
                 except (ValueError, aiohttp.ClientError):
                     body = {}
                 finally:

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import structlog
 
@@ -320,9 +320,9 @@ async def open_kubernetes(settings: Settings, chosen: RunnerSettings) -> AsyncGe
 
 
 def _held_job(job: Object) -> HeldJob:
-    metadata = cast("dict[str, Any]", job["metadata"])
-    labels = cast("dict[str, str]", metadata["labels"])
-    tenant = cast("dict[str, str]", metadata["annotations"])[f"{PREFIX}tenant"]
+    metadata: dict[str, Any] = job["metadata"]
+    labels: dict[str, str] = metadata["labels"]
+    tenant: str = metadata["annotations"][f"{PREFIX}tenant"]
     return HeldJob(
         ref=JobRef(name=str(metadata["name"]), tenant=tenant),
         job_id=str(labels[f"{PREFIX}job"]),

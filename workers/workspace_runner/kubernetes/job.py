@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from swe_ai_fleet.domain.assignment import job_id
 from swe_ai_fleet.sandbox import carried
@@ -303,16 +303,14 @@ class Trouble:
 
 def finished(job: Object) -> bool:
     """Whether a Job has ended for good, its Pod included."""
-    return any(_true(condition) for condition in _conditions(job) if condition["type"] in ("Complete", "Failed"))
+    return bool(_conditions(job, "Complete", "Failed"))
 
 
 def ending(job: Object, pods: Iterable[Object]) -> Ending | None:
     """How a Job ended; None while that is not known. `pods` are those it had, the gone ones as they were last seen."""
-    for condition in _conditions(job):
-        if condition["type"] == "Complete" and _true(condition):
-            return Ending(reason=EndReason.COMPLETED)
-    failed = [condition for condition in _conditions(job) if condition["type"] == "Failed" and _true(condition)]
-    if not failed:
+    if _conditions(job, "Complete"):
+        return Ending(reason=EndReason.COMPLETED)
+    if not (failed := _conditions(job, "Failed")):
         return None
     reason, message = str(failed[0].get("reason", "")), str(failed[0].get("message", ""))
     if reason == "DeadlineExceeded":
@@ -323,32 +321,28 @@ def ending(job: Object, pods: Iterable[Object]) -> Ending | None:
 
 def unexplained(job: Object) -> Trouble | None:
     """What is known of a failure whose Pod says nothing, or was gone before anybody saw it; None where it goes on."""
-    for condition in _conditions(job):
-        if condition["type"] == "Failed" and _true(condition):
-            message = str(condition.get("message", ""))
-            rule = _RULE.search(message) if condition.get("reason") == "PodFailurePolicy" else None
-            reasons = {"0": EndReason.EVICTED, "1": EndReason.FENCED}
-            return Trouble(
-                reason=reasons.get(rule[1], EndReason.DELETED) if rule else EndReason.DELETED, message=message
-            )
+    for condition in _conditions(job, "Failed"):
+        message = str(condition.get("message", ""))
+        rule = _RULE.search(message) if condition.get("reason") == "PodFailurePolicy" else None
+        reasons = {"0": EndReason.EVICTED, "1": EndReason.FENCED}
+        return Trouble(reason=reasons.get(rule[1], EndReason.DELETED) if rule else EndReason.DELETED, message=message)
     return None
 
 
 def pod_ending(pod: Object) -> Ending | None:
     """How a Pod ended that did not succeed; None where it does not say."""
-    status = cast("Object", pod.get("status") or {})
-    for condition in _conditions(pod):
-        if condition["type"] == "DisruptionTarget" and _true(condition):
-            why, message = str(condition.get("reason", "")), str(condition.get("message", ""))
-            reason = EndReason.NODE_LOST if why in _NODE else EndReason.EVICTED
-            return Ending(reason=reason, message=f"{why}: {message}".strip(": "))
+    status: Object = pod.get("status") or {}
+    for condition in _conditions(pod, "DisruptionTarget"):
+        why, message = str(condition.get("reason", "")), str(condition.get("message", ""))
+        reason = EndReason.NODE_LOST if why in _NODE else EndReason.EVICTED
+        return Ending(reason=reason, message=f"{why}: {message}".strip(": "))
     told = str(status.get("reason", ""))
     if told == "Evicted" or told.startswith("Preempt"):
         return Ending(reason=EndReason.EVICTED, message=str(status.get("message", "")))
     if told in _NODE_REASONS:
         return Ending(reason=EndReason.NODE_LOST, message=str(status.get("message", "")))
     for which, state in _states(pod):
-        ended = cast("Object", state.get("terminated") or {})
+        ended: Object = state.get("terminated") or {}
         code = ended.get("exitCode", 0)
         # What the image's container ended with is its commands' affair; another one takes its place.
         if not code or which == IMAGE:
@@ -374,32 +368,26 @@ def trouble(pods: Iterable[Object]) -> Trouble | None:
     if pod["metadata"].get("deletionTimestamp"):
         return Trouble(reason=EndReason.NODE_LOST, message="its Pod is being removed and does not go")
     for which, state in _states(pod):
-        waiting = cast("Object", state.get("waiting") or {})
+        waiting: Object = state.get("waiting") or {}
         why = str(waiting.get("reason", ""))
         message = f"container {which}: {why}: {str(waiting.get('message', ''))[:300]}"
         if why in _NO_IMAGE:
             return Trouble(reason=EndReason.IMAGE, message=message)
         if why in _NO_CONTAINER:
             return Trouble(reason=EndReason.CONFIGURATION, message=message)
-    for condition in _conditions(pod):
-        if condition["type"] == "PodScheduled" and condition.get("status") == "False":
-            return Trouble(reason=EndReason.UNSCHEDULABLE, message=str(condition.get("message", ""))[:300])
+    for condition in _conditions(pod, "PodScheduled", status="False"):
+        return Trouble(reason=EndReason.UNSCHEDULABLE, message=str(condition.get("message", ""))[:300])
     return None
 
 
 def _states(pod: Object) -> list[tuple[str, Object]]:
     """The states of a Pod's containers, by their names, those that begin first at the front."""
-    status = cast("Object", pod.get("status") or {})
-    return [
-        (str(container.get("name", "")), cast("Object", container.get("state") or {}))
-        for kind in ("initContainerStatuses", "containerStatuses")
-        for container in cast("list[Object]", status.get(kind) or [])
-    ]
+    status: Object = pod.get("status") or {}
+    containers: list[Object] = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
+    return [(str(container.get("name", "")), container.get("state") or {}) for container in containers]
 
 
-def _conditions(thing: Object) -> list[Object]:
-    return list(cast("Object", thing.get("status") or {}).get("conditions") or [])
-
-
-def _true(condition: Object) -> bool:
-    return condition.get("status") == "True"
+def _conditions(thing: Object, *kinds: str, status: str = "True") -> list[Object]:
+    state: Object = thing.get("status") or {}
+    listed: list[Object] = state.get("conditions") or []
+    return [condition for condition in listed if condition["type"] in kinds and condition.get("status") == status]

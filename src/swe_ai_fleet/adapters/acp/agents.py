@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from swe_ai_fleet.adapters.acp.harness import Harness
-from swe_ai_fleet.adapters.acp.peer import METHOD_NOT_FOUND, Parameters, Peer, RequestRefused
+from swe_ai_fleet.adapters.acp.peer import METHOD_NOT_FOUND, Parameters, Peer, RequestRefused, opened
 from swe_ai_fleet.adapters.acp.permissions import Permissions
-from swe_ai_fleet.adapters.acp.session import CANCEL_SECONDS, Session, opened
+from swe_ai_fleet.adapters.acp.session import CANCEL_SECONDS, Session
 from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.external_agent import HandedIn, Handout
 from swe_ai_fleet.agents.model_gateway import ModelGateway

@@ -25,6 +25,10 @@ MAX_RUBBISH = 1_000
 """So many lines that are no messages are passed over: programs print warnings where they should not."""
 MAX_REQUESTS = 32
 """Requests of the program that are answered at the same time; it waits with further ones."""
+PROTOCOL_VERSION = 1
+START_SECONDS = 180.0
+"""How long a harness may take until it has a session: a large one that nobody has read before takes tens of seconds."""
+NAME_CHARS = 100
 METHOD_NOT_FOUND, INVALID_PARAMETERS, FAILED = -32601, -32602, -32603
 _CHUNK = 64 * 1024
 _EXIT_SECONDS = 2.0
@@ -185,3 +189,22 @@ class Peer:
             ending = "the agent's program closed its output"
         last_words = self._process.errors().text().strip()[-_LAST_WORDS:]
         return f"{ending}; its last words: {last_words}" if last_words else ending
+
+
+async def opened(peer: Peer, directory: str) -> tuple[str, str]:
+    """The id of a new session in a directory, and how the agent calls itself and its version. Raises AgentFault."""
+    capabilities = {"fs": {"readTextFile": True, "writeTextFile": True}, "terminal": True}
+    client = {"name": "swe-ai-fleet", "version": str(PROTOCOL_VERSION)}
+    hello = {"protocolVersion": PROTOCOL_VERSION, "clientCapabilities": capabilities, "clientInfo": client}
+    try:
+        async with asyncio.timeout(START_SECONDS):
+            reply = await peer.request("initialize", hello)
+            if reply.get("protocolVersion") != PROTOCOL_VERSION:
+                raise AgentFault(f"the agent speaks version {str(reply.get('protocolVersion'))[:20]} of the protocol")
+            new = await peer.request("session/new", {"cwd": directory, "mcpServers": []})
+    except TimeoutError:
+        raise AgentFault(f"the agent had no session after {START_SECONDS:g} seconds") from None
+    session_id, info = string(new.get("sessionId")), mapping(reply.get("agentInfo"))
+    if not session_id:
+        raise AgentFault("the agent has begun no session")
+    return session_id, " ".join(filter(None, (string(info.get("name")), string(info.get("version")))))[:NAME_CHARS]

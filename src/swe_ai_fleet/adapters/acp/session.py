@@ -17,14 +17,16 @@ from swe_ai_fleet.adapters.acp.peer import (
     FAILED,
     INVALID_PARAMETERS,
     METHOD_NOT_FOUND,
+    NAME_CHARS,
     Parameters,
     Peer,
     RequestRefused,
+    opened,
 )
 from swe_ai_fleet.adapters.acp.permissions import KINDS, Permissions, ToolUse
 from swe_ai_fleet.agents.approval_gate import Verdict
 from swe_ai_fleet.agents.external_agent import HandedIn, Handout
-from swe_ai_fleet.agents.outside_record import HARNESS, MAX_SUMMARY_CHARS, AgentFault
+from swe_ai_fleet.agents.outside_record import HARNESS, MAX_SUMMARY_CHARS
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.event import PlanMade
@@ -40,9 +42,6 @@ from swe_ai_fleet.tools.operation import Toolkit, operation
 from swe_ai_fleet.tools.pipeline import Pipeline
 from swe_ai_fleet.tools.shell import ShellTool
 
-PROTOCOL_VERSION = 1
-START_SECONDS = 180.0
-"""How long a harness may take until it has a session: a large one that nobody has read before takes tens of seconds."""
 MAX_TERMINALS = 64
 MAX_OPEN_CALLS = 200
 MAX_PATHS = 10_000
@@ -54,7 +53,6 @@ PROPOSE = (
     "that you propose, step by step: a person decides about it."
 )
 _PLAN_CHARS = 500
-_NAME_CHARS = 100
 _RESOURCE_NOT_FOUND = -32002
 _STOPS: Mapping[str, tuple[StopReason, str]] = {
     "end_turn": (StopReason.FINAL_ANSWER, ""),
@@ -63,25 +61,6 @@ _STOPS: Mapping[str, tuple[StopReason, str]] = {
     "refusal": (StopReason.MODEL_STOPPED, "the agent refuses to go on"),
     "cancelled": (StopReason.MODEL_STOPPED, "the agent ended its turn as cancelled"),
 }
-
-
-async def opened(peer: Peer, directory: str) -> tuple[str, str]:
-    """The id of a new session in a directory, and how the agent calls itself and its version. Raises AgentFault."""
-    capabilities = {"fs": {"readTextFile": True, "writeTextFile": True}, "terminal": True}
-    client = {"name": "swe-ai-fleet", "version": str(PROTOCOL_VERSION)}
-    hello = {"protocolVersion": PROTOCOL_VERSION, "clientCapabilities": capabilities, "clientInfo": client}
-    try:
-        async with asyncio.timeout(START_SECONDS):
-            reply = await peer.request("initialize", hello)
-            if reply.get("protocolVersion") != PROTOCOL_VERSION:
-                raise AgentFault(f"the agent speaks version {str(reply.get('protocolVersion'))[:20]} of the protocol")
-            new = await peer.request("session/new", {"cwd": directory, "mcpServers": []})
-    except TimeoutError:
-        raise AgentFault(f"the agent had no session after {START_SECONDS:g} seconds") from None
-    session_id, info = string(new.get("sessionId")), mapping(reply.get("agentInfo"))
-    if not session_id:
-        raise AgentFault("the agent has begun no session")
-    return session_id, " ".join(filter(None, (string(info.get("name")), string(info.get("version")))))[:_NAME_CHARS]
 
 
 class HarnessFiles(FileTool):
@@ -110,9 +89,8 @@ class HarnessFiles(FileTool):
         lines = decode(path, data).raw.splitlines(keepends=True)
         start = max(0, (line or 1) - 1)
         self.text = "".join(lines[start : None if limit is None else start + limit])
-        return ToolResult(
-            success=True, operation="files_read_text_file", content=f"{len(lines)} lines, {len(data)} bytes"
-        )
+        said = f"{len(lines)} lines, {len(data)} bytes"
+        return ToolResult(success=True, operation="files_read_text_file", content=said)
 
 
 class Session:
@@ -205,7 +183,7 @@ class Session:
         if kind == "agent_message_chunk":
             self._text = (self._text + string(mapping(update, "content").get("text")))[: 2 * MAX_SUMMARY_CHARS]
         elif kind in ("tool_call", "tool_call_update"):
-            self._hear_use(string(update.get("toolCallId"))[:_NAME_CHARS], update)
+            self._hear_use(string(update.get("toolCallId"))[:NAME_CHARS], update)
         elif kind == "plan":
             self._hear_plan(mappings(update.get("entries"))[:MAX_PLAN_STEPS])
 
@@ -231,19 +209,18 @@ class Session:
             content="\n".join((*use.texts, *use.diffs)),
             error="" if outcome is Outcome.SUCCESS else str(outcome),
             outcome=outcome,
-            metadata={"own_word": True, "tool_call_id": self._record.masked(call_id, _NAME_CHARS)},
+            metadata={"own_word": True, "tool_call_id": self._record.masked(call_id, NAME_CHARS)},
         )
         self._record.tell(operation_name, arguments, result, call_id=call.call_id)
         self._count()
 
     def _hear_plan(self, entries: list[Mapping[str, object]]) -> None:
-        steps = [self._record.masked(string(entry.get("content")), _PLAN_CHARS) for entry in entries]
+        record = self._record
+        steps = [record.masked(string(entry.get("content")), _PLAN_CHARS) for entry in entries]
         plan = Plan(steps=tuple(PlanStep(tool=HARNESS, operation="step", why=step) for step in steps))
         if steps and len(self._plans) < MAX_PLANS and plan not in self._plans[-1:]:
             self._plans.append(plan)
-            self._soon(
-                lambda: self._record.run.post(PlanMade(step=self._record.step, plan=plan, reason=self._take_text()))
-            )
+            self._soon(lambda: record.run.post(PlanMade(step=record.step, plan=plan, reason=self._take_text())))
 
     def _take_text(self) -> str:
         """What the harness said since it was asked for last."""
@@ -310,7 +287,7 @@ class Session:
 
     async def _permission(self, parameters: Parameters) -> object:
         tool_call, options = mapping(parameters.get("toolCall")), mappings(parameters.get("options"))
-        call_id = string(tool_call.get("toolCallId"))[:_NAME_CHARS]
+        call_id = string(tool_call.get("toolCallId"))[:NAME_CHARS]
         use = self._uses.get(call_id, ToolUse()).updated(tool_call)
         if call_id in self._uses or len(self._uses) < MAX_OPEN_CALLS:
             # Later messages about it may have less: it has not begun before it is said to.
@@ -355,8 +332,7 @@ class Session:
         # Some send a whole line as the command, and no arguments.
         line = words[0] if len(words) == 1 else shlex.join(words)
         variables = [
-            f"{string(variable.get('name'))}={string(variable.get('value'))}"
-            for variable in mappings(parameters.get("env"))
+            f"{string(each.get('name'))}={string(each.get('value'))}" for each in mappings(parameters.get("env"))
         ]
         if variables:
             line = f"env {shlex.join(variables)} sh -c {shlex.quote(line)}"

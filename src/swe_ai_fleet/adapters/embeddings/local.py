@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file  # pyright: ignore[reportUnknownVariableType]
 
 from swe_ai_fleet.domain.errors import PreconditionFailed
+from swe_ai_fleet.domain.text import well_formed
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -263,8 +264,7 @@ class _Model:
 
     def split(self, texts: Sequence[str]) -> list[list[int]]:
         """The numbers of each text's word pieces."""
-        # Half a surrogate pair cannot be encoded.
-        sound = [text[:_MOST_CHARACTERS].encode(errors="replace").decode() for text in texts]
+        sound = [well_formed(text[:_MOST_CHARACTERS]) for text in texts]
         return [encoding.ids for encoding in self._tokenizer.encode_batch(sound)]
 
 

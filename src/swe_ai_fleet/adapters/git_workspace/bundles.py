@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -124,10 +125,9 @@ async def bundled(git: Git, layout: Layout, base: str, *, shallow: bool, max_byt
     where the files alone make more.
     """
     if not shallow:
-        try:
+        # the files alone may fit
+        with suppress(ResourceExhausted):
             return RepositoryBundle(commit=base, data=await _pack(git, layout, base, max_bytes))
-        except ResourceExhausted:
-            pass  # the files alone may fit
     commit = await git.run("commit-tree", f"{base}^{{tree}}", "-m", "Base", layout=layout, variables=FIXED_IDENTITY)
     try:
         data = await _pack(git, layout, commit.text(), max_bytes)
@@ -184,7 +184,7 @@ async def pack_repository(repo: RepoRef, into: Path) -> Packed:
         await git.run("update-ref", "--no-deref", f"refs/heads/{branch}", resolved.commit, layout=layout)
         tags = await merged_tags(git, Layout(git_dir=checkout.git_dir), resolved.snapshot_of or resolved.commit)
         lines = "".join(f"{line}\n" for line in ("# pack-refs with: peeled fully-peeled sorted ", *tags))
-        (own / "packed-refs").write_text(lines, "utf-8", "surrogateescape")
+        (own / "packed-refs").write_bytes(os.fsencode(lines))
         names = [line.partition(" ")[2] for line in tags if not line.startswith("^")]
         if checkout.shallow:
             names += await _name_ends(git, layout, checkout.shallow, resolved.commit)
@@ -192,9 +192,7 @@ async def pack_repository(repo: RepoRef, into: Path) -> Packed:
             # With one thread the same commit makes the same bundle, and so the same upload.
             *("-c", "pack.threads=1", "bundle", "create", "--quiet", str(bundle), "--stdin"),
             layout=layout,
-            stdin="".join(f"{name}\n" for name in ("HEAD", f"refs/heads/{branch}", *names)).encode(
-                "utf-8", "surrogateescape"
-            ),
+            stdin=os.fsencode("".join(f"{name}\n" for name in ("HEAD", f"refs/heads/{branch}", *names))),
             timeout_seconds=_PACK_TIMEOUT_SECONDS,
             allowance=_ALLOWANCE,
         )

@@ -534,8 +534,8 @@ def _furnish_attached(tree: Path, root: Path, furnishing: Furnishing) -> None:
     furnish(tree, root, furnishing)
     exclude = tree / ".git/info/exclude"
     exclude.parent.mkdir(exist_ok=True)
-    with exclude.open("a", encoding="utf-8", errors="surrogateescape") as file:
-        file.write("".join(f"{line}\n" for line in furnishing.excludes))
+    with exclude.open("ab") as file:
+        file.write(os.fsencode("".join(f"{line}\n" for line in furnishing.excludes)))
 
 
 def _forget_staged(clone_dirs: CloneDirs) -> None:
@@ -567,7 +567,6 @@ def _remove_clone_dirs(clone_dirs: CloneDirs, held: int) -> None:
         clone_dirs.lock.unlink(missing_ok=True)
     finally:
         os.close(held)
-    try:
+    # siblings are still at work
+    with suppress(OSError):
         clone_dirs.directory.parent.rmdir()
-    except OSError:
-        return  # siblings are still at work

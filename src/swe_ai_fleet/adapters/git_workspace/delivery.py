@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -200,7 +201,7 @@ class Deliveries:
 
     async def _check_free(self, layout: Layout, branch: str) -> None:
         worktrees = await self._git.run("worktree", "list", "--porcelain", "-z", layout=layout)
-        if f"branch refs/heads/{branch}" in worktrees.stdout.decode("utf-8", "surrogateescape").split("\0"):
+        if f"branch refs/heads/{branch}" in os.fsdecode(worktrees.stdout).split("\0"):
             raise _branch_taken(branch, "it is checked out")
 
     async def _stands(self, layout: Layout, ref: str, commit: str) -> str:

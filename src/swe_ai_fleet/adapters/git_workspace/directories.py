@@ -135,13 +135,11 @@ def open_directory(top: int, parts: Sequence[str], *, create: bool) -> int | Non
 
 def clear_name(path: Path) -> None:
     """Remove what strangers gave a name, a link itself and not what it leads to. Blocking."""
-    try:
+    with suppress(FileNotFoundError):
         if stat.S_ISDIR(path.lstat().st_mode):
             remove_tree(path)
         else:
             path.unlink()
-    except FileNotFoundError:
-        return
 
 
 def _rename(draft: Path, target: Path) -> None:
@@ -192,11 +190,10 @@ def _unlock(root: Path) -> None:
     pending = [root]
     while pending:
         directory = pending.pop()
-        try:
+        # beyond what a path can name: rm gets there step by step
+        with suppress(OSError):
             if not stat.S_ISDIR(directory.lstat().st_mode):
                 continue
             directory.chmod(0o700)
             with os.scandir(directory) as entries:
                 pending += [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
-        except OSError:
-            continue  # beyond what a path can name: rm gets there step by step

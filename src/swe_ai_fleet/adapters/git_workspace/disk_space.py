@@ -116,10 +116,9 @@ def _reap_workspaces(home: Path, only: str = "") -> int:
                 reaped += 1
             finally:
                 os.close(held)
-        try:
+        # not empty, or gone already
+        with suppress(OSError):
             execution.rmdir()
-        except OSError:
-            continue  # not empty, or gone already
     return reaped
 
 

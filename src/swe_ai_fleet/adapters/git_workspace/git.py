@@ -7,7 +7,7 @@ import os
 import re
 import signal
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -98,10 +98,10 @@ class GitResult:
     stderr: str
 
     def lines(self) -> list[str]:
-        return self.stdout.decode("utf-8", "surrogateescape").splitlines()
+        return os.fsdecode(self.stdout).splitlines()
 
     def text(self) -> str:
-        return self.stdout.decode("utf-8", "surrogateescape").strip()
+        return os.fsdecode(self.stdout).strip()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -317,10 +317,8 @@ async def _read_tail(pipe: asyncio.StreamReader | None) -> bytes:
 
 
 def _kill(process: asyncio.subprocess.Process) -> None:
-    try:
+    with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:

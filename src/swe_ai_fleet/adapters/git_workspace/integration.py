@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import asynccontextmanager
@@ -170,7 +171,7 @@ def _read(output: bytes) -> _Merged:
     conflicts: dict[str, None] = {}
     position = 0
     while position < len(fields) and fields[position]:
-        conflicts[fields[position].split(b"\t", 1)[-1].decode("utf-8", "surrogateescape")] = None
+        conflicts[os.fsdecode(fields[position].split(b"\t", 1)[-1])] = None
         position += 1
     messages: list[str] = []
     position += 1

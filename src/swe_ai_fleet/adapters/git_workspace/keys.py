@@ -192,7 +192,7 @@ async def read_files(git: Git, seed: Path) -> RepositoryFiles:
     listed = await git.run("ls-tree", "-r", "-z", "-l", "--full-tree", seed.name, layout=layout)
     files: dict[str, str] = {}
     readable: list[tuple[str, int]] = []
-    for entry in filter(None, listed.stdout.decode("utf-8", "surrogateescape").split("\0")):
+    for entry in filter(None, os.fsdecode(listed.stdout).split("\0")):
         facts, path = entry.split("\t", 1)
         mode, _, name, size = facts.split()
         files[path] = name

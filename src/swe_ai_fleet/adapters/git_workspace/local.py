@@ -158,14 +158,14 @@ class LocalRepositories:
         answers = await self._git.run(
             *("cat-file", "--batch-check=%(objectname) %(objecttype)"),
             layout=Layout(git_dir=repository.git_dir),
-            stdin="".join(f"{question}\n" for question in questions).encode("utf-8", "surrogateescape"),
+            stdin=os.fsencode("".join(f"{question}\n" for question in questions)),
         )
         objects = [line.rsplit(" ", 1) for line in answers.lines()]
         return [name if kind in ("commit", "tree") else None for name, kind in objects]
 
     async def _branch(self, repository: LocalRepository, ref: str) -> str:
         if ref == "HEAD":
-            head = _content(repository.git_dir / "HEAD").decode("utf-8", "surrogateescape").strip()
+            head = os.fsdecode(_content(repository.git_dir / "HEAD")).strip()
             if head.startswith("ref: refs/heads/") and not head.endswith("/.invalid"):
                 return head.removeprefix("ref: refs/heads/")
         named = await self._git.run(
@@ -238,7 +238,7 @@ class LocalRepositories:
             tree=tree,
             confining=confining,
         )
-        lines = listing.stdout.decode("utf-8", "surrogateescape").split("\0")
+        lines = os.fsdecode(listing.stdout).split("\0")
         return [(line[:2], line[3:]) for line in lines if line]
 
     async def _commit(self, layout: Layout, parent: str) -> str:

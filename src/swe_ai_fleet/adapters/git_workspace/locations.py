@@ -6,11 +6,12 @@ import re
 import socket
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from ipaddress import IPv4Address, ip_address
+from ipaddress import IPv4Address
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
+from swe_ai_fleet.domain.network import address_of
 from swe_ai_fleet.domain.task import SCRATCH, UPLOAD
 from swe_ai_fleet.sandbox.addresses import is_public
 
@@ -199,10 +200,8 @@ def _is_local_name(host: str) -> bool:
 
 def _address(host: str) -> str | None:
     """The address that a host is, in any spelling that resolvers take for one; None where it is a name."""
-    try:
-        return str(ip_address(host))
-    except ValueError:
-        pass
+    if (address := address_of(host)) is not None:
+        return str(address)
     try:
         # 127.1, 0x7f000001, 2130706433, 0177.0.0.1
         return str(IPv4Address(socket.inet_aton(host)))

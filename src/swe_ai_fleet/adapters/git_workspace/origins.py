@@ -332,7 +332,7 @@ class Keys:
 
     def key(self, tenant: str, credential: str, location: str) -> str:
         """The key of a location as a tenant names it, with a credential."""
-        identity = "\0".join((tenant, credential, location)).encode("utf-8", "surrogateescape")
+        identity = os.fsencode("\0".join((tenant, credential, location)))
         return hmac.new(self._secret, identity, hashlib.sha256).hexdigest()[:32]
 
 

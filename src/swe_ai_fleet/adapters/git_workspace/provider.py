@@ -395,7 +395,7 @@ class GitWorkspaceProvider:
         answer = await self._git.run(
             *("cat-file", "--batch-check=%(objecttype)"),
             layout=Layout(git_dir=seed),
-            stdin=f"{seed.name}:{subdirectory}\n".encode("utf-8", "surrogateescape"),
+            stdin=os.fsencode(f"{seed.name}:{subdirectory}\n"),
         )
         if answer.text() != "tree":
             raise PreconditionFailed(

@@ -107,9 +107,7 @@ class Seeds:
                 (draft / "objects/info/alternates").unlink()
                 if tags:
                     lines = "".join(f"{line}\n" for line in ("# pack-refs with: peeled fully-peeled sorted ", *tags))
-                    await uninterrupted(
-                        asyncio.to_thread((draft / _TAGS).write_text, lines, "utf-8", "surrogateescape")
-                    )
+                    await uninterrupted(asyncio.to_thread((draft / _TAGS).write_bytes, os.fsencode(lines)))
         return seed
 
     async def add_submodule(
@@ -154,7 +152,7 @@ def packed_refs(seed: Path) -> bytes:
 def packed_tags(seed: Path) -> list[str]:
     """The tags of a seed as the lines of its packed-refs file, without the first. Blocking."""
     try:
-        text = (seed / _TAGS).read_text("utf-8", "surrogateescape")
+        text = os.fsdecode((seed / _TAGS).read_bytes())
     except FileNotFoundError:
         return []
     return [line for line in text.split("\n") if line and not line.startswith("#")]

@@ -9,6 +9,7 @@ import asyncio
 import os
 import stat
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -187,15 +188,13 @@ async def stage(
     PreconditionFailed where a file cannot be read, or what git would wait for stands in the place of one.
     """
     kept = [path for path in submodules if _exists(tree, path)]
-    try:
+    # A nested repository without a commit makes git give up; anything else fails again below.
+    with suppress(GitFailed):
         await _add(git, layout, tree, kept, confining)
         strays = await links() - submodules
         if not strays:
             return True
         await _forget(git, layout, strays)
-    except GitFailed:
-        # A nested repository without a commit makes git give up; anything else fails again below.
-        pass
     roots, files = await asyncio.to_thread(_nested_repositories, tree, submodules)
     wanted: set[bytes] = set()
     if files:

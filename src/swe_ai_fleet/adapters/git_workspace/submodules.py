@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import posixpath
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
@@ -54,7 +55,7 @@ class Submodules:
             local: The local repository that the commit is from, if it is.
             fetch: Brings a commit of a remote repository here.
         """
-        stores = _stores(local)
+        stores = () if local is None else (local.common_dir / "modules",)
         pending = [("", seed.name, Layout(git_dir=seed), location, stores, 0)]
         count = 0
         room = self._git.max_disk_bytes
@@ -100,7 +101,7 @@ class Submodules:
         """The submodules that a commit pins and its .gitmodules names."""
         listed = await self._git.run("ls-tree", "-r", "-z", "--full-tree", commit, layout=layout)
         links: dict[str, str] = {}
-        for entry in filter(None, listed.stdout.decode("utf-8", "surrogateescape").split("\0")):
+        for entry in filter(None, os.fsdecode(listed.stdout).split("\0")):
             facts, path = entry.split("\t", 1)
             if facts.startswith("160000 "):
                 links[path] = facts.split()[2]
@@ -113,7 +114,7 @@ class Submodules:
             expect=(0, 1, 128),
         )
         values: dict[str, dict[str, str]] = {}
-        for entry in filter(None, named.stdout.decode("utf-8", "surrogateescape").split("\0")):
+        for entry in filter(None, os.fsdecode(named.stdout).split("\0")):
             key, _, value = entry.partition("\n")
             name, _, option = key.removeprefix("submodule.").rpartition(".")
             values.setdefault(name, {})[option] = value
@@ -129,10 +130,6 @@ class Submodules:
 def missing_submodules(seed: Path) -> list[Submodule]:
     """The submodules that could not be had. Blocking."""
     return [submodule for submodule in submodules_of(seed) if not submodule.tree]
-
-
-def _stores(local: LocalRepository | None) -> tuple[Path, ...]:
-    return () if local is None else (local.common_dir / "modules",)
 
 
 def _absolute(url: str, base: str) -> str:

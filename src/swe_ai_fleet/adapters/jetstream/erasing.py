@@ -12,7 +12,7 @@ import re
 from base64 import b64decode
 from binascii import Error
 from collections.abc import AsyncGenerator, Iterator, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -242,7 +242,5 @@ def _ids(text: bytes) -> Iterator[str]:
     for match in _IDS.findall(text):
         yield str(UUID(match.decode()))
     for match in _ENCODED.findall(text):
-        try:
+        with suppress(Error):
             yield from _ids(b64decode(match))
-        except Error:
-            continue

@@ -94,10 +94,9 @@ class LiveTexts:
                 await asyncio.sleep(WANT_SECONDS)
 
     async def _send(self, subject: str, payload: bytes) -> None:
-        try:
+        # nobody can hear it now, and later it is not live any more
+        with suppress(Unanswered):
             await self._connection.send(subject, payload)
-        except Unanswered:
-            return  # nobody can hear it now, and later it is not live any more
 
 
 @asynccontextmanager

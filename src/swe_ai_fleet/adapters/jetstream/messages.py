@@ -19,7 +19,7 @@ import json
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from swe_ai_fleet.codec import from_json, from_plain, to_json, to_plain
 from swe_ai_fleet.domain.blob import BlobRef
@@ -145,7 +145,7 @@ async def event_of(data: bytes, blobs: BlobStore) -> Event:
     """The event in a message, its body fetched where it lies elsewhere. Raises NotFound, ValueError."""
     # The name can also be a key deeper down, so finding it only makes a look worth while.
     if _REFERENCE in data:
-        envelope = cast("dict[str, Any]", json.loads(data))
+        envelope: dict[str, Any] = json.loads(data)
         reference = envelope.pop("body_ref", None)
         if reference is not None:
             body = await blobs.get(from_plain(BlobRef, reference))

@@ -163,8 +163,8 @@ async def answer_logins(
     """
 
     async def answered(message: Message) -> bytes:
-        claims = cast("dict[str, Any]", json.loads(_decoded(message.data.split(b".")[1])))
-        asked = cast("dict[str, Any]", claims["nats"])
+        claims: dict[str, Any] = json.loads(_decoded(message.data.split(b".")[1]))
+        asked: dict[str, Any] = claims["nats"]
         user = str(asked["user_nkey"])
         fields: dict[str, object] = {"type": "authorization_response", "version": 2}
         signer = await asyncio.to_thread(issuer)
@@ -223,7 +223,7 @@ async def ask(
     backoff = Backoff.lasting(TIMEOUT_SECONDS)
     while True:
         message, _ = await connection.request_until_answered(subject, payload, backoff)
-        answer = cast("dict[str, Any]", json.loads(message.data))
+        answer: dict[str, Any] = json.loads(message.data)
         fault = answer.get("fault")
         if fault is None:
             return answer
@@ -276,7 +276,7 @@ async def answer_hosts(connection: Connection, answers: Answers) -> None:
 async def _answer(answers: Answers, message: Message) -> dict[str, object]:
     _, _, question, *rest = message.subject.split(".")
     tenant, execution_id = (unquote(part) for part in rest)
-    body = cast("dict[str, Any]", json.loads(message.data))
+    body: dict[str, Any] = json.loads(message.data)
     match Ask(question):
         case Ask.EVENTS:
             return await _page(answers.events(tenant, execution_id, str(body["agent_id"]), int(body["start"])))
@@ -287,7 +287,7 @@ async def _answer(answers: Answers, message: Message) -> dict[str, object]:
         case Ask.CONTENT:
             return await _page(answers.content(_own(str(body["name"]), tenant, execution_id), int(body["start"])))
         case Ask.DESCRIBE:
-            meta = cast("dict[str, Any]", body["meta"])
+            meta: dict[str, Any] = body["meta"]
             _own(str(meta["name"]), tenant, execution_id)
             if not str(meta["nuid"]).startswith(f"{rest[0]}."):
                 raise InvalidRequest("these chunks belong to another tenant")

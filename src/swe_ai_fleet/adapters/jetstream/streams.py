@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, cast
 
 from swe_ai_fleet.adapters.jetstream import subjects
 from swe_ai_fleet.adapters.jetstream.connection import Connection
@@ -112,13 +111,13 @@ async def ensure_bucket(
 async def usage(connection: Connection, settings: StreamSettings, *, timeout: float) -> Mapping[str, StreamUsage]:
     """How full each stream is, and under `ALL` the account. Raises NotFound before `ensure`, Unavailable."""
     account = await connection.api("INFO", timeout=timeout)
-    limits = cast("dict[str, int]", account["limits"])
+    limits: dict[str, int] = account["limits"]
     usages: dict[str, StreamUsage] = {}
     names = [str(config["name"]) for config in _configurations(settings)]
     asked = (connection.api(f"STREAM.INFO.{name}", timeout=timeout) for name in names)
     for name, info in zip(names, await asyncio.gather(*asked), strict=True):
-        state = cast("dict[str, int]", info["state"])
-        limit = cast("dict[str, Any]", info["config"]).get("max_bytes", -1)
+        state: dict[str, int] = info["state"]
+        limit: int = info["config"].get("max_bytes", -1)
         usages[name] = StreamUsage(messages=state["messages"], bytes=state["bytes"], max_bytes=max(0, limit))
     messages = sum(stream.messages for stream in usages.values())
     whole = StreamUsage(messages=messages, bytes=account["storage"], max_bytes=max(0, limits["max_storage"]))
@@ -128,7 +127,7 @@ async def usage(connection: Connection, settings: StreamSettings, *, timeout: fl
 async def last_sequence(connection: Connection, stream: str, *, timeout: float) -> int:
     """The sequence that was given last in a stream. Raises NotFound, Unavailable."""
     info = await connection.api(f"STREAM.INFO.{stream}", timeout=timeout)
-    return int(cast("dict[str, int]", info["state"])["last_seq"])
+    return int(info["state"]["last_seq"])
 
 
 async def last_message(

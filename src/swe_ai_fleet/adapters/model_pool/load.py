@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
+
+from swe_ai_fleet.domain.json_values import number_in
 
 _RUNNING = b"vllm:num_requests_running"
 _WAITING = b"vllm:num_requests_waiting"
@@ -86,8 +87,4 @@ def _sample(line: bytes) -> tuple[bytes, float]:
     else:
         name, _, rest = line.partition(b" ")
     words = rest.split(maxsplit=1)
-    try:
-        value = float(words[0]) if words else 0.0
-    except ValueError:
-        value = 0.0
-    return name.strip(), value if math.isfinite(value) and 0 <= value < 1e15 else 0.0
+    return name.strip(), (number_in(words[0], 0, 1e15) or 0.0) if words else 0.0

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeGuard, cast
+from typing import TypeGuard
 
 from swe_ai_fleet.adapters.openai_model import json_protocol
 from swe_ai_fleet.adapters.openai_model.faults import Refusal
 from swe_ai_fleet.agents import tool_call_dialects
 from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.json_values import items, mapping
+from swe_ai_fleet.domain.json_values import is_list, is_object, items, mapping
 from swe_ai_fleet.domain.message import (
     AssistantMessage,
     FinishReason,
@@ -149,11 +149,10 @@ def read_tokens(completion: object, repairs: list[str]) -> SampledTokens | None:
 
 
 def _token_ids(value: object) -> tuple[int, ...] | None:
-    if not isinstance(value, list):
+    if not is_list(value):
         return None
-    ids = cast("list[object]", value)
-    numbers = tuple(number for number in ids if type(number) is int and 0 <= number < _MOST_TOKENS)
-    return numbers if len(numbers) == len(ids) else None
+    numbers = tuple(number for number in value if type(number) is int and 0 <= number < _MOST_TOKENS)
+    return numbers if len(numbers) == len(value) else None
 
 
 def _is_logprob(value: object) -> TypeGuard[float | int]:
@@ -228,12 +227,11 @@ def as_text(content: object) -> str:
     """The text of a message's content, which some servers give in parts; a thought among the parts is left out."""
     if isinstance(content, str):
         return content
-    if isinstance(content, list):
-        return "".join(as_text(part) for part in cast("list[object]", content) if not isinstance(part, list))
-    if not isinstance(content, dict):
+    if is_list(content):
+        return "".join(as_text(part) for part in content if not isinstance(part, list))
+    if not is_object(content):
         return "" if content is None else json.dumps(content)
-    part = mapping(cast("object", content))
-    if part.get("type") in ("thinking", "reasoning"):
+    if content.get("type") in ("thinking", "reasoning"):
         return ""
-    text = part.get("text", part.get("value"))
-    return text if isinstance(text, str) else as_text(cast("object", text)) if isinstance(text, dict) else ""
+    text = content.get("text", content.get("value"))
+    return as_text(text) if isinstance(text, str) or is_object(text) else ""

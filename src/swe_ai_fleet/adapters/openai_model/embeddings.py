@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from typing import Self, cast
+from typing import Self
 
 from swe_ai_fleet.adapters.openai_model import faults
 from swe_ai_fleet.adapters.openai_model.answers import ErrorAnswer
@@ -20,7 +20,7 @@ from swe_ai_fleet.adapters.openai_model.probing import read_models
 from swe_ai_fleet.adapters.openai_model.streaming import read_json
 from swe_ai_fleet.adapters.openai_model.wire import dump_json
 from swe_ai_fleet.domain.errors import ContextTooLong, ModelError, ModelRejected
-from swe_ai_fleet.domain.json_values import items, mapping
+from swe_ai_fleet.domain.json_values import is_list, items, mapping
 
 VERSION = 1
 """To be raised with every change of the texts: vectors of another centre cannot be compared."""
@@ -219,11 +219,11 @@ def read_vectors(answer: object, count: int) -> list[Sequence[float]]:
     """
     fields = mapping(answer)
     listed = fields.get("data")
-    if not isinstance(listed, list):
+    if not is_list(listed):
         if error := fields.get("error"):
             raise ErrorAnswer(Refusal.inside(error))
         raise ValueError("a list `data` is missing")
-    entries = [mapping(entry) for entry in items(cast("object", listed))]
+    entries = [mapping(entry) for entry in listed]
     if len(entries) != count:
         raise ValueError(f"{len(entries)} for {count} texts")
     by_index: dict[int, Sequence[float]] = {}

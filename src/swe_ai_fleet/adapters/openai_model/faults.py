@@ -15,7 +15,7 @@ import aiohttp
 import structlog
 
 from swe_ai_fleet.domain.errors import ContextTooLong, ModelError, ModelRejected, ModelUnavailable
-from swe_ai_fleet.domain.json_values import items, mapping, parse_json, string
+from swe_ai_fleet.domain.json_values import items, mapping, number_in, parse_json, string
 from swe_ai_fleet.domain.message import ModelCapabilities, ToolProtocol
 
 _log = structlog.get_logger()
@@ -136,13 +136,7 @@ def broken_off(base_url: str) -> ModelUnavailable:
 
 def retry_after_seconds(error: BaseException | None) -> float | None:
     """How long the server asks to wait before another try, where it says so in seconds."""
-    if not isinstance(error, StatusError):
-        return None
-    try:
-        seconds = float(error.retry_after)
-    except ValueError:
-        return None
-    return seconds if 0 <= seconds < float("inf") else None
+    return number_in(error.retry_after, 0, 1e9) if isinstance(error, StatusError) else None
 
 
 def public_url(url: str) -> str:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import cast
 
 from swe_ai_fleet.agents.tool_call_dialects import RawToolCall, calls_in, decode, dumps, items_of, whole_arguments
-from swe_ai_fleet.domain.json_values import mapping
+from swe_ai_fleet.domain.json_values import is_list, mapping
 from swe_ai_fleet.domain.message import AssistantMessage
-from swe_ai_fleet.domain.text import well_formed
 from swe_ai_fleet.domain.tool import OperationSpec
 
 INSTRUCTIONS = """\
@@ -67,16 +65,13 @@ def read(content: str) -> tuple[str, list[RawToolCall]] | None:
     value, end = decode(body, 0)
     envelope = mapping(value)
     listed = envelope.get("tool_calls")
-    if not (isinstance(listed, list) or (envelope and _ENVELOPE_KEYS.issuperset(envelope))):
+    if not (is_list(listed) or (envelope and _ENVELOPE_KEYS.issuperset(envelope))):
         return None
     thought = envelope.get("thought")
-    try:
-        calls = [call for item in (items_of(cast("object", listed)) if listed else ()) for call in _one_call(item)]
-        thoughts = thought if isinstance(thought, str) else "" if thought is None else dumps(thought)
-    except RecursionError:
-        return None
+    calls = [call for item in (items_of(listed) if listed else ()) for call in _one_call(item)]
+    thoughts = thought if isinstance(thought, str) else "" if thought is None else dumps(thought)
     rest = body[end:].strip().removeprefix("```").strip()
-    return well_formed("\n".join(part for part in (thoughts, rest) if part)), calls
+    return "\n".join(part for part in (thoughts, rest) if part), calls
 
 
 def _one_call(item: object) -> list[RawToolCall]:

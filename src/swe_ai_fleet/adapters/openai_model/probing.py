@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import cast
 
 from swe_ai_fleet.adapters.openai_model import json_protocol
 from swe_ai_fleet.adapters.openai_model.answers import Asked, ErrorAnswer, read_reply
 from swe_ai_fleet.adapters.openai_model.faults import Refusal
 from swe_ai_fleet.adapters.openai_model.streaming import BrokenStream, read_answer
-from swe_ai_fleet.domain.json_values import items, mapping, mappings, parse_json, string
+from swe_ai_fleet.domain.json_values import is_list, items, mapping, mappings, parse_json, string
 from swe_ai_fleet.domain.message import ModelCapabilities, ToolProtocol
 
 _LENGTHS = ("max_model_len", "context_length", "context_window", "max_context_length")
@@ -32,10 +31,10 @@ class ListedModel:
 def read_models(body: bytes) -> list[ListedModel]:
     """The models a server lists. Raises ValueError for anything else."""
     entries = mapping(parse_json(body)).get("data")
-    if not isinstance(entries, list):
+    if not is_list(entries):
         raise ValueError("no list of models")
     models: list[ListedModel] = []
-    for fields in mappings(cast("object", entries)):
+    for fields in mappings(entries):
         if name := string(fields.get("id")):
             lengths = (fields.get(key) for key in _LENGTHS)
             longest = next((n for n in lengths if isinstance(n, int) and 0 < n < _LONGEST), 0)

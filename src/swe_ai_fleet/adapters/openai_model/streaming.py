@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from pydantic_core import from_json
 
 from swe_ai_fleet.adapters.openai_model.answers import as_text
-from swe_ai_fleet.domain.json_values import items, mapping, mappings, parse_json, with_texts
+from swe_ai_fleet.domain.json_values import items, mapping, mappings, parse_json, parsed, with_texts
 from swe_ai_fleet.domain.text import well_formed
 
 _MOST_DIGITS = 300
@@ -27,10 +28,8 @@ def read_json(body: bytes, repairs: list[str]) -> object:
     Invalid UTF-8 and halves of surrogate pairs become replacement characters; control characters in strings and
     anything behind the value are let pass. Raises ValueError where there is no value.
     """
-    try:
+    with suppress(ValueError):
         return from_json(body)
-    except ValueError:
-        pass
     value = read_loosely(body, repairs)
     repaired = with_texts(value, well_formed)
     if repaired != value:
@@ -46,10 +45,7 @@ def read_loosely(body: bytes, repairs: list[str]) -> object:
         text = body.decode(errors="replace")
         repairs.append("invalid UTF-8 replaced")
     start = _SPACE.match(text)
-    try:
-        value, end = _DECODER.raw_decode(text, start.end() if start else 0)
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
+    value, end = parsed(_DECODER.raw_decode, text, start.end() if start else 0)
     if text[end:].strip():
         repairs.append("text after the answer's JSON ignored")
     if _has_control_characters(text):

@@ -7,11 +7,10 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import cast
 from weakref import ref
 
 from swe_ai_fleet.adapters.openai_model import json_protocol, text_protocol
-from swe_ai_fleet.domain.json_values import mapping, parse_json
+from swe_ai_fleet.domain.json_values import is_mapping, is_object, items, mapping, parse_json
 from swe_ai_fleet.domain.message import (
     AssistantMessage,
     Message,
@@ -21,6 +20,7 @@ from swe_ai_fleet.domain.message import (
     ToolProtocol,
     UserMessage,
 )
+from swe_ai_fleet.domain.text import well_formed
 from swe_ai_fleet.domain.tool import FOR_PROGRAMS, OperationSpec
 
 _CACHE_BYTES = 64 * 1024 * 1024
@@ -287,8 +287,7 @@ def head_fields(model: str, sampling: Sampling, *, limit_field: str, more: Mappi
 
 def dump_json(value: object) -> bytes:
     """The value as JSON on one line, in UTF-8."""
-    # A model can write half a surrogate pair; no UTF-8 can carry that, and no server would take it.
-    return _PLAIN.encode(value).encode("utf-8", "replace")
+    return well_formed(_PLAIN.encode(value)).encode()
 
 
 def _calls(message: Message) -> tuple[ToolCall, ...]:
@@ -325,7 +324,7 @@ def _object(arguments: str, *, strict: bool) -> dict[str, object] | None:
         value = parse_json(arguments, control_characters=not strict, finite=True)
     except ValueError:
         return None
-    return cast("dict[str, object]", value) if isinstance(value, dict) else None
+    return value if is_object(value) else None
 
 
 def _image_parts(message: UserMessage) -> list[dict[str, object]]:
@@ -334,12 +333,11 @@ def _image_parts(message: UserMessage) -> list[dict[str, object]]:
 
 def _function(spec: OperationSpec) -> dict[str, object]:
     parameters = dict(spec.parameters)
-    if isinstance(properties := parameters.get("properties"), Mapping):
-        schemas = cast("Mapping[str, object]", properties)
-        shown = {name: part for name, schema in schemas.items() if (part := _schema_shown(schema)) is not None}
+    if is_mapping(properties := parameters.get("properties")):
+        shown = {name: part for name, schema in properties.items() if (part := _schema_shown(schema)) is not None}
         parameters["properties"] = shown
         # The strict mode of OpenAI, which asks for it, takes no schema with a property that may be left out either.
-        if parameters.get("additionalProperties") is False and len(shown) > len(_items(parameters.get("required"))):
+        if parameters.get("additionalProperties") is False and len(shown) > len(items(parameters.get("required"))):
             del parameters["additionalProperties"]
     return {"name": spec.name, "description": spec.description, "parameters": parameters}
 
@@ -350,20 +348,16 @@ def _schema_shown(schema: object) -> object:
     What is null, empty, zero or false where it is left out can just be left out, and what must not be empty or
     negative goes without saying; arguments are checked against the whole schema.
     """
-    if not isinstance(schema, Mapping):
+    if not is_mapping(schema):
         return schema
-    fields = dict(cast("Mapping[str, object]", schema))
+    fields = dict(schema)
     if fields.get(FOR_PROGRAMS):
         return None
     if not fields.get("default", True):
-        kinds = [kind for kind in _items(fields.get("anyOf")) if kind != {"type": "null"}]
+        kinds = [kind for kind in items(fields.get("anyOf")) if kind != {"type": "null"}]
         if fields.pop("default") is None and len(kinds) == 1:
             fields = {**mapping(kinds[0]), **{name: value for name, value in fields.items() if name != "anyOf"}}
     return {name: value for name, value in fields.items() if (name, value) not in _MATTERS_OF_COURSE}
-
-
-def _items(value: object) -> list[object]:
-    return cast("list[object]", value) if isinstance(value, list) else []
 
 
 def _inside(text: str) -> bytes:

@@ -26,6 +26,7 @@ from swe_ai_fleet.agents.references.phrases import NamedThing
 from swe_ai_fleet.agents.references.resolving import Standing, note, resolve
 from swe_ai_fleet.domain.message import AssistantMessage, Message
 from swe_ai_fleet.ports import ChatModel
+from swe_ai_fleet.sandbox.uninterrupted import ended
 
 _MAX_PREVIOUS_CHARS = 20_000
 
@@ -84,7 +85,7 @@ class FunctionCaller:
             self.messages = write_conversation(run.history.messages, answer=current.result or "")
             yield final
         finally:
-            await _ended(work)
+            await ended(work)
 
     def _request(
         self,
@@ -148,12 +149,3 @@ def _with_references(task: str, earlier: Sequence[str]) -> str:
     turn = len(earlier) + 1
     references = resolve(task, things, turn=turn, stale_turns=turn)
     return note([reference for reference in references if reference.standing is Standing.RESOLVED])
-
-
-async def _ended(work: asyncio.Task[AgentResponse]) -> None:
-    """End a run that nobody listens to any more, its tools included."""
-    if not work.done():
-        work.cancel()
-        await asyncio.wait({work})
-    if not work.cancelled():
-        work.exception()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from typing import cast
 
+from swe_ai_fleet.domain.json_values import is_array, is_mapping, mapping
 from swe_ai_fleet.domain.message import AssistantMessage, Message, SystemMessage, ToolCall, ToolMessage, UserMessage
 
 _ROLES = ("system", "user", "assistant", "tool")
@@ -25,10 +25,10 @@ def read_conversation(
     Raises:
         ValueError: It is no such conversation; the text names the message and what is wrong with it.
     """
-    if not isinstance(given, list | tuple):
+    if not is_array(given):
         raise ValueError(f"{field} is a {type(given).__name__}; give a list of messages")
     reader = _Reader(known_tools)
-    for number, entry in enumerate(cast("Sequence[object]", given)):
+    for number, entry in enumerate(given):
         try:
             reader.take(entry)
         except ValueError as fault:
@@ -61,10 +61,9 @@ class _Reader:
         self.messages: list[Message] = []
         self.open: dict[str, str] = {}
 
-    def take(self, entry: object) -> None:
-        if not isinstance(entry, Mapping):
-            raise ValueError(f"a message must be an object, not a {type(entry).__name__}")
-        message = cast("Mapping[str, object]", entry)
+    def take(self, message: object) -> None:
+        if not is_mapping(message):
+            raise ValueError(f"a message must be an object, not a {type(message).__name__}")
         role = "system" if message.get("role") == "developer" else message.get("role")
         if self.open and role != "tool":
             raise ValueError(f"no tool result for the calls {', '.join(self.open)} before it")
@@ -85,17 +84,17 @@ class _Reader:
 
     def _assistant(self, message: Mapping[str, object]) -> None:
         given = message.get("tool_calls") or ()
-        if not isinstance(given, list | tuple):
+        if not is_array(given):
             raise ValueError("tool_calls must be a list")
-        calls = tuple(self._call(call) for call in cast("Sequence[object]", given))
+        calls = tuple(self._call(call) for call in given)
         content = "" if message.get("content") is None else _text(message.get("content"))
         if not calls and not content:
             raise ValueError("an assistant message must have content or tool_calls")
         self.messages.append(AssistantMessage(content=content, tool_calls=calls))
 
     def _call(self, given: object) -> ToolCall:
-        call = _fields(given)
-        parts = _fields(call.get("function"))
+        call = mapping(given)
+        parts = mapping(call.get("function"))
         name, call_id, arguments = parts.get("name"), call.get("id"), parts.get("arguments", "{}")
         if not isinstance(name, str) or not isinstance(call_id, str) or not call_id:
             raise ValueError("a tool call must have an id and a function with a name")
@@ -130,16 +129,12 @@ def _text(content: object) -> str:
 
 def _images(content: object) -> tuple[str, ...]:
     pictures = [part["image_url"] for part in _parts(content) or () if "image_url" in part]
-    urls = [image if isinstance(image, str) else _fields(image).get("url") for image in pictures]
+    urls = [image if isinstance(image, str) else mapping(image).get("url") for image in pictures]
     return tuple(url for url in urls if isinstance(url, str))
 
 
 def _parts(content: object) -> list[Mapping[str, object]] | None:
-    return [_fields(part) for part in cast("Sequence[object]", content)] if isinstance(content, list | tuple) else None
-
-
-def _fields(value: object) -> Mapping[str, object]:
-    return cast("Mapping[str, object]", value) if isinstance(value, Mapping) else dict[str, object]()
+    return [mapping(part) for part in content] if is_array(content) else None
 
 
 def _as_dict(message: Message) -> dict[str, object]:

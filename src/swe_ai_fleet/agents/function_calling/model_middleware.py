@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from swe_ai_fleet.agents.model_middleware import ModelWrapper
@@ -169,8 +170,7 @@ class WholeResults(ModelWrapper):
         if not request.tools and self._results:
             capabilities = await self.model.probe()
             whole = with_whole_results(request.messages, self._results, max_chars=room(capabilities))
-            try:
+            # the estimate was wrong: what the history holds has fitted so far
+            with suppress(ContextTooLong):
                 return await self.model.reply(replace(request, messages=whole))
-            except ContextTooLong:
-                pass  # the estimate was wrong: what the history holds has fitted so far
         return await self.model.reply(request)

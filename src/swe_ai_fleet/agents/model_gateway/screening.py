@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import cast
 
 from swe_ai_fleet.domain.errors import InvalidRequest
-from swe_ai_fleet.domain.json_values import mapping, mappings, parse_json, string
+from swe_ai_fleet.domain.json_values import is_object, mapping, mappings, parse_json, string
 
 # The operator's to say: whose turn it is, what may be kept or shared, what a call costs, where the server goes by
 # itself, and code that it runs. Names are those of OpenAI, vLLM, SGLang, LiteLLM and OpenRouter.
@@ -31,9 +30,9 @@ def json_body(body: bytes) -> Mapping[str, object]:
         fields = parse_json(body, finite=True)
     except ValueError as error:
         raise InvalidRequest(f"the body is no JSON: {error}") from None
-    if not isinstance(fields, dict):
+    if not is_object(fields):
         raise InvalidRequest("the body is not a JSON object")
-    return mapping(cast("object", fields))
+    return fields
 
 
 def screened(asked: Mapping[str, object]) -> dict[str, object]:

@@ -133,11 +133,7 @@ def has_call_markup(text: str) -> bool:
 
 def _text(arguments: Mapping[str, object], *keys: str) -> str:
     for key in keys:
-        try:
-            text = flat(arguments.get(key))[:_MAX_CHARS]
-        except RecursionError:
-            continue
-        if text:
+        if text := flat(arguments.get(key))[:_MAX_CHARS]:
             return text
     return ""
 

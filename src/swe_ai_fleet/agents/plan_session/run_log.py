@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import cast
@@ -171,11 +171,9 @@ class RunLog:
                 usage=sum((agent.usage for agent in state.agents.values()), Usage()),
                 duration_ms=max(0, round(age.total_seconds() * 1000)),
             )
-            try:
+            # Somebody ends it for another reason: a caller who cancels it.
+            with suppress(Fenced):
                 await self._append(session, state, ended)
-            except Fenced:
-                # Somebody ends it for another reason: a caller who cancels it.
-                continue
 
     async def cancelled(self, session: PlanSession) -> str:
         """Wait until somebody cancels a session's goal; their reason. Raises Unavailable."""

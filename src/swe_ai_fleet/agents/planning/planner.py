@@ -101,7 +101,7 @@ class Operations:
         except FleetError as error:
             hint = "" if "Signature:" in error.message else f" Signature: {signature(spec)}"
             return f"{spec.name}: {error.message}{hint}"
-        except (RecursionError, TypeError, ValueError):
+        except ValueError:
             return f"{spec.name}: the params are not plain JSON. Signature: {signature(spec)}"
         verdict = toolkit.pipeline.policy.decide(spec, checked)
         if verdict.refused:
@@ -132,7 +132,7 @@ class Operations:
         definition = self._found[name][1]
         try:
             definition.validate(coerce_arguments(params, definition.spec, alias)[0])
-        except (FleetError, RecursionError):
+        except FleetError:
             return False
         return True
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import cast
 
-from swe_ai_fleet.agents.repair.tolerant_json import TolerantReader, Unreadable
+from swe_ai_fleet.agents.repair.tolerant_json import TolerantReader
+from swe_ai_fleet.domain.json_values import is_list, is_object, parse_json_at
 from swe_ai_fleet.domain.plan import OnFailure
-from swe_ai_fleet.domain.text import well_formed
 
 _STEPS = ("steps", "plan", "actions", "operations", "tasks", "plansteps")
 _REASONING = ("reasoning", "rationale", "thought", "thoughts", "explanation")
@@ -31,7 +31,6 @@ _FAILURE_WORDS = {
 _MET = ("met", "goalmet", "ismet", "success", "done", "complete", "completed")
 _ANSWER = ("answer", "result", "response", "output", "reply", "summary", "finalanswer")
 _MISSING = ("missing", "lacks", "todo", "feedback", "reason")
-_DECODER = json.JSONDecoder(strict=False)
 MAX_CHARS = 400_000
 # Each place where a JSON value may begin can cost a walk to the end of the text.
 _MOST_TRIES = 64
@@ -84,9 +83,9 @@ def read_draft(text: str) -> Draft:
 def read_verdict(text: str) -> Verdict:
     """The verdict in a reply; a reply without one is the answer as it stands. Never raises."""
     for value in _values(text):
-        if not isinstance(value, dict):
+        if not is_object(value):
             continue
-        fields = _normal(cast("dict[str, object]", value))
+        fields = _normal(value)
         met = _first(fields, _MET)
         if met is not None or _first(fields, _ANSWER) is not None:
             return Verdict(
@@ -96,24 +95,23 @@ def read_verdict(text: str) -> Verdict:
 
 
 def _plan_in(value: object, depth: int) -> Draft | None:
-    if isinstance(value, list):
-        items = cast("list[object]", value)
-        return _draft(items, "") if items and all(_like_step(item) for item in items) else None
-    if not isinstance(value, dict):
+    if is_list(value):
+        return _draft(value, "") if value and all(_like_step(item) for item in value) else None
+    if not is_object(value):
         return None
-    fields = _normal(cast("dict[str, object]", value))
+    fields = _normal(value)
     reasoning = _text(_first(fields, _REASONING))
     for key in _STEPS:
         listed = fields.get(key)
         if isinstance(listed, str):
             listed = _parsed(listed)
-        if isinstance(listed, list):
-            return _draft(cast("list[object]", listed), reasoning)
+        if is_list(listed):
+            return _draft(listed, reasoning)
     if _like_step(fields):
         return _draft([fields], reasoning)
     if depth:
         for part in fields.values():
-            plan = _plan_in(cast("object", part), depth - 1) if isinstance(part, dict) else None
+            plan = _plan_in(part, depth - 1) if is_object(part) else None
             if plan is not None:
                 return plan
     return None
@@ -132,23 +130,20 @@ def _draft(items: list[object], reasoning: str) -> Draft:
 
 
 def _like_step(item: object) -> bool:
-    if not isinstance(item, dict):
-        return False
-    fields = _normal(cast("dict[str, object]", item))
-    return isinstance(_first(fields, (*_TOOL, *_OPERATION)), str | dict)
+    return is_object(item) and isinstance(_first(_normal(item), (*_TOOL, *_OPERATION)), str | dict)
 
 
 def _step(item: object) -> DraftStep | str:
     """A step, or what is wrong with it."""
-    if not isinstance(item, dict):
+    if not is_object(item):
         return f"it is a {type(item).__name__}, not an object with tool, operation and params"
-    fields = _normal(cast("dict[str, object]", item))
+    fields = _normal(item)
     for key in _OPERATION:
         # A call in the shape of the chat API: {"function": {"name": …, "arguments": …}}.
         inner = fields.get(key)
-        if isinstance(inner, dict):
+        if is_object(inner):
             del fields[key]
-            fields = _normal(cast("dict[str, object]", inner)) | fields
+            fields = _normal(inner) | fields
     tool, operation = _first(fields, _TOOL), _first(fields, _OPERATION)
     if not isinstance(tool, str | None) or not isinstance(operation, str | None) or not (tool or operation):
         return "it names no operation"
@@ -160,8 +155,8 @@ def _step(item: object) -> DraftStep | str:
     if params is None:
         known = {*_TOOL, *_OPERATION, *_PARAMS, *_WHY, *_ON_FAILURE, *_EXPECT, *_BOOKKEEPING}
         # Small models write the parameters beside the name instead of under a key of their own.
-        params = {key: part for key, part in cast("dict[str, object]", item).items() if _plain(key) not in known}
-    if not isinstance(params, dict):
+        params = {key: part for key, part in item.items() if _plain(key) not in known}
+    if not is_object(params):
         return f"its params are a {type(params).__name__}, not an object"
     word = _text(_first(fields, _ON_FAILURE)).strip().lower()
     on_failure = _FAILURE_WORDS.get(word) or next((choice for choice in OnFailure if choice == word), None)
@@ -170,7 +165,7 @@ def _step(item: object) -> DraftStep | str:
     return DraftStep(
         tool=tool or "",
         operation=operation or "",
-        params=cast("dict[str, object]", params),
+        params=params,
         why=_text(_first(fields, _WHY)),
         on_failure=on_failure,
         expect=_text(_first(fields, _EXPECT)).strip(),
@@ -193,32 +188,10 @@ def _values(text: str) -> Iterator[object]:
 
 def _decoded(text: str, start: int, *, patient: bool) -> tuple[object, int]:
     """The value that begins there and where it ends; None where none does."""
-    try:
-        value, end = _DECODER.raw_decode(text, start)
-        return _well_formed(value), end
-    except (ValueError, RecursionError):
-        pass
-    if patient:
-        try:
-            value, end = TolerantReader(text, unclosed=False).read(start)
-            return _well_formed(value), end
-        except (Unreadable, RecursionError):
-            pass
+    for read in (parse_json_at, TolerantReader.value_at)[: 1 + patient]:
+        with suppress(ValueError):
+            return read(text, start)
     return None, start + 1
-
-
-def _well_formed(value: object) -> object:
-    """The value without halves of surrogate pairs, which JSON can spell and no log can hold."""
-    match value:
-        case str():
-            return well_formed(value)
-        case dict():
-            fields = cast("dict[str, object]", value)
-            return {well_formed(key): _well_formed(part) for key, part in fields.items()}
-        case list():
-            return [_well_formed(part) for part in cast("list[object]", value)]
-        case _:
-            return value
 
 
 def _spoken(text: str) -> str:
@@ -243,12 +216,7 @@ def _first(fields: Mapping[str, object], names: tuple[str, ...]) -> object:
 
 
 def _text(value: object) -> str:
-    if value is None or isinstance(value, str):
-        return value or ""
-    try:
-        return json.dumps(value, ensure_ascii=False)
-    except RecursionError:
-        return ""
+    return "" if value is None else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _truth(value: object) -> bool | None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 from swe_ai_fleet.agents.references.phrases import MAX_LIST, MAX_NAME_CHARS, NamedThing, ThingKind, singular
 from swe_ai_fleet.agents.references.wording import as_name, in_words, kind_of, last_list
-from swe_ai_fleet.domain.json_values import json_object, parse_json
+from swe_ai_fleet.domain.json_values import is_list, is_mapping, json_object, json_or_none
 from swe_ai_fleet.domain.message import ToolCall
 from swe_ai_fleet.domain.tool import ToolResult
 
@@ -84,11 +84,10 @@ def fields_of(result: ToolResult) -> Mapping[str, object]:
         return fields
     value = fields.get("structured")
     if value is None:
-        try:
-            value = parse_json(result.content)
-        except ValueError:
+        value = json_or_none(result.content)
+        if value is None:
             return {}
-    return cast("Mapping[str, object]", value if isinstance(value, Mapping) else {"value": value})
+    return value if is_mapping(value) else {"value": value}
 
 
 def words_of(name: str) -> list[str]:
@@ -137,12 +136,12 @@ def _walk(value: Mapping[str, object], things: Found, depth: int, words: Sequenc
     for key, part in value.items():
         # What a key does not say, the name of the operation may.
         named = words_of(key) if set(words_of(key)) - _NO_NOUNS else words
-        if isinstance(part, list) and part:
-            members = _members(key, cast("list[object]", part), _noun(named, last=True))
+        if is_list(part) and part:
+            members = _members(key, part, _noun(named, last=True))
             if members:
                 things.lists.append(members)
-        elif isinstance(part, Mapping) and depth < _MAX_DEPTH:
-            _walk(cast("Mapping[str, object]", part), things, depth + 1, named)
+        elif is_mapping(part) and depth < _MAX_DEPTH:
+            _walk(part, things, depth + 1, named)
 
 
 def _members(key: str, parts: list[object], noun: str) -> list[Member]:
@@ -151,13 +150,12 @@ def _members(key: str, parts: list[object], noun: str) -> list[Member]:
     for part in parts[: MAX_LIST + 1]:
         if isinstance(part, str) and part.strip():
             members.append(Member(kind or kind_of(part), part))
-        elif isinstance(part, Mapping):
-            record = cast("Mapping[str, object]", part)
-            own = _identity(record, noun)
+        elif is_mapping(part):
+            own = _identity(part, noun)
             if own is not None:
                 members.append(own._replace(kind=kind) if kind and own.kind is ThingKind.ROW else own)
             else:
-                shown = ", ".join(f"{name} {_string(cell)}" for name, cell in list(record.items())[:4] if _string(cell))
+                shown = ", ".join(f"{name} {_string(cell)}" for name, cell in list(part.items())[:4] if _string(cell))
                 members.append(Member(ThingKind.ROW, shown or "(empty)", nouns=(noun,) if noun else ()))
     return members
 

@@ -29,7 +29,7 @@ def last_list(text: str) -> tuple[str, ...]:
         at = int(entry[1]) if entry[1] else 0
         if not lists or (number == -1 and at in (0, 1)) or (at and at != number + 1):
             lists.append([])
-        lists[-1].append(_bare(entry[2]))
+        lists[-1].append(as_name(entry[2].replace("**", "").replace("`", "").replace("__", "")))
         number = at
     long_lists = [names for names in lists if len(names) >= 2]
     return tuple(long_lists[-1][:MAX_LIST]) if long_lists else ()
@@ -73,8 +73,3 @@ def exact(kind: ThingKind, name: str) -> str:
 def as_name(text: str) -> str:
     """A text as long as a name may be."""
     return one_line(text, MAX_NAME_CHARS)
-
-
-def _bare(text: str) -> str:
-    """An entry without the marks around its words."""
-    return as_name(text.replace("**", "").replace("`", "").replace("__", ""))

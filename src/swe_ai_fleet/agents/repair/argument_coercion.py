@@ -6,11 +6,10 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import cast
 
 from swe_ai_fleet.agents.repair.arguments import read_object
 from swe_ai_fleet.agents.repair.names import COMMENTARY, PARAMETERS, Alias
-from swe_ai_fleet.domain.json_values import parse_json
+from swe_ai_fleet.domain.json_values import is_list, is_mapping, is_object, is_strings, json_or_none, mapping, strings
 from swe_ai_fleet.domain.tool import OperationSpec
 from swe_ai_fleet.domain.workflow import json_type
 
@@ -28,15 +27,14 @@ def choices_of(schema: Schema, root: Schema) -> list[Schema]:
         schema_choice = waiting.pop(0)
         reference = schema_choice.get("$ref")
         if isinstance(reference, str):
-            target = _mapping(root.get("$defs")).get(reference.removeprefix("#/$defs/"))
-            waiting.append(cast("Schema", target) if isinstance(target, Mapping) else {})
+            waiting.append(mapping(root, "$defs", reference.removeprefix("#/$defs/")))
             continue
         parts = schema_choice.get("anyOf", schema_choice.get("oneOf"))
         kind = schema_choice.get("type")
-        if isinstance(parts, list):
-            waiting += [cast("Schema", part) for part in cast("list[object]", parts) if isinstance(part, Mapping)]
-        elif isinstance(kind, list):
-            choices += [{**schema_choice, "type": each} for each in cast("list[object]", kind)]
+        if is_list(parts):
+            waiting += [part for part in parts if is_mapping(part)]
+        elif is_list(kind):
+            choices += [{**schema_choice, "type": each} for each in kind]
         else:
             choices.append(schema_choice)
     return choices or [{}]
@@ -50,13 +48,13 @@ def types_of(schema: Schema, root: Schema) -> set[str]:
 def enum_of(choices: Sequence[Schema]) -> list[object]:
     """The values that alternatives list; empty where they list none."""
     listed = [choice.get("enum") for choice in choices]
-    return [choice for values in listed if isinstance(values, list) for choice in cast("list[object]", values)]
+    return [choice for values in listed if is_list(values) for choice in values]
 
 
 def properties_of(schema: Schema) -> Mapping[str, Schema]:
     """The schemas of the fields that a schema names."""
-    given = _mapping(schema.get("properties"))
-    return {name: cast("Schema", part) for name, part in given.items() if isinstance(part, Mapping)}
+    given = mapping(schema.get("properties"))
+    return {name: part for name, part in given.items() if is_mapping(part)}
 
 
 def is_open(schema: Schema) -> bool:
@@ -64,20 +62,16 @@ def is_open(schema: Schema) -> bool:
     return schema.get("additionalProperties", False) is not False
 
 
-def _mapping(value: object) -> Mapping[str, object]:
-    return cast("Mapping[str, object]", value) if isinstance(value, Mapping) else {}
-
-
 def complete(fields: Mapping[str, object], spec: OperationSpec) -> bool:
     """Whether the operation has all these parameters and is given all that it needs."""
-    required = cast("Sequence[str]", spec.parameters.get("required", ()))
+    required = strings(spec.parameters.get("required"))
     return fields.keys() <= properties_of(spec.parameters).keys() and fields.keys() >= set(required)
 
 
 def sole_string(spec: OperationSpec) -> str:
     """The one parameter that the operation needs, if that is a string; else empty."""
     properties = properties_of(spec.parameters)
-    required = cast("Sequence[str]", spec.parameters.get("required", ()))
+    required = strings(spec.parameters.get("required"))
     names = tuple(required) or tuple(properties)
     if len(names) != 1 or names[0] not in properties:
         return ""
@@ -123,8 +117,8 @@ def coerce_arguments(
     given = coercion.unwrapped(dict(arguments), properties_of(root))
     given = coercion.chosen(given)
     fields = coercion.object(given, root, (), 0)
-    if spec.name == SHELL and isinstance(fields.get("command"), list):
-        fields["command"] = coercion.line(cast("list[object]", fields["command"]))
+    if spec.name == SHELL and is_list(words := fields.get("command")):
+        fields["command"] = coercion.line(words)
     return fields, tuple(coercion.repairs)
 
 
@@ -141,12 +135,8 @@ class _Coercion:
         """Without `{"arguments": {…}}` and the like around it, and without the name beside it."""
         for _ in range(0 if is_open(self.spec.parameters) else 3):
             function = given.get("function")
-            if (
-                "function" not in properties
-                and set(given) - {"type", "id"} == {"function"}
-                and isinstance(function, dict)
-            ):
-                given = cast("dict[str, object]", function)
+            if "function" not in properties and set(given) - {"type", "id"} == {"function"} and is_object(function):
+                given = function
                 self.note("wrapper: function")
                 continue
             keys = [key for key in given if key in _WRAPPERS and key not in properties]
@@ -159,9 +149,9 @@ class _Coercion:
             value = read_object(inner) if isinstance(inner, str) else inner
             if isinstance(inner, str) and value is None:
                 return self._bare(given, inner, keys[0])
-            if not isinstance(value, dict):
+            if not is_object(value):
                 return given
-            given = cast("dict[str, object]", value)
+            given = value
             self.note(f"wrapper: {keys[0]}")
         return given
 
@@ -198,9 +188,9 @@ class _Coercion:
 
     def _spread(self, given: dict[str, object], key: str) -> dict[str, object]:
         ends = given[key]
-        if not isinstance(ends, list) or len(cast("list[object]", ends)) != 2:
+        if not is_list(ends) or len(ends) != 2:
             return given
-        first, last = cast("list[object]", ends)
+        first, last = ends
         del given[key]
         given |= {_SPREAD[key][0]: first} | ({} if last == -1 else {_SPREAD[key][1]: last})
         self.note(f"argument_spread: {key}")
@@ -208,13 +198,12 @@ class _Coercion:
 
     def line(self, words: list[object]) -> object:
         """An argv as the line that runs it; the script alone where it is a shell's."""
-        if not words or not all(isinstance(word, str) for word in words):
+        if not words or not is_strings(words):
             return words
         self.note("type_line_of_words: command")
-        argv = cast("list[str]", words)
-        if len(argv) == 3 and argv[0] in _SHELLS and argv[1] in ("-c", "-lc"):
-            return argv[2]
-        return argv[0] if len(argv) == 1 else shlex.join(argv)
+        if len(words) == 3 and words[0] in _SHELLS and words[1] in ("-c", "-lc"):
+            return words[2]
+        return words[0] if len(words) == 1 else shlex.join(words)
 
     def object(self, given: dict[str, object], schema: Schema, path: tuple[str, ...], level: int) -> dict[str, object]:
         """The fields under the schema's names, each with a value of its type."""
@@ -226,7 +215,7 @@ class _Coercion:
             if name in fields:
                 name = key
             fields[name] = value
-        required = cast("Sequence[str]", schema.get("required", ()))
+        required = strings(schema.get("required"))
         for name, value in list(fields.items()):
             if name not in properties:
                 continue
@@ -280,16 +269,12 @@ class _Coercion:
 
     def _members(self, value: object, choices: Sequence[Schema], path: tuple[str, ...], level: int) -> object:
         """The value with what it holds as the types that the schema asks for."""
-        if isinstance(value, dict):
+        if is_object(value):
             inner = next((choice for choice in choices if "properties" in choice), None)
-            fields = cast("dict[str, object]", value)
-            return fields if inner is None else self.object(fields, inner, path, level + 1)
-        if isinstance(value, list):
-            items = next((choice["items"] for choice in choices if isinstance(choice.get("items"), Mapping)), None)
-            members = cast("list[object]", value)
-            if items is not None:
-                return [self.value(member, cast("Schema", items), path, level + 1) for member in members]
-            return members
+            return value if inner is None else self.object(value, inner, path, level + 1)
+        if is_list(value):
+            schema = next((items for choice in choices if is_mapping(items := choice.get("items"))), None)
+            return value if schema is None else [self.value(member, schema, path, level + 1) for member in value]
         return value
 
     def _changed(self, value: object, types: set[str], choices: Sequence[Schema]) -> object:
@@ -297,11 +282,10 @@ class _Coercion:
             return _from_text(value, types, choices, self.spec.parameters)
         if "string" in types and isinstance(value, bool | int):
             return str(value).lower() if isinstance(value, bool) else str(value)
-        if "array" in types and not isinstance(value, list) and value is not None:
+        if is_list(value):
+            return value[0] if "object" not in types and len(value) == 1 and json_type(value[0]) in types else _SAME
+        if "array" in types and value is not None:
             return [value] if _takes(choices, value, self.spec.parameters) else _SAME
-        if isinstance(value, list) and "object" not in types:
-            members = cast("list[object]", value)
-            return members[0] if len(members) == 1 and json_type(members[0]) in types else _SAME
         if isinstance(value, float) and value.is_integer() and "integer" in types:
             return int(value)
         return _SAME
@@ -335,10 +319,7 @@ def _from_text(text: str, types: set[str], choices: Sequence[Schema], root: Sche
 def _parsed(text: str) -> object:
     if text[:1] == "{":
         return read_object(text)
-    try:
-        return parse_json(text, finite=True) if text[:1] == "[" else None
-    except (ValueError, RecursionError):
-        return None
+    return json_or_none(text, finite=True) if text[:1] == "[" else None
 
 
 def _takes(choices: Sequence[Schema], value: object, root: Schema) -> bool:
@@ -346,7 +327,7 @@ def _takes(choices: Sequence[Schema], value: object, root: Schema) -> bool:
     for choice in choices:
         if choice.get("type") == "array":
             items = choice.get("items")
-            types = types_of(cast("Schema", items), root) if isinstance(items, Mapping) else {"any"}
+            types = types_of(items, root) if is_mapping(items) else {"any"}
             if types & {"any", json_type(value)}:
                 return True
     return False

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from typing import cast
+from contextlib import suppress
 
-from swe_ai_fleet.agents.repair.tolerant_json import MAX_DEPTH, TolerantReader, Unreadable, too_deep
-from swe_ai_fleet.domain.json_values import parse_json
+from swe_ai_fleet.agents.repair.tolerant_json import TolerantReader, Unreadable
+from swe_ai_fleet.domain.json_values import is_list, is_object, parse_json
 
 MAX_MENDED_CHARS = 1_000_000
 _ENCODED = re.compile(r'\s*\{\s*\\"')
@@ -35,10 +35,6 @@ def read_arguments(text: str, *, truncated: bool = False) -> tuple[dict[str, obj
         value = _read(text, truncated, repairs, _MOST_ENCODINGS)
     except Unreadable as error:
         raise ValueError(f"{error} ({_place(text, error.position)})") from None
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
-    if too_deep(value):
-        raise ValueError(f"it is nested more than {MAX_DEPTH} levels deep")
     return value, tuple(repairs)
 
 
@@ -60,16 +56,14 @@ def _read(text: str, truncated: bool, repairs: dict[str, None], encodings: int) 
     if isinstance(value, str) and value.lstrip().lstrip('"\\')[:1] == "{" and encodings:
         repairs["json_encoded_twice"] = None
         return _read(value, truncated, repairs, encodings - 1)
-    if isinstance(value, list) and len(cast("list[object]", value)) == 1:
-        (only,) = cast("list[object]", value)
-        if isinstance(only, dict):
-            repairs["json_list_of_one"] = None
-            value = cast("dict[str, object]", only)
+    if is_list(value) and len(value) == 1 and is_object(value[0]):
+        repairs["json_list_of_one"] = None
+        value = value[0]
     if value is None:
         repairs["json_null"] = None
         return {}
-    if isinstance(value, dict | str):
-        return cast("dict[str, object] | str", value)
+    if isinstance(value, str) or is_object(value):
+        return value
     kind = "a list" if isinstance(value, list) else "true or false" if isinstance(value, bool) else "a number"
     raise ValueError(f"it is {kind}")
 
@@ -78,10 +72,8 @@ _BROKEN = object()
 
 
 def _json(text: str, repairs: dict[str, None]) -> object:
-    try:
+    with suppress(json.JSONDecodeError):
         return parse_json(text, finite=True)
-    except json.JSONDecodeError:
-        pass
     try:
         value = parse_json(text, control_characters=True, finite=True)
     except json.JSONDecodeError:
@@ -165,7 +157,7 @@ def _tagged(text: str) -> dict[str, object] | None:
         end = text.find(closing, tag.end())
         if end < 0:
             return None
-        body = _body(text[tag.end() : end])
+        body = text[tag.end() : end].removeprefix("\n").removesuffix("\n")
         at = end + len(closing)
         if name == _KEY_TAG:
             key = body.strip()
@@ -173,11 +165,6 @@ def _tagged(text: str) -> dict[str, object] | None:
             fields[key] = body
         else:
             fields[name] = body
-
-
-def _body(text: str) -> str:
-    """What stands between two tags, without the line break that belongs to each of them."""
-    return text.removeprefix("\n").removesuffix("\n")
 
 
 def _place(text: str, position: int) -> str:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
-from typing import cast
 
-MAX_DEPTH = 100
+from swe_ai_fleet.domain.json_values import MOST_DEPTH
+from swe_ai_fleet.domain.text import well_formed
 
 _SPACE = re.compile(r"\s*")
 _PLAIN = {'"': re.compile(r'[^"\\]*'), "'": re.compile(r"[^'\\]*")}
 _CONTROL = re.compile(r"[\x00-\x1f]")
-_SURROGATE = re.compile(r"[\ud800-\udfff]")
 _KEY = re.compile(r"[A-Za-z_$][\w$-]{0,199}")
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d{0,399})(?:\.\d{1,399})?(?:[eE][+-]?\d{1,9})?(?![\w.])")
 _CONSTANT = re.compile(r"(true|True|TRUE|false|False|FALSE|null|None|NULL)(?!\w)")
@@ -51,12 +49,17 @@ class TolerantReader:
         self.closed = True
         """Whether every bracket was closed by the text itself."""
 
+    @classmethod
+    def value_at(cls, text: str, start: int) -> tuple[object, int]:
+        """The value that begins there, brackets all closed, and where it ends. Raises Unreadable."""
+        return cls(text, unclosed=False).read(start)
+
     def read(self, start: int) -> tuple[object, int]:
         """The value that begins at `start`, and where it ends. Raises Unreadable."""
         return self._value(self._skip(start), 0)
 
     def _value(self, at: int, depth: int) -> tuple[object, int]:
-        if depth > MAX_DEPTH:
+        if depth >= MOST_DEPTH and self._text[at : at + 1] in ("{", "["):
             raise Unreadable("it is nested too deeply", at)
         text = self._text
         character = text[at : at + 1]
@@ -163,7 +166,7 @@ class TolerantReader:
             pieces.append(piece)
         if _CONTROL.search(text, start, at):
             self._mend("json_control_characters")
-        return _joined("".join(pieces)), at + 1
+        return well_formed("".join(pieces)), at + 1
 
     def _escape(self, at: int, quote: str) -> tuple[str, int]:
         character = self._text[at + 1 : at + 2]
@@ -193,22 +196,6 @@ class TolerantReader:
         self.repairs[name] = None
 
 
-def too_deep(value: object) -> bool:
-    """Whether more than `MAX_DEPTH` containers stand within one another."""
-    level = [value]
-    for _ in range(MAX_DEPTH + 1):
-        level = [part for each in level for part in _parts(each)]
-        if not level:
-            return False
-    return True
-
-
-def _parts(value: object) -> Iterable[object]:
-    if isinstance(value, dict):
-        return cast("dict[str, object]", value).values()
-    return cast("list[object]", value) if isinstance(value, list) else ()
-
-
 def _number(text: str, at: int) -> int | float:
     if any(character in text for character in ".eE"):
         value = float(text)
@@ -216,10 +203,3 @@ def _number(text: str, at: int) -> int | float:
             raise Unreadable("the number is too large", at)
         return value
     return int(text)
-
-
-def _joined(text: str) -> str:
-    """The text with pairs of surrogates that were written one by one as the characters they are."""
-    if not _SURROGATE.search(text):
-        return text
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")

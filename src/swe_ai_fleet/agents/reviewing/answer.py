@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, cast
+from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
@@ -16,6 +16,7 @@ from swe_ai_fleet.agents.prompting import LETTERS
 from swe_ai_fleet.agents.sub_agents.structured_output import Said, Shape, Text, read
 from swe_ai_fleet.domain.assignment import ReviewAssignment, Subject
 from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.json_values import is_list, is_mapping
 from swe_ai_fleet.domain.moment import now
 from swe_ai_fleet.domain.review import Critique, Finding, Proof, Review, ReviewVerdict, Vote
 from swe_ai_fleet.domain.text import shortened, well_formed
@@ -74,12 +75,11 @@ def _as_findings(value: object) -> object:
     """Findings as objects; a mere text is one without a place."""
     if value is None:
         return []
-    if isinstance(value, str | Mapping):
-        value = [cast("object", value)] if value else []
-    if not isinstance(value, list):
+    if isinstance(value, str) or is_mapping(value):
+        value = [value]
+    if not is_list(value):
         return value
-    parts = [part for part in cast("list[object]", value)[:_MOST_READ] if part]
-    return [cast("object", part) if isinstance(part, Mapping) else {"text": part} for part in parts]
+    return [part if is_mapping(part) else {"text": part} for part in value[:_MOST_READ] if part]
 
 
 class FindingShape(Shape):
@@ -108,11 +108,9 @@ class CritiqueShape(Shape):
 
 def _as_reviews(value: object) -> object:
     """Reviews as a list; an object has them under the candidates' letters."""
-    if isinstance(value, Mapping):
-        named = cast("Mapping[str, object]", value).items()
-        return [
-            {"candidate": key, **cast("Mapping[str, object]", part)} for key, part in named if isinstance(part, Mapping)
-        ]
+    if is_mapping(value):
+        named = value.items()
+        return [{"candidate": key, **part} for key, part in named if is_mapping(part)]
     return value
 
 
@@ -121,7 +119,7 @@ def _letters(value: object) -> list[str]:
 
     A text with other words in it names none: `a` may be one of them.
     """
-    texts = cast("list[object]", value)[:_MOST_READ] if isinstance(value, list) else [value]
+    texts = value[:_MOST_READ] if is_list(value) else [value]
     short = [_TITLE.sub(" ", text) for text in texts if isinstance(text, str) and len(text) <= _MOST_READ]
     letters = (letter.upper() for text in short if not _WORD.search(text) for letter in _LETTER.findall(text))
     return list(dict.fromkeys(letters))

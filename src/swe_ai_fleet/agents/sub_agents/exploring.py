@@ -6,10 +6,9 @@ account for programs.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar, cast
+from typing import Generic, TypeVar
 
 from swe_ai_fleet.agents.agent_run import AgentRun, Rules, RunParts
 from swe_ai_fleet.agents.budget import Budget
@@ -26,6 +25,7 @@ from swe_ai_fleet.agents.sub_agents.structured_output import (
 )
 from swe_ai_fleet.agents.toolbox import FINAL_ANSWER, Toolbox, final_answer_in
 from swe_ai_fleet.codec import to_plain
+from swe_ai_fleet.domain.json_values import is_mapping, mappings, parse_json
 from swe_ai_fleet.domain.message import Message, UserMessage
 from swe_ai_fleet.domain.run import SUB_AGENT
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
@@ -145,8 +145,8 @@ def format_check(name: str) -> Callable[[OutputShape], str]:
         if name.strip().lower() not in {"json", "application/json"}:
             return ""
         try:
-            json.loads(made.output)
-        except (ValueError, RecursionError) as error:
+            parse_json(made.output)
+        except ValueError as error:
             return f"its output is not JSON: {error}"
         return ""
 
@@ -177,10 +177,9 @@ def sub_agents_used(steps: Sequence[Step]) -> int:
 
 def sub_agents_of(result: ToolResult) -> int:
     """How many sub-agents stand behind a result, those of its own sub-agent included."""
-    did = result.metadata.get(SUB_AGENT)
-    if not isinstance(did, Mapping):
+    if not is_mapping(did := result.metadata.get(SUB_AGENT)):
         return 0
-    calls = _objects(cast("Mapping[str, object]", did).get("calls"))
+    calls = mappings(did.get("calls"))
     return 1 + sum(call.get("tool") in _NAMES and call.get("outcome") == Outcome.SUCCESS for call in calls)
 
 
@@ -241,13 +240,8 @@ def _sources(trajectory: Trajectory) -> list[str]:
             if not seen.result.success:
                 continue
             metadata = seen.result.metadata
-            for entry in (metadata, *_objects(metadata.get("results"))):
+            for entry in (metadata, *mappings(metadata.get("results"))):
                 url = entry.get("url")
                 if isinstance(url, str) and url:
                     urls.setdefault(url)
     return list(urls)
-
-
-def _objects(value: object) -> list[Mapping[str, object]]:
-    parts = cast("list[object]", value) if isinstance(value, list) else []
-    return [cast("Mapping[str, object]", part) for part in parts if isinstance(part, Mapping)]

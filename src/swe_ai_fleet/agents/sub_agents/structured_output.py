@@ -5,11 +5,9 @@ A shape is read loosely; a reply is asked for with a schema, and once more where
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from json import JSONDecoder
-from typing import Annotated, Any, TypeVar, cast
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
@@ -18,6 +16,7 @@ from swe_ai_fleet.agents.model_middleware import ModelWrapper
 from swe_ai_fleet.agents.prompting import rendered
 from swe_ai_fleet.agents.questions import AnswerForm, Questions
 from swe_ai_fleet.domain.errors import ModelError
+from swe_ai_fleet.domain.json_values import is_list, is_mapping, is_object, parse_json_at
 from swe_ai_fleet.domain.message import Message, ModelReply, ModelRequest, Sampling, SystemMessage, UserMessage
 from swe_ai_fleet.ports import ChatModel
 from swe_ai_fleet.tools.builtin.dialogue import answer_text
@@ -45,10 +44,10 @@ def as_text(value: object) -> str:
 
 def as_texts(value: object) -> list[str]:
     """A value as a list of texts: a text by its lines without bullets, an object as `key: value`."""
-    if isinstance(value, list):
-        texts = [as_text(part) for part in cast("list[object]", value)[: 2 * MAX_ITEMS]]
-    elif isinstance(value, Mapping):
-        texts = [f"{key}: {as_text(part)}" for key, part in cast("Mapping[str, object]", value).items()]
+    if is_list(value):
+        texts = [as_text(part) for part in value[: 2 * MAX_ITEMS]]
+    elif is_mapping(value):
+        texts = [f"{key}: {as_text(part)}" for key, part in value.items()]
     else:
         texts = [line.lstrip().lstrip(_BULLETS).strip() for line in as_text(value).splitlines()]
     return [text for text in texts if text][:MAX_ITEMS]
@@ -101,12 +100,9 @@ class Answer(Shape):
 
 def _as_answers(value: object) -> object:
     """Answers under their gaps, which models write as an object too."""
-    if isinstance(value, Mapping):
-        pairs = cast("Mapping[str, object]", value).items()
-        return [
-            cast("object", part) if isinstance(part, Mapping) else {"gap": gap, "answer": part} for gap, part in pairs
-        ]
-    return value
+    if not is_mapping(value):
+        return value
+    return [part if is_mapping(part) else {"gap": gap, "answer": part} for gap, part in value.items()]
 
 
 class ResearchShape(Shape):
@@ -120,16 +116,16 @@ S = TypeVar("S", bound=Shape)
 
 def schema_of(shape: type[Shape]) -> dict[str, object]:
     """The JSON schema of a shape, in the form that servers can hold a reply to."""
-    return cast("dict[str, object]", _closed(parameters_schema(shape)))
+    return _closed(parameters_schema(shape))
 
 
 def _closed(schema: Any) -> Any:
     """Every object of the schema with all of its properties required and no others."""
-    if isinstance(schema, list):
-        return [_closed(part) for part in cast("list[object]", schema)]
-    if not isinstance(schema, dict):
+    if is_list(schema):
+        return [_closed(part) for part in schema]
+    if not is_object(schema):
         return schema
-    closed = {key: _closed(value) for key, value in cast("dict[str, object]", schema).items() if key != "default"}
+    closed = {key: _closed(value) for key, value in schema.items() if key != "default"}
     if closed.get("type") == "object" and isinstance(closed.get("properties"), dict):
         closed |= {"required": list(closed["properties"]), "additionalProperties": False}
     return closed
@@ -148,8 +144,6 @@ def read(shape: type[S], *candidates: object) -> S:
             except ValidationError as error:
                 fault = error.errors()[0]
                 problem = f"{'.'.join(map(str, fault['loc'])) or 'the object'}: {fault['msg']}"
-            except RecursionError:
-                problem = "it is nested too deeply"
     raise ValueError(problem)
 
 
@@ -158,30 +152,29 @@ def objects_in(candidate: object) -> Iterator[Mapping[str, object]]:
     if isinstance(candidate, str):
         for value in _decoded(candidate[:_MAX_READ_CHARS]):
             yield from objects_in(value)
-    elif isinstance(candidate, Mapping):
-        fields = cast("Mapping[str, object]", candidate)
-        yield fields
-        for part in fields.values():
-            if isinstance(part, Mapping):
-                yield cast("Mapping[str, object]", part)
+    elif is_mapping(candidate):
+        yield candidate
+        for part in candidate.values():
+            if is_mapping(part):
+                yield part
             elif isinstance(part, str) and part.lstrip().startswith(("{", "```")):
                 yield from (value for value in _decoded(part[:_MAX_READ_CHARS]))
 
 
 def _decoded(text: str) -> Iterator[Mapping[str, object]]:
     """The objects that begin at one of the first braces."""
-    decoder, position = JSONDecoder(strict=False), 0
+    position = 0
     for _ in range(_MAX_STARTS):
         start = text.find("{", position)
         if start < 0:
             return
         try:
-            value, position = decoder.raw_decode(text, start)
-        except (json.JSONDecodeError, RecursionError):
+            value, position = parse_json_at(text, start)
+        except ValueError:
             position = start + 1
             continue
-        if isinstance(value, dict):
-            yield cast("Mapping[str, object]", value)
+        if is_object(value):
+            yield value
 
 
 AGAIN = "That is not the JSON object that was asked for: {problem}. Answer with that object and nothing else."

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
@@ -104,9 +103,5 @@ async def _execution(log: JetStream, tenant: str, execution_id: str, stored: set
         if verdict.fault is not None:
             finding.fault(f"{execution_id}: the audit chain of {verdict.agent_id} breaks: {verdict.fault.reason}")
     finding.blobs += len(named)
-    for name in _missing(named, stored):
+    for name in sorted(name for name in named if name not in stored):
         finding.fault(f"{execution_id}: the blob {name} is missing")
-
-
-def _missing(named: Iterable[str], stored: set[str]) -> list[str]:
-    return sorted(name for name in named if name not in stored)

@@ -21,7 +21,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from swe_ai_fleet.domain.command import check_variables
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
-from swe_ai_fleet.domain.json_values import mapping, parse_json
+from swe_ai_fleet.domain.json_values import mapping, parse_json, parsed
 from swe_ai_fleet.tools.docker.context import Ignore, pack
 from swe_ai_fleet.tools.files.paths import MissingPath, Tree
 
@@ -186,15 +186,15 @@ def _first(fault: Exception) -> str:
 
 def _config(text: str) -> _Config:
     try:
-        values = tomllib.loads(text)
+        values = parsed(tomllib.loads, text)
         values.setdefault("schema_version", values.pop("version", "1.4"))
         return _Config.model_validate(values)
     except ValidationError as fault:
         first = fault.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise InvalidRequest(f"{CONFIG}: {where}: {first['msg']}"[:500]) from None
-    except (tomllib.TOMLDecodeError, RecursionError) as fault:
-        raise InvalidRequest(f"{CONFIG}: {fault or 'nested too deeply'}"[:500]) from None
+    except ValueError as fault:
+        raise InvalidRequest(f"{CONFIG}: {fault}"[:500]) from None
 
 
 def _needs(config: _Config, folder: Path) -> str:

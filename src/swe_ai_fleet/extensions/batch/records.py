@@ -12,10 +12,10 @@ from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO
 
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
-from swe_ai_fleet.domain.json_values import mapping, mappings, parse_json, string
+from swe_ai_fleet.domain.json_values import is_list, is_object, mapping, mappings, parse_json, string
 from swe_ai_fleet.domain.task import check_identifier
 from swe_ai_fleet.extensions.batch.harbor import CONFIG, HarborTask, read_task, resolved_variables
 from swe_ai_fleet.extensions.batch.log_parsers import END, PARSERS, START
@@ -210,12 +210,11 @@ def _record(number: int, line: bytes, max_line_bytes: int) -> Record:
     if len(line) > max_line_bytes:
         raise _Bad(f"it has more than {max_line_bytes} bytes")
     try:
-        value = parse_json(line)
+        own = parse_json(line)
     except ValueError as fault:
         raise _Bad(f"not valid JSON: {fault}"[:200]) from None
-    if not isinstance(value, dict):
+    if not is_object(own):
         raise _Bad("not a JSON object")
-    own = cast("dict[str, object]", value)
     fields = _Fields({**own, **_as_swe_bench(own)})
     instance_id = fields.text("instance_id", "task_id", "id")
     if not instance_id or len(instance_id) > _MAX_ID_CHARS or not instance_id.isprintable():
@@ -366,9 +365,9 @@ class _Fields:
         if value is None or value == "":
             return ()
         value = [value] if isinstance(value, str) else value
-        if not isinstance(value, list):
+        if not is_list(value):
             raise _Bad(f"{name} must be a list")
-        items = tuple(_text(item, name) for item in cast("list[object]", value))
+        items = tuple(_text(item, name) for item in value)
         if not all(item.strip() for item in items):
             raise _Bad(f"{name} contains an empty string")
         return items
@@ -376,16 +375,18 @@ class _Fields:
     def pairs(self, name: str) -> tuple[str, ...]:
         """An object of texts, as KEY=VALUE each."""
         value = self.values.get(name) or dict[str, object]()
-        if not isinstance(value, dict):
+        if not is_object(value):
             raise _Bad(f"{name} must be an object")
-        return tuple(f"{_text(key, name)}={_text(raw, name)}" for key, raw in cast("dict[str, object]", value).items())
+        return tuple(f"{_text(key, name)}={_text(raw, name)}" for key, raw in value.items())
 
     def number(self, *names: str) -> int | None:
         name = next((name for name in names if self.values.get(name) is not None), "")
         value = self.values.get(name)
-        if name and (isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**31):
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**31:
             raise _Bad(f"{name} must be an integer of at least 0")
-        return cast("int | None", value)
+        return value
 
 
 def _text(value: object, name: str) -> str:
@@ -394,8 +395,4 @@ def _text(value: object, name: str) -> str:
         raise _Bad(f"{name} must be, or contain only, strings")
     if "\0" in value:
         raise _Bad(f"{name} has a NUL character")
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise _Bad(f"{name} contains an incomplete character (a lone surrogate)") from None
     return value

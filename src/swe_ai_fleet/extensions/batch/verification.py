@@ -341,7 +341,7 @@ def _save_output(result: CommandResult, folder: Path) -> str:
 
 
 async def _tested(hidden: Hidden, clone: Clone, patch: str) -> Evaluation:
-    if not all(_is_pytest_id(test_id) for test_id in (*hidden.fail_to_pass, *hidden.pass_to_pass)):
+    if not all((".py" in test_id.partition("::")[0]) for test_id in (*hidden.fail_to_pass, *hidden.pass_to_pass)):
         return Evaluation(resolved=None, told="its tests do not have pytest names")
     try:
         for change in (without_files_of(hidden.test_patch, patch), hidden.test_patch):
@@ -385,10 +385,6 @@ def _pytest(test_command: Sequence[str]) -> tuple[str, ...]:
     if "pytest" in test_command:
         return tuple(test_command[: test_command.index("pytest") + 1])
     return ("python3", "-m", "pytest")
-
-
-def _is_pytest_id(name: str) -> bool:
-    return ".py" in name.partition("::")[0]
 
 
 def _end(result: CommandResult) -> str:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import cast
 
 from swe_ai_fleet.agents.function_calling.responses import AgentResponse
 from swe_ai_fleet.agents.references.resolving import Reference
 from swe_ai_fleet.conversations.formatting.document import Table
 from swe_ai_fleet.conversations.formatting.pages import Channel, pages
 from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.json_values import mappings
 from swe_ai_fleet.domain.text import well_formed
 from swe_ai_fleet.extensions.chat.session import Session, Turn
 from swe_ai_fleet.tools.registry.toolkit import FINAL_ANSWER
@@ -113,7 +113,7 @@ class ProgressNotifier:
             case "model_replied":
                 self._say(self._stream.finish())
                 self._stream = self._secrets.stream()
-                for call in cast("list[dict[str, object]]", metadata.get("tool_calls") or []):
+                for call in mappings(metadata.get("tool_calls")):
                     if (name := well_formed(str(call.get("name", "")))[:64]) != FINAL_ANSWER:
                         self._tell(Progress(kind=ProgressKind.TOOL, tool=name))
             case "tool_finished":

@@ -31,6 +31,7 @@ from swe_ai_fleet.extensions.chat.store import ChatStore, KeyValueChats
 from swe_ai_fleet.in_process import MemoryKeyValue
 from swe_ai_fleet.ports import ChatModel, Memories, ModelSessions
 from swe_ai_fleet.runtime.execution_tools import FleetView, TaskStarter
+from swe_ai_fleet.sandbox.uninterrupted import ended
 from swe_ai_fleet.tools.secrets import Secrets
 
 _SPARE_SECONDS = 30.0
@@ -220,7 +221,7 @@ class Chat:
                 yield progress
             yield await work
         finally:
-            await _ended(work)
+            await ended(work)
 
     async def _work(
         self,
@@ -287,12 +288,3 @@ class Chat:
         return Session(
             session_id=session_id, started_at=now.isoformat(), nonce=random.token_hex(8), tenant=self._tenant
         )
-
-
-async def _ended(work: asyncio.Task[Answer]) -> None:
-    """Cancel an answer that has no reader any more, its tools included."""
-    if not work.done():
-        work.cancel()
-        await asyncio.wait({work})
-    if not work.cancelled():
-        work.exception()

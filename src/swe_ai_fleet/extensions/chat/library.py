@@ -14,7 +14,6 @@ import uuid
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from swe_ai_fleet.agents.function_calling.setup import Setup, Tool
@@ -179,9 +178,7 @@ class ChatSession:
         self._chat = await self._held.enter_async_context(self._opened())
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exc: object) -> None:
         self._chat = None
         await self._held.aclose()
 

@@ -14,7 +14,7 @@ from services.grpc_server import Service, service_of
 from services.pages import page_of
 from swe_ai_fleet.contract import from_enum, to_message
 from swe_ai_fleet.conversations.formatting.pages import Channel
-from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.errors import fields_named
 from swe_ai_fleet.domain.moment import milliseconds
 from swe_ai_fleet.extensions.chat.answer import Answer, Progress, ProgressKind
 from swe_ai_fleet.extensions.chat.chat import Chat
@@ -50,10 +50,8 @@ class ConversationServicer(ConversationServiceServicer):
         return self._chats(tenant())
 
     async def Send(self, request: pb.SendRequest, context: Context) -> AsyncIterator[pb.SendResponse]:
-        try:
+        with fields_named(lambda _: "memory_namespaces"):
             namespaces = check_namespaces(tuple(request.memory_namespaces) or None)
-        except InvalidRequest as fault:
-            raise InvalidRequest(fault.message, field="memory_namespaces", hint=fault.hint) from None
         await self._admit(tenant())
         progress = self._chat.stream(
             request.session_id,

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import cast
 
 from swe_ai_fleet.agents.prompting import fenced
 from swe_ai_fleet.agents.references.records import fields_of, title_of
@@ -16,7 +15,7 @@ from swe_ai_fleet.agents.sub_agents.exploring import described
 from swe_ai_fleet.agents.sub_agents.memory import MemoryResults
 from swe_ai_fleet.codec import from_plain, to_plain
 from swe_ai_fleet.conversations.formatting.document import Table
-from swe_ai_fleet.domain.json_values import mappings
+from swe_ai_fleet.domain.json_values import is_mapping, mapping, mappings
 from swe_ai_fleet.domain.memory import Memory, MemoryScope
 from swe_ai_fleet.domain.text import counted, one_line, visible
 from swe_ai_fleet.domain.tool import Risk, ToolResult
@@ -76,7 +75,7 @@ class SearchMemory(BaseTool):
         """The results. Raises FleetError."""
         if not entities and not queries:
             raise ToolFailure("nothing is asked; give entities or queries")
-        return cast("dict[str, object]", to_plain(await self._memory.search(entities, queries)))
+        return dict(mapping(to_plain(await self._memory.search(entities, queries))))
 
     def present(self, value: object) -> ToolResult:
         content = described(from_plain(MemoryResults, value))
@@ -204,16 +203,15 @@ def _records(fields: Mapping[str, object], depth: int) -> tuple[str, Sequence[Ma
             return key, records
     if depth < _MAX_DEPTH:
         for part in fields.values():
-            if isinstance(part, Mapping) and (below := _records(cast("Mapping[str, object]", part), depth + 1)):
+            if is_mapping(part) and (below := _records(part, depth + 1)):
                 return below
     return None
 
 
 def _cell(value: object) -> object:
     """The content of a cell: of a record its name, of a list nothing."""
-    if isinstance(value, Mapping):
-        record = cast("Mapping[str, object]", value)
-        return next((record[key] for key in ("symbol", "name", "title", "id") if isinstance(record.get(key), str)), "")
+    if is_mapping(value):
+        return next((value[key] for key in ("symbol", "name", "title", "id") if isinstance(value.get(key), str)), "")
     return one_line(value, _TEXT_CHARS) if isinstance(value, str) else "" if isinstance(value, list) else value
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 
 from swe_ai_fleet.cli.client import FleetClient
 from swe_ai_fleet.domain.event import ApprovalRequested
@@ -45,7 +45,7 @@ class Waiting:
         now = await self._client.execution(execution_id)
         if now.pending_approvals and until_approval:
             return
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(seconds), aclosing(self._client.events(execution_id)) as events:
                 async for event in events:
                     try:
@@ -65,5 +65,3 @@ class Waiting:
                         await self._tell(self._told, line)
                     if until_approval and isinstance(stored.event.body, ApprovalRequested):
                         return
-        except TimeoutError:
-            return

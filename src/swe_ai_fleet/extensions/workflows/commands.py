@@ -7,20 +7,19 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as orchestrator
 from fleet.workflow.v1 import workflow_pb2 as pb
 from swe_ai_fleet.cli import options
 from swe_ai_fleet.cli.client import Fleet, FleetClient
 from swe_ai_fleet.cli.command import Row
-from swe_ai_fleet.cli.exits import CommandFault, Exit, fault_of
+from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.messages import document, pairs
 from swe_ai_fleet.cli.options import argument, option
 from swe_ai_fleet.cli.order import IncludeDirty, fill, made_up_id, repo_ref
 from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.domain.errors import FleetError
-from swe_ai_fleet.domain.json_values import mapping, parse_json
+from swe_ai_fleet.domain.json_values import is_object, parse_json
 from swe_ai_fleet.domain.task import UncommittedChanges, check_identifier
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.watching.text import one_line
@@ -96,11 +95,8 @@ class WorkflowOrder:
             request.repo.CopyFrom(repo_ref(self.repo, ref=self.ref, uncommitted=self.uncommitted))
         if self.memory:
             request.memory.CopyFrom(orchestrator.MemoryOptions(read=True, write=True))
-        try:
-            wanted = self.task_id or made_up_id(summary.name, self.name, otherwise="workflow")
-            request.task_id = check_identifier(wanted, field="task_id")
-        except FleetError as error:
-            raise fault_of(error) from None
+        wanted = self.task_id or made_up_id(summary.name, self.name, otherwise="workflow")
+        request.task_id = check_identifier(wanted, field="task_id")
         return request
 
     def _inputs(self, types: Mapping[str, str]) -> dict[str, object]:
@@ -110,9 +106,9 @@ class WorkflowOrder:
                 read = parse_json(self.inputs.read_text(encoding="utf-8"))
             except (OSError, ValueError) as error:
                 raise CommandFault(f"--inputs {self.inputs}: {str(error)[:200]}") from None
-            if not isinstance(read, dict):
+            if not is_object(read):
                 raise CommandFault(f"--inputs {self.inputs} is not a JSON object")
-            inputs |= mapping(cast("object", read))
+            inputs |= read
         for name, text in pairs(self.given, "input").items():
             inputs[name] = text if types.get(name, "string") == "string" else _value(name, text, types[name])
         return inputs

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Iterator
 
 from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.json_values import is_array, is_list, is_mapping
 from swe_ai_fleet.domain.workflow import Condition, JsonValue, json_type
 from swe_ai_fleet.extensions.workflows.references import (
     BadReference,
@@ -35,8 +35,7 @@ def condition_of(value: JsonValue) -> Condition:
             return value
         case str(ref):
             return Condition(ref=ref, op="truthy")
-        case Mapping():
-            fields = cast("Mapping[str, Any]", value)
+        case _ if is_mapping(fields := value):
             if unknown := sorted(str(name) for name in fields if name not in _FIELDS):
                 raise InvalidRequest(
                     f"unknown field in a condition: {unknown[0][:40]!r}", field="when", hint="ref, op and value"
@@ -113,9 +112,9 @@ def _inner(condition: Condition) -> Iterator[Condition]:
         case Condition(op="not", value=value) if value is not None:
             yield condition_of(value)
         case Condition(op="all" | "any" as op, value=value):
-            if not isinstance(value, list | tuple) or not value:
+            if not is_array(value) or not value:
                 raise InvalidRequest(f"{op} takes a list of conditions as its value", field="value")
-            yield from (condition_of(each) for each in cast("Sequence[Any]", value))
+            yield from (condition_of(each) for each in value)
         case _:
             return
 
@@ -151,10 +150,10 @@ def _contains(whole: JsonValue, part: JsonValue, op: str) -> bool:
     match whole:
         case str(text) if isinstance(part, str):
             return part in text
-        case list():
-            return any(_equal(each, part) for each in cast("list[Any]", whole))
-        case Mapping() if isinstance(part, str):
-            return part in cast("Mapping[str, Any]", whole)
+        case _ if is_list(whole):
+            return any(_equal(each, part) for each in whole)
+        case _ if is_mapping(whole) and isinstance(part, str):
+            return part in whole
         case None:
             return False
         case _:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.text import utf8
 from swe_ai_fleet.domain.workflow import JsonValue
 
 _MOST_TOLD = 20
@@ -94,7 +95,7 @@ class _Unreadable(Exception):
 def read_document(text: str | bytes) -> Document:
     """Read one YAML document. Faults are in its `problems`; the value is then incomplete."""
     document = Document()
-    size = len(text.encode("utf-8", "surrogatepass")) if isinstance(text, str) else len(text)
+    size = len(utf8(text)) if isinstance(text, str) else len(text)
     if size > MAX_BYTES:
         document.problems.append(Problem(path=(), message=f"it has {size} bytes, at most {MAX_BYTES} are read", line=1))
         return document

@@ -42,7 +42,7 @@ def mermaid(workflow: Workflow, nodes: Mapping[str, NodeUpdated] | None = None) 
     lines = ["flowchart TD"]
     for node in workflow.nodes:
         opening, closing = _SHAPES[node.type]
-        label = "<br/>".join(_mermaid_text(line) for line in _labels(node))
+        label = "<br/>".join(_mermaid_text(line) for line in [_short(node.id), _short(said_of(node))])
         lines.append(f'    {names[node.id]}{opening}"{label}"{closing}')
     for edge in workflow.edges:
         arrow = f'-- "{_mermaid_text(edge.label)}" -->' if edge.label else "-->"
@@ -66,10 +66,6 @@ def said_of(node: Node) -> str:
             return node.workflow if isinstance(node.workflow, str) else node.workflow.name
         case _:
             return node.type.value
-
-
-def _labels(node: Node) -> list[str]:
-    return [_short(node.id), _short(said_of(node))]
 
 
 def _short(text: str) -> str:

@@ -274,10 +274,9 @@ class FleetNodes:
             source=f"execution:{task.execution_id}",
             metadata={"node": node_id},
         )
-        try:
+        # an answer counts for more than the memory of it
+        with suppress(FleetError):
             await memories.remember(memory)
-        except FleetError:
-            return  # an answer counts for more than the memory of it
 
     async def cancel_rest(self, nodes: Mapping[str, NodeUpdated], reason: str) -> None:
         """End the executions of nodes that nobody waits for any more, the run having ended."""

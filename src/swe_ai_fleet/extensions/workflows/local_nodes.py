@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 from swe_ai_fleet.agents.function_calling.function_run import SYSTEM_PROMPT
 from swe_ai_fleet.agents.function_calling.setup import NOT_OFFERED
@@ -14,6 +14,7 @@ from swe_ai_fleet.agents.sub_agents import SubAgentTools
 from swe_ai_fleet.domain.approval import ApprovalDecision
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
+from swe_ai_fleet.domain.json_values import is_list, is_mapping, mapping
 from swe_ai_fleet.domain.workflow import AgentConfig, AgentMode, JsonValue, Node, NodeType
 from swe_ai_fleet.extensions.workflows.node_inputs import answer_output
 from swe_ai_fleet.extensions.workflows.runner import Asked, NodeApproval, NodeDecision, NodeOutcome, memory_name
@@ -95,7 +96,7 @@ class LLMAgent:
             ModelError: The model server refused or failed.
         """
         outcome = await self.run(inputs)
-        return cast("dict[str, JsonValue]", outcome.output)
+        return outcome.output
 
     async def run(self, inputs: Mapping[str, JsonValue], log: Log | None = None) -> NodeOutcome:
         """As `execute`, with each step logged and the usage in the outcome."""
@@ -154,7 +155,7 @@ def _tools(config: AgentConfig, registry: ToolRegistry) -> tuple[BaseTool, ...]:
 
 
 def _usage(value: object) -> Usage:
-    fields = cast("Mapping[str, Any]", value if isinstance(value, Mapping) else {})
+    fields: Mapping[str, Any] = mapping(value)
     names = ("prompt_tokens", "completion_tokens", "cached_tokens", "model_calls", "tool_calls", "duration_ms", "cost")
     return Usage(**{name: fields[name] for name in names if name in fields})
 
@@ -253,7 +254,7 @@ class LocalNodes:
 
 def _error_in(value: object) -> str:
     """Why a call failed; empty where it did not."""
-    error = cast("Mapping[str, object]", value).get("error") if isinstance(value, Mapping) else None
+    error = value.get("error") if is_mapping(value) else None
     return error if isinstance(error, str) else ""
 
 
@@ -262,10 +263,9 @@ def masked(value: JsonValue, mask: SecretMask) -> JsonValue:
     match value:
         case str():
             return mask(value)
-        case Mapping():
-            fields = cast("Mapping[str, Any]", value)
-            return {mask(name): masked(each, mask) for name, each in fields.items()}
-        case list():
-            return [masked(each, mask) for each in cast("list[Any]", value)]
+        case _ if is_mapping(value):
+            return {mask(name): masked(each, mask) for name, each in value.items()}
+        case _ if is_list(value):
+            return [masked(each, mask) for each in value]
         case _:
             return value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import cast
 
 from swe_ai_fleet.domain.errors import InvalidRequest
@@ -35,7 +36,7 @@ def _data(answer: str) -> JsonValue:
     if len(text) > _MOST_CHARS or not text.startswith(("{", "[")):
         return None
     try:
-        return cast("JsonValue", parse_json(text, finite=True))
+        return parse_json(text, finite=True)
     except ValueError:
         return None
 
@@ -111,8 +112,6 @@ def _looked_at(node: Node, scope: Scope) -> Mapping[str, JsonValue]:
     values: dict[str, JsonValue] = {}
     for case in node.cases:
         for reference in condition_references(case.when) if case.when else ():
-            try:
+            with suppress(BadReference):
                 values[reference.text] = looked_up(reference, scope)
-            except BadReference:
-                continue
     return values

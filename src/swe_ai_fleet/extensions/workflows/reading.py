@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.json_values import is_list, is_mapping, mapping
 from swe_ai_fleet.domain.workflow import (
     AgentConfig,
     BranchCase,
@@ -70,7 +71,7 @@ def _of_the_others(
     workflows: Mapping[str, Workflow] | None,
 ) -> list[Problem]:
     """Further faults where only some nodes are malformed; placeholders stand in for those."""
-    whole = cast("Mapping[str, Any]", document.value)
+    whole: Mapping[str, Any] = document.value
     broken = {each.path[1] for each in problems}
     nodes = [_stand_in(at, node) if at in broken else node for at, node in enumerate(whole["nodes"])]
     names = {node["id"] for at, node in enumerate(nodes) if at in broken}
@@ -91,7 +92,7 @@ def _of_the_others(
 
 
 def _stand_in(at: int, node: object) -> Mapping[str, str]:
-    name = cast("Mapping[str, Any]", node).get("id") if isinstance(node, Mapping) else None
+    name = mapping(node).get("id")
     usable = isinstance(name, str) and re.fullmatch(ID, name)
     return {"id": str(name) if usable else f"number-{at + 1}", "type": "tool", "tool": _UNKNOWN_TOOL}
 
@@ -175,10 +176,9 @@ def _node_at(value: JsonValue, path: Path) -> str:
 
 def _field(value: object, key: str | int) -> object:
     match value:
-        case Mapping():
-            return cast("Mapping[object, object]", value).get(key)
-        case list() if isinstance(key, int):
-            items = cast("list[object]", value)
-            return items[key] if key < len(items) else None
+        case _ if is_mapping(value) and isinstance(key, str):
+            return value.get(key)
+        case _ if is_list(value) and isinstance(key, int):
+            return value[key] if key < len(value) else None
         case _:
             return None

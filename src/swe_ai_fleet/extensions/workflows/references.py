@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.json_values import is_array, is_list, is_mapping
 from swe_ai_fleet.domain.workflow import JsonValue, json_type
 
 MAX_CHARS = 4_000_000
@@ -92,10 +93,10 @@ def references_in(value: JsonValue) -> Iterator[Reference]:
         match item := waiting.pop():
             case str(text):
                 yield from (part for part in parsed(text) if isinstance(part, Reference))
-            case Mapping():
-                waiting.extend(reversed([*cast("Mapping[str, Any]", item).values()]))
-            case list() | tuple():
-                waiting.extend(reversed(cast("Sequence[Any]", item)))
+            case _ if is_mapping(item):
+                waiting.extend(reversed([*item.values()]))
+            case _ if is_array(item):
+                waiting.extend(reversed(item))
             case _:
                 pass
 
@@ -160,11 +161,10 @@ class _Resolution:
         match value:
             case str(text):
                 return self._text(text)
-            case Mapping():
-                pairs = cast("Mapping[str, Any]", value).items()
-                return {name: self.of(each, depth + 1) for name, each in pairs}
-            case list() | tuple():
-                return [self.of(each, depth + 1) for each in cast("Sequence[Any]", value)]
+            case _ if is_mapping(value):
+                return {name: self.of(each, depth + 1) for name, each in value.items()}
+            case _ if is_array(value):
+                return [self.of(each, depth + 1) for each in value]
             case _:
                 return value
 
@@ -217,17 +217,15 @@ def _sound(root: str, path: Sequence[str | int]) -> bool:
 def _below(value: JsonValue, path: Sequence[str | int], reference: Reference) -> JsonValue:
     for part in path:
         match value:
-            case Mapping():
-                fields = cast("Mapping[str, Any]", value)
-                if str(part) not in fields:
-                    raise _missing(reference, f"there is no {str(part)!r}", fields)
-                value = fields[str(part)]
-            case list():
-                items = cast("list[Any]", value)
+            case _ if is_mapping(value):
+                if str(part) not in value:
+                    raise _missing(reference, f"there is no {str(part)!r}", value)
+                value = value[str(part)]
+            case _ if is_list(value):
                 number = _number(part)
-                if number is None or number >= len(items):
-                    raise _missing(reference, f"there is no [{part}] in a list of {len(items)}", ())
-                value = items[number]
+                if number is None or number >= len(value):
+                    raise _missing(reference, f"there is no [{part}] in a list of {len(value)}", ())
+                value = value[number]
             case _:
                 raise _missing(reference, f"a value of type {json_type(value)} has no {str(part)!r}", ())
     return value
@@ -244,7 +242,7 @@ def _within(reference: Reference, scope: Scope) -> None:
         raise BadReference(f"{reference.text} names something only within a map", field="reference")
 
 
-def _missing(reference: Reference, why: str, names: object) -> BadReference:
-    there = [str(name)[:40] for name in cast("Mapping[str, Any]", names)][:10] if names else []
+def _missing(reference: Reference, why: str, names: Iterable[str]) -> BadReference:
+    there = [name[:40] for name in names][:10]
     hint = f"there are: {', '.join(there)}" if there else ""
     return BadReference(f"{reference.text} refers to nothing: {why}", field="reference", hint=hint)

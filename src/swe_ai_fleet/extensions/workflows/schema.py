@@ -10,6 +10,7 @@ from difflib import get_close_matches
 from functools import cache
 from typing import Any, cast
 
+from swe_ai_fleet.domain.json_values import mapping
 from swe_ai_fleet.domain.text import nearest
 from swe_ai_fleet.domain.workflow import AgentMode, JsonValue, NodeType, json_type
 from swe_ai_fleet.extensions.workflows.conditions import OPS
@@ -249,7 +250,8 @@ def shape_problems(value: JsonValue) -> list[Problem]:
 
 def _problems(error: Any) -> list[Problem]:
     path: Path = tuple(error.absolute_path)
-    instance, wanted = error.instance, error.validator_value
+    instance: Any = error.instance
+    wanted: Any = error.validator_value
     name = path[-1] if path else "the workflow"
     match error.validator:
         case "additionalProperties":
@@ -257,7 +259,7 @@ def _problems(error: Any) -> list[Problem]:
             whose = _owner_of(path, instance)
             return [
                 Problem(path=(*path, key), message=f"{whose} has no {key[:60]!r}", hint=nearest(key, names))
-                for key in cast("Mapping[str, Any]", instance)
+                for key in instance
                 if key not in names
             ]
         case "required":
@@ -294,7 +296,7 @@ def _problems(error: Any) -> list[Problem]:
 
 
 def _owner_of(path: Path, instance: JsonValue) -> str:
-    fields = cast("Mapping[str, Any]", instance if isinstance(instance, Mapping) else {})
+    fields = mapping(instance)
     match path:
         case ():
             return "the workflow"

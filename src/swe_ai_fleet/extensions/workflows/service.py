@@ -30,7 +30,7 @@ from swe_ai_fleet.contract import to_enum, to_message
 from swe_ai_fleet.domain.errors import InvalidRequest, NotFound
 from swe_ai_fleet.domain.event import ExecutionStatus, NodeUpdated
 from swe_ai_fleet.domain.execution import ExecutionState
-from swe_ai_fleet.domain.json_values import parse_json
+from swe_ai_fleet.domain.json_values import is_list, is_object, mapping, parse_json
 from swe_ai_fleet.domain.task import Task, TaskKind
 from swe_ai_fleet.domain.workflow import NodeStatus, Workflow, WorkflowTask
 from swe_ai_fleet.extensions.workflows.catalog import CatalogEntry, WorkflowCatalog, read_catalog
@@ -278,14 +278,14 @@ def _copy(value: object, into: orchestrator.OrchestrateRequest, name: str) -> No
 def _inputs(request: pb.RunWorkflowRequest) -> Mapping[str, object]:
     """The inputs, numbers without a fraction as integers. Raises InvalidRequest."""
     if not request.inputs_json:
-        return cast("Mapping[str, object]", _whole(json_format.MessageToDict(request.inputs)))
+        return mapping(_whole(json_format.MessageToDict(request.inputs)))
     try:
         inputs = parse_json(request.inputs_json)
     except ValueError as error:
         raise InvalidRequest(f"not valid JSON: {str(error)[:200]}", field="inputs_json") from None
-    if not isinstance(inputs, dict):
+    if not is_object(inputs):
         raise InvalidRequest("it is not a JSON object", field="inputs_json", hint='such as {"query": "..."}')
-    return cast("Mapping[str, object]", inputs)
+    return inputs
 
 
 def _whole(value: object) -> object:
@@ -293,9 +293,9 @@ def _whole(value: object) -> object:
     match value:
         case float() if value.is_integer():
             return int(value)
-        case dict():
-            return {name: _whole(item) for name, item in cast("dict[str, object]", value).items()}
-        case list():
-            return [_whole(item) for item in cast("list[object]", value)]
+        case _ if is_object(value):
+            return {name: _whole(item) for name, item in value.items()}
+        case _ if is_list(value):
+            return [_whole(item) for item in value]
         case _:
             return value

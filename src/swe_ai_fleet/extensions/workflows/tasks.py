@@ -6,14 +6,13 @@ A node's task has a name, a description, and limits of what it may spend.
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
-from typing import cast
 
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.json_values import is_object, parse_json
 from swe_ai_fleet.domain.memory import MAX_NAMESPACES, agent_namespace, task_namespaces
 from swe_ai_fleet.domain.task import (
     MAX_DESCRIPTION_BYTES,
@@ -188,12 +187,12 @@ def check_workflow(task: Task, *, profiles: Collection[str], max_agents: int, me
 def inputs_of(order: WorkflowTask) -> Mapping[str, JsonValue]:
     """The inputs of a run. Raises InvalidRequest where they are no JSON object."""
     try:
-        inputs: object = json.loads(order.inputs or "{}")
-    except (ValueError, RecursionError) as error:
+        inputs = parse_json(order.inputs or "{}")
+    except ValueError as error:
         raise InvalidRequest(f"the inputs are not valid JSON: {str(error)[:200]}", field="inputs") from None
-    if not isinstance(inputs, dict):
+    if not is_object(inputs):
         raise InvalidRequest("the inputs are not a JSON object", field="inputs", hint='such as {"query": "..."}')
-    return cast("dict[str, JsonValue]", inputs)
+    return inputs
 
 
 def _check_tool(name: str, where: str) -> None:

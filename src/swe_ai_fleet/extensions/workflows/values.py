@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import cast
 
 from swe_ai_fleet.domain.errors import InvalidRequest
-from swe_ai_fleet.domain.json_values import parse_json
+from swe_ai_fleet.domain.json_values import parse_json, parsed
+from swe_ai_fleet.domain.text import well_formed
 from swe_ai_fleet.domain.workflow import JsonValue, Workflow, json_type
 
 MAX_VALUE_CHARS = 4_000_000
@@ -18,15 +18,14 @@ INPUT_TYPES = ("string", "number", "integer", "boolean", "array", "object")
 def exact_json(value: JsonValue, what: str) -> str:
     """A value as JSON text. Raises InvalidRequest saying that `what` is no JSON, or too long."""
     try:
-        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
-    except (TypeError, ValueError, RecursionError) as error:
+        text = parsed(json.dumps, value, ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError) as error:
         raise InvalidRequest(f"{what} is not valid JSON: {error!s:.200}", field=what) from error
     if len(text) > MAX_VALUE_CHARS:
         raise InvalidRequest(
             f"{what} has {len(text)} characters as JSON, at most {MAX_VALUE_CHARS} are kept", field=what
         )
-    # Half a surrogate pair can be in a text, but nowhere in UTF-8.
-    return text.encode("utf-8", "replace").decode()
+    return well_formed(text)
 
 
 def shown_json(value: JsonValue) -> str:
@@ -38,7 +37,7 @@ def shown_json(value: JsonValue) -> str:
 def parsed_json(text: str, what: str) -> JsonValue:
     """The value that `exact_json` wrote. Raises InvalidRequest where it did not."""
     try:
-        return cast("JsonValue", parse_json(text))
+        return parse_json(text)
     except ValueError as error:
         raise InvalidRequest(f"{what} is not valid JSON: {error!s:.200}", field=what) from error
 
@@ -78,4 +77,4 @@ def checked_inputs(workflow: Workflow, given: Mapping[str, JsonValue]) -> Mappin
                 f"the input {name!r} must be of type {spec.type}, not {json_type(value)}", field=f"inputs.{name}"
             )
         inputs[name] = value
-    return cast("dict[str, JsonValue]", parsed_json(exact_json(inputs, "inputs"), "inputs"))
+    return parsed_json(exact_json(inputs, "inputs"), "inputs")

@@ -326,3 +326,17 @@ def counts(run: TestRun) -> str:
         "skipped": summary.skipped,
     }
     return ", ".join(f"{number} {outcome}" for outcome, number in parts.items() if number) or "no test ran"
+
+
+def conclusive(again: TestRun, first: TestRun) -> bool:
+    """Whether a test that is not among the failures of a further run has passed it."""
+    if not again.ran or (again.stopped and again.exit_code is None) or again.unnamed.failed:
+        return False
+    # Some runners name a test otherwise when only a part is run: a failure that nobody knows may be any of them.
+    return all(test in first.results for test in again.failing)
+
+
+def fails(run: TestRun, test: str) -> bool:
+    """Whether a test failed in a run."""
+    result = result_of(run, test)
+    return result is not None and result.outcome.bad

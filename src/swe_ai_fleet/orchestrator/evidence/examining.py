@@ -13,9 +13,9 @@ from swe_ai_fleet.agents.reviewing.proving import proof_command
 from swe_ai_fleet.domain.assignment import ExamineAssignment, Examinee
 from swe_ai_fleet.domain.command import Command, CommandResult
 from swe_ai_fleet.domain.errors import FleetError
-from swe_ai_fleet.domain.examination import STATEMENT, Crossing, Examination, ForeignFailure, TestSet
+from swe_ai_fleet.domain.examination import STATEMENT, Examination, TestSet
 from swe_ai_fleet.domain.task import Task
-from swe_ai_fleet.domain.test_run import TestOutcome, TestResult, TestRun
+from swe_ai_fleet.domain.test_run import Crossing, ForeignFailure, TestOutcome, TestResult, TestRun
 from swe_ai_fleet.orchestrator.evidence.comparison import lacks_environment, passes, result_of
 from swe_ai_fleet.orchestrator.evidence.patch import Patch, PatchUnreadable, parse_patch
 from swe_ai_fleet.orchestrator.evidence.settings_changes import SearchPaths, changed_test_settings

@@ -268,15 +268,12 @@ def _verdict(name: str, violations: Sequence[Violation], *, required: bool, dura
         name=name,
         passed=not messages,
         required=required,
-        score=float(not messages) if required or _without_effect(violations) else 1 / (1 + len(messages)),
+        score=float(not messages)
+        if required or any(violation.concern is Concern.COMMENTS for violation in violations)
+        else 1 / (1 + len(messages)),
         message="; ".join(messages[:5]),
         problems=messages[:_MAX_PROBLEMS],
         warnings=0 if required else len(messages),
         details={"concerns": ", ".join(sorted({violation.concern for violation in violations}))} if messages else {},
         duration_ms=duration_ms,
     )
-
-
-def _without_effect(violations: Iterable[Violation]) -> bool:
-    """Whether nothing that the patch changes can do anything: then a warning is the most that can be said for it."""
-    return any(violation.concern is Concern.COMMENTS for violation in violations)

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import posixpath
 import re
-import shlex
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
-from typing import cast
 
 from swe_ai_fleet.domain.environment import Environment
-from swe_ai_fleet.domain.json_values import json_object
+from swe_ai_fleet.domain.json_values import json_object, mapping
 from swe_ai_fleet.orchestrator.evidence.check_results import Concern, Violation
 from swe_ai_fleet.orchestrator.evidence.patch import FilePatch, Line, Patch
 from swe_ai_fleet.orchestrator.evidence.source_files import is_document, is_test
 from swe_ai_fleet.orchestrator.evidence.test_runs import Suite
 from swe_ai_fleet.tools.tests.runners.inventory import MAKEFILES
+from swe_ai_fleet.tools.tests.runners.scripts import words_of
 from swe_ai_fleet.tools.tests.runners.values import parsed_ini, parsed_toml
 
 _SETTINGS = (
@@ -155,7 +154,7 @@ def _scripts(suites: Iterable[Suite], text_of: Callable[[str], str]) -> set[str]
     named, read = set[str](), set[str]()
     pending: list[tuple[str, str]] = []
     for suite in suites:
-        words = [*suite.argv, *_words(suite.line)]
+        words = [*suite.argv, *(words_of(suite.line) or suite.line.split())]
         named |= {_place(suite.directory, word) for word in words if _SCRIPT.search(word)}
         pending.append((suite.directory, " ".join(words)))
     while pending:
@@ -183,13 +182,6 @@ def _module(path: str, root: str) -> str:
 def _place(directory: str, word: str) -> str:
     place = posixpath.normpath(posixpath.join(directory, word))
     return "" if place == "." else place
-
-
-def _words(line: str) -> list[str]:
-    try:
-        return shlex.split(line)
-    except ValueError:
-        return line.split()
 
 
 def _decides_tests(change: str) -> bool:
@@ -236,9 +228,7 @@ def _of_pyproject(text: str) -> Mapping[str, object]:
     document = parsed_toml(text)
     if document is None:
         return {"an unreadable file": text}
-    tool = document.get("tool")
-    tables = cast("dict[str, object]", tool) if isinstance(tool, dict) else {}
-    return {name: value for name, value in tables.items() if name in _TABLES}
+    return {name: value for name, value in mapping(document, "tool").items() if name in _TABLES}
 
 
 def _of_ini(text: str) -> Mapping[str, object]:
@@ -250,13 +240,11 @@ def _of_ini(text: str) -> Mapping[str, object]:
 
 def _of_package(text: str) -> Mapping[str, object]:
     package = json_object(text)
-    scripts = package.get("scripts")
-    named = cast("dict[str, object]", scripts) if isinstance(scripts, dict) else {}
     return {
         **{key: package[key] for key in _PACKAGE_KEYS if key in package},
         **{
             f"the script {name}": line
-            for name, line in named.items()
+            for name, line in mapping(package, "scripts").items()
             if re.match(r"(?:pre|post)?(?:test|lint)\b", name)
         },
     }

@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import cast
 
 from swe_ai_fleet.domain.candidate import CheckKind, CheckResult
 from swe_ai_fleet.domain.command import Command
+from swe_ai_fleet.domain.json_values import is_list
 from swe_ai_fleet.orchestrator.evidence.patch import Patch
 from swe_ai_fleet.orchestrator.evidence.source_files import CloneFiles
 from swe_ai_fleet.ports import Clone
@@ -147,7 +147,7 @@ def fault(code, name):
         compile(code, name, "exec", dont_inherit=True)
     except SyntaxError as error:
         return "%s:%s: %s" % (name, error.lineno or 0, error.msg)
-    except (ValueError, RecursionError, MemoryError, OverflowError) as error:
+    except Exception as error:
         return "%s: %s" % (name, error)
 found = []
 for name in sys.argv[2:]:
@@ -188,7 +188,7 @@ async def _python(clone: Clone, base_commit: str, paths: Sequence[str]) -> tuple
         answer: object = json.loads(result.stdout.text())
     except ValueError:
         return ()
-    return tuple(str(fault)[:500] for fault in cast("list[object]", answer)) if isinstance(answer, list) else ()
+    return tuple(str(fault)[:500] for fault in answer) if is_list(answer) else ()
 
 
 async def _go(files: CloneFiles, clean_clone: CleanClone) -> tuple[str, ...]:

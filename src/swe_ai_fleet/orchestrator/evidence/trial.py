@@ -17,9 +17,10 @@ from swe_ai_fleet.orchestrator.evidence.comparison import (
     Touched,
     alike,
     compare,
+    conclusive,
     counts,
+    fails,
     passes,
-    result_of,
 )
 from swe_ai_fleet.orchestrator.evidence.relevance import readers
 from swe_ai_fleet.orchestrator.evidence.source_files import CloneFiles, holds_tests
@@ -114,7 +115,7 @@ class Trial:
         broken = [*strictly.broken, *strictly.vanished]
         if broken:
             again = await self._again(candidate, broken, run, files, 1)
-            if again is not None and _conclusive(again, run):
+            if again is not None and conclusive(again, run):
                 broken = [test for test in broken if test in again.failing or test not in run.results]
         if broken:
             return replace(compared, shown=(), own_shown=(), by_own_rules=tuple(broken))
@@ -176,7 +177,7 @@ class Trial:
                 again = await self._again(self.candidate, still, after, files, repetition, whole=whole_again)
                 if again is None:
                     break
-                if _conclusive(again, after):
+                if conclusive(again, after):
                     still = [test for test in still if test in again.failing]
                     whole_again = whole_again and again.exit_code not in (0, before.exit_code)
                 if not still and not whole_again:
@@ -236,12 +237,12 @@ class Trial:
         kept: set[str] = set()
         if fixed:
             without = await self._again(self.base, fixed, before, files, 1, alone=True)
-            kept |= {test for test in fixed if without is not None and _fails(without, test)}
+            kept |= {test for test in fixed if without is not None and fails(without, test)}
         if mine := [test for test in shown if test in own]:
             subject = await self.own_tests() if self.own_tests is not None else None
             again = self._again(subject, mine, before, files, 1, alone=True) if subject is not None else None
             without = await again if again is not None else None
-            kept |= {test for test in mine if without is not None and _fails(without, test)}
+            kept |= {test for test in mine if without is not None and fails(without, test)}
         return tuple(test for test in compared.shown if test in kept)
 
     async def _again(
@@ -387,19 +388,6 @@ def _tells(run: TestRun | NoRun, tests: Sequence[str]) -> bool:
     return run.unnamed.passed > 0 or any(
         test in run.results or test.partition("::")[0] in run.results for test in tests
     )
-
-
-def _conclusive(again: TestRun, first: TestRun) -> bool:
-    """Whether a test that is not among the failures of a further run has passed it."""
-    if not again.ran or (again.stopped and again.exit_code is None) or again.unnamed.failed:
-        return False
-    # Some runners name a test otherwise when only a part is run: a failure that nobody knows may be any of them.
-    return all(test in first.results for test in again.failing)
-
-
-def _fails(run: TestRun, test: str) -> bool:
-    result = result_of(run, test)
-    return result is not None and result.outcome.bad
 
 
 def _ends_well(run: TestRun, expected: int) -> bool:

@@ -254,7 +254,7 @@ class MetricsFold:
                 return None
 
     def _replied(self, run: OpenRun | None, body: ModelReplied) -> Figures:
-        usage = _counted(body.reply.usage)
+        usage = replace(body.reply.usage, model_calls=max(1, body.reply.usage.model_calls), duration_ms=0)
         if run is not None:
             run.counted += usage
         name = self.state.models.of(body.reply.model or (run.model if run is not None else ""))
@@ -311,8 +311,3 @@ def _checked(report: CheckReport) -> Figures | None:
         if not result.skipped_reason:
             figures.add_duration("check", result.duration_ms)
     return figures if figures.latencies else None
-
-
-def _counted(usage: Usage) -> Usage:
-    """A reply's usage; one that counts no call is one."""
-    return replace(usage, model_calls=max(1, usage.model_calls), duration_ms=0)

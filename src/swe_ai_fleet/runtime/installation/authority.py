@@ -6,9 +6,9 @@ Files and directories of an installation are its owner's alone.
 from __future__ import annotations
 
 import datetime
-import ipaddress
 import stat
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.network import address_of
 from swe_ai_fleet.runtime.private_files import write_private
 
 PRIVATE_DIRECTORY = 0o700
@@ -36,11 +37,9 @@ def make_directory(path: Path) -> None:
 
 def update_private(path: Path, text: str) -> bool:
     """Write a file that only its owner can read; False where it holds that already."""
-    try:
+    with suppress(FileNotFoundError, UnicodeDecodeError):
         if path.read_text(encoding="utf-8") == text:
             return False
-    except (FileNotFoundError, UnicodeDecodeError):
-        pass
     write_private(path, text)
     return True
 
@@ -182,10 +181,8 @@ def _usage(*, signs: bool) -> x509.KeyUsage:
 
 
 def _alternative(host: str) -> x509.GeneralName:
-    try:
-        return x509.IPAddress(ipaddress.ip_address(host.strip("[]")))
-    except ValueError:
-        pass
+    if (address := address_of(host.strip("[]"))) is not None:
+        return x509.IPAddress(address)
     try:
         return x509.DNSName(host)
     except ValueError:

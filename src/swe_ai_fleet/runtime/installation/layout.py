@@ -7,9 +7,10 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import TypeVar
 
 from swe_ai_fleet.domain.errors import PreconditionFailed
+from swe_ai_fleet.domain.json_values import mappings
 from swe_ai_fleet.runtime.installation.nats_config import accounts_file
 from swe_ai_fleet.runtime.installation.nats_users import fleet_users, public_key
 
@@ -120,9 +121,7 @@ class Layout:
 
     def named_tokens(self) -> Mapping[str, str]:
         """The digests of tokens in the access file by their names. Raises PreconditionFailed where it is broken."""
-        entries = [
-            cast("dict[str, object]", entry) for entry in self._table("tokens", list[object]()) if _is_table(entry)
-        ]
+        entries = mappings(self._table("tokens", list[object]()))
         return {str(entry.get("name", "")): str(entry.get("sha256", "")) for entry in entries}
 
     def _table(self, name: str, default: _Told) -> _Told:
@@ -135,10 +134,6 @@ class Layout:
         if not isinstance(value, type(default)):
             raise PreconditionFailed(f"{name} of {self.access} is none", field="access_file", hint="see docs/access.md")
         return value
-
-
-def _is_table(entry: object) -> bool:
-    return isinstance(entry, dict)
 
 
 def users(tenants: tuple[str, ...]) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
-from swe_ai_fleet.domain.json_values import mapping
+from swe_ai_fleet.domain.json_values import mapping, parsed
 from swe_ai_fleet.domain.tool import Risk, ToolResult
 from swe_ai_fleet.tools.definition import ToolFailure
 from swe_ai_fleet.tools.registry.base_tool import BaseTool, ToolParameter, presented
@@ -39,12 +39,10 @@ def evaluate(expression: str) -> Number:
     if len(expression) > MAX_CHARS:
         raise ToolFailure(f"the expression has {len(expression)} characters; at most {MAX_CHARS} are allowed")
     try:
-        tree = ast.parse(expression.translate(_SIGNS).strip(), mode="eval")
+        tree = parsed(ast.parse, expression.translate(_SIGNS).strip(), mode="eval")
         return _checked(_value(tree.body, 0))
     except SyntaxError as error:
         raise ToolFailure(f"{_shortened(expression)} is not an arithmetic expression: {error.msg}") from None
-    except (RecursionError, MemoryError):
-        raise ToolFailure("the expression is nested too deeply; split it") from None
     except ZeroDivisionError:
         raise ToolFailure("division by zero") from None
     except OverflowError:

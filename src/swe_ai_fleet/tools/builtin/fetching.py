@@ -10,13 +10,12 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from html.parser import HTMLParser
-from typing import cast
 from urllib.parse import urljoin
 
 import httpcore2
 import httpx2
 
-from swe_ai_fleet.domain.json_values import json_or_none
+from swe_ai_fleet.domain.json_values import is_object, json_or_none
 from swe_ai_fleet.sandbox.addresses import Resolver
 from swe_ai_fleet.tools.definition import ToolFailure
 from swe_ai_fleet.tools.http.response import Received, as_text, described, read_body
@@ -298,9 +297,9 @@ async def ask(address: str, parameters: Mapping[str, str | int], network: Networ
     asked = url.copy_merge_params(dict(parameters))
     fetched = await fetch(asked, policy, network, accept="application/json", redirects=0)
     answer = None if fetched.cut else json_or_none(fetched.text)
-    if not isinstance(answer, dict):
+    if not is_object(answer):
         raise ToolFailure(f"{server(url)} did not answer with a JSON object but with {fetched.kind or 'something'}")
-    return cast("dict[str, object]", answer)
+    return answer
 
 
 def server(url: httpx2.URL) -> str:

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, LiteralString, cast
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-from swe_ai_fleet.domain.json_values import mappings
+from swe_ai_fleet.domain.json_values import is_list, is_object, mappings
 from swe_ai_fleet.tools.db.results import Collector, Rows
 from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
 
@@ -34,7 +34,7 @@ _APART = re.compile(
 
 _ESCAPE = re.compile(r"\\u([0-9a-fA-F]{4})")
 _INTEGERS = range(-(2**63), 2**63)
-_UNREADABLE = (LookupError, TypeError, AttributeError, AssertionError, ValueError, struct.error, RecursionError)
+_UNREADABLE = (LookupError, TypeError, AttributeError, AssertionError, ValueError, struct.error, RuntimeError)
 """What the driver lets through where a server does not keep to the protocol."""
 
 _SCHEMA: tuple[tuple[str, LiteralString], ...] = (
@@ -133,7 +133,7 @@ def _bare(cypher: str) -> str:
 
 def _check_values(params: Mapping[str, object]) -> None:
     for name, value in params.items():
-        for part in cast("list[object]", value) if isinstance(value, list) else [value]:
+        for part in value if is_list(value) else [value]:
             if isinstance(part, int) and part not in _INTEGERS:
                 raise ToolFailure(f"the parameter {name[:80]!r} does not fit into 64 bits: give it as a string")
 
@@ -150,11 +150,10 @@ def _readable(value: object, *, within: bool = False) -> object:
             return f"[{' '.join(filter(None, (f':{value.type}', _properties(value))))}]"
         case Path():
             return "".join(_path_lines(value))
-        case dict():
-            items = cast("dict[str, object]", value).items()
-            return "{" + ", ".join(f"{name}: {_readable(part, within=True)}" for name, part in items) + "}"
-        case list():
-            return f"[{', '.join(str(_readable(part, within=True)) for part in cast('list[object]', value))}]"
+        case _ if is_object(value):
+            return "{" + ", ".join(f"{name}: {_readable(part, within=True)}" for name, part in value.items()) + "}"
+        case _ if is_list(value):
+            return f"[{', '.join(str(_readable(part, within=True)) for part in value)}]"
         case str() if within:
             return json.dumps(value, ensure_ascii=False)
         case None if within:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import asynccontextmanager
 from itertools import pairwise
 from typing import TYPE_CHECKING, cast
 
+from swe_ai_fleet.domain.json_values import is_mapping, items
 from swe_ai_fleet.tools.db.results import Collector, Rows, cell
 from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
 
@@ -61,8 +62,8 @@ async def describe(url: str, *, max_rows: int) -> Rows:
         keys: list[object] = []
         cursor: object = b"0"
         while len(keys) < max_rows:
-            cursor, batch = cast("list[object]", await _ask(connection, "SCAN", cursor, "COUNT", 100))
-            keys += cast("list[object]", batch)
+            cursor, batch = items(await _ask(connection, "SCAN", cursor, "COUNT", 100))
+            keys += items(batch)
             if cursor in (b"0", "0"):
                 break
         collector = Collector(("key", "type"), max_rows)
@@ -98,9 +99,9 @@ async def _check_flags(connection: AbstractConnection, name: str, args: Sequence
 
 
 async def _flags(connection: AbstractConnection, name: str) -> frozenset[str]:
-    (info,) = cast("list[object]", await _ask(connection, "COMMAND", "INFO", name))
-    if isinstance(info, Mapping):  # RESP3 servers may answer with a map by name
-        info = next(iter(cast("Mapping[object, object]", info).values()), None)
+    info = next(iter(items(await _ask(connection, "COMMAND", "INFO", name))), None)
+    if is_mapping(info):  # RESP3 servers may answer with a map by name
+        info = next(iter(info.values()), None)
     if not isinstance(info, list):
         raise ToolFailure(f"the server knows no command {name.replace('|', ' ').upper()}")
     return frozenset(_plain(flag).lower() for flag in cast("Sequence[object]", info[2]))
@@ -127,7 +128,7 @@ async def _check_size(connection: AbstractConnection, name: str, args: Sequence[
 
 async def _keys(connection: AbstractConnection, name: str, args: Sequence[Argument]) -> list[object]:
     try:
-        return cast("list[object]", await _ask(connection, "COMMAND", "GETKEYS", name, *args))
+        return items(await _ask(connection, "COMMAND", "GETKEYS", name, *args))
     except ToolFailure:  # a command without keys, or arguments that the command itself will complain about
         return []
 
@@ -173,17 +174,15 @@ async def _session(url: str) -> AsyncGenerator[AbstractConnection]:
 
 
 def _rows(reply: object, max_rows: int) -> Rows:
-    if isinstance(reply, Mapping):
+    if is_mapping(reply):
         collector = Collector(("field", "value"), max_rows)
-        for field, value in cast("Mapping[object, object]", reply).items():
+        for field, value in reply.items():
             if not collector.add((field, _nested(value))):
                 break
         return collector.rows()
-    items: Sequence[object] = [reply]
-    if isinstance(reply, list | tuple | set | frozenset):
-        items = list(cast("Sequence[object]", reply))
     collector = Collector(("reply",), max_rows)
-    for item in items:
+    parts = _several(reply)
+    for item in [reply] if parts is None else parts:
         if not collector.add((_nested(item),)):
             break
     return collector.rows()
@@ -191,12 +190,14 @@ def _rows(reply: object, max_rows: int) -> Rows:
 
 def _nested(value: object) -> object:
     """A value as `cell` takes it; lists within a reply become one line."""
-    if isinstance(value, Mapping):
-        pairs = cast("Mapping[object, object]", value).items()
-        return "{" + ", ".join(f"{cell(name)}: {cell(_nested(part))}" for name, part in pairs) + "}"
-    if isinstance(value, list | tuple | set | frozenset):
-        return "[" + ", ".join(cell(_nested(part)) for part in cast("Sequence[object]", value)) + "]"
-    return value
+    if is_mapping(value):
+        return "{" + ", ".join(f"{cell(name)}: {cell(_nested(part))}" for name, part in value.items()) + "}"
+    parts = _several(value)
+    return value if parts is None else "[" + ", ".join(cell(_nested(part)) for part in parts) + "]"
+
+
+def _several(value: object) -> Collection[object] | None:
+    return cast("Collection[object]", value) if isinstance(value, list | tuple | set | frozenset) else None
 
 
 def _plain(value: object) -> str:

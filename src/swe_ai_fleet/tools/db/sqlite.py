@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 from urllib.parse import quote, urlsplit
 
 from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
@@ -176,7 +176,7 @@ async def _end(process: asyncio.subprocess.Process, *, gently: bool) -> None:
 
 def _rows(data: bytes, *, max_rows: int, read_only: bool) -> Rows:
     try:
-        answer = cast("Mapping[str, Any]", json.loads(data))
+        answer: Mapping[str, Any] = json.loads(data)
     except ValueError:
         raise ToolFailure(
             f"SQLite: the statement was stopped before it ended; it may take {MAX_MEMORY_BYTES // 2**20} MiB of memory"

@@ -17,6 +17,7 @@ from enum import StrEnum
 from typing import Any
 
 from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.text import utf8
 from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
 from swe_ai_fleet.tools.docker.engine import Engine, MissingOnEngine
 from swe_ai_fleet.tools.docker.policy import DockerPolicy, canonical, checked_image
@@ -53,7 +54,7 @@ class Owner:
     def key(self) -> str:
         """A short name for the four together; fit for names of images and containers."""
         parts = "\0".join((self.tenant, self.execution_id, self.agent_id, self.workspace_id))
-        return hashlib.sha256(parts.encode("utf-8", "surrogatepass")).hexdigest()[:20]
+        return hashlib.sha256(utf8(parts)).hexdigest()[:20]
 
     @property
     def namespace(self) -> str:

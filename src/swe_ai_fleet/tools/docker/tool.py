@@ -6,10 +6,11 @@ import os
 import stat
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, ClassVar, cast
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
+from swe_ai_fleet.domain.json_values import is_list, is_mapping
 from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.domain.tool import Risk, ToolResult
 from swe_ai_fleet.ports import Workspace
@@ -359,8 +360,8 @@ def _bounded(values: Mapping[str, str], name: str) -> None:
 
 
 def _masked(value: object) -> object:
-    return dict.fromkeys(cast("Mapping[str, object]", value), MASK) if isinstance(value, Mapping) else MASK
+    return dict.fromkeys(value, MASK) if is_mapping(value) else MASK
 
 
 def _plain(value: object) -> str:
-    return " ".join(str(part) for part in cast("list[object]", value)) if isinstance(value, list) else str(value)
+    return " ".join(str(part) for part in value) if is_list(value) else str(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -236,8 +237,8 @@ def _name(text: str | None) -> str | None:
         return None
     if len(text) < 2 or not (text.startswith('"') and text.endswith('"')):
         return text.rstrip()
-    raw = _ESCAPE.sub(_unescaped, text[1:-1].encode("utf-8", "surrogateescape"))
-    return raw.decode("utf-8", "surrogateescape")
+    raw = _ESCAPE.sub(_unescaped, os.fsencode(text[1:-1]))
+    return os.fsdecode(raw)
 
 
 def _unescaped(match: re.Match[bytes]) -> bytes:

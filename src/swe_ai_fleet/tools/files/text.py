@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
+from swe_ai_fleet.domain.json_values import parsed
 from swe_ai_fleet.tools.definition import ToolFailure
 from swe_ai_fleet.tools.files.paths import quoted
 
@@ -217,11 +218,11 @@ def syntax_error(path: str, content: str, *, changed: tuple[int, int] | None = N
 
 def _problem(parse: Callable[[str], object], content: str) -> str:
     try:
-        parse(content)
+        parsed(parse, content)
     except SyntaxError as error:
         return f"line {error.lineno}: {error.msg}"
-    except (ValueError, RecursionError, MemoryError) as error:
-        return str(error) or "nested too deeply"
+    except ValueError as error:
+        return str(error)
     return ""
 
 

@@ -10,13 +10,14 @@ import ssl
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, cast
+from typing import Annotated
 from urllib.parse import unquote_plus
 
 import httpcore2
 import httpx2
 from pydantic import Field
 
+from swe_ai_fleet.domain.json_values import is_list, is_mapping
 from swe_ai_fleet.domain.tool import OperationSpec, Outcome, Risk, ToolResult
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.sandbox.addresses import Resolver
@@ -360,9 +361,9 @@ def _redact_pair(pair: str) -> str:
 
 def _redact(value: object) -> object:
     """A JSON value without the values whose names say that they are secret."""
-    if isinstance(value, Mapping):
-        parts = cast("Mapping[object, object]", value).items()
+    if is_mapping(value):
+        parts = value.items()
         return {name: MASK if _CREDENTIAL.search(str(name)) else _redact(part) for name, part in parts}
-    if isinstance(value, list):
-        return [_redact(part) for part in cast("list[object]", value)]
+    if is_list(value):
+        return [_redact(part) for part in value]
     return value

@@ -10,13 +10,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
-from ipaddress import IPv6Address, ip_address
+from ipaddress import IPv6Address
 from typing import cast
 
 import httpcore2
 import httpx2
 
-from swe_ai_fleet.domain.network import DEFAULT_PORTS, NetworkGrant
+from swe_ai_fleet.domain.network import DEFAULT_PORTS, NetworkGrant, address_of
 from swe_ai_fleet.sandbox.addresses import PrivateHostError, Resolver, UnknownHostError, judged
 from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
 
@@ -276,7 +276,7 @@ def _host_name(name: str) -> str:
     labels = host.split(".")
     if len(host) > 253 or not all(_LABEL.fullmatch(label) for label in labels):
         raise ToolRefusal("the host of this URL cannot be read; escapes and empty parts are not allowed")
-    if _NUMBER.fullmatch(labels[-1]) and not _is_address(host):
+    if _NUMBER.fullmatch(labels[-1]) and not address_of(host):
         raise ToolRefusal("the host of this URL is a number; write an address as four decimal numbers")
     return host
 
@@ -298,12 +298,4 @@ def _entry(text: str) -> tuple[str, int | None]:
 def _canonical(host: str) -> str:
     """The spelling by which hosts are compared."""
     name = host.lower().removesuffix(".")
-    return str(ip_address(name)) if _is_address(name) else name
-
-
-def _is_address(text: str) -> bool:
-    try:
-        ip_address(text)
-    except ValueError:
-        return False
-    return True
+    return str(address_of(name) or name)

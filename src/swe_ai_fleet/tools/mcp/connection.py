@@ -72,7 +72,7 @@ def answer(result: CallToolResult) -> Answer:
         return Answer(text=text, failed=result.is_error)
     written = json.dumps(value, ensure_ascii=False)
     if len(written) > MAX_STRUCTURED_CHARS:
-        data = written.encode("utf-8", "surrogatepass")
+        data = written.encode()
         value = {"left_out": True, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
     return Answer(text=text or written, structured=value, failed=result.is_error)
 

@@ -12,8 +12,8 @@ import unicodedata
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
 
+from swe_ai_fleet.domain.json_values import is_list, is_mapping, is_object, mapping
 from swe_ai_fleet.domain.tool import OperationSpec, Risk
 from swe_ai_fleet.ports import SecretMask
 from swe_ai_fleet.tools.mcp.server import McpServer
@@ -40,7 +40,7 @@ def fit(schema: Mapping[str, object]) -> dict[str, object]:
 
     A reference in a circle becomes "anything": the server checks its arguments again. Raises UnfitSchemaError.
     """
-    copy = cast("dict[str, object]", _copy(schema, 0))
+    copy = dict(mapping(_copy(schema, 0)))
     size = len(json.dumps(copy))
     if size > MAX_SCHEMA_CHARS:
         raise UnfitSchemaError(f"its schema has {size} characters, more than {MAX_SCHEMA_CHARS}")
@@ -61,12 +61,12 @@ def plain(text: str, limit: int) -> str:
 def _copy(node: object, depth: int, *, named: bool = False) -> object:
     if depth > MAX_DEPTH:
         raise UnfitSchemaError(f"its schema is nested more than {MAX_DEPTH} deep")
-    if isinstance(node, list):
-        return [_copy(part, depth + 1) for part in cast("list[object]", node)]
-    if not isinstance(node, Mapping):
+    if is_list(node):
+        return [_copy(part, depth + 1) for part in node]
+    if not is_mapping(node):
         return node
     copy: dict[str, object] = {}
-    for key, value in cast("Mapping[str, object]", node).items():
+    for key, value in node.items():
         if named:
             copy[key] = _copy(value, depth + 1)
         elif key in _REFUSED:
@@ -91,12 +91,11 @@ class _Costs:
     def of_all(self) -> int:
         return self._of(self._root)
 
-    def _of(self, node: object) -> int:
-        if isinstance(node, list):
-            return sum(self._of(part) for part in cast("list[object]", node))
-        if not isinstance(node, dict):
+    def _of(self, schema: object) -> int:
+        if is_list(schema):
+            return sum(self._of(part) for part in schema)
+        if not is_object(schema):
             return 0
-        schema = cast("dict[str, object]", node)
         # Bounded, so that the sums stay small numbers.
         total = min(MAX_COST + 1, 1 + sum(self._of(part) for part in list(schema.values())))
         reference = schema.get("$ref")
@@ -117,14 +116,14 @@ class _Costs:
         return self._known[reference]
 
     def _target(self, reference: str) -> object:
-        node: Any = self._root
+        node: object = self._root
         if not reference.startswith("#/"):
             raise UnfitSchemaError(f"its schema refers to {plain(reference, 80)!r}, outside itself")
         for part in reference[2:].split("/"):
             name = part.replace("~1", "/").replace("~0", "~")
-            if not isinstance(node, dict) or name not in node:
+            if not is_object(node) or name not in node:
                 raise UnfitSchemaError(f"its schema refers to {plain(reference, 80)!r}, which it does not hold")
-            node = cast("Any", node[name])
+            node = node[name]
         return node
 
 
@@ -151,7 +150,7 @@ class ServerTool:
     def fingerprint(self) -> str:
         """A digest of all that a model is told of it."""
         canonical = json.dumps([self.name, self.description, self.schema, self.read_only], sort_keys=True)
-        return hashlib.sha256(canonical.encode("utf-8", "surrogatepass")).hexdigest()
+        return hashlib.sha256(canonical.encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +183,7 @@ def offers(
             break
         try:
             spec = _spec(server, tool, names[name], mask, reads=server.only_reads(name) or (hints and tool.read_only))
-        except (UnfitSchemaError, RecursionError) as error:
+        except UnfitSchemaError as error:
             notes.append(f"the tool {plain(name, _NAME_CHARS)!r} is left out: {error}")
             continue
         room -= len(spec.name) + len(spec.description) + len(json.dumps(spec.parameters))
@@ -210,7 +209,7 @@ def operation_names(server: str, tools: Collection[str], *, taken: Collection[st
     for tool, name in plainly.items():
         clash = name in taken or (name != f"{server}_{tool}" and (name in exact or _shared(name, plainly)))
         if clash or len(name) > _NAME_CHARS:
-            digest = hashlib.sha256(tool.encode("utf-8", "surrogatepass")).hexdigest()[:_HASH_CHARS]
+            digest = hashlib.sha256(tool.encode()).hexdigest()[:_HASH_CHARS]
             name = f"{name[: _NAME_CHARS - _HASH_CHARS - 1]}_{digest}"
         names[tool] = name
     return names

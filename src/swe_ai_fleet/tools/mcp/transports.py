@@ -55,13 +55,11 @@ class StdioWire:
         droppable = isinstance(message, JSONRPCNotification)
         if self.inbox.ended or (droppable and pipe.transport.get_write_buffer_size() > _UNREAD_BYTES):
             return
-        try:
+        # The reading side notices the end and knows why.
+        with suppress(ConnectionError):
             pipe.write(line)
             if not droppable:
                 await pipe.drain()
-        except ConnectionError:
-            # The reading side notices the end and knows why.
-            return
 
     async def close(self, *, grace_seconds: float) -> None:
         self.inbox.end("it was stopped")

@@ -15,10 +15,10 @@ from functools import cached_property
 from typing import Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, create_model
-from pydantic_core import PydanticSerializationError, to_jsonable_python
+from pydantic_core import to_jsonable_python
 
 from swe_ai_fleet.domain.errors import InvalidRequest
-from swe_ai_fleet.domain.json_values import mapping, mappings, strings
+from swe_ai_fleet.domain.json_values import is_list, is_mapping, is_object, mapping, mappings, strings
 from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.domain.tool import OperationSpec, Outcome, Risk, ToolResult
 from swe_ai_fleet.tools.operation import checked_arguments
@@ -48,8 +48,8 @@ def presented(operation: str, value: object) -> ToolResult:
     if isinstance(value, ToolResult):
         return value
     plain = jsonable(value)
-    fields = cast("dict[str, object]", plain) if isinstance(plain, dict) else None
-    metadata: dict[str, object] = {"value": cast("object", plain)} if fields is None else fields
+    fields = plain if is_object(plain) else None
+    metadata: dict[str, object] = {"value": plain} if fields is None else fields
     error = None if fields is None else fields.get("error")
     if isinstance(error, str) and error:
         rest = {name: part for name, part in metadata.items() if name != "error" and part not in (None, "")}
@@ -69,7 +69,7 @@ def jsonable(value: object) -> object:
     """The value in JSON's types: models and dataclasses as objects, sets and tuples as arrays, the rest as text."""
     try:
         return _finite(to_jsonable_python(value, by_alias=True, bytes_mode="base64", serialize_unknown=True))
-    except (PydanticSerializationError, ValueError, RecursionError):
+    except ValueError:
         return repr(value)
 
 
@@ -93,10 +93,10 @@ def _finite(value: object) -> object:
     """The value with text for the numbers that JSON does not have."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
-    if isinstance(value, dict):
-        return {name: _finite(part) for name, part in cast("dict[str, object]", value).items()}
-    if isinstance(value, list):
-        return [_finite(part) for part in cast("list[object]", value)]
+    if is_object(value):
+        return {name: _finite(part) for name, part in value.items()}
+    if is_list(value):
+        return [_finite(part) for part in value]
     return value
 
 
@@ -111,11 +111,11 @@ def _lines(value: object, depth: int) -> list[str]:
     if value == [] or value == {}:
         return ["(empty)"]
     lines: list[str] = []
-    if depth < _MAX_DEPTH and isinstance(value, Mapping):
-        for name, part in cast("Mapping[object, object]", value).items():
+    if depth < _MAX_DEPTH and is_mapping(value):
+        for name, part in value.items():
             lines += _entry(f"{name}:", part, depth)
-    elif depth < _MAX_DEPTH and isinstance(value, list):
-        for part in cast("list[object]", value):
+    elif depth < _MAX_DEPTH and is_list(value):
+        for part in value:
             first, *rest = _lines(part, depth + 1)
             lines += [f"- {first}", *(f"  {line}" for line in rest)]
     else:

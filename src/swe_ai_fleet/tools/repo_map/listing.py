@@ -10,7 +10,7 @@ import hashlib
 import os
 import stat
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -145,7 +145,7 @@ def _git(root: str, scope: str, *options: str) -> bytes | None:
         done = subprocess.run(
             [*_GIT, *options, "--", scope],
             cwd=root,
-            env=_environment(),
+            env={**os.environ, **_VARIABLES},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -155,10 +155,6 @@ def _git(root: str, scope: str, *options: str) -> bytes | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout if done.returncode == 0 else None
-
-
-def _environment() -> Mapping[str, str]:
-    return {**os.environ, **_VARIABLES}
 
 
 def _entries(staged: bytes) -> Iterator[tuple[str, str]]:

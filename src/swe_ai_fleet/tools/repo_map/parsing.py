@@ -105,7 +105,7 @@ def _serve(root: str, files: Sequence[SourceFile], write: int, by: Extract) -> N
 def _answer(file: SourceFile, data: bytes, by: Extract) -> bytes:
     try:
         tags = by(file.language, data)
-    except (MemoryError, RecursionError):
+    except MemoryError:
         tags = NOTHING
     except Exception as error:  # noqa: BLE001  (the edge of the process: the parent raises it)
         return f"?{type(error).__name__}: {error}".replace("\n", " ").encode("utf-8", "replace")

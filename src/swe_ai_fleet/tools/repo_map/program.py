@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import cast
+from typing import Any
 
 from .cache import TagCache
 from .focus import focus_of
@@ -29,18 +29,18 @@ def main(argument: str) -> None:
     The request has scope, focus (a list of texts), max_tokens, seconds (for parsing), narrow (only what the
     texts lead to) and known: keys of maps that the asker still has. The answer is `{"key": …}` alone for one of those.
     """
-    request = cast("Mapping[str, object]", json.loads(argument))
+    request: Mapping[str, Any] = json.loads(argument)
     json.dump(draw(os.getcwd(), request), sys.stdout)  # noqa: PTH109
 
 
-def draw(root: str, request: Mapping[str, object]) -> dict[str, object]:
+def draw(root: str, request: Mapping[str, Any]) -> dict[str, object]:
     """The answer to one request, see `main`."""
     listing = list_sources(root, str(request["scope"]))
-    texts = cast("Sequence[str]", request["focus"])
+    texts = request["focus"]
     key = _key(listing, texts, request)
-    if key in cast("Sequence[str]", request["known"]):
+    if key in request["known"]:
         return {"key": key}
-    tags = _tags(root, listing, seconds=float(cast("float", request["seconds"])))
+    tags = _tags(root, listing, seconds=float(request["seconds"]))
     files = [
         MappedFile(path=file.path, family=LANGUAGES[file.language].family, tags=known)
         for file in listing.files
@@ -52,7 +52,7 @@ def draw(root: str, request: Mapping[str, object]) -> dict[str, object]:
             ranked, tests = relevant(files, texts, reader.read)
     else:
         ranked = rank(files, focus_of(texts))
-    rendered = render(files, ranked, max_tokens=int(cast("int", request["max_tokens"])))
+    rendered = render(files, ranked, max_tokens=int(request["max_tokens"]))
     unread = sum(file.path not in tags for file in listing.files)
     return {
         # A map that is not whole is not to be kept: the next call goes on where this one stopped.
@@ -67,7 +67,7 @@ def draw(root: str, request: Mapping[str, object]) -> dict[str, object]:
     }
 
 
-def _key(listing: Listing, texts: Sequence[str], request: Mapping[str, object]) -> str:
+def _key(listing: Listing, texts: Sequence[str], request: Mapping[str, Any]) -> str:
     """A digest of all that the map depends on: the files' contents, and what was asked."""
     digest = hashlib.sha256()
     parts = [

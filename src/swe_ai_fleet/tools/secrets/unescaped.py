@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -102,7 +103,7 @@ def unescaped(text: str) -> str:
 def _read(match: re.Match[str]) -> str:
     token = match[0]
     if token[0] == "%":
-        return bytes.fromhex(token.replace("%", "")).decode("utf-8", "surrogateescape")
+        return os.fsdecode(bytes.fromhex(token.replace("%", "")))
     if token[0] == "&":
         name = token[1:-1]
         if name[0] != "#":
@@ -123,6 +124,6 @@ def _widths(match: re.Match[str]) -> Iterator[tuple[int, int]]:
         return
     begin = match.start()
     for character in _read(match):
-        width = 3 * len(character.encode("utf-8", "surrogateescape"))
+        width = 3 * len(os.fsencode(character))
         yield width, begin
         begin += width

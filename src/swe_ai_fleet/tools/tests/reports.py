@@ -10,6 +10,7 @@ import re
 from itertools import groupby
 
 from swe_ai_fleet.domain.candidate import TestSummary
+from swe_ai_fleet.domain.json_values import number_in
 from swe_ai_fleet.domain.test_run import TestOutcome, TestResult, TestRun
 
 MAX_LINES = 200_000
@@ -30,11 +31,7 @@ def uncoloured(text: str) -> str:
 
 def seconds(text: str) -> float:
     """A number of seconds as a runner printed it, 0 where it is none."""
-    try:
-        value = float(text)
-    except ValueError:
-        return 0.0
-    return value if 0 <= value < 1e7 else 0.0
+    return number_in(text, 0, 1e7) or 0.0
 
 
 MAX_REPORT_BYTES = 8 * 1024 * 1024

@@ -11,7 +11,7 @@ import stat
 import tarfile
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Protocol
@@ -22,7 +22,7 @@ import httpx2
 from swe_ai_fleet.adapters.git_workspace.images.reference import FIELD, ImageReference
 from swe_ai_fleet.adapters.git_workspace.images.unpacking import CHUNK, UNREADABLE, Header, ImageLimits
 from swe_ai_fleet.domain.errors import PreconditionFailed, ResourceExhausted, Unavailable
-from swe_ai_fleet.domain.json_values import mapping, mappings, parse_json, string, strings
+from swe_ai_fleet.domain.json_values import mapping, mappings, parse_json, parsed, string, strings
 
 LARGEST_DOCUMENT = 4 * 1024**2
 _MOST_LAYERS = 256
@@ -125,15 +125,13 @@ def blob_name(digest: str) -> str:
 
 def opened(path: Path, folder: Path) -> IO[bytes]:
     """A regular file whose place, links followed, is below a folder. Blocking. Raises PreconditionFailed."""
-    try:
+    with suppress(OSError, RuntimeError):
         real = path.resolve(strict=True)
         if real.is_relative_to(folder.resolve()):
             descriptor = os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
             if stat.S_ISREG(os.fstat(descriptor).st_mode):
                 return os.fdopen(descriptor, "rb")
             os.close(descriptor)
-    except (OSError, RuntimeError):
-        pass
     raise missing(f"{path.name[:80]} is no file there")
 
 
@@ -232,7 +230,7 @@ class Archive(Files):
     def _archive(self) -> Generator[tuple[tarfile.TarFile, dict[str, tarfile.TarInfo]]]:
         with opened(self._path, self._folder) as file:
             try:
-                with tarfile.open(fileobj=file, mode="r:", tarinfo=Header) as archive:
+                with parsed(lambda: tarfile.open(fileobj=file, mode="r:", tarinfo=Header)) as archive:
                     yield archive, _members(archive)
             except UNREADABLE as error:
                 hint = "as `docker save` and `skopeo copy … docker-archive:` write it, without compression"
@@ -242,7 +240,7 @@ class Archive(Files):
 def _members(archive: tarfile.TarFile) -> dict[str, tarfile.TarInfo]:
     members: dict[str, tarfile.TarInfo] = {}
     for _ in range(_MOST_MEMBERS):
-        if (member := archive.next()) is None:
+        if (member := parsed(archive.next)) is None:
             return members
         members[member.name.removeprefix("./")] = member
     raise missing(f"the archive has more than {_MOST_MEMBERS:,} members")

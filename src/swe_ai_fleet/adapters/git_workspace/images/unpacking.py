@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import IO, cast
 
 from swe_ai_fleet.domain.errors import PreconditionFailed, ResourceExhausted
+from swe_ai_fleet.domain.json_values import parsed
 
 CHUNK = 1024 * 1024
 _WHITEOUT, _OPAQUE, _RESERVED = ".wh.", ".wh..wh..opq", ".wh..wh."
@@ -31,7 +32,7 @@ _LARGEST_HEADER = 1024 * 1024
 _LATEST = 2**33
 # Small archives may well be empty files in a row.
 _UNJUDGED_BYTES = 64 * 1024**2
-UNREADABLE = (tarfile.TarError, zlib.error, EOFError, RecursionError, ValueError, OverflowError)
+UNREADABLE = (tarfile.TarError, zlib.error, EOFError, ValueError, OverflowError)
 """What reading an archive of a stranger may come to."""
 _EXTENSIONS = (
     *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
@@ -75,8 +76,9 @@ class Unpacking:
         self._made = set()
         stream = _Counted(file, self._count)
         try:
-            with tarfile.open(fileobj=cast("IO[bytes]", stream), mode="r|", bufsize=CHUNK, tarinfo=Header) as archive:
-                while (member := archive.next()) is not None:
+            source = cast("IO[bytes]", stream)
+            with parsed(lambda: tarfile.open(fileobj=source, mode="r|", bufsize=CHUNK, tarinfo=Header)) as archive:
+                while (member := parsed(archive.next)) is not None:
                     self._entries += 1
                     if self._entries > self._limits.entries:
                         raise ResourceExhausted(f"the image has more than {self._limits.entries:,} entries")
@@ -244,13 +246,11 @@ def _parts(path: str) -> tuple[str, ...]:
 
 
 def _remove(directory: int, name: str) -> None:
-    try:
+    with suppress(FileNotFoundError):
         if stat.S_ISDIR(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode):
             shutil.rmtree(name, dir_fd=directory)
         else:
             os.unlink(name, dir_fd=directory)
-    except FileNotFoundError:
-        return
 
 
 class _Gunzip:

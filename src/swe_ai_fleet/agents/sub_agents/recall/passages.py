@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 MAX_CHARS = 1_200
@@ -175,7 +175,7 @@ def _git(root: str, *arguments: str) -> bytes | None:
         done = subprocess.run(
             [*_GIT, *arguments],
             cwd=root,
-            env=_environment(),
+            env={**os.environ, **_VARIABLES},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -185,7 +185,3 @@ def _git(root: str, *arguments: str) -> bytes | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout if done.returncode == 0 else None
-
-
-def _environment() -> Mapping[str, str]:
-    return {**os.environ, **_VARIABLES}

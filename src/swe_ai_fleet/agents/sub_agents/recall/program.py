@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import cast
+from typing import Any
 
 from .passages import Passage, passages
 from .ranking import Index, names
@@ -18,23 +18,23 @@ def main(argument: str) -> None:
     The request has entities and queries (lists of texts), threshold (the score from which a passage answers a query),
     hits (passages of each) and seconds (for reading).
     """
-    request = cast("Mapping[str, object]", json.loads(argument))
+    request: Mapping[str, Any] = json.loads(argument)
     root = os.path.realpath(os.getcwd())  # noqa: PTH109
-    found_passages = passages(root, seconds=float(cast("float", request["seconds"])))
+    found_passages = passages(root, seconds=float(request["seconds"]))
     json.dump(recall(found_passages, request), sys.stdout)
 
 
-def recall(found: Sequence[Passage], request: Mapping[str, object]) -> dict[str, object]:
+def recall(found: Sequence[Passage], request: Mapping[str, Any]) -> dict[str, object]:
     """The answer to one request: `found` says for each text asked about which passages answer it, best first."""
     index = Index([f"{passage.source}\n{passage.text}" for passage in found])
-    hits = int(cast("int", request["hits"]))
+    hits = int(request["hits"])
     shown: dict[int, int] = {}
     answers: list[dict[str, object]] = []
-    for entity in cast("Sequence[str]", request["entities"]):
+    for entity in request["entities"]:
         chosen = _naming(found, index, entity)[:hits]
         answers.append({"asked": entity, "passages": [shown.setdefault(number, len(shown)) for number in chosen]})
-    threshold = float(cast("float", request["threshold"]))
-    for query in cast("Sequence[str]", request["queries"]):
+    threshold = float(request["threshold"])
+    for query in request["queries"]:
         chosen = [number for score, number in index.rank(query)[:hits] if score >= threshold]
         answers.append({"asked": query, "passages": [shown.setdefault(number, len(shown)) for number in chosen]})
     return {

@@ -164,7 +164,7 @@ def _message(output: str) -> str:
 def _event(text: str) -> dict[str, Any] | None:
     try:
         return json.loads(text)
-    except (ValueError, RecursionError):
+    except ValueError:
         return None
 
 

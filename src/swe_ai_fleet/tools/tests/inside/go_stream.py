@@ -177,7 +177,7 @@ class Go(Stream):
 def _event(line: str) -> dict[str, Any] | None:
     try:
         decoded: Any = json.loads(line) if line.startswith("{") else None
-    except (ValueError, RecursionError):
+    except ValueError:
         return None
     event = cast("dict[str, Any]", decoded) if isinstance(decoded, dict) else {}
     package = event.get("Package") or event.get("ImportPath")

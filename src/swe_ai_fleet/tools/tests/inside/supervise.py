@@ -101,7 +101,7 @@ class Progress:
             try:
                 event = json.loads(text)
                 kind, name = event["e"], str(event.get("id", ""))
-            except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            except (ValueError, KeyError, TypeError, AttributeError):
                 continue
             if kind == "start":
                 self.running[name] = time.monotonic()

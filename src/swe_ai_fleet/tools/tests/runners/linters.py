@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase, translate
 from pathlib import PurePosixPath
 
-from swe_ai_fleet.domain.json_values import items, json_object, mapping, mappings, string
+from swe_ai_fleet.domain.json_values import items, json_object, mapping, mappings, parsed, string
 from swe_ai_fleet.tools.tests.runners.inventory import MAKEFILES
+from swe_ai_fleet.tools.tests.runners.scripts import words_of
 
 _PYTHON = (".py", ".pyi")
 _SCRIPT = (".js", ".cjs", ".mjs", ".jsx", ".ts", ".cts", ".mts", ".tsx")
@@ -194,10 +194,7 @@ def _commands(name: str, text: str) -> Iterator[list[str]]:
 
 
 def _words(command: str) -> list[str]:
-    try:
-        return shlex.split(command[:_MAX_COMMAND_CHARS])
-    except ValueError:
-        return command[:_MAX_COMMAND_CHARS].split()
+    return words_of(command[:_MAX_COMMAND_CHARS]) or command[:_MAX_COMMAND_CHARS].split()
 
 
 def _hooks(text: str) -> Iterator[list[str]]:
@@ -206,8 +203,8 @@ def _hooks(text: str) -> Iterator[list[str]]:
 
     try:
         # It follows no merge keys, which multiply; the C one would end the process where the text is nested deeply.
-        document: object = yaml.load(text[:_MAX_YAML_CHARS], Loader=yaml.BaseLoader)  # noqa: S506
-    except (yaml.YAMLError, RecursionError, ValueError):
+        document: object = parsed(yaml.load, text[:_MAX_YAML_CHARS], Loader=yaml.BaseLoader)
+    except (yaml.YAMLError, ValueError):
         return
     for repository in mappings(mapping(document).get("repos"))[:_MAX_HOOKS]:
         for hook in mappings(repository.get("hooks"))[:_MAX_HOOKS]:

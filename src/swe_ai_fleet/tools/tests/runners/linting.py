@@ -13,11 +13,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import PurePosixPath
-from typing import cast
 from urllib.parse import unquote
 
 from swe_ai_fleet.domain.command import Command
-from swe_ai_fleet.domain.json_values import json_or_none, mappings, string
+from swe_ai_fleet.domain.json_values import is_list, json_or_none, mappings, string
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.tools.definition import ToolFailure
@@ -65,10 +64,10 @@ class Finding:
 def parse_eslint(text: str, mount: str, directory: str = ".") -> list[Finding] | None:
     """The findings in ESLint's JSON; None where it is none."""
     items = json_or_none(text[max(text.find("["), 0) :])
-    if not isinstance(items, list):
+    if not is_list(items):
         return None
     findings: list[Finding] = []
-    for item in mappings(cast("object", items)):
+    for item in mappings(items):
         path = _placed(string(item.get("filePath")), mount, directory)
         findings += [
             _finding(path, message.get("line"), message.get("column"), message.get("ruleId"), message.get("message"))

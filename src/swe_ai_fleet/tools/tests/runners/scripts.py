@@ -109,10 +109,10 @@ def parts_of(line: str) -> tuple[Part, ...] | None:
     return tuple(parts)
 
 
-def words_of(text: str) -> list[str]:
+def words_of(text: str, *, comments: bool = False) -> list[str]:
     """The words of a command, none where quotes do not match."""
     try:
-        return shlex.split(text)
+        return shlex.split(text, comments=comments)
     except ValueError:
         return []
 

@@ -6,6 +6,8 @@ import configparser
 import tomllib
 from collections.abc import Mapping
 
+from swe_ai_fleet.domain.json_values import parsed
+
 # The time of the parser of TOML grows with the parts of a table's name for each line below it, that of the parser of
 # INI with the square of a line, and of the number of its faults.
 _MOST_TOML_DOTS = 200
@@ -24,8 +26,8 @@ def parsed_toml(text: str) -> Mapping[str, object] | None:
     if any(line.partition("=")[0].count(".") > _MOST_TOML_DOTS for line in text.split("\n")):
         return None
     try:
-        return tomllib.loads(text)
-    except (ValueError, RecursionError):
+        return parsed(tomllib.loads, text)
+    except ValueError:
         return None
 
 
