@@ -14,16 +14,18 @@ from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
 from swe_ai_fleet.domain.access import Quota, TenantRules
 from swe_ai_fleet.domain.errors import ResourceExhausted, Unavailable
 from swe_ai_fleet.in_process import MemoryLog
+from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.orchestrator.metrics import Meter
 from swe_ai_fleet.orchestrator.quotas import Quotas
 from swe_ai_fleet.ports import KeyValue
 from swe_ai_fleet.runtime.chat_service import open_chats
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
-from swe_ai_fleet.runtime.plan_service import open_tenant_plan_services
+from swe_ai_fleet.runtime.plan_service import open_tenant_plans
 from swe_ai_fleet.runtime.spending import DAY_SECONDS, Spending
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Conversation, Script, ScriptedModelServer, Turn
 from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
+from tests.scripted_deps import execution_deps
 
 NOON = datetime(2026, 11, 22, 12, tzinfo=UTC).timestamp()
 ANSWERS = Script(conversations=(Conversation(predicate=lambda _: True, turns=(Turn(content="Well."),)),))
@@ -89,7 +91,8 @@ async def test_chats_and_plans_use_up_the_day_of_their_tenant(what: str, bucket:
         settings = Settings(home=tmp_path, model_url=server.url, model="scripted")
         async with (
             open_chats(settings, store=MemoryKeyValue(), spending=spending) as chats,
-            open_tenant_plan_services(settings, log=log) as plans,
+            Executions(execution_deps(log)) as executions,
+            open_tenant_plans(settings, executions=executions) as plans,
         ):
             assert await quotas.check_tokens("small") == 1
             if what == "chat":
