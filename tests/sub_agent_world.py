@@ -16,11 +16,11 @@ from aiohttp import web
 
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.agents.budget import Budget
-from swe_ai_fleet.agents.plan_session import PlanSession, PlanTools
+from swe_ai_fleet.agents.plan_session import KeyValueSessions, PlanSession, PlanTools
 from swe_ai_fleet.agents.sub_agents import SubAgentTools
 from swe_ai_fleet.domain.budget import Limits
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
-from swe_ai_fleet.in_process import MemoryLog
+from swe_ai_fleet.in_process import MemoryKeyValue, MemoryLog
 from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.orchestrator.plan_sessions import PlanSessions
 from swe_ai_fleet.orchestrator.plans import Planner, Plans
@@ -99,6 +99,7 @@ class World:
         async def tools(session: PlanSession) -> AsyncGenerator[PlanTools]:
             yield PlanTools(workspace=self.workspace, pipeline=self.pipeline, toolkits=self.toolkits, memory=memory)
 
+        more.setdefault("store", sessions_in_memory())
         planner = Planner(model=self.model, tools=tools, **more)
         deps = execution_deps(log, owner=me or f"process-{uuid.uuid4().hex}")
         replicas = SimpleNamespace(me=me, alive=alive) if alive is not None else None
@@ -122,6 +123,11 @@ class World:
     def requests(self, who: str) -> list[dict[str, Any]]:
         """The model requests of one kind of agent, by the beginning of its system prompt."""
         return [body for body in self.server.bodies if str(body["messages"][0]["content"]).startswith(who)]
+
+
+def sessions_in_memory() -> KeyValueSessions:
+    """Where sessions are kept as long as a test lasts."""
+    return KeyValueSessions(MemoryKeyValue(), MemoryKeyValue(), tenant=DEFAULT_TENANT)
 
 
 def script_of(conversations: Mapping[str, tuple[Turn | Failure, ...]]) -> Script:

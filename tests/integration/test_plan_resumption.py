@@ -15,9 +15,9 @@ import pytest
 
 from swe_ai_fleet.agents.plan_session import (
     AwaitingApproval,
+    KeyValueSessions,
     PlanResult,
     PlanSession,
-    SessionsInMemory,
     SessionStatus,
 )
 from swe_ai_fleet.codec import to_json
@@ -41,8 +41,8 @@ from swe_ai_fleet.domain.event import (
 )
 from swe_ai_fleet.domain.execution import ExecutionState, fold
 from swe_ai_fleet.domain.run import INTERRUPTED, sub_agent_usage
-from swe_ai_fleet.domain.task import TaskKind
-from swe_ai_fleet.in_process import MemoryLog
+from swe_ai_fleet.domain.task import DEFAULT_TENANT, TaskKind
+from swe_ai_fleet.in_process import MemoryKeyValue, MemoryLog
 from swe_ai_fleet.testing import Turn
 from tests.sub_agent_world import PLANNER, RESEARCHER, SESSION, call, says, world
 
@@ -58,11 +58,11 @@ FOUND = call("final_answer", result='{"summary": "It pays.", "answers": [], "dat
 OTHERS = {RESEARCHER: (call("web_search", query="stripe"), FOUND), PLANNER: (says(plan=["one"]),)}
 
 
-class Kept(SessionsInMemory):
+class Kept(KeyValueSessions):
     """A store that knows what was put into it."""
 
     def __init__(self, *sessions: PlanSession) -> None:
-        super().__init__()
+        super().__init__(MemoryKeyValue(), MemoryKeyValue(), tenant=DEFAULT_TENANT)
         self.put_so_far: list[PlanSession] = []
         self._first = sessions
 

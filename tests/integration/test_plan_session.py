@@ -17,7 +17,6 @@ from swe_ai_fleet.agents.plan_session import (
     AwaitingApproval,
     PlanFailed,
     PlanOutcome,
-    SessionsInMemory,
     SessionStatus,
 )
 from swe_ai_fleet.agents.sub_agents import SubAgentLimits
@@ -30,7 +29,7 @@ from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.in_process import MemoryLog
 from swe_ai_fleet.orchestrator.plan_sessions import PlanSessions
 from swe_ai_fleet.testing import Failure, Turn
-from tests.sub_agent_world import LOOK, PLANNER, RESEARCHER, SESSION, call, says, world
+from tests.sub_agent_world import LOOK, PLANNER, RESEARCHER, SESSION, call, says, sessions_in_memory, world
 
 GOAL = "Round invoice totals"
 GAP = "Stripe API"
@@ -300,7 +299,7 @@ class TestTheDecision:
             await plans.approve("s1", "approved")
             approved = await plans.session("s1")
             # A process of an earlier version ended there.
-            store = SessionsInMemory()
+            store = sessions_in_memory()
             await store.put(replace(approved, status=SessionStatus.EXECUTING, requests=0, revision=1))
             plans = await place.plans(store=store)
             second = await awaiting(plans)
@@ -314,7 +313,7 @@ class TestLimitsAndFaults:
     async def test_a_provider_time_out(self, tmp_path: Path) -> None:
         slow = replace(PROPOSAL, delay_seconds=30)
         async with world(tmp_path, {SESSION: (slow,)}) as place:
-            store = SessionsInMemory()
+            store = sessions_in_memory()
             limits = Limits(max_iterations=5, max_tool_calls=20, timeout_seconds=0.3)
             answer = await (await place.plans(store=store, limits=limits)).execute_plan(GOAL, (), "s1")
             assert isinstance(answer, PlanFailed)

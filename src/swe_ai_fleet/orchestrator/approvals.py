@@ -26,7 +26,7 @@ from swe_ai_fleet.domain.event import (
     Writer,
 )
 from swe_ai_fleet.domain.execution import ExecutionState, Fold
-from swe_ai_fleet.domain.task import Task
+from swe_ai_fleet.domain.task import Task, TaskKind
 from swe_ai_fleet.domain.workflow import NodeStatus
 from swe_ai_fleet.ports import EventLog
 
@@ -191,7 +191,7 @@ def check_approver(state: ExecutionState, resolution: ApprovalResolution, by: st
 
     The refusal is logged with both names. Raises PermissionDenied.
     """
-    asked = _is_question(resolution.approval_id)
+    asked = _is_question(state, resolution.approval_id)
     if not by or by != state.task.caller or asked or resolution.decision is ApprovalDecision.REJECTED:
         return
     _log.warning(
@@ -207,9 +207,9 @@ def check_approver(state: ExecutionState, resolution: ApprovalResolution, by: st
     )
 
 
-def _is_question(approval_id: str) -> bool:
+def _is_question(state: ExecutionState, approval_id: str) -> bool:
     """Whether it is the question of a plan's model, which whoever set the goal answers."""
-    return approval_id.startswith("question-")
+    return state.task.kind is TaskKind.PLAN and approval_id.startswith("question-")
 
 
 def check_same(known: ApprovalResolution, given: ApprovalResolution) -> None:
@@ -298,7 +298,7 @@ class Decisions:
         check_resolution(resolution)
         state = await self._get(tenant, execution_id)
         request = chosen(state, resolution)
-        if _is_question(request.approval_id) and resolution.decision is ApprovalDecision.APPROVED:
+        if _is_question(state, request.approval_id) and resolution.decision is ApprovalDecision.APPROVED:
             raise PreconditionFailed(
                 "the model asks a question; there is no proposal yet", field="decision", hint="adjusted, and the answer"
             )

@@ -11,14 +11,13 @@ from datetime import UTC, datetime
 import structlog
 
 from swe_ai_fleet.agents.plan_session import (
+    KeyValueSessions,
     OutcomeListener,
     PlanOutcome,
     PlanSession,
     PlanTools,
     RunLog,
-    SessionsInMemory,
     SessionStatus,
-    SessionStore,
 )
 from swe_ai_fleet.agents.plan_session.answers import rejection
 from swe_ai_fleet.agents.plan_session.planning_run import FAULTS, PLANNER_LIMITS, PlanningRun, RunEnd
@@ -56,7 +55,7 @@ class Planner:
     Attributes:
         model: The model that plans; it plays the sub-agents too.
         tools: Opens what a session works with for the time of one request.
-        store: Keeps the sessions.
+        store: Where its sessions are kept.
         limits: Of one search for an approach.
         task_limits: Of the run of an approved one.
         sub_agents: Of the sub-agents of one session.
@@ -71,7 +70,7 @@ class Planner:
 
     model: ChatModel
     tools: Callable[[PlanSession], AbstractAsyncContextManager[PlanTools]]
-    store: SessionStore = field(default_factory=SessionsInMemory)
+    store: KeyValueSessions
     limits: Limits = PLANNER_LIMITS
     task_limits: Limits = field(default_factory=Limits)
     sub_agents: SubAgentLimits = field(default_factory=SubAgentLimits)
@@ -226,9 +225,9 @@ class PlanDrive:
                 end: RunEnd = await run.carry_out()
         except _NoTools as error:
             return replace(session, status=SessionStatus.APPROVED, error=self._planner.clean(str(error)))
-        error = "" if end.stop_reason in GOOD_ENDS else end.error
+        error = "" if end.session.stop_reason in GOOD_ENDS else end.error
         # The conversation is whole, so the next request goes on behind what was done.
-        status = SessionStatus.APPROVED if end.stop_reason in FAULTS else SessionStatus.COMPLETED
+        status = SessionStatus.APPROVED if end.session.stop_reason in FAULTS else SessionStatus.COMPLETED
         return replace(end.session, status=status, answer=end.answer, error=error)
 
     @asynccontextmanager

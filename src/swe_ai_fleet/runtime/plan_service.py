@@ -11,7 +11,7 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from swe_ai_fleet.agents.equipment import ANY_MODEL
-from swe_ai_fleet.agents.plan_session import KeyValueSessions, PlanOutcome, SessionsInMemory
+from swe_ai_fleet.agents.plan_session import KeyValueSessions, PlanOutcome
 from swe_ai_fleet.agents.sub_agents import SubAgentLimits
 from swe_ai_fleet.conversations.fleet_view import FleetView, TaskStarter
 from swe_ai_fleet.domain.assignment import Assignment
@@ -20,7 +20,7 @@ from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.memory import MemoryScope
 from swe_ai_fleet.domain.outcome import Outcome
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
-from swe_ai_fleet.in_process import MemoryLog
+from swe_ai_fleet.in_process import MemoryKeyValue, MemoryLog
 from swe_ai_fleet.learning.outcomes import planned_outcome
 from swe_ai_fleet.memory.searching import FleetMemory
 from swe_ai_fleet.orchestrator.execution_context import ExecutionDeps
@@ -160,6 +160,8 @@ async def open_tenant_plans(
             )
             executions = await stack.enter_async_context(Executions(deps))
 
+        in_memory = MemoryKeyValue(), MemoryKeyValue()
+
         def made(tenant: str) -> Planner:
             scope = MemoryScope(tenant=tenant)
             equipment = PlanEquipment(
@@ -178,7 +180,7 @@ async def open_tenant_plans(
             return Planner(
                 model=model,
                 tools=equipment.open,
-                store=KeyValueSessions(*buckets, tenant=tenant) if buckets is not None else SessionsInMemory(),
+                store=KeyValueSessions(*(buckets or in_memory), tenant=tenant),
                 limits=plan_limits(settings),
                 sub_agents=SubAgentLimits(
                     depth=settings.sub_agent_depth,

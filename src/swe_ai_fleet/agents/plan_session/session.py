@@ -5,13 +5,13 @@ Callers get answers (`answers.py`); whoever learns from sessions gets outcomes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Protocol
 
 from swe_ai_fleet.agents.history import History
-from swe_ai_fleet.agents.sub_agents.memory import MemoryResults
+from swe_ai_fleet.agents.sub_agents.memory import MemoryResults, MemorySearch
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalResolution
 from swe_ai_fleet.domain.budget import RequestLimits, Usage
 from swe_ai_fleet.domain.event import ExecutionStatus
@@ -19,6 +19,9 @@ from swe_ai_fleet.domain.message import Message, ToolMessage, UserMessage
 from swe_ai_fleet.domain.outcome import goal_type
 from swe_ai_fleet.domain.run import RunState
 from swe_ai_fleet.domain.trajectory import Step, StopReason
+from swe_ai_fleet.ports import Workspace
+from swe_ai_fleet.tools.operation import Toolkit
+from swe_ai_fleet.tools.pipeline import Pipeline
 
 _ARGUMENT_CHARS = 1_000
 _RESULT_CHARS = 500
@@ -265,6 +268,22 @@ class PlanSession:
             requests=later.requests,
             attempt=max(self.attempt + 1, later.attempt),
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanTools:
+    """What a session works with; `toolkits` share the pipeline.
+
+    `idle` names operations that the model is not shown until it asks for them, `unlisted` those of them that lack what
+    they need here. `memory` is asked first; None: the repository's documents and history.
+    """
+
+    workspace: Workspace
+    pipeline: Pipeline
+    toolkits: Mapping[str, Toolkit] = field(default_factory=dict[str, Toolkit])
+    idle: frozenset[str] = frozenset()
+    unlisted: frozenset[str] = frozenset()
+    memory: MemorySearch | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
