@@ -65,11 +65,13 @@ class Kept(KeyValueSessions):
         super().__init__(MemoryKeyValue(), MemoryKeyValue(), tenant=DEFAULT_TENANT)
         self.put_so_far: list[PlanSession] = []
         self._first = sessions
+        self._begun = asyncio.Lock()
 
     async def get(self, session_id: str) -> PlanSession | None:
-        for session in self._first:
-            await super().put(replace(session, revision=1))
-        self._first = ()
+        async with self._begun:
+            for session in self._first:
+                await super().put(replace(session, revision=1))
+            self._first = ()
         return await super().get(session_id)
 
     async def put(self, session: PlanSession) -> None:
@@ -253,9 +255,9 @@ async def test_an_adjustment_goes_on_when_it_is_made_again(tmp_path: Path) -> No
 
 
 async def test_another_goal_knows_what_a_cancelled_one_left(tmp_path: Path) -> None:
-    slow = Turn(tool_calls=DONE.tool_calls, delay_seconds=1.5)
-    second = call("propose_approach", approach="Look what is done", reasoning="")
-    async with world(tmp_path, {SESSION: (PROPOSAL, WRITE, slow, second), **OTHERS}) as place:
+    third = call("propose_approach", approach="Look what is done", reasoning="")
+    slow = Turn(tool_calls=third.tool_calls, delay_seconds=1.0)
+    async with world(tmp_path, {SESSION: (PROPOSAL, WRITE, slow), **OTHERS}) as place:
         log, store = MemoryLog(), Kept()
         plans = await place.plans(store=store, log=log)
         await plans.execute_plan(GOAL, (), "s1")
