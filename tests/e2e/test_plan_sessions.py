@@ -63,6 +63,10 @@ async def test_a_goal_is_an_execution_like_any_other(client: Client, shell: Shel
     assert told[-1][0] == "execution_finished"
     verified = await shell.fleet("audit", "verify", name)
     assert verified.code == 0, verified.err
+    signed = [
+        json.loads(event.payload_json)["head"]["agent_id"] for event in events if event.type == "audit_head_signed"
+    ]
+    assert {"planner-1", "planner-2", "planner-3"} <= set(signed)
     assert name in (await shell.fleet("list")).out
     listed = json.loads((await shell.fleet("plan", "list", "--json")).out)["sessions"]
     assert (name, "completed") in {(one["session_id"], one["status"]) for one in listed}

@@ -8,7 +8,7 @@ import re
 import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from io import StringIO
 from pathlib import Path
@@ -467,16 +467,29 @@ class TestWhatGoesWrong:
         assert (result.status, result.results, session.results) == ("completed", "The task runs.", "The task runs.")
         assert [made.tool for made in result.tool_calls_made] == ["propose_approach", "start_task", "final_answer"]
 
-    async def test_one_that_an_earlier_version_left_is_told_of(self, knowledge: Knowledge, name: str) -> None:
-        async with served(knowledge, planned("Died", PROPOSE, START)) as one:
+    async def test_what_an_earlier_version_left_is_told_of_or_goes_on(self, knowledge: Knowledge, name: str) -> None:
+        """Documents alone, of which the log knows nothing: one at work, one that waits, one that is approved."""
+        async with served(knowledge, planned("Left", PROPOSE, START, DONE)) as one:
             store = KeyValueSessions(*one.buckets, tenant=DEFAULT_TENANT)
             left = PlanSession(session_id=name, goal="Died", approach="Go", revision=1, status=SessionStatus.EXECUTING)
             await store.put(left)
             result = await one.go_on(name)
             assert (result.status, one.started, one.asked) == ("error", [], [])
             session = await one.show(name)
-        assert "its process ended" in result.error
-        assert (session.status, session.error, session.working) == ("error", result.error, False)
+            assert "its process ended" in result.error
+            assert (session.status, session.error, session.working) == ("error", result.error, False)
+            await one.execute("Left", f"{name}-0")
+            waiting = await store.get(f"{name}-0")
+            assert waiting is not None and waiting.status is SessionStatus.AWAITING_APPROVAL
+            for status in (SessionStatus.AWAITING_APPROVAL, SessionStatus.APPROVED):
+                copy = replace(waiting, session_id=f"{name}-{status}", status=status, revision=1)
+                await store.put(copy)
+                assert (await one.show(copy.session_id)).status == status
+                assert (await one.decide(copy.session_id, "approved")).status == "approved"
+                result = await one.go_on(copy.session_id)
+                assert (result.status, result.results, result.final_plan) == (
+                    "completed", "The task runs.", "Start a task that rounds.",
+                )  # fmt: skip
 
 
 class Terminal:
