@@ -152,7 +152,7 @@ def result_message(result: PlanResult) -> pb.ContinuePlanResponse:
     return to_message(pb.ContinuePlanResponse, result, tool_calls_made=_call_messages(result.tool_calls_made))
 
 
-def session_message(session: PlanSession, mask: SecretMask) -> pb.PlanSession:
+def session_message(session: PlanSession, mask: SecretMask, *, working: bool) -> pb.PlanSession:
     """A session, whole."""
     return to_message(
         pb.PlanSession,
@@ -160,7 +160,7 @@ def session_message(session: PlanSession, mask: SecretMask) -> pb.PlanSession:
         memory_results=_memory_message(AwaitingApproval.of(session).memory_results),
         tool_calls_made=_call_messages(session.calls_made(mask)),
         iterations=session.card.iterations,
-        working=session.status.working,
+        working=working,
     )
 
 
@@ -248,7 +248,8 @@ class PlanningServicer(PlanningServiceServicer):
 
     async def GetPlanSession(self, request: pb.GetPlanSessionRequest, context: Context) -> pb.GetPlanSessionResponse:
         session = await self._tenant_plans.session(request.session_id)
-        return pb.GetPlanSessionResponse(session=session_message(session, self._mask))
+        message = session_message(session, self._mask, working=session.status.working)
+        return pb.GetPlanSessionResponse(session=message)
 
     async def ListPlanSessions(
         self, request: pb.ListPlanSessionsRequest, context: Context

@@ -48,7 +48,7 @@ SENT: Mapping[str, Callable[[], Message]] = {
     "proposal": lambda: planning.proposal_message(PROPOSAL),
     "plan_decision": lambda: planning.decision_message(PROPOSAL),
     "plan_result": lambda: planning.result_message(sample(PlanResult)),
-    "plan_session": lambda: planning.session_message(sample(PlanSession), str),
+    "plan_session": lambda: planning.session_message(sample(PlanSession), str, working=True),
     "plan_card": lambda: planning.card_message(sample(SessionCard)),
     "turn": lambda: to_message(conversation.Turn, sample(Turn)),
     "story": lambda: to_message(context.Story, sample(graph.Story)),
