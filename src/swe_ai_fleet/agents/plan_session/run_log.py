@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import json
-import secrets
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from swe_ai_fleet.agents.history import History
 from swe_ai_fleet.agents.plan_session.session import PlanSession, SessionStatus
 from swe_ai_fleet.agents.recorded_run import RecordedRun, close_interrupted, read_run, recorded_run
 from swe_ai_fleet.domain.approval import ApprovalRequest
 from swe_ai_fleet.domain.budget import Limits, RequestLimits
-from swe_ai_fleet.domain.event import MessageAdded, ModelReplied, ToolFinished, Writer
+from swe_ai_fleet.domain.event import ExecutionStatus, MessageAdded, ModelReplied, ToolFinished, Writer
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.message import ToolCall
 from swe_ai_fleet.domain.moment import now
 from swe_ai_fleet.domain.run import RunState
 from swe_ai_fleet.domain.task import (
-    DEFAULT_TENANT,
     ApprovalPolicy,
     Constraints,
     MemoryOptions,
@@ -32,7 +30,7 @@ from swe_ai_fleet.ports import EventLog, SecretMask
 from swe_ai_fleet.tools.builtin.dialogue import ASK, PROPOSE
 
 CONTINUE = "continue"
-_ENDED = {"completed": SessionStatus.COMPLETED, "rejected": SessionStatus.REJECTED}
+_ENDED = {ExecutionStatus.COMPLETED: SessionStatus.COMPLETED, ExecutionStatus.REJECTED: SessionStatus.REJECTED}
 
 
 def task_of(session: PlanSession, tenant: str, limits: Limits) -> Task:
@@ -139,9 +137,9 @@ class RunLog:
     """
 
     log: EventLog
-    tenant: str = DEFAULT_TENANT
-    me: str = field(default_factory=lambda: f"process-{secrets.token_hex(4)}")
-    audit_key: bytes = b""
+    tenant: str
+    me: str
+    audit_key: bytes
 
     @asynccontextmanager
     async def recorded(self, session: PlanSession) -> AsyncGenerator[tuple[RecordedRun, RunState]]:

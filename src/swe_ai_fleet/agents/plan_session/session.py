@@ -111,7 +111,7 @@ class PlanSession:
     `messages` are the whole conversation, `steps` what was done in it; a proposal that waits is the last step, its
     calls unanswered. `iterations_before` are the steps of earlier goals of the same session. `revision` counts stores.
     Times are ISO 8601, UTC. `repository` (path or URL) at `ref` is looked into, where there is one. `started_by` set
-    the goal and `decided_by` approved of the approach, where callers can be told apart.
+    the goal, where callers can be told apart.
 
     `attempt` counts the goals of the session and `requests` what was asked for the present one: each has a run of its
     own in the log. `adjustment` is what a person asked for in the last of them, or their answer to the `question` that
@@ -141,7 +141,6 @@ class PlanSession:
     repository: str = ""
     ref: str = ""
     started_by: str = ""
-    decided_by: str = ""
     attempt: int = 1
     requests: int = 0
     adjustment: str = ""
@@ -219,7 +218,7 @@ class PlanSession:
         """The session with what a person said about its proposal, or to its question."""
         match said.decision:
             case ApprovalDecision.APPROVED:
-                return replace(self, status=SessionStatus.APPROVED, decided_by=said.caller)
+                return replace(self, status=SessionStatus.APPROVED)
             case ApprovalDecision.REJECTED:
                 why = f": {said.text}" if said.text else ""
                 session = self.closed(f"the person rejected this approach{why}")
