@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+import uuid
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from aiohttp import web
 
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.agents.budget import Budget
+from swe_ai_fleet.agents.plan_session import KeyValueSessions, PlanSession, PlanTools
 from swe_ai_fleet.agents.sub_agents import SubAgentTools
 from swe_ai_fleet.domain.budget import Limits
+from swe_ai_fleet.domain.task import DEFAULT_TENANT
+from swe_ai_fleet.in_process import MemoryKeyValue, MemoryLog
+from swe_ai_fleet.orchestrator.executions import Executions
+from swe_ai_fleet.orchestrator.plan_sessions import PlanSessions
+from swe_ai_fleet.orchestrator.plans import Planner, Plans
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.sandbox import open_workspace
 from swe_ai_fleet.testing import Conversation, Failure, Script, ScriptedModelServer, Turn
@@ -30,6 +38,7 @@ from swe_ai_fleet.tools import (
     ShellTool,
     Toolkit,
 )
+from tests.scripted_deps import execution_deps
 
 FILES = {
     "README.md": "# Billing\n\n## Rounding\n\nInvoice totals are rounded half up to whole cents.\n",
@@ -72,7 +81,31 @@ class World:
     toolkits: dict[str, Toolkit]
     web: Web
     root: Path
+    stack: AsyncExitStack
     kits: list[SubAgentTools] = field(default_factory=list[SubAgentTools])
+
+    async def plans(
+        self,
+        *,
+        log: MemoryLog | None = None,
+        memory: Any = None,
+        me: str = "",
+        alive: Callable[[], Collection[str]] | None = None,
+        **more: Any,
+    ) -> PlanSessions:
+        """Plan sessions in this world, driven until it ends; `more` is the planner's."""
+
+        @asynccontextmanager
+        async def tools(session: PlanSession) -> AsyncGenerator[PlanTools]:
+            yield PlanTools(workspace=self.workspace, pipeline=self.pipeline, toolkits=self.toolkits, memory=memory)
+
+        more.setdefault("store", sessions_in_memory())
+        planner = Planner(model=self.model, tools=tools, **more)
+        deps = execution_deps(log, owner=me or f"process-{uuid.uuid4().hex}")
+        replicas = SimpleNamespace(me=me, alive=alive) if alive is not None else None
+        executions = await self.stack.enter_async_context(Executions(deps, replicas=replicas))
+        await self.stack.enter_async_context(executions.planning(Plans(lambda _: planner)))
+        return PlanSessions(executions, planner, tenant=DEFAULT_TENANT)
 
     def sub_agents(self, budget: Budget | None = None, **more: Any) -> SubAgentTools:
         """The sub-agents of one run."""
@@ -92,6 +125,11 @@ class World:
         return [body for body in self.server.bodies if str(body["messages"][0]["content"]).startswith(who)]
 
 
+def sessions_in_memory() -> KeyValueSessions:
+    """Where sessions are kept as long as a test lasts."""
+    return KeyValueSessions(MemoryKeyValue(), MemoryKeyValue(), tenant=DEFAULT_TENANT)
+
+
 def script_of(conversations: Mapping[str, tuple[Turn | Failure, ...]]) -> Script:
     """Turns by the words that a prompt begins with."""
     return Script(conversations=tuple(Conversation(match=who, turns=turns) for who, turns in conversations.items()))
@@ -108,6 +146,7 @@ async def world(
         ScriptedModelServer(script_of(conversations), keep=500, **options) as server,
         OpenAIChatModel(base_url=server.url, retry_wait_seconds=0.001, max_retries=2) as model,
         open_workspace(root) as workspace,
+        AsyncExitStack() as stack,
     ):
         await model.probe()
         pipeline = Pipeline()
@@ -127,6 +166,7 @@ async def world(
             toolkits={kit.name: kit for kit in kits},
             web=site,
             root=root,
+            stack=stack,
         )
 
 

@@ -50,7 +50,7 @@ from swe_ai_fleet.runtime.erasure import Erasures
 from swe_ai_fleet.runtime.executions_view import ExecutionsView
 from swe_ai_fleet.runtime.factories import connect_log, workspace_provider
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
-from swe_ai_fleet.runtime.plan_service import open_tenant_plan_services
+from swe_ai_fleet.runtime.plan_service import open_tenant_plans
 from swe_ai_fleet.runtime.spending import Spending
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Script, ScriptedModelServer
@@ -247,8 +247,13 @@ async def tenants(home: Path, *, webhook_host: str = "127.0.0.1:9") -> AsyncGene
             return ExecutionsView(executions, tenant=tenant)
 
         plans = await stack.enter_async_context(
-            open_tenant_plan_services(
-                settings, buckets=await plan_buckets(log), log=log, memories=knowledge, fleet=view, starter=view
+            open_tenant_plans(
+                settings,
+                executions=executions,
+                buckets=await plan_buckets(log),
+                memories=knowledge,
+                fleet=view,
+                starter=view,
             )
         )
         served = SimpleNamespace(

@@ -31,19 +31,20 @@ from swe_ai_fleet.agents.plan_session import (
     PlanResult,
     PlanSession,
     Rejected,
-    RequestLimits,
     SessionCard,
     ToolCallMade,
 )
 from swe_ai_fleet.contract import from_message, to_message
+from swe_ai_fleet.domain.budget import RequestLimits
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.json_values import parsed
 from swe_ai_fleet.domain.text import well_formed
+from swe_ai_fleet.orchestrator.plan_sessions import PlanSessions
 from swe_ai_fleet.orchestrator.planning_events import PlanningEvent, PlanningEvents, PlanningOutcome
 from swe_ai_fleet.orchestrator.subtasks import child_task_id
-from swe_ai_fleet.ports import SecretMask
+from swe_ai_fleet.ports import KeyValue, SecretMask
 from swe_ai_fleet.runtime.executions_view import ExecutionsView
-from swe_ai_fleet.runtime.plan_service import PlanBuckets, PlanService, open_tenant_plan_services
+from swe_ai_fleet.runtime.plan_service import open_tenant_plans
 from swe_ai_fleet.runtime.tool_services import secret_mask
 
 if TYPE_CHECKING:
@@ -193,14 +194,14 @@ class PlanningServicer(PlanningServiceServicer):
     """Serves plan sessions.
 
     Args:
-        plans: Gives the plan service of a tenant.
+        plans: Gives the plan sessions of a tenant.
         mask: Replaces secrets in what calls were made with and gave.
         admit: Raises ResourceExhausted where a model may not work for a tenant now.
     """
 
     def __init__(
         self,
-        plans: Callable[[str], PlanService],
+        plans: Callable[[str], PlanSessions],
         *,
         mask: SecretMask,
         admit: Callable[[str], Awaitable[object]] = _anybody,
@@ -210,8 +211,8 @@ class PlanningServicer(PlanningServiceServicer):
         self._mask = mask
 
     @property
-    def _tenant_plans(self) -> PlanService:
-        """The plan service of the calling tenant."""
+    def _tenant_plans(self) -> PlanSessions:
+        """The plan sessions of the calling tenant."""
         return self._plans(tenant())
 
     async def ExecutePlan(self, request: pb.ExecutePlanRequest, context: Context) -> pb.ExecutePlanResponse:
@@ -242,12 +243,14 @@ class PlanningServicer(PlanningServiceServicer):
     async def ContinuePlan(self, request: pb.ContinuePlanRequest, context: Context) -> pb.ContinuePlanResponse:
         await self._admit(tenant())
         limits = from_message(RequestLimits, request.limits)
-        return result_message(await self._tenant_plans.continue_plan(request.session_id, limits=limits))
+        return result_message(
+            await self._tenant_plans.continue_plan(request.session_id, limits=limits, by=principal().name)
+        )
 
     async def GetPlanSession(self, request: pb.GetPlanSessionRequest, context: Context) -> pb.GetPlanSessionResponse:
         session = await self._tenant_plans.session(request.session_id)
-        working = self._tenant_plans.working(session)
-        return pb.GetPlanSessionResponse(session=session_message(session, self._mask, working=working))
+        message = session_message(session, self._mask, working=session.status.working)
+        return pb.GetPlanSessionResponse(session=message)
 
     async def ListPlanSessions(
         self, request: pb.ListPlanSessionsRequest, context: Context
@@ -264,11 +267,10 @@ async def open_plan_service(stack: Stack) -> AsyncGenerator[Service]:
     def view(tenant: str) -> ExecutionsView:
         return ExecutionsView(stack.executions, tenant=tenant, caller=CALLER, by=lambda: principal().name)
 
-    async with open_tenant_plan_services(
+    async with open_tenant_plans(
         stack.settings,
+        executions=stack.executions,
         buckets=await plan_buckets(stack.log),
-        log=stack.log,
-        replicas=stack.leases,
         memories=stack.context,
         recorder=stack.context,
         fleet=view,
@@ -280,11 +282,11 @@ async def open_plan_service(stack: Stack) -> AsyncGenerator[Service]:
         )
 
 
-async def plan_buckets(log: JetStream) -> PlanBuckets:
-    """The buckets of plan sessions, made where there are none. Raises Unavailable."""
-    return PlanBuckets(
-        sessions=await log.bucket(SESSIONS_BUCKET, ttl_seconds=PLANS_KEPT_SECONDS),
-        parts=await log.bucket(PARTS_BUCKET, ttl_seconds=PLANS_KEPT_SECONDS),
+async def plan_buckets(log: JetStream) -> tuple[KeyValue, KeyValue]:
+    """The buckets of plan sessions and their parts, made where there are none. Raises Unavailable."""
+    return (
+        await log.bucket(SESSIONS_BUCKET, ttl_seconds=PLANS_KEPT_SECONDS),
+        await log.bucket(PARTS_BUCKET, ttl_seconds=PLANS_KEPT_SECONDS),
     )
 
 

@@ -8,7 +8,6 @@ import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import grpc.aio
 import pytest
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
@@ -30,7 +29,7 @@ async def client(fleet: FleetUnderTest) -> AsyncIterator[Client]:
 
 
 async def test_a_goal_is_an_execution_like_any_other(client: Client, shell: Shell) -> None:
-    """Listed, shown, watched, audited; approved in its session, from the command line."""
+    """Listed, shown, watched, audited; decided about in its session, and as any execution is."""
     name = f"plan-{uuid.uuid4().hex[:8]}"
     proposed = await shell.fleet("plan", PLAN_GOAL, "--session", name, "--json")
     assert (proposed.code, json.loads(proposed.out)["approach"]) == (0, "Add them up.")
@@ -38,13 +37,11 @@ async def test_a_goal_is_an_execution_like_any_other(client: Client, shell: Shel
     assert (waiting.kind, waiting.status) == (pb.EXECUTION_KIND_PLAN, pb.DELIBERATION_STATUS_AWAITING_APPROVAL)
     shown = await client.execution(waiting.execution_id)
     assert [(one.goal, one.proposal) for one in shown.pending_approvals] == [(PLAN_GOAL, "Add them up.")]
-    with pytest.raises(grpc.aio.AioRpcError, match="approved in its session") as elsewhere:
-        await client.resolve(waiting.execution_id, "APPROVED")
-    assert elsewhere.value.code() is grpc.StatusCode.FAILED_PRECONDITION
     watching = asyncio.ensure_future(client.events(waiting.execution_id))
     adjusted = await shell.fleet("plan", "adjust", name, "--text", "twice")
     assert (adjusted.code, "Add them up, twice." in adjusted.out) == (0, True)
     assert f"fleet plan approve {name}" in adjusted.err
+    assert (await shell.fleet("approve", waiting.execution_id)).code == 0
     assert (await shell.fleet("plan", "approve", name)).code == 0
     carried = await shell.fleet("plan", "continue", name, "--json")
     result = json.loads(carried.out)
@@ -66,6 +63,10 @@ async def test_a_goal_is_an_execution_like_any_other(client: Client, shell: Shel
     assert told[-1][0] == "execution_finished"
     verified = await shell.fleet("audit", "verify", name)
     assert verified.code == 0, verified.err
+    signed = [
+        json.loads(event.payload_json)["head"]["agent_id"] for event in events if event.type == "audit_head_signed"
+    ]
+    assert {"planner-1", "planner-2", "planner-3"} <= set(signed)
     assert name in (await shell.fleet("list")).out
     listed = json.loads((await shell.fleet("plan", "list", "--json")).out)["sessions"]
     assert (name, "completed") in {(one["session_id"], one["status"]) for one in listed}

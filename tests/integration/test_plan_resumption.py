@@ -6,8 +6,7 @@ Over HTTP, in a real repository; only the model is scripted, and log and store a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,20 +15,22 @@ import pytest
 
 from swe_ai_fleet.agents.plan_session import (
     AwaitingApproval,
+    KeyValueSessions,
     PlanResult,
     PlanSession,
-    PlanSessions,
-    PlanTools,
-    RunLog,
-    SessionsInMemory,
     SessionStatus,
 )
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain.audit import verify
 from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.errors import PreconditionFailed, Unavailable
+from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.domain.event import (
+    CONTROL_SUBJECT,
+    ApprovalAwaited,
+    BreakpointsSet,
+    CancelRequested,
     Event,
+    ExecutionFinished,
     ExecutionStatus,
     ModelReplied,
     RunFinished,
@@ -40,9 +41,10 @@ from swe_ai_fleet.domain.event import (
 )
 from swe_ai_fleet.domain.execution import ExecutionState, fold
 from swe_ai_fleet.domain.run import INTERRUPTED, sub_agent_usage
-from swe_ai_fleet.in_process import MemoryLog
+from swe_ai_fleet.domain.task import DEFAULT_TENANT, TaskKind
+from swe_ai_fleet.in_process import MemoryKeyValue, MemoryLog
 from swe_ai_fleet.testing import Turn
-from tests.sub_agent_world import PLANNER, RESEARCHER, SESSION, World, call, says, world
+from tests.sub_agent_world import PLANNER, RESEARCHER, SESSION, call, says, world
 
 GOAL, GAP = "Round invoice totals", "Stripe API"
 PROPOSAL = call("propose_approach", approach="Round in total()", reasoning="It is small.")
@@ -55,18 +57,20 @@ FOUND = call("final_answer", result='{"summary": "It pays.", "answers": [], "dat
 OTHERS = {RESEARCHER: (call("web_search", query="stripe"), FOUND), PLANNER: (says(plan=["one"]),)}
 
 
-class Kept(SessionsInMemory):
+class Kept(KeyValueSessions):
     """A store that knows what was put into it."""
 
     def __init__(self, *sessions: PlanSession) -> None:
-        super().__init__()
+        super().__init__(MemoryKeyValue(), MemoryKeyValue(), tenant=DEFAULT_TENANT)
         self.put_so_far: list[PlanSession] = []
         self._first = sessions
+        self._begun = asyncio.Lock()
 
     async def get(self, session_id: str) -> PlanSession | None:
-        for session in self._first:
-            await super().put(replace(session, revision=1))
-        self._first = ()
+        async with self._begun:
+            for session in self._first:
+                await super().put(replace(session, revision=1))
+            self._first = ()
         return await super().get(session_id)
 
     async def put(self, session: PlanSession) -> None:
@@ -91,14 +95,6 @@ def cut(events: Sequence[Event], count: int) -> MemoryLog:
         )
         log.store(writer, int(ordinal), to_json(event))
     return log
-
-
-def engine(place: World, store: SessionsInMemory, log: MemoryLog, **runs: Any) -> PlanSessions:
-    @asynccontextmanager
-    async def tools(session: PlanSession) -> AsyncGenerator[PlanTools]:
-        yield PlanTools(workspace=place.workspace, pipeline=place.pipeline, toolkits=place.toolkits)
-
-    return PlanSessions(model=place.model, tools=tools, store=store, runs=RunLog(log=log, **runs))
 
 
 def of(events: Sequence[Event], agent_id: str, kind: type) -> list[Any]:
@@ -146,6 +142,23 @@ def said(session: PlanSession) -> list[tuple[str, str]]:
 APPROVED = "The person approved this approach. Carry it out now, then call final_answer."
 
 
+WAITING = SessionStatus.AWAITING_APPROVAL
+
+
+def asked_for(events: Sequence[Event]) -> list[Any]:
+    return [event for event in events if isinstance(event.body, ApprovalAwaited)]
+
+
+def kept_by(store: Kept, events: Sequence[Event]) -> PlanSession:
+    """What the driver had kept at least when these were the events."""
+    kinds = {type(event.body) for event in events}
+    if ExecutionFinished in kinds:
+        return store.last(SessionStatus.COMPLETED)
+    if BreakpointsSet in kinds:
+        return store.last(SessionStatus.EXECUTING)
+    return store.last(WAITING) if ApprovalAwaited in kinds else store.put_so_far[0]
+
+
 def told_once(messages: list[tuple[str, str]]) -> list[tuple[str, str]]:
     """The conversation without the note on the approval, which it holds once, wherever that stands."""
     assert sum(text.count(APPROVED) for _, text in messages) == 1
@@ -160,7 +173,7 @@ def untimed(answer: PlanResult) -> PlanResult:
 async def test_cut_off_anywhere_a_proposal_and_what_follows_its_approval_go_on(tmp_path: Path) -> None:
     async with world(tmp_path, {SESSION: (READ, BOTH, TEST, DONE), **OTHERS}) as place:
         whole, store = MemoryLog(), Kept()
-        plans = engine(place, store, whole)
+        plans = await place.plans(store=store, log=whole)
         proposal = await plans.execute_plan(GOAL, ["Invoice", GAP], "s1")
         assert isinstance(proposal, AwaitingApproval), proposal
         approved_at = len(whole.events)
@@ -175,7 +188,7 @@ async def test_cut_off_anywhere_a_proposal_and_what_follows_its_approval_go_on(t
             before = log.events
             kinds = [type(event.body).__name__ for event in before]
             asked = len(place.server.bodies)
-            again = engine(place, Kept(store.put_so_far[0]), log)
+            again = await place.plans(store=Kept(kept_by(store, before)), log=log)
             assert await again.execute_plan(GOAL, ["Invoice", GAP], "s1") == proposal, kinds
             assert check(log, "planner-1", before) == []
             there = await again.session("s1")
@@ -196,10 +209,10 @@ async def test_cut_off_anywhere_a_proposal_and_what_follows_its_approval_go_on(t
             log = cut(whole.events, count)
             before = log.events
             kinds = [type(event.body).__name__ for event in before[approved_at:]]
-            again = engine(place, Kept(store.last(SessionStatus.EXECUTING)), log)
             replied = len(of(before, "planner-2", ModelReplied))
             asked = len(place.server.bodies)
             (place.root / "rounding.py").unlink(missing_ok=True)
+            again = await place.plans(store=Kept(kept_by(store, before)), log=log)
             carried = await again.continue_plan("s1")
             assert len(place.server.bodies) - asked == 2 - replied, kinds
             lost = check(log, "planner-2", before)
@@ -220,26 +233,91 @@ async def test_cut_off_anywhere_a_proposal_and_what_follows_its_approval_go_on(t
             assert state.pending == ()
 
 
+async def test_another_goal_knows_what_a_cancelled_one_left(tmp_path: Path) -> None:
+    third = call("propose_approach", approach="Look what is done", reasoning="")
+    slow = Turn(tool_calls=third.tool_calls, delay_seconds=1.0)
+    async with world(tmp_path, {SESSION: (PROPOSAL, WRITE, slow), **OTHERS}) as place:
+        log, store = MemoryLog(), Kept()
+        plans = await place.plans(store=store, log=log)
+        await plans.execute_plan(GOAL, (), "s1")
+        await plans.approve("s1", "approved")
+        carrying = asyncio.ensure_future(plans.continue_plan("s1"))
+        await place.server.wait_until(in_flight=1)
+        while not of(log.events, "planner-2", ToolFinished):
+            await asyncio.sleep(0.01)
+        await place.server.wait_until(in_flight=1)
+        await cancel(log, "enough")
+        assert (await carrying).error == "the goal was cancelled: enough"
+        answer = await plans.execute_plan("Something else", (), "s1")
+        assert isinstance(answer, AwaitingApproval)
+        (last,) = {str(body["messages"]) for body in place.requests(SESSION)[-1:]}
+        assert last.count("some of it may be done") == 1
+        assert "Wrote" in last or "rounding.py" in last
+        session = await plans.session("s1")
+        assert (session.iterations_before, [step.number for step in session.steps]) == (2, [1, 2, 3])
+
+
+async def cancel(log: MemoryLog, reason: str) -> None:
+    """Cancel the only execution of a log."""
+    state = execution(log)
+    caller = Writer(
+        tenant=state.task.tenant, execution_id=state.execution_id, task_id="s1", agent_id=CONTROL_SUBJECT, generation=0
+    )
+    await log.tell(caller, CancelRequested(reason=reason))
+
+
 async def test_a_process_that_lost_its_session_stops(tmp_path: Path) -> None:
-    """Both are alive and one counts as dead: what it goes on to do is refused by the log."""
-    slow = Turn(tool_calls=WRITE.tool_calls, delay_seconds=0.5)
+    """Both are alive and one counts as dead: what it goes on to do is refused by the log, and both tell the end."""
+    slow = Turn(tool_calls=WRITE.tool_calls, delay_seconds=1.6)
     async with world(tmp_path, {SESSION: (PROPOSAL, slow, DONE), **OTHERS}) as place:
         log, store, alive = MemoryLog(), Kept(), {"first", "second"}
-        first, second = (engine(place, store, log, me=me, alive=lambda: alive) for me in ("first", "second"))
+        first, second = [
+            await place.plans(store=store, log=log, me=me, alive=lambda: alive) for me in ("first", "second")
+        ]
         await first.execute_plan(GOAL, (), "s1")
         await first.approve("s1", "approved")
         carrying = asyncio.ensure_future(first.continue_plan("s1"))
         await place.server.wait_until(in_flight=1)
         assert (await second.session("s1")).status is SessionStatus.EXECUTING
-        for refused in (second.continue_plan("s1"), second.execute_plan("Another", (), "s1")):
-            with pytest.raises(PreconditionFailed, match="being worked on"):
-                await refused
-        assert second.working(await second.session("s1"))
-        alive.remove("first")
+        with pytest.raises(PreconditionFailed, match="being worked on"):
+            await second.execute_plan("Another", (), "s1")
+        with pytest.raises(PreconditionFailed, match="its status is executing"):
+            await second.approve("s1", "approved")
+        owner = execution(log).owner
+        alive.remove(owner)
         result = await second.continue_plan("s1")
-        with pytest.raises(Unavailable, match="another process took the session over"):
-            await carrying
-        assert result.status == "completed"
+        assert await carrying == result
+        assert (result.status, execution(log).owner) == ("completed", ({"first", "second"} - {owner}).pop())
         made = [body for body in of(log.events, "planner-2", ToolFinished) if body.entry.operation == "write_file"]
         assert len(made) == 1
         assert (await first.session("s1")).status is SessionStatus.COMPLETED
+
+
+async def test_a_goal_that_is_cancelled_ends_and_another_one_goes_on_in_the_session(tmp_path: Path) -> None:
+    slow = Turn(tool_calls=WRITE.tool_calls, delay_seconds=1.5)
+    second = call("propose_approach", approach="Another way", reasoning="")
+    async with world(tmp_path, {SESSION: (PROPOSAL, slow, second), **OTHERS}) as place:
+        log, store = MemoryLog(), Kept()
+        plans = await place.plans(store=store, log=log)
+        await plans.execute_plan(GOAL, (), "s1")
+        state = execution(log)
+        assert (state.status, state.task.kind, state.task.task_id) == (
+            ExecutionStatus.AWAITING_APPROVAL, TaskKind.PLAN, "s1",
+        )  # fmt: skip
+        assert [(asked.goal, asked.approach, asked.reasons) for asked in state.pending] == [
+            (GOAL, "Round in total()", ("It is small.",))
+        ]
+        await plans.approve("s1", "approved")
+        carrying = asyncio.ensure_future(plans.continue_plan("s1"))
+        await place.server.wait_until(in_flight=1)
+        await cancel(log, "not now")
+        result = await carrying
+        assert (result.status, result.error) == ("error", "the goal was cancelled: not now")
+        state = execution(log)
+        assert (state.status, state.error) == (ExecutionStatus.CANCELLED, "not now")
+        assert not (place.root / "rounding.py").exists()
+        with pytest.raises(PreconditionFailed, match="the session is error"):
+            await plans.continue_plan("s1")
+        answer = await plans.execute_plan("Something else", (), "s1")
+        assert isinstance(answer, AwaitingApproval) and answer.approach == "Another way"
+        assert len({event.execution_id for event in log.events}) == 2

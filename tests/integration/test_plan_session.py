@@ -6,8 +6,6 @@ Over HTTP, in a real repository, with a web on loopback; only the model is scrip
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,11 +17,6 @@ from swe_ai_fleet.agents.plan_session import (
     AwaitingApproval,
     PlanFailed,
     PlanOutcome,
-    PlanSession,
-    PlanSessions,
-    PlanTools,
-    RunLog,
-    SessionsInMemory,
     SessionStatus,
 )
 from swe_ai_fleet.agents.sub_agents import SubAgentLimits
@@ -34,8 +27,9 @@ from swe_ai_fleet.domain.event import ApprovalAwaited, ToolFinished, ToolStarted
 from swe_ai_fleet.domain.tool import Outcome
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.in_process import MemoryLog
+from swe_ai_fleet.orchestrator.plan_sessions import PlanSessions
 from swe_ai_fleet.testing import Failure, Turn
-from tests.sub_agent_world import LOOK, PLANNER, RESEARCHER, SESSION, World, call, says, world
+from tests.sub_agent_world import LOOK, PLANNER, RESEARCHER, SESSION, call, says, sessions_in_memory, world
 
 GOAL = "Round invoice totals"
 GAP = "Stripe API"
@@ -54,14 +48,6 @@ class Heard:
     async def on_outcome(self, outcome: PlanOutcome) -> None:
         self.outcomes.append(outcome)
         raise Unavailable("no tracker")
-
-
-def engine(place: World, *, memory: Any = None, **more: Any) -> PlanSessions:
-    @asynccontextmanager
-    async def tools(session: PlanSession) -> AsyncGenerator[PlanTools]:
-        yield PlanTools(workspace=place.workspace, pipeline=place.pipeline, toolkits=place.toolkits, memory=memory)
-
-    return PlanSessions(model=place.model, tools=tools, **more)
 
 
 def audited(log: MemoryLog) -> list[AuditEntry]:
@@ -88,11 +74,11 @@ async def awaiting(plans: PlanSessions, *entities: str, goal: str = GOAL) -> Awa
 class TestMemoryFirst:
     async def test_everything_found_in_memory_or_nothing_asked_of_it(self, tmp_path: Path) -> None:
         async with world(tmp_path, {SESSION: (PROPOSAL,), RESEARCHER: (researched(),)}) as place:
-            plans = engine(place, runs=RunLog(log=(log := MemoryLog())))
+            plans = await place.plans(log=(log := MemoryLog()))
             answer = await awaiting(plans, "Invoice", "billing.py")
             # The same goal again while it waits asks nobody.
             assert await awaiting(plans, "Invoice", "billing.py") == answer
-            nothing = await awaiting(engine(place))
+            nothing = await awaiting(await place.plans())
             assert (place.requests(RESEARCHER), place.web.searches, place.web.pages) == ([], [], [])
             asked, _ = place.requests(SESSION)
         assert (answer.status, answer.goal, answer.approach, answer.reasoning) == (
@@ -108,7 +94,7 @@ class TestMemoryFirst:
     async def test_gaps_and_exactly_those_are_researched(self, tmp_path: Path) -> None:
         turns = (call("web_search", query="stripe kubernetes"), researched(GAP, "Kubernetes"))
         async with world(tmp_path, {SESSION: (PROPOSAL,), RESEARCHER: turns}) as place:
-            answer = await awaiting(engine(place), "Invoice", GAP, "Kubernetes", "billing.py")
+            answer = await awaiting(await place.plans(), "Invoice", GAP, "Kubernetes", "billing.py")
             (gaps,) = {body["messages"][1]["content"] for body in place.requests(RESEARCHER)}
             assert place.web.searches == ["stripe kubernetes"]
             (asked,) = place.requests(SESSION)
@@ -124,7 +110,7 @@ class TestMemoryFirst:
                 raise Unavailable("the memory is down")
 
         async with world(tmp_path, {SESSION: (PROPOSAL,), RESEARCHER: (Failure(status=500, times=0), DONE)}) as place:
-            answer = await awaiting(engine(place, memory=Broken()), "Invoice")
+            answer = await awaiting(await place.plans(memory=Broken()), "Invoice")
             (asked,) = place.requests(SESSION)
         assert (answer.memory_results["coverage"], answer.memory_results["gaps"]) == (0.0, ["Invoice"])
         assert "the memory is down" in str(answer.memory_results["content"])
@@ -149,7 +135,7 @@ class TestBeforeTheDecision:
         # In the reply that proposes, too.
         both = Turn(tool_calls=(*PROPOSAL.tool_calls, *WRITE.tool_calls))
         async with world(tmp_path, {SESSION: (wild, both)}) as place:
-            await awaiting(engine(place, runs=RunLog(log=(log := MemoryLog()))))
+            await awaiting(await place.plans(log=(log := MemoryLog())))
             first, second = place.requests(SESSION)
             assert sorted(file.name for file in place.root.iterdir()) == [".git", "README.md", "billing.py"]
             ran = [entry.operation for entry in audited(log) if entry.outcome is Outcome.SUCCESS]
@@ -182,7 +168,7 @@ class TestBeforeTheDecision:
     async def test_odd_proposals(self, tmp_path: Path, turn: Turn, approach: str) -> None:
         """A text that opens with a proposal is one; one that only talks, and a reply without a word, are reminded."""
         async with world(tmp_path, {SESSION: (turn, PROPOSAL), LOOK: (says(kind="proposal"),)}) as place:
-            plans = engine(place)
+            plans = await place.plans()
             answer = await awaiting(plans, "Inv\ud800", goal="Round \ud800 totals")
             kept = await plans.session("s1")
             *_, last = place.requests(SESSION)
@@ -215,7 +201,7 @@ class TestBeforeTheDecision:
         asks = found == "question" or bool(turns[0].tool_calls and turns[0].tool_calls[0][0] == "ask_user")
         looks = (replace(says(kind=found), times=5),) if found else ()
         async with world(tmp_path, {SESSION: (*turns, PROPOSAL), LOOK: looks}) as place:
-            plans = engine(place, runs=RunLog(log=(log := MemoryLog())))
+            plans = await place.plans(log=(log := MemoryLog()))
             answer = await plans.execute_plan(GOAL, (), "s1", by="ada")
             kept = await plans.session("s1")
             assert (kept.approach, kept.proposals) == ("", 0)
@@ -243,7 +229,7 @@ class TestTheDecision:
         both = Turn(content="Here it is.", tool_calls=(*PROPOSAL.tool_calls, *WRITE.tool_calls))
         heard = Heard()
         async with world(tmp_path, {SESSION: (look, both, call("tests_run"), DONE)}) as place:
-            plans = engine(place, listener=heard)
+            plans = await place.plans(listener=heard)
             await awaiting(plans, "Invoice")
             assert await plans.approve("s1", "approved") == Approved(session_id="s1")
             assert await plans.approve("s1", "approved") == Approved(session_id="s1")
@@ -284,19 +270,19 @@ class TestLimitsAndFaults:
     async def test_a_provider_time_out(self, tmp_path: Path) -> None:
         slow = replace(PROPOSAL, delay_seconds=30)
         async with world(tmp_path, {SESSION: (slow,)}) as place:
-            store = SessionsInMemory()
+            store = sessions_in_memory()
             limits = Limits(max_iterations=5, max_tool_calls=20, timeout_seconds=0.3)
-            answer = await engine(place, store=store, limits=limits).execute_plan(GOAL, (), "s1")
+            answer = await (await place.plans(store=store, limits=limits)).execute_plan(GOAL, (), "s1")
             assert isinstance(answer, PlanFailed)
             assert (answer.status, answer.session_id) == ("error", "s1")
             assert "0.3 seconds" in answer.error
             # The session is not lost: the next request goes on in it.
             place.follow({SESSION: (PROPOSAL,)})
-            assert isinstance(await engine(place, store=store).execute_plan(GOAL, (), "s1"), AwaitingApproval)
+            assert isinstance(await (await place.plans(store=store)).execute_plan(GOAL, (), "s1"), AwaitingApproval)
 
     async def test_a_provider_that_fails_after_the_approval_and_comes_back(self, tmp_path: Path) -> None:
         async with world(tmp_path, {SESSION: (PROPOSAL, WRITE, DONE)}) as place:
-            plans = engine(place)
+            plans = await place.plans()
             await awaiting(plans)
             await plans.approve("s1", "approved")
             place.server.fail_next(Failure(status=503, times=2))
@@ -311,7 +297,7 @@ class TestLimitsAndFaults:
         heard, limits = Heard(), Limits(max_iterations=9, max_tool_calls=3, timeout_seconds=30)
         many = replace(call("files_list_files"), times=2)
         async with world(tmp_path, {SESSION: (PROPOSAL, many, Turn(content="Half of it is done."))}) as place:
-            plans = engine(place, task_limits=limits, listener=heard)
+            plans = await place.plans(task_limits=limits, listener=heard)
             await awaiting(plans)
             await plans.approve("s1", "approved")
             result = await plans.continue_plan("s1")
@@ -323,7 +309,7 @@ class TestLimitsAndFaults:
         plan = call("call_planner", goal="a")
         heard = Heard()
         async with world(tmp_path, {SESSION: (plan, PROPOSAL, plan, DONE), PLANNER: (says(plan=["one"]),)}) as place:
-            plans = engine(place, sub_agents=SubAgentLimits(number=1), listener=heard)
+            plans = await place.plans(sub_agents=SubAgentLimits(number=1), listener=heard)
             await awaiting(plans)
             await plans.approve("s1", "approved")
             result = await plans.continue_plan("s1")

@@ -14,14 +14,16 @@ from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
 from swe_ai_fleet.domain.access import Quota, TenantRules
 from swe_ai_fleet.domain.errors import ResourceExhausted
 from swe_ai_fleet.in_process import MemoryLog
+from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.orchestrator.metrics import Meter
 from swe_ai_fleet.orchestrator.quotas import Quotas
 from swe_ai_fleet.ports import KeyValue
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
-from swe_ai_fleet.runtime.plan_service import open_tenant_plan_services
+from swe_ai_fleet.runtime.plan_service import open_tenant_plans
 from swe_ai_fleet.runtime.spending import DAY_SECONDS, Spending
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Conversation, Script, ScriptedModelServer, Turn
+from tests.scripted_deps import execution_deps
 
 NOON = datetime(2026, 11, 22, 12, tzinfo=UTC).timestamp()
 ANSWERS = Script(conversations=(Conversation(predicate=lambda _: True, turns=(Turn(content="Well."),)),))
@@ -61,7 +63,10 @@ async def test_plans_use_up_the_day_of_their_tenant(bucket: KeyValue, tmp_path: 
         Meter(lambda start: log.everything(from_sequence=start, follow=True)) as meter,
     ):
         settings = Settings(home=tmp_path, model_url=server.url, model="scripted")
-        async with open_tenant_plan_services(settings, log=log) as plans:
+        async with (
+            Executions(execution_deps(log)) as executions,
+            open_tenant_plans(settings, executions=executions) as plans,
+        ):
             assert await quotas.check_tokens("small") == 1
             await plans.of("small").execute_plan("Find out what is new.", session_id="s")
             usage = (await plans.of("small").session("s")).usage

@@ -11,9 +11,7 @@ import pytest
 from swe_ai_fleet.agents.plan_session import (
     KeyValueSessions,
     PlanSession,
-    SessionsInMemory,
     SessionStatus,
-    SessionStore,
 )
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.domain.message import UserMessage
@@ -24,15 +22,13 @@ def session(session_id: str = "s1", *, revision: int = 1, **fields: object) -> P
     return PlanSession(session_id=session_id, goal="Round totals", revision=revision, **fields)  # type: ignore[arg-type]
 
 
-@pytest.fixture(params=["memory", "key-value"])
-def store(request: pytest.FixtureRequest) -> SessionStore:
-    if request.param == "memory":
-        return SessionsInMemory()
+@pytest.fixture
+def store() -> KeyValueSessions:
     return KeyValueSessions(MemoryKeyValue(), MemoryKeyValue(), tenant="t")
 
 
-class TestEveryStore:
-    async def test_a_session_is_got_as_it_was_put(self, store: SessionStore) -> None:
+class TestStore:
+    async def test_a_session_is_got_as_it_was_put(self, store: KeyValueSessions) -> None:
         assert await store.get("s1") is None
         whole = session(messages=(UserMessage(content="é\u2028"),))
         await store.put(whole)
@@ -43,7 +39,7 @@ class TestEveryStore:
         assert (again.status, again.messages) == (SessionStatus.APPROVED, whole.messages)
 
     @pytest.mark.parametrize("revision", [0, 1, 3])
-    async def test_only_the_next_revision_is_put(self, store: SessionStore, revision: int) -> None:
+    async def test_only_the_next_revision_is_put(self, store: KeyValueSessions, revision: int) -> None:
         await store.put(session())
         with pytest.raises(PreconditionFailed, match="changed by another process"):
             await store.put(session(revision=revision, answer="rival"))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from swe_ai_fleet.domain.blob import BlobRef
+from swe_ai_fleet.domain.budget import RequestLimits
 from swe_ai_fleet.domain.message import ToolCall
 from swe_ai_fleet.domain.task import ApprovalPolicy
 
@@ -62,7 +63,8 @@ class ApprovalRequest:
 class ApprovalResolution:
     """What was decided, by whom, and why. `caller` is who authenticated, `approver` whom they named.
 
-    A request that nobody answered in time is rejected by `time-out`.
+    A request that nobody answered in time is rejected by `time-out`. `limits` are those of the search for another
+    approach to a plan.
     """
 
     approval_id: str
@@ -71,3 +73,4 @@ class ApprovalResolution:
     approver: str = ""
     caller: str = ""
     at: str = ""
+    limits: RequestLimits | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 from swe_ai_fleet.domain.errors import InvalidRequest
 
@@ -57,6 +57,25 @@ class Limits:
     timeout_seconds: float = 1800.0
     command_timeout_seconds: float = 300.0
     max_cost: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestLimits:
+    """What a caller allows one request of a plan; 0: the default."""
+
+    max_iterations: int = 0
+    max_tool_calls: int = 0
+    timeout_seconds: float = 0
+    max_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if value < 0:
+                raise InvalidRequest(f"{name} is {value}", field=f"limits.{name}", hint="0 is the default")
+
+    def over(self, default: Limits) -> Limits:
+        """The default limits with those that were given in their place."""
+        return replace(default, **{name: value for name, value in asdict(self).items() if value})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

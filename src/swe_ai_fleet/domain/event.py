@@ -12,7 +12,7 @@ from typing import Literal
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest, ApprovalResolution
 from swe_ai_fleet.domain.audit import AuditEntry, RedactedChain, SignedHead
 from swe_ai_fleet.domain.blob import BlobRef
-from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.budget import RequestLimits, Usage
 from swe_ai_fleet.domain.candidate import Artifacts, Candidate, CheckReport, Delivered, RankedCandidate
 from swe_ai_fleet.domain.checklist import Checklist
 from swe_ai_fleet.domain.context import GatheredContext
@@ -401,12 +401,14 @@ class BreakpointsSet:
     """A person steers a workflow; written by callers. `action` is pause, step or continue.
 
     `pause` holds before every node that has not begun; `step` lets one paused node go (`node_id`, empty: all that are
-    paused now) and holds again; `continue` goes on to the next breakpoint.
+    paused now) and holds again; `continue` goes on to the next breakpoint. An approved plan is carried out from a
+    `continue` on, within `limits`, and holds where its model server failed.
     """
 
     action: str
     node_id: str = ""
     by: str = ""
+    limits: RequestLimits | None = None
     type: Literal["breakpoints_set"] = "breakpoints_set"
 
 

@@ -150,6 +150,16 @@ class Acceptance:
             return _same(known, asked).execution_id
         return (await self._accepted(task, repository, await self._council(task), asked)).execution_id
 
+    async def plan(self, task: Task) -> str:
+        """Accept a goal of a plan session; its execution's id. The same goal again is the same execution.
+
+        Raises AlreadyExists for another goal under the same id, ResourceExhausted, Unavailable.
+        """
+        self._check_room(task)
+        await self._quotas.check_log()
+        unread = PinnedRepository(tenant=task.tenant, location=task.repo.location, commit="")
+        return (await self._accepted(task, unread, None, task)).execution_id
+
     def _ruled(self, task: Task) -> Task:
         """A task as the rules of its tenant have it carried out."""
         rules = self._quotas.rules(task.tenant)
@@ -249,7 +259,7 @@ class Acceptance:
         """
         writer = Writer(tenant=task.tenant, execution_id=task.execution_id, task_id=task.task_id, generation=0)
         started = ExecutionStarted(
-            task=seated(task, council),
+            task=task if task.kind is TaskKind.PLAN else seated(task, council),
             repository=repository,
             fingerprint=asked.fingerprint(),
             council=council,

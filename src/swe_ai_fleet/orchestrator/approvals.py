@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 import structlog
 
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest, ApprovalResolution
+from swe_ai_fleet.domain.budget import RequestLimits
 from swe_ai_fleet.domain.errors import AlreadyExists, InvalidRequest, NotFound, PermissionDenied, PreconditionFailed
 from swe_ai_fleet.domain.event import (
     CONTROL_SUBJECT,
@@ -29,7 +30,7 @@ from swe_ai_fleet.domain.task import Task, TaskKind
 from swe_ai_fleet.domain.workflow import NodeStatus
 from swe_ai_fleet.ports import EventLog
 
-MAX_TEXT_CHARS = 16_000
+MAX_TEXT_CHARS = 20_000
 MAX_APPROVER_CHARS = 200
 TIME_OUT = "time-out"
 """Who rejects what nobody answered in time."""
@@ -188,7 +189,8 @@ def check_approver(state: ExecutionState, resolution: ApprovalResolution, by: st
 
     The refusal is logged with both names. Raises PermissionDenied.
     """
-    if not by or by != state.task.caller or resolution.decision is ApprovalDecision.REJECTED:
+    asked = _is_question(state, resolution.approval_id)
+    if not by or by != state.task.caller or asked or resolution.decision is ApprovalDecision.REJECTED:
         return
     _log.warning(
         "approval.refused",
@@ -201,6 +203,11 @@ def check_approver(state: ExecutionState, resolution: ApprovalResolution, by: st
     raise PermissionDenied(
         "the submitter of a task cannot approve it", field="decision", hint="ask another approver, or reject it"
     )
+
+
+def _is_question(state: ExecutionState, approval_id: str) -> bool:
+    """Whether it is the question of a plan's model, which whoever set the goal answers."""
+    return state.task.kind is TaskKind.PLAN and approval_id.startswith("question-")
 
 
 def check_same(known: ApprovalResolution, given: ApprovalResolution) -> None:
@@ -288,13 +295,11 @@ class Decisions:
         """
         check_resolution(resolution)
         state = await self._get(tenant, execution_id)
-        if state.task.kind is TaskKind.PLAN:
-            raise PreconditionFailed(
-                "the approach of a plan is approved in its session",
-                field="execution_id",
-                hint=f"fleet plan approve {state.task.task_id}",
-            )
         request = chosen(state, resolution)
+        if _is_question(state, request.approval_id) and resolution.decision is ApprovalDecision.APPROVED:
+            raise PreconditionFailed(
+                "the model asks a question; there is no proposal yet", field="decision", hint="adjusted, and the answer"
+            )
         resolution = replace(resolution, approval_id=request.approval_id, at=datetime.now(UTC).isoformat())
         async with self._deciding:
             state = await self._get(tenant, execution_id)
@@ -332,3 +337,14 @@ class Decisions:
             for word in words(state, action, node_id, by=by):
                 await self._log.tell(control(state.task), word)
         return await self._get(tenant, execution_id)
+
+    async def carry_on(
+        self, tenant: str, execution_id: str, limits: RequestLimits | None = None, *, by: str = ""
+    ) -> ExecutionState:
+        """Have an approved plan carried out within limits; durable when this returns, and again changes nothing."""
+        async with self._deciding:
+            state = await self._get(tenant, execution_id)
+            if not state.status.terminal and (not state.steering or _holding(state)):
+                await self._log.tell(control(state.task), BreakpointsSet(action=CONTINUE, by=by, limits=limits))
+                state = await self._get(tenant, execution_id)
+        return state

@@ -11,10 +11,18 @@ from contextlib import suppress
 import structlog
 from structlog.contextvars import bound_contextvars
 
-from swe_ai_fleet.domain.event import ApprovalAwaited, CancelRequested, ExecutionStarted, StoredEvent
+from swe_ai_fleet.domain.event import (
+    ApprovalAwaited,
+    ApprovalResolved,
+    CancelRequested,
+    ExecutionStarted,
+    ExecutionStatus,
+    StoredEvent,
+)
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.task import Task, TaskKind
 from swe_ai_fleet.orchestrator.drive import Drive
+from swe_ai_fleet.orchestrator.execution_context import Plans
 from swe_ai_fleet.orchestrator.projection import Projection, claimable
 from swe_ai_fleet.orchestrator.queue import Line, Passes, TenantTurns, Waiting, in_order, weights
 from swe_ai_fleet.orchestrator.quotas import Rules, no_rules
@@ -30,7 +38,7 @@ Twice as long each time that it turns out not to be over.
 """
 _MOST_DOUBLINGS = 6
 
-_NEWS = (ExecutionStarted, CancelRequested, ApprovalAwaited)
+_NEWS = (ExecutionStarted, CancelRequested, ApprovalAwaited, ApprovalResolved)
 """What may give the dispatcher something to do."""
 
 _log = structlog.get_logger()
@@ -71,6 +79,8 @@ class Dispatcher:
         self._loop: asyncio.Task[None] | None = None
         self.drained: Callable[[], bool] = lambda: False
         """Whether nothing new is to be taken."""
+        self.plans: Plans | None = None
+        """What drives plans; None: they are left to others."""
 
     def start(self) -> None:
         """Begin to look for work."""
@@ -84,9 +94,9 @@ class Dispatcher:
         await asyncio.wait([self._loop])
         await asyncio.gather(*self.let_go(), return_exceptions=True)
 
-    def let_go(self) -> list[asyncio.Task[None]]:
-        """Stop driving what is driven, which any replica may take up again; what ends so."""
-        running = [work for _, work in self._drives.values()]
+    def let_go(self, kind: TaskKind | None = None) -> list[asyncio.Task[None]]:
+        """Stop driving what is driven (of a kind), which any replica may take up again; what ends so."""
+        running = [work for drive, work in self._drives.values() if kind in (None, drive.task.kind)]
         for work in running:
             work.cancel()
         return running
@@ -163,12 +173,15 @@ class Dispatcher:
         ordered = in_order(entries, running, now=now, served=self._served, tenants=turns)
         # What another replica began goes on first: its agents are at work, and would wait for a driver.
         ordered.sort(key=lambda execution: not waiting[execution.execution_id].owner)
-        full = {tenant: self._rules(tenant).quota.agents for tenant in names}
+        quotas = {tenant: self._rules(tenant).quota.agents for tenant in names}
         for execution in ordered:
             if room <= 0:
                 return
-            most = full[execution.tenant]
-            if most and at_work[execution.tenant] >= most and not waiting[execution.execution_id].owner:
+            most = quotas[execution.tenant]
+            state = waiting[execution.execution_id]
+            # The model of a plan works here, not as an agent of the fleet.
+            full = most and at_work[execution.tenant] >= most and state.task.kind is not TaskKind.PLAN
+            if full and not state.owner:
                 continue
             room -= 1
             at_work[execution.tenant] += execution.agents
@@ -201,9 +214,11 @@ class Dispatcher:
         return counts
 
     def _free(self, state: ExecutionState) -> bool:
-        if state.task.kind is TaskKind.PLAN and not (state.cancel_requested or state.status.terminal):
-            # Whoever was asked for the plan drives it; here it is only ended, or told of.
-            return False
+        if state.task.kind is TaskKind.PLAN and not state.status.terminal:
+            waits = state.status is ExecutionStatus.AWAITING_APPROVAL and not state.cancel_requested
+            if waits or self.plans is None:
+                # There may be many that nobody decides about any more.
+                return False
         execution_id, alive, now = state.execution_id, self._replicas.alive(), time.monotonic()
         if execution_id in self._drives or not claimable(state, alive, self._replicas.me):
             return False

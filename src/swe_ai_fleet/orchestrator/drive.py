@@ -45,7 +45,14 @@ from swe_ai_fleet.orchestrator.deliberation import (
     without_winner,
 )
 from swe_ai_fleet.orchestrator.delivery import Delivering
-from swe_ai_fleet.orchestrator.execution_context import Ending, ExecutionContext, ExecutionDeps, Parts, WorkflowDrive
+from swe_ai_fleet.orchestrator.execution_context import (
+    Ending,
+    ExecutionContext,
+    ExecutionDeps,
+    Parts,
+    Plans,
+    WorkflowDrive,
+)
 from swe_ai_fleet.orchestrator.results import execution_result
 from swe_ai_fleet.orchestrator.subtasks import SplitTask
 from swe_ai_fleet.ports import BlobStore, Journal
@@ -116,11 +123,13 @@ class Drive:
         deps: What it works with.
         state: The execution as far as is known here; what its log says once it is claimed decides.
         parts: Where subtasks become executions of their own.
+        plans: What drives it where it is a plan.
     """
 
-    def __init__(self, deps: ExecutionDeps, state: ExecutionState, parts: Parts) -> None:
+    def __init__(self, deps: ExecutionDeps, state: ExecutionState, parts: Parts, plans: Plans | None = None) -> None:
         self._deps = deps
         self._parts = parts
+        self._plans = plans if state.task.kind is TaskKind.PLAN else None
         self._task = state.task
         self._generation = state.generation + 1
         self._since = state.started_at
@@ -203,6 +212,8 @@ class Drive:
             self._cancel(known.cancel_reason)
         signing = self._signing(journal)
         ending = await self._ending(journal, known, signing)
+        if self._plans is not None:
+            await self._plans.ended(self._deps, await self._approvals.refresh(), ending)
         # Those of runs that were lost, cancelled or left behind by an earlier driver.
         if signing is not None:
             await signing.sign()
@@ -286,9 +297,12 @@ class Drive:
             known=known,
             signing=signing,
             pauses=self._deps.pauses,
-            background=await background(self._deps.context, self._task, journal, known),
+            background="" if self._plans else await background(self._deps.context, self._task, journal, known),
         )
         work = ExecutionContext(deps=self._deps, runs=runs, parts=self._parts)
+        if self._plans is not None:
+            self._workflow = self._plans.drive(work=work)
+            return await self._workflow.run()
         if self._task.kind is TaskKind.WORKFLOW:
             if self._deps.workflows is None:
                 raise InvalidRequest("workflows are not available in this fleet", field="workflow")

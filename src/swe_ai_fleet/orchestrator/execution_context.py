@@ -55,11 +55,11 @@ class Ending:
 
 
 class WorkflowDrive(Protocol):
-    """One run of a workflow under way."""
+    """One run of a workflow, or of a plan, under way."""
 
     @property
     def waits(self) -> bool:
-        """Whether executions of its nodes are under way."""
+        """Whether it only waits: for executions of its nodes, or for somebody to go on with it."""
         ...
 
     def steered(self) -> None:
@@ -80,6 +80,18 @@ class Workflows(Protocol):
 
     def drive(self, *, work: ExecutionContext) -> WorkflowDrive:
         """A run of the workflow of an execution; nothing that ended under an earlier driver is done again."""
+        ...
+
+
+class Plans(Protocol):
+    """What drives the plans of sessions."""
+
+    def drive(self, *, work: ExecutionContext) -> WorkflowDrive:
+        """The plan of an execution under way; nothing that ended under an earlier driver is done again."""
+        ...
+
+    async def ended(self, deps: ExecutionDeps, state: ExecutionState, ending: Ending) -> None:
+        """Keep how a plan ends, and tell whoever learns from it. Raises Fenced, Unavailable."""
         ...
 
 

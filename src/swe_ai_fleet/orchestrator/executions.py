@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator, Collection, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
 
 from swe_ai_fleet.domain.errors import NotFound
@@ -26,7 +27,7 @@ from swe_ai_fleet.orchestrator.council_store import CouncilStore
 from swe_ai_fleet.orchestrator.delivery import HandDeliveries
 from swe_ai_fleet.orchestrator.dispatcher import Dispatcher
 from swe_ai_fleet.orchestrator.drive import Drive
-from swe_ai_fleet.orchestrator.execution_context import ExecutionDeps
+from swe_ai_fleet.orchestrator.execution_context import ExecutionDeps, Plans
 from swe_ai_fleet.orchestrator.projection import Projection
 from swe_ai_fleet.orchestrator.quotas import ConcurrencyLimiter, Quotas
 from swe_ai_fleet.ports import Replicas
@@ -69,9 +70,9 @@ class Executions:
         snapshots: Where the projection is saved; None: the log is read from its start.
 
     Attributes:
-        submit, begin: See `Acceptance`.
+        submit, begin, plan: See `Acceptance`.
         check_tokens, check_storage: See `Quotas`.
-        resolve, steer: See `Decisions`.
+        resolve, steer, carry_on: See `Decisions`.
         deliver: See `HandDeliveries`.
         dispatcher: Starts what is driven here.
     """
@@ -108,7 +109,7 @@ class Executions:
         self.dispatcher: Dispatcher = Dispatcher(
             self.projection,
             self._replicas,
-            lambda state: Drive(deps, state, self),
+            lambda state: Drive(deps, state, self, self.dispatcher.plans),
             max_executions=self._room.executions,
             rules=self.rules,
         )
@@ -125,9 +126,10 @@ class Executions:
             get=self.get,
             begun=self.dispatcher.accepted,
         )
-        self.submit, self.begin = self._acceptance.submit, self._acceptance.begin
+        self.submit, self.begin, self.plan = self._acceptance.submit, self._acceptance.begin, self._acceptance.plan
         self.check_tokens, self.check_storage = self._quotas.check_tokens, self._quotas.check_storage
-        self.resolve, self.steer, self.deliver = decisions.resolve, decisions.steer, hand_deliveries.deliver
+        self.resolve, self.steer, self.carry_on = decisions.resolve, decisions.steer, decisions.carry_on
+        self.deliver = hand_deliveries.deliver
 
     async def __aenter__(self) -> Executions:
         await self.projection.start()
@@ -138,6 +140,16 @@ class Executions:
         await self._acceptance.close()
         await self.dispatcher.stop()
         await self.projection.stop()
+
+    @asynccontextmanager
+    async def planning(self, plans: Plans) -> AsyncGenerator[None]:
+        """Drive plans too until the context ends; what is unfinished then stays so in the log."""
+        self.dispatcher.plans = plans
+        try:
+            yield
+        finally:
+            self.dispatcher.plans = None
+            await asyncio.gather(*self.dispatcher.let_go(TaskKind.PLAN), return_exceptions=True)
 
     async def get(self, tenant: str, execution_id: str) -> ExecutionState:
         """An execution as its events tell it now. Raises NotFound."""

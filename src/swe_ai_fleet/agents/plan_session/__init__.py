@@ -1,30 +1,19 @@
 """Planning with a person: memory first, a proposal, a decision, and only then what has an effect."""
 
-from swe_ai_fleet.agents.plan_session.planning_run import PLANNER_LIMITS, PlanTools
-from swe_ai_fleet.agents.plan_session.requests import RequestLimits
+from swe_ai_fleet.agents.plan_session.answers import Approved, AwaitingApproval, PlanFailed, PlanResult, Rejected
+from swe_ai_fleet.agents.plan_session.planning_run import PLANNER_LIMITS
 from swe_ai_fleet.agents.plan_session.run_log import RunLog
 from swe_ai_fleet.agents.plan_session.session import (
-    Approved,
-    AwaitingApproval,
     OutcomeListener,
-    PlanFailed,
     PlanOutcome,
-    PlanResult,
     PlanSession,
-    Rejected,
+    PlanTools,
     Research,
     SessionCard,
     SessionStatus,
     ToolCallMade,
 )
-from swe_ai_fleet.agents.plan_session.sessions import PlanSessions
-from swe_ai_fleet.agents.plan_session.store import (
-    PARTS_BUCKET,
-    SESSIONS_BUCKET,
-    KeyValueSessions,
-    SessionsInMemory,
-    SessionStore,
-)
+from swe_ai_fleet.agents.plan_session.store import PARTS_BUCKET, SESSIONS_BUCKET, KeyValueSessions
 
 __all__ = [
     "PARTS_BUCKET",
@@ -38,15 +27,11 @@ __all__ = [
     "PlanOutcome",
     "PlanResult",
     "PlanSession",
-    "PlanSessions",
     "PlanTools",
     "Rejected",
-    "RequestLimits",
     "Research",
     "RunLog",
     "SessionCard",
     "SessionStatus",
-    "SessionStore",
-    "SessionsInMemory",
     "ToolCallMade",
 ]

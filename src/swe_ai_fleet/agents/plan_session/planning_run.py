@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from swe_ai_fleet.agents.agent_run import LIMITS, REMINDER, AgentRun, Rules, RunParts, answer_of
 from swe_ai_fleet.agents.budget import Budget
@@ -22,10 +22,10 @@ from swe_ai_fleet.agents.plan_session.proposals import (
     opens_with_proposal,
     proposed_among,
 )
-from swe_ai_fleet.agents.plan_session.session import PlanSession, Research
+from swe_ai_fleet.agents.plan_session.session import PlanSession, PlanTools, Research
 from swe_ai_fleet.agents.recorded_run import RecordedRun, run_finished
 from swe_ai_fleet.agents.sub_agents.exploring import described, sub_agents_used
-from swe_ai_fleet.agents.sub_agents.memory import MemoryResults, MemorySearch
+from swe_ai_fleet.agents.sub_agents.memory import MemoryResults
 from swe_ai_fleet.agents.sub_agents.structured_output import opening, reply_in_shape
 from swe_ai_fleet.agents.sub_agents.toolkit import SubAgentLimits, SubAgentTools
 from swe_ai_fleet.agents.toolbox import FINAL_ANSWER, REQUEST_TOOLS, Toolbox
@@ -36,10 +36,9 @@ from swe_ai_fleet.domain.message import AssistantMessage, Message, ToolMessage, 
 from swe_ai_fleet.domain.run import RunState
 from swe_ai_fleet.domain.tool import OperationSpec, ToolResult
 from swe_ai_fleet.domain.trajectory import Step, StopReason, Trajectory
-from swe_ai_fleet.ports import ChatModel, SecretMask, Workspace
+from swe_ai_fleet.ports import ChatModel, SecretMask
 from swe_ai_fleet.tools.builtin.dialogue import PROPOSE
 from swe_ai_fleet.tools.definition import ToolFailure
-from swe_ai_fleet.tools.operation import Toolkit
 from swe_ai_fleet.tools.pipeline import Pipeline
 
 ROLE = "planner"
@@ -68,27 +67,10 @@ def briefing(session: PlanSession) -> list[tuple[str, str]]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlanTools:
-    """What a session works with; `toolkits` share the pipeline.
-
-    `idle` names operations that the model is not shown until it asks for them, `unlisted` those of them that lack what
-    they need here. `memory` is asked first; None: the repository's documents and history.
-    """
-
-    workspace: Workspace
-    pipeline: Pipeline
-    toolkits: Mapping[str, Toolkit] = field(default_factory=dict[str, Toolkit])
-    idle: frozenset[str] = frozenset()
-    unlisted: frozenset[str] = frozenset()
-    memory: MemorySearch | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RunEnd:
     """How a request ended: the session with what it brought, and what is proposed, if anything is."""
 
     session: PlanSession
-    stop_reason: StopReason
     answer: str
     error: str
     proposed: Proposed | None = None
@@ -122,10 +104,7 @@ class PlanningRun:
         mask: SecretMask,
         prices: Prices | None = None,
     ) -> None:
-        self._model = model
-        self._tools = tools
-        self._limits = limits
-        self._mask = mask
+        self._model, self._tools, self._limits, self._mask = model, tools, limits, mask
         self._journal, self._trail = record.journal, record.trail
         self._earlier = earlier
         self._session = session.with_run(earlier)
@@ -166,8 +145,7 @@ class PlanningRun:
 
     async def adjust(self) -> RunEnd:
         """Answer the proposal or question that waits with what the person said, and run up to another one."""
-        session, toolbox = self._session, self._harmless()
-        messages = session.messages
+        session, toolbox, messages = self._session, self._harmless(), self._session.messages
         if not session.waits:
             messages = (*messages, UserMessage(content=_person_said(session)))
         history = self._opened(toolbox, messages)
@@ -264,7 +242,7 @@ class PlanningRun:
             adjustment="",
             question="",
         )
-        return RunEnd(session=session, stop_reason=stop, answer=answer, error=error, proposed=proposed)
+        return RunEnd(session=session, answer=answer, error=error, proposed=proposed)
 
     async def _recall(self, known: ToolResult | None) -> MemoryResults:
         """What memory knows about the selected entities, and what it says about the goal.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
 from urllib.parse import urlsplit
 
 from swe_ai_fleet.agents.sub_agents.toolkit import SubAgentLimits
@@ -17,25 +16,6 @@ from swe_ai_fleet.domain.text import well_formed
 MAX_GOAL_CHARS = 20_000
 MAX_LOCATION_CHARS = 2_000
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestLimits:
-    """What a caller allows one request; 0: the default."""
-
-    max_iterations: int = 0
-    max_tool_calls: int = 0
-    timeout_seconds: int = 0
-    max_tokens: int = 0
-
-    def __post_init__(self) -> None:
-        for name, value in asdict(self).items():
-            if value < 0:
-                raise InvalidRequest(f"{name} is {value}", field=f"limits.{name}", hint="0 is the default")
-
-    def over(self, default: Limits) -> Limits:
-        """The default limits with those that were given in their place."""
-        return replace(default, **{name: value for name, value in asdict(self).items() if value})
 
 
 def checked_id(session_id: str) -> str:

@@ -1,6 +1,6 @@
 """A plan session: a plan that a person decides about, from the goal to what came of it.
 
-Callers get results; whoever learns from sessions gets outcomes.
+Callers get answers (`answers.py`); whoever learns from sessions gets outcomes.
 """
 
 from __future__ import annotations
@@ -8,25 +8,30 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Literal, Protocol
+from typing import Protocol
 
 from swe_ai_fleet.agents.history import History
-from swe_ai_fleet.agents.plan_session.requests import RequestLimits
-from swe_ai_fleet.agents.sub_agents.memory import MemoryResults
-from swe_ai_fleet.codec import to_plain
-from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.agents.sub_agents.memory import MemoryResults, MemorySearch
+from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalResolution
+from swe_ai_fleet.domain.budget import RequestLimits, Usage
 from swe_ai_fleet.domain.event import ExecutionStatus
 from swe_ai_fleet.domain.message import Message, ToolMessage, UserMessage
 from swe_ai_fleet.domain.outcome import goal_type
 from swe_ai_fleet.domain.run import RunState
 from swe_ai_fleet.domain.trajectory import Step, StopReason
+from swe_ai_fleet.ports import Workspace
+from swe_ai_fleet.tools.operation import Toolkit
+from swe_ai_fleet.tools.pipeline import Pipeline
 
 _ARGUMENT_CHARS = 1_000
 _RESULT_CHARS = 500
 _CARD_CHARS = 300
 _BROKEN_OFF = "its process ended while this was being carried out: some of it may be done. Look before you do it again."
+INTERRUPTED = (
+    "its process ended while the session was being worked on; what it did stands in the audit. "
+    "Set the goal again to continue."
+)
 SUB_AGENTS = ("research", "call_planner", "call_verifier", "call_executor", "call_generator")
-Ending = Literal["completed", "limit_reached", "error"]
 
 
 class SessionStatus(StrEnum):
@@ -50,6 +55,11 @@ class SessionStatus(StrEnum):
     def waiting(self) -> bool:
         """Whether a person is to decide about a proposal, or to answer a question."""
         return self in (SessionStatus.AWAITING_APPROVAL, SessionStatus.AWAITING_ANSWER)
+
+    @property
+    def over(self) -> bool:
+        """Whether the goal has ended."""
+        return self in (SessionStatus.COMPLETED, SessionStatus.REJECTED, SessionStatus.ERROR)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,12 +111,11 @@ class PlanSession:
     `messages` are the whole conversation, `steps` what was done in it; a proposal that waits is the last step, its
     calls unanswered. `iterations_before` are the steps of earlier goals of the same session. `revision` counts stores.
     Times are ISO 8601, UTC. `repository` (path or URL) at `ref` is looked into, where there is one. `started_by` set
-    the goal and `decided_by` approved of the approach, where callers can be told apart.
+    the goal, where callers can be told apart.
 
     `attempt` counts the goals of the session and `requests` what was asked for the present one: each has a run of its
-    own in the log. `owner` is the process that has the last of them, `adjustment` what a person asked for in it, or
-    their answer to the `question` that the model had, `limits` what its caller allows it. `rejection` is why the
-    approach was rejected.
+    own in the log. `adjustment` is what a person asked for in the last of them, or their answer to the `question` that
+    the model had, `limits` what its caller allows it. `rejection` is why the approach was rejected.
     """
 
     session_id: str
@@ -132,10 +141,8 @@ class PlanSession:
     repository: str = ""
     ref: str = ""
     started_by: str = ""
-    decided_by: str = ""
     attempt: int = 1
     requests: int = 0
-    owner: str = ""
     adjustment: str = ""
     limits: RequestLimits = field(default_factory=RequestLimits)
     rejection: str = ""
@@ -207,6 +214,27 @@ class PlanSession:
             begun = begun[1:]
         return replace(self, messages=run.messages, steps=(*steps, *begun))
 
+    def decided(self, said: ApprovalResolution) -> PlanSession:
+        """The session with what a person said about its proposal, or to its question."""
+        match said.decision:
+            case ApprovalDecision.APPROVED:
+                return replace(self, status=SessionStatus.APPROVED)
+            case ApprovalDecision.REJECTED:
+                why = f": {said.text}" if said.text else ""
+                session = self.closed(f"the person rejected this approach{why}")
+                return replace(
+                    session, status=SessionStatus.REJECTED, stop_reason=StopReason.REJECTED, rejection=said.text
+                )
+            case ApprovalDecision.ADJUSTED:
+                limits = said.limits or RequestLimits()
+                return replace(
+                    self,
+                    status=SessionStatus.PLANNING,
+                    adjustment=said.text,
+                    requests=self.requests + 1,
+                    limits=limits,
+                )
+
     def broken_off(self) -> PlanSession:
         """The session with its model told that nobody knows how much of the approved approach is done."""
         if self.waits:
@@ -236,8 +264,25 @@ class PlanSession:
             started_at=self.started_at,
             started_by=later.started_by,
             limits=later.limits,
-            attempt=self.attempt + 1,
+            requests=later.requests,
+            attempt=max(self.attempt + 1, later.attempt),
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanTools:
+    """What a session works with; `toolkits` share the pipeline.
+
+    `idle` names operations that the model is not shown until it asks for them, `unlisted` those of them that lack what
+    they need here. `memory` is asked first; None: the repository's documents and history.
+    """
+
+    workspace: Workspace
+    pipeline: Pipeline
+    toolkits: Mapping[str, Toolkit] = field(default_factory=dict[str, Toolkit])
+    idle: frozenset[str] = frozenset()
+    unlisted: frozenset[str] = frozenset()
+    memory: MemorySearch | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -270,7 +315,7 @@ class PlanOutcome:
         called = {call.tool for call in calls if call.success}
         called |= {"research"} if session.research is not None and not session.research.error else set()
         before = ("search_memory", "research") if session.research is not None else ("search_memory",)
-        carried_out = session.status in (SessionStatus.APPROVED, SessionStatus.EXECUTING)
+        carried_out = session.status in (SessionStatus.APPROVED, SessionStatus.EXECUTING, SessionStatus.COMPLETED)
         return cls(
             session_id=session.session_id,
             goal=session.goal,
@@ -292,102 +337,3 @@ class OutcomeListener(Protocol):
     async def on_outcome(self, outcome: PlanOutcome) -> None:
         """Take an outcome in. A FleetError that it raises is logged and changes nothing for the session."""
         ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AwaitingApproval:
-    """A proposal that waits for a person, or the `question` that its model has before it can propose.
-
-    `memory_results` has coverage (percent; None where no entities were selected), content, gaps, sources, research.
-    `proposal` is the number of the proposal in the session.
-    """
-
-    session_id: str
-    goal: str
-    approach: str
-    reasoning: str
-    memory_results: Mapping[str, object]
-    proposal: int = 1
-    question: str = ""
-    status: Literal["awaiting_approval", "awaiting_answer"] = "awaiting_approval"
-
-    @classmethod
-    def of(cls, session: PlanSession) -> AwaitingApproval:
-        research = to_plain(session.research) if session.research is not None else None
-        return cls(
-            session_id=session.session_id,
-            goal=session.goal,
-            approach=session.approach,
-            reasoning=session.reasoning,
-            memory_results={**to_plain(session.memory), "research": research},
-            proposal=session.proposals,
-            question=session.question,
-            status="awaiting_answer" if session.question else "awaiting_approval",
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanFailed:
-    """No proposal came about."""
-
-    session_id: str
-    error: str
-    status: Literal["error"] = "error"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Approved:
-    """The decision is kept; `continue_plan` carries the approach out."""
-
-    session_id: str
-    message: str = "The approach is approved; continue the plan to carry it out."
-    status: Literal["approved"] = "approved"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rejected:
-    """The session is over; nothing with an effect was done."""
-
-    session_id: str
-    message: str
-    status: Literal["rejected"] = "rejected"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanResult:
-    """What came of an approved plan. `limit_reached` is an answer all the same; `stop_reason` says which limit.
-
-    `final_plan` is the approved approach, `results` the model's own account of what was done.
-    """
-
-    status: Ending
-    session_id: str
-    goal: str
-    final_plan: str
-    results: str
-    tool_calls_made: tuple[ToolCallMade, ...] = ()
-    iterations: int = 0
-    stop_reason: StopReason | None = None
-    usage: Usage = field(default_factory=Usage)
-    error: str = ""
-
-    @classmethod
-    def of(cls, session: PlanSession, status: Ending, mask: Callable[[str], str]) -> PlanResult:
-        return cls(
-            status=status,
-            session_id=session.session_id,
-            goal=session.goal,
-            final_plan=session.approach,
-            results=session.answer,
-            tool_calls_made=session.calls_made(mask),
-            iterations=len(session.own_steps),
-            stop_reason=session.stop_reason,
-            usage=session.usage,
-            error=session.error,
-        )
-
-
-def rejection(reason: str) -> str:
-    """What is said of a rejected approach."""
-    why = f": {reason}" if reason else ""
-    return f"The approach was rejected{why}. Nothing was carried out."

@@ -1,15 +1,12 @@
-"""Stores of sessions: in memory, and in key-value stores that every replica shares."""
+"""Where sessions are kept: in key-value stores that every replica shares."""
 
 from __future__ import annotations
 
 import asyncio
 import secrets
 import zlib
-from collections import OrderedDict
-from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
 
 import structlog
 
@@ -28,64 +25,6 @@ _READS = 5
 _log = structlog.get_logger(__name__)
 
 
-class SessionStore(Protocol):
-    """Keeps sessions by their id."""
-
-    async def get(self, session_id: str) -> PlanSession | None:
-        """The session as it was put last; None for an unknown one."""
-        ...
-
-    async def put(self, session: PlanSession) -> None:
-        """Keep it. Raises PreconditionFailed unless its revision is one more than that of the one kept (0: none)."""
-        ...
-
-    async def listed(self) -> tuple[SessionCard, ...]:
-        """The cards of all, the one that was put last first."""
-        ...
-
-
-class SessionsInMemory:
-    """A store that ends with its process.
-
-    Args:
-        most: So many sessions are kept; the one that was put longest ago goes first.
-    """
-
-    def __init__(self, *, most: int = 1000) -> None:
-        self._most = most
-        # As JSON, so that a session which can't be kept elsewhere can't be kept here either.
-        self._kept: OrderedDict[str, tuple[int, bytes]] = OrderedDict()
-
-    async def get(self, session_id: str) -> PlanSession | None:
-        """The session as it was put last; None for an unknown one."""
-        kept = self._kept.get(session_id)
-        return from_json(PlanSession, kept[1]) if kept is not None else None
-
-    async def put(self, session: PlanSession) -> None:
-        """Keep it. Raises PreconditionFailed where somebody else put it meanwhile."""
-        revision, _ = self._kept.get(session.session_id, (0, b""))
-        if session.revision != revision + 1:
-            raise changed_meanwhile()
-        self._kept[session.session_id] = (session.revision, to_json(session))
-        self._kept.move_to_end(session.session_id)
-        while len(self._kept) > self._most:
-            self._kept.popitem(last=False)
-
-    async def listed(self) -> tuple[SessionCard, ...]:
-        """The cards of all, the one that was put last first."""
-        return newest_first(from_json(PlanSession, data).card for _, data in self._kept.values())
-
-
-def changed_meanwhile() -> PreconditionFailed:
-    """What a store says to whoever puts a session that is not the one it has."""
-    return PreconditionFailed("the session was changed by another process meanwhile", hint="reload it")
-
-
-def newest_first(cards: Iterable[SessionCard]) -> tuple[SessionCard, ...]:
-    """Cards in the order in which people look for them."""
-    return tuple(sorted(cards, key=lambda card: (card.updated_at, card.session_id), reverse=True))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
     """What stands under a session's key: its card, its revision, and where the rest of it is.
@@ -102,7 +41,7 @@ class Head:
 
 
 class KeyValueSessions:
-    """A `SessionStore` for all replicas of a service.
+    """The sessions of a tenant, for all replicas of a service.
 
     Heads and bodies lie in stores of their own, so that a list reads the heads alone. A body is written before the head
     that names it and under a name of its own, so whoever reads a head finds what belongs to it.
@@ -134,12 +73,13 @@ class KeyValueSessions:
         raise Unavailable(f"the session {session_id} could not be read completely")
 
     async def put(self, session: PlanSession) -> None:
-        """Keep it. Raises PreconditionFailed where somebody else put it meanwhile, ResourceExhausted, Unavailable."""
+        """Keep it. Raises PreconditionFailed unless its revision is one more than that of the one kept (0: none),
+        ResourceExhausted, Unavailable."""
         key = self._key(session.session_id)
         entry = await self._heads.get(key)
         before = _head(entry) if entry is not None else None
         if session.revision != (before.revision if before is not None else 0) + 1:
-            raise changed_meanwhile()
+            raise _changed_meanwhile()
         size, packed = await asyncio.to_thread(_packed, session)
         head = Head(
             card=session.card, revision=session.revision, place=secrets.token_hex(8), parts=len(packed), size=size
@@ -151,7 +91,7 @@ class KeyValueSessions:
             await self._heads.put(key, to_json(head), revision=entry.revision if entry is not None else 0)
         except Fenced as fault:
             await self._forget(names)
-            raise changed_meanwhile() from fault
+            raise _changed_meanwhile() from fault
         if before is not None:
             await self._forget(_names(key, before))
 
@@ -165,7 +105,7 @@ class KeyValueSessions:
             except PreconditionFailed:
                 # One that cannot be read must not hide all others.
                 _log.error("plan_session.unreadable", session=entry.key)
-        return newest_first(cards)
+        return tuple(sorted(cards, key=lambda card: (card.updated_at, card.session_id), reverse=True))
 
     def _key(self, session_id: str) -> str:
         return f"{self._tenant}.{session_id}"
@@ -182,6 +122,10 @@ def _head(entry: KeyValueEntry) -> Head:
         return from_json(Head, entry.value)
     except ValueError as fault:
         raise _unreadable() from fault
+
+
+def _changed_meanwhile() -> PreconditionFailed:
+    return PreconditionFailed("the session was changed by another process meanwhile", hint="reload it")
 
 
 def _unreadable() -> PreconditionFailed:

@@ -1,0 +1,276 @@
+"""Plan sessions of a tenant: what callers ask of them is said to their executions, and answered once those rest."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from contextlib import aclosing
+from dataclasses import replace
+
+from swe_ai_fleet.agents.plan_session import (
+    Approved,
+    AwaitingApproval,
+    PlanFailed,
+    PlanResult,
+    PlanSession,
+    Rejected,
+    SessionCard,
+    SessionStatus,
+)
+from swe_ai_fleet.agents.plan_session.answers import rejection
+from swe_ai_fleet.agents.plan_session.requests import (
+    checked_adjustment,
+    checked_decision,
+    checked_entities,
+    checked_goal,
+    checked_id,
+    checked_repository,
+)
+from swe_ai_fleet.agents.plan_session.run_log import approval_id, standing, task_of
+from swe_ai_fleet.agents.plan_session.session import INTERRUPTED
+from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalResolution
+from swe_ai_fleet.domain.budget import RequestLimits
+from swe_ai_fleet.domain.errors import AlreadyExists, InvalidRequest, NotFound, PreconditionFailed
+from swe_ai_fleet.domain.event import ApprovalAwaited, BreakpointsSet, ExecutionFinished
+from swe_ai_fleet.domain.execution import ExecutionState
+from swe_ai_fleet.domain.task import TaskKind
+from swe_ai_fleet.orchestrator.executions import Executions
+from swe_ai_fleet.orchestrator.plans import GOOD_ENDS, Planner
+
+_RESTS = (ApprovalAwaited, BreakpointsSet, ExecutionFinished)
+"""What a plan says, or is told, where nobody may be at work on it any more."""
+
+
+class PlanSessions:
+    """Takes goals, decisions about what is proposed, and requests to carry it out, whichever replica works on them.
+
+    A request outlives its caller, and its session keeps the result; the same request again waits for the same answer.
+
+    Args:
+        executions: Where goals are executions.
+        planner: What they are made with.
+        tenant: Whose sessions they are.
+    """
+
+    def __init__(self, executions: Executions, planner: Planner, *, tenant: str) -> None:
+        self._executions = executions
+        self._planner = planner
+        self._tenant = tenant
+
+    async def execute_plan(
+        self,
+        goal: str,
+        selected_entities: Sequence[str] = (),
+        session_id: str = "",
+        *,
+        repository: str = "",
+        ref: str = "",
+        limits: RequestLimits | None = None,
+        by: str = "",
+    ) -> AwaitingApproval | PlanFailed:
+        """Search memory, research its gaps, and have an approach proposed; nothing with an effect runs.
+
+        The same goal again, until its proposal is decided about, gives that proposal. Another goal goes on in the
+        session's conversation.
+
+        Args:
+            goal: What is to be reached.
+            selected_entities: Names that the person chose as relevant; none is valid.
+            session_id: A session to go on with; an unknown or absent one starts a new one.
+            repository: Path or URL of a repository to look into; empty: the session's, or none.
+            ref: Branch, tag or commit of it; empty: what is checked out.
+            limits: Of this search for an approach; what they leave out has the default.
+            by: Who asks; empty where callers cannot be told apart.
+
+        Raises:
+            InvalidRequest: Naming the field.
+            PreconditionFailed: The session is being worked on.
+            ResourceExhausted: Too much waits already.
+            Unavailable: Log or store do not answer.
+        """
+        goal, entities = checked_goal(goal), checked_entities(selected_entities)
+        session_id = checked_id(session_id or uuid.uuid4().hex)
+        repository, ref = checked_repository(repository, ref)
+        wanted = PlanSession(
+            session_id=session_id,
+            goal=goal,
+            selected_entities=entities,
+            repository=repository,
+            ref=ref,
+            started_by=by,
+        )
+        known, state = await self._read(session_id)
+        if known is not None:
+            known = await self._rested(known, state) if known.status.over else known
+            wanted = known.followed_by(wanted)
+            if wanted.same_as(known) and (known.status.waiting or known.status is SessionStatus.PLANNING):
+                return self._proposal(await self._rested(known, state))
+            if known.status.working:
+                raise _being_worked_on()
+            if state is not None and not known.status.over:
+                reason = "the person continued with something else"
+                await self._executions.cancel(self._tenant, state.execution_id, reason)
+        task = task_of(wanted, self._tenant, (limits or RequestLimits()).over(self._planner.limits))
+        try:
+            await self._executions.plan(task)
+        except AlreadyExists:
+            raise _being_worked_on() from None
+        return self._proposal(await self._rested(*await self._session(session_id)))
+
+    async def approve(
+        self,
+        session_id: str,
+        decision: ApprovalDecision | str,
+        adjustment: str = "",
+        *,
+        proposal: int = 0,
+        limits: RequestLimits | None = None,
+        by: str = "",
+    ) -> Approved | AwaitingApproval | Rejected | PlanFailed:
+        """Decide about the proposal that waits, as `Executions.resolve` does. Adjusted, the model proposes again.
+
+        A question that waits is answered in the same way, by `adjusted` and the answer, or ended by `rejected`.
+
+        Args:
+            session_id: Whose proposal.
+            decision: approved, rejected or adjusted.
+            adjustment: What is to be different, or why it is rejected.
+            proposal: The number of the one that the person has seen; 0: whichever waits.
+            limits: Of the search for another approach.
+            by: Who decides; empty where callers cannot be told apart. Who set the goal may only reject.
+
+        Raises:
+            NotFound: There is no such session.
+            PreconditionFailed: Nothing waits there, or another proposal.
+            InvalidRequest: There is no such decision, or an adjustment without text.
+            PermissionDenied: They set the goal themselves.
+            Unavailable: Log or store do not answer.
+        """
+        decision, adjustment = checked_decision(decision), checked_adjustment(adjustment)
+        if decision is ApprovalDecision.ADJUSTED and not adjustment:
+            raise InvalidRequest("the adjustment is empty", field="adjustment")
+        session, state = await self._session(checked_id(session_id))
+        match session.status, decision:
+            case SessionStatus.APPROVED, ApprovalDecision.APPROVED:
+                return Approved(session_id=session_id)
+            case SessionStatus.REJECTED, ApprovalDecision.REJECTED:
+                return Rejected(session_id=session_id, message=rejection(session.rejection))
+            case SessionStatus.PLANNING, ApprovalDecision.ADJUSTED if session.adjustment == adjustment:
+                return self._proposal(await self._rested(session, state))
+            case _ if not session.status.waiting:
+                why = f": {session.error}" if session.error else ""
+                raise PreconditionFailed(f"no proposal is pending in this session; its status is {session.status}{why}")
+            case _ if proposal and proposal != session.proposals:
+                raise PreconditionFailed(
+                    f"proposal {session.proposals} is pending, not {proposal}",
+                    field="proposal",
+                    hint="look at it first",
+                )
+            case _:
+                pass
+        execution_id = await self._in_log(session, state)
+        said = ApprovalResolution(
+            approval_id=approval_id(session), decision=decision, text=adjustment, caller=by, limits=limits
+        )
+        state = await self._executions.resolve(self._tenant, execution_id, said, by=by)
+        match decision:
+            case ApprovalDecision.APPROVED:
+                return Approved(session_id=session_id)
+            case ApprovalDecision.REJECTED:
+                await self._executions.wait(self._tenant, execution_id)
+                return Rejected(session_id=session_id, message=rejection(self._planner.clean(adjustment)))
+            case ApprovalDecision.ADJUSTED:
+                return self._proposal(await self._rested(standing(session, state, self._planner.clean), state))
+
+    async def continue_plan(self, session_id: str, *, limits: RequestLimits | None = None, by: str = "") -> PlanResult:
+        """Carry out what was approved, from the exact point of the proposal on. Again gives the same result; only
+        where the model server failed it goes on, behind what was done.
+
+        `limits` are those of the run; one that has begun keeps its own. `by` is who asks.
+
+        Raises:
+            NotFound: There is no such session.
+            InvalidRequest: The id is none.
+            PreconditionFailed: Its approach is not approved.
+            Unavailable: Log or store do not answer.
+        """
+        session, state = await self._session(checked_id(session_id))
+        if session.status is SessionStatus.APPROVED:
+            execution_id = await self._in_log(session, state)
+            state = await self._executions.carry_on(self._tenant, execution_id, limits, by=by)
+            session = standing(session, state, self._planner.clean)
+        if session.status is SessionStatus.EXECUTING:
+            session = await self._rested(session, state)
+        elif session.status is not SessionStatus.COMPLETED and session.error != INTERRUPTED:
+            raise PreconditionFailed(f"there is no approved approach to carry out; the session is {session.status}")
+        good = "completed" if session.stop_reason in GOOD_ENDS else "limit_reached"
+        status = good if session.status is SessionStatus.COMPLETED else "error"
+        return PlanResult.of(session, status, self._planner.clean)
+
+    async def session(self, session_id: str) -> PlanSession:
+        """A session as it stands. Raises NotFound, InvalidRequest, Unavailable."""
+        session, _ = await self._session(checked_id(session_id))
+        return session
+
+    async def sessions(self) -> tuple[SessionCard, ...]:
+        """The cards of all sessions, the one that was worked on last first. Raises Unavailable."""
+        return await self._planner.store.listed()
+
+    async def _session(self, session_id: str) -> tuple[PlanSession, ExecutionState | None]:
+        session, state = await self._read(session_id)
+        if session is None:
+            raise NotFound(f"there is no session {session_id[:100]!r}", field="session_id")
+        return session, state
+
+    async def _read(self, session_id: str) -> tuple[PlanSession | None, ExecutionState | None]:
+        """A session, and the execution of its goal; None for one of an earlier version, or that the log has forgotten.
+
+        The log is read before the document: what that says may be newer.
+        """
+        try:
+            state = await self._executions.latest(self._tenant, session_id, TaskKind.PLAN)
+        except NotFound:
+            state = None
+        kept = await self._planner.store.get(session_id)
+        if kept is not None and (state is None or state.task.attempt < kept.attempt):
+            try:
+                execution_id = task_of(kept, self._tenant, self._planner.limits).execution_id
+                state = await self._executions.get(self._tenant, execution_id)
+            except NotFound:
+                # Nobody goes on with it.
+                broken = replace(kept, status=SessionStatus.ERROR, error=INTERRUPTED)
+                return broken if kept.status.working else kept, None
+        return standing(kept, state, self._planner.clean) if state is not None else None, state
+
+    async def _in_log(self, session: PlanSession, state: ExecutionState | None) -> str:
+        """The id of the execution of a session that waits; one of an earlier version becomes an execution."""
+        if state is not None:
+            return state.execution_id
+        execution_id = await self._executions.plan(task_of(session, self._tenant, self._planner.limits))
+        if session.status.waiting:
+            await self._until(execution_id, 0)
+        return execution_id
+
+    async def _rested(self, session: PlanSession, state: ExecutionState | None) -> PlanSession:
+        """A session once nobody works on it any more: it waits for a person, or has ended."""
+        while state is not None and not state.status.terminal and (session.status.working or session.status.over):
+            await self._until(state.execution_id, state.last_sequence + 1)
+            session, state = await self._session(session.session_id)
+        return session
+
+    async def _until(self, execution_id: str, sequence: int) -> None:
+        async with aclosing(self._executions.watch(self._tenant, execution_id, sequence)) as events:
+            async for stored in events:
+                if isinstance(stored.event.body, _RESTS):
+                    return
+
+    def _proposal(self, session: PlanSession) -> AwaitingApproval | PlanFailed:
+        if not session.status.over:
+            return AwaitingApproval.of(session)
+        return PlanFailed(session_id=session.session_id, error=session.error)
+
+
+def _being_worked_on() -> PreconditionFailed:
+    return PreconditionFailed(
+        "the session is being worked on", field="session_id", hint="wait for the answer, or cancel its execution"
+    )

@@ -1,0 +1,282 @@
+"""Plans being driven: proposed, decided about, carried out. The log says how far; a session's document keeps it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+
+import structlog
+
+from swe_ai_fleet.agents.plan_session import (
+    KeyValueSessions,
+    OutcomeListener,
+    PlanOutcome,
+    PlanSession,
+    PlanTools,
+    RunLog,
+    SessionStatus,
+)
+from swe_ai_fleet.agents.plan_session.answers import rejection
+from swe_ai_fleet.agents.plan_session.planning_run import FAULTS, PLANNER_LIMITS, PlanningRun, RunEnd
+from swe_ai_fleet.agents.plan_session.requests import checked_limits
+from swe_ai_fleet.agents.plan_session.run_log import approval_request, continued, run_name, standing
+from swe_ai_fleet.agents.plan_session.session import INTERRUPTED
+from swe_ai_fleet.agents.recorded_run import run_finished
+from swe_ai_fleet.agents.sub_agents.exploring import sub_agents_used
+from swe_ai_fleet.agents.sub_agents.toolkit import SubAgentLimits
+from swe_ai_fleet.domain.budget import Limits, Prices
+from swe_ai_fleet.domain.errors import Fenced, FleetError, PreconditionFailed, ResourceExhausted
+from swe_ai_fleet.domain.event import BreakpointsSet, ExecutionStatus
+from swe_ai_fleet.domain.execution import ExecutionState
+from swe_ai_fleet.domain.text import well_formed
+from swe_ai_fleet.domain.tool import ToolResult
+from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.orchestrator.approvals import PAUSE, control
+from swe_ai_fleet.orchestrator.execution_context import Ending, ExecutionContext, ExecutionDeps
+from swe_ai_fleet.ports import ChatModel, ModelSessions, SecretMask
+from swe_ai_fleet.tools.secrets import Secrets
+
+GOOD_ENDS = frozenset({StopReason.FINAL_ANSWER, StopReason.NO_TOOL_CALLS})
+_ENDINGS = {
+    SessionStatus.COMPLETED: ExecutionStatus.COMPLETED,
+    SessionStatus.REJECTED: ExecutionStatus.REJECTED,
+    SessionStatus.ERROR: ExecutionStatus.FAILED,
+}
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planner:
+    """What a tenant's plans are made with.
+
+    Attributes:
+        model: The model that plans; it plays the sub-agents too.
+        tools: Opens what a session works with for the time of one request.
+        store: Where its sessions are kept.
+        limits: Of one search for an approach.
+        task_limits: Of the run of an approved one.
+        sub_agents: Of the sub-agents of one session.
+        prices: What the model costs; a `max_cost` needs them.
+        listener: Hears of each goal that ended.
+        secrets: Replaces secrets in what the model proposed and answered, before it is kept or shown.
+        audit_key: Keys the digests of full arguments.
+
+    Raises:
+        InvalidRequest: A `max_cost` without prices, naming it.
+    """
+
+    model: ChatModel
+    tools: Callable[[PlanSession], AbstractAsyncContextManager[PlanTools]]
+    store: KeyValueSessions
+    limits: Limits = PLANNER_LIMITS
+    task_limits: Limits = field(default_factory=Limits)
+    sub_agents: SubAgentLimits = field(default_factory=SubAgentLimits)
+    prices: Prices | None = None
+    listener: OutcomeListener | None = None
+    secrets: SecretMask = field(default_factory=Secrets)
+    audit_key: bytes = b""
+
+    def __post_init__(self) -> None:
+        for limits in (self.limits, self.task_limits):
+            checked_limits(limits, self.sub_agents, self.prices)
+
+    def clean(self, text: str) -> str:
+        """A text without secrets and what is no text."""
+        return self.secrets(well_formed(text))
+
+    async def taken(self, state: ExecutionState) -> PlanSession:
+        """A session as the log has it, whose driver may keep it from here on and no earlier one may."""
+        return await self.keep(standing(await self.store.get(state.task.task_id), state, self.clean))
+
+    async def keep(self, session: PlanSession) -> PlanSession:
+        """The session as its next revision. Raises Fenced where another driver kept it, FleetError."""
+        now = datetime.now(UTC).isoformat()
+        kept = replace(session, revision=session.revision + 1, started_at=session.started_at or now, updated_at=now)
+        try:
+            await self.store.put(kept)
+        except PreconditionFailed as fault:
+            raise Fenced(fault.message) from fault
+        return kept
+
+
+class Plans:
+    """Drives the plans of all tenants.
+
+    Args:
+        planner: Gives what a tenant's plans are made with.
+    """
+
+    def __init__(self, planner: Callable[[str], Planner]) -> None:
+        self._planner = planner
+
+    def drive(self, *, work: ExecutionContext) -> PlanDrive:
+        """The plan of an execution under way; nothing that ended under an earlier driver is done again."""
+        return PlanDrive(self._planner(work.task.tenant), work)
+
+    async def ended(self, deps: ExecutionDeps, state: ExecutionState, ending: Ending) -> None:
+        """Keep how a goal ends, and tell whoever learns from it. Raises Fenced, Unavailable."""
+        planner = self._planner(state.task.tenant)
+        try:
+            session = standing(await planner.store.get(state.task.task_id), state, planner.clean)
+            reason = planner.clean(ending.error)
+            if not session.status.over:
+                if ending.status is ExecutionStatus.CANCELLED:
+                    reason = f"the goal was cancelled: {reason}"
+                session = await _abandoned(_runs(planner, deps, state), session, reason)
+                left = session.broken_off() if session.status is SessionStatus.EXECUTING else session.closed(reason)
+                await planner.keep(replace(left, status=SessionStatus.ERROR, error=reason))
+        except (PreconditionFailed, ResourceExhausted) as fault:
+            # It cannot be read, or is too long; the execution ends all the same.
+            _log.warning("plan_session.end_not_kept", session=state.task.task_id, reason=fault.message)
+            return
+        if planner.listener is None:
+            return
+        try:
+            outcome = PlanOutcome.of(session, ending.status, session.rejection or reason)
+            await planner.listener.on_outcome(outcome)
+        except FleetError as error:
+            _log.warning("plan_session.outcome_not_heard", session=session.session_id, reason=error.message)
+
+
+class PlanDrive:
+    """One plan under way, up to its end; a `WorkflowDrive`.
+
+    Args:
+        planner: What it is made with.
+        work: The execution that it is.
+    """
+
+    def __init__(self, planner: Planner, work: ExecutionContext) -> None:
+        self._planner = planner
+        self._work = work
+        self._runs = _runs(planner, work.deps, work.known)
+        self._steered = asyncio.Event()
+        self.waits = False
+        """Whether it is approved, and nobody has asked yet that it be carried out."""
+
+    def steered(self) -> None:
+        """Hear that somebody steered; what they said stands in the log."""
+        self._steered.set()
+
+    async def run(self) -> Ending:
+        """Drive it to its ending. Raises FleetError for what ends it without one, Fenced."""
+        approvals = self._work.runs.approvals
+        session = await self._planner.taken(self._work.known)
+        while not session.status.over:
+            match session.status:
+                case SessionStatus.PLANNING:
+                    session = await self._planner.keep(await self._proposed(session))
+                case SessionStatus.EXECUTING if session.requests:
+                    session = await self._planner.keep(await self._carried_out(session))
+                    if session.status is SessionStatus.APPROVED:
+                        hold = BreakpointsSet(action=PAUSE, by=run_name(session))
+                        await self._work.deps.log.tell(control(self._work.task), hold)
+                case SessionStatus.EXECUTING:
+                    session = replace(session.broken_off(), status=SessionStatus.ERROR, error=INTERRUPTED)
+                    session = await self._planner.keep(session)
+                case _:
+                    if session.status.waiting:
+                        await approvals.ask(approval_request(session))
+                    else:
+                        await self._until_continued()
+                    said = standing(session, await approvals.refresh(), self._planner.clean)
+                    session = await self._planner.keep(said)
+        error = rejection(session.rejection) if session.status is SessionStatus.REJECTED else session.error
+        usage = (await approvals.refresh()).spent
+        return Ending(status=_ENDINGS[session.status], error=error, usage=usage)
+
+    async def _until_continued(self) -> None:
+        self.waits = True
+        while not continued(await self._work.runs.approvals.refresh()):
+            await self._steered.wait()
+            self._steered.clear()
+        self.waits = False
+
+    async def _proposed(self, session: PlanSession) -> PlanSession:
+        """A session once the request for an approach is done."""
+        try:
+            async with self._recorded(session) as (run, tools_found):
+                end = await (run.adjust() if session.adjustment else run.plan(tools_found))
+        except _NoTools as error:
+            return replace(session, status=SessionStatus.ERROR, error=self._planner.clean(str(error)))
+        session, proposed = replace(end.session, error=""), end.proposed
+        if proposed is None:
+            detail = f": {end.answer}" if end.answer.strip() and not end.error else ""
+            error = self._planner.clean(end.error or f"the model proposed nothing{detail}")
+            return replace(session, status=SessionStatus.ERROR, error=error)
+        if proposed.question:
+            question = self._planner.clean(proposed.question)
+            return replace(session, status=SessionStatus.AWAITING_ANSWER, question=question)
+        return replace(
+            session,
+            status=SessionStatus.AWAITING_APPROVAL,
+            approach=self._planner.clean(proposed.approach),
+            reasoning=self._planner.clean(proposed.reasoning),
+            proposals=session.proposals + 1,
+        )
+
+    async def _carried_out(self, session: PlanSession) -> PlanSession:
+        """A session once the request to carry it out is done; approved still where its model server failed."""
+        try:
+            async with self._recorded(session) as (run, _):
+                end: RunEnd = await run.carry_out()
+        except _NoTools as error:
+            return replace(session, status=SessionStatus.APPROVED, error=self._planner.clean(str(error)))
+        error = "" if end.session.stop_reason in GOOD_ENDS else end.error
+        # The conversation is whole, so the next request goes on behind what was done.
+        status = SessionStatus.APPROVED if end.session.stop_reason in FAULTS else SessionStatus.COMPLETED
+        return replace(end.session, status=status, answer=end.answer, error=error)
+
+    @asynccontextmanager
+    async def _recorded(self, session: PlanSession) -> AsyncGenerator[tuple[PlanningRun, Mapping[str, ToolResult]]]:
+        """The agent of the session's request, and by operation what tools gave it before its first message.
+
+        Raises _NoTools where its tools cannot be had.
+        """
+        planner, model = self._planner, self._planner.model
+        default = planner.task_limits if session.status is SessionStatus.EXECUTING else planner.limits
+        if isinstance(model, ModelSessions):
+            # With one server for the whole request: it has the prompt cached.
+            model = model.session(f"plan-{session.session_id}", tenant=self._work.task.tenant)
+        async with AsyncExitStack() as stack:
+            try:
+                tools = await stack.enter_async_context(planner.tools(session))
+            except FleetError as error:
+                raise _NoTools(str(error)) from error
+            record, earlier = await stack.enter_async_context(self._runs.recorded(session))
+            run = PlanningRun(
+                session,
+                record,
+                earlier,
+                model=model,
+                tools=tools,
+                limits=session.limits.over(default),
+                sub_agents=planner.sub_agents,
+                mask=planner.clean,
+                prices=planner.prices,
+            )
+            yield run, await self._runs.tool_results(session) if earlier.generation else {}
+        if self._work.runs.signing is not None:
+            await self._work.runs.signing.sign(run_name(session))
+
+
+class _NoTools(Exception):
+    """What a session works with cannot be had."""
+
+
+def _runs(planner: Planner, deps: ExecutionDeps, state: ExecutionState) -> RunLog:
+    return RunLog(log=deps.log, tenant=state.task.tenant, me=deps.owner, audit_key=planner.audit_key)
+
+
+async def _abandoned(runs: RunLog, session: PlanSession, reason: str) -> PlanSession:
+    """The session with what was done of its request, which nobody carries out any further."""
+    if not session.status.working or not session.requests:
+        return session
+    async with runs.recorded(session) as (record, run):
+        if run.started is not None and run.finished is None:
+            await record.journal.append(run_finished(record.trail, StopReason.CANCELLED, run.usage, error=reason))
+    left = session.with_run(run)
+    return replace(left, usage=left.usage + run.usage, sub_agents=left.sub_agents + sub_agents_used(run.steps))
