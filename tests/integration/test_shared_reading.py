@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager, suppress
@@ -13,6 +14,7 @@ import pytest
 from swe_ai_fleet.adapters.jetstream import Credentials, JetStream, events
 from swe_ai_fleet.adapters.jetstream.subjects import event_subject
 from swe_ai_fleet.codec import to_json
+from swe_ai_fleet.domain.access import StoredPiece
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.domain.event import ExecutionErased, ExecutionStarted, ResultPublished, StoredEvent, Writer
 from swe_ai_fleet.domain.task import PinnedRepository, RepoRef, Task, TaskKind
@@ -173,3 +175,30 @@ async def test_a_writer_says_nothing_of_others_and_hides_nothing(world: World) -
         with pytest.raises(PreconditionFailed, match="cannot be read"):
             await everything(log, mine)
     assert len(await world.both(victim)) == 2
+
+
+async def test_sizes_are_told_once_each_whoever_reads_for_them(world: World) -> None:
+    who, mine = await world.begun("a"), list[StoredPiece]()
+    first = (await everything(world.plain, who))[0].sequence
+    async with aclosing(world.log.sizes("AGENT_EVENTS")(first)) as pieces, asyncio.timeout(20):
+        while (piece := await anext(pieces)) is not None:
+            mine.append(piece)
+        before = await consumers(world)
+        for number in range(3):
+            # Also one that nobody can read, which is stored all the same.
+            await world.publish(replace(who, agent_id=f"bad-{number}"), b"{}")
+            mine.append(await anext(pieces))
+        # Sooner or later they come with the events that are followed anyway.
+        agents = itertools.count()
+        while len(await consumers(world)) == len(before):
+            await write(world.plain, replace(who, agent_id=f"agent-{next(agents)}"), "once more")
+            mine += [await anext(pieces)]
+        # More than are kept for somebody who is slow.
+        texts = [str(number) for number in range(600)]
+        await write(world.plain, replace(who, agent_id="many"), *texts)
+        mine += [await anext(pieces) for _ in texts]
+        world.following.cancel()
+        await write(world.plain, replace(who, agent_id="last"), "b")
+        mine.append(await anext(pieces))
+    async with aclosing(world.plain.sizes("AGENT_EVENTS")(first)) as pieces, asyncio.timeout(20):
+        assert mine == [await anext(pieces) for _ in mine]
