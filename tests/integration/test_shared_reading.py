@@ -178,7 +178,7 @@ async def test_a_writer_says_nothing_of_others_and_hides_nothing(world: World) -
 
 
 async def test_sizes_are_told_once_each_whoever_reads_for_them(world: World) -> None:
-    who, mine = await world.begun("a"), list[StoredPiece]()
+    who, mine = await world.begun("a"), list[StoredPiece | None]()
     first = (await everything(world.plain, who))[0].sequence
     async with aclosing(world.log.sizes("AGENT_EVENTS")(first)) as pieces, asyncio.timeout(20):
         while (piece := await anext(pieces)) is not None:
