@@ -11,6 +11,8 @@ import re
 import uuid
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, cast
 
@@ -306,6 +308,7 @@ async def test_each_service_elsewhere_is_shown_its_own_token_and_one_that_is_awa
                 away = await answer.json(content_type=PROBLEM)
             assert (answer.status, away["code"], away["retry_after_seconds"]) == (503, "UNAVAILABLE", 1)
             assert answer.headers["retry-after"] == "1"
+            assert datetime.now(UTC) - parsedate_to_datetime(answer.headers["date"]) < timedelta(minutes=5)
             assert "127.0.0.1:1" not in json.dumps(away)
     assert own not in repr(upstream)
 

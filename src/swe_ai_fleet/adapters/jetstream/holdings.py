@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from datetime import datetime
+from functools import partial
 from urllib.parse import unquote
 
 from swe_ai_fleet.adapters.jetstream import subjects
@@ -80,15 +82,21 @@ class HeardSizes:
     async def behind(self, sequence: int) -> AsyncGenerator[StoredPiece]:
         """The sizes behind a position, for as long as it has them all."""
         while self.has(sequence):
-            for piece in [piece for piece in self._newest if piece.sequence > sequence]:
+            # Mostly one is new, of hundreds.
+            new = list(itertools.takewhile(partial(_is_behind, sequence), reversed(self._newest)))
+            for piece in reversed(new):
                 sequence = piece.sequence
                 yield piece
-            if self._newest and sequence == self._newest[-1].sequence:
+            if not new:
                 await self._changed.wait()
 
     def _wake(self) -> None:
         self._changed.set()
         self._changed.clear()
+
+
+def _is_behind(sequence: int, piece: StoredPiece) -> bool:
+    return piece.sequence > sequence
 
 
 def _piece(message: StoredMessage, size: int) -> StoredPiece:
