@@ -48,6 +48,7 @@ from labs.bench.tools import tool_figures
 from labs.bench.watchers import watcher_figures
 from services.orchestrator.main import open_fleet
 from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.telemetry import configure_logging
 from swe_ai_fleet.testing.repositories import make_repository
 
 STEPS = 20
@@ -96,6 +97,7 @@ class Run:
 
 
 async def main(parts: Sequence[str]) -> None:
+    configure_logging("error")
     figures: dict[str, float] = {}
     with tempfile.TemporaryDirectory(prefix="fleet-bench-") as name:
         directory = Path(name)

@@ -1,5 +1,8 @@
 """What a fleet without work costs: CPU seconds of each of its processes, Ray's own apart, and messages on NATS.
 
+Ray works in our processes, too: an agent host's main thread is Ray's, which looks for signals a hundred times a second,
+and so do threads of Ray's and gRPC's libraries. They are part of their processes' figures, and told once more alone.
+
 `python -m labs.bench.idle [SECONDS]` prints it for a fleet of its own; `make bench` has the sums.
 """
 
@@ -14,8 +17,8 @@ import tempfile
 import time
 import urllib.request
 from collections import defaultdict
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,16 +39,22 @@ _RAYS_OWN = (
     "ray::DashboardAgent",
     "ray::RuntimeEnvAgent",
 )
+_PYTHONS = ("python", "fleet", "ray::", "nats-server")
+"""How threads of an interpreter (and of Go) begin: with the name of their process."""
 _COUNTED = ("in_msgs", "out_msgs")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Idle:
-    """CPU seconds a process by its name, and messages that NATS took and sent, all of `seconds`."""
+    """CPU seconds a process by its name, and messages that NATS took and sent, all of `seconds`.
+
+    `threads` are what threads of Ray's and gRPC's libraries have of `ours`.
+    """
 
     seconds: float
     ours: dict[str, float]
     rays: dict[str, float]
+    threads: dict[str, float]
     messages: dict[str, int]
 
     @property
@@ -59,6 +68,7 @@ async def idle_figures(directory: Path) -> dict[str, float]:
     return {
         "idle_core_percent": round(100 * idle.share, 2),
         "idle_ray_core_percent": round(100 * sum(idle.rays.values()) / idle.seconds, 2),
+        "idle_library_threads_core_percent": round(100 * sum(idle.threads.values()) / idle.seconds, 2),
         "idle_nats_messages_per_minute": round(60 * idle.messages["in_msgs"] / idle.seconds, 1),
     }
 
@@ -67,17 +77,24 @@ async def idle_fleet(directory: Path, seconds: float) -> Idle:
     async with _nats(directory / "nats") as (url, monitor, nats), _fleet(directory / "home", url) as fleet:
         await asyncio.sleep(SETTLING_SECONDS)
         before, sent = _cpu(fleet, nats), await _messages(monitor)
+        threads = _native_threads(before)
         began = time.monotonic()
         await asyncio.sleep(seconds)
         after, now = _cpu(fleet, nats), await _messages(monitor)
+        later = _native_threads(after)
         took = time.monotonic() - began
     ours: dict[str, float] = defaultdict(float)
     rays: dict[str, float] = defaultdict(float)
     for pid, (process, used) in after.items():
         part = rays if any(sign in process for sign in _RAYS_OWN) else ours
         part[_named(process)] += used - before.get(pid, (process, 0.0))[1]
+    in_ours: dict[str, float] = defaultdict(float)
+    for (pid, thread), used in later.items():
+        process = after[pid][0]
+        if not any(sign in process for sign in _RAYS_OWN):
+            in_ours[_named(process)] += used - threads.get((pid, thread), 0.0)
     messages = {name: now[name] - sent[name] for name in _COUNTED}
-    return Idle(seconds=took, ours=dict(ours), rays=dict(rays), messages=messages)
+    return Idle(seconds=took, ours=dict(ours), rays=dict(rays), threads=dict(in_ours), messages=messages)
 
 
 @asynccontextmanager
@@ -135,6 +152,18 @@ def _cpu(fleet: int, nats: int) -> dict[int, tuple[str, float]]:
     return found
 
 
+def _native_threads(processes: Iterable[int]) -> dict[tuple[int, str], float]:
+    """CPU seconds of threads with names of their own, and of a Ray worker's main thread."""
+    used: dict[tuple[int, str], float] = {}
+    for pid in processes:
+        for thread in Path(f"/proc/{pid}/task").glob("*"):
+            with suppress(OSError):
+                name = (thread / "comm").read_text()
+                if not name.startswith(_PYTHONS) or (name.startswith("ray::") and thread.name == str(pid)):
+                    used[pid, thread.name] = int((thread / "schedstat").read_text().split()[0]) / 1e9
+    return used
+
+
 def _named(command: str) -> str:
     words = [word for word in command.split() if not word.startswith("-")]
     scripts = [word for word in words if word.endswith(".py")]
@@ -156,7 +185,8 @@ def _free_port() -> int:
 
 
 def _print(idle: Idle) -> None:
-    for title, processes in (("the fleet and NATS", idle.ours), ("Ray's own", idle.rays)):
+    parts = {"the fleet and NATS": idle.ours, "of it Ray's and gRPC's threads": idle.threads, "Ray's own": idle.rays}
+    for title, processes in parts.items():
         print(f"{title}: {100 * sum(processes.values()) / idle.seconds:.2f} % of a core")
         for name, used in sorted(processes.items(), key=lambda one: -one[1]):
             print(f"  {used:6.2f} CPU s  {name}")

@@ -13,7 +13,6 @@ from swe_ai_fleet.domain.task import DEFAULT_TENANT, EnvironmentSpec, RepoRef
 from swe_ai_fleet.runtime.factories import workspace_provider
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing.repositories import make_repository
-from tests.container_images import with_python
 
 ROUNDS = 15
 TARGET_MS = 100.0
@@ -25,6 +24,9 @@ async def image_figures(directory: Path) -> dict[str, float]:
     A workspace is an environment looked up, a clone opened, and its first command ended; medians over ROUNDS, with the
     image and without it interleaved, after the first of each.
     """
+    # Only here: what it imports for tests would count as memory of the fleet in other parts.
+    from tests.container_images import with_python
+
     (directory / "images").mkdir(parents=True)
     image = with_python().layout(directory / "images/python")
     repository = make_repository(directory / "repository", {"README.md": "x\n"})

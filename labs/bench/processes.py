@@ -1,15 +1,22 @@
-"""What a tree of processes costs: proportional memory and CPU seconds."""
+"""What a tree of processes costs: proportional memory and CPU seconds. What looks at memory is a process of its own.
+
+`python -m labs.bench.processes ROOT EXCLUDED…` prints the peak of a tree's memory, in MiB, at the end of its input.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+import os
+import select
+import sys
+from collections.abc import AsyncGenerator, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import psutil
 
 SAMPLE_SECONDS = 2.0
+_GONE = (psutil.NoSuchProcess, psutil.ZombieProcess, psutil.AccessDenied)
 
 
 @dataclass(kw_only=True)
@@ -24,43 +31,58 @@ class Cost:
 async def measured(excluded: int) -> AsyncGenerator[Cost]:
     """Measure this process and everything below it, but for the process `excluded` (the model server)."""
     cost = Cost()
-    before = _cpu_seconds(excluded)
-    sampler = asyncio.create_task(_sample(cost, excluded))
+    sampler = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "labs.bench.processes", str(os.getpid()), str(excluded)),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert sampler.stdin is not None
+    others = (excluded, sampler.pid)
+    before = _cpu_seconds(others)
     try:
         yield cost
+        cost.cpu_seconds = _cpu_seconds(others) - before
     finally:
-        sampler.cancel()
-        await asyncio.gather(sampler, return_exceptions=True)
-        cost.cpu_seconds = _cpu_seconds(excluded) - before
+        sampler.stdin.close()
+        peak, _ = await sampler.communicate()
+        cost.peak_pss_mib = float(peak or 0)
 
 
-async def _sample(cost: Cost, excluded: int) -> None:
+def _sample(root: int, excluded: Collection[int]) -> float:
+    """The peak until standard input ends."""
+    peak = 0.0
     while True:
-        cost.peak_pss_mib = max(cost.peak_pss_mib, await asyncio.to_thread(_pss_mib, excluded))
-        await asyncio.sleep(SAMPLE_SECONDS)
+        peak = max(peak, _pss_mib(root, excluded))
+        if select.select([sys.stdin], [], [], SAMPLE_SECONDS)[0]:
+            return peak
 
 
-def _tree(excluded: int) -> list[psutil.Process]:
-    me = psutil.Process()
-    return [me, *(child for child in me.children(recursive=True) if child.pid != excluded)]
+def _tree(root: int, excluded: Collection[int]) -> list[psutil.Process]:
+    first = psutil.Process(root)
+    return [first, *(child for child in first.children(recursive=True) if child.pid not in excluded)]
 
 
-def _pss_mib(excluded: int) -> float:
+def _pss_mib(root: int, excluded: Collection[int]) -> float:
     total = 0
-    for process in _tree(excluded):
+    for process in _tree(root, excluded):
         try:
             total += process.memory_full_info().pss
-        except (psutil.NoSuchProcess, psutil.ZombieProcess, psutil.AccessDenied):
+        except _GONE:
             continue
     return total / 2**20
 
 
-def _cpu_seconds(excluded: int) -> float:
+def _cpu_seconds(excluded: Collection[int]) -> float:
     total = 0.0
-    for process in _tree(excluded):
+    for process in _tree(os.getpid(), excluded):
         try:
             times = process.cpu_times()
-        except (psutil.NoSuchProcess, psutil.ZombieProcess):
+        except _GONE:
             continue
         total += times.user + times.system + times.children_user + times.children_system
     return total
+
+
+if __name__ == "__main__":
+    root, *others = map(int, sys.argv[1:])
+    print(_sample(root, {*others, os.getpid()}))

@@ -11,9 +11,11 @@ import socket
 import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
+from email.utils import formatdate
 
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.server import ServerState
 
 from services.access.store import AccessStore
 from services.auth import Authenticator
@@ -41,7 +43,24 @@ KEYS_MAX_BYTES = 256 * 1024 * 1024
 """Beyond that the oldest answers are forgotten."""
 
 
+class _State(ServerState):
+    # The date of each answer is made with it, where the library makes it each second.
+    default_headers = property(  # pyright: ignore[reportAssignmentType]
+        lambda _: [(b"date", formatdate(usegmt=True).encode())], lambda _, __: None
+    )
+
+
 class _Server(uvicorn.Server):
+    """A server that waits for its end, where the library's own looks ten times a second whether it is there."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.server_state = _State()
+        self.ends = asyncio.Event()
+
+    async def main_loop(self) -> None:
+        await self.ends.wait()
+
     @contextmanager
     def capture_signals(self) -> Generator[None]:
         # The process decides when to stop.
@@ -94,7 +113,7 @@ async def serve_http(
             host, port = bound.getsockname()[:2]
             yield f"{'https' if context is not None else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
         finally:
-            server.should_exit = True
+            server.ends.set()
             await serving
 
 

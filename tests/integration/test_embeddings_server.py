@@ -2,6 +2,8 @@
 
 import json
 import math
+import subprocess
+import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -117,6 +119,11 @@ async def test_which_embedder_there_is(server: ScriptedModelServer, monkeypatch:
         assert embedder is not None and embedder.name == "server:words:1"
     async with open_embedder() as embedder:
         assert embedder is not None and embedder.name == "local:all-MiniLM-L6-v2"
+    # What is an extra is not imported to find out whether it is there.
+    looks = (
+        "import sys; from swe_ai_fleet.adapters.embeddings import is_installed as i; sys.exit('numpy' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", looks], check=False).returncode == 0
     monkeypatch.setattr("swe_ai_fleet.adapters.embeddings.local._NEEDS", ("no_such_package", "numpy"))
     for kind, url in (("auto", ""), ("none", server.url)):
         async with open_embedder(kind, url=url) as embedder:

@@ -77,7 +77,10 @@ async def run(environments: Path, names: list[str], output: Path, rounds: int) -
         at=datetime.now(UTC).date().isoformat(),
     )
     rows = list(measured.values())
-    output.write_text(page(rows, machine, steps=STEPS, agents=AGENTS, latency=LATENCY, rounds=rounds))
+    # Sections behind the figures are written by hand.
+    _, heading, rest = (output.read_text() if output.exists() else "").partition("\n## ")
+    figures = page(rows, machine, steps=STEPS, agents=AGENTS, latency=LATENCY, rounds=rounds)
+    output.write_text(figures + heading + rest)
     table = Table("", "version", "ms a step", f"{AGENTS} agents, s", "peak MiB", "")
     for one in rows:
         cells = (f"{value:g}" if value is not None else "-" for value in (one.step_ms, one.crowd_s, one.peak_mib))

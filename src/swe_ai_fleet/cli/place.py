@@ -107,21 +107,23 @@ async def started_fleet(settings: Settings, screen: Screen) -> AsyncGenerator[Ru
     rest = threading.Thread(target=import_module, args=("services.orchestrator.main",))
     try:
         async with AsyncExitStack() as stack:
+            # What a start leaves stays; the fleet freezes it in its end.
             gc.disable()
+            stack.callback(gc.enable)
             rest.start()
             try:
                 await stack.enter_async_context(ray_started(settings))
             finally:
                 await asyncio.to_thread(rest.join)
-                gc.freeze()
-                gc.enable()
             from services.orchestrator.main import open_fleet
             from swe_ai_fleet.runtime.tool_services import secret_mask
             from swe_ai_fleet.telemetry import configure_logging
 
             configure_logging(settings.log_level, settings.log_format, mask=secret_mask(settings))
             screen.note(f"  code and Ray: {time.monotonic() - began:.1f} s")
-            yield await stack.enter_async_context(open_fleet(settings, lambda phase: screen.note(f"  {phase}")))
+            running = await stack.enter_async_context(open_fleet(settings, lambda phase: screen.note(f"  {phase}")))
+            gc.enable()
+            yield running
     except FleetError as error:
         raise fault_of(error, starting=True) from error
 

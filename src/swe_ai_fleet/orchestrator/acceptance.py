@@ -127,10 +127,16 @@ class Acceptance:
         await self._quotas.check_tokens(task.tenant)
         await self._quotas.check_storage(task.tenant, 1 + sum(patch.patch.size for patch in task.patches))
         council = await self._council(task)
-        repository = await self._workspaces.pin(task.tenant, task.repo)
-        task = replace(task, environment=await self._workspaces.pin_image(task.tenant, task.environment))
-        if task.kind is not TaskKind.JUDGE:
-            await self._model.ping()
+        pinging = asyncio.ensure_future(self._model.ping()) if task.kind is not TaskKind.JUDGE else None
+        try:
+            repository = await self._workspaces.pin(task.tenant, task.repo)
+            task = replace(task, environment=await self._workspaces.pin_image(task.tenant, task.environment))
+            if pinging is not None:
+                await pinging
+        finally:
+            if pinging is not None:
+                pinging.cancel()
+                await asyncio.gather(pinging, return_exceptions=True)
         # Others may have been accepted meanwhile.
         self._check_room(task)
         if store is not None:

@@ -218,6 +218,8 @@ class JetStream(Events):
         Without an end; None once what was stored before is told.
         """
         name = stream or streams.object_stream(self._settings.bucket)
+        if name == subjects.EVENTS:
+            return self.event_sizes
         return lambda start: sizes(self.connection, name, start, timeout=self._timeout)
 
     async def discard(self, ref: BlobRef) -> None:

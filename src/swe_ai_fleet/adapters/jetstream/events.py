@@ -20,9 +20,11 @@ import structlog
 from swe_ai_fleet.adapters.jetstream import streams, subjects
 from swe_ai_fleet.adapters.jetstream.blobs import JetStreamBlobs
 from swe_ai_fleet.adapters.jetstream.connection import Connection
+from swe_ai_fleet.adapters.jetstream.holdings import HeardSizes, sizes
 from swe_ai_fleet.adapters.jetstream.messages import StoredMessage, event_of
 from swe_ai_fleet.adapters.jetstream.reader import messages
 from swe_ai_fleet.adapters.jetstream.requests import Ask, asked_messages
+from swe_ai_fleet.domain.access import StoredPiece
 from swe_ai_fleet.domain.errors import NotFound, PreconditionFailed
 from swe_ai_fleet.domain.event import (
     EXECUTION_SUBJECT,
@@ -72,9 +74,13 @@ class History:
 
 
 class Histories:
-    """The histories of executions that began while somebody followed the whole log, the oldest first."""
+    """The histories of executions that began while somebody followed the whole log, the oldest first.
+
+    `sizes` are those of all events that are heard meanwhile.
+    """
 
     def __init__(self) -> None:
+        self.sizes = HeardSizes()
         self._known: dict[tuple[str, str], History] = {}
         self._bytes = 0
         self._feeder: object = None
@@ -90,13 +96,18 @@ class Histories:
         """Nothing more comes from somebody."""
         if self._feeder is feeder:
             self._feeder = None
+            self.sizes.end()
             for key in tuple(self._known):
                 self.drop(*key)
 
-    def take(self, feeder: object, stored: StoredEvent, size: int) -> None:
-        """Take in the next event of the log, which has so many bytes."""
+    def take(self, feeder: object, message: StoredMessage, stored: StoredEvent | None) -> None:
+        """Take in the next event of the log; None: it cannot be read."""
         if self._feeder is not feeder:
             return
+        self.sizes.take(message)
+        if stored is None:
+            return
+        size = len(message.data)
         event, body = stored.event, stored.event.body
         key = (event.tenant, event.execution_id)
         history = self._known.get(key)
@@ -182,8 +193,8 @@ class Events:
         """
         wanted = subjects.ALL_HEADS
         async with aclosing(self._readable(wanted, from_sequence=from_sequence, follow=follow)) as stored:
-            async for head, _ in stored:
-                if head is not None or follow:
+            async for message, head in stored:
+                if head is not None or (follow and message is None):
                     yield head
 
     async def everything(self, *, from_sequence: int = 0, follow: bool = False) -> AsyncGenerator[StoredEvent | None]:
@@ -191,15 +202,30 @@ class Events:
         wanted, feeder = subjects.STREAM_SUBJECTS[subjects.EVENTS], object()
         try:
             async with aclosing(self._readable(wanted, from_sequence=from_sequence, follow=follow)) as stored:
-                async for event, size in stored:
-                    if event is not None:
-                        self._histories.take(feeder, event, size)
+                async for message, event in stored:
+                    if message is not None:
+                        self._histories.take(feeder, message, event)
                     elif follow:
                         self._histories.begin(feeder)
-                    if event is not None or follow:
+                    if event is not None or (follow and message is None):
                         yield event
         finally:
             self._histories.end(feeder)
+
+    async def event_sizes(self, start: int) -> AsyncGenerator[StoredPiece | None]:
+        """The sizes of events as `sizes` tells them; read for this alone only until `everything` brings them, too."""
+        heard, caught_up = self._histories.sizes, False
+        while True:
+            async with aclosing(sizes(self.connection, subjects.EVENTS, start, timeout=self._timeout)) as pieces:
+                async for piece in pieces:
+                    yield piece
+                    caught_up = caught_up or piece is None
+                    start = piece.sequence + 1 if piece is not None else start
+                    if caught_up and heard.has(start - 1):
+                        break
+            async for piece in heard.behind(start - 1):
+                start = piece.sequence + 1
+                yield piece
 
     async def _known(self, tenant: str, execution_id: str, *, follow: bool) -> History | None:
         """The history of an execution with all that is stored by now; None where the server has to be asked for it."""
@@ -228,21 +254,21 @@ class Events:
 
     async def _readable(
         self, wanted: Sequence[str], *, from_sequence: int, follow: bool
-    ) -> AsyncGenerator[tuple[StoredEvent | None, int]]:
-        """Events with their sizes, None once what was stored before is told."""
+    ) -> AsyncGenerator[tuple[StoredMessage | None, StoredEvent | None]]:
+        """Messages with their events (None: one that cannot be read); without either once what was stored is told."""
         async with aclosing(self._messages(*wanted, from_sequence=from_sequence, follow=follow)) as stored:
             async for message in stored:
                 if message is None:
-                    yield None, 0
+                    yield None, None
                     continue
+                event: StoredEvent | None = None
                 try:
                     event = await self._event(message)
                 except (PreconditionFailed, NotFound) as fault:
                     _log.error("jetstream.unreadable_event", subject=message.subject, reason=str(fault))
                     # Who reads this execution has to meet the fault, too.
                     self._histories.drop(*(unquote(part) for part in message.subject.split(".")[2:4]))
-                else:
-                    yield event, len(message.data)
+                yield message, event
 
     def _messages(self, *wanted: str, from_sequence: int, follow: bool) -> AsyncGenerator[StoredMessage | None]:
         return messages(
