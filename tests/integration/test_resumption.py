@@ -287,7 +287,8 @@ async def _resolve(
     resolution = ApprovalResolution(
         approval_id=request.approval_id, decision=decision, text=text, approver="ada", caller="test"
     )
-    writer = Writer(tenant=task.tenant, execution_id=task.execution_id, task_id=task.task_id, agent_id=CONTROL_SUBJECT)
+    execution = {"tenant": task.tenant, "execution_id": task.execution_id, "task_id": task.task_id}
+    writer = Writer(**execution, agent_id=CONTROL_SUBJECT, generation=0)
     await log.tell(writer, ApprovalResolved(resolution=resolution))
 
 
