@@ -77,7 +77,7 @@ async def patch_of(path: str, before: str, after: str) -> str:
             place.parent.mkdir(parents=True)
             place.write_bytes(text.encode())
         said = (await FileTool(name).diff_files(f"a/{path}", f"b/{path}")).content
-    return said.replace("--- a/a/", "--- a/", 1).replace("+++ b/b/", "+++ b/", 1) if before != after else ""
+    return said.replace("--- a/a/", "--- a/", 1).replace("+++ b/b/", "+++ b/", 1) + "\n" if before != after else ""
 
 
 NEW, README = "diff --git a/l b/l\nnew file mode {}\n", "diff --git a/README.md b/README.md\n"

@@ -12,7 +12,7 @@ import pytest
 from swe_ai_fleet.domain.errors import Unavailable
 from swe_ai_fleet.ports import KeyValueEntry
 from swe_ai_fleet.runtime import lease_keeper
-from swe_ai_fleet.runtime.lease_keeper import BUCKET, LeaseKeeper
+from swe_ai_fleet.runtime.lease_keeper import BUCKET, LeaseKeeper, replica_name
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
 from tests.confinement import until
@@ -125,3 +125,14 @@ async def test_renewals_go_on_through_an_outage_and_each_that_failed_is_counted(
     store.away = True
     await keeper.close()
     assert [entry.key for entry in await store.entries("replicas.")] == ["replicas.me"]
+
+
+def test_a_name_says_host_and_process_and_is_nobody_elses(monkeypatch: pytest.MonkeyPatch) -> None:
+    host_name = SimpleNamespace(gethostname=lambda: "node_1.example." + "x" * 60)
+    monkeypatch.setattr(lease_keeper, "socket", host_name)
+    names = {replica_name() for _ in range(20)}
+    assert len(names) == 20
+    for name in names:
+        host, process, digits = name.rsplit("-", 2)
+        assert (host, process) == (("node-1-example-" + "x" * 60)[:40], str(os.getpid()))
+        assert len(digits) == 6
