@@ -415,32 +415,6 @@ async def test_an_idle_host_gives_back_what_it_holds() -> None:
                 await asyncio.sleep(0.01)
 
 
-async def test_three_hundred_agents_share_the_limit_without_a_round_trip_each() -> None:
-    ledger = Counting()
-    under_way = most = done = 0
-
-    async def agent(admission: LeasedAdmission) -> None:
-        nonlocal under_way, most, done
-        for _ in range(10):
-            await admission.admit(100)
-            under_way += 1
-            most = max(most, under_way)
-            await asyncio.sleep(0.002)
-            under_way -= 1
-            done += 1
-            admission.settle(100, 100)
-
-    async def host() -> None:
-        async with LeasedAdmission(ledger, Quota(max_in_flight=40)) as admission:
-            await asyncio.gather(*(agent(admission) for _ in range(60)))
-
-    await asyncio.gather(*(host() for _ in range(5)))
-    assert (done, under_way) == (3000, 0)
-    assert 35 <= most <= 40
-    assert ledger.calls < 300
-    assert ledger.ledger.held == {}
-
-
 async def test_tokens_flow_at_the_rate_whatever_is_asked() -> None:
     clock = Clock()
     ledger = MemoryLedger(clock=clock)
