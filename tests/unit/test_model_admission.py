@@ -395,6 +395,26 @@ async def test_within_a_host_who_comes_first_goes_first_and_the_cancelled_lose_n
         assert (admission.using, admission.waiting) == (0, 0)
 
 
+async def test_an_idle_host_gives_back_what_it_holds() -> None:
+    ledger = MemoryLedger(lease_seconds=0.3)
+    quota = Quota(max_in_flight=4)
+    async with LeasedAdmission(ledger, quota) as first, LeasedAdmission(ledger, quota) as second:
+        for _ in range(4):
+            await first.admit(0)
+        waiting = asyncio.create_task(second.admit(0))
+        async with asyncio.timeout(10):
+            # Its share shrinks as soon as another host wants something; it starts nothing until it is below.
+            while sum(ledger.held.values()) != 4 or len(ledger.held) < 2:
+                await asyncio.sleep(0.005)
+            first.settle(0, 0)
+            await waiting
+            for _ in range(3):
+                first.settle(0, 0)
+            second.settle(0, 0)
+            while ledger.held:
+                await asyncio.sleep(0.01)
+
+
 async def test_tokens_flow_at_the_rate_whatever_is_asked() -> None:
     clock = Clock()
     ledger = MemoryLedger(clock=clock)
