@@ -72,7 +72,7 @@ audit: $(VENV)/ready ## Known vulnerabilities of what the lock pins (asks the in
 	$(BIN)/python scripts/bill_of_materials.py sbom.json
 	$(BIN)/pip-audit --strict --require-hashes --disable-pip -r requirements.lock
 
-fuzz: $(VENV)/ready ## Every parser for SECONDS=60 each from SEED=0
+fuzz: $(VENV)/ready ## Every parser for SECONDS=60 each from SEED=0, then 10,000 requests to every RPC
 	FUZZ_SECONDS="$(or $(SECONDS),60)" FUZZ_SEED="$(or $(SEED),0)" $(PYTEST) tests/fuzz $(wildcard tests/extensions/*/test_*_fuzz.py)
 
 proto: $(VENV)/ready ## Generate src/fleet from proto/, and the documents made from code

@@ -12,7 +12,7 @@ import pytest
 from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider, keys
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.task import EnvironmentSpec, PinnedRepository
-from swe_ai_fleet.environments import commands
+from swe_ai_fleet.environments import commands, python_recipe
 from swe_ai_fleet.environments.project_code import project_code
 from swe_ai_fleet.environments.recipe import Recipe
 from swe_ai_fleet.environments.repository_files import RepositoryFiles
@@ -229,3 +229,65 @@ def test_a_lock_says_which_packages_run_scripts() -> None:
         }
         said = project_code(RepositoryFiles(files=dict.fromkeys(texts, ""), texts=texts))
         assert reason in said and bool(reason) is bool(said), locks
+
+
+@pytest.mark.slow  # quick: test_no_build_imports_from_a_directory_of_the_repository
+@needs_bwrap
+async def test_the_pip_that_is_started_is_no_file_of_the_repository(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As for a Python that is older than our pip asks for: then the virtual environment's own pip is brought up to date.
+    monkeypatch.setattr(keys, "_pip", lambda: (">=4", "0"))
+    provider = make_provider(tmp_path)
+    pinned = await pin(provider, tmp_path, {"a.py": "", "pip.py": HOSTILE.replace("pytest", "poison") + "print(site)"})
+    environment = await provider.environment(pinned, EnvironmentSpec())
+    steps = [step.purpose for step in environment.report.steps]
+    assert any(purpose.startswith("the newest pip") for purpose in steps), steps
+    async with provider.open("e", "a", pinned, environment) as clone:
+        assert "No module named 'poison'" in await sh(clone, "python3 -c 'import poison'")
+        # The control: Python puts the directory that it is started in before everything else.
+        assert "poison.py" in await sh(clone, "python3 -m pip")
+
+
+@needs_bwrap
+@pytest.mark.slow  # quick: a variable that leads there, above, and what is not plain, below
+@pytest.mark.parametrize("control", [False, True])
+async def test_what_constraints_lead_to_in_a_repository_is_shared_with_nobody(
+    control: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if control:
+        monkeypatch.setattr(python_recipe, "is_plain", bool)
+    assert (await _answers(tmp_path, _vendored(666), _vendored(7)))[1] == ("666" if control else "7")
+
+
+@pytest.mark.slow  # quick: integration/test_environments.py
+@needs_bwrap
+@pytest.mark.parametrize(
+    ("needed", "shared"),
+    [
+        pytest.param("thing", True, id="the project comes last"),
+        pytest.param("thing\nabsent", False, id="packages come one by one behind it", marks=_SLOW),
+    ],
+)
+async def test_what_an_editable_installation_puts_on_the_path_is_in_nobodys_environment(
+    needed: str, shared: bool, tmp_path: Path
+) -> None:
+    files: Files = {"pyproject.toml": SETUPTOOLS, "requirements.txt": needed, "src/a.py": "", "tests/test_a.py": ""}
+    custom: Files = {"src/sitecustomize.py": CUSTOM["sitecustomize.py"]}
+    with Index(WHEELS) as index:
+        provider = make_provider(tmp_path, setup=index.setup)
+        said = await _said(provider, tmp_path, files, custom, "python3 -c 'import a, thing, poison'")
+    # The control: from there on Python imports it at its start, and a build that goes on is the fork's alone.
+    assert "sitecustomize" in said["fork"][1]
+    assert ("No module named 'poison'" in said["fork"][1]) is shared
+    assert "No module named 'poison'" in said["honest"][1]
+    assert (said["fork"][0] == said["honest"][0]) is shared
+
+
+def _vendored(answer: int) -> Files:
+    """A repository that has a package's next version beside its constraints."""
+    return {
+        "requirements.txt": "-c requirements/constraints.txt\nthing\n",
+        "requirements/constraints.txt": "--find-links hidden\n",
+        "hidden/thing-1.1-py3-none-any.whl": wheel("thing", answer, "1.1"),
+    }

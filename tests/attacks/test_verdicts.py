@@ -275,3 +275,33 @@ async def test_what_poses_as_the_plug_in_or_the_runner(
     posing = Odd(tmp_path, {**PYTEST_FILES, "src/own.py": "", "tools/bin/own": ""}, home=world.root / "home")
     posing.new_mode, posing.task = b"100755", replace(posing.task, environment=EnvironmentSpec(**environment))
     await not_verified(posing, {"app.py": BROKEN, **files})
+
+
+@pytest.mark.slow  # quick: what poses as the plug-in
+@pytest.mark.parametrize("name", [pytest.param("fleet_pytest", marks=_SLOW), "fleet_pytest.py"])
+async def test_a_link_that_poses_as_what_runs_the_tests(world: Odd, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    forged = "forged/__init__.py"
+    head = f"diff --git a/{name} b/{name}\nnew file mode 120000\n--- /dev/null\n+++ b/{name}\n"
+    target = "forged" if "." not in name else forged
+    link = f"{head}@@ -0,0 +1 @@\n+{target}\n\\ No newline at end of file\n".encode()
+    monkeypatch.setattr(world, "more", link)
+    await not_verified(world, {"app.py": BROKEN, forged: SEALED})
+
+
+@pytest.mark.slow  # quick: test_what_a_hook_hides_is_found_by_the_rules_from_before
+async def test_a_patch_that_needs_its_own_rules_is_not_verified(world: World) -> None:
+    fixture = "import pytest\n\n\n@pytest.fixture\ndef six():\n    return 6\n"
+    test = "import app\n\n\ndef test_six(six):\n    assert app.mul(2, 3) == six\n"
+    report = await world.check({"app.py": MENDED, "conftest.py": fixture, "tests/test_six.py": test})
+    # What the untouched commit's own test shows without it still counts.
+    assert report.verdict is Verdict.VERIFIED
+    assert named(report, "tests").shown == (MUL,)
+    alone = await world.check(
+        {
+            "app.py": APP.replace("def add(", "def six():\n    return 6\n\n\ndef add("),
+            "conftest.py": fixture,
+            "tests/test_six.py": "import app\n\n\ndef test_six(six):\n    assert app.six() == six\n",
+        },
+        name="alone",
+    )
+    assert alone.verdict is Verdict.UNVERIFIED

@@ -9,6 +9,7 @@ import re
 import shutil
 import signal
 import sys
+import tempfile
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -28,15 +29,18 @@ from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.testing import Conversation, Script, ScriptedModelServer, Turn
 from swe_ai_fleet.testing.repositories import make_repository
 from swe_ai_fleet.watching.audit import verify_events
+from tests.e2e.test_releases import Cluster, cluster
 from tests.e2e.test_replicas import Replica, task
 from tests.e2e.test_restart import serving
 from tests.fleet_command import Ran, Shell, ended
-from tests.scripts import HELLO, HELLO_FILES, KILLED, PROPOSING, SCRIPT
+from tests.kubernetes_api import KubernetesApiServer, kubernetes_api
+from tests.scripts import HELLO, HELLO_FILES, PROPOSING, SCRIPT, SLEEPING
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(800)]
 ROOT = Path(__file__).parents[2]
 LATER = "0.2.0"
 GOAL = "Work out what the sides come to"
+LONG = "[long]"
 _CONVERSATIONS = (
     Conversation(
         match=f"# Goal\n{GOAL}",
@@ -46,70 +50,25 @@ _CONVERSATIONS = (
             Turn(tool_calls=(("final_answer", {"result": "They come to 25."}),)),
         ),
     ),
+    # Moved while its command runs, whose interruption it is told.
+    Conversation(
+        match=LONG,
+        turns=(
+            Turn(tool_calls=(("shell_run_command", {"command": SLEEPING}),)),
+            Turn(
+                tool_calls=(
+                    (
+                        "files_append_file",
+                        {"path": "utils.py", "content": "\n\ndef hello_world():\n    return 'Hello, World!'\n"},
+                    ),
+                )
+            ),
+            Turn(tool_calls=(("final_answer", {"result": "Took my time."}),)),
+        ),
+    ),
 )
 # What each event of a claim says in the later version, which the earlier one does not know.
 FIELD = ('    resumes: bool = False\n    type: Literal["run_claimed"]', '    zone: str = "b"\n')
-
-
-_CLUSTER = """
-import json, sys
-from ray.cluster_utils import Cluster
-cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
-print(cluster.address, flush=True)
-for line in sys.stdin:
-    for _ in range(5):
-        try:
-            node = cluster.add_node(num_cpus=0, resources={"agent_host": 2}, env_vars=json.loads(line))
-        except Exception:
-            # Ray waits for half a minute, which a busy machine may take longer than.
-            continue
-        print(node.node_id, flush=True)
-        break
-cluster.shutdown()
-"""
-
-
-@dataclass(kw_only=True)
-class Cluster:
-    """A Ray cluster on this machine. Only nodes that were added take hosts of agents."""
-
-    process: asyncio.subprocess.Process
-    variables: dict[str, str]
-    address: str = ""
-
-    async def read(self) -> str:
-        assert self.process.stdout is not None
-        async with asyncio.timeout(200):
-            return (await self.process.stdout.readline()).decode().strip()
-
-    async def add(self, **variables: str) -> str:
-        """A further node, with more variables; its id."""
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps(variables).encode() + b"\n")
-        return await self.read()
-
-
-@asynccontextmanager
-async def cluster(**more: str) -> AsyncIterator[Cluster]:
-    plain = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "FLEET_"))}
-    variables = plain | {
-        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1",
-        "RAY_USAGE_STATS_ENABLED": "0",
-        # On a busy machine half a minute is not enough.
-        "RAY_raylet_start_wait_time_s": "150",
-        **more,
-    }
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", _CLUSTER), env=variables, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
-    )
-    try:
-        made = Cluster(process=process, variables=variables)
-        made.address = await made.read()
-        yield made
-    finally:
-        assert process.stdin is not None
-        process.stdin.close()
-        await process.wait()
 
 
 def steps(section: str) -> list[str]:
@@ -184,6 +143,33 @@ class Site:
             process=process, stub=pb_grpc.OrchestratorServiceStub(channel), call=call, card=card,
             plans=PlanningServiceStub(channel), shell=Shell(home=home, more={**variables, **version}),
         )  # fmt: skip
+
+    async def runner(self, cluster: KubernetesApiServer, version: Mapping[str, str]) -> asyncio.subprocess.Process:
+        """One more workspace runner of a version, whose containers are of that version, too."""
+        (kubeconfig := self.directory / "kubeconfig").write_text(json.dumps(cluster.kubeconfig()))
+        chosen = {
+            "image": "registry.example/fleet-agent:1",
+            "kubeconfig": str(kubeconfig),
+            "namespace": "fleet",
+            # With the variables of both containers: they take them as they are, where `agent_env` has paths of the Pod.
+            "nats_secret": f"nats-{len(version)}",
+            "protocols": "file",
+            "ack_wait_seconds": "2",
+            "drain_seconds": "0",
+            "agent_env": json.dumps({"FLEET_MODEL": "scripted", "FLEET_CHECKPOINT_SECONDS": "0"}),
+        }
+        (home := self.directory / f"runner-{len(version)}").mkdir()
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "workers.workspace_runner"),
+            env={
+                **os.environ, **self.variables, **version, "FLEET_HOME": str(home), "FLEET_MODEL_URL": self.model,
+                **{f"FLEET_RUNNER_{name.upper()}": value for name, value in chosen.items()},
+            },
+            cwd=home,
+            stderr=asyncio.subprocess.DEVNULL,
+        )  # fmt: skip
+        self.stack.push_async_callback(_ended, process)
+        return process
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -288,14 +274,14 @@ async def test_a_fleet_goes_to_the_next_version_and_back_with_work_under_way(sit
     (other,) = [version for version in told.values() if version != str(this_release())]
     assert other.startswith(f"{LATER}+") and not other.endswith(this_release().wire)
 
-    records = [{"task_id": name, "task": text, "repo": str(repository)} for name, text in (("b", HELLO), ("c", KILLED))]
+    records = [{"task_id": name, "task": text, "repo": str(repository)} for name, text in (("b", HELLO), ("c", LONG))]
     (tasks := tmp_path / "tasks.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))
     words = ("batch", str(tasks), "--agents", "1", "--parallel", "2", "--stagger", "0", "--json")
     batch, results = await old.shell.start(*words), tmp_path / "tasks.results.jsonl"
     async with asyncio.timeout(120):
         while not (results.exists() and results.read_text()):
             await asyncio.sleep(0.1)
-    under_way = await old.submit(task(KILLED, repository))
+    under_way = await old.submit(task(LONG, repository))
     await old.until(under_way, "tool_started")
 
     assert next(page) == "Drain"
@@ -350,6 +336,40 @@ async def test_a_fleet_goes_to_the_next_version_and_back_with_work_under_way(sit
 
     assert next(page) == "Clean up"
     assert list(page) == []
+
+
+async def test_jobs_of_two_versions_run_side_by_side_while_the_fleet_rolls(site: Site, tmp_path: Path) -> None:
+    repository = make_repository(tmp_path / "repository", HELLO_FILES)
+    short = site.stack.enter_context(tempfile.TemporaryDirectory(prefix="k-"))
+    cluster = await site.stack.enter_async_context(kubernetes_api(Path(short)))
+    later = later_version(tmp_path / "later")
+    for version in ({}, later):
+        cluster.secrets[f"nats-{len(version)}"] = {"FLEET_NATS_URL": site.nats.address.url, **version}
+
+    # All of both versions are there at the same time, as they are while Deployments roll.
+    old, new = await site.orchestrator("old", {}), await site.orchestrator("new", later)
+    runners = [await site.runner(cluster, version) for version in ({}, later)]
+    under_way = await old.submit(task(LONG, repository))
+    await old.until(under_way, "tool_started")
+    runners[0].send_signal(signal.SIGTERM)
+    assert await runners[0].wait() == 0
+    await old.end()
+
+    events = await new.events(under_way)
+    assert begun_once(events) and claims(events) == [1, 2]
+    assert (await new.execution(under_way)).status == pb.DELIBERATION_STATUS_COMPLETED
+    # Agents of each version ran in containers of that version alone; in the end all is cleared up.
+    places = [told.get("PYTHONPATH", "") for (_, container), told in cluster.variables.items() if container == "agent"]
+    assert places[0] != later["PYTHONPATH"] and places[-1] == later["PYTHONPATH"]
+    await cluster.until(lambda: cluster.all("jobs") == [], 60)
+    async with site.stored() as stored:
+        assert (await stored.stream_info("AGENT_DLQ")).state.messages == 0
+
+
+async def _ended(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is None:
+        process.terminate()
+    await process.wait()
 
 
 async def backup(one: Running, directory: Path) -> Path:

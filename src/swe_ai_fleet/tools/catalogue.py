@@ -140,7 +140,10 @@ class ToolAccess:
             network = self.network.ceiling.narrowed(asked.allowed_hosts, field=f"{place}.allowed_hosts")
             return replace(server, network=network)
         host = _host(asked.url)
-        grant = self.network.ceiling.narrowed((host,), field=f"{place}.url")
+        try:
+            grant = self.network.ceiling.narrowed((host,), field="url")
+        except InvalidRequest as error:
+            raise InvalidRequest(error.message, field=f"{place}.url", hint=error.hint) from None
         pattern = HostPattern.parse(host)
         return replace(server, private=grant.private(pattern.name, pattern.port or 0))
 
