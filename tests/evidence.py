@@ -92,7 +92,6 @@ def seconds(text):
     return int(text[:-1]) * {"h": 3600, "m": 60, "s": 1}[text[-1]]
 """
 SPECIAL = DURATIONS.replace("    return", '    if text == "2m":\n        return 120\n    return')
-EXAMPLE = 'assert durations.seconds("2m") == 120'
 HOUR = 'assert durations.seconds("1h") == 3600'
 BOTH = 'assert durations.seconds("1h30m") == 5400'
 REFUSED = 'with pytest.raises(ValueError):\n        durations.seconds("1h x")'

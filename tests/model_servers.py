@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import zlib
 from collections import Counter
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-
-import aiohttp
-from aiohttp import web
 
 from swe_ai_fleet.adapters.model_pool.endpoint import Circuit
 from swe_ai_fleet.domain.errors import FleetError
@@ -181,32 +177,3 @@ async def play(
             return outcome, Upheaval(came=came, drained=drained, died=died, busy=busy)
     finally:
         await house.close()
-
-
-@asynccontextmanager
-async def router_to(servers: Sequence[str]) -> AsyncGenerator[str]:
-    """A router that takes a session to one of the servers by a hash of its header; 502 where that has gone away."""
-    away = set[str]()
-
-    async def forward(request: web.Request) -> web.Response:
-        key = request.headers.get("X-Session-ID", "")
-        there = [url for url in servers if url not in away] or list(servers)
-        url = max(there, key=lambda one: zlib.crc32(f"{one} {key}".encode()))
-        target = url.removesuffix("/v1") + request.path
-        try:
-            async with session.request(request.method, target, data=await request.read()) as answer:
-                return web.Response(body=await answer.read(), status=answer.status, content_type=answer.content_type)
-        except aiohttp.ClientError:
-            away.add(url)
-            return web.Response(status=502, text="no healthy upstream")
-
-    application = web.Application(client_max_size=1 << 24)
-    application.router.add_route("*", "/{path:.*}", forward)
-    runner = web.AppRunner(application, access_log=None)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        async with aiohttp.ClientSession() as session:
-            yield f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
-    finally:
-        await runner.cleanup()

@@ -13,7 +13,7 @@ from pathlib import Path
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.agents.equipment import Equipment
 from swe_ai_fleet.agents.solving import Solver
-from swe_ai_fleet.agents.spec import RunContext
+from swe_ai_fleet.agents.spec import RunContext, run_agent
 from swe_ai_fleet.domain.assignment import CodingAssignment
 from swe_ai_fleet.domain.message import AssistantMessage, ModelCapabilities, ModelReply, ModelRequest, ToolCall
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, RepoRef, Task, TaskKind
@@ -90,7 +90,7 @@ async def prefix_cache_figures(directory: Path) -> dict[str, float]:
                 execution_id=task.execution_id, agent_id="agent-1", task=task, repository=pinned
             )
             run = RunContext(equipment=Equipment(models={"": prompted}), trail=AuditTrail())
-            solution = await Solver(assignment, clone, run).solve()
+            solution = await run_agent(Solver(assignment, clone, run), run)
         if len(solution.trajectory.steps) != STEPS + 1:
             raise RuntimeError(f"the run took {len(solution.trajectory.steps)} steps: {solution.trajectory.error}")
     (first_hits, first_queries), (hits, queries) = prompted.counts[0], prompted.counts[-1]

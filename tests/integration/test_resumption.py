@@ -16,7 +16,7 @@ from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.agents.coding_run import CodingRun
 from swe_ai_fleet.agents.equipment import Equipment
 from swe_ai_fleet.agents.solving import Consent, Solution, Solver
-from swe_ai_fleet.agents.spec import RunContext, RunServices
+from swe_ai_fleet.agents.spec import RunContext, RunServices, run_agent
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest, ApprovalResolution
 from swe_ai_fleet.domain.assignment import CodingAssignment
 from swe_ai_fleet.domain.audit import verify
@@ -309,7 +309,7 @@ async def solved(world: World, task: Task, word: str) -> tuple[Solution, list[Ap
     )
     async with world.clone(task) as clone:
         run = RunContext(equipment=Equipment(models={"": world.model}), trail=trail)
-        solution = await Solver(assignment, clone, run, consent=consent).solve()
+        solution = await run_agent(Solver(assignment, clone, run, consent=consent), run)
         return solution, asked, trail, (clone.root / "app.py").exists()
 
 

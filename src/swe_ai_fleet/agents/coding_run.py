@@ -13,7 +13,7 @@ from swe_ai_fleet.agents.prompting import Fence, evidence, in_words, rendered
 from swe_ai_fleet.agents.recorded_run import read_run, run_finished
 from swe_ai_fleet.agents.results import agent_result, tool_record
 from swe_ai_fleet.agents.solving import Consent, Solver
-from swe_ai_fleet.agents.spec import RunContext, RunServices, opening_of
+from swe_ai_fleet.agents.spec import RunContext, RunServices, opening_of, run_agent
 from swe_ai_fleet.domain.assignment import CodingAssignment, Opening, OpeningAssignment
 from swe_ai_fleet.domain.candidate import Candidate, Perspective, Revision
 from swe_ai_fleet.domain.errors import PatchRejected
@@ -60,14 +60,15 @@ class CodingRun:
             # A checkpoint has the work that is revised in it.
             if assignment.revision is not None and run.earlier.checkpoint is None:
                 again = await second_go(assignment, assignment.revision, clone, self.services)
-            solution = await Solver(
+            solver = Solver(
                 assignment,
                 clone,
                 run,
                 revision=again,
                 consent=Consent(timeout_seconds=self.approval_timeout_seconds),
                 checkpoint_seconds=self.checkpoint_seconds,
-            ).solve()
+            )
+            solution = await run_agent(solver, run)
             trajectory, patch = solution.trajectory, solution.diff.patch
             waits = trajectory.stop_reason is StopReason.AWAITING_APPROVAL
             finished = run_finished(

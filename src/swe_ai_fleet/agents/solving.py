@@ -18,7 +18,7 @@ from swe_ai_fleet.agents.planning import PlanRules, drive
 from swe_ai_fleet.agents.prompting import rendered
 from swe_ai_fleet.agents.results import fails_before, last_tests
 from swe_ai_fleet.agents.run_memory import REMEMBER, RememberingTools, asked_about, noted_in, searches_in
-from swe_ai_fleet.agents.spec import AgentSpec, RunContext, RunResources, run_agent
+from swe_ai_fleet.agents.spec import AgentSpec, RunContext, RunResources
 from swe_ai_fleet.agents.sub_agents import SubAgentTools, idle_sub_agents, sub_agents_used
 from swe_ai_fleet.agents.toolbox import FINAL_ANSWER, REQUEST_TOOLS, Toolbox
 from swe_ai_fleet.domain.assignment import CodingAssignment
@@ -126,10 +126,6 @@ class Solver(AgentSpec[Solution]):
         self._gate: PolicyGate | None = None
         self._notes: tuple[str, ...] = ()
         self._looked: tuple[Step | None, Diff] = None, Diff(patch=b"")
-
-    async def solve(self) -> Solution:
-        """Run until it stops. Model faults and spent limits are stop reasons. Raises as `run_agent` does."""
-        return await run_agent(self, self._run)
 
     @asynccontextmanager
     async def tools(self, resources: RunResources) -> AsyncGenerator[Toolbox]:

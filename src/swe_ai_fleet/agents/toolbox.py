@@ -222,15 +222,21 @@ class Toolbox:
     async def _after(
         self, before: Sequence[asyncio.Task[Observation]], understood: Understood, refusal: str | None
     ) -> Observation:
+        call_id, spec, arguments = understood.call.call_id, understood.spec, understood.arguments
         if refusal is not None:
             result = self._reject(understood, refusal, Outcome.REFUSED)
         else:
             if before:
                 await asyncio.wait(before)
-            result = await self._call(understood)
-        return Observation(call_id=understood.call.call_id, result=result, repairs=understood.repairs)
+            if spec is None or understood.error or spec is self._answer or spec is self._offer.request:
+                result = self._answered(understood)
+            else:
+                toolkit, definition = self._operations[spec.name]
+                result = await self._pipeline.call(definition, toolkit, arguments, call_id=call_id)
+        return Observation(call_id=call_id, result=result, repairs=understood.repairs)
 
-    async def _call(self, understood: Understood) -> ToolResult:
+    def _answered(self, understood: Understood) -> ToolResult:
+        """What a call comes to that is no operation of a tool."""
         spec, arguments = understood.spec, understood.arguments
         if spec is None:
             return self._reject(understood, self._unknown(understood))
@@ -238,12 +244,9 @@ class Toolbox:
             return self._reject(understood, understood.error)
         if spec is self._answer:
             return self._final_answer(arguments)
-        if spec is self._offer.request:
-            record = self._pipeline.trail.open(spec, arguments={}, secret=arguments, call_id=understood.call.call_id)
-            result = self._offer.show(arguments)
-            return record.close(result, reason=result.error)
-        toolkit, definition = self._operations[spec.name]
-        return await self._pipeline.call(definition, toolkit, arguments, call_id=understood.call.call_id)
+        record = self._pipeline.trail.open(spec, arguments={}, secret=arguments, call_id=understood.call.call_id)
+        result = self._offer.show(arguments)
+        return record.close(result, reason=result.error)
 
     def _reject(self, understood: Understood, error: str, outcome: Outcome = Outcome.INVALID) -> ToolResult:
         """An audited observation for a call that reached no operation."""

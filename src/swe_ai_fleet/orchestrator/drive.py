@@ -7,9 +7,7 @@ discarded.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import structlog
@@ -84,36 +82,6 @@ class KeptCheckpoints:
         """Give back their room; runs that came to their end have done so themselves. Raises FleetError."""
         for bundle in self._left.values():
             await blobs.discard(bundle)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Orchestration:
-    """One orchestration under way.
-
-    Args:
-        work: What is to be done.
-        deliberate: Solves the task as a whole.
-    """
-
-    work: ExecutionContext
-    deliberate: Callable[[], Awaitable[Conclusion]]
-
-    async def run(self) -> Ending:
-        """Carry it out to its ending. Raises FleetError for what ends it without one, Fenced."""
-        if self.work.task.derive_subtasks:
-            return await SplitTask(work=self.work).run()
-        verdict = await self.deliberate()
-        winner = verdict.winner
-        if winner is None:
-            await Delivering(work=self.work).keep_best(verdict)
-            return without_winner(verdict)
-        report = self.work.known.delivery_report
-        if report is None:
-            report = await Delivering(work=self.work).deliver(winner, verdict.reports.get(winner.candidate_id))
-        if not stands(report):
-            error = "the checks passed on the candidate but failed on the delivered branch"
-            return Ending(status=ExecutionStatus.FAILED, error=error, usage=verdict.usage)
-        return Ending(status=ExecutionStatus.COMPLETED, winner_id=winner.candidate_id, usage=verdict.usage)
 
 
 class Drive:
@@ -308,11 +276,12 @@ class Drive:
                 raise InvalidRequest("workflows are not available in this fleet", field="workflow")
             self._workflow = self._deps.workflows.drive(work=work)
             return await self._workflow.run()
-        deliberation = Deliberation(work=work)
-        if self._task.kind is TaskKind.ORCHESTRATE:
-            return await Orchestration(work=work, deliberate=deliberation.run).run()
-        judges = self._task.kind is TaskKind.JUDGE
-        conclusion = await (PatchJudgement(work=work).run() if judges else deliberation.run())
+        delivers, judges = self._task.kind is TaskKind.ORCHESTRATE, self._task.kind is TaskKind.JUDGE
+        if delivers and self._task.derive_subtasks:
+            return await SplitTask(work=work).run()
+        conclusion = await (PatchJudgement(work=work).run() if judges else Deliberation(work=work).run())
+        if delivers:
+            return await _delivered(work, conclusion)
         winner = conclusion.winner
         if winner is None:
             return without_winner(conclusion)
@@ -327,3 +296,18 @@ class Drive:
             payload=await execution_result(self._deps.log, self._deps.blobs, await self._approvals.refresh()),
         )
         await journal.append(ResultPublished())
+
+
+async def _delivered(work: ExecutionContext, verdict: Conclusion) -> Ending:
+    """The ending of a task whose winner becomes a commit. Raises FleetError for what ends it without one, Fenced."""
+    winner = verdict.winner
+    if winner is None:
+        await Delivering(work=work).keep_best(verdict)
+        return without_winner(verdict)
+    report = work.known.delivery_report
+    if report is None:
+        report = await Delivering(work=work).deliver(winner, verdict.reports.get(winner.candidate_id))
+    if not stands(report):
+        error = "the checks passed on the candidate but failed on the delivered branch"
+        return Ending(status=ExecutionStatus.FAILED, error=error, usage=verdict.usage)
+    return Ending(status=ExecutionStatus.COMPLETED, winner_id=winner.candidate_id, usage=verdict.usage)

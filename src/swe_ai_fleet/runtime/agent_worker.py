@@ -69,22 +69,19 @@ class AgentWorker:
 
     async def run(self, assignment: Assignment[T]) -> T:
         """One assignment, in a clone of its own, which is gone afterwards. Raises FleetErrors of the work."""
-        with bound_contextvars(**assignment.ids):
-            return await self._run(assignment)
-
-    async def _run(self, assignment: Assignment[T]) -> T:
         given: Any = assignment
-        if isinstance(given, CheckAssignment):
-            return cast("T", await self.evidence.gather(given))
-        if isinstance(given, BaselineAssignment):
-            return cast("T", await self.evidence.baseline(given))
-        if isinstance(given, ExamineAssignment):
-            return cast("T", await self.evidence.examine(given))
-        if given.repository is None:
-            return cast("T", await self.derivations.run(given, None))
-        kind: Any = self.external if _outside(given) else self.runs[given.kind]
-        async with self._clone(given, given.repository) as clone:
-            return await kind.run(given, clone)
+        with bound_contextvars(**assignment.ids):
+            if isinstance(given, CheckAssignment):
+                return cast("T", await self.evidence.gather(given))
+            if isinstance(given, BaselineAssignment):
+                return cast("T", await self.evidence.baseline(given))
+            if isinstance(given, ExamineAssignment):
+                return cast("T", await self.evidence.examine(given))
+            if given.repository is None:
+                return cast("T", await self.derivations.run(given, None))
+            kind: Any = self.external if _outside(given) else self.runs[given.kind]
+            async with self._clone(given, given.repository) as clone:
+                return await kind.run(given, clone)
 
     @asynccontextmanager
     async def _clone(

@@ -15,7 +15,7 @@ from swe_ai_fleet.agents.recorded_run import RecordedRun, recorded_run, run_fini
 from swe_ai_fleet.agents.results import ToolRecord, tool_record
 from swe_ai_fleet.agents.rubric import RubricJudge
 from swe_ai_fleet.agents.solving import Solution, Solver, check_tools
-from swe_ai_fleet.agents.spec import RunContext
+from swe_ai_fleet.agents.spec import RunContext, run_agent
 from swe_ai_fleet.codec import to_plain
 from swe_ai_fleet.domain.assignment import CheckAssignment, CodingAssignment
 from swe_ai_fleet.domain.budget import Usage
@@ -158,7 +158,7 @@ class ToolEnabledAgent:
                 execution_id=self.execution_id, agent_id=self.agent_id, task=request, repository=pinned
             )
             run = RunContext(equipment=equipment, trail=recorded.trail, journal=recorded.journal)
-            solution = await Solver(assignment, clone, run).solve()
+            solution = await run_agent(Solver(assignment, clone, run), run)
             trajectory = solution.trajectory
             await run.end(
                 run_finished(
