@@ -97,7 +97,8 @@ async def test_memory_is_bounded(tool: DatabaseTool) -> None:
     answer = await tool.sqlite_query("SELECT " + ", ".join(["hex(randomblob(7500000))"] * 60), "app.db")
     assert answer.outcome is Outcome.ERROR
     assert "memory" in answer.error
-    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss <= max(before, 600 * 1024)
+    # What ends meanwhile is in it, too: a fork of this process may have a little more than the largest before.
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss <= max(1.02 * before, 600 * 1024)
     answer = await tool.sqlite_query("SELECT length(hex(randomblob(7500000)))", "app.db")
     assert "15000000" in answer.content
 

@@ -236,7 +236,7 @@ REQUESTS: Mapping[str, tuple[Mapping[str, Any], Rows]] = {
             "session_id": NAMES,
             "text": ("", LONG),
             "channel": (99,),
-            "memory_namespaces": ({"memory_namespaces": ["a b"]},),
+            "memory_namespaces[0]": ({"memory_namespaces": ["a b"]},),
         },
     ),
     "GetConversation": ({}, {"session_id": NAMES}),

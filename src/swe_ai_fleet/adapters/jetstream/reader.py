@@ -114,8 +114,7 @@ async def messages(
         NotFound: The stream does not exist.
         Unavailable: The server did not answer in time.
     """
-    newest = [await last_message(connection, stream, subject, timeout=timeout) for subject in wanted]
-    until = max((last.sequence for last in newest if last is not None), default=0)
+    until = max([await _newest(connection, stream, subject, timeout=timeout) for subject in wanted])
     position = max(start, 1)
     caught_up = until < position
     if caught_up:
@@ -148,6 +147,16 @@ async def messages(
             await backoff.wait(fault)
         finally:
             await consumer.close()
+
+
+async def _newest(connection: Connection, stream: str, subject: str, *, timeout: float) -> int:
+    """The sequence number of the newest message on a subject, or a later one; 0: there is none."""
+    if subject == ">":
+        # Asked for the last one of all, the server looks at the last number alone, whose message may have been erased.
+        info = await connection.api(f"STREAM.INFO.{stream}", {}, timeout=timeout)
+        return int(info["state"]["last_seq"]) if info["state"]["messages"] else 0
+    last = await last_message(connection, stream, subject, timeout=timeout)
+    return last.sequence if last is not None else 0
 
 
 class _Consumer:
