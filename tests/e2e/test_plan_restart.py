@@ -11,6 +11,8 @@ from typing import Any
 import grpc.aio
 import pytest
 
+from fleet.orchestrator.v1 import orchestrator_pb2 as orchestrator
+from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceStub
 from fleet.planning.v1 import planning_pb2 as pb
 from fleet.planning.v1.planning_pb2_grpc import PlanningServiceStub
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
@@ -57,8 +59,9 @@ async def test_a_plan_goes_on_after_its_process_was_killed(tmp_path: Path) -> No
             return [replies_known(body) for body in model.bodies if GOAL in str(body["messages"])]
 
         async def killed(waiting: int, card: dict[str, str], process: Any, work: Any) -> None:
-            """End the process while the model thinks about the reply behind so many."""
+            """End the process while the model thinks about the reply behind so many, which the log has."""
             await until(lambda: waiting in replies() and model.in_flight > 0)
+            await _logged(card, f'"step":{waiting},')
             process.kill()
             await process.wait()
             assert isinstance((await _settled(work)), grpc.aio.AioRpcError)
@@ -131,6 +134,18 @@ async def test_a_plan_goes_on_in_the_replica_that_is_left(tmp_path: Path) -> Non
         await second.ApproveApproach(pb.ApproveApproachRequest(session_id="left", decision="approved"), **elsewhere)
         result = await second.ContinuePlan(pb.ContinuePlanRequest(session_id="left"), **elsewhere)
         assert (result.status, result.results, result.error) == ("completed", "They come to 35.", "")
+
+
+async def _logged(card: dict[str, str], text: str) -> None:
+    """Wait until the log has a reply of the model with a text: what NATS has not taken yet dies with both."""
+    async with grpc.aio.insecure_channel(card["address"]) as channel:
+        call = {"metadata": (("authorization", f"Bearer {card['token']}"),), "timeout": 60}
+        stub = OrchestratorServiceStub(channel)
+        [goal] = (await stub.ListExecutions(orchestrator.ListExecutionsRequest(), **call)).executions
+        events = stub.StreamExecution(orchestrator.StreamExecutionRequest(execution_id=goal.execution_id), **call)
+        async for event in events:
+            if event.type == "model_replied" and text in event.payload_json:
+                return
 
 
 async def _settled(work: Any) -> object:
