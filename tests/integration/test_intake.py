@@ -211,13 +211,13 @@ async def test_a_dead_letter_is_handed_in_again_once(tmp_path: Path) -> None:
 
     async def handle(work: Work) -> None:
         await diary(work)
-        if len(diary.got) < 3:
+        if len(diary.got) < 4:
             raise PermanentError("not today")
 
-    async def settled(word: str, number: int) -> tuple[int, dict[str, Any]]:
+    async def settled(word: str, *numbers: int) -> tuple[int, dict[str, Any]]:
         where = {"HOME": str(tmp_path), "NATS_URL": server.address.url, "NATS_TOKEN": server.address.token}
         environment = {f"FLEET_{name}": value for name, value in where.items()}
-        command = ["dlq", word, str(number), "--json"]
+        command = ["dlq", word, *map(str, numbers), "--json"]
         result = await asyncio.to_thread(CliRunner().invoke, app, command, env=environment)
         structlog.reset_defaults()
         return result.exit_code, json.loads(result.stdout)
@@ -230,13 +230,16 @@ async def test_a_dead_letter_is_handed_in_again_once(tmp_path: Path) -> None:
         await log.ensure_streams()
         place = Place(address=server.address, queue=queue, client=client)
         async with place.replica(handle):
-            for data in (b"one", b"two"):
+            for data in (b"one", b"two", b"three"):
                 await client.jetstream().publish("agent.cmd.execute", data)
-            await dead_letter(client, "commands", 2)
+            await dead_letter(client, "commands", 3)
+            # The newest goes, and the others are still there.
+            assert (await settled("drop", 3))[0] == 0
+            assert [letter["number"] for letter in (await settled("list"))[1]["letters"]] == [1, 2]
             again = {"number": 1, "subject": "agent.cmd.execute", "replayed": True}
             assert await settled("replay", 1) == (0, again)
-            await diary.until(3)
-            assert diary.got == ["one", "two", "one"]
+            await diary.until(4)
+            assert diary.got == ["one", "two", "three", "one"]
             assert (await settled("drop", 2))[0] == 0
             await nothing_in(client, "AGENT_DLQ")
             code, refusal = await settled("replay", 1)
