@@ -40,7 +40,8 @@ def imported(name: str, modules: dict[str, str]) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             for alias in node.names:
                 inner = f"{node.module}.{alias.name}"
-                yield from (found for found in (inner if inner in modules else node.module,) if found in modules)
+                if inner in modules or node.module in modules:
+                    yield inner if inner in modules else node.module
 
 
 def main() -> None:

@@ -96,11 +96,11 @@ def writing(decoder: Decoder) -> list[dict[str, float]]:
     rows: list[dict[str, float]] = []
     for many in (1, 8, 16, 32, 64):
         for held in (2_000, 8_000, 32_000):
-            free = torch.cuda.mem_get_info()[0]
             needed = 2 * LAYERS * many * KV_HEADS * (held + 1) * HEAD * 2
             decoder.cache = torch.empty(0)
             torch.cuda.empty_cache()
-            if needed > 0.9 * torch.cuda.mem_get_info()[0]:
+            free = torch.cuda.mem_get_info()[0]
+            if needed > 0.9 * free:
                 print(f"{many} x {held}: no room ({needed / 1e9:.0f} of {free / 1e9:.0f} GB)", file=sys.stderr)
                 continue
             decoder.open(many, held + 1)
