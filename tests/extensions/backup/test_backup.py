@@ -16,9 +16,8 @@ from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.errors import NotFound, PreconditionFailed
 from swe_ai_fleet.domain.event import CancelRequested, EventBody, ToolFinished, WorkspaceCheckpointed, Writer
-from swe_ai_fleet.extensions.backup.checking import check_contents
-from swe_ai_fleet.extensions.backup.making import back_up
-from swe_ai_fleet.extensions.backup.restoring import restore_backup
+from swe_ai_fleet.extensions.backup.archive import back_up, restore_backup
+from swe_ai_fleet.extensions.backup.commands import check_contents
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats, NatsAddress
 from tests.event_source import a_deliberation
 

@@ -23,9 +23,8 @@ from swe_ai_fleet.domain.errors import NotFound, PreconditionFailed, Unavailable
 from swe_ai_fleet.domain.memory import Memory
 from swe_ai_fleet.extensions.chat.chat import Chat
 from swe_ai_fleet.extensions.chat.reply_run import ChatRules
-from swe_ai_fleet.extensions.chat.session import Session
+from swe_ai_fleet.extensions.chat.session import ChatStore, KeyValueChats, Session
 from swe_ai_fleet.extensions.chat.session import Turn as SaidTurn
-from swe_ai_fleet.extensions.chat.store import ChatStore, KeyValueChats
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import ScriptedModelServer

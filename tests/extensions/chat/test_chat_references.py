@@ -7,7 +7,7 @@ from swe_ai_fleet.agents.references.phrases import ANSWER, MAX_PER_TURN, PERSON,
 from swe_ai_fleet.agents.references.resolving import Standing, note, question, resolve, vague_question
 from swe_ai_fleet.domain.message import ToolCall
 from swe_ai_fleet.domain.tool import ToolResult
-from swe_ai_fleet.extensions.chat.consent import MAX_REMEMBERED_CHARS, asks_to_remember, decision, to_remember
+from swe_ai_fleet.extensions.chat.tools import MAX_REMEMBERED_CHARS, asks_to_remember, decision, to_remember
 from tests.tables import table
 
 FILE, EXECUTION, PEOPLE, LINK, ITEM = (

@@ -15,7 +15,7 @@ from swe_ai_fleet.conversations.formatting import Channel
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
 from swe_ai_fleet.extensions.chat.telegram.api import BotApi
 from swe_ai_fleet.extensions.chat.telegram.bot import TelegramBot
-from swe_ai_fleet.extensions.chat.telegram.serving import allowed_chats
+from swe_ai_fleet.extensions.chat.telegram.commands import allowed_chats
 from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
 from tests.extensions.chat.telegram_server import TOKEN, TelegramServer
 

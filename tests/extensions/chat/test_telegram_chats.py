@@ -12,8 +12,8 @@ from swe_ai_fleet.cli.client import connect
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.extensions.chat.telegram.api import BotApi
 from swe_ai_fleet.extensions.chat.telegram.bot import TelegramBot
-from swe_ai_fleet.extensions.chat.telegram.serving import FleetAnswers
-from swe_ai_fleet.extensions.chat.telegram.serving import serve as serve_telegram
+from swe_ai_fleet.extensions.chat.telegram.commands import FleetAnswers
+from swe_ai_fleet.extensions.chat.telegram.commands import serve as serve_telegram
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
 from tests.extensions.chat.telegram_server import TOKEN as BOT_TOKEN

@@ -20,13 +20,14 @@ from swe_ai_fleet.domain.errors import NotFound
 from swe_ai_fleet.domain.message import ToolCall
 from swe_ai_fleet.domain.task import ApprovalPolicy, PinnedRepository, RepoRef, Task, TaskKind
 from swe_ai_fleet.extensions.webhooks import InvalidSignature, verify
-from swe_ai_fleet.extensions.webhooks.message import MAX_BODY_BYTES, message
 from swe_ai_fleet.extensions.webhooks.notification import Notification, notification_of, requested
-from swe_ai_fleet.extensions.webhooks.retrying import (
+from swe_ai_fleet.extensions.webhooks.sender import (
+    MAX_BODY_BYTES,
     MAX_RETRY_AFTER_SECONDS,
     WAITS,
     Reply,
     Schedule,
+    message,
 )
 from swe_ai_fleet.extensions.webhooks.webhook import (
     Format,

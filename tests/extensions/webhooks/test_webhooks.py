@@ -24,7 +24,7 @@ from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalResolution
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, RepoRef, Task, TaskKind
-from swe_ai_fleet.extensions.webhooks.retrying import Schedule
+from swe_ai_fleet.extensions.webhooks.sender import Schedule
 from swe_ai_fleet.extensions.webhooks.service import open_notifications
 from swe_ai_fleet.orchestrator.execution_context import ExecutionDeps
 from swe_ai_fleet.orchestrator.executions import Executions

@@ -42,8 +42,8 @@ from swe_ai_fleet.domain.workflow import (
     WorkflowInput,
     WorkflowTask,
 )
-from swe_ai_fleet.extensions.workflows.catalog import read_catalog
 from swe_ai_fleet.extensions.workflows.drive import WORKFLOWS
+from swe_ai_fleet.extensions.workflows.reading import read_catalog
 from swe_ai_fleet.orchestrator.execution_context import ExecutionDeps
 from swe_ai_fleet.orchestrator.executions import Executions, Room
 from tests.scripted_fleet import PASSED, ScriptedRun

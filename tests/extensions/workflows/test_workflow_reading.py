@@ -34,7 +34,7 @@ from swe_ai_fleet.extensions.workflows import (
     read_workflow,
     workflow_schema,
 )
-from swe_ai_fleet.extensions.workflows.catalog import read_catalog
+from swe_ai_fleet.extensions.workflows.reading import read_catalog
 
 TOOLS = ("calculator", "python_executor", "web_search")
 OTHER = Workflow(

@@ -11,7 +11,7 @@ EXTENSION = Extension(
             "fleet batch examples/harbor --task '*/median' --evaluate --output out",
         ),
         "study": entry(
-            "extensions.batch.study_command:study",
+            "extensions.batch.commands:study",
             "Measure what deliberation is worth: run tasks with 1, 3, 5 candidates, compare pass rates and cost.",
             "fleet study tasks.jsonl --candidates 1,3 --repeats 3",
         ),

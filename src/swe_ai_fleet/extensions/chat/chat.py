@@ -15,10 +15,11 @@ from swe_ai_fleet.agents.function_calling.setup import Setup, Tool, gathered
 from swe_ai_fleet.conversations.formatting.pages import Channel
 from swe_ai_fleet.domain.errors import Fenced, FleetError, NotFound, PreconditionFailed, ResourceExhausted
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
-from swe_ai_fleet.extensions.chat.answer import Answer, Progress, ProgressNotifier
-from swe_ai_fleet.extensions.chat.answering import Answered, Answering
+from swe_ai_fleet.extensions.chat.answering import Answer, Answered, Answering, Progress, ProgressNotifier
 from swe_ai_fleet.extensions.chat.reply_run import SYSTEM_PROMPT, ChatRules
 from swe_ai_fleet.extensions.chat.session import (
+    ChatStore,
+    KeyValueChats,
     Session,
     Turn,
     check_message_id,
@@ -27,7 +28,6 @@ from swe_ai_fleet.extensions.chat.session import (
     check_text,
     shown_again,
 )
-from swe_ai_fleet.extensions.chat.store import ChatStore, KeyValueChats
 from swe_ai_fleet.in_process import MemoryKeyValue
 from swe_ai_fleet.ports import ChatModel, Memories, ModelSessions
 from swe_ai_fleet.runtime.execution_tools import FleetView, TaskStarter

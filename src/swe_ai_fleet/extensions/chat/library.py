@@ -21,12 +21,18 @@ from swe_ai_fleet.codec import from_json
 from swe_ai_fleet.conversations.formatting.pages import Channel
 from swe_ai_fleet.domain.errors import Fenced, Unavailable
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
-from swe_ai_fleet.extensions.chat.answer import Answer, Progress
+from swe_ai_fleet.extensions.chat.answering import Answer, Progress
 from swe_ai_fleet.extensions.chat.chat import Chat
 from swe_ai_fleet.extensions.chat.opening import chat_rules, chat_tools, mcp_tools
 from swe_ai_fleet.extensions.chat.reply_run import SYSTEM_PROMPT
-from swe_ai_fleet.extensions.chat.session import Session, check_namespaces, check_session_id
-from swe_ai_fleet.extensions.chat.store import KeptSession, encoded, newest_first
+from swe_ai_fleet.extensions.chat.session import (
+    KeptSession,
+    Session,
+    check_namespaces,
+    check_session_id,
+    encoded,
+    newest_first,
+)
 from swe_ai_fleet.ports import Memories
 from swe_ai_fleet.runtime.execution_tools import FleetView, TaskStarter
 from swe_ai_fleet.runtime.memory_manager import open_library_memory

@@ -13,7 +13,7 @@ from swe_ai_fleet.domain.budget import Limits
 from swe_ai_fleet.domain.task import PlanningMode
 from swe_ai_fleet.extensions.chat.chat import Chat
 from swe_ai_fleet.extensions.chat.reply_run import ChatRules
-from swe_ai_fleet.extensions.chat.store import KeyValueChats
+from swe_ai_fleet.extensions.chat.session import KeyValueChats
 from swe_ai_fleet.ports import KeyValue, Memories
 from swe_ai_fleet.runtime.equipment import model_prices
 from swe_ai_fleet.runtime.execution_tools import FleetView, TaskStarter

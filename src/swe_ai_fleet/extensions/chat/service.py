@@ -16,11 +16,10 @@ from swe_ai_fleet.contract import from_enum, to_message
 from swe_ai_fleet.conversations.formatting.pages import Channel
 from swe_ai_fleet.domain.errors import fields_named
 from swe_ai_fleet.domain.moment import milliseconds
-from swe_ai_fleet.extensions.chat.answer import Answer, Progress, ProgressKind
+from swe_ai_fleet.extensions.chat.answering import Answer, Progress, ProgressKind
 from swe_ai_fleet.extensions.chat.chat import Chat
 from swe_ai_fleet.extensions.chat.opening import open_chats
-from swe_ai_fleet.extensions.chat.session import MAX_CARD_CHARS, Session, check_namespaces
-from swe_ai_fleet.extensions.chat.store import CHATS_BUCKET
+from swe_ai_fleet.extensions.chat.session import CHATS_BUCKET, MAX_CARD_CHARS, Session, check_namespaces
 from swe_ai_fleet.runtime.executions_view import ExecutionsView
 
 CHATS_KEPT_SECONDS = 90 * 86_400.0

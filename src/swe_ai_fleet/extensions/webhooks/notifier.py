@@ -22,10 +22,8 @@ from swe_ai_fleet.adapters.jetstream.messages import event_of
 from swe_ai_fleet.adapters.jetstream.subjects import EVENTS, token
 from swe_ai_fleet.domain.errors import FleetError, NotFound, PreconditionFailed
 from swe_ai_fleet.domain.event import CONTROL_SUBJECT, EXECUTION_SUBJECT, StoredEvent
-from swe_ai_fleet.extensions.webhooks.message import message
 from swe_ai_fleet.extensions.webhooks.notification import Notification, notification_of, trial, type_of, wants
-from swe_ai_fleet.extensions.webhooks.retrying import Reply, Schedule
-from swe_ai_fleet.extensions.webhooks.sender import WebhookRules, WebhookSender
+from swe_ai_fleet.extensions.webhooks.sender import Reply, Schedule, WebhookRules, WebhookSender, message
 from swe_ai_fleet.extensions.webhooks.store import Attempt, DeliveryStatus, DeliveryStore, Pending, WebhookStore
 from swe_ai_fleet.extensions.webhooks.webhook import Webhook
 from swe_ai_fleet.following import in_background

@@ -3,27 +3,207 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from functools import partial
 
 import httpx2
 
+from swe_ai_fleet.conversations.formatting import TELEGRAM_UNITS, units
+from swe_ai_fleet.conversations.formatting.document import Kind
+from swe_ai_fleet.conversations.formatting.inline import Mark, Span
+from swe_ai_fleet.conversations.formatting.telegram import MarkdownV2
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.network import HostPattern
 from swe_ai_fleet.domain.text import plain_line, well_formed
-from swe_ai_fleet.extensions.webhooks.message import Outgoing
-from swe_ai_fleet.extensions.webhooks.retrying import Reply, retry_after_seconds
+from swe_ai_fleet.extensions.webhooks.notification import Notification
+from swe_ai_fleet.extensions.webhooks.webhook import Format, Webhook, signed_headers
 from swe_ai_fleet.sandbox.addresses import PrivateHostError, UnknownHostError, judged
 from swe_ai_fleet.tools.builtin.fetching import Network
 from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
 from swe_ai_fleet.tools.http.response import read_body
 from swe_ai_fleet.tools.http.transport import GuardedTransport, HttpPolicy, parse_url, port_of
 from swe_ai_fleet.tools.secrets import Secrets
+
+WAITS = (5.0, 30.0, 120.0, 600.0, 3_600.0, 7_200.0, 14_400.0, 28_800.0, 28_800.0)
+"""Seconds before each further attempt: ten attempts in about 23 hours."""
+MAX_RETRY_AFTER_SECONDS = 6 * 3_600.0
+_GONE = 410
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """The response of a receiver. `http_status` is 0 without one; `retry_after` is in seconds, 0: not given.
+
+    `error` is untrusted text, empty on success.
+    """
+
+    http_status: int = 0
+    error: str = ""
+    retry_after: float = 0.0
+
+    @property
+    def delivered(self) -> bool:
+        """Whether the receiver accepted the message."""
+        return 200 <= self.http_status < 300
+
+    @property
+    def gone(self) -> bool:
+        """Whether it wants no more messages, ever."""
+        return self.http_status == _GONE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """When failed deliveries are tried again.
+
+    Args:
+        waits: Seconds before each further attempt.
+        spread: The largest fraction by which a wait is lengthened at random, so that retries do not coincide.
+    """
+
+    waits: tuple[float, ...] = WAITS
+    spread: float = 0.1
+
+    def wait(self, attempt: int, reply: Reply, chance: Callable[[], float]) -> float | None:
+        """Seconds to wait after a failed attempt (counted from 1); None where it was the last.
+
+        A receiver that says when to come back is left alone until then, for six hours at most. `chance` gives a number
+        from 0 to 1.
+        """
+        if attempt > len(self.waits):
+            return None
+        wait = self.waits[attempt - 1] * (1.0 + self.spread * chance())
+        return max(wait, min(reply.retry_after, MAX_RETRY_AFTER_SECONDS))
+
+
+def retry_after_seconds(header: str, now: datetime) -> float:
+    """What a Retry-After header says (RFC 9110, 10.2.3), in seconds from now; 0 where it says nothing sensible."""
+    text = header.strip()[:64]
+    if text.isascii() and text.isdecimal():
+        return float(int(text))
+    try:
+        at = parsedate_to_datetime(text)
+    except (ValueError, TypeError, IndexError, OverflowError):
+        # The parser reads untrusted text, and does not document all of its exceptions.
+        return 0.0
+    at = at if at.tzinfo else at.replace(tzinfo=UTC)
+    return max(0.0, (at - now).total_seconds())
+
+
+SLACK_CHARS = 3_000
+DISCORD_UNITS = 2_000
+_VALUE_CHARS = (500, 250, 120, 60, 30)
+"""Of each value, as many as leave the message within its limit."""
+_ZERO_WIDTH = "\u200b"
+_SLACK = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
+USER_AGENT = "swe-ai-fleet-webhooks/1"
+MAX_BODY_BYTES = 64 * 1024
+
+
+def slack(notification: Notification) -> Mapping[str, object]:
+    """What incoming webhooks of Slack take: `&`, `<` and `>` are the characters that it wants escaped."""
+
+    def line(name: str, value: str) -> str:
+        return f"*{name}:* `{value.replace('`', chr(39)).translate(_SLACK)}`"
+
+    text = _fitted(notification, f"*{notification.title}*", line, SLACK_CHARS)
+    return {"text": text}
+
+
+def discord(notification: Notification) -> Mapping[str, object]:
+    """What webhooks of Discord take; mentions are switched off, whatever the text says."""
+
+    def line(name: str, value: str) -> str:
+        return f"**{name}:** `{value.replace('`', chr(39))}`"
+
+    text = _fitted(notification, f"**{notification.title}**", line, DISCORD_UNITS)
+    return {"content": text, "allowed_mentions": {"parse": []}}
+
+
+def telegram(notification: Notification, chat_id: str) -> Mapping[str, object]:
+    """What `sendMessage` of Telegram's Bot API takes."""
+    dialect = MarkdownV2()
+
+    def written(*spans: Span) -> str:
+        return dialect.line(spans, Kind.TEXT)
+
+    def line(name: str, value: str) -> str:
+        return written(
+            Span(text=f"{name}:", marks=frozenset({Mark.BOLD})),
+            Span(text=" "),
+            Span(text=value, marks=frozenset({Mark.CODE})),
+        )
+
+    title = written(Span(text=notification.title, marks=frozenset({Mark.BOLD})))
+    text = _fitted(notification, title, line, TELEGRAM_UNITS)
+    return {
+        "chat_id": chat_id,
+        "text": text,
+        "parse_mode": "MarkdownV2",
+        "link_preview_options": {"is_disabled": True},
+    }
+
+
+def _fitted(notification: Notification, title: str, line: Callable[[str, str], str], limit: int) -> str:
+    text = title
+    for most in _VALUE_CHARS:
+        facts = [(name, _value(value, most)) for name, value in notification.facts]
+        text = "\n".join([title, *(line(name, value) for name, value in facts if value)])
+        if units(text) <= limit:
+            break
+    return text
+
+
+def _value(text: str, limit: int) -> str:
+    return plain_line(text, limit).replace("@", f"@{_ZERO_WIDTH}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outgoing:
+    """A POST request; the URL may be a secret."""
+
+    url: str = field(repr=False)
+    headers: Mapping[str, str]
+    body: bytes
+
+
+def message(webhook: Webhook, notification: Notification, timestamp: int) -> Outgoing:
+    """What is sent at `timestamp` (seconds since the epoch). The body is the same in every attempt."""
+    body = json.dumps(_content(webhook, notification), ensure_ascii=False, separators=(",", ":")).encode()
+    if len(body) > MAX_BODY_BYTES:
+        # Every text of a notification is cut to size, so only a bug gets here.
+        raise RuntimeError(f"a notification of {len(body)} bytes")
+    headers = {
+        "Content-Type": "application/json",
+        "User-Agent": USER_AGENT,
+        # A connection that waits for the next event may be dead by then.
+        "Connection": "close",
+    }
+    return Outgoing(
+        url=webhook.url,
+        headers=headers | signed_headers(webhook.secret, notification.event_id, timestamp, body),
+        body=body,
+    )
+
+
+def _content(webhook: Webhook, notification: Notification) -> Mapping[str, object]:
+    match webhook.format:
+        case Format.JSON:
+            return {"type": notification.type.value, "timestamp": notification.at, "data": dict(notification.data)}
+        case Format.SLACK:
+            return slack(notification)
+        case Format.DISCORD:
+            return discord(notification)
+        case Format.TELEGRAM:
+            return telegram(notification, webhook.chat_id)
+
 
 SEND_SECONDS = 10.0
 PORTS = (443, 8443)

@@ -19,8 +19,7 @@ from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.contract import from_message, to_message
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.extensions.webhooks.notifier import WebhookNotifier, open_listeners
-from swe_ai_fleet.extensions.webhooks.retrying import Schedule
-from swe_ai_fleet.extensions.webhooks.sender import WebhookRules
+from swe_ai_fleet.extensions.webhooks.sender import Schedule, WebhookRules
 from swe_ai_fleet.extensions.webhooks.store import (
     DELIVERIES_BUCKET,
     DELIVERIES_KEPT_SECONDS,

@@ -13,14 +13,14 @@ from swe_ai_fleet.domain.workflow import WorkflowInput as WorkflowInput
 from swe_ai_fleet.extensions import Extension
 from swe_ai_fleet.extensions.workflows.documents import InvalidWorkflow as InvalidWorkflow
 from swe_ai_fleet.extensions.workflows.documents import WorkflowFault as WorkflowFault
-from swe_ai_fleet.extensions.workflows.drawing import mermaid as mermaid
 from swe_ai_fleet.extensions.workflows.executor import WorkflowExecutor as WorkflowExecutor
 from swe_ai_fleet.extensions.workflows.local_nodes import LLMAgent as LLMAgent
+from swe_ai_fleet.extensions.workflows.reading import mermaid as mermaid
 from swe_ai_fleet.extensions.workflows.reading import read_workflow as read_workflow
+from swe_ai_fleet.extensions.workflows.runner import ExecutionState as ExecutionState
 from swe_ai_fleet.extensions.workflows.runner import NodeApproval as NodeApproval
 from swe_ai_fleet.extensions.workflows.runner import NodeDecision as NodeDecision
+from swe_ai_fleet.extensions.workflows.runner import Update as Update
 from swe_ai_fleet.extensions.workflows.schema import workflow_schema as workflow_schema
-from swe_ai_fleet.extensions.workflows.updates import ExecutionState as ExecutionState
-from swe_ai_fleet.extensions.workflows.updates import Update as Update
 
 EXTENSION: Extension

@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from swe_ai_fleet.domain.approval import ApprovalDecision
 from swe_ai_fleet.domain.text import nearest
 from swe_ai_fleet.domain.workflow import Edge, Node, NodeType, Workflow
-from swe_ai_fleet.extensions.workflows.documents import InvalidWorkflow, Path, Problem, WorkflowFault
+from swe_ai_fleet.extensions.workflows.documents import DocumentPath, InvalidWorkflow, Problem, WorkflowFault
 from swe_ai_fleet.extensions.workflows.graph import cycle, ordered, upstream
 from swe_ai_fleet.extensions.workflows.node_checks import Known, Level, node_problems
 from swe_ai_fleet.extensions.workflows.references import BadReference, references_in
+from swe_ai_fleet.extensions.workflows.runner import INPUT_TYPES, fits
 from swe_ai_fleet.extensions.workflows.schema import ID, ID_HINT, MAX_EDGES, MAX_NODES
-from swe_ai_fleet.extensions.workflows.values import INPUT_TYPES, fits
 
 MAX_NESTED = 8
 """Workflows within workflows."""
@@ -26,7 +26,7 @@ MAX_WHOLE = 5_000
 _ID = re.compile(ID)
 
 
-def edge_problems(workflow: Workflow, path: Path) -> list[Problem]:
+def edge_problems(workflow: Workflow, path: DocumentPath) -> list[Problem]:
     """Edges to nowhere, edges given twice, labels that nothing chooses or leads from, cycles, nodes out of reach."""
     nodes = {node.id: node for node in workflow.nodes}
     problems: list[Problem] = []
@@ -67,7 +67,7 @@ def edge_problems(workflow: Workflow, path: Path) -> list[Problem]:
     return problems
 
 
-def _label_problems(source: Node, edge: Edge, place: Path) -> list[Problem]:
+def _label_problems(source: Node, edge: Edge, place: DocumentPath) -> list[Problem]:
     if not edge.label:
         return []
     match source.type:
@@ -83,7 +83,7 @@ def _label_problems(source: Node, edge: Edge, place: Path) -> list[Problem]:
     return [] if edge.label in labels else [Problem(path=place, message=message, hint=nearest(edge.label, labels))]
 
 
-def _case_problems(node: Node, labels: set[str], place: Path) -> list[Problem]:
+def _case_problems(node: Node, labels: set[str], place: DocumentPath) -> list[Problem]:
     problems: list[Problem] = []
     seen: set[str] = set()
     always = ""
@@ -106,7 +106,7 @@ def _case_problems(node: Node, labels: set[str], place: Path) -> list[Problem]:
     return problems
 
 
-def _unreachable(workflow: Workflow, edges: list[Edge], path: Path) -> list[Problem]:
+def _unreachable(workflow: Workflow, edges: list[Edge], path: DocumentPath) -> list[Problem]:
     """Nodes that cannot be reached, because every path to them needs a case that is never chosen."""
     nodes = {node.id: node for node in workflow.nodes}
     dead = {(node.id, label) for node in workflow.nodes for label in _never_chosen(node)}
@@ -261,7 +261,7 @@ def _resolved(node: Node, workflows: Mapping[str, Workflow], done: dict[str, Wor
     return replace(node, workflow=done[inner])
 
 
-def _problems(workflow: Workflow, path: Path, outside: Known, within: tuple[str, ...]) -> list[Problem]:
+def _problems(workflow: Workflow, path: DocumentPath, outside: Known, within: tuple[str, ...]) -> list[Problem]:
     problems = [*_name_problems(workflow, path), *edge_problems(workflow, path)]
     ids = [node.id for node in workflow.nodes]
     pairs = [(edge.source, edge.target) for edge in workflow.edges if {edge.source, edge.target} <= set(ids)]
@@ -289,7 +289,7 @@ def _problems(workflow: Workflow, path: Path, outside: Known, within: tuple[str,
     return problems
 
 
-def _inner_problems(node: Node, place: Path, outside: Known, within: tuple[str, ...]) -> list[Problem]:
+def _inner_problems(node: Node, place: DocumentPath, outside: Known, within: tuple[str, ...]) -> list[Problem]:
     """What is wrong within a sub-workflow, or with its being there."""
     while node.node is not None:
         node, place = node.node, (*place, "node")
@@ -311,7 +311,7 @@ def _inner_problems(node: Node, place: Path, outside: Known, within: tuple[str, 
     return []
 
 
-def _name_problems(workflow: Workflow, path: Path) -> list[Problem]:
+def _name_problems(workflow: Workflow, path: DocumentPath) -> list[Problem]:
     problems: list[Problem] = []
     if not _ID.fullmatch(workflow.name):
         problems.append(
@@ -349,7 +349,7 @@ def _name_problems(workflow: Workflow, path: Path) -> list[Problem]:
     return problems
 
 
-def _place(workflow: Workflow, path: Path) -> tuple[str, int]:
+def _place(workflow: Workflow, path: DocumentPath) -> tuple[str, int]:
     """(node, line) of a place."""
     match path:
         case ("nodes", int(number), *rest):

@@ -23,11 +23,9 @@ from swe_ai_fleet.cli.terminal import interrupts
 from swe_ai_fleet.domain.errors import NotFound
 from swe_ai_fleet.domain.event import ExecutionStatus
 from swe_ai_fleet.domain.workflow import AgentMode, NodeType, Workflow
-from swe_ai_fleet.extensions.workflows.catalog import SUFFIXES, WorkflowCatalog, read_catalog
 from swe_ai_fleet.extensions.workflows.commands import WorkflowOrder
 from swe_ai_fleet.extensions.workflows.documents import MAX_BYTES, InvalidWorkflow, WorkflowFault
-from swe_ai_fleet.extensions.workflows.drawing import mermaid
-from swe_ai_fleet.extensions.workflows.reading import read_workflow
+from swe_ai_fleet.extensions.workflows.reading import SUFFIXES, WorkflowCatalog, mermaid, read_catalog, read_workflow
 from swe_ai_fleet.extensions.workflows.tasks import nodes_of
 from swe_ai_fleet.settings import Settings, listed
 from swe_ai_fleet.tools.catalogue import operations

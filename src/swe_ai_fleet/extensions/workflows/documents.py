@@ -60,14 +60,14 @@ _WORDS: Mapping[str, JsonValue] = {
     "true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False,
 }  # fmt: skip
 
-Path = tuple[str | int, ...]
+DocumentPath = tuple[str | int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
     """Something wrong at a place in a document; `line` 0: that of the place."""
 
-    path: Path
+    path: DocumentPath
     message: str
     hint: str = ""
     line: int = 0
@@ -78,10 +78,10 @@ class Document:
     """What a file says: its value, the line of each place in it, and what was wrong with its YAML."""
 
     value: JsonValue = None
-    lines: dict[Path, int] = field(default_factory=dict[Path, int])
+    lines: dict[DocumentPath, int] = field(default_factory=dict[DocumentPath, int])
     problems: list[Problem] = field(default_factory=list[Problem])
 
-    def line(self, path: Path) -> int:
+    def line(self, path: DocumentPath) -> int:
         """The line of a place, or of the nearest one around it."""
         while path and path not in self.lines:
             path = path[:-1]
@@ -141,7 +141,7 @@ class _Reader:
             elif isinstance(event, yaml.NodeEvent):
                 self._document.value = self._value(event, events, ())
 
-    def _value(self, event: Any, events: Iterator[Any], path: Path) -> JsonValue:
+    def _value(self, event: Any, events: Iterator[Any], path: DocumentPath) -> JsonValue:
         import yaml
 
         self._count += 1
@@ -158,7 +158,7 @@ class _Reader:
             return self._sequence(event, events, path)
         return self._mapping(event, events, path)
 
-    def _sequence(self, event: Any, events: Iterator[Any], path: Path) -> JsonValue:
+    def _sequence(self, event: Any, events: Iterator[Any], path: DocumentPath) -> JsonValue:
         import yaml
 
         self._tagged(event, path, "tag:yaml.org,2002:seq")
@@ -167,7 +167,7 @@ class _Reader:
             items.append(self._value(each, events, (*path, len(items))))
         return items
 
-    def _mapping(self, event: Any, events: Iterator[Any], path: Path) -> JsonValue:
+    def _mapping(self, event: Any, events: Iterator[Any], path: DocumentPath) -> JsonValue:
         import yaml
 
         self._tagged(event, path, "tag:yaml.org,2002:map")
@@ -185,7 +185,7 @@ class _Reader:
             fields[name] = self._value(next(events), events, place)
         return fields
 
-    def _scalar(self, event: Any, path: Path) -> JsonValue:
+    def _scalar(self, event: Any, path: DocumentPath) -> JsonValue:
         text = str(event.value)
         if event.tag is not None:
             if event.tag != "tag:yaml.org,2002:str":
@@ -203,20 +203,20 @@ class _Reader:
             self._problem(path, f"{text} is not a number in JSON", _line(event))
         return text
 
-    def _number(self, text: str, event: Any, path: Path) -> JsonValue:
+    def _number(self, text: str, event: Any, path: DocumentPath) -> JsonValue:
         number = float(text)
         if number in (float("inf"), float("-inf")):
             self._problem(path, f"{text[:40]} is too large a number", _line(event))
         return number
 
-    def _tagged(self, event: Any, path: Path, usual: str) -> None:
+    def _tagged(self, event: Any, path: DocumentPath, usual: str) -> None:
         if event.tag not in (None, usual):
             self._problem(path, f"the tag {event.tag[:60]} is not supported", _line(event), "leave it out")
 
-    def _problem(self, path: Path, message: str, line: int, hint: str = "") -> None:
+    def _problem(self, path: DocumentPath, message: str, line: int, hint: str = "") -> None:
         self._document.problems.append(Problem(path=path, message=message, line=line, hint=hint))
 
-    def _unreadable(self, path: Path, message: str, line: int) -> _Unreadable:
+    def _unreadable(self, path: DocumentPath, message: str, line: int) -> _Unreadable:
         self._problem(path, message, line)
         return _Unreadable(message)
 

@@ -15,9 +15,9 @@ from typing import Any
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.event import BreakpointsSet, ExecutionStatus, NodeUpdated
 from swe_ai_fleet.domain.workflow import Edge, JsonValue, Node, NodeStatus, NodeType, Workflow
-from swe_ai_fleet.extensions.workflows.node_inputs import inputs_of, outputs_of
+from swe_ai_fleet.extensions.workflows.node_checks import inputs_of, outputs_of
 from swe_ai_fleet.extensions.workflows.references import NodeValue, Scope
-from swe_ai_fleet.extensions.workflows.runner import NodeOutcome, NodeRunner
+from swe_ai_fleet.extensions.workflows.runner import ExecutionState, NodeOutcome, NodeRunner, checked_inputs, shown_json
 from swe_ai_fleet.extensions.workflows.tries import (
     Cancelled,
     Journal,
@@ -31,8 +31,6 @@ from swe_ai_fleet.extensions.workflows.tries import (
     Work,
     together,
 )
-from swe_ai_fleet.extensions.workflows.updates import ExecutionState
-from swe_ai_fleet.extensions.workflows.values import checked_inputs, shown_json
 
 MAX_ITEMS = 1_000
 """Of the list that one map goes over."""

@@ -20,7 +20,7 @@ from swe_ai_fleet.domain.subtask import JOINT
 from swe_ai_fleet.domain.task import ApprovalPolicy, Task, TaskKind, execution_id
 from swe_ai_fleet.domain.tool import Outcome, Risk
 from swe_ai_fleet.domain.workflow import AgentMode, JsonValue, Node, NodeStatus, NodeType
-from swe_ai_fleet.extensions.workflows.node_inputs import answer_output
+from swe_ai_fleet.extensions.workflows.node_checks import answer_output
 from swe_ai_fleet.extensions.workflows.node_results import NodeResults
 from swe_ai_fleet.extensions.workflows.runner import Asked, NodeApproval, NodeDecision, NodeOutcome
 from swe_ai_fleet.extensions.workflows.tasks import (

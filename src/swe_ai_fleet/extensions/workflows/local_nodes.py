@@ -16,7 +16,7 @@ from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
 from swe_ai_fleet.domain.json_values import is_list, is_mapping, mapping
 from swe_ai_fleet.domain.workflow import AgentConfig, AgentMode, JsonValue, Node, NodeType
-from swe_ai_fleet.extensions.workflows.node_inputs import answer_output
+from swe_ai_fleet.extensions.workflows.node_checks import answer_output
 from swe_ai_fleet.extensions.workflows.runner import Asked, NodeApproval, NodeDecision, NodeOutcome, memory_name
 from swe_ai_fleet.ports import SecretMask
 from swe_ai_fleet.runtime.default_tools import library_registry

@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
-from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.errors import InvalidRequest, NotFound
+from swe_ai_fleet.domain.event import NodeUpdated
 from swe_ai_fleet.domain.json_values import is_list, is_mapping, mapping
+from swe_ai_fleet.domain.text import shortened
 from swe_ai_fleet.domain.workflow import (
     AgentConfig,
     BranchCase,
     Edge,
     JsonValue,
     Node,
+    NodeStatus,
+    NodeType,
     Workflow,
     WorkflowInput,
 )
 from swe_ai_fleet.extensions.workflows.checking import problems_of, resolved_workflows
 from swe_ai_fleet.extensions.workflows.conditions import condition_of
 from swe_ai_fleet.extensions.workflows.documents import (
+    MAX_BYTES,
     Document,
+    DocumentPath,
     InvalidWorkflow,
-    Path,
     Problem,
     WorkflowFault,
     read_document,
@@ -104,7 +112,7 @@ class _Building:
         self._document = document
         self._problems = problems
 
-    def workflow(self, value: Mapping[str, Any], path: Path) -> Workflow:
+    def workflow(self, value: Mapping[str, Any], path: DocumentPath) -> Workflow:
         fields: dict[str, Any] = {
             **value,
             "nodes": [self.node(each, (*path, "nodes", at), "") for at, each in enumerate(value["nodes"])],
@@ -116,7 +124,7 @@ class _Building:
         }
         return Workflow(**fields)
 
-    def node(self, value: Mapping[str, Any], path: Path, default_id: str) -> Node:
+    def node(self, value: Mapping[str, Any], path: DocumentPath, default_id: str) -> Node:
         fields: dict[str, Any] = {"id": default_id, **value}
         if "agent_config" in value:
             fields["agent_config"] = AgentConfig(**value["agent_config"])
@@ -128,7 +136,7 @@ class _Building:
             fields["workflow"] = self.workflow(value["workflow"], (*path, "workflow"))
         return Node(line=self._document.line(path), **fields)
 
-    def case(self, value: Mapping[str, Any], path: Path) -> BranchCase:
+    def case(self, value: Mapping[str, Any], path: DocumentPath) -> BranchCase:
         if value.get("when") is None:
             return BranchCase(label=value["label"])
         try:
@@ -158,7 +166,7 @@ def _faults(document: Document, problems: Sequence[Problem], file: str) -> list[
     return sorted(dict.fromkeys(faults), key=lambda fault: fault.line)
 
 
-def _node_at(value: JsonValue, path: Path) -> str:
+def _node_at(value: JsonValue, path: DocumentPath) -> str:
     """The id of the node that a place belongs to, within sub-workflows with its path; of an edge its source."""
     match path:
         case (("nodes" | "edges") as part, int(number), *rest):
@@ -182,3 +190,150 @@ def _field(value: object, key: str | int) -> object:
             return value[key] if key < len(value) else None
         case _:
             return None
+
+
+SUFFIXES = (".yaml", ".yml")
+MAX_FILES = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogEntry:
+    """A workflow that can run, its sub-workflows resolved, and the text of its file."""
+
+    workflow: Workflow
+    text: str
+    file: str
+    built_in: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkflowCatalog:
+    """The workflows by name. `broken` is the first fault of each file that cannot run."""
+
+    workflows: Mapping[str, CatalogEntry] = field(default_factory=dict[str, CatalogEntry])
+    broken: tuple[WorkflowFault, ...] = ()
+
+    @property
+    def by_name(self) -> Mapping[str, Workflow]:
+        """What files may name as their sub-workflows."""
+        return {name: entry.workflow for name, entry in self.workflows.items()}
+
+    def get(self, name: str) -> CatalogEntry:
+        """The workflow of that name. Raises NotFound."""
+        if name not in self.workflows:
+            names = ", ".join(sorted(self.workflows)) or "there are none"
+            raise NotFound(f"there is no workflow {name[:64]!r}", field="name", hint=names)
+        return self.workflows[name]
+
+
+def read_catalog(directories: Sequence[Path] = (), *, tools: Collection[str] | None = None) -> WorkflowCatalog:
+    """Read all files; one in a later directory takes the place of an earlier one of the same name.
+
+    Blocking: call it in a thread. `tools` None: names of tools are not checked.
+    """
+    sources = [*_built_in(), *(source for directory in directories for source in _in(directory))]
+    named: dict[str, Workflow] = {}
+    broken: list[WorkflowFault] = []
+    sound: list[tuple[str, str, bool]] = []
+    for file, text, built_in in sources:
+        try:
+            workflow = read_workflow(text, file=file, tools=tools)
+        except InvalidWorkflow as error:
+            broken.append(error.faults[0])
+        else:
+            named[workflow.name] = workflow
+            sound.append((file, text, built_in))
+    entries: dict[str, CatalogEntry] = {}
+    for file, text, built_in in sound:
+        try:
+            workflow = read_workflow(text, file=file, tools=tools, workflows=named)
+        except InvalidWorkflow as error:
+            broken.append(error.faults[0])
+        else:
+            entries[workflow.name] = CatalogEntry(workflow=workflow, text=text, file=file, built_in=built_in)
+    return WorkflowCatalog(workflows=dict(sorted(entries.items())), broken=tuple(broken))
+
+
+def _built_in() -> Iterator[tuple[str, str, bool]]:
+    for file in sorted(files(__package__ or "").joinpath("templates").iterdir(), key=lambda file: file.name):
+        if file.name.endswith(SUFFIXES):
+            yield file.name, file.read_text("utf-8"), True
+
+
+def _in(directory: Path) -> Iterator[tuple[str, str, bool]]:
+    """The workflow files of a directory; none where it does not exist."""
+    if not directory.is_dir():
+        return
+    names = sorted(path for path in directory.iterdir() if path.suffix in SUFFIXES and path.is_file())
+    for path in names[:MAX_FILES]:
+        # One byte more than the reader accepts, so that it reports the size itself.
+        with path.open("rb") as file:
+            yield str(path), file.read(MAX_BYTES + 1).decode("utf-8", "replace"), False
+
+
+_MAX_LABEL = 40
+_PLAIN = re.compile(r"[^A-Za-z0-9_]")
+_STRANGE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff\u2028\u2029]")
+_SHAPES: Mapping[NodeType, tuple[str, str]] = {
+    NodeType.AGENT: ("(", ")"),
+    NodeType.TOOL: ("[", "]"),
+    NodeType.APPROVAL: ("[/", "/]"),
+    NodeType.BRANCH: ("{", "}"),
+    NodeType.MAP: ("[[", "]]"),
+    NodeType.WORKFLOW: ("[[", "]]"),
+}
+_COLOURS: Mapping[NodeStatus, tuple[str, str]] = {
+    NodeStatus.PENDING: ("#fff8e1", "#b28704"),
+    NodeStatus.RUNNING: ("#e3f2fd", "#1565c0"),
+    NodeStatus.WAITING: ("#fff3e0", "#e65100"),
+    NodeStatus.PAUSED: ("#f3e5f5", "#6a1b9a"),
+    NodeStatus.COMPLETED: ("#e8f5e9", "#2e7d32"),
+    NodeStatus.FAILED: ("#ffebee", "#c62828"),
+    NodeStatus.SKIPPED: ("#f5f5f5", "#9e9e9e"),
+}
+
+
+def mermaid(workflow: Workflow, nodes: Mapping[str, NodeUpdated] | None = None) -> str:
+    """A workflow as a Mermaid flowchart; sub-workflows and maps are one node each.
+
+    Args:
+        workflow: A checked one.
+        nodes: Where the nodes of a run stand; they are coloured by it.
+    """
+    names = {node.id: f"n{number}_{_PLAIN.sub('_', node.id)[:40]}" for number, node in enumerate(workflow.nodes)}
+    lines = ["flowchart TD"]
+    for node in workflow.nodes:
+        opening, closing = _SHAPES[node.type]
+        label = "<br/>".join(_mermaid_text(line) for line in [_short(node.id), _short(said_of(node))])
+        lines.append(f'    {names[node.id]}{opening}"{label}"{closing}')
+    for edge in workflow.edges:
+        arrow = f'-- "{_mermaid_text(edge.label)}" -->' if edge.label else "-->"
+        lines.append(f"    {names[edge.source]} {arrow} {names[edge.target]}")
+    shown = {node.id: nodes[node.id].status for node in workflow.nodes if nodes and node.id in nodes}
+    for status in sorted(set(shown.values())):
+        fill, stroke = _COLOURS[status]
+        having = ",".join(names[name] for name, each in shown.items() if each == status)
+        lines.extend((f"    classDef {status.value} fill:{fill},stroke:{stroke}", f"    class {having} {status.value}"))
+    return "\n".join(lines) + "\n"
+
+
+def said_of(node: Node) -> str:
+    """What a node does, in a word or two."""
+    match node.type:
+        case NodeType.TOOL:
+            return node.tool
+        case NodeType.MAP if node.node is not None:
+            return f"map of {node.node.type.value}"
+        case NodeType.WORKFLOW:
+            return node.workflow if isinstance(node.workflow, str) else node.workflow.name
+        case _:
+            return node.type.value
+
+
+def _short(text: str) -> str:
+    return shortened(_STRANGE.sub(" ", text), _MAX_LABEL)
+
+
+def _mermaid_text(text: str) -> str:
+    # Numeric entities are all that Mermaid reads within quotes; `#` begins them.
+    return "".join(each if each.isalnum() or each in " _-." else f"#{ord(each)};" for each in _short(text))

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, NotRequired, Protocol, TypedDict
 
 from swe_ai_fleet.domain.approval import ApprovalDecision
 from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.workflow import JsonValue, Node
+from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.event import ExecutionStatus, NodeUpdated
+from swe_ai_fleet.domain.json_values import parse_json, parsed
+from swe_ai_fleet.domain.text import well_formed
+from swe_ai_fleet.domain.workflow import JsonValue, Node, Workflow, json_type
+from swe_ai_fleet.watching.nodes import Level, ended_state, node_state, status_word
 
 Asked = Callable[[], Awaitable[None]]
 _ITEM = re.compile(r"\[\d+\]")
@@ -98,3 +104,144 @@ class NodeRunner(Protocol):
         It is in the log before the work begins, so that a resumed run can join it.
         """
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutionState:
+    """A run as it stands or ended. `status` is in_progress, completed, failed, rejected or cancelled.
+
+    `outputs` are those that the workflow names, or, where it names none, those of its last nodes by id. `nodes` are
+    the last update of each node by its place in the run; `error` names the node that failed.
+    """
+
+    status: ExecutionStatus
+    outputs: Mapping[str, JsonValue] = field(default_factory=dict[str, JsonValue])
+    nodes: Mapping[str, NodeUpdated] = field(default_factory=dict[str, NodeUpdated])
+    error: str = ""
+    usage: Usage = field(default_factory=Usage)
+
+
+class Log(TypedDict):
+    """One log line of a node; `agent_id` is the node's."""
+
+    level: Level
+    message: str
+    agent_id: str
+
+
+class Update(TypedDict):
+    """One message, as on the gateway's WebSocket; which of the last fields there are depends on its type.
+
+    `sequence` grows, `at_ms` is the time since the Unix epoch. The `result` of the last one has, beside the fields
+    that the gateway's has, `outputs`: the same as `output`.
+    """
+
+    type: Literal["status", "node_update", "log", "completion", "error"]
+    execution_id: str
+    sequence: int
+    at_ms: int
+    status: NotRequired[str]
+    data: NotRequired[Mapping[str, JsonValue]]
+    node_id: NotRequired[str]
+    node_state: NotRequired[Mapping[str, JsonValue]]
+    log: NotRequired[Log]
+    result: NotRequired[Mapping[str, JsonValue]]
+    error: NotRequired[str]
+
+
+def started_update(workflow: str) -> Mapping[str, object]:
+    """The first message: the run has begun."""
+    data = {"step": "running", "percent": 0, "message": f"workflow {workflow} started", "workflow": workflow}
+    return {"type": "status", "status": status_word(ExecutionStatus.IN_PROGRESS), "data": data}
+
+
+def node_update(update: NodeUpdated) -> Mapping[str, object]:
+    """Where a node stands."""
+    return {"type": "node_update", "node_id": update.node_id, "node_state": node_state(update)}
+
+
+def log_update(level: Level, message: str, node_id: str) -> Mapping[str, object]:
+    """A log line of a node."""
+    return {"type": "log", "log": Log(level=level, message=message, agent_id=node_id)}
+
+
+def end_update(state: ExecutionState, *, duration_ms: int) -> Mapping[str, object]:
+    """The last message: `completion`, or `error`; both have the result."""
+    ended = ended_state(
+        state.status, error=state.error, usage=state.usage, duration_ms=duration_ms, output=dict(state.outputs)
+    )
+    result = {**ended, "outputs": dict(state.outputs)}
+    if state.status is ExecutionStatus.COMPLETED:
+        return {"type": "completion", "result": result}
+    error = state.error or f"ended: {state.status.value}"
+    return {"type": "error", "error": error, "status": state.status.value, "result": result}
+
+
+MAX_VALUE_CHARS = 4_000_000
+MAX_SHOWN_CHARS = 200_000
+INPUT_TYPES = ("string", "number", "integer", "boolean", "array", "object")
+
+
+def exact_json(value: JsonValue, what: str) -> str:
+    """A value as JSON text. Raises InvalidRequest saying that `what` is no JSON, or too long."""
+    try:
+        text = parsed(json.dumps, value, ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise InvalidRequest(f"{what} is not valid JSON: {error!s:.200}", field=what) from error
+    if len(text) > MAX_VALUE_CHARS:
+        raise InvalidRequest(
+            f"{what} has {len(text)} characters as JSON, at most {MAX_VALUE_CHARS} are kept", field=what
+        )
+    return well_formed(text)
+
+
+def shown_json(value: JsonValue) -> str:
+    """Inputs as they are shown to people: in a log they would stand many times, so long ones are left out."""
+    text = exact_json(value, "inputs")
+    return text if len(text) <= MAX_SHOWN_CHARS else json.dumps({"left_out": f"{len(text)} characters of JSON"})
+
+
+def parsed_json(text: str, what: str) -> JsonValue:
+    """The value that `exact_json` wrote. Raises InvalidRequest where it did not."""
+    try:
+        return parse_json(text)
+    except ValueError as error:
+        raise InvalidRequest(f"{what} is not valid JSON: {error!s:.200}", field=what) from error
+
+
+def fits(value: JsonValue, kind: str) -> bool:
+    """Whether a value is of a JSON schema type; 2.0 is an integer too, as JSON schema has it."""
+    match kind:
+        case "number":
+            return json_type(value) in ("integer", "number")
+        case "integer":
+            return json_type(value) == "integer" or (isinstance(value, float) and value.is_integer())
+        case _:
+            return json_type(value) == kind
+
+
+def checked_inputs(workflow: Workflow, given: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
+    """The inputs of a run, defaults put in.
+
+    Raises:
+        InvalidRequest: One is missing, unknown or of another type; `field` is `inputs.NAME`.
+    """
+    declared = {spec.name: spec for spec in workflow.inputs}
+    for name in given:
+        if name not in declared:
+            names = ", ".join(declared) or "none"
+            raise InvalidRequest(f"there is no input {name!r:.80}", field=f"inputs.{name:.80}", hint=f"inputs: {names}")
+    inputs: dict[str, JsonValue] = {}
+    for name, spec in declared.items():
+        value = given.get(name)
+        if value is None:
+            if spec.required and spec.default is None:
+                raise InvalidRequest(f"the input {name!r} is missing", field=f"inputs.{name}", hint=spec.description)
+            inputs[name] = spec.default
+            continue
+        if not fits(value, spec.type):
+            raise InvalidRequest(
+                f"the input {name!r} must be of type {spec.type}, not {json_type(value)}", field=f"inputs.{name}"
+            )
+        inputs[name] = value
+    return parsed_json(exact_json(inputs, "inputs"), "inputs")

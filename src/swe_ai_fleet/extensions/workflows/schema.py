@@ -14,8 +14,8 @@ from swe_ai_fleet.domain.json_values import mapping
 from swe_ai_fleet.domain.text import nearest
 from swe_ai_fleet.domain.workflow import AgentMode, JsonValue, NodeType, json_type
 from swe_ai_fleet.extensions.workflows.conditions import OPS
-from swe_ai_fleet.extensions.workflows.documents import Path, Problem
-from swe_ai_fleet.extensions.workflows.values import INPUT_TYPES
+from swe_ai_fleet.extensions.workflows.documents import DocumentPath, Problem
+from swe_ai_fleet.extensions.workflows.runner import INPUT_TYPES
 
 Schema = Mapping[str, Any]
 
@@ -249,7 +249,7 @@ def shape_problems(value: JsonValue) -> list[Problem]:
 
 
 def _problems(error: Any) -> list[Problem]:
-    path: Path = tuple(error.absolute_path)
+    path: DocumentPath = tuple(error.absolute_path)
     instance: Any = error.instance
     wanted: Any = error.validator_value
     name = path[-1] if path else "the workflow"
@@ -295,7 +295,7 @@ def _problems(error: Any) -> list[Problem]:
             return [Problem(path=path, message=f"{name}: {error.message[:200]}")]
 
 
-def _owner_of(path: Path, instance: JsonValue) -> str:
+def _owner_of(path: DocumentPath, instance: JsonValue) -> str:
     fields = mapping(instance)
     match path:
         case ():

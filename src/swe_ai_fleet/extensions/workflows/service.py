@@ -33,11 +33,16 @@ from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.json_values import is_list, is_object, mapping, parse_json
 from swe_ai_fleet.domain.task import Task, TaskKind
 from swe_ai_fleet.domain.workflow import NodeStatus, Workflow, WorkflowTask
-from swe_ai_fleet.extensions.workflows.catalog import CatalogEntry, WorkflowCatalog, read_catalog
 from swe_ai_fleet.extensions.workflows.documents import InvalidWorkflow
-from swe_ai_fleet.extensions.workflows.drawing import mermaid, said_of
-from swe_ai_fleet.extensions.workflows.reading import read_workflow
-from swe_ai_fleet.extensions.workflows.values import exact_json
+from swe_ai_fleet.extensions.workflows.reading import (
+    CatalogEntry,
+    WorkflowCatalog,
+    mermaid,
+    read_catalog,
+    read_workflow,
+    said_of,
+)
+from swe_ai_fleet.extensions.workflows.runner import exact_json
 from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.runtime.tool_services import tool_access
 from swe_ai_fleet.settings import Settings, listed

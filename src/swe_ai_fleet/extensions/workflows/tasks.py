@@ -26,8 +26,7 @@ from swe_ai_fleet.domain.task import (
     TaskKind,
 )
 from swe_ai_fleet.domain.workflow import AgentMode, JsonValue, Node, NodeType, Workflow, WorkflowTask
-from swe_ai_fleet.extensions.workflows.runner import memory_name
-from swe_ai_fleet.extensions.workflows.values import checked_inputs
+from swe_ai_fleet.extensions.workflows.runner import checked_inputs, memory_name
 from swe_ai_fleet.orchestrator.subtasks import part
 from swe_ai_fleet.tools.catalogue import operations
 from swe_ai_fleet.tools.truncation import beginning

@@ -19,8 +19,7 @@ from swe_ai_fleet.domain.event import NodeUpdated
 from swe_ai_fleet.domain.workflow import JsonValue, Node, NodeStatus
 from swe_ai_fleet.extensions.workflows.conditions import holds
 from swe_ai_fleet.extensions.workflows.references import NodeValue, Scope
-from swe_ai_fleet.extensions.workflows.runner import NodeApproval, NodeOutcome, NodeRunner
-from swe_ai_fleet.extensions.workflows.values import exact_json, parsed_json
+from swe_ai_fleet.extensions.workflows.runner import NodeApproval, NodeOutcome, NodeRunner, exact_json, parsed_json
 
 T = TypeVar("T")
 

@@ -2,11 +2,107 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
+from contextlib import AsyncExitStack, aclosing
+
+from fleet.conversation.v1 import conversation_pb2 as pb
+from swe_ai_fleet.cli.calls import Calls
 from swe_ai_fleet.cli.edge import run_command
+from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.options import Server, Token
+from swe_ai_fleet.cli.place import fleet_client, nats_of
+from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.cli.terminal import interrupts
+from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, PreconditionFailed, Unavailable
+from swe_ai_fleet.extensions.chat.commands import SEND_SECONDS, end_conversation
+from swe_ai_fleet.extensions.chat.telegram.api import BotApi
+from swe_ai_fleet.extensions.chat.telegram.bot import TELEGRAM_BUCKET, TelegramBot
+from swe_ai_fleet.runtime.factories import connect_log
+from swe_ai_fleet.settings import Settings, listed
+
+_KEPT_SECONDS = 30 * 86_400.0
+"""Telegram itself keeps messages for a day."""
+
+
+async def serve(screen: Screen, settings: Settings, *, server: str, token: str) -> Exit:
+    """Poll, answer and send until a signal comes."""
+    chats = allowed_chats(settings.telegram_chats)
+    api = BotApi(settings.telegram_url, settings.telegram_token)
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(api.close)
+        calls = (await stack.enter_async_context(fleet_client(settings, server=server, token=token))).calls
+        log = await stack.enter_async_context(connect_log(nats_of(settings), name="telegram"))
+        store = await log.bucket(TELEGRAM_BUCKET, ttl_seconds=_KEPT_SECONDS)
+        bot = TelegramBot(api, FleetAnswers(calls), store, chats=chats)
+        screen.note(f"the bot serves {len(chats)} chats of the fleet at {calls.address}; Ctrl-C stops it")
+        with interrupts() as signals:
+            running = await signals.race(bot.run())
+            if running.done():
+                await running
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+    return Exit.ACCEPTED
+
+
+class FleetAnswers:
+    """Answers a bot's messages through a fleet's chats."""
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+
+    async def answer(self, session_id: str, text: str, *, message_id: str, seen: bool) -> Sequence[str]:
+        """The answer in pages of MarkdownV2. Raises InvalidRequest, PreconditionFailed, Unavailable, FleetError."""
+        request = pb.SendRequest(
+            session_id=session_id,
+            text=text,
+            channel=pb.CHANNEL_TELEGRAM,
+            message_id=message_id,
+            seen_turn=None if seen else 0,
+        )
+        try:
+            async with aclosing(self._calls.stream("Send", request, pb.SendResponse, seconds=SEND_SECONDS)) as updates:
+                async for update in updates:
+                    if update.WhichOneof("update") == "answer":
+                        return tuple(update.answer.pages)
+        except CommandFault as fault:
+            raise _fault(fault) from fault
+        raise Unavailable("the fleet ended the call without an answer")
+
+    async def forget(self, session_id: str) -> None:
+        """End a session. Raises FleetError."""
+        try:
+            await end_conversation(self._calls, session_id)
+        except CommandFault as fault:
+            raise _fault(fault) from fault
+
+
+def allowed_chats(text: str) -> frozenset[int]:
+    """The ids of the chats that are served. Raises InvalidRequest for none, and for what is no id."""
+    chats: set[int] = set()
+    for part in listed(text):
+        if not part.removeprefix("-").isdecimal() or len(part) > 20:
+            raise InvalidRequest(f"{part[:40]!r} is not a chat id", field="telegram_chats", hint="numbers, by commas")
+        chats.add(int(part))
+    if not chats:
+        raise InvalidRequest(
+            "no chat is allowed",
+            field="telegram_chats",
+            hint="set FLEET_TELEGRAM_CHATS to the ids of yours; the bot tells an unknown chat its id",
+        )
+    return frozenset(chats)
+
+
+def _fault(fault: CommandFault) -> FleetError:
+    if fault.exit_code is Exit.UNAVAILABLE or fault.exit_code is Exit.STOPPED:
+        return Unavailable(fault.message, hint=fault.hint)
+    if fault.field in ("text", "session_id"):
+        kind = InvalidRequest if fault.field == "text" else PreconditionFailed
+        return kind(fault.message, field=fault.field)
+    return FleetError(fault.message, field=fault.field, hint=fault.hint)
 
 
 def telegram(*, server: Server = "", token: Token = "") -> None:
-    from swe_ai_fleet.extensions.chat.telegram.serving import serve
+    from swe_ai_fleet.extensions.chat.telegram.commands import serve
 
     run_command(lambda screen, settings: serve(screen, settings, server=server, token=token), json=False, log_level="")
