@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar, cast
 
+import structlog
 from structlog.contextvars import bound_contextvars
 
 from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider
@@ -40,12 +42,14 @@ from swe_ai_fleet.runtime.equipment import harness_agents, open_context_client, 
 from swe_ai_fleet.runtime.factories import connect_log, seed_seconds, workspace_provider
 from swe_ai_fleet.runtime.housekeeping import housekeeping, pause_seconds
 from swe_ai_fleet.runtime.tool_services import with_isolation_level
+from swe_ai_fleet.sandbox.uninterrupted import ended
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.telemetry import own_telemetry
 from swe_ai_fleet.tools.catalogue import ToolAccess, operations
 
 Prepare = Callable[[GitWorkspaceProvider], EvidenceWorkspaces]
 T = TypeVar("T")
+_log = structlog.get_logger(__name__)
 
 
 class Run(Protocol):
@@ -66,9 +70,14 @@ class AgentWorker:
     evidence: EvidenceGatherer
     access: ToolAccess
     models: Mapping[str, ChatModel] = field(default_factory=dict[str, ChatModel])
+    _closing: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
 
     async def run(self, assignment: Assignment[T]) -> T:
-        """One assignment, in a clone of its own, which is gone afterwards. Raises FleetErrors of the work."""
+        """One assignment, in a clone of its own. Raises FleetErrors of the work.
+
+        The clone and its sandbox are removed after the result is returned: nobody waits for that. Where there is no
+        result (a fault, a cancellation) they are gone when this returns.
+        """
         given: Any = assignment
         with bound_contextvars(**assignment.ids):
             if isinstance(given, CheckAssignment):
@@ -79,9 +88,33 @@ class AgentWorker:
                 return cast("T", await self.evidence.examine(given))
             if given.repository is None:
                 return cast("T", await self.derivations.run(given, None))
-            kind: Any = self.external if _outside(given) else self.runs[given.kind]
-            async with self._clone(given, given.repository) as clone:
-                return await kind.run(given, clone)
+            result: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+            work = asyncio.create_task(self._run_in_clone(given, given.repository, result))
+            try:
+                await asyncio.wait({work, result}, return_when=asyncio.FIRST_COMPLETED)
+            except asyncio.CancelledError:
+                await ended(work)
+                raise
+            if not result.done():
+                await work
+            self._closing.add(work)
+            work.add_done_callback(self._closed)
+            return result.result()
+
+    async def closed(self) -> None:
+        """Wait until the clones of all results are gone."""
+        while self._closing:
+            await asyncio.wait(self._closing)
+
+    def _closed(self, work: asyncio.Task[None]) -> None:
+        self._closing.discard(work)
+        if not work.cancelled() and (error := work.exception()) is not None:
+            _log.error("clone_not_removed", exc_info=error)
+
+    async def _run_in_clone(self, assignment: Any, repository: PinnedRepository, result: asyncio.Future[Any]) -> None:
+        kind: Any = self.external if _outside(assignment) else self.runs[assignment.kind]
+        async with self._clone(assignment, repository) as clone:
+            result.set_result(await kind.run(assignment, clone))
 
     @asynccontextmanager
     async def _clone(
@@ -158,7 +191,7 @@ async def open_worker(settings: Settings, *, host: str, prepared: Prepare | None
         )
         # Hosts that were killed on this node may have left theirs; the orchestrator may be on another one.
         async with housekeeping(provider.reap, pause=pause_seconds(seed_seconds(settings))):
-            yield AgentWorker(
+            worker = AgentWorker(
                 workspaces=workspaces,
                 workshops=provider,
                 runs=runs,
@@ -173,3 +206,7 @@ async def open_worker(settings: Settings, *, host: str, prepared: Prepare | None
                 access=equipment.access,
                 models=equipment.models,
             )
+            try:
+                yield worker
+            finally:
+                await worker.closed()
