@@ -25,8 +25,8 @@ import psutil
 
 from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
 from swe_ai_fleet.codec import to_json
-from swe_ai_fleet.context.store import ContextStore
 from swe_ai_fleet.domain.context import Change, WorkRecord, WorkRecorded
+from swe_ai_fleet.extensions.knowledge.store import ContextStore
 from swe_ai_fleet.orchestrator.metrics import Meter
 from swe_ai_fleet.orchestrator.projection import Projection
 from swe_ai_fleet.orchestrator.quotas import StorageUsage

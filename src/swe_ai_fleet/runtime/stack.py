@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from swe_ai_fleet.adapters.context_service import ContextServiceClient
 from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider
 from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.adapters.model_pool import ModelPool
@@ -21,7 +20,6 @@ from swe_ai_fleet.domain.review import VERIFIER_PROFILE
 from swe_ai_fleet.domain.text import counted
 from swe_ai_fleet.extensions import load_parts
 from swe_ai_fleet.following import in_background
-from swe_ai_fleet.learning.tracker import OUTCOMES_BUCKET, LearningTracker
 from swe_ai_fleet.orchestrator.council_store import CouncilStore
 from swe_ai_fleet.orchestrator.evidence.test_runs import TEST_RUNS_BUCKET, TEST_RUNS_BYTES, TEST_RUNS_KEPT_SECONDS
 from swe_ai_fleet.orchestrator.execution_context import ExecutionDeps
@@ -36,7 +34,6 @@ from swe_ai_fleet.runtime.equipment import (
     COUNCILS_BUCKET,
     council_store,
     model_prices,
-    open_context_client,
     profile_settings,
 )
 from swe_ai_fleet.runtime.erasure import Erasures
@@ -45,6 +42,7 @@ from swe_ai_fleet.runtime.fleet_view import FleetView, LogRoom, open_fleet_view
 from swe_ai_fleet.runtime.host_logins import open_host_logins
 from swe_ai_fleet.runtime.housekeeping import housekeeping, pause_seconds
 from swe_ai_fleet.runtime.job_fleet import JobFleet, open_job_fleet
+from swe_ai_fleet.runtime.knowledge import ContextClient, open_context_client, required
 from swe_ai_fleet.runtime.lease_keeper import LeaseKeeper, open_leases
 from swe_ai_fleet.runtime.ray_fleet import RayFleet, open_ray_fleet
 from swe_ai_fleet.runtime.spending import SPENDING_BUCKET, SPENDING_KEPT_SECONDS, Spending
@@ -80,7 +78,7 @@ class Stack:
     leases: LeaseKeeper
     erasures: Erasures
     drains: Drains
-    context: ContextServiceClient | None = None
+    context: ContextClient | None = None
 
     async def ready(self) -> bool:
         """Readiness is NATS: a restarting model must not take watchers and result fetches down."""
@@ -183,8 +181,8 @@ async def open_stack(
         recipes = await log.bucket(RECIPES_BUCKET, ttl_seconds=RECIPES_KEPT_SECONDS, max_bytes=RECIPES_BYTES)
         verifier = None
         if VERIFIER_PROFILE in settings.model_profiles:
-            outcomes = await stack.enter_async_context(LearningTracker(await log.bucket(OUTCOMES_BUCKET)))
-            verifier = Verifier(outcomes=outcomes.outcomes)
+            knowledge = required("model_profiles", f"name no profile {VERIFIER_PROFILE}, or install the extension")
+            verifier = Verifier(outcomes=await stack.enter_async_context(knowledge.outcomes(log)))
         deps = ExecutionDeps(
             log=telemetry.observed(log),
             blobs=log,

@@ -11,6 +11,7 @@ import structlog
 from swe_ai_fleet.agents.function_calling.function_run import documentation
 from swe_ai_fleet.agents.function_calling.responses import AgentResponse
 from swe_ai_fleet.agents.function_calling.setup import Setup
+from swe_ai_fleet.agents.recollections import presented
 from swe_ai_fleet.agents.references.naming import Naming
 from swe_ai_fleet.agents.references.phrases import NamedThing
 from swe_ai_fleet.agents.references.resolving import Reference, Standing, note, question, resolve, vague_question
@@ -28,7 +29,6 @@ from swe_ai_fleet.extensions.chat.consent import asks_to_remember, decision, to_
 from swe_ai_fleet.extensions.chat.reply_run import ChatRules, Reply, reply_to
 from swe_ai_fleet.extensions.chat.session import MAX_ANSWER_CHARS, Session
 from swe_ai_fleet.extensions.chat.tools import TurnContext, fleet_tools, keep, proposed, table_of, untagged
-from swe_ai_fleet.memory.presenting import presented
 from swe_ai_fleet.ports import ChatModel, Memories
 from swe_ai_fleet.runtime.execution_tools import FleetView, Proposal, TaskStarter
 from swe_ai_fleet.tools.secrets import Secrets

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from swe_ai_fleet.agents.prompting import fenced
+from swe_ai_fleet.agents.recollections import FleetMemory
 from swe_ai_fleet.agents.references.records import fields_of, title_of
 from swe_ai_fleet.agents.sub_agents.exploring import described
 from swe_ai_fleet.agents.sub_agents.memory import MemoryResults
@@ -20,7 +21,6 @@ from swe_ai_fleet.domain.memory import Memory, MemoryScope
 from swe_ai_fleet.domain.text import counted, one_line, visible
 from swe_ai_fleet.domain.tool import Risk, ToolResult
 from swe_ai_fleet.extensions.chat.consent import asks_to_remember, to_remember
-from swe_ai_fleet.memory.searching import FleetMemory
 from swe_ai_fleet.ports import Memories, SecretMask
 from swe_ai_fleet.runtime.execution_tools import FleetView, ListExecutions, Proposal, ShowExecution
 from swe_ai_fleet.tools.definition import ToolFailure
