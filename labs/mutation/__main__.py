@@ -48,7 +48,7 @@ TARGETS: Mapping[str, Sequence[str]] = {
         "tests/unit/test_retention.py",
         *_REPLICAS,
     ),
-    f"{_CORE}/context/graph.py": (
+    f"{_CORE}/extensions/knowledge/graph.py": (
         "tests/extensions/knowledge/test_context_graph.py",
         "tests/extensions/knowledge/test_context_store.py",
         "tests/extensions/knowledge/test_context_blocks.py",

@@ -85,8 +85,9 @@ class Stack:
         return self.leases.fresh or (await self.log.ping()).ok
 
     async def components(self) -> tuple[Component, ...]:
-        """NATS, Ray, the model server, the context service and the queue as they are now."""
-        return (*await asyncio.gather(self._nats(), self._ray(), self._model(), self._context()), self._queue())
+        """NATS, Ray, the model server, the context service where there is one, and the queue, as they are now."""
+        knowledge = (_context(self.context),) if self.context is not None else ()
+        return (*await asyncio.gather(self._nats(), self._ray(), self._model(), *knowledge), self._queue())
 
     def _queue(self) -> Component:
         load = self.executions.load()
@@ -133,16 +134,15 @@ class Stack:
             latency_ms=(time.monotonic() - asked_at) * 1000,
         )
 
-    async def _context(self) -> Component:
-        asked_at = time.monotonic()
-        if self.context is None:
-            return Component(name="context", state=ComponentState.DOWN, message="no context service is configured")
-        try:
-            await self.context.ping()
-        except FleetError as error:
-            return Component(name="context", state=ComponentState.DOWN, message=str(error))
-        latency_ms = (time.monotonic() - asked_at) * 1000
-        return Component(name="context", state=ComponentState.UP, message=self.context.address, latency_ms=latency_ms)
+
+async def _context(service: ContextClient) -> Component:
+    asked_at = time.monotonic()
+    try:
+        await service.ping()
+    except FleetError as error:
+        return Component(name="context", state=ComponentState.DOWN, message=str(error))
+    latency_ms = (time.monotonic() - asked_at) * 1000
+    return Component(name="context", state=ComponentState.UP, message=service.address, latency_ms=latency_ms)
 
 
 @asynccontextmanager

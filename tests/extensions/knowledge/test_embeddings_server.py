@@ -120,7 +120,7 @@ async def test_which_embedder_there_is(server: ScriptedModelServer, monkeypatch:
     async with open_embedder() as embedder:
         assert embedder is not None and embedder.name == "local:all-MiniLM-L6-v2"
     # What is an extra is not imported to find out whether it is there.
-    looks = "import sys; from swe_ai_fleet.extensions.knowledge.embedding import is_installed as i; sys.exit('numpy' in sys.modules)"
+    looks = "import sys; import swe_ai_fleet.extensions.knowledge.embedding; sys.exit('numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", looks], check=False).returncode == 0
     monkeypatch.setattr("swe_ai_fleet.extensions.knowledge.embedding._NEEDS", ("no_such_package", "numpy"))
     for kind, url in (("auto", ""), ("none", server.url)):

@@ -16,6 +16,7 @@ import pytest
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.memory import MemoryManager
 from swe_ai_fleet.settings import Settings
+from tests.contract.example_program import printed, run_example
 
 DOCUMENT = Path(__file__).parents[3] / "docs/memory.md"
 SECRET = "hunter2-hunter2"
@@ -163,3 +164,10 @@ async def test_the_example(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caps
     printed = capsys.readouterr().out
     assert '["The user\'s favourite colour is teal."]' in printed
     assert printed.count("User: Where is the parser?\nAssistant: In core/parser.py.") == 2
+
+
+async def test_what_an_agent_remembers(tmp_path: Path, warm: str) -> None:
+    program = await run_example("e5_to_e7", directory=tmp_path, warm=warm, variables={"FLEET_EMBEDDINGS": "none"})
+    fact = "Python was created by Guido van Rossum"
+    exchange = "User: What is Python?\nAssistant: Python is a programming language..."
+    assert printed(program) == f"{exchange}\n{[exchange]}\n{[fact]}\n10 {[fact]}\n0 []\n"
