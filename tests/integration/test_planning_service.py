@@ -271,7 +271,7 @@ class TestTheWholeWay:
             "completed", 2, False, "The task runs.",
         )  # fmt: skip
         assert session.started_at_ms <= session.updated_at_ms
-        assert (await knowledge.client.rate(name, 5)).rating == 5
+        assert (await knowledge.context.outcomes.rate(DEFAULT_TENANT, name, 5)).rating == 5
         outcome = await knowledge.context.outcomes.get(DEFAULT_TENANT, name)
         assert (outcome.approach, outcome.success, outcome.approach_ratio, outcome.rating) == ("plan", True, 0.5, 5)
         # Memory was searched, a gap researched, a task started.

@@ -13,10 +13,11 @@ from swe_ai_fleet.extensions.knowledge.memory_index import (
     bounded,
     check_dimension,
     check_search,
-    query_terms,
+    query_words,
     terms,
     unit,
 )
+from swe_ai_fleet.extensions.knowledge.ranking import stem
 from swe_ai_fleet.ports import Match
 
 _K1 = 1.2
@@ -94,7 +95,7 @@ class InMemoryIndex:
                 if key in vectors and len(vectors[key]) == len(wanted)
             }
         else:
-            ratings = bm25(query_terms(words), [self._terms[key] for key in held])
+            ratings = bm25(tuple(dict.fromkeys(map(stem, query_words(words)))), [self._terms[key] for key in held])
             scores = {key: score for key, score in zip(held, ratings, strict=True) if score > 0}
         best = sorted(scores, key=lambda key: (-scores[key], key))[: bounded(limit)]
         return tuple(Match(memory=held[key], score=scores[key]) for key in best)

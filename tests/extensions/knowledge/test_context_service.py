@@ -27,7 +27,6 @@ from swe_ai_fleet.domain.memory import Memory, MemoryKind, MemoryScope
 from swe_ai_fleet.domain.outcome import Outcome
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, Role, TaskKind, execution_id
 from swe_ai_fleet.extensions.knowledge.client import ContextServiceClient
-from swe_ai_fleet.extensions.knowledge.recommending import Question
 from swe_ai_fleet.extensions.knowledge.service import RunningContext, open_context
 from swe_ai_fleet.runtime.channels import named_field
 from swe_ai_fleet.runtime.factories import connect_log
@@ -503,9 +502,10 @@ async def test_the_client_is_what_the_parts_behind_it_are(service: Service):
     # A field that an outcome gains, and this test does not know, would be lost on the way in silence.
     plain = Outcome(subject_id="", goal="")
     assert [one for one in vars_of(plain) if vars_of(plain)[one] == vars_of(outcome)[one]] == ["tenant", "rated_by"]
-    assert (await service.client.rate(outcome.subject_id, 4, by="ada")).rated_by == "ada"
-    question = Question(goal="Add another page", now="", role="DEV", agents=(2, 4), approaches=("deliberate",))
-    advice = await service.client.recommend(question)
+    rating = pb.RecordOutcomeRequest(rating=pb.Rating(subject_id=outcome.subject_id, rating=4))
+    assert (await service.call(rating, caller="ada")).outcome.rated_by == "ada"
+    task = {"goal": "Add another page", "role": pb.ROLE_DEV, "agents": (2, 4), "approaches": ("deliberate",)}
+    advice = await service.call(pb.RecommendApproachRequest(**task))
     assert {option.value for option in advice.agents.options} >= {"2", "4"}
 
 

@@ -1,6 +1,6 @@
 """What outlasts an execution: project knowledge, memories, outcomes, and the context service that serves them.
 
-`service` composes the service, `provided` is what the core is given. `MemoryManager` is an agent's memory without a
+`service` composes the service, `client` is what the core is given. `MemoryManager` is an agent's memory without a
 fleet.
 """
 
@@ -15,7 +15,7 @@ __all__ = ["EXTENSION", "MemoryManager"]
 
 EXTENSION = Extension(
     context="service:open_context",
-    knowledge="provided:KNOWLEDGE",
+    knowledge="client:KNOWLEDGE",
     exports=("MemoryManager",),
     groups={
         "context": "Stories, their tasks and decisions, and what agents are told of them.",

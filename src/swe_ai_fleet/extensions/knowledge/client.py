@@ -1,4 +1,4 @@
-"""Calls to the context service: what the orchestrator and the agents' hosts have instead of a store of their own.
+"""Calls to the context service, and what else the core is given (`KNOWLEDGE`).
 
 A fault of the server's is raised as what it was before it went over the wire.
 """
@@ -6,7 +6,8 @@ A fault of the server's is raised as what it was before it went over the wire.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Collection, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any, Self, TypeVar, cast
 
@@ -16,8 +17,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from fleet.context.v1 import context_pb2 as pb
 from fleet.context.v1.context_pb2_grpc import ContextServiceStub
+from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.agents.plan_session import PlanOutcome
-from swe_ai_fleet.contract import error_details, from_message, to_enum, to_message
+from swe_ai_fleet.contract import error_details, from_message, to_message
 from swe_ai_fleet.domain.context import ContextRequest, GatheredContext
 from swe_ai_fleet.domain.errors import (
     AlreadyExists,
@@ -31,10 +33,14 @@ from swe_ai_fleet.domain.errors import (
     Unavailable,
 )
 from swe_ai_fleet.domain.memory import Memory, MemoryScope, Recollection
-from swe_ai_fleet.domain.outcome import Outcome, Recommendation
-from swe_ai_fleet.domain.task import DEFAULT_TENANT, Role
+from swe_ai_fleet.domain.outcome import OUTCOMES_BUCKET, Outcome
+from swe_ai_fleet.domain.task import DEFAULT_TENANT
+from swe_ai_fleet.extensions.knowledge.embedding import settings_embedder
 from swe_ai_fleet.extensions.knowledge.endings import planned_outcome
-from swe_ai_fleet.extensions.knowledge.recommending import Question
+from swe_ai_fleet.extensions.knowledge.tracker import LearningTracker
+from swe_ai_fleet.ports import Embedder, Memories, SecretMask
+from swe_ai_fleet.runtime.channels import channel_credentials, channel_tls, target
+from swe_ai_fleet.settings import Settings
 
 _CHARS = 800
 _REASONS: Mapping[str, type[FleetError]] = {
@@ -180,32 +186,6 @@ class ContextServiceClient:
         """Keep how a plan session went. Raises InvalidRequest, Unavailable."""
         await self.record_outcome(planned_outcome(outcome, ended_at=datetime.now(UTC).isoformat(), tenant=tenant))
 
-    async def rate(
-        self,
-        subject_id: str,
-        rating: int,
-        *,
-        by: str = "",
-        comment: str | None = None,
-        tenant: str = DEFAULT_TENANT,
-    ) -> Outcome:
-        """Say for a person how good an outcome was, from 1 to 5, and why; without a comment the one before stands.
-
-        Raises InvalidRequest, NotFound, Unavailable.
-        """
-        request = pb.RecordOutcomeRequest(rating=pb.Rating(subject_id=subject_id, rating=rating, comment=comment))
-        reply = await self._answer(
-            self._stub.RecordOutcome, request, pb.RecordOutcomeResponse, tenant=tenant, caller=by
-        )
-        return from_message(Outcome, reply.outcome, tenant=tenant)
-
-    async def recommend(self, question: Question, *, tenant: str = DEFAULT_TENANT) -> Recommendation:
-        """What experience says about a task; the time is the service's own. Raises InvalidRequest, Unavailable."""
-        role = to_enum(pb.Role, Role.parse(question.role) if question.role else None)
-        request = to_message(pb.RecommendApproachRequest, question, role=role)
-        reply = await self._answer(self._stub.RecommendApproach, request, pb.RecommendApproachResponse, tenant=tenant)
-        return from_message(Recommendation, reply)
-
     async def ping(self) -> None:
         """Whether the service can do its work now. Raises Unavailable."""
         stub: Any = health_pb2_grpc.HealthStub(self._connected())
@@ -260,3 +240,33 @@ def _recalled(recollections: Iterable[pb.Recollection], tenant: str) -> tuple[Re
         from_message(Recollection, recollection, memory=from_message(Memory, recollection.memory, tenant=tenant))
         for recollection in recollections
     )
+
+
+class FleetKnowledge:
+    """Context, memory and learning for the core; see `runtime.knowledge.Knowledge`."""
+
+    def connect(self, settings: Settings) -> ContextServiceClient:
+        tls = channel_tls(settings, settings.context_url)
+        return ContextServiceClient(
+            target(settings.context_url),
+            settings.context_token,
+            credentials=None if tls is None else channel_credentials(tls),
+            server_name="" if tls is None else tls.name,
+        )
+
+    @asynccontextmanager
+    async def outcomes(self, log: JetStream) -> AsyncGenerator[Callable[[str], Sequence[Outcome]]]:
+        async with LearningTracker(await log.bucket(OUTCOMES_BUCKET)) as tracker:
+            yield tracker.outcomes
+
+    def library(self, settings: Settings, mask: SecretMask) -> AbstractAsyncContextManager[Memories]:
+        # SQLite is loaded where a program's memory is opened.
+        from swe_ai_fleet.extensions.knowledge.manager import open_library_memory
+
+        return open_library_memory(settings, mask)
+
+    def embedder(self, settings: Settings) -> AbstractAsyncContextManager[Embedder | None]:
+        return settings_embedder(settings)
+
+
+KNOWLEDGE = FleetKnowledge()

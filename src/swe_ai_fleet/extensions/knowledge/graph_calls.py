@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from fleet.context.v1 import context_pb2 as pb
-from services.auth import tenant
+from services.auth import caller_of, tenant
+from services.errors import Context
 from services.pages import page_token, place_behind
 from swe_ai_fleet.contract import from_enum, from_message, to_enum, to_message
 from swe_ai_fleet.domain.context import (
@@ -34,6 +35,7 @@ from swe_ai_fleet.extensions.knowledge.drafts import OPEN
 from swe_ai_fleet.extensions.knowledge.graph import ContextGraph
 from swe_ai_fleet.extensions.knowledge.memory_calls import (
     MAX_REPLY_BYTES,
+    Calls,
     fields_within,
     fitting,
     foreign,
@@ -111,8 +113,8 @@ def _card(state: StoryState, story: Story) -> pb.StoryCard:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GraphCalls:
-    """Answers the calls about the graph.
+class GraphCalls(Calls):
+    """The RPCs about stories and work.
 
     Attributes:
         store: The project knowledge.
@@ -126,7 +128,7 @@ class GraphCalls:
     log: EventLog
     mask: SecretMask
 
-    async def get_context(self, query: pb.GetContextRequest) -> pb.GetContextResponse:
+    async def GetContext(self, query: pb.GetContextRequest, context: Context) -> pb.GetContextResponse:
         request = from_message(ContextRequest, query, tenant=tenant())
         # Read first: a client that writes on this version must have seen everything in it.
         version = self._version(request)
@@ -136,7 +138,8 @@ class GraphCalls:
             gathered = await self.source.gather(request)
         return to_message(pb.GetContextResponse, gathered, version=version)
 
-    async def update(self, request: pb.UpdateContextRequest) -> pb.UpdateContextResponse:
+    async def UpdateContext(self, request: pb.UpdateContextRequest, context: Context) -> pb.UpdateContextResponse:
+        await self.check(request)
         state = await self.store.update(
             tenant(), request.story_id, update(request), expected_version=_expected(request)
         )
@@ -149,7 +152,9 @@ class GraphCalls:
             decision=decision_message(decided) if decided is not None else None,
         )
 
-    async def rehydrate(self, request: pb.RehydrateSessionRequest) -> pb.RehydrateSessionResponse:
+    async def RehydrateSession(
+        self, request: pb.RehydrateSessionRequest, context: Context
+    ) -> pb.RehydrateSessionResponse:
         session = await self._newest(
             lambda graph: rehydrate(
                 graph,
@@ -163,7 +168,7 @@ class GraphCalls:
         version = session.stories[0].state.version if request.story_id and session.stories else 0
         return await asyncio.to_thread(_rehydrated, session, version)
 
-    async def validate_scope(self, request: pb.ValidateScopeRequest) -> pb.ValidateScopeResponse:
+    async def ValidateScope(self, request: pb.ValidateScopeRequest, context: Context) -> pb.ValidateScopeResponse:
         role, phase = from_enum(Role, pb.Role, request.role), from_enum(Phase, pb.Phase, request.phase)
         if role is None:
             raise InvalidRequest("no role given", field="role", hint="whose context it is")
@@ -176,27 +181,33 @@ class GraphCalls:
         verdict = await self._newest(judged)
         return pb.ValidateScopeResponse(allowed=verdict.allowed, missing=verdict.missing, extra=verdict.extra)
 
-    async def create_story(self, request: pb.CreateStoryRequest) -> pb.CreateStoryResponse:
+    async def CreateStory(self, request: pb.CreateStoryRequest, context: Context) -> pb.CreateStoryResponse:
+        await self.check(request)
         with fields_within("story"):
             state = await self.store.create_story(tenant(), from_message(Story, request.story))
         return pb.CreateStoryResponse(version=state.version, story=_story(state))
 
-    async def create_task(self, request: pb.CreateTaskRequest) -> pb.CreateTaskResponse:
+    async def CreateTask(self, request: pb.CreateTaskRequest, context: Context) -> pb.CreateTaskResponse:
+        await self.check(request)
         with fields_within("task", expected_version="expected_version"):
             state = await self.store.create_task(
                 tenant(), from_message(StoryTask, request.task), expected_version=_expected(request)
             )
         return pb.CreateTaskResponse(version=state.version, task=to_message(pb.Task, state.tasks[request.task.task_id]))
 
-    async def add_decision(self, request: pb.AddProjectDecisionRequest, caller: str) -> pb.AddProjectDecisionResponse:
+    async def AddProjectDecision(
+        self, request: pb.AddProjectDecisionRequest, context: Context
+    ) -> pb.AddProjectDecisionResponse:
+        await self.check(request)
         with fields_within("decision", expected_version="expected_version"):
             state = await self.store.add_decision(
-                tenant(), decision(request.decision, caller=caller), expected_version=_expected(request)
+                tenant(), decision(request.decision, caller=caller_of(context)), expected_version=_expected(request)
             )
         stored = state.decisions[request.decision.decision_id]
         return pb.AddProjectDecisionResponse(version=state.version, decision=decision_message(stored))
 
-    async def change_phase(self, request: pb.TransitionPhaseRequest, caller: str) -> pb.TransitionPhaseResponse:
+    async def TransitionPhase(self, request: pb.TransitionPhaseRequest, context: Context) -> pb.TransitionPhaseResponse:
+        await self.check(request)
         phase = from_enum(Phase, pb.Phase, request.phase)
         if phase is None:
             raise InvalidRequest("no phase given", field="phase", hint=f"one of {', '.join(pb.Phase.keys()[1:])}")
@@ -206,7 +217,7 @@ class GraphCalls:
             request.story_id,
             phase,
             reason=request.reason,
-            by=caller,
+            by=caller_of(context),
             expected_version=_expected(request),
         )
         return pb.TransitionPhaseResponse(
@@ -215,10 +226,12 @@ class GraphCalls:
             previous=_previous(state, before.version if before else 0),
         )
 
-    async def stories(self, request: pb.ListStoriesRequest) -> pb.ListStoriesResponse:
+    async def ListStories(self, request: pb.ListStoriesRequest, context: Context) -> pb.ListStoriesResponse:
         return stories_page(self.store.graph(tenant()), request)
 
-    async def relationships(self, request: pb.GetGraphRelationshipsRequest) -> pb.GetGraphRelationshipsResponse:
+    async def GetGraphRelationships(
+        self, request: pb.GetGraphRelationshipsRequest, context: Context
+    ) -> pb.GetGraphRelationshipsResponse:
         size = request.page_size or DEFAULT_PAGE_SIZE
         kinds = [kind for name in request.kinds if (kind := from_enum(RelationKind, pb.RelationKind, name)) is not None]
 
@@ -242,7 +255,10 @@ class GraphCalls:
             version=self.store.graph(tenant()).version(name) if kind == "story" else 0,
         )
 
-    async def record(self, request: pb.RecordOperationsRequest) -> pb.RecordOperationsResponse:
+    async def RecordOperations(
+        self, request: pb.RecordOperationsRequest, context: Context
+    ) -> pb.RecordOperationsResponse:
+        await self.check(request)
         with fields_within("record"):
             record = work_record(request.record)
             await self._check_foreign(foreign(record.execution_id, field="execution_id"))

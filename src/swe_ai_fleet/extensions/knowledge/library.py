@@ -1,4 +1,4 @@
-"""The last turns of a conversation, and a file that stores them for later processes."""
+"""A program's memory: the last turns of a conversation in a file, and memories in an index that is their store."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import time
 from collections.abc import AsyncGenerator, Callable, Collection, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import datetime
 from pathlib import Path
 from typing import Self
 
@@ -20,7 +19,6 @@ import structlog
 from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, PreconditionFailed, Unavailable
 from swe_ai_fleet.domain.memory import Memory, MemoryScope, Recollection
-from swe_ai_fleet.domain.message import AssistantMessage, UserMessage
 from swe_ai_fleet.domain.text import visible
 from swe_ai_fleet.extensions.knowledge.following import end, put_with_vectors
 from swe_ai_fleet.extensions.knowledge.recalling import (
@@ -61,24 +59,20 @@ class ConversationMemory:
     """Short-term memory: the newest turns, a question and its answer always together.
 
     Args:
-        max_messages: How many messages are kept; a turn has two. 0 keeps none.
-        max_chars: How many characters they may have together. One message has at most a quarter of that; a longer
-            one is cut in its middle.
+        max_messages: How many messages are kept; a turn has two. 0 keeps none. Together they have at most `MAX_CHARS`
+            characters, one of them a quarter of that; a longer one is cut in its middle.
 
     Raises InvalidRequest for a limit that no turn fits.
     """
 
-    def __init__(self, max_messages: int = 10, *, max_chars: int = MAX_CHARS) -> None:
+    def __init__(self, max_messages: int = 10) -> None:
         if max_messages == 1 or not 0 <= max_messages <= _MOST_MESSAGES:
             raise InvalidRequest(
                 f"max_messages is {max_messages}",
                 field="max_conversation_messages",
                 hint=f"an even number from 2 to {_MOST_MESSAGES}, or 0 to keep none; a turn has two messages",
             )
-        if max_chars < 1_000:
-            raise InvalidRequest(f"max_chars is {max_chars}", field="max_chars", hint="at least 1000")
         self._most_turns = max_messages // 2
-        self._max_chars = max_chars
         self._turns: tuple[Turn, ...] = ()
 
     def __len__(self) -> int:
@@ -90,34 +84,20 @@ class ConversationMemory:
         """The turns that are kept, oldest first."""
         return self._turns
 
-    @property
-    def messages(self) -> tuple[UserMessage | AssistantMessage, ...]:
-        """The same as messages for a model."""
-        return tuple(
-            message
-            for turn in self._turns
-            for message in (UserMessage(content=turn.user), AssistantMessage(content=turn.assistant))
-        )
-
-    def add(self, turn: Turn) -> None:
-        """Add a turn; the oldest go where it is too much."""
-        self.replace((*self._turns, turn))
-
     def replace(self, turns: tuple[Turn, ...]) -> None:
         """Replace all turns by these, as far as they fit."""
         self._turns = self.fitting(turns)
 
     def fitting(self, turns: tuple[Turn, ...]) -> tuple[Turn, ...]:
         """The newest of these turns that fit the limits."""
-        most = self._max_chars // 4
+        limit, room = MAX_CHARS // 4, MAX_CHARS
         newest: list[Turn] = []
-        left = self._max_chars
         for turn in reversed(turns[max(0, len(turns) - self._most_turns) :] if self._most_turns else ()):
             fitted = Turn(
-                user=_cut(turn.user, most), assistant=_cut(turn.assistant, most), at=turn.at, metadata=turn.metadata
+                user=_cut(turn.user, limit), assistant=_cut(turn.assistant, limit), at=turn.at, metadata=turn.metadata
             )
-            left -= len(fitted.user) + len(fitted.assistant)
-            if left < 0:
+            room -= len(fitted.user) + len(fitted.assistant)
+            if room < 0:
                 break
             newest.append(fitted)
         return tuple(reversed(newest))
@@ -133,16 +113,6 @@ class ConversationMemory:
         """
         turns = self._turns[-max(1, limit // 2) :] if limit > 0 else ()
         return "\n".join(f"User: {_indented(turn.user)}\nAssistant: {_indented(turn.assistant)}" for turn in turns)
-
-
-def dumped(turns: tuple[Turn, ...]) -> bytes:
-    """The turns as UTF-8 JSON."""
-    return to_json(_Stored(turns=turns))
-
-
-def loaded(data: bytes) -> tuple[Turn, ...]:
-    """The turns that `dumped` wrote. Raises ValueError for anything else."""
-    return from_json(_Stored, data).turns
 
 
 def _indented(text: str) -> str:
@@ -187,7 +157,7 @@ class ConversationFile:
         except OSError as error:
             raise Unavailable(f"{self._path} cannot be read: {error.strerror}", field="home") from error
         try:
-            return loaded(data)
+            return from_json(_Stored, data).turns
         except ValueError:
             raise PreconditionFailed(
                 f"{self._path} is not a conversation", field="home", hint="remove the file; nothing else depends on it"
@@ -199,7 +169,7 @@ class ConversationFile:
             with self._locked():
                 changed = change(self._read())
                 if changed:
-                    self._write(dumped(changed))
+                    self._write(to_json(_Stored(turns=changed)))
                 else:
                     self._path.unlink(missing_ok=True)
                 return changed
@@ -252,19 +222,12 @@ class KeptMemories:
     """
 
     def __init__(
-        self,
-        index: MemoryIndex,
-        recalling: Recalling,
-        *,
-        meaning: Meaning,
-        mask: SecretMask,
-        clock: Callable[[], datetime],
+        self, index: MemoryIndex, *, mask: SecretMask, embedder: Embedder | None, limits: MemoryLimits
     ) -> None:
         self._index = index
-        self._recalling = recalling
-        self._meaning = meaning
+        self._meaning = Meaning(embedder)
+        self._recalling = Recalling(index, self._meaning, limits)
         self._mask = mask
-        self._clock = clock
         self._writing = asyncio.Lock()
 
     @classmethod
@@ -275,9 +238,8 @@ class KeptMemories:
         *,
         tenant: str,
         mask: SecretMask,
-        embedder: Embedder | None = None,
-        limits: MemoryLimits | None = None,
-        clock: Callable[[], datetime] = utc_now,
+        embedder: Embedder | None,
+        limits: MemoryLimits,
     ) -> AsyncGenerator[Self]:
         """Use an index as a store; missing vectors of a tenant's memories are made in the background.
 
@@ -287,11 +249,8 @@ class KeptMemories:
             mask: Hides secrets before anything is kept.
             embedder: Gives vectors; None: memories are found by their words.
             limits: Of number and age.
-            clock: What time it is.
         """
-        meaning = Meaning(embedder)
-        recalling = Recalling(index, meaning, limits or MemoryLimits(), clock)
-        memories = cls(index, recalling, meaning=meaning, mask=mask, clock=clock)
+        memories = cls(index, mask=mask, embedder=embedder, limits=limits)
         # No task group: the context may be entered by one task and left by another.
         catching_up = asyncio.create_task(memories.catch_up(tenant))
         try:
@@ -330,7 +289,7 @@ class KeptMemories:
         Of near duplicates (see `near_duplicate`) the one of the later date stays. Raises InvalidRequest,
         ResourceExhausted, Unavailable.
         """
-        memory = admitted(memory, self._mask, self._clock())
+        memory = admitted(memory, self._mask, utc_now())
         if await self._recalling.holds(memory):
             return False
         vector = await self._meaning.of_memory(memory)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -12,7 +12,9 @@ from typing import TypeVar
 from google.protobuf.message import Message
 
 from fleet.context.v1 import context_pb2 as pb
-from services.auth import tenant
+from fleet.context.v1.context_pb2_grpc import ContextServiceServicer
+from services.auth import caller_of, tenant
+from services.errors import Context
 from swe_ai_fleet.contract import from_enum, from_message, to_message
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed, fields_named
 from swe_ai_fleet.domain.memory import MAX_MEMORY_CHARS, Memory, MemoryKind, MemoryScope
@@ -84,9 +86,28 @@ def fields_within(message: str, **renamed: str) -> AbstractContextManager[None]:
 DEFAULT_RECALLED = 3
 
 
+async def _room_for_all(_: str, __: int) -> None:
+    """Accepts everything, without a limit of what tenants store."""
+
+
 @dataclass(frozen=True, kw_only=True)
-class MemoryCalls:
-    """Answers the four calls about memory.
+class Calls(ContextServiceServicer):
+    """Some of the service's RPCs.
+
+    Attributes:
+        check_room: Raises ResourceExhausted where a tenant may not store so many bytes more.
+    """
+
+    check_room: Callable[[str, int], Awaitable[object]] = _room_for_all
+
+    async def check(self, request: Message) -> None:
+        """Whether the tenant may store what a request adds. Raises ResourceExhausted, Unavailable."""
+        await self.check_room(tenant(), request.ByteSize())
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryCalls(Calls):
+    """The RPCs about memory.
 
     Attributes:
         memories: The long-term memories.
@@ -96,7 +117,8 @@ class MemoryCalls:
     memories: Memories
     mask: SecretMask
 
-    async def add_interaction(self, request: pb.AddInteractionRequest, caller: str) -> pb.AddInteractionResponse:
+    async def AddInteraction(self, request: pb.AddInteractionRequest, context: Context) -> pb.AddInteractionResponse:
+        await self.check(request)
         if not request.user.strip() and not request.assistant.strip():
             raise InvalidRequest("the message is empty", field="user", hint="set user, assistant or both")
         messages = (("User", request.user), ("Assistant", request.assistant))
@@ -107,24 +129,25 @@ class MemoryCalls:
             text=self._masked(text, field="assistant" if request.assistant else "user"),
             kind=MemoryKind.INTERACTION,
             metadata=dict(request.metadata),
-            source=source_of(request.source, caller),
+            source=source_of(request.source, caller_of(context)),
         )
         new = await self.memories.remember(memory)
         return pb.AddInteractionResponse(memory_id=memory.memory_id, already_existed=not new)
 
-    async def add_fact(self, request: pb.AddFactRequest, caller: str) -> pb.AddFactResponse:
+    async def AddFact(self, request: pb.AddFactRequest, context: Context) -> pb.AddFactResponse:
+        await self.check(request)
         memory = Memory(
             tenant=tenant(),
             namespace=request.namespace,
             text=self._masked(request.text, field="text"),
             kind=from_enum(MemoryKind, pb.MemoryKind, request.kind) or MemoryKind.FACT,
             metadata=dict(request.metadata),
-            source=source_of(request.source, caller),
+            source=source_of(request.source, caller_of(context)),
         )
         new = await self.memories.remember(memory)
         return pb.AddFactResponse(memory_id=memory.memory_id, already_existed=not new)
 
-    async def recall(self, request: pb.RecallRequest) -> pb.RecallResponse:
+    async def Recall(self, request: pb.RecallRequest, context: Context) -> pb.RecallResponse:
         recalled = await self.memories.recall(
             request.query,
             _scope(request),
@@ -132,7 +155,7 @@ class MemoryCalls:
         )
         return pb.RecallResponse(recollections=fitting(to_message(pb.Recollection, each) for each in recalled))
 
-    async def clear(self, request: pb.ClearMemoryRequest) -> pb.ClearMemoryResponse:
+    async def ClearMemory(self, request: pb.ClearMemoryRequest, context: Context) -> pb.ClearMemoryResponse:
         if not request.namespaces and not request.everywhere:
             raise InvalidRequest("no namespace given", field="namespaces", hint="or say everywhere")
         if request.namespaces and request.everywhere:
@@ -148,8 +171,8 @@ def _scope(request: pb.RecallRequest | pb.ClearMemoryRequest) -> MemoryScope:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LearningCalls:
-    """Answers the calls about learning.
+class LearningCalls(Calls):
+    """The RPCs about learning.
 
     Attributes:
         outcomes: Stores outcomes, and recommends.
@@ -157,11 +180,12 @@ class LearningCalls:
 
     outcomes: LearningTracker
 
-    async def record(self, request: pb.RecordOutcomeRequest, caller: str) -> pb.RecordOutcomeResponse:
+    async def RecordOutcome(self, request: pb.RecordOutcomeRequest, context: Context) -> pb.RecordOutcomeResponse:
+        await self.check(request)
         match request.WhichOneof("said"):
             case "outcome":
                 with fields_within("outcome"):
-                    outcome = await self.outcomes.record(_outcome(request.outcome, caller))
+                    outcome = await self.outcomes.record(_outcome(request.outcome, caller_of(context)))
             case "rating":
                 with fields_within("rating"):
                     rating = request.rating
@@ -169,18 +193,20 @@ class LearningCalls:
                         tenant(),
                         rating.subject_id,
                         rating.rating,
-                        by=caller,
+                        by=caller_of(context),
                         comment=rating.comment if rating.HasField("comment") else None,
                     )
             case _:
                 raise InvalidRequest("nothing to record", field="outcome", hint="set outcome or rating")
         return pb.RecordOutcomeResponse(outcome=to_message(pb.Outcome, outcome))
 
-    async def get(self, request: pb.GetOutcomeRequest) -> pb.GetOutcomeResponse:
+    async def GetOutcome(self, request: pb.GetOutcomeRequest, context: Context) -> pb.GetOutcomeResponse:
         outcome = await self.outcomes.get(tenant(), request.subject_id)
         return pb.GetOutcomeResponse(outcome=to_message(pb.Outcome, outcome))
 
-    async def recommend(self, request: pb.RecommendApproachRequest) -> pb.RecommendApproachResponse:
+    async def RecommendApproach(
+        self, request: pb.RecommendApproachRequest, context: Context
+    ) -> pb.RecommendApproachResponse:
         if not request.goal.strip():
             raise InvalidRequest("no goal given", field="goal", hint="describe what you want to do")
         role = from_enum(Role, pb.Role, request.role) or ""

@@ -100,11 +100,6 @@ def query_words(text: str) -> tuple[str, ...]:
     return tuple(telling or words)[:MAX_QUERY_WORDS]
 
 
-def query_terms(text: str) -> tuple[str, ...]:
-    """`query_words` as `terms` has them."""
-    return tuple(dict.fromkeys(stem(word) for word in query_words(text)))
-
-
 def _folded(text: str) -> str:
     if text.isascii():
         return text.lower()

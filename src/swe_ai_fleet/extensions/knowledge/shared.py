@@ -50,19 +50,18 @@ class SharedMemories:
     def __init__(
         self,
         store: KeyValue,
-        following: Following,
-        recalling: Recalling,
+        index: MemoryIndex,
         *,
-        meaning: Meaning,
         mask: SecretMask,
+        embedder: Embedder | None,
         limits: MemoryLimits,
         timeout: float,
         clock: Callable[[], datetime],
     ) -> None:
         self._store = store
-        self._following = following
-        self._recalling = recalling
-        self._meaning = meaning
+        self._meaning = Meaning(embedder)
+        self._following = Following(store, index, self._meaning)
+        self._recalling = Recalling(index, self._meaning, limits, clock)
         self._mask = mask
         self._limits = limits
         self._timeout = timeout
@@ -92,19 +91,9 @@ class SharedMemories:
             timeout: Seconds to wait for the index.
             clock: What time it is.
         """
-        limits, meaning = limits or MemoryLimits(), Meaning(embedder)
-        following = Following(store, index, meaning)
-        recalling = Recalling(index, meaning, limits, clock)
-        memories = cls(
-            store,
-            following,
-            recalling,
-            meaning=meaning,
-            mask=mask,
-            limits=limits,
-            timeout=timeout,
-            clock=clock,
-        )
+        limits = limits or MemoryLimits()
+        memories = cls(store, index, mask=mask, embedder=embedder, limits=limits, timeout=timeout, clock=clock)
+        following = memories._following
         await following.start()
         sweeping = asyncio.create_task(memories._sweep()) if limits.max_age_days else None
         try:
