@@ -34,7 +34,6 @@ from swe_ai_fleet.domain.errors import (
 )
 from swe_ai_fleet.domain.memory import Memory, MemoryScope, Recollection
 from swe_ai_fleet.domain.outcome import OUTCOMES_BUCKET, Outcome
-from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.extensions.knowledge.embedding import settings_embedder
 from swe_ai_fleet.extensions.knowledge.endings import planned_outcome
 from swe_ai_fleet.extensions.knowledge.tracker import LearningTracker
@@ -69,6 +68,8 @@ _CODES: Mapping[grpc.StatusCode, type[FleetError]] = {
     grpc.StatusCode.INTERNAL: InternalFault,
 }
 R = TypeVar("R")
+CALLER = "fleet"
+"""Who calls: memories are marked with it."""
 CALL_SECONDS = 5.0
 """The longest a call takes; one to a service that is being started again waits for it as long."""
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024
@@ -104,15 +105,13 @@ class ContextServiceClient:
     """`Memories` and `ContextSource` of another process, and the outcomes that it keeps. An async context.
 
     Connects at the first call, and again whenever that is needed; outside of the context too, then `aclose` ends it.
-    Every method raises what the service raised, and Unavailable within `seconds` where none answers.
+    Calls are made for the tenant that they are about. Every method raises what the service raised, and Unavailable
+    within `seconds` where none answers.
 
     Args:
         address: `host:port`.
         token: What the service asks for; empty: nothing.
         seconds: The longest a call may take.
-        caller: How it names itself: what it has remembered is marked with that.
-        names_tenant: Whether it calls for the tenants that its calls are about, as the fleet's own services do; with
-            a token of one tenant's it does not, and what is about another tenant is refused.
         credentials: How the connection is protected; None: not at all.
         server_name: What the service's certificate is for, where that is not the host of the address.
     """
@@ -123,16 +122,13 @@ class ContextServiceClient:
         token: str = "",
         *,
         seconds: float = CALL_SECONDS,
-        caller: str = "fleet",
-        names_tenant: bool = True,
         credentials: grpc.ChannelCredentials | None = None,
         server_name: str = "",
     ) -> None:
         self.address = address
-        self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
+        authorization = (("authorization", f"Bearer {token}"),) if token else ()
+        self._metadata = (*authorization, ("fleet-caller", CALLER))
         self._seconds = seconds
-        self._caller = caller
-        self._names_tenant = names_tenant
         self._credentials = credentials
         self._server_name = server_name
         self._channel: grpc.aio.Channel | None = None
@@ -210,12 +206,8 @@ class ContextServiceClient:
         name = (("grpc.ssl_target_name_override", self._server_name),) if self._server_name else ()
         return grpc.aio.secure_channel(self.address, self._credentials, options=(*_OPTIONS, *name))
 
-    async def _answer(self, call: Any, request: Any, kind: type[R], *, tenant: str = "", caller: str = "") -> R:
-        metadata = (*self._metadata, ("fleet-caller", caller or self._caller))
-        if tenant and self._names_tenant:
-            metadata = (*metadata, ("fleet-tenant", tenant))
-        elif tenant not in ("", DEFAULT_TENANT):
-            raise InvalidRequest(f"there is no tenant {tenant[:64]!r} here", field="tenant", hint=f"{DEFAULT_TENANT!r}")
+    async def _answer(self, call: Any, request: Any, kind: type[R], *, tenant: str = "") -> R:
+        metadata = (*self._metadata, ("fleet-tenant", tenant)) if tenant else self._metadata
         try:
             answer = await cast(
                 "Awaitable[object]",

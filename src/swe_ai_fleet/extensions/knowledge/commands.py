@@ -90,10 +90,10 @@ def show_recommendation(screen: Screen, answer: pb_context.RecommendApproachResp
         advice: pb_context.Advice = getattr(answer, choice)
         screen.line(f"{choice.replace('_', ' ')}: {one_line(advice.value)}", style="bold")
         screen.line(f"  {one_line(advice.reason)}")
-        for one in advice.options:
+        for weighed in advice.options:
             screen.line(
-                f"  {one_line(one.value)}: {one.expected:.2f} ({one.low:.2f} to {one.high:.2f}), "
-                f"tried {one.tried:.3g}, {one.best:.0%} likely best"
+                f"  {one_line(weighed.value)}: {weighed.expected:.2f} ({weighed.low:.2f} to {weighed.high:.2f}), "
+                f"tried {weighed.tried:.3g}, {weighed.best:.0%} likely best"
             )
     # What is the default anyway, and what has no option, is left out.
     kind, _sign, mode = answer.approach.value.partition("/")
@@ -145,7 +145,9 @@ def show_context(screen: Screen, answer: pb_context.GetContextResponse, request:
 def show_relations(screen: Screen, answer: pb_context.GetGraphRelationshipsResponse, _: Any) -> None:
     words = [enum_word(pb_context.RelationKind, relation.kind).replace("_", " ") for relation in answer.relations]
     related = zip(answer.relations, words, strict=True)
-    screen.lines([f"{one.source} {word} {one.target}" for one, word in related], nothing="nothing is known")
+    screen.lines(
+        [f"{relation.source} {word} {relation.target}" for relation, word in related], nothing="nothing is known"
+    )
     if answer.truncated:
         screen.note("there is more; look around another node, or less far")
 
@@ -157,15 +159,15 @@ async def with_first(_: ClientSettings, request: pb_context.UpdateContextRequest
         request.depends_on.SetInParent()
 
 
-def changed(told: Given) -> str:
+def changed(answer: Given) -> str:
     """What was changed: a decision, a task or a story."""
-    if "decision" in told:
-        subject = f"decision {told['decision']['decision_id']} is {told['decision']['state']}"
-    elif "task" in told:
-        subject = f"task {told['task']['task_id']} is {told['task']['state'].replace('_', ' ')}"
+    if "decision" in answer:
+        subject = f"decision {answer['decision']['decision_id']} is {answer['decision']['state']}"
+    elif "task" in answer:
+        subject = f"task {answer['task']['task_id']} is {answer['task']['state'].replace('_', ' ')}"
     else:
-        subject = f"story {told['story']['story_id']} is changed"
-    return f"{subject} (version {told['version']})"
+        subject = f"story {answer['story']['story_id']} is changed"
+    return f"{subject} (version {answer['version']})"
 
 
 def show_recollections(screen: Screen, answer: pb_context.RecallResponse, _: Any) -> None:

@@ -126,11 +126,6 @@ class Following:
         self._caught_up = self._ended = False
         self._task: asyncio.Task[None] | None = None
 
-    @property
-    def behind(self) -> int:
-        """How many memories still wait for their vectors."""
-        return len(self._waiting)
-
     async def start(self) -> None:
         """Follow in the background until `stop`."""
         self._task = asyncio.create_task(self._run(), name="memories")

@@ -99,39 +99,35 @@ class ContextGraph:
         state = self._stories.get(story_id)
         return state.version if state else 0
 
-    def story(self, story_id: str, *, field: str = "story_id") -> StoryState:
-        """A story that was created. Raises NotFound with `field`."""
+    def story(self, story_id: str) -> StoryState:
+        """A story that was created. Raises NotFound."""
         state = self._stories.get(story_id)
         if state is None or state.story is None:
-            raise NotFound(f"there is no story {story_id[:64]!r}", field=field, hint="create it with CreateStory")
+            raise NotFound(f"there is no story {story_id[:64]!r}", field="story_id", hint="create it with CreateStory")
         return state
 
     def common(self) -> StoryState:
         """The decisions for the whole project."""
         return self._stories.get(NO_STORY) or StoryState(story_id=NO_STORY)
 
-    def task(self, task_id: str, story_id: str = "", *, field: str = "task_id") -> StoryTask:
-        """A story's task; the story need not be named where one alone has such a task.
-
-        Raises NotFound, InvalidRequest (several stories have it), both with `field`.
-        """
-        tasks = self.tasks(task_id, story_id)
+    def task(self, task_id: str) -> StoryTask:
+        """The task of that id. Raises NotFound, InvalidRequest (several stories have it)."""
+        tasks = self.tasks(task_id)
         if len(tasks) > 1:
-            raise InvalidRequest(f"several stories have a task {task_id[:64]!r}", field=field, hint="set story_id")
+            raise InvalidRequest(f"several stories have a task {task_id[:64]!r}", field="task_id", hint="set story_id")
         if not tasks:
-            where = f"story {story_id[:64]!r} has" if story_id else "there is"
-            raise NotFound(f"{where} no task {task_id[:64]!r}", field=field, hint="create it with CreateTask")
+            raise NotFound(f"there is no task {task_id[:64]!r}", field="task_id", hint="create it with CreateTask")
         return tasks[0]
 
-    def tasks(self, task_id: str, story_id: str = "") -> tuple[StoryTask, ...]:
+    def tasks(self, task_id: str) -> tuple[StoryTask, ...]:
         """The tasks of that id, in the order of their stories' ids; none where nobody knows it."""
-        stories = [story_id] if story_id else sorted(self._holders.get(f"task:{task_id}", ()))
+        stories = sorted(self._holders.get(f"task:{task_id}", ()))
         tasks = [self._stories[story].tasks.get(task_id) for story in stories if story in self._stories]
         return tuple(task for task in tasks if task is not None)
 
-    def decisions(self, decision_id: str, story_id: str = "") -> tuple[Decision, ...]:
+    def decisions(self, decision_id: str) -> tuple[Decision, ...]:
         """The decisions of that id, in the order of their stories' ids; none where nobody knows it."""
-        stories = [story_id] if story_id else sorted(self._holders.get(f"decision:{decision_id}", ()))
+        stories = sorted(self._holders.get(f"decision:{decision_id}", ()))
         decisions = [self._stories[story].decisions.get(decision_id) for story in stories if story in self._stories]
         return tuple(decision for decision in decisions if decision is not None)
 

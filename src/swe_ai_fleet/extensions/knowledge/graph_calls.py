@@ -128,14 +128,14 @@ class GraphCalls(Calls):
     log: EventLog
     mask: SecretMask
 
-    async def GetContext(self, query: pb.GetContextRequest, context: Context) -> pb.GetContextResponse:
-        request = from_message(ContextRequest, query, tenant=tenant())
+    async def GetContext(self, request: pb.GetContextRequest, context: Context) -> pb.GetContextResponse:
+        question = from_message(ContextRequest, request, tenant=tenant())
         # Read first: a client that writes on this version must have seen everything in it.
-        version = self._version(request)
-        gathered = await self.source.gather(request)
-        if not version and (version := self._version(request)):
+        version = self._version(question)
+        gathered = await self.source.gather(question)
+        if not version and (version := self._version(question)):
             # The story has arrived only now.
-            gathered = await self.source.gather(request)
+            gathered = await self.source.gather(question)
         return to_message(pb.GetContextResponse, gathered, version=version)
 
     async def UpdateContext(self, request: pb.UpdateContextRequest, context: Context) -> pb.UpdateContextResponse:

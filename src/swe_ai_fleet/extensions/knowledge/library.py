@@ -319,10 +319,10 @@ class KeptMemories:
 
     async def forget(self, scope: MemoryScope, memory_ids: Collection[str] = ()) -> int:
         """Erase these memories of a scope, or (none named) all of it; how many. Raises InvalidRequest, Unavailable."""
-        scope, wanted = admitted_scope(scope), admitted_ids(memory_ids)
+        scope, chosen = admitted_scope(scope), admitted_ids(memory_ids)
         async with self._writing:
             listed = await self._index.listed(scope, limit=_ALL)
-            ids = [memory.memory_id for memory in listed if not wanted or memory.memory_id in wanted]
+            ids = [memory.memory_id for memory in listed if not chosen or memory.memory_id in chosen]
             if ids:
                 await self._index.remove(ids)
         return len(ids)

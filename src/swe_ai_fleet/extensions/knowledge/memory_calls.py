@@ -35,15 +35,15 @@ UNNAMED = "unnamed"
 _SOURCE = re.compile(r"(agent|execution):[A-Za-z0-9][A-Za-z0-9._/-]{0,149}")
 
 
-def source_of(given: str, caller: str) -> str:
+def source_of(source: str, caller: str) -> str:
     """The source of a memory: the one that the caller gives, if it is valid, and the caller. Raises InvalidRequest.
 
     The caller is always part of it: only memories that the fleet made itself have an execution as their only source.
     """
-    if given and not _SOURCE.fullmatch(given):
-        raise InvalidRequest(f"{given[:64]!r} is not a source", field="source", hint="agent:<id> or execution:<id>")
+    if source and not _SOURCE.fullmatch(source):
+        raise InvalidRequest(f"{source[:64]!r} is not a source", field="source", hint="agent:<id> or execution:<id>")
     by = f"caller:{caller or UNNAMED}"
-    return f"{given}, {by}" if given else by
+    return f"{source}, {by}" if source else by
 
 
 def foreign(execution_id: str, *, field: str) -> str:

@@ -146,11 +146,11 @@ def unit(vector: Sequence[float]) -> list[float]:
     return [number / length for number in vector] if length else []
 
 
-def check_dimension(space: str, known: int, vector: Sequence[float]) -> None:
+def check_dimension(space: str, dimension: int, vector: Sequence[float]) -> None:
     """Raises InvalidRequest where the vectors of a space have another length (0: there are none yet)."""
-    if known and len(vector) != known:
+    if dimension and len(vector) != dimension:
         raise InvalidRequest(
-            f"the vectors of {space!r} have {known} numbers; this one has {len(vector)}",
+            f"the vectors of {space!r} have {dimension} numbers; this one has {len(vector)}",
             field="vector",
             hint="an embedder with other dimensions needs another name",
         )

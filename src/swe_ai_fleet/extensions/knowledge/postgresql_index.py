@@ -148,12 +148,12 @@ class PostgresqlMemoryIndex:
         The score of words is BM25, that of a vector the cosine.
         """
         check_search(words, vector)
-        limit, direction, wanted = bounded(limit), unit(vector), query_words(words)
-        if not limit or not (direction or wanted):
+        limit, direction, terms = bounded(limit), unit(vector), query_words(words)
+        if not limit or not (direction or terms):
             return ()
         async with self._sessions.transaction() as connection:
-            if wanted:
-                rows = await _by_words(connection, scope, wanted, limit, self._words_read)
+            if terms:
+                rows = await _by_words(connection, scope, terms, limit, self._words_read)
             else:
                 rows = await _by_vector(connection, scope, space, direction, limit)
         return await asyncio.to_thread(
@@ -190,9 +190,9 @@ async def _advance(connection: AsyncConnection[TupleRow], number: int, position:
 
 
 async def _by_words(
-    connection: AsyncConnection[TupleRow], scope: MemoryScope, wanted: Sequence[str], limit: int, words_read: int
+    connection: AsyncConnection[TupleRow], scope: MemoryScope, terms: Sequence[str], limit: int, words_read: int
 ) -> list[TupleRow]:
-    rows = await (await connection.execute(_USES.encode(), (" ".join(wanted),))).fetchall()
+    rows = await (await connection.execute(_USES.encode(), (" ".join(terms),))).fetchall()
     uses = sorted((count, lexeme) for lexeme, count in rows)
     [(total,)] = await (await connection.execute(b"SELECT count(*) FROM memory")).fetchall()
     lexemes = [lexeme for _, lexeme in uses]
@@ -215,10 +215,10 @@ async def _by_vector(
     connection: AsyncConnection[TupleRow], scope: MemoryScope, space: str, direction: list[float], limit: int
 ) -> list[TupleRow]:
     statement = "SELECT id FROM space WHERE name = %s AND dimension = %s"
-    known = await (await connection.execute(statement.encode(), (storable(space), len(direction)))).fetchall()
-    if not known:
+    spaces = await (await connection.execute(statement.encode(), (storable(space), len(direction)))).fetchall()
+    if not spaces:
         return []
-    [(number,)] = known
+    [(number,)] = spaces
     condition, values = _within(scope)
     # The inner product of unit vectors is their cosine; the operator yields its negative.
     statement = (

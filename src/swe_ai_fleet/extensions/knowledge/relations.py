@@ -49,23 +49,23 @@ def neighbourhood(
     seen: dict[Relation, None] = {}
     waiting = deque([node])
     truncated = False
-    edges_of, wanted = _Edges(graph), frozenset(kinds)
+    edges_of, chosen = _Edges(graph), frozenset(kinds)
     while waiting:
-        here = waiting.popleft()
-        if distances[here] == depth:
+        current = waiting.popleft()
+        if distances[current] == depth:
             continue
         if len(seen) >= MAX_RELATIONS:
             truncated = True
             break
-        edges = list(islice((edge for edge in edges_of(here) if not wanted or edge.kind in wanted), MAX_EDGES + 1))
+        edges = list(islice((edge for edge in edges_of(current) if not chosen or edge.kind in chosen), MAX_EDGES + 1))
         truncated |= len(edges) > MAX_EDGES
         for edge in edges[:MAX_EDGES]:
-            other = edge.target if edge.source == here else edge.source
+            other = edge.target if edge.source == current else edge.source
             if other not in distances:
                 if len(distances) >= MAX_NODES:
                     truncated = True
                     continue
-                distances[other] = distances[here] + 1
+                distances[other] = distances[current] + 1
                 waiting.append(other)
             seen[edge] = None
     relations = tuple(seen)[:MAX_RELATIONS]
@@ -267,15 +267,17 @@ def validate_scope(
     """
     if len(scopes) > MAX_SCOPES:
         raise InvalidRequest(f"{len(scopes)} scopes; too many", field="scopes", hint=f"at most {MAX_SCOPES}")
-    asked: dict[str, Section] = {name: _section(graph, name) for name in scopes}
+    requested: dict[str, Section] = {name: _section(graph, name) for name in scopes}
     extra = [
-        name for name, section in asked.items() if not weight(section, role, phase) or not _visible(graph, name, role)
+        name
+        for name, section in requested.items()
+        if not weight(section, role, phase) or not _visible(graph, name, role)
     ]
-    wanted = needed(role, phase)
+    required = needed(role, phase)
     if story_id:
         filled = {draft.section for draft in drafts(graph, graph.story(story_id), role=role)}
-        wanted = tuple(section for section in wanted if section in filled)
-    missing = [section.value for section in wanted if section not in asked.values()]
+        required = tuple(section for section in required if section in filled)
+    missing = [section.value for section in required if section not in requested.values()]
     return ScopeVerdict(allowed=not missing and not extra, missing=tuple(missing), extra=tuple(extra))
 
 

@@ -121,19 +121,19 @@ def check_decision_texts(decision: Decision) -> None:
     check_number(decision.task_ids, field="task_ids")
 
 
-def check_phase(now: Phase, wanted: Phase, reason: str) -> None:
+def check_phase(current: Phase, target: Phase, reason: str) -> None:
     """Whether a story may go from one phase to another: one on, or back with a reason. Raises PreconditionFailed."""
-    distance = _PHASES.index(wanted) - _PHASES.index(now)
+    distance = _PHASES.index(target) - _PHASES.index(current)
     if distance > 1:
-        following = _PHASES[_PHASES.index(now) + 1]
+        following = _PHASES[_PHASES.index(current) + 1]
         raise PreconditionFailed(
-            f"a story in phase {now} cannot go directly to {wanted}",
+            f"a story in phase {current} cannot go directly to {target}",
             field="phase",
             hint=f"{following} is the next phase",
         )
     if distance < 0 and not reason.strip():
         raise PreconditionFailed(
-            f"a reason is needed to go back from {now} to {wanted}", field="reason", hint="say why"
+            f"a reason is needed to go back from {current} to {target}", field="reason", hint="say why"
         )
 
 

@@ -105,11 +105,6 @@ class SharedMemories:
             finally:
                 await following.stop()
 
-    @property
-    def behind(self) -> int:
-        """How many memories still wait for their vectors."""
-        return self._following.behind
-
     def check(self) -> None:
         """Raises InternalFault where the index would become stale unnoticed."""
         self._following.check()
@@ -164,15 +159,15 @@ class SharedMemories:
 
         Their words are gone from the bucket when this returns, and from this replica's index.
         """
-        scope, wanted = admitted_scope(scope), admitted_ids(memory_ids)
-        if wanted and scope.namespaces:
-            keys = [memory_key(scope.tenant, name, text) for name in scope.namespaces for text in sorted(wanted)]
+        scope, ids = admitted_scope(scope), admitted_ids(memory_ids)
+        if ids and scope.namespaces:
+            keys = [memory_key(scope.tenant, name, text) for name in scope.namespaces for text in sorted(ids)]
             memories = [memory async for memory in self._by_keys(keys) if in_scope(memory, scope)]
         else:
             memories = [
                 memory
                 async for memory in self._all()
-                if in_scope(memory, scope) and (not wanted or memory.memory_id in wanted)
+                if in_scope(memory, scope) and (not ids or memory.memory_id in ids)
             ]
         await self._erase(memories)
         return len(memories)

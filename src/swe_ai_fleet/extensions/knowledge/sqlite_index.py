@@ -137,13 +137,13 @@ class SqliteMemoryIndex:
         The score of words is what FTS5 makes of BM25, that of a vector the cosine.
         """
         check_search(words, vector)
-        limit, direction, wanted = bounded(limit), unit(vector), query_words(words)
-        if not limit or not (direction or wanted):
+        limit, direction, terms = bounded(limit), unit(vector), query_words(words)
+        if not limit or not (direction or terms):
             return ()
 
         def work(connection: Connection) -> tuple[Match, ...]:
-            if wanted:
-                rows = _by_words(connection, scope, wanted, limit, self._words_read)
+            if terms:
+                rows = _by_words(connection, scope, terms, limit, self._words_read)
             else:
                 rows = _by_vector(connection, scope, space, direction, limit, max(self._candidates, 4 * limit))
             return tuple(Match(memory=loaded(payload), score=score) for payload, score in rows)
@@ -206,7 +206,7 @@ def _store_vector(connection: Connection, number: int, row: tuple[int, int], dir
 
 
 def _by_words(
-    connection: Connection, scope: MemoryScope, wanted: Sequence[str], limit: int, words_read: int
+    connection: Connection, scope: MemoryScope, terms: Sequence[str], limit: int, words_read: int
 ) -> list[tuple[str, float]]:
     condition, values = _within(scope, table="memory.")
 
@@ -218,13 +218,13 @@ def _by_words(
             (query, *values, limit),
         )
 
-    rare = _rare(connection, wanted, words_read)
-    if len(rare) < len(wanted):
+    rare = _rare(connection, terms, words_read)
+    if len(rare) < len(terms):
         # Words that stand nearly everywhere tell little, but make FTS5 weigh nearly everything.
-        rows = matching(f"({_any(rare)}) AND ({_any(wanted)})")
+        rows = matching(f"({_any(rare)}) AND ({_any(terms)})")
         if len(rows) == limit:
             return rows
-    return matching(_any(wanted))
+    return matching(_any(terms))
 
 
 def _any(words: Sequence[str]) -> str:
@@ -246,10 +246,10 @@ def _rare(connection: Connection, words: Sequence[str], words_read: int) -> list
 def _by_vector(
     connection: Connection, scope: MemoryScope, space: str, direction: list[float], limit: int, candidates: int
 ) -> list[tuple[str, float]]:
-    known = connection.rows("SELECT id FROM space WHERE name = ? AND dimension = ?", (storable(space), len(direction)))
-    if not known:
+    spaces = connection.rows("SELECT id FROM space WHERE name = ? AND dimension = ?", (storable(space), len(direction)))
+    if not spaces:
         return []
-    [(number,)] = known
+    [(number,)] = spaces
     condition, values = _within(scope, key="memory")
     return connection.rows(
         f"SELECT payload, 1 - vec_distance_cosine(vector, ?) AS score FROM vector_{number} "

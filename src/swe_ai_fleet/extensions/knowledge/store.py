@@ -245,13 +245,9 @@ def _check_version(state: StoryState, expected: int | None) -> None:
         )
 
 
-def _same(existing: object, wanted: object, field: str, name: str) -> None:
-    """None where the existing thing equals the wanted one. Raises AlreadyExists."""
-    if existing != wanted:
+def _same(existing: object, new: object, field: str, name: str) -> None:
+    """None where the existing thing equals the new one. Raises AlreadyExists."""
+    if existing != new:
         raise AlreadyExists(
             f"{name} exists with different content", field=field, hint="update it, or choose another id"
         )
-
-
-ContextBook = ContextStore
-"""The former name of `ContextStore`, kept for callers that import it."""

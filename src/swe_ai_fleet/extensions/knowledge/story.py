@@ -149,13 +149,13 @@ def updated_task(task: StoryTask, update: StoryUpdated, at: str) -> StoryTask:
 
 
 def in_order(tasks: Iterable[StoryTask]) -> tuple[StoryTask, ...]:
-    """Tasks with those that they depend on first, otherwise as given; what is not among them counts as done.
+    """Tasks with those that they depend on first, otherwise as listed; what is not among them counts as done.
 
-    Kahn's algorithm, taking the first that can come next. Tasks on a cycle come last, as given.
+    Kahn's algorithm, taking the first that can come next. Tasks on a cycle come last, as listed.
     """
-    given = list(tasks)
-    places = {task.task_id: place for place, task in enumerate(given)}
-    missing = [{places[other] for other in task.depends_on if other in places} for task in given]
+    listed = list(tasks)
+    places = {task.task_id: place for place, task in enumerate(listed)}
+    missing = [{places[other] for other in task.depends_on if other in places} for task in listed]
     followers: dict[int, list[int]] = {}
     for place, others in enumerate(missing):
         for other in others:
@@ -170,7 +170,7 @@ def in_order(tasks: Iterable[StoryTask]) -> tuple[StoryTask, ...]:
             if not missing[follower]:
                 heapq.heappush(heap, follower)
     taken = set(ordered)
-    return tuple(given[place] for place in (*ordered, *(place for place in range(len(given)) if place not in taken)))
+    return tuple(listed[place] for place in (*ordered, *(place for place in range(len(listed)) if place not in taken)))
 
 
 MAX_TITLE_CHARS = 300

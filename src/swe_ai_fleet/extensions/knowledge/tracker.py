@@ -138,8 +138,8 @@ class LearningTracker:
     async def _change(self, tenant: str, subject_id: str, change: Callable[[Outcome | None], Outcome]) -> Outcome:
         def changed(entry: KeyValueEntry | None) -> bytes | None:
             current = _loaded(entry)
-            wanted = change(current)
-            return None if wanted == current else to_json(wanted)
+            changed_outcome = change(current)
+            return None if changed_outcome == current else to_json(changed_outcome)
 
         name = f"the outcome of {subject_id[:64]!r}"
         entry = await rewritten(self._store, _key(tenant, subject_id), changed, name=name)
