@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import structlog
 
-from swe_ai_fleet.codec import from_json, to_json
+from swe_ai_fleet.codec import from_json
 from swe_ai_fleet.domain.errors import Fenced, FleetError, InternalFault, InvalidRequest, Unavailable
 from swe_ai_fleet.domain.memory import Memory, MemoryScope
 from swe_ai_fleet.extensions.knowledge.recalling import EMBEDDED_AT_ONCE, Meaning, admitted
@@ -43,11 +43,6 @@ def memory_key(tenant: str, namespace: str, memory_id: str) -> str:
 def id_in(key: str) -> str:
     """The memory id in a key; empty for keys that hold no memory."""
     return "" if key.startswith("_") else key.rpartition(".")[2]
-
-
-def dumped(memory: Memory) -> bytes:
-    """The value of a memory's key."""
-    return to_json(memory)
 
 
 def loaded(key: str, value: bytes) -> Memory | None:

@@ -61,6 +61,8 @@ best AS (
 )
 SELECT payload, score FROM best JOIN memory USING (id) ORDER BY score DESC, best.key
 """
+_WORDS_READ = 5_000
+"""Memories that are weighed for words, unless that finds too few."""
 
 
 class PostgresqlMemoryIndex:
@@ -68,25 +70,21 @@ class PostgresqlMemoryIndex:
 
     Vectors are compared one by one, without an approximate index: a search is limited to a tenant and mostly to a few
     namespaces, which such an index (HNSW) would look at only after it had found its nearest, and could miss. Words that
-    stand in very many memories only weigh where others, which stand in `words_read` memories together, find enough.
+    stand in very many memories only weigh where others, which stand in `_WORDS_READ` memories together, find enough.
     """
 
-    def __init__(self, sessions: Sessions, *, words_read: int = 5_000) -> None:
+    def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
-        self._words_read = words_read
 
     @classmethod
     @asynccontextmanager
-    async def open(
-        cls, url: str, *, source: str = "", words_read: int = 5_000
-    ) -> AsyncGenerator[PostgresqlMemoryIndex]:
+    async def open(cls, url: str, *, source: str = "") -> AsyncGenerator[PostgresqlMemoryIndex]:
         """The index in this database, in a schema of its own that is made where there is none.
 
         Args:
             url: Of the database.
             source: What tells the fleet whose memories these are from others, 1 to 32 lower-case letters and digits;
                 each has a schema of its own.
-            words_read: How many memories are weighed for words, unless that finds too few.
 
         Raises PreconditionFailed (no driver, no pgvector, no right to make it), InvalidRequest, Unavailable.
         """
@@ -101,7 +99,7 @@ class PostgresqlMemoryIndex:
         try:
             async with sessions.transaction() as connection:
                 await prepare(connection, schema)
-            yield cls(sessions, words_read=words_read)
+            yield cls(sessions)
         finally:
             await sessions.close()
 
@@ -153,7 +151,7 @@ class PostgresqlMemoryIndex:
             return ()
         async with self._sessions.transaction() as connection:
             if terms:
-                rows = await _by_words(connection, scope, terms, limit, self._words_read)
+                rows = await _by_words(connection, scope, terms, limit)
             else:
                 rows = await _by_vector(connection, scope, space, direction, limit)
         return await asyncio.to_thread(
@@ -190,7 +188,7 @@ async def _advance(connection: AsyncConnection[TupleRow], number: int, position:
 
 
 async def _by_words(
-    connection: AsyncConnection[TupleRow], scope: MemoryScope, terms: Sequence[str], limit: int, words_read: int
+    connection: AsyncConnection[TupleRow], scope: MemoryScope, terms: Sequence[str], limit: int
 ) -> list[TupleRow]:
     rows = await (await connection.execute(_USES.encode(), (" ".join(terms),))).fetchall()
     uses = sorted((count, lexeme) for lexeme, count in rows)
@@ -199,7 +197,7 @@ async def _by_words(
     weights = [math.log(1 + (total - count + 0.5) / (count + 0.5)) for count, _ in uses]
     together = list(accumulate(count for count, _ in uses))
     # Words that stand nearly everywhere tell little, but would have nearly everything weighed.
-    rare = [lexeme for lexeme, read in zip(lexemes, together, strict=True) if read <= words_read] or lexemes[:1]
+    rare = [lexeme for lexeme, read in zip(lexemes, together, strict=True) if read <= _WORDS_READ] or lexemes[:1]
     condition, values = _within(scope)
     statement = _BY_WORDS.format(condition=condition).encode()
     matching_rows: list[TupleRow] = []

@@ -138,6 +138,7 @@ EMBEDDED_AT_ONCE = 8
 """Few, so that a concurrent query does not wait for long."""
 _SHORT_CHARS = 400
 _SECONDS = 5.0
+"""The timeout of an interactive call."""
 _BATCH_SECONDS = 300.0
 _PAUSE_SECONDS = 10.0
 _REMEMBERED = 256
@@ -150,13 +151,11 @@ class Meaning:
     """Vectors of an `Embedder`, within limits of size and time.
 
     Args:
-        embedder: Makes the vectors; None: there are none.
-        seconds: The timeout of an interactive call. After a failure such calls get no vector for a while.
+        embedder: Makes the vectors; None: there are none. After a failure interactive calls get none for a while.
     """
 
-    def __init__(self, embedder: Embedder | None, *, seconds: float = _SECONDS) -> None:
+    def __init__(self, embedder: Embedder | None) -> None:
         self._embedder = embedder
-        self._seconds = seconds
         self._away_until = 0.0
         self._fresh: dict[str, Sequence[float]] = {}
 
@@ -171,7 +170,7 @@ class Meaning:
             return ()
         for chars in (MAX_EMBEDDED_CHARS, _SHORT_CHARS):
             try:
-                (vector,) = await self._ask([text[:chars]], self._seconds)
+                (vector,) = await self._ask([text[:chars]], _SECONDS)
                 return vector
             except ModelRejected as refusal:
                 _log.warning("memory.not_embedded", chars=chars, reason=refusal.message)

@@ -10,12 +10,12 @@ from typing import Self
 
 import structlog
 
+from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain.errors import Fenced, FleetError
 from swe_ai_fleet.domain.memory import Memory, MemoryScope, Recollection
 from swe_ai_fleet.extensions.knowledge.following import (
     BARRIER,
     Following,
-    dumped,
     end,
     in_scope,
     key_of,
@@ -132,7 +132,7 @@ class SharedMemories:
         if older is not None and older.created_at > memory.created_at:
             return False
         try:
-            revision = await self._store.put(key, dumped(memory), revision=0)
+            revision = await self._store.put(key, to_json(memory), revision=0)
         except Fenced:
             await self._is_stored(key)
             return False

@@ -54,38 +54,36 @@ CREATE TABLE vector_{0} (memory INTEGER PRIMARY KEY, vector BLOB NOT NULL) STRIC
 """
 _USES = "SELECT doc FROM word_use WHERE term = ?"
 _VERSION = 1
+_CANDIDATES = 1_000
+"""Memories that are compared exactly with a vector, at least."""
 
 
 class SqliteMemoryIndex:
     """A `MemoryIndex` in a file.
 
     Vectors are compared by the signs of their numbers first (Hamming distance), the best of them then exactly: with no
-    more than `candidates` memories in a scope the result is exact. Words that stand in very many memories only weigh
+    more than `_CANDIDATES` memories in a scope the result is exact. Words that stand in very many memories only weigh
     where others, which stand in `words_read` memories together, find enough. What was put or removed is on the disk
     on return; what was removed is overwritten.
     """
 
-    def __init__(self, file: SqliteFile, *, candidates: int = 1_000, words_read: int = 10_000) -> None:
+    def __init__(self, file: SqliteFile, *, words_read: int = 10_000) -> None:
         self._file = file
-        self._candidates = candidates
         self._words_read = words_read
 
     @classmethod
     @asynccontextmanager
-    async def open(
-        cls, path: Path, *, candidates: int = 1_000, words_read: int = 10_000
-    ) -> AsyncGenerator[SqliteMemoryIndex]:
+    async def open(cls, path: Path, *, words_read: int = 10_000) -> AsyncGenerator[SqliteMemoryIndex]:
         """The index in this file, made where there is none.
 
         Args:
             path: The file; SQLite puts two more beside it.
-            candidates: How many memories are compared exactly with a vector, at least.
             words_read: How many memories are weighed for words, unless that finds too few.
 
         Raises PreconditionFailed for a damaged or foreign file, Unavailable where others keep it locked.
         """
         async with SqliteFile(path, schema=_SCHEMA, version=_VERSION) as file:
-            yield cls(file, candidates=candidates, words_read=words_read)
+            yield cls(file, words_read=words_read)
 
     async def put(
         self, memories: Sequence[tuple[Memory, Sequence[float] | None]], *, space: str = "", position: int = 0
@@ -145,7 +143,7 @@ class SqliteMemoryIndex:
             if terms:
                 rows = _by_words(connection, scope, terms, limit, self._words_read)
             else:
-                rows = _by_vector(connection, scope, space, direction, limit, max(self._candidates, 4 * limit))
+                rows = _by_vector(connection, scope, space, direction, limit, max(_CANDIDATES, 4 * limit))
             return tuple(Match(memory=loaded(payload), score=score) for payload, score in rows)
 
         return await self._file.read(work)

@@ -47,7 +47,6 @@ class LearningTracker:
         store: The bucket; all trackers that share it learn from the same outcomes.
         mask: Replaces secrets in all texts.
         now: The time, UTC.
-        most: The number of a tenant's newest outcomes that are weighed.
     """
 
     def __init__(
@@ -56,12 +55,10 @@ class LearningTracker:
         *,
         mask: SecretMask | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
-        most: int = MAX_CONSIDERED,
     ) -> None:
         self._store = store
         self._mask = mask or Secrets()
         self._now = now
-        self._most = most
         self._known: dict[str, dict[str, tuple[int, Outcome]]] = {}
         self._follower = Follower(
             "the bucket of outcomes",
@@ -128,7 +125,7 @@ class LearningTracker:
         """The outcomes that are weighed, the newest first. Raises Unavailable where they would be stale."""
         self._follower.check()
         outcomes = [outcome for _, outcome in self._known.get(_token(tenant), {}).values()]
-        return sorted(outcomes, key=_age, reverse=True)[: self._most]
+        return sorted(outcomes, key=_age, reverse=True)[:MAX_CONSIDERED]
 
     async def recommend(self, question: Question, tenant: str = DEFAULT_TENANT) -> Recommendation:
         """The recommendation for a new task; the caller decides. Raises as `outcomes` does."""
@@ -160,8 +157,8 @@ class LearningTracker:
             else:
                 outcomes.pop(change.key, None)
         # Older outcomes are in the bucket, where `get` and `rate` find them.
-        if len(outcomes) > self._most * 1.2:
-            for key, _ in sorted(outcomes.items(), key=lambda item: _age(item[1][1]))[: -self._most]:
+        if len(outcomes) > MAX_CONSIDERED * 1.2:
+            for key, _ in sorted(outcomes.items(), key=lambda item: _age(item[1][1]))[:-MAX_CONSIDERED]:
                 del outcomes[key]
         return change.revision
 
