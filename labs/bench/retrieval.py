@@ -25,9 +25,9 @@ from rich.table import Table
 from labs.bench.labelled import LabelledSet, labelled_sets
 from swe_ai_fleet.domain.memory import Memory, MemoryScope
 from swe_ai_fleet.extensions.knowledge.embedding import open_embedder
-from swe_ai_fleet.extensions.knowledge.ranking import CANDIDATES, fused
+from swe_ai_fleet.extensions.knowledge.ranking import CANDIDATES, Match, fused
 from swe_ai_fleet.extensions.knowledge.sqlite_index import SqliteMemoryIndex
-from swe_ai_fleet.ports import Embedder, Match
+from swe_ai_fleet.ports import Embedder
 
 ENTRIES = 100_000
 SEED = 20_090_719

@@ -17,8 +17,7 @@ from swe_ai_fleet.extensions.knowledge.memory_index import (
     terms,
     unit,
 )
-from swe_ai_fleet.extensions.knowledge.ranking import stem
-from swe_ai_fleet.ports import Match
+from swe_ai_fleet.extensions.knowledge.ranking import Match, stem
 
 _K1 = 1.2
 _B = 0.75

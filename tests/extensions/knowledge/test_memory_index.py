@@ -11,8 +11,7 @@ import pytest
 
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.memory import Memory, MemoryKind, MemoryScope
-from swe_ai_fleet.extensions.knowledge.memory_index import open_memory_index
-from swe_ai_fleet.ports import MemoryIndex
+from swe_ai_fleet.extensions.knowledge.memory_index import MemoryIndex, open_memory_index
 from tests.extensions.knowledge.in_memory_index import InMemoryIndex
 from tests.postgresql_server import PostgresqlServer
 

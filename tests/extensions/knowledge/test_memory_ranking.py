@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swe_ai_fleet.domain.memory import Memory
-from swe_ai_fleet.extensions.knowledge.ranking import CANDIDATES, fused
-from swe_ai_fleet.ports import Match
+from swe_ai_fleet.extensions.knowledge.ranking import CANDIDATES, Match, fused
 
 QUESTION = "Which command runs the integration tests?"
 ANSWER = "Integration tests run with `make test-all`."

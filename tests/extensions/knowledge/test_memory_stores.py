@@ -14,10 +14,9 @@ import pytest
 
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, PreconditionFailed, Unavailable
 from swe_ai_fleet.domain.memory import Memory, MemoryScope
-from swe_ai_fleet.extensions.knowledge.memory_index import FILE_NAME, open_memory_index
+from swe_ai_fleet.extensions.knowledge.memory_index import FILE_NAME, MemoryIndex, open_memory_index
 from swe_ai_fleet.extensions.knowledge.postgresql_index import PostgresqlMemoryIndex
 from swe_ai_fleet.extensions.knowledge.sqlite_index import SqliteMemoryIndex
-from swe_ai_fleet.ports import MemoryIndex
 from tests.postgresql_server import PostgresqlServer
 
 ALL = MemoryScope()

@@ -17,9 +17,10 @@ import structlog
 from swe_ai_fleet.codec import from_json
 from swe_ai_fleet.domain.errors import Fenced, FleetError, InternalFault, InvalidRequest, Unavailable
 from swe_ai_fleet.domain.memory import Memory, MemoryScope
+from swe_ai_fleet.extensions.knowledge.memory_index import MemoryIndex
 from swe_ai_fleet.extensions.knowledge.recalling import EMBEDDED_AT_ONCE, Meaning, admitted
 from swe_ai_fleet.following import waits
-from swe_ai_fleet.ports import KeyValue, KeyValueChange, MemoryIndex
+from swe_ai_fleet.ports import KeyValue, KeyValueChange
 
 BARRIER = "_barrier"
 """A key without content: a follower that sees it change has seen all earlier changes."""

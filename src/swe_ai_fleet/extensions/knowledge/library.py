@@ -21,6 +21,7 @@ from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, PreconditionF
 from swe_ai_fleet.domain.memory import Memory, MemoryScope, Recollection
 from swe_ai_fleet.domain.text import visible
 from swe_ai_fleet.extensions.knowledge.following import end, put_with_vectors
+from swe_ai_fleet.extensions.knowledge.memory_index import MemoryIndex
 from swe_ai_fleet.extensions.knowledge.recalling import (
     EMBEDDED_AT_ONCE,
     Meaning,
@@ -31,7 +32,7 @@ from swe_ai_fleet.extensions.knowledge.recalling import (
     admitted_scope,
     utc_now,
 )
-from swe_ai_fleet.ports import Embedder, MemoryIndex, SecretMask
+from swe_ai_fleet.ports import Embedder, SecretMask
 from swe_ai_fleet.tools.truncation import truncate
 
 MAX_CHARS = 32_000

@@ -6,14 +6,14 @@ import json
 import math
 import re
 import unicodedata
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Protocol
 
 from swe_ai_fleet.domain.errors import InvalidRequest
-from swe_ai_fleet.domain.memory import Memory, MemoryKind
-from swe_ai_fleet.extensions.knowledge.ranking import SAY_NOTHING, stem
-from swe_ai_fleet.ports import MemoryIndex
+from swe_ai_fleet.domain.memory import Memory, MemoryKind, MemoryScope
+from swe_ai_fleet.extensions.knowledge.ranking import SAY_NOTHING, Match, stem
 
 FILE_NAME = "memory-index.db"
 MAX_INDEXED_CHARS = 100_000
@@ -27,6 +27,44 @@ _UNSPACED = re.compile(r"[\u0e00-\u0e7f\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\u
 MAX_DIMENSION = 8_192
 # Of a search; what a scope holds is listed whole.
 MAX_MATCHES = 10_000
+
+
+class MemoryIndex(Protocol):
+    """Memories as they are searched: a projection that can be made anew from where they are kept.
+
+    Vectors belong to a space, the name of their embedder (empty: none): only those of one space are compared.
+    """
+
+    async def put(
+        self, memories: Sequence[tuple[Memory, Sequence[float] | None]], *, space: str = "", position: int = 0
+    ) -> None:
+        """Take memories in, with their vectors of this space where there are any; None leaves what was there.
+
+        `position` is how far their source was read (0: not told), kept for the space together with the memories.
+        Raises InvalidRequest, Unavailable.
+        """
+        ...
+
+    async def remove(self, memory_ids: Collection[str], *, space: str = "", position: int = 0) -> None:
+        """Forget memories, words and the vectors of all spaces. Raises Unavailable."""
+        ...
+
+    async def search(
+        self, scope: MemoryScope, *, words: str = "", vector: Sequence[float] = (), space: str = "", limit: int = 10
+    ) -> tuple[Match, ...]:
+        """The memories that fit best, either the words (BM25) or the vector of this space (cosine), best first.
+
+        Raises InvalidRequest, Unavailable.
+        """
+        ...
+
+    async def listed(self, scope: MemoryScope, *, limit: int = 1000) -> tuple[Memory, ...]:
+        """What a scope holds, the newest first. Raises Unavailable."""
+        ...
+
+    async def position(self, space: str) -> int:
+        """How far its source was read with vectors of that space (empty: at all), 0 for an index that is to be made."""
+        ...
 
 
 @asynccontextmanager

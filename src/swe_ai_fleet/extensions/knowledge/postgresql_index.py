@@ -26,7 +26,7 @@ from swe_ai_fleet.extensions.knowledge.memory_index import (
     unit,
 )
 from swe_ai_fleet.extensions.knowledge.postgresql_database import Sessions, prepare, schema_of, space_table
-from swe_ai_fleet.ports import Match
+from swe_ai_fleet.extensions.knowledge.ranking import Match
 
 if TYPE_CHECKING:
     from psycopg import AsyncConnection

@@ -16,7 +16,6 @@ from typing import Self
 
 from swe_ai_fleet.agents.sub_agents.recall.ranking import terms
 from swe_ai_fleet.domain.memory import Memory, Recollection
-from swe_ai_fleet.ports import Match
 
 _MAX_WORDS = 32
 _MAX_QUESTION_CHARS = 8_000
@@ -48,6 +47,14 @@ _SAY_LITTLE = frozenset(
 )
 _LITTLE = 0.3
 _LEAST_SHARED = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Match:
+    """A memory that an index found. `score` grows with fitness; its scale is the index's own for each way to search."""
+
+    memory: Memory
+    score: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

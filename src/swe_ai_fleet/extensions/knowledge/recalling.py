@@ -26,8 +26,9 @@ from swe_ai_fleet.domain.memory import (
 )
 from swe_ai_fleet.domain.task import check_identifier
 from swe_ai_fleet.domain.text import check_length, well_formed
-from swe_ai_fleet.extensions.knowledge.ranking import CANDIDATES, fused, near_duplicate
-from swe_ai_fleet.ports import Embedder, Match, MemoryIndex, SecretMask
+from swe_ai_fleet.extensions.knowledge.memory_index import MemoryIndex
+from swe_ai_fleet.extensions.knowledge.ranking import CANDIDATES, Match, fused, near_duplicate
+from swe_ai_fleet.ports import Embedder, SecretMask
 
 _SLACK = 100
 MAX_QUERY_CHARS = 2_000

@@ -22,6 +22,7 @@ from swe_ai_fleet.extensions.knowledge.following import (
     loaded,
     memory_key,
 )
+from swe_ai_fleet.extensions.knowledge.memory_index import MemoryIndex
 from swe_ai_fleet.extensions.knowledge.recalling import (
     Meaning,
     MemoryLimits,
@@ -31,7 +32,7 @@ from swe_ai_fleet.extensions.knowledge.recalling import (
     admitted_scope,
     utc_now,
 )
-from swe_ai_fleet.ports import Embedder, KeyValue, MemoryIndex, SecretMask
+from swe_ai_fleet.ports import Embedder, KeyValue, SecretMask
 
 _SWEEP_SECONDS = 3_600.0
 _AT_ONCE = 64

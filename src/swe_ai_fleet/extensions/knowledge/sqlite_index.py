@@ -22,8 +22,8 @@ from swe_ai_fleet.extensions.knowledge.memory_index import (
     storable,
     unit,
 )
+from swe_ai_fleet.extensions.knowledge.ranking import Match
 from swe_ai_fleet.extensions.knowledge.sqlite_file import TOKENIZER, Connection, SqliteFile, Value
-from swe_ai_fleet.ports import Match
 
 # A place is what nearly every search is limited by, as one number that stands beside the vectors too.
 _SCHEMA = f"""
