@@ -94,8 +94,8 @@ async def test_entities_chosen_at_submission_are_seen_at_the_gate(
     fleet: FleetUnderTest, client: Client, model_server: ScriptedModelServer, tmp_path: Path
 ) -> None:
     word = f"Zephyr{uuid.uuid4().hex[:8]}"
-    client = pytest.importorskip("swe_ai_fleet.extensions.knowledge.client")
-    async with client.ContextServiceClient(fleet.running.context, fleet.running.context_token) as memories:
+    knowledge = pytest.importorskip("swe_ai_fleet.extensions.knowledge.client")
+    async with knowledge.ContextServiceClient(fleet.running.context, fleet.running.context_token) as memories:
         await memories.remember(Memory(namespace=f"agent:{word}", text=f"{word} greets with a comma."))
     execution_id = await client.submit(
         PROPOSING,
