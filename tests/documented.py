@@ -51,7 +51,11 @@ RUN_BY: Mapping[str, tuple[str, ...]] = {
         "extensions/chat/test_telegram.py",
         f"{CHAPTERS}::test_the_library_example_names_what_there_is",
     ),
-    "docs/context.md": ("unit/test_context_blocks.py", "e2e/test_knowledge_restart.py", HERE),
+    "docs/context.md": (
+        "extensions/knowledge/test_context_blocks.py",
+        "extensions/knowledge/test_knowledge_restart.py",
+        HERE,
+    ),
     "docs/councils.md": ("integration/test_council_service.py::test_the_whole_fleet_from_the_command_line",),
     "docs/durability.md": ("e2e/test_replicas.py",),
     "docs/environments.md": (IN_IMAGES,),
@@ -63,7 +67,7 @@ RUN_BY: Mapping[str, tuple[str, ...]] = {
     "docs/intake.md": (LIBRARY,),
     "docs/kubernetes.md": (KUBECTL,) * 4,
     "docs/learning.md": (HERE, LIBRARY),
-    "docs/memory.md": ("unit/test_memory_manager.py::test_the_example", HERE),
+    "docs/memory.md": ("extensions/knowledge/test_memory_manager.py::test_the_example", HERE),
     "docs/metrics.md": (HERE,),
     "docs/tenants.md": (KUBECTL,),
     "docs/models.md": (

@@ -23,8 +23,7 @@ from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceStub
 from fleet.planning.v1.planning_pb2_grpc import PlanningServiceStub
 from fleet.workflow.v1.workflow_pb2_grpc import WorkflowServiceStub
 from services.access.store import AccessStore
-from services.context.main import RunningContext, open_context
-from services.extensions import open_services
+from services.extensions import context_opener, open_services
 from services.grpc_server import serve_grpc, service_of
 from services.orchestrator.councils import Councils
 from services.orchestrator.fleet_status import FleetStatuses
@@ -32,7 +31,6 @@ from services.orchestrator.intake import PLANNING_BUCKET
 from services.orchestrator.metrics import Metrics
 from services.orchestrator.planning import PlanningServicer, plan_buckets, planning_service
 from services.orchestrator.uploads import Uploads
-from swe_ai_fleet.adapters.context_service import ContextServiceClient
 from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.domain.council import EndpointRules
 from swe_ai_fleet.domain.fleet_status import Component, ComponentState, FleetStatus, ReplicaReport
@@ -49,6 +47,7 @@ from swe_ai_fleet.runtime.drains import Drains
 from swe_ai_fleet.runtime.erasure import Erasures
 from swe_ai_fleet.runtime.executions_view import ExecutionsView
 from swe_ai_fleet.runtime.factories import connect_log, workspace_provider
+from swe_ai_fleet.runtime.knowledge import ContextClient, open_context_client
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.runtime.plan_service import open_tenant_plans
 from swe_ai_fleet.runtime.spending import Spending
@@ -105,12 +104,19 @@ class World:
     log: JetStream
     fleet: ScriptedFleet
     executions: Executions
-    running: RunningContext
     nats: EmbeddedNats
     planning: PlanningEvents
     erasures: Erasures
     home: Path
+    context: Any = None
+    """The context service, and its client below; None without the extension."""
+    client: ContextClient | None = None
     stubs: dict[type, Any] = field(default_factory=dict[type, Any])
+
+    @property
+    def running(self) -> Any:
+        """The context service, for tests that are about it."""
+        return self.context or pytest.skip("the extension knowledge is not there")
 
     def by(self, tenant: str, name: str) -> Caller:
         return Caller(world=self, metadata=(("authorization", f"Bearer {token_of(tenant, name)}"),))
@@ -139,6 +145,8 @@ class Caller:
 
     async def call(self, method: str, request: Any) -> Any:
         package = type(request).DESCRIPTOR.file.package.split(".")[1]
+        if package == "context":
+            assert self.world.running
         stub = self.world.stubs[_SERVICES[package]]
         return await getattr(stub, method)(request, metadata=self.metadata, timeout=30)
 
@@ -192,10 +200,13 @@ async def tenants(home: Path, *, webhook_host: str = "127.0.0.1:9") -> AsyncGene
         )
         log = await stack.enter_async_context(connect_log(settings, name="tenants-test"))
         await log.ensure_streams()
-        running = await stack.enter_async_context(
-            open_context(settings, log, token=token_of("default", "host"), authenticator=store, rules=store.rules)
-        )
-        knowledge = await stack.enter_async_context(ContextServiceClient(running.address, token_of("default", "host")))
+        running, token = None, token_of("default", "host")
+        if (open_context := context_opener()) is not None:
+            running = await stack.enter_async_context(
+                open_context(settings, log, token=token, authenticator=store, rules=store.rules)
+            )
+        named = {"context_url": running.address if running else "", "context_token": token}
+        knowledge = await stack.enter_async_context(open_context_client(settings.model_copy(update=named)))
         fleet = ScriptedFleet(storage=log, runs={ASKS: ScriptedRun(asks=1)})
         deps = ExecutionDeps(
             log=log,
@@ -267,12 +278,13 @@ async def tenants(home: Path, *, webhook_host: str = "127.0.0.1:9") -> AsyncGene
         ]
         address = await stack.enter_async_context(serve_grpc(own, "127.0.0.1:0", store, ready, grace_seconds=0.1))
         first = await stack.enter_async_context(grpc.aio.insecure_channel(address))
-        second = await stack.enter_async_context(grpc.aio.insecure_channel(running.address))
+        second = await stack.enter_async_context(grpc.aio.insecure_channel(running.address if running else address))
         made = World(
             log=log,
             fleet=fleet,
             executions=executions,
-            running=running,
+            context=running,
+            client=knowledge,
             nats=server,
             planning=events,
             erasures=erasures,

@@ -1,6 +1,6 @@
 """How well memories are found again, by words, by meaning and by both, and how soon among a hundred thousand.
 
-The numbers of `swe_ai_fleet.memory.ranking` were chosen on every other question; the figures are of the rest. A
+The numbers of `extensions/knowledge/ranking.py` were chosen on every other question; the figures are of the rest. A
 question is asked again of the set that it does not belong to: what is recalled there is recalled wrongly. For the time
 the index is filled up with sentences drawn from the words of the sets, each with a random vector, which costs nothing
 to make and as much to search. `python -m labs.bench.retrieval` measures this alone.
@@ -23,11 +23,11 @@ from rich.console import Console
 from rich.table import Table
 
 from labs.bench.labelled import LabelledSet, labelled_sets
-from swe_ai_fleet.adapters.memory_index.sqlite import SqliteMemoryIndex
 from swe_ai_fleet.domain.memory import Memory, MemoryScope
-from swe_ai_fleet.memory.ranking import CANDIDATES, fused
-from swe_ai_fleet.ports import Embedder, Match
-from swe_ai_fleet.runtime.embeddings import open_embedder
+from swe_ai_fleet.extensions.knowledge.embedding import open_embedder
+from swe_ai_fleet.extensions.knowledge.ranking import CANDIDATES, Match, fused
+from swe_ai_fleet.extensions.knowledge.sqlite_index import SqliteMemoryIndex
+from swe_ai_fleet.ports import Embedder
 
 ENTRIES = 100_000
 SEED = 20_090_719

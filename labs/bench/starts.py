@@ -25,7 +25,6 @@ import psutil
 
 from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
 from swe_ai_fleet.codec import to_json
-from swe_ai_fleet.context.store import ContextStore
 from swe_ai_fleet.domain.context import Change, WorkRecord, WorkRecorded
 from swe_ai_fleet.orchestrator.metrics import Meter
 from swe_ai_fleet.orchestrator.projection import Projection
@@ -93,6 +92,9 @@ async def start(url: str, token: str, round_name: str) -> None:
             nonlocal before
             now = time.perf_counter()
             figures[name], before = round(now - before, 2), now
+
+        # It is an extension.
+        from swe_ai_fleet.extensions.knowledge.store import ContextStore
 
         store = await stack.enter_async_context(ContextStore(log.changes(), mask=Secrets(), **saved))
         took("graph")

@@ -37,7 +37,7 @@ TARGETS: Mapping[str, Sequence[str]] = {
         "tests/unit/test_executions.py",
         "tests/unit/test_domain.py",
         "tests/unit/test_golden_logs.py",
-        "tests/unit/test_ended_executions.py",
+        "tests/extensions/knowledge/test_ended_executions.py",
         "tests/unit/test_execution_approvals.py",
         "tests/extensions/workflows/test_workflow_drives.py",
         "tests/simulation/test_folds.py",
@@ -48,10 +48,10 @@ TARGETS: Mapping[str, Sequence[str]] = {
         "tests/unit/test_retention.py",
         *_REPLICAS,
     ),
-    f"{_CORE}/context/graph.py": (
-        "tests/unit/test_context_graph.py",
-        "tests/unit/test_context_store.py",
-        "tests/unit/test_context_blocks.py",
+    f"{_CORE}/extensions/knowledge/graph.py": (
+        "tests/extensions/knowledge/test_context_graph.py",
+        "tests/extensions/knowledge/test_context_store.py",
+        "tests/extensions/knowledge/test_context_blocks.py",
     ),
     f"{_POOL}/ledger.py": _ADMISSION,
     f"{_POOL}/admission.py": _ADMISSION,

@@ -1,1 +1,1 @@
-"""The context service: `main` composes it, `servicer` passes each call to the module that answers it."""
+"""The process of the context service, which an extension serves."""

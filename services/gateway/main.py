@@ -177,12 +177,14 @@ async def open_gateway(
     # The auth middleware admits callers before anything is sent: the context service may ask for a token of its own.
     # Where it takes what we take, it is shown the caller's.
     context_token = "" if settings.context_token == token else settings.context_token
+    # Without a context service the orchestrator answers its RPCs: with UNIMPLEMENTED, as those of other extensions.
+    context_url = settings.context_url or settings.orchestrator_url
     async with open_upstream(
         settings.orchestrator_url,
-        settings.context_url,
+        context_url,
         context_token=context_token,
         orchestrator_tls=channel_tls(settings, settings.orchestrator_url),
-        context_tls=channel_tls(settings, settings.context_url),
+        context_tls=channel_tls(settings, context_url),
     ) as upstream:
         app = gateway_app(
             GatewayDeps(

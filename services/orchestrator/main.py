@@ -18,8 +18,7 @@ import structlog
 from services.access.store import knows, open_access, rules_of
 from services.auth import Authenticator
 from services.certificates import server_tls
-from services.context.main import open_context
-from services.extensions import open_services
+from services.extensions import context_opener, open_services
 from services.gateway.main import open_gateway
 from services.grpc_server import serve_grpc, service_of
 from services.orchestrator.councils import Councils
@@ -175,8 +174,12 @@ async def open_fleet(settings: Settings, tell: Callable[[str], None] = lambda _:
 
 @asynccontextmanager
 async def _with_context(state: State, token: str, access: Authenticator) -> AsyncGenerator[State]:
-    """The state with a context service in its settings: the one they name, or one beside the orchestrator."""
-    if state.settings.context_url:
+    """The state with a context service in its settings: the one they name, or one beside the orchestrator.
+
+    Without the extension that serves it there is none.
+    """
+    open_context = context_opener()
+    if state.settings.context_url or open_context is None:
         yield state
         return
     # The orchestrator's own probes are what this process is asked by.

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.auth import tenant
 from services.orchestrator.requests import repo_ref
-from swe_ai_fleet.context.blocks import rendered, tokens
 from swe_ai_fleet.domain.assignment import OpeningAssignment
 from swe_ai_fleet.domain.context import GatheredContext, Phase
 from swe_ai_fleet.domain.errors import InvalidRequest, NotFound, PreconditionFailed, fields_named
@@ -24,7 +23,7 @@ from swe_ai_fleet.domain.task import (
     UncommittedChanges,
     check_identifier,
 )
-from swe_ai_fleet.orchestrator.background import context_request
+from swe_ai_fleet.orchestrator.background import context_request, rendered, tokens
 from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.ports import ContextSource, WorkspaceProvider
 

@@ -1,7 +1,7 @@
 """SWE AI Fleet: several coding agents solve one task in parallel, and evidence picks the winner.
 
-`ToolEnabledAgent` (which gives an `AgentResult`), `FunctionCallingAgent`, `FunctionCallingClient`, `MemoryManager`,
-`DeliberateAsync` and `VLLMAgentJob` are the entry points of the library, beside those of extensions (`ChatSession`,
+`ToolEnabledAgent` (which gives an `AgentResult`), `FunctionCallingAgent`, `FunctionCallingClient`, `DeliberateAsync`
+and `VLLMAgentJob` are the entry points of the library, beside those of extensions (`ChatSession`, `MemoryManager`,
 `WorkflowExecutor`, `LLMAgent`); each is loaded when first asked for, since `VLLMAgentJob` brings Ray along.
 """
 
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from swe_ai_fleet.domain.candidate import AgentResult
     from swe_ai_fleet.runtime.deliberate_async import DeliberateAsync
     from swe_ai_fleet.runtime.function_calling_agent import FunctionCallingAgent, FunctionCallingClient
-    from swe_ai_fleet.runtime.memory_manager import MemoryManager
     from swe_ai_fleet.runtime.ray_jobs.vllm_agent_job import VLLMAgentJob
     from swe_ai_fleet.runtime.tool_enabled_agent import ToolEnabledAgent
 
@@ -24,7 +23,6 @@ __all__ = [
     "DeliberateAsync",
     "FunctionCallingAgent",
     "FunctionCallingClient",
-    "MemoryManager",
     "ToolEnabledAgent",
     "VLLMAgentJob",
 ]
@@ -33,7 +31,6 @@ _HOMES = {
     "DeliberateAsync": "swe_ai_fleet.runtime.deliberate_async",
     "FunctionCallingAgent": "swe_ai_fleet.runtime.function_calling_agent",
     "FunctionCallingClient": "swe_ai_fleet.runtime.function_calling_agent",
-    "MemoryManager": "swe_ai_fleet.runtime.memory_manager",
     "ToolEnabledAgent": "swe_ai_fleet.runtime.tool_enabled_agent",
     "VLLMAgentJob": "swe_ai_fleet.runtime.ray_jobs.vllm_agent_job",
 }

@@ -452,52 +452,6 @@ class Embedder(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Match:
-    """A memory that an index found. `score` grows with fitness; its scale is the index's own for each way to search."""
-
-    memory: Memory
-    score: float
-
-
-class MemoryIndex(Protocol):
-    """Memories as they are searched: a projection that can be made anew from where they are kept.
-
-    Vectors belong to a space, the name of their embedder (empty: none): only those of one space are compared.
-    """
-
-    async def put(
-        self, memories: Sequence[tuple[Memory, Sequence[float] | None]], *, space: str = "", position: int = 0
-    ) -> None:
-        """Take memories in, with their vectors of this space where there are any; None leaves what was there.
-
-        `position` is how far their source was read (0: not told), kept for the space together with the memories.
-        Raises InvalidRequest, Unavailable.
-        """
-        ...
-
-    async def remove(self, memory_ids: Collection[str], *, space: str = "", position: int = 0) -> None:
-        """Forget memories, words and the vectors of all spaces. Raises Unavailable."""
-        ...
-
-    async def search(
-        self, scope: MemoryScope, *, words: str = "", vector: Sequence[float] = (), space: str = "", limit: int = 10
-    ) -> tuple[Match, ...]:
-        """The memories that fit best, either the words (BM25) or the vector of this space (cosine), best first.
-
-        Raises InvalidRequest, Unavailable.
-        """
-        ...
-
-    async def listed(self, scope: MemoryScope, *, limit: int = 1000) -> tuple[Memory, ...]:
-        """What a scope holds, the newest first. Raises Unavailable."""
-        ...
-
-    async def position(self, space: str) -> int:
-        """How far its source was read with vectors of that space (empty: at all), 0 for an index that is to be made."""
-        ...
-
-
 class Memories(Protocol):
     """What is remembered."""
 

@@ -1,4 +1,4 @@
-"""The users' examples A, B and E5 to E14, each a program; docs/behaviours.md says what differs from the text."""
+"""The users' examples A, B and E8 to E14, each a program; docs/behaviours.md says what differs from the text."""
 
 from __future__ import annotations
 
@@ -184,13 +184,7 @@ class TestFunctionCalling:
 
 
 class TestMemoryAndTools:
-    """E5 to E14."""
-
-    async def test_what_an_agent_remembers(self, tmp_path: Path, warm: str) -> None:
-        program = await run_example("e5_to_e7", directory=tmp_path, warm=warm, variables={"FLEET_EMBEDDINGS": "none"})
-        fact = "Python was created by Guido van Rossum"
-        exchange = "User: What is Python?\nAssistant: Python is a programming language..."
-        assert printed(program) == f"{exchange}\n{[exchange]}\n{[fact]}\n10 {[fact]}\n0 []\n"
+    """E8 to E14."""
 
     async def test_agents_with_memory_and_with_tools(
         self, tmp_path: Path, warm: str, server: ScriptedModelServer

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from swe_ai_fleet.adapters.context_service import ContextServiceClient
 from swe_ai_fleet.domain.memory import Memory
 from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.repositories import make_repository
@@ -95,7 +94,8 @@ async def test_entities_chosen_at_submission_are_seen_at_the_gate(
     fleet: FleetUnderTest, client: Client, model_server: ScriptedModelServer, tmp_path: Path
 ) -> None:
     word = f"Zephyr{uuid.uuid4().hex[:8]}"
-    async with ContextServiceClient(fleet.running.context, fleet.running.context_token) as memories:
+    knowledge = pytest.importorskip("swe_ai_fleet.extensions.knowledge.client")
+    async with knowledge.ContextServiceClient(fleet.running.context, fleet.running.context_token) as memories:
         await memories.remember(Memory(namespace=f"agent:{word}", text=f"{word} greets with a comma."))
     execution_id = await client.submit(
         PROPOSING,

@@ -7,10 +7,11 @@ import json
 import re
 import uuid
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from io import StringIO
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -19,10 +20,9 @@ from rich.console import Console
 
 from fleet.planning.v1 import planning_pb2 as pb
 from fleet.planning.v1.planning_pb2_grpc import PlanningServiceStub
-from services.context.main import RunningContext, open_context
+from services.extensions import context_opener
 from services.grpc_server import serve_grpc
 from services.orchestrator.planning import PlanningServicer, plan_buckets, planning_service
-from swe_ai_fleet.adapters.context_service import ContextServiceClient
 from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
 from swe_ai_fleet.agents.plan_session import KeyValueSessions, PlanSession, SessionStatus
 from swe_ai_fleet.cli.calls import Calls
@@ -37,6 +37,7 @@ from swe_ai_fleet.ports import KeyValue, Replicas
 from swe_ai_fleet.runtime.channels import named_field
 from swe_ai_fleet.runtime.executions_view import ExecutionsView
 from swe_ai_fleet.runtime.factories import workspace_provider
+from swe_ai_fleet.runtime.knowledge import ContextClient, open_context_client
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.runtime.plan_service import open_tenant_plans
 from swe_ai_fleet.settings import Settings
@@ -64,8 +65,8 @@ class Knowledge:
     """What all tests share: NATS, and a context service on it."""
 
     log: JetStream
-    context: RunningContext
-    client: ContextServiceClient
+    context: Any
+    client: ContextClient
     settings: Settings
 
 
@@ -140,10 +141,12 @@ async def knowledge(search_server: SearchServer, tmp_path_factory: pytest.TempPa
             search_url=search_server.url,
             model_api_key=HIDDEN,
         )
-        async with (
-            open_context(settings, log, token=TOKEN) as context,
-            ContextServiceClient(context.address, TOKEN) as client,
-        ):
+        open_context = context_opener() or pytest.skip("the extension knowledge is not there")
+        async with AsyncExitStack() as stack:
+            context = await stack.enter_async_context(open_context(settings, log, token=TOKEN))
+            named = settings.model_copy(update={"context_url": context.address, "context_token": TOKEN})
+            client = await stack.enter_async_context(open_context_client(named))
+            assert client is not None
             await client.remember(Memory(namespace="fleet", text="Invoice totals are rounded half up."))
             yield Knowledge(log=log, context=context, client=client, settings=settings)
 
@@ -268,7 +271,7 @@ class TestTheWholeWay:
             "completed", 2, False, "The task runs.",
         )  # fmt: skip
         assert session.started_at_ms <= session.updated_at_ms
-        assert (await knowledge.client.rate(name, 5)).rating == 5
+        assert (await knowledge.context.outcomes.rate(DEFAULT_TENANT, name, 5)).rating == 5
         outcome = await knowledge.context.outcomes.get(DEFAULT_TENANT, name)
         assert (outcome.approach, outcome.success, outcome.approach_ratio, outcome.rating) == ("plan", True, 0.5, 5)
         # Memory was searched, a gap researched, a task started.

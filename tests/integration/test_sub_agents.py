@@ -14,7 +14,6 @@ from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.sub_agents import SubAgentLimits, SubAgentTools
 from swe_ai_fleet.domain.budget import Limits, Usage
 from swe_ai_fleet.domain.tool import Outcome
-from swe_ai_fleet.memory import MemoryManager
 from swe_ai_fleet.runtime.default_tools import library_registry
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Failure, Turn
@@ -84,7 +83,8 @@ class TestOutsideOfARun:
                 home=tmp_path / "home", embeddings="none", model_url=place.server.url, model="scripted",
                 search_url=place.web.url(),
             )  # fmt: skip
-            async with MemoryManager("somebody", settings=settings) as memory:
+            manager = pytest.importorskip("swe_ai_fleet.extensions.knowledge.manager")
+            async with manager.MemoryManager("somebody", settings=settings) as memory:
                 await memory.add_fact("The Stripe API is called from checkout.py.")
             registry = library_registry(settings)
             found = await registry.execute_tool("search_memory", entities=known[:1], queries=known[1:])

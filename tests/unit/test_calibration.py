@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swe_ai_fleet.domain.outcome import VERIFIER_MODEL, VERIFIER_SCORE, Outcome
-from swe_ai_fleet.learning.calibration import LEAST_OUTCOMES, PRIOR, calibrated, rated
+from swe_ai_fleet.orchestrator.calibration import LEAST_OUTCOMES, PRIOR, calibrated, rated
 from tests.tables import table
 
 share = st.floats(0, 1)

@@ -71,8 +71,8 @@ LOADED = "try: main.app()\nexcept SystemExit as ended: print('LOADED', ended.cod
     ("arguments", "code", "ours", "most", "without"),
     [
         ("--help", 0, 11, 165, "pydantic structlog rich grpc google.protobuf swe_ai_fleet.cli.command"),
-        ("list --limit 3", 3, 32, 320, "pydantic structlog rich tomllib swe_ai_fleet.domain.event"),
-        ("show fix-dates", 3, 32, 320, "pydantic structlog rich tomllib swe_ai_fleet.domain.event"),
+        ("list --limit 3", 3, 33, 320, "pydantic structlog rich tomllib swe_ai_fleet.domain.event"),
+        ("show fix-dates", 3, 33, 320, "pydantic structlog rich tomllib swe_ai_fleet.domain.event"),
         ("watch fix-dates", 3, 80, 490, "pydantic_settings structlog rich.syntax swe_ai_fleet.settings"),
     ],
 )
@@ -188,5 +188,5 @@ def test_the_help_has_every_command_and_the_shell_completes_names_without_their_
         [sys.executable, "-c", FROM_LIST + LOADED, "fleet"], env=complete, capture_output=True, text=True, check=True
     )
     *words, last = ran.stdout.splitlines()
-    assert words == ["recommend", "replay", "reject", "restore"]
+    assert words == ["replay", "reject", "restore", "recommend"]
     assert "swe_ai_fleet.cli.command" not in last.split()

@@ -8,9 +8,9 @@ import unicodedata
 from hypothesis import given
 from hypothesis import strategies as st
 
+from swe_ai_fleet.agents.recollections import LABEL, MAX_PRESENTED_CHARS, presented, safe_text
 from swe_ai_fleet.agents.tool_call_dialects import OPENING, parse
 from swe_ai_fleet.domain.memory import Memory, Recollection
-from swe_ai_fleet.memory.presenting import LABEL, MAX_PRESENTED_CHARS, presented, safe_text
 from swe_ai_fleet.tools.secrets import Secrets
 from tests.tables import table
 

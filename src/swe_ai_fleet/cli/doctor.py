@@ -273,14 +273,15 @@ async def _vllm(settings: Settings) -> Finding:
 
 async def _memory(settings: Settings) -> Finding:
     """How memories are found; their index is made by the context service itself."""
-    from swe_ai_fleet.runtime.embeddings import open_embedder
+    from swe_ai_fleet.runtime.knowledge import installed
 
     place = settings.memory_store.partition(":")[0] or "a file under home"
-    chosen = {"url": settings.embeddings_url, "model": settings.embeddings_model}
+    if (knowledge := installed()) is None:
+        return absent("memory", "its extension `knowledge` was removed", "")
     try:
         async with (
             asyncio.timeout(PROBE_SECONDS),
-            open_embedder(settings.embeddings, **chosen, api_key=settings.embeddings_api_key) as embedder,
+            knowledge.embedder(settings) as embedder,
         ):
             if embedder is None:
                 mend = 'pip install "swe-ai-fleet[embeddings]", or set FLEET_EMBEDDINGS_URL, to find them by meaning'

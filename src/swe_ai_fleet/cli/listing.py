@@ -14,8 +14,6 @@ GROUPS: Mapping[str, str] = {
     "tools": "What agents can do, and one such operation by hand.",
     "env": "What a repository's commands find when they run.",
     "councils": "Who solves the tasks of each role.",
-    "context": "Stories, their tasks and decisions, and what agents are told of them.",
-    "memory": "What agents remember from one run to the next.",
     "plan": 'Plan with a person: `fleet plan "GOAL"` proposes an approach; nothing is done before it is approved.',
     "erase": "Erase for good what the fleet keeps, from every store.",
     "dlq": "Messages on NATS that could not be handled.",
@@ -89,16 +87,6 @@ ENTRIES: Mapping[str, Entry] = {
         "Keys are never written twice.",
         "fleet init fleet-secrets --tenants red,blue --hosts fleet.example.org",
         "fleet init fleet-secrets --check",
-    ),
-    "rate": entry(
-        "cli.context_rows",
-        "Say how good the outcome of an execution was; recommendations learn from it.",
-        "fleet rate fix-dates 4 --comment 'Right, but long'",
-    ),
-    "recommend": entry(
-        "cli.context_rows",
-        "Say what experience suggests for a task, and how sure that is. Nothing is started or changed.",
-        "fleet recommend 'Fix the flaky login test' --repo .",
     ),
     "watch": entry(
         "cli.run:watch",
@@ -212,57 +200,6 @@ ENTRIES: Mapping[str, Entry] = {
     ),
     "councils unregister": entry(
         "cli.rows", "Let an agent leave a role's council.", "fleet councils unregister QA tester-1"
-    ),
-    "context stories": entry(
-        "cli.context_rows",
-        "List the stories, the one that was changed last first.",
-        "fleet context stories --phase build",
-    ),
-    "context story": entry(
-        "cli.context_rows",
-        "Begin a story.",
-        "fleet context story dates 'Dates in every form' --criterion 'ISO weeks are accepted'",
-    ),
-    "context task": entry(
-        "cli.context_rows", "Add a task to a story.", "fleet context task dates weeks 'Accept ISO weeks' --role DEV"
-    ),
-    "context decide": entry(
-        "cli.context_rows",
-        "Add a decision, and why it was made.",
-        "fleet context decide utc 'All times are UTC' --story dates --why 'Servers are everywhere'",
-    ),
-    "context phase": entry(
-        "cli.context_rows",
-        "Take a story to its next phase, or back to an earlier one.",
-        "fleet context phase dates build",
-    ),
-    "context show": entry(
-        "cli.context_rows",
-        "Show the context that agents get for a story; without one, what holds for the whole project.",
-        "fleet context show dates --role DEV --tokens 4000",
-    ),
-    "context relations": entry(
-        "cli.context_rows",
-        "Show what is related to a story, a task, a decision, an execution, a commit or a file.",
-        "fleet context relations story:dates --depth 2",
-    ),
-    "context change": entry(
-        "cli.context_rows",
-        "Change a story, a task or a decision; what is not named stays.",
-        "fleet context change dates --task weeks --state done",
-    ),
-    "memory add": entry(
-        "cli.context_rows",
-        "Remember a fact.",
-        "fleet memory add 'The tests need a database' --namespace repository:app",
-    ),
-    "memory recall": entry(
-        "cli.context_rows",
-        "Show what fits a question, best first: how well, where it belongs, where it comes from, its id.",
-        "fleet memory recall 'how are tests run' --limit 5",
-    ),
-    "memory clear": entry(
-        "cli.context_rows", "Forget memories for good.", "fleet memory clear --namespace repository:app --kind outcome"
     ),
     "plan goal": entry(
         "cli.plan:goal",

@@ -12,6 +12,8 @@ from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, Task
 from swe_ai_fleet.domain.text import check_length, utf8
 
+MEMORIES_BUCKET = "agent-memories"
+"""Where a fleet keeps them, by tenant, namespace and id."""
 MAX_MEMORY_CHARS = 4_000
 MAX_NAMESPACES = 16
 MAX_METADATA = 16

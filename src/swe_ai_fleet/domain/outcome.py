@@ -20,6 +20,8 @@ _KINDS: tuple[tuple[str, frozenset[str]], ...] = tuple(
         ("change", "change update upgrade replace remove delete migrate improve configure"),
     )
 )
+OUTCOMES_BUCKET = "agent-outcomes"
+"""Where a fleet keeps them, by tenant and subject."""
 LEAST_RATING, BEST_RATING = 1, 5
 MAX_COMMENT_CHARS = 2_000
 MAX_REASON_CHARS = 2_000

@@ -13,7 +13,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any, Literal
 
-Part = Literal["services", "workflows"]
+Part = Literal["services", "workflows", "context", "knowledge"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +48,8 @@ class Extension:
         groups: What the help says of words that other words of its commands follow.
         commands: What `fleet` has of it, by the words.
         workflows: What runs workflows: `swe_ai_fleet.orchestrator.drive.Workflows`.
+        context: What serves the context service: `services.extensions.OpenContext`.
+        knowledge: What agents, plan sessions and programs ask of it: `swe_ai_fleet.runtime.knowledge.Knowledge`.
         exports: Names of the extension's package that `swe_ai_fleet` exports, too.
         buckets: Its buckets in NATS that are not like others, for erasures: `fleet`, of no tenant; `followed`,
             processes keep copies; `cache`. In all but the first keys begin with the tenant (behind `list.` or
@@ -58,6 +60,8 @@ class Extension:
     groups: Mapping[str, str] = field(default_factory=dict[str, str])
     commands: Mapping[str, Entry] = field(default_factory=dict[str, Entry])
     workflows: str = ""
+    context: str = ""
+    knowledge: str = ""
     exports: tuple[str, ...] = ()
     buckets: Mapping[str, Literal["fleet", "followed", "cache"]] = field(default_factory=dict[str, Any])
 

@@ -19,8 +19,8 @@ from swe_ai_fleet.domain.event import CandidateScored, RunLost, VotesCast
 from swe_ai_fleet.domain.outcome import Outcome
 from swe_ai_fleet.domain.review import Critique, VerifierScore, Vote
 from swe_ai_fleet.domain.task import PinnedRepository, Task
-from swe_ai_fleet.learning.calibration import calibrated, rated
 from swe_ai_fleet.orchestrator.agent_runs import AgentRuns
+from swe_ai_fleet.orchestrator.calibration import calibrated, rated
 from swe_ai_fleet.orchestrator.councils import assignments, seated
 from swe_ai_fleet.orchestrator.run_names import judge_run, score_run
 from swe_ai_fleet.orchestrator.score import ARCHITECT, PARTS, Part, ScoredCandidate, lead, score_candidates

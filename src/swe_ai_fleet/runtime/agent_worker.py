@@ -38,9 +38,10 @@ from swe_ai_fleet.orchestrator.evidence import EvidenceGatherer, suites_of
 from swe_ai_fleet.orchestrator.evidence.test_runs import TEST_RUNS_BUCKET, KnownBaselines, TestRuns
 from swe_ai_fleet.orchestrator.recipes import RECIPES_BUCKET, Recipes
 from swe_ai_fleet.ports import ChatModel, Clone, EvidenceWorkspaces, Workshops, WorkspaceProvider
-from swe_ai_fleet.runtime.equipment import harness_agents, open_context_client, open_equipment, outside_agents
+from swe_ai_fleet.runtime.equipment import harness_agents, open_equipment, outside_agents
 from swe_ai_fleet.runtime.factories import connect_log, seed_seconds, workspace_provider
 from swe_ai_fleet.runtime.housekeeping import housekeeping, pause_seconds
+from swe_ai_fleet.runtime.knowledge import open_context_client
 from swe_ai_fleet.runtime.tool_services import with_isolation_level
 from swe_ai_fleet.sandbox.uninterrupted import ended
 from swe_ai_fleet.settings import Settings

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.function_calling.setup import FUNCTION_CALLING
+from swe_ai_fleet.agents.recollections import FleetMemory
 from swe_ai_fleet.agents.sub_agents import SubAgentLimits, SubAgentTools
 from swe_ai_fleet.agents.sub_agents.memory import MemoryResults, RepositoryMemory
 from swe_ai_fleet.domain.budget import Limits
@@ -17,7 +18,6 @@ from swe_ai_fleet.domain.json_values import strings
 from swe_ai_fleet.domain.memory import MemoryScope
 from swe_ai_fleet.domain.run import SUB_AGENT
 from swe_ai_fleet.domain.tool import OperationSpec
-from swe_ai_fleet.memory.searching import FleetMemory
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.tools.builtin import BuiltinSettings, BuiltinTools, builtin_tools
@@ -103,8 +103,8 @@ class _SubAgentTool(BaseTool):
 async def _opened(
     settings: Settings, workspace: Workspace, pipeline: Pipeline | None, builtin: BuiltinSettings
 ) -> AsyncGenerator[SubAgentTools]:
-    # They bring the client of models along, and an index, which a calculator need not wait for.
-    from swe_ai_fleet.runtime.memory_manager import LIBRARY, open_library_memory
+    # They bring the client of models along, which a calculator need not wait for.
+    from swe_ai_fleet.runtime.knowledge import LIBRARY, installed
     from swe_ai_fleet.runtime.named_model import NamedModel
     from swe_ai_fleet.runtime.plan_tools import NothingRemembered
 
@@ -113,8 +113,8 @@ async def _opened(
     kits = (BuiltinTools(workspace, way, settings=builtin), FileTool(workspace, way), GitTool(workspace, way))
     memory = RepositoryMemory(workspace) if (workspace.root / ".git").exists() else None
     async with AsyncExitStack() as stack:
-        if (settings.home / LIBRARY).exists():
-            memories = await stack.enter_async_context(open_library_memory(settings, named.mask))
+        if (settings.home / LIBRARY).exists() and (knowledge := installed()) is not None:
+            memories = await stack.enter_async_context(knowledge.library(settings, named.mask))
             memory = FleetMemory(memories, MemoryScope(), memory, mask=named.mask)
         yield SubAgentTools(
             workspace,

@@ -1,4 +1,4 @@
-"""Equipment from settings: what the runs of one process share, the context service among it.
+"""Equipment from settings: what the runs of one process share.
 
 Councils, and the agents in them that others run, come from settings too.
 """
@@ -11,9 +11,9 @@ from dataclasses import fields
 
 from swe_ai_fleet.adapters.acp import Harness, HarnessAgents
 from swe_ai_fleet.adapters.agent_service import AgentServiceClient
-from swe_ai_fleet.adapters.context_service import ContextServiceClient
 from swe_ai_fleet.agents.equipment import Equipment
 from swe_ai_fleet.agents.planning import ModeRules
+from swe_ai_fleet.agents.recollections import FleetMemory
 from swe_ai_fleet.agents.sub_agents import SubAgentLimits
 from swe_ai_fleet.agents.sub_agents.memory import MemorySearch
 from swe_ai_fleet.codec import from_plain
@@ -22,13 +22,11 @@ from swe_ai_fleet.domain.council import EndpointRules
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.memory import MemoryScope, task_namespaces
 from swe_ai_fleet.domain.task import PlanningMode, Task
-from swe_ai_fleet.memory.searching import FleetMemory
 from swe_ai_fleet.orchestrator.council_file import read_councils
 from swe_ai_fleet.orchestrator.council_store import CouncilStore
 from swe_ai_fleet.orchestrator.councils import CouncilRules
 from swe_ai_fleet.orchestrator.quotas import Rules
 from swe_ai_fleet.ports import ChatModel, KeyValue, LiveText, Memories, SecretMask
-from swe_ai_fleet.runtime.channels import channel_credentials, channel_tls, target
 from swe_ai_fleet.runtime.factories import model_admission, open_model, other_model
 from swe_ai_fleet.runtime.tool_services import secret_mask, tool_access
 from swe_ai_fleet.settings import Settings, listed
@@ -38,22 +36,6 @@ from swe_ai_fleet.tools.result_cache import SharedResults
 _PROFILE_FIELDS = ("model", "url", "api_key", "record_tokens")
 _PRICED = frozenset(field.name for field in fields(Prices))
 COUNCILS_BUCKET = "councils"
-
-
-@asynccontextmanager
-async def open_context_client(settings: Settings) -> AsyncGenerator[ContextServiceClient | None]:
-    """A client of it until the context ends; None where settings name no context service."""
-    if not settings.context_url:
-        yield None
-        return
-    tls = channel_tls(settings, settings.context_url)
-    async with ContextServiceClient(
-        target(settings.context_url),
-        settings.context_token,
-        credentials=None if tls is None else channel_credentials(tls),
-        server_name="" if tls is None else tls.name,
-    ) as client:
-        yield client
 
 
 def remembering(memories: Memories, mask: SecretMask) -> Callable[[Task, MemorySearch], MemorySearch]:

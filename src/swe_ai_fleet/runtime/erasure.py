@@ -32,13 +32,12 @@ from swe_ai_fleet.domain.event import (
     Writer,
 )
 from swe_ai_fleet.domain.execution import ExecutionState
+from swe_ai_fleet.domain.memory import MEMORIES_BUCKET
 from swe_ai_fleet.domain.moment import now
-from swe_ai_fleet.domain.outcome import Outcome
+from swe_ai_fleet.domain.outcome import OUTCOMES_BUCKET, Outcome
 from swe_ai_fleet.domain.task import UPLOAD
 from swe_ai_fleet.domain.text import counted
 from swe_ai_fleet.extensions import extensions
-from swe_ai_fleet.learning.tracker import OUTCOMES_BUCKET
-from swe_ai_fleet.memory.shared import MEMORIES_BUCKET
 from swe_ai_fleet.orchestrator.evidence.test_runs import TEST_RUNS_BUCKET
 from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.orchestrator.projection import over

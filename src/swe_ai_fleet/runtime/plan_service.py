@@ -6,22 +6,19 @@ import secrets
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
 from typing import Protocol, TypeVar
 
 from swe_ai_fleet.agents.equipment import ANY_MODEL
 from swe_ai_fleet.agents.plan_session import KeyValueSessions, PlanOutcome
+from swe_ai_fleet.agents.recollections import FleetMemory
 from swe_ai_fleet.agents.sub_agents import SubAgentLimits
 from swe_ai_fleet.domain.assignment import Assignment
 from swe_ai_fleet.domain.budget import Limits
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.memory import MemoryScope
-from swe_ai_fleet.domain.outcome import Outcome
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.in_process import MemoryKeyValue, MemoryLog
-from swe_ai_fleet.learning.outcomes import planned_outcome
-from swe_ai_fleet.memory.searching import FleetMemory
 from swe_ai_fleet.orchestrator.execution_context import ExecutionDeps
 from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.orchestrator.plan_sessions import PlanSessions
@@ -51,11 +48,11 @@ _RESERVED = frozenset(
 )  # fmt: skip
 
 
-class OutcomeRecorder(Protocol):
-    """Where outcomes are learned from; the client of the context service is one."""
+class PlanRecorder(Protocol):
+    """Keeps how plan sessions went; a `ContextClient` is one."""
 
-    async def record_outcome(self, outcome: Outcome) -> Outcome:
-        """Keep an outcome; as it is kept. Raises InvalidRequest, Unavailable."""
+    async def record_plan(self, outcome: PlanOutcome, *, tenant: str) -> None:
+        """Keep an outcome. Raises InvalidRequest, Unavailable."""
         ...
 
 
@@ -63,13 +60,12 @@ class OutcomeRecorder(Protocol):
 class Learning:
     """An `OutcomeListener` that hands outcomes of plan sessions to whoever learns from them."""
 
-    recorder: OutcomeRecorder
+    recorder: PlanRecorder
     tenant: str = DEFAULT_TENANT
 
     async def on_outcome(self, outcome: PlanOutcome) -> None:
         """Take an outcome in. Raises InvalidRequest, Unavailable."""
-        ended_at = datetime.now(UTC).isoformat()
-        await self.recorder.record_outcome(planned_outcome(outcome, ended_at=ended_at, tenant=self.tenant))
+        await self.recorder.record_plan(outcome, tenant=self.tenant)
 
 
 class _NoFleet:
@@ -117,7 +113,7 @@ async def open_tenant_plans(
     executions: Executions | None = None,
     buckets: tuple[KeyValue, KeyValue] | None = None,
     memories: Memories | None = None,
-    recorder: OutcomeRecorder | None = None,
+    recorder: PlanRecorder | None = None,
     fleet: Callable[[str], FleetView | None] = lambda _: None,
     starter: Callable[[str], TaskStarter | None] = lambda _: None,
     repositories: WorkspaceProvider | None = None,

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from swe_ai_fleet.adapters.context_service import ContextServiceClient
 from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider
 from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.adapters.model_pool import ModelPool
@@ -21,7 +20,6 @@ from swe_ai_fleet.domain.review import VERIFIER_PROFILE
 from swe_ai_fleet.domain.text import counted
 from swe_ai_fleet.extensions import load_parts
 from swe_ai_fleet.following import in_background
-from swe_ai_fleet.learning.tracker import OUTCOMES_BUCKET, LearningTracker
 from swe_ai_fleet.orchestrator.council_store import CouncilStore
 from swe_ai_fleet.orchestrator.evidence.test_runs import TEST_RUNS_BUCKET, TEST_RUNS_BYTES, TEST_RUNS_KEPT_SECONDS
 from swe_ai_fleet.orchestrator.execution_context import ExecutionDeps
@@ -36,7 +34,6 @@ from swe_ai_fleet.runtime.equipment import (
     COUNCILS_BUCKET,
     council_store,
     model_prices,
-    open_context_client,
     profile_settings,
 )
 from swe_ai_fleet.runtime.erasure import Erasures
@@ -45,6 +42,7 @@ from swe_ai_fleet.runtime.fleet_view import FleetView, LogRoom, open_fleet_view
 from swe_ai_fleet.runtime.host_logins import open_host_logins
 from swe_ai_fleet.runtime.housekeeping import housekeeping, pause_seconds
 from swe_ai_fleet.runtime.job_fleet import JobFleet, open_job_fleet
+from swe_ai_fleet.runtime.knowledge import ContextClient, open_context_client, required
 from swe_ai_fleet.runtime.lease_keeper import LeaseKeeper, open_leases
 from swe_ai_fleet.runtime.ray_fleet import RayFleet, open_ray_fleet
 from swe_ai_fleet.runtime.spending import SPENDING_BUCKET, SPENDING_KEPT_SECONDS, Spending
@@ -80,15 +78,16 @@ class Stack:
     leases: LeaseKeeper
     erasures: Erasures
     drains: Drains
-    context: ContextServiceClient | None = None
+    context: ContextClient | None = None
 
     async def ready(self) -> bool:
         """Readiness is NATS: a restarting model must not take watchers and result fetches down."""
         return self.leases.fresh or (await self.log.ping()).ok
 
     async def components(self) -> tuple[Component, ...]:
-        """NATS, Ray, the model server, the context service and the queue as they are now."""
-        return (*await asyncio.gather(self._nats(), self._ray(), self._model(), self._context()), self._queue())
+        """NATS, Ray, the model server, the context service where there is one, and the queue, as they are now."""
+        knowledge = (_context(self.context),) if self.context is not None else ()
+        return (*await asyncio.gather(self._nats(), self._ray(), self._model(), *knowledge), self._queue())
 
     def _queue(self) -> Component:
         load = self.executions.load()
@@ -135,16 +134,15 @@ class Stack:
             latency_ms=(time.monotonic() - asked_at) * 1000,
         )
 
-    async def _context(self) -> Component:
-        asked_at = time.monotonic()
-        if self.context is None:
-            return Component(name="context", state=ComponentState.DOWN, message="no context service is configured")
-        try:
-            await self.context.ping()
-        except FleetError as error:
-            return Component(name="context", state=ComponentState.DOWN, message=str(error))
-        latency_ms = (time.monotonic() - asked_at) * 1000
-        return Component(name="context", state=ComponentState.UP, message=self.context.address, latency_ms=latency_ms)
+
+async def _context(service: ContextClient) -> Component:
+    asked_at = time.monotonic()
+    try:
+        await service.ping()
+    except FleetError as error:
+        return Component(name="context", state=ComponentState.DOWN, message=str(error))
+    latency_ms = (time.monotonic() - asked_at) * 1000
+    return Component(name="context", state=ComponentState.UP, message=service.address, latency_ms=latency_ms)
 
 
 @asynccontextmanager
@@ -183,8 +181,8 @@ async def open_stack(
         recipes = await log.bucket(RECIPES_BUCKET, ttl_seconds=RECIPES_KEPT_SECONDS, max_bytes=RECIPES_BYTES)
         verifier = None
         if VERIFIER_PROFILE in settings.model_profiles:
-            outcomes = await stack.enter_async_context(LearningTracker(await log.bucket(OUTCOMES_BUCKET)))
-            verifier = Verifier(outcomes=outcomes.outcomes)
+            knowledge = required("model_profiles", f"name no profile {VERIFIER_PROFILE}, or install the extension")
+            verifier = Verifier(outcomes=await stack.enter_async_context(knowledge.outcomes(log)))
         deps = ExecutionDeps(
             log=telemetry.observed(log),
             blobs=log,

@@ -6,9 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-
 import structlog
-
 from swe_ai_fleet.agents.function_calling.function_run import documentation
 from swe_ai_fleet.agents.function_calling.responses import AgentResponse
 from swe_ai_fleet.agents.function_calling.setup import Setup
@@ -44,6 +42,12 @@ from swe_ai_fleet.ports import ChatModel, Memories
 from swe_ai_fleet.runtime.execution_tools import FleetView, Proposal, TaskStarter
 from swe_ai_fleet.tools.registry.toolkit import FINAL_ANSWER
 from swe_ai_fleet.tools.secrets import Secrets
+from swe_ai_fleet.agents.recollections import presented
+from swe_ai_fleet.conversations.formatting.pages import Channel, rendered
+from swe_ai_fleet.extensions.chat.consent import asks_to_remember, decision, to_remember
+from swe_ai_fleet.extensions.chat.session import MAX_ANSWER_CHARS, Session
+from swe_ai_fleet.extensions.chat.tools import TurnContext, fleet_tools, keep, proposed, table_of, untagged
+
 
 MAX_TABLES = 3
 _MASK_TRIES = 4

@@ -35,7 +35,7 @@ from swe_ai_fleet.extensions.chat.session import (
 )
 from swe_ai_fleet.ports import Memories
 from swe_ai_fleet.runtime.execution_tools import FleetView, TaskStarter
-from swe_ai_fleet.runtime.memory_manager import open_library_memory
+from swe_ai_fleet.runtime.knowledge import open_library_memory
 from swe_ai_fleet.runtime.named_model import NamedModel
 from swe_ai_fleet.runtime.private_files import write_private
 from swe_ai_fleet.settings import Settings
@@ -239,7 +239,9 @@ class ChatSession:
         async with AsyncExitStack() as stack:
             memories = self._memories
             if memories is None and self._namespaces:
-                memories = await stack.enter_async_context(open_library_memory(self._settings, self._access.mask))
+                memories = await stack.enter_async_context(
+                    open_library_memory(self._settings, self._access.mask, field="namespaces")
+                )
             model = await stack.enter_async_context(self._access.open())
             mcp = await stack.enter_async_context(mcp_tools(self._settings)) if self._mcp else ()
             waits = self._access.waits(_RETRY_WAITS)

@@ -9,7 +9,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
-
 from swe_ai_fleet.agents.prompting import fenced
 from swe_ai_fleet.agents.references.records import fields_of, title_of
 from swe_ai_fleet.agents.sub_agents.exploring import described
@@ -25,6 +24,9 @@ from swe_ai_fleet.ports import Memories, SecretMask
 from swe_ai_fleet.runtime.execution_tools import FleetView, ListExecutions, Proposal, ShowExecution
 from swe_ai_fleet.tools.definition import ToolFailure
 from swe_ai_fleet.tools.registry.base_tool import BaseTool, ToolParameter, presented
+from swe_ai_fleet.agents.recollections import FleetMemory
+from swe_ai_fleet.extensions.chat.consent import asks_to_remember, to_remember
+
 
 _YES = frozenset(
     {

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from swe_ai_fleet.agents.function_calling.function_run import SYSTEM_PROMPT
 from swe_ai_fleet.agents.function_calling.setup import NOT_OFFERED
@@ -21,10 +21,13 @@ from swe_ai_fleet.extensions.workflows.runner import Asked, NodeApproval, NodeDe
 from swe_ai_fleet.ports import SecretMask
 from swe_ai_fleet.runtime.default_tools import library_registry
 from swe_ai_fleet.runtime.function_calling_agent import FunctionCallingAgent
-from swe_ai_fleet.runtime.memory_manager import MemoryManager
+from swe_ai_fleet.runtime.knowledge import required
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.tools.registry.base_tool import BaseTool, jsonable
 from swe_ai_fleet.tools.registry.registry import ToolRegistry
+
+if TYPE_CHECKING:
+    from swe_ai_fleet.memory import MemoryManager
 
 _ITERATIONS = 10
 _MAX_LOGGED = 500
@@ -107,7 +110,7 @@ class LLMAgent:
             return await self._answer(query, query, log)
         if self._memory is not None:
             return await self._remembering(self._memory, query, log)
-        async with MemoryManager(self.node.id, settings=self._settings) as memory:
+        async with _memory_of(self.node.id, self._settings) as memory:
             return await self._remembering(memory, query, log)
 
     async def _remembering(self, memory: MemoryManager, query: str, log: Log | None) -> NodeOutcome:
@@ -146,6 +149,14 @@ class LLMAgent:
             why = str(final.get("error") or "") or str(final.get("stop_reason") or "it ended early")
             raise PreconditionFailed(f"the agent gave no answer: {why}", field="query")
         return NodeOutcome(output=answer_output(answer, tools=called), usage=_usage(final.get("usage")))
+
+
+def _memory_of(name: str, settings: Settings) -> MemoryManager:
+    """What an agent of this name remembers. Raises PreconditionFailed where nothing here remembers."""
+    required("use_memory", "leave it out, or install the extension")
+    from swe_ai_fleet.memory import MemoryManager
+
+    return MemoryManager(name, settings=settings)
 
 
 def _tools(config: AgentConfig, registry: ToolRegistry) -> tuple[BaseTool, ...]:
@@ -233,7 +244,7 @@ class LocalNodes:
         if node.agent_config.use_memory:
             # Opening one loads the model of its embeddings: the items of a map share it.
             name = memory_name(self._workflow, node_id)
-            memory = self._memories.setdefault(name, MemoryManager(name, settings=self._settings))
+            memory = self._memories.setdefault(name, _memory_of(name, self._settings))
         return LLMAgent(
             node, memory=memory, registry=self._registry, model_params=self._model_params, settings=self._settings
         )

@@ -1,0 +1,100 @@
+"""What outlasts an execution: project knowledge, memories, outcomes, and the context service that serves them.
+
+`service` composes the service, `client` is what the core is given. `MemoryManager` is an agent's memory without a
+fleet.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from swe_ai_fleet.extensions import Extension, entry
+
+if TYPE_CHECKING:
+    from swe_ai_fleet.extensions.knowledge.manager import MemoryManager
+
+__all__ = ["EXTENSION", "MemoryManager"]
+
+EXTENSION = Extension(
+    context="service:open_context",
+    knowledge="client:KNOWLEDGE",
+    exports=("MemoryManager",),
+    groups={
+        "context": "Stories, their tasks and decisions, and what agents are told of them.",
+        "memory": "What agents remember from one run to the next.",
+    },
+    commands={
+        "rate": entry(
+            "extensions.knowledge.commands",
+            "Say how good the outcome of an execution was; recommendations learn from it.",
+            "fleet rate fix-dates 4 --comment 'Right, but long'",
+        ),
+        "recommend": entry(
+            "extensions.knowledge.commands",
+            "Say what experience suggests for a task, and how sure that is. Nothing is started or changed.",
+            "fleet recommend 'Fix the flaky login test' --repo .",
+        ),
+        "context stories": entry(
+            "extensions.knowledge.commands",
+            "List the stories, the one that was changed last first.",
+            "fleet context stories --phase build",
+        ),
+        "context story": entry(
+            "extensions.knowledge.commands",
+            "Begin a story.",
+            "fleet context story dates 'Dates in every form' --criterion 'ISO weeks are accepted'",
+        ),
+        "context task": entry(
+            "extensions.knowledge.commands",
+            "Add a task to a story.",
+            "fleet context task dates weeks 'Accept ISO weeks' --role DEV",
+        ),
+        "context decide": entry(
+            "extensions.knowledge.commands",
+            "Add a decision, and why it was made.",
+            "fleet context decide utc 'All times are UTC' --story dates --why 'Servers are everywhere'",
+        ),
+        "context phase": entry(
+            "extensions.knowledge.commands",
+            "Take a story to its next phase, or back to an earlier one.",
+            "fleet context phase dates build",
+        ),
+        "context show": entry(
+            "extensions.knowledge.commands",
+            "Show the context that agents get for a story; without one, what holds for the whole project.",
+            "fleet context show dates --role DEV --tokens 4000",
+        ),
+        "context relations": entry(
+            "extensions.knowledge.commands",
+            "Show what is related to a story, a task, a decision, an execution, a commit or a file.",
+            "fleet context relations story:dates --depth 2",
+        ),
+        "context change": entry(
+            "extensions.knowledge.commands",
+            "Change a story, a task or a decision; what is not named stays.",
+            "fleet context change dates --task weeks --state done",
+        ),
+        "memory add": entry(
+            "extensions.knowledge.commands",
+            "Remember a fact.",
+            "fleet memory add 'The tests need a database' --namespace repository:app",
+        ),
+        "memory recall": entry(
+            "extensions.knowledge.commands",
+            "Show what fits a question, best first: how well, where it belongs, where it comes from, its id.",
+            "fleet memory recall 'how are tests run' --limit 5",
+        ),
+        "memory clear": entry(
+            "extensions.knowledge.commands",
+            "Forget memories for good.",
+            "fleet memory clear --namespace repository:app --kind outcome",
+        ),
+    },
+)
+
+
+def __getattr__(name: str) -> Any:
+    # The command line looks into every extension; only programs need this.
+    if name != "MemoryManager":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from swe_ai_fleet.extensions.knowledge.manager import MemoryManager
+
+    return MemoryManager

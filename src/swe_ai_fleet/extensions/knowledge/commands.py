@@ -1,0 +1,367 @@
+"""The commands about stories, memories and outcomes that are one request: a row each, by the words behind `fleet`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from fleet.context.v1 import context_pb2 as pb_context
+from fleet.orchestrator.v1 import orchestrator_pb2 as pb
+from swe_ai_fleet.cli.client import connect, is_execution_id
+from swe_ai_fleet.cli.command import Given, Row
+from swe_ai_fleet.cli.exits import CommandFault
+from swe_ai_fleet.cli.messages import document, enum_word, local_time
+from swe_ai_fleet.cli.options import PHASES, ROLES, argument, option
+from swe_ai_fleet.cli.order import named_repository
+from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.client_settings import ClientSettings
+from swe_ai_fleet.domain.outcome import BEST_RATING, LEAST_RATING
+from swe_ai_fleet.domain.review import VERIFIER_PROFILE
+from swe_ai_fleet.domain.text import counted
+from swe_ai_fleet.runtime.channels import find_place
+from swe_ai_fleet.watching.text import command_line, one_line
+
+_CONTEXT = "fleet.context.v1.ContextService"
+_STORY = argument("The story's id.", "story_id", "story.story_id", "task.story_id", metavar="STORY")
+_TITLE = argument("In a line.", "story.title", "task.title", "decision.title")
+_WANTED = "What is wanted, and why."
+_CRITERION = "What has to hold for it to be done"
+_EXPECT = option("Only if the story stands at this version.", "expected_version", words="--expect", metavar="N", min=0)
+_MEMORIES = {
+    "namespace": option(
+        "fleet, agent:<id> or repository:<name>; may be repeated.",
+        "namespaces",
+        words="--namespace -n",
+        metavar="NAME",
+    ),
+    "kind": option("fact, interaction or outcome; may be repeated.", "kinds", words="--kind"),
+    "metadata": option("What it is about.", words="--metadata", metavar="K=V"),
+}
+_FEW = 10
+_CHOICES = ("approach", "council", "model_profile", "agents")
+FLEET_OF_A_TASK: Given = {
+    "fleet": Annotated[
+        str,
+        option(
+            "A fleet that knows the task, not this home's.", words="--fleet", envvar="FLEET_SERVER", metavar="HOST:PORT"
+        ),
+    ],
+    "fleet_token": Annotated[str, option("", words="--fleet-token", envvar="FLEET_TOKEN", hidden=True)],
+}
+
+
+async def with_subject(settings: ClientSettings, request: pb_context.RecordOutcomeRequest, given: Given) -> None:
+    """What is rated: the newest execution of a task, or the name itself where no fleet knows a task by it."""
+    name = given["name"]
+    if is_execution_id(name):
+        return
+    place = find_place(settings, server=given["fleet"], token=given["fleet_token"])
+    if place is not None:
+        async with connect(place.address, place.token, tls=place.tls) as client:
+            executions = await client.executions(pb.ListExecutionsRequest(task_id=name, page_size=1))
+        # A plan session has one outcome, whatever its goals were.
+        if executions.executions and executions.executions[0].kind != pb.EXECUTION_KIND_PLAN:
+            request.rating.subject_id = executions.executions[0].execution_id
+
+
+def show_rating(screen: Screen, answer: pb_context.RecordOutcomeResponse, request: Any) -> None:
+    outcome = answer.outcome
+    screen.line(f"execution {request.rating.subject_id}: {one_line(outcome.goal, 120)}")
+    screen.line(f"rated {outcome.rating} of {BEST_RATING}", style="bold")
+    if outcome.comment:
+        screen.line(f"because: {one_line(outcome.comment, 400)}")
+
+
+async def with_profiles(_: ClientSettings, request: pb_context.RecommendApproachRequest, given: Given) -> None:
+    """Without any profiles those of the settings are weighed."""
+    if not request.model_profiles:
+        from swe_ai_fleet.settings import Settings
+
+        request.model_profiles.extend(sorted(Settings().model_profiles.keys() - {VERIFIER_PROFILE}))
+
+
+def show_recommendation(screen: Screen, answer: pb_context.RecommendApproachResponse, _: Any) -> None:
+    # Only here: what learns brings events along.
+    from swe_ai_fleet.extensions.knowledge.recommending import DEFAULT, TRIAL
+
+    few = ", too few to be sure" if answer.outcomes < _FEW else ""
+    screen.line(f"goal type {answer.goal_type}; known: {counted(answer.outcomes, 'outcome')}{few}", style="bold")
+    for choice in _CHOICES:
+        advice: pb_context.Advice = getattr(answer, choice)
+        screen.line(f"{choice.replace('_', ' ')}: {one_line(advice.value)}", style="bold")
+        screen.line(f"  {one_line(advice.reason)}")
+        for weighed in advice.options:
+            screen.line(
+                f"  {one_line(weighed.value)}: {weighed.expected:.2f} ({weighed.low:.2f} to {weighed.high:.2f}), "
+                f"tried {weighed.tried:.3g}, {weighed.best:.0%} likely best"
+            )
+    # What is the default anyway, and what has no option, is left out.
+    kind, _sign, mode = answer.approach.value.partition("/")
+    profile, agents = answer.model_profile.value, answer.agents.value
+    flags = [
+        "--deliberate-only" if kind == "deliberate" else "",
+        f"--mode {command_line([mode])}" if mode and kind in ("deliberate", "orchestrate") else "",
+        f"--profile {command_line([profile])}" if profile not in ("", DEFAULT) else "",
+        f"--agents {agents}" if agents.isdecimal() else "",
+    ]
+    if any(flags):
+        word = "try" if answer.agents.reason.startswith(TRIAL) else "follow"
+        screen.note(f"to {word} it: fleet run {' '.join(filter(None, flags))} ...")
+
+
+def stories_document(answer: pb_context.ListStoriesResponse) -> dict[str, object]:
+    return {"stories": [document(story) for story in answer.stories], "more": bool(answer.next_page_token)}
+
+
+def show_stories(screen: Screen, answer: pb_context.ListStoriesResponse, request: Any) -> None:
+    rows = [
+        (
+            story.story_id,
+            story.title,
+            enum_word(pb_context.Phase, story.phase),
+            story.case_id,
+            f"{story.open_task_count} of {story.task_count} open" if story.task_count else "none",
+            str(story.decision_count),
+            local_time(story.changed_at_ms),
+        )
+        for story in answer.stories
+    ]
+    nothing = "no story matches; clear the filters" if request.case_id or request.phases else "no stories yet"
+    screen.table(("story", "title", "phase", "case", "tasks", "decisions", "changed"), rows, nothing)
+    if answer.next_page_token:
+        screen.note("more exist; raise --limit")
+
+
+def show_context(screen: Screen, answer: pb_context.GetContextResponse, request: Any) -> None:
+    named = request.story_id or request.case_id or request.task_id
+    nothing = "nothing is known" if named else "nothing holds for the whole project; name a STORY"
+    screen.lines(answer.context_text.splitlines(), nothing=nothing)
+    if answer.context_text:
+        at = f", the story at version {answer.version}" if answer.version else ""
+        left_out = f", not in it: {', '.join(answer.omitted)}" if answer.omitted else ""
+        screen.note(f"about {answer.token_count} tokens, content {answer.version_hash[:12]}{at}{left_out}")
+
+
+def show_relations(screen: Screen, answer: pb_context.GetGraphRelationshipsResponse, _: Any) -> None:
+    words = [enum_word(pb_context.RelationKind, relation.kind).replace("_", " ") for relation in answer.relations]
+    related = zip(answer.relations, words, strict=True)
+    screen.lines(
+        [f"{relation.source} {word} {relation.target}" for relation, word in related], nothing="nothing is known"
+    )
+    if answer.truncated:
+        screen.note("there is more; look around another node, or less far")
+
+
+async def with_first(_: ClientSettings, request: pb_context.UpdateContextRequest, given: Given) -> None:
+    if given["first"] and given["after"]:
+        raise CommandFault("--first with --after", field="after", hint="one of the two")
+    if given["first"]:
+        request.depends_on.SetInParent()
+
+
+def changed(answer: Given) -> str:
+    """What was changed: a decision, a task or a story."""
+    if "decision" in answer:
+        subject = f"decision {answer['decision']['decision_id']} is {answer['decision']['state']}"
+    elif "task" in answer:
+        subject = f"task {answer['task']['task_id']} is {answer['task']['state'].replace('_', ' ')}"
+    else:
+        subject = f"story {answer['story']['story_id']} is changed"
+    return f"{subject} (version {answer['version']})"
+
+
+def show_recollections(screen: Screen, answer: pb_context.RecallResponse, _: Any) -> None:
+    if not answer.recollections:
+        screen.note("nothing that fits is remembered")
+    for recollection in answer.recollections:
+        memory = recollection.memory
+        screen.line(f"{recollection.score:.2f}  " + memory.text.replace("\n", "\n      "))
+        screen.line(f"      {memory.namespace}, from {memory.source or 'nobody'}, {memory.memory_id}", style="dim")
+
+
+ROWS: Mapping[str, Row] = {
+    "rate": Row(
+        rpc=f"{_CONTEXT}.RecordOutcome",
+        takes={
+            "name": argument("An execution id, a task id, or a plan session's id.", "rating.subject_id", metavar="ID"),
+            "rating": argument("From 1 (useless) to 5.", "rating.rating", min=LEAST_RATING, max=BEST_RATING),
+            "comment": option(
+                "Why; shown with the rating. Left out: the earlier one stands.", "rating.comment", metavar="TEXT"
+            ),
+            **FLEET_OF_A_TASK,
+        },
+        before=with_subject,
+        json=lambda answer: document(answer.outcome),
+        view=show_rating,
+    ),
+    "recommend": Row(
+        rpc=f"{_CONTEXT}.RecommendApproach",
+        takes={
+            "goal": argument("What is to be done, in your own words."),
+            "repo": option(
+                "Where: outcomes there count more.", "repository", metavar="PATH|URL", turn=named_repository
+            ),
+            "role": option(f"{ROLES}."),
+            "profile": option("A model profile to weigh; may be repeated.", "model_profiles"),
+            "agents": option("A number of agents to weigh; may be repeated."),
+        },
+        before=with_profiles,
+        view=show_recommendation,
+    ),
+    "context stories": Row(
+        rpc=f"{_CONTEXT}.ListStories",
+        takes={
+            "case": option("Only those of this case.", "case_id", metavar="ID"),
+            "phase": option(f"Only those in this phase: {PHASES}. May be given again.", "phases"),
+            "limit": option("How many to show at most.", "page_size", min=1, default=50),
+        },
+        pages="stories",
+        json=stories_document,
+        view=show_stories,
+    ),
+    "context story": Row(
+        rpc=f"{_CONTEXT}.CreateStory",
+        takes={
+            "story_id": _STORY,
+            "title": _TITLE,
+            "description": option(_WANTED, "story.description"),
+            "criterion": option(f"{_CRITERION}.", "story.acceptance_criteria"),
+            "case": option("The larger undertaking that it belongs to.", "story.case_id", metavar="ID"),
+            "phase": option(f"{PHASES}. Default: plan.", "story.phase"),
+        },
+        line="story {story[story_id]} is in phase {story[phase]} (version {version})",
+    ),
+    "context task": Row(
+        rpc=f"{_CONTEXT}.CreateTask",
+        takes={
+            "story_id": _STORY,
+            "task_id": argument("The task's id.", "task.task_id", metavar="TASK"),
+            "title": _TITLE,
+            "description": option("What is to be done.", "task.description"),
+            "role": option(f"{ROLES}. Default: anybody's.", "task.role"),
+            "after": option("A task of the story that comes first.", "task.depends_on", metavar="TASK"),
+            "expect": _EXPECT,
+        },
+        line="task {task[task_id]} is in story {task[story_id]} (version {version})",
+    ),
+    "context decide": Row(
+        rpc=f"{_CONTEXT}.AddProjectDecision",
+        takes={
+            "decision_id": argument("The decision's id.", "decision.decision_id", metavar="DECISION"),
+            "title": _TITLE,
+            "story": option("The story it is for. Default: the whole project.", "decision.story_id", metavar="ID"),
+            "why": option("The reason.", "decision.rationale"),
+            "instead_of": option("What was not chosen.", "decision.alternatives", metavar="TEXT"),
+            "supersedes": option("The decision whose place it takes.", "decision.supersedes", metavar="DECISION"),
+            "role": option(f"Whom it matters to: {ROLES}. Default: everybody.", "decision.roles"),
+            "affects": option("A task that it affects.", "decision.task_ids", metavar="TASK"),
+            "proposed": option(
+                "It does not hold yet.",
+                "decision.state",
+                kind=bool,
+                turn=lambda proposed: "proposed" if proposed else "accepted",
+            ),
+            "expect": _EXPECT,
+        },
+        line="decision {decision[decision_id]} is {decision[state]} (version {version})",
+    ),
+    "context phase": Row(
+        rpc=f"{_CONTEXT}.TransitionPhase",
+        takes={
+            "story_id": _STORY,
+            "phase": argument(PHASES, metavar="PHASE"),
+            "reason": option("Why; needed on the way back."),
+            "expect": _EXPECT,
+        },
+        line="story {story[story_id]}: {previous} -> {story[phase]} (version {version})",
+    ),
+    "context show": Row(
+        rpc=f"{_CONTEXT}.GetContext",
+        takes={
+            "story_id": argument("The story's id.", metavar="[STORY]", default=""),
+            "case": option("All stories of a case.", "case_id", metavar="ID"),
+            "task": option("One task.", "task_id", metavar="ID"),
+            "role": option(f"As this role gets it: {ROLES}."),
+            "phase": option(f"For this phase: {PHASES}. Default: the story's."),
+            "query": option("What it is for; what is nearest to it goes first."),
+            "tokens": option("The most it may take. Default: the server's.", "token_budget", min=0),
+            "namespace": option(
+                "Memories to recall: fleet, agent:…, repository:….",
+                "namespaces",
+                words="--namespace -n",
+                metavar="NAME",
+            ),
+        },
+        view=show_context,
+    ),
+    "context relations": Row(
+        rpc=f"{_CONTEXT}.GetGraphRelationships",
+        takes={
+            "node": argument("<kind>:<id>, the kind one of case, story, task, decision, execution, commit, file."),
+            "depth": option("How many relations away to go.", min=1, max=5, default=1),
+            "kind": option("Only relations of this kind, such as depends_on.", "kinds"),
+        },
+        pages="relations",
+        json="relations truncated version",
+        view=show_relations,
+    ),
+    "context change": Row(
+        rpc=f"{_CONTEXT}.UpdateContext",
+        takes={
+            "story_id": argument(
+                "The story's id; without one, a decision of the whole project.", metavar="[STORY]", default=""
+            ),
+            "task": option("One of its tasks.", "task_id", metavar="ID"),
+            "decision": option("One of its decisions.", "decision_id", metavar="ID"),
+            "accept": option(
+                "From now on the decision holds.",
+                "decision_state",
+                kind=bool,
+                turn=lambda accept: "accepted" if accept else "",
+            ),
+            "title": option("In a line."),
+            "description": option(_WANTED),
+            "criterion": option(f"{_CRITERION}; replaces all.", "acceptance_criteria.values"),
+            "note": option("A note; an empty one is removed.", "notes", metavar="K=V"),
+            "state": option("Of a task: open, in_progress, done or dropped."),
+            "role": option(
+                "Of a task: DEV, QA, ARCHITECT, DEVOPS, DATA, or anybody for everybody's.",
+                turn=lambda role: "" if role and role.strip().lower() == "anybody" else role or None,
+            ),
+            "after": option("A task that comes before this one; replaces all.", "depends_on.values", metavar="TASK"),
+            "first": option("No task comes before this one.", kind=bool),
+            "expect": _EXPECT,
+        },
+        before=with_first,
+        line=changed,
+    ),
+    "memory add": Row(
+        rpc=f"{_CONTEXT}.AddFact",
+        takes={
+            "text": argument("What to remember."),
+            "namespace": option(
+                "fleet, agent:<id> or repository:<name>.", words="--namespace -n", metavar="NAME", default="fleet"
+            ),
+            "metadata": _MEMORIES["metadata"],
+        },
+        line=lambda answer: f"{'known already' if answer['already_existed'] else 'remembered'}: {answer['memory_id']}",
+    ),
+    "memory recall": Row(
+        rpc=f"{_CONTEXT}.Recall",
+        takes={
+            "query": argument("What to look for, in words."),
+            **_MEMORIES,
+            "limit": option("At most so many.", min=1, max=100, default=10),
+        },
+        view=show_recollections,
+    ),
+    "memory clear": Row(
+        rpc=f"{_CONTEXT}.ClearMemory",
+        takes={
+            "memory_ids": argument("Only these.", metavar="[ID]...", default=()),
+            **_MEMORIES,
+            "everywhere": option("In all namespaces."),
+        },
+        line="forgotten: {removed}",
+    ),
+}

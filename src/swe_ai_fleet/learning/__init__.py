@@ -1,4 +1,0 @@
-"""Learning from experience: stored outcomes, and recommendations with their uncertainty.
-
-Callers import its modules: `outcomes` makes outcomes, `tracker` stores them, `recommending` weighs them.
-"""

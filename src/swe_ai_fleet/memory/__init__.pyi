@@ -1,1 +1,0 @@
-from swe_ai_fleet.runtime.memory_manager import MemoryManager as MemoryManager
