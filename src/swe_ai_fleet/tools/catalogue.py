@@ -18,22 +18,22 @@ from swe_ai_fleet.domain.task import ApprovalPolicy, Constraints, Role, Task, Ta
 from swe_ai_fleet.domain.tool import OperationSpec
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.sandbox import Sandbox, SandboxPolicy
+from swe_ai_fleet.tools.base_tool import BaseTool
 from swe_ai_fleet.tools.builtin import BuiltinSettings, BuiltinTools
-from swe_ai_fleet.tools.builtin.dialogue import PROPOSE
+from swe_ai_fleet.tools.builtin.toolkit import PROPOSE
 from swe_ai_fleet.tools.db import DatabaseTool
 from swe_ai_fleet.tools.definition import Definition, ToolFailure
 from swe_ai_fleet.tools.docker import DockerPolicy, DockerTool, Owner
 from swe_ai_fleet.tools.files import FileTool
 from swe_ai_fleet.tools.git import GitTool
-from swe_ai_fleet.tools.git.grants import RemoteGrant
+from swe_ai_fleet.tools.git.gateway import RemoteGrant
 from swe_ai_fleet.tools.git.remotes import GitRemotes
 from swe_ai_fleet.tools.http import HttpTool
-from swe_ai_fleet.tools.http.transport import HttpPolicy, parse_url, port_of
+from swe_ai_fleet.tools.http_transport import HttpPolicy, parse_url, port_of
 from swe_ai_fleet.tools.mcp import McpServer, McpTool
 from swe_ai_fleet.tools.operation import Toolkit
 from swe_ai_fleet.tools.pipeline import Pipeline
-from swe_ai_fleet.tools.registry.base_tool import BaseTool
-from swe_ai_fleet.tools.registry.toolkit import RegisteredTools
+from swe_ai_fleet.tools.registry import RegisteredTools
 from swe_ai_fleet.tools.shell import ShellTool
 from swe_ai_fleet.tools.tests import TestTool
 

@@ -14,7 +14,7 @@ from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.json_values import mappings
 from swe_ai_fleet.domain.text import well_formed
 from swe_ai_fleet.extensions.chat.session import Session, Turn
-from swe_ai_fleet.tools.registry.toolkit import FINAL_ANSWER
+from swe_ai_fleet.tools.registry import FINAL_ANSWER
 from swe_ai_fleet.tools.secrets import Secrets
 
 

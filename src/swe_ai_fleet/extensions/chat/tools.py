@@ -23,8 +23,8 @@ from swe_ai_fleet.extensions.chat.consent import asks_to_remember, to_remember
 from swe_ai_fleet.memory.searching import FleetMemory
 from swe_ai_fleet.ports import Memories, SecretMask
 from swe_ai_fleet.runtime.execution_tools import FleetView, ListExecutions, Proposal, ShowExecution
+from swe_ai_fleet.tools.base_tool import BaseTool, ToolParameter, presented
 from swe_ai_fleet.tools.definition import ToolFailure
-from swe_ai_fleet.tools.registry.base_tool import BaseTool, ToolParameter, presented
 
 MAX_DESCRIPTION_CHARS = 8_000
 _TEXT_CHARS = 300

@@ -21,8 +21,7 @@ from swe_ai_fleet.extensions.webhooks.retrying import Reply, retry_after_seconds
 from swe_ai_fleet.sandbox.addresses import PrivateHostError, UnknownHostError, judged
 from swe_ai_fleet.tools.builtin.fetching import Network
 from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
-from swe_ai_fleet.tools.http.response import read_body
-from swe_ai_fleet.tools.http.transport import GuardedTransport, HttpPolicy, parse_url, port_of
+from swe_ai_fleet.tools.http_transport import GuardedTransport, HttpPolicy, parse_url, port_of, read_body
 from swe_ai_fleet.tools.secrets import Secrets
 
 SEND_SECONDS = 10.0

@@ -33,7 +33,7 @@ from swe_ai_fleet.extensions.workflows.values import checked_inputs
 from swe_ai_fleet.runtime.default_tools import library_registry
 from swe_ai_fleet.runtime.tool_services import secret_mask
 from swe_ai_fleet.settings import Settings
-from swe_ai_fleet.tools.registry.registry import ToolRegistry
+from swe_ai_fleet.tools.registry import ToolRegistry
 
 AT_ONCE = 16
 """Agents and tools at work at the same time; maps without `max_parallel` would ask for any number."""

@@ -14,8 +14,8 @@ from typing import Any, cast
 
 from swe_ai_fleet.domain.json_values import mapping, parsed
 from swe_ai_fleet.domain.tool import Risk, ToolResult
+from swe_ai_fleet.tools.base_tool import BaseTool, ToolParameter, presented
 from swe_ai_fleet.tools.definition import ToolFailure
-from swe_ai_fleet.tools.registry.base_tool import BaseTool, ToolParameter, presented
 
 MAX_CHARS = 1_000
 MAX_DEPTH = 60

@@ -19,8 +19,8 @@ from swe_ai_fleet.sandbox import IsolationLevel, Sandbox, SandboxPolicy, choose_
 from swe_ai_fleet.sandbox.jail import python
 from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
 from swe_ai_fleet.sandbox.workspace import remove_tree
+from swe_ai_fleet.tools.base_tool import BaseTool, ToolParameter, as_text, presented
 from swe_ai_fleet.tools.definition import ToolFailure
-from swe_ai_fleet.tools.registry.base_tool import BaseTool, ToolParameter, as_text, presented
 from swe_ai_fleet.tools.truncation import truncate
 
 MAX_CODE_BYTES = 100_000

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 from swe_ai_fleet.domain.json_values import mapping, mappings
 from swe_ai_fleet.domain.tool import Risk, ToolResult
+from swe_ai_fleet.tools.base_tool import BaseTool, ToolParameter, presented
 from swe_ai_fleet.tools.builtin.fetching import Network, ask, fetch, page_text
 from swe_ai_fleet.tools.definition import ToolFailure
-from swe_ai_fleet.tools.http.transport import HttpPolicy, parse_url
-from swe_ai_fleet.tools.registry.base_tool import BaseTool, ToolParameter, presented
+from swe_ai_fleet.tools.http_transport import HttpPolicy, parse_url
 
 MAX_RESULTS = 20
 _ARTICLES = 3

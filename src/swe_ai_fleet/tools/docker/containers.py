@@ -18,8 +18,7 @@ from typing import Any
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
 from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
 from swe_ai_fleet.tools.definition import ToolFailure
-from swe_ai_fleet.tools.docker.engine import Engine
-from swe_ai_fleet.tools.docker.output import Printout
+from swe_ai_fleet.tools.docker.engine import Engine, Printout
 from swe_ai_fleet.tools.docker.ownership import Entry
 from swe_ai_fleet.tools.docker.policy import Limits
 

@@ -12,10 +12,19 @@ from pydantic import BaseModel, ConfigDict, Field
 from swe_ai_fleet.domain.tool import ToolResult
 from swe_ai_fleet.tools.definition import ToolFailure
 from swe_ai_fleet.tools.files.changes import Change, FileState, History, PatchedFiles, digest, file_state, make_changes
-from swe_ai_fleet.tools.files.edits import Replacement, replace_passage
 from swe_ai_fleet.tools.files.patches import parse_patch
 from swe_ai_fleet.tools.files.paths import MissingPath, Tree, outside, quoted, wrong_kind
-from swe_ai_fleet.tools.files.text import MAX_LINES, Text, border, decode, rewritten, syntax_error, unified_diff
+from swe_ai_fleet.tools.files.text import (
+    MAX_LINES,
+    Replacement,
+    Text,
+    border,
+    decode,
+    replace_passage,
+    rewritten,
+    syntax_error,
+    unified_diff,
+)
 
 
 class Edit(BaseModel):

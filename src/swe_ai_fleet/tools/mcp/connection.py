@@ -42,10 +42,8 @@ from pydantic import BaseModel, ValidationError
 from swe_ai_fleet.sandbox.policy import SandboxPolicy
 from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
 from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
-from swe_ai_fleet.tools.mcp.listing import MAX_TOOLS, ServerTool, plain
-from swe_ai_fleet.tools.mcp.server import McpServer
-from swe_ai_fleet.tools.mcp.transports import HttpWire, StdioWire
-from swe_ai_fleet.tools.mcp.wire import REFUSED, Outbox, Wire
+from swe_ai_fleet.tools.mcp.listing import MAX_TOOLS, McpServer, ServerTool, plain
+from swe_ai_fleet.tools.mcp.transports import REFUSED, HttpWire, Outbox, StdioWire, Wire
 
 MAX_STRUCTURED_CHARS = 16_384
 _SHOWN_CHARS = 300

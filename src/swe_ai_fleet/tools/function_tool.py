@@ -23,9 +23,9 @@ from pydantic.errors import PydanticUserError
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.domain.tool import OperationSpec, Risk
+from swe_ai_fleet.tools.base_tool import BaseTool, declared
 from swe_ai_fleet.tools.definition import ToolFailure
 from swe_ai_fleet.tools.operation import arguments_model, checked_arguments, parameters_schema
-from swe_ai_fleet.tools.registry.base_tool import BaseTool, declared
 
 _GOOGLE = frozenset({"args:", "arguments:", "parameters:", "params:", "keyword args:", "other parameters:"})
 _ENTRY = re.compile(r"\*{0,2}(\w+)\s*(?:\([^()]*(?:\([^()]*\)[^()]*)*\))?\s*:(?:\s+(.*))?")
@@ -246,3 +246,30 @@ class FunctionTool(BaseTool):
                 given_up = True
                 self._abandoned += 1
             raise
+
+
+def as_tool(given: object) -> BaseTool:
+    """A tool out of what can be registered, its declaration checked. Raises InvalidRequest."""
+    if isinstance(given, type) and issubclass(given, BaseTool):
+        given = _instance(given)
+    elif inspect.isroutine(cast("object", given)):
+        given = FunctionTool(cast("Callable[..., object]", given))
+    if not isinstance(given, BaseTool):
+        raise InvalidRequest(
+            f"{given!r:.120} can't be registered; give a BaseTool class or instance, or a function", field="tool"
+        )
+    given.verify()
+    return given
+
+
+def _instance(kind: type[BaseTool]) -> BaseTool:
+    if inspect.isabstract(kind):
+        missing = ", ".join(sorted(cast("Any", kind).__abstractmethods__))
+        raise InvalidRequest(f"{kind.__name__} is abstract: it does not define {missing}", field="tool")
+    try:
+        inspect.signature(kind).bind()
+    except TypeError as error:
+        raise InvalidRequest(
+            f"{kind.__name__} can't be made without arguments ({error}); register an instance of it", field="tool"
+        ) from None
+    return kind()

@@ -1,7 +1,4 @@
-"""Masking of secrets by value, in every form in which they usually leak.
-
-A form is how a secret value looks once another program has written it.
-"""
+"""Masking of secrets by value, in every form in which they leak."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from itertools import pairwise
 from urllib.parse import quote, quote_plus
 
 from swe_ai_fleet.domain.text import well_formed
-from swe_ai_fleet.tools.secrets.unescaped import View, unescaped, views
+from swe_ai_fleet.tools.unescaped import View, unescaped, views
 
 SHORTEST = 6
 """Shorter values are not masked: they occur by chance and would riddle harmless text."""

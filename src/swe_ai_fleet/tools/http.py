@@ -1,4 +1,4 @@
-"""Speaking HTTP to servers outside, without a way into the networks around this one."""
+"""HTTP to servers outside, at checked addresses only."""
 
 from __future__ import annotations
 
@@ -22,13 +22,17 @@ from swe_ai_fleet.domain.tool import OperationSpec, Outcome, Risk, ToolResult
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.sandbox.addresses import Resolver
 from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
-from swe_ai_fleet.tools.http.response import MAX_SECONDS as FRESH_MAX_SECONDS
-from swe_ai_fleet.tools.http.response import Received, as_text, described, fresh_seconds, read_body
-from swe_ai_fleet.tools.http.transport import (
+from swe_ai_fleet.tools.http_transport import MAX_SECONDS as FRESH_MAX_SECONDS
+from swe_ai_fleet.tools.http_transport import (
     GuardedTransport,
     HttpPolicy,
+    Received,
+    as_text,
+    described,
+    fresh_seconds,
     parse_url,
     port_of,
+    read_body,
     redirect_target,
 )
 from swe_ai_fleet.tools.operation import Toolkit, operation
