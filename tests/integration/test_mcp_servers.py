@@ -19,7 +19,7 @@ from swe_ai_fleet.domain.tool import Decision, Outcome
 from swe_ai_fleet.sandbox import Sandbox, SandboxPolicy
 from swe_ai_fleet.tools import Pipeline
 from swe_ai_fleet.tools.mcp import McpServer, McpTool
-from swe_ai_fleet.tools.pipeline import Policy
+from swe_ai_fleet.tools.policy import Policy
 from tests.confinement import until
 from tests.tool_doubles import served
 

@@ -15,7 +15,7 @@ from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.tool import Decision, Outcome
 from swe_ai_fleet.sandbox import LocalWorkspace, open_workspace
 from swe_ai_fleet.tools import Pipeline
-from swe_ai_fleet.tools.pipeline import Policy
+from swe_ai_fleet.tools.policy import Policy
 from tests.operations import OPERATIONS, Operation, make_workspace
 from tests.tables import table
 

@@ -18,7 +18,7 @@ from swe_ai_fleet.domain.tool import Decision, Outcome
 from swe_ai_fleet.sandbox import IsolationLevel, LocalWorkspace, Sandbox, SandboxPolicy
 from swe_ai_fleet.testing.repositories import git, make_repository
 from swe_ai_fleet.tools import FileTool, Pipeline
-from swe_ai_fleet.tools.pipeline import Policy
+from swe_ai_fleet.tools.policy import Policy
 from tests.confinement import MAINLY_BWRAP
 
 CORE = '''\

@@ -16,7 +16,7 @@ from swe_ai_fleet.sandbox import Sandbox, SandboxPolicy
 from swe_ai_fleet.tools import Pipeline
 from swe_ai_fleet.tools.catalogue import ToolAccess, open_toolkits
 from swe_ai_fleet.tools.docker import DockerPolicy
-from swe_ai_fleet.tools.pipeline import Policy
+from swe_ai_fleet.tools.policy import Policy
 
 TASK = Task(task_id="t", kind=TaskKind.DELIBERATE, description="x", repo=RepoRef(location="/r"))
 

@@ -23,7 +23,7 @@ from swe_ai_fleet.domain.event import Event, EventBody, ToolFinished, ToolStarte
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
 from swe_ai_fleet.tools import FileTool, Pipeline, ToolFailure, Toolkit, ToolLimits, operation
 from swe_ai_fleet.tools.audit import AuditTrail
-from swe_ai_fleet.tools.pipeline import Policy
+from swe_ai_fleet.tools.policy import Policy
 from swe_ai_fleet.tools.secrets import MASK, Secrets
 from tests.tables import table
 from tests.tool_doubles import ListJournal

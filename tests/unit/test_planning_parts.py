@@ -22,7 +22,7 @@ from swe_ai_fleet.domain.tool import ToolResult
 from swe_ai_fleet.sandbox import open_workspace
 from swe_ai_fleet.tools import Pipeline
 from swe_ai_fleet.tools.catalogue import ToolAccess, all_toolkits
-from swe_ai_fleet.tools.pipeline import Policy
+from swe_ai_fleet.tools.policy import Policy
 from tests.tables import table
 
 HOSTILE = (

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from swe_ai_fleet.domain.tool import Decision, OperationSpec, Outcome, ToolResult
 from swe_ai_fleet.tools import FileTool, HttpPolicy, HttpTool, Pipeline, ToolFailure, Toolkit, operation
-from swe_ai_fleet.tools.pipeline import Policy
+from swe_ai_fleet.tools.policy import Policy
 from swe_ai_fleet.tools.result_cache import ResultCache, SharedResults
 from swe_ai_fleet.tools.secrets import MASK, Secrets
 from tests.tables import table

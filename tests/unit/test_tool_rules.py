@@ -14,7 +14,7 @@ from swe_ai_fleet.domain.task import Constraints, Role, TaskMcpServer
 from swe_ai_fleet.domain.tool import Decision, OperationSpec, Risk
 from swe_ai_fleet.tools.catalogue import ToolAccess
 from swe_ai_fleet.tools.mcp import McpServer
-from swe_ai_fleet.tools.pipeline import Policy, risks
+from swe_ai_fleet.tools.policy import Policy, risks
 from tests.tables import table
 
 LOOK = OperationSpec(name="files_look", tool="files", operation="look", description="", parameters={}, read_only=True)

@@ -13,7 +13,7 @@ from swe_ai_fleet.domain.trajectory import Observation
 from swe_ai_fleet.tools import Pipeline
 from swe_ai_fleet.tools.audit import AuditTrail
 from swe_ai_fleet.tools.catalogue import PROFILES
-from swe_ai_fleet.tools.pipeline import Policy
+from swe_ai_fleet.tools.policy import Policy
 from tests.conformance.replies import Noted
 
 

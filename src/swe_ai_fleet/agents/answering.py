@@ -36,7 +36,8 @@ from swe_ai_fleet.ports import ChatModel, Clone
 from swe_ai_fleet.tools.catalogue import Toolset, open_toolkits
 from swe_ai_fleet.tools.definition import Definition
 from swe_ai_fleet.tools.operation import Toolkit
-from swe_ai_fleet.tools.pipeline import MAX_NAME_CHARS, Pipeline, Policy, ToolLimits
+from swe_ai_fleet.tools.pipeline import MAX_NAME_CHARS, Pipeline, ToolLimits
+from swe_ai_fleet.tools.policy import Policy
 
 MAX_BACKGROUND_CHARS = 12_000
 _ANSWERED = frozenset({StopReason.FINAL_ANSWER, StopReason.NO_TOOL_CALLS})

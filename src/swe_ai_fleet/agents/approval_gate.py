@@ -16,7 +16,8 @@ from swe_ai_fleet.domain.task import ApprovalPolicy
 from swe_ai_fleet.domain.tool import OperationSpec
 from swe_ai_fleet.ports import SecretMask
 from swe_ai_fleet.tools.builtin.toolkit import PROPOSE
-from swe_ai_fleet.tools.pipeline import Pipeline, risks
+from swe_ai_fleet.tools.pipeline import Pipeline
+from swe_ai_fleet.tools.policy import risks
 
 MAX_APPROACH_CHARS = 16_000
 PROPOSE_FIRST = (

@@ -33,7 +33,7 @@ from swe_ai_fleet.ports import Clone
 from swe_ai_fleet.tools.builtin.toolkit import PROPOSE
 from swe_ai_fleet.tools.catalogue import PLUGINS, ToolAccess, Toolset, open_toolkits, operations
 from swe_ai_fleet.tools.operation import Toolkit
-from swe_ai_fleet.tools.pipeline import Policy
+from swe_ai_fleet.tools.policy import Policy
 from swe_ai_fleet.tools.repo_map.languages import language_of
 from swe_ai_fleet.tools.repo_map.relevance import is_test
 from swe_ai_fleet.tools.tests import TestTool

@@ -47,7 +47,8 @@ from swe_ai_fleet.domain.task import Task
 from swe_ai_fleet.domain.trajectory import StopReason, Trajectory
 from swe_ai_fleet.ports import BlobStore, ChatModel, Clone, EventLog, Journal
 from swe_ai_fleet.tools.audit import AuditTrail
-from swe_ai_fleet.tools.pipeline import Pipeline, Policy, ToolLimits
+from swe_ai_fleet.tools.pipeline import Pipeline, ToolLimits
+from swe_ai_fleet.tools.policy import Policy
 
 T = TypeVar("T")
 SHORT_SECONDS = 600.0

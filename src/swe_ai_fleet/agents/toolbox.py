@@ -20,7 +20,8 @@ from swe_ai_fleet.domain.trajectory import Observation
 from swe_ai_fleet.tools.builtin.toolkit import ANSWER_KEYS, answer_text
 from swe_ai_fleet.tools.definition import Definition
 from swe_ai_fleet.tools.operation import Toolkit, signature
-from swe_ai_fleet.tools.pipeline import Pipeline, Policy
+from swe_ai_fleet.tools.pipeline import Pipeline
+from swe_ai_fleet.tools.policy import Policy
 
 REQUEST_TOOLS = "request_tools"
 _MOST_NAMES = 50

@@ -43,7 +43,7 @@ from swe_ai_fleet.orchestrator.execution_context import Ending, ExecutionContext
 from swe_ai_fleet.orchestrator.integration import Integration, spent_on_merges
 from swe_ai_fleet.orchestrator.run_names import PLANNER
 from swe_ai_fleet.orchestrator.spending import Spending
-from swe_ai_fleet.tools.pipeline import path_allowed
+from swe_ai_fleet.tools.policy import path_allowed
 from swe_ai_fleet.tools.truncation import beginning
 
 PLANNER_SHARE = 4

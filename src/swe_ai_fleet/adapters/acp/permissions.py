@@ -22,7 +22,7 @@ from swe_ai_fleet.domain.task import ApprovalPolicy
 from swe_ai_fleet.domain.tool import Decision, OperationSpec, Outcome, Risk, ToolResult
 from swe_ai_fleet.tools.builtin.toolkit import PROPOSE
 from swe_ai_fleet.tools.catalogue import operations
-from swe_ai_fleet.tools.pipeline import MOUNT, SHELL, Policy
+from swe_ai_fleet.tools.policy import MOUNT, SHELL, Policy
 
 _READING = frozenset({"read", "search", "think"})
 _CHANGING = frozenset({"edit", "delete", "move"})

@@ -17,7 +17,7 @@ from swe_ai_fleet.domain.review import Critique, Finding, Proof, ProofOutcome, R
 from swe_ai_fleet.domain.task import ApprovalPolicy, Task
 from swe_ai_fleet.domain.text import shortened, well_formed
 from swe_ai_fleet.ports import BlobStore, Clone, EvidenceWorkspaces, SecretMask
-from swe_ai_fleet.tools.pipeline import Policy
+from swe_ai_fleet.tools.policy import Policy
 from swe_ai_fleet.tools.shell import ShellTool, interpreter
 
 MAX_PROOFS = 5

@@ -22,7 +22,7 @@ from swe_ai_fleet.orchestrator.evidence.settings_changes import added_silencers,
 from swe_ai_fleet.orchestrator.evidence.source_files import is_comment, is_document, is_test, language_of
 from swe_ai_fleet.orchestrator.evidence.weakened_tests import weakened_tests
 from swe_ai_fleet.ports import SecretMask
-from swe_ai_fleet.tools.pipeline import path_allowed
+from swe_ai_fleet.tools.policy import path_allowed
 
 _LOCKS = {
     **dict.fromkeys(("package-lock.json", "npm-shrinkwrap.json", "yarn.lock", "bun.lock"), ("package.json",)),

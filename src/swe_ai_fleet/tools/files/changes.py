@@ -14,7 +14,7 @@ from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
 from swe_ai_fleet.tools.files.patches import FilePatch, apply_hunks
 from swe_ai_fleet.tools.files.paths import MissingPath, Tree, quoted
 from swe_ai_fleet.tools.files.text import Text, decode, syntax_error
-from swe_ai_fleet.tools.pipeline import path_allowed
+from swe_ai_fleet.tools.policy import path_allowed
 
 MAX_VERSIONS = 20
 MAX_BYTES = 10 * 1024 * 1024
