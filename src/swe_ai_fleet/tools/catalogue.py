@@ -21,7 +21,7 @@ from swe_ai_fleet.sandbox import Sandbox, SandboxPolicy
 from swe_ai_fleet.tools.base_tool import BaseTool
 from swe_ai_fleet.tools.builtin import BuiltinSettings, BuiltinTools
 from swe_ai_fleet.tools.builtin.toolkit import PROPOSE
-from swe_ai_fleet.tools.db import DatabaseTool
+from swe_ai_fleet.tools.db import Database, DatabaseTool, kind_of
 from swe_ai_fleet.tools.definition import Definition, ToolFailure
 from swe_ai_fleet.tools.docker import DockerPolicy, DockerTool, Owner
 from swe_ai_fleet.tools.files import FileTool
@@ -260,13 +260,13 @@ def _idle(
 
 def _useless(kits: Mapping[str, Toolkit], access: ToolAccess, task: Task, *, networked: bool) -> frozenset[str]:
     """Operations that lack what they need (a network, a database, a remote, a service), and some that others cover."""
-    schemes = {url.partition(":")[0].partition("+")[0] for url in access.databases.values()}
+    databases = {kind_of(url) for url in access.databases.values()}
     of_use = {
         HttpTool.name: networked,
         DatabaseTool.name: bool(access.databases),
-        "db_postgresql_query": bool(schemes & {"postgresql", "postgres"}),
-        "db_redis_command": bool(schemes & {"redis", "rediss", "valkey", "unix"}),
-        "db_neo4j_query": any(scheme.startswith(("neo4j", "bolt")) for scheme in schemes),
+        "db_postgresql_query": Database.POSTGRESQL in databases,
+        "db_redis_command": Database.REDIS in databases,
+        "db_neo4j_query": Database.NEO4J in databases,
         "web_search": bool(access.builtin.search_url),
         "search_wikipedia": bool(access.builtin.wikipedia_url),
         "read_webpage": networked,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Coroutine, Mapping
+from collections.abc import Collection, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -13,11 +13,11 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from pydantic import Field
 
 from swe_ai_fleet.domain.task import Role
-from swe_ai_fleet.domain.tool import Outcome, Risk, ToolResult
+from swe_ai_fleet.domain.tool import Risk, ToolResult
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.tools.db import neo4j, postgresql, redis, sqlite
-from swe_ai_fleet.tools.db.results import MAX_ROWS, Rows, result
-from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
+from swe_ai_fleet.tools.db.results import MAX_ROWS, Bounds, Rows, Value, result
+from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal, ToolTimeout
 from swe_ai_fleet.tools.files.paths import Tree
 from swe_ai_fleet.tools.operation import Toolkit, operation
 from swe_ai_fleet.tools.pipeline import Pipeline
@@ -42,44 +42,12 @@ _SCHEMES = {
 _SECRET_PARAMETERS = frozenset({"password", "sslpassword", "passwd"})
 
 
-class Connections:
-    """URLs by name. Raises ToolFailure that names the connections there are, never a URL."""
-
-    def __init__(self, urls: Mapping[str, str]) -> None:
-        self._urls = dict(urls)
-
-    def kind(self, name: str) -> Database:
-        """Which database a connection leads to."""
-        database_kind = _SCHEMES.get(_scheme(self._url(name)))
-        if database_kind is None:
-            raise ToolFailure(f"the settings of the connection {name[:80]!r} name no database that is known here")
-        return database_kind
-
-    def url(self, name: str, kind: Database) -> str:
-        """The URL of a connection to a database of this kind."""
-        actual = self.kind(name)
-        if actual is not kind:
-            raise ToolFailure(f"the connection {name[:80]!r} leads to {actual}, not to {kind}")
-        return self._url(name)
-
-    def _url(self, name: str) -> str:
-        url = self._urls.get(name)
-        if url is None:
-            names = ", ".join(sorted(self._urls)) or "none are configured"
-            raise ToolFailure(f"there is no connection {name[:80]!r}; connections: {names}")
-        return url
-
-
-def _check_one_given(connection: str | None, path: str | None) -> None:
-    if (connection is None) == (path is None):
-        raise ToolFailure("give either the name of a connection or the path of a SQLite file")
-
-
-def _scheme(url: str) -> str:
+def kind_of(url: str) -> Database | None:
+    """The database that a connection's URL leads to; None for one that is not known here."""
     try:
-        return urlsplit(url).scheme
+        return _SCHEMES.get(urlsplit(url).scheme)
     except ValueError:
-        return ""
+        return None
 
 
 def secret_values(connections: Mapping[str, str]) -> frozenset[str]:
@@ -112,10 +80,9 @@ _CALLS_OFF = 5
 _CANCEL_SECONDS = 1.0
 """How long a database may take to hear that its statement is called off, and how often it is told."""
 
-_DESCRIBED_ROWS = 1_000
-_DESCRIBE_SECONDS = 30.0
-
-Value = str | int | float | bool | None
+_DESCRIBING = Bounds(max_rows=1_000, timeout_seconds=30.0)
+_DESCRIBE = {Database.POSTGRESQL: postgresql.describe, Database.REDIS: redis.describe, Database.NEO4J: neo4j.describe}
+_EXPLAIN = {Database.POSTGRESQL: postgresql.explain, Database.REDIS: redis.explain, Database.NEO4J: neo4j.explain}
 Connection = Annotated[str, Field(description="Name of a configured connection, such as main.")]
 Sql = Annotated[str, Field(description="Exactly one statement.")]
 ReadOnly = Annotated[bool, Field(description="Leave it true unless something is to be changed.")]
@@ -153,7 +120,7 @@ class DatabaseTool(Toolkit):
         writable: Collection[str] = (),
     ) -> None:
         self._mask = Secrets(secret_values(connections))
-        self._connections = Connections(connections)
+        self._connections = dict(connections)
         self._writable = frozenset(writable)
         self._tree: Tree | None = None
         self.pipeline = pipeline or Pipeline(mask=self._mask)
@@ -172,11 +139,9 @@ class DatabaseTool(Toolkit):
         timeout_seconds: Seconds = 30.0,
     ) -> ToolResult:
         """Run one SQL statement on PostgreSQL, in a transaction of its own; values go into params."""
-        url = self._url(connection, Database.POSTGRESQL, read_only)
-        work = postgresql.query(
-            url, sql, params, read_only=read_only, max_rows=max_rows, timeout_seconds=timeout_seconds
-        )
-        return await self._answer("db_postgresql_query", work, timeout_seconds)
+        bounds = Bounds(read_only=read_only, max_rows=max_rows, timeout_seconds=timeout_seconds)
+        url = self._url(connection, Database.POSTGRESQL, bounds)
+        return await self._answer("postgresql_query", postgresql.query(url, sql, params, bounds), bounds)
 
     @_ASKING
     async def redis_command(
@@ -189,9 +154,9 @@ class DatabaseTool(Toolkit):
         timeout_seconds: Seconds = 30.0,
     ) -> ToolResult:
         """Run one command on Redis or Valkey."""
-        url = self._url(connection, Database.REDIS, read_only)
-        work = redis.command(url, command, args, read_only=read_only, max_rows=max_rows)
-        return await self._answer("db_redis_command", work, timeout_seconds)
+        bounds = Bounds(read_only=read_only, max_rows=max_rows, timeout_seconds=timeout_seconds)
+        url = self._url(connection, Database.REDIS, bounds)
+        return await self._answer("redis_command", redis.command(url, command, args, bounds), bounds)
 
     @_ASKING
     async def neo4j_query(
@@ -204,9 +169,9 @@ class DatabaseTool(Toolkit):
         timeout_seconds: Seconds = 30.0,
     ) -> ToolResult:
         """Run one Cypher statement on Neo4j, in a transaction of its own."""
-        url = self._url(connection, Database.NEO4J, read_only)
-        work = neo4j.query(url, cypher, params, read_only=read_only, max_rows=max_rows, timeout_seconds=timeout_seconds)
-        return await self._answer("db_neo4j_query", work, timeout_seconds)
+        bounds = Bounds(read_only=read_only, max_rows=max_rows, timeout_seconds=timeout_seconds)
+        url = self._url(connection, Database.NEO4J, bounds)
+        return await self._answer("neo4j_query", neo4j.query(url, cypher, params, bounds), bounds)
 
     @operation(risk=Risk.MEDIUM, time_limit_seconds=_BACKSTOP_SECONDS)
     async def sqlite_query(
@@ -220,93 +185,78 @@ class DatabaseTool(Toolkit):
         timeout_seconds: Seconds = 30.0,
     ) -> ToolResult:
         """Run one SQL statement on a SQLite file: give its path in the workspace, or the name of a connection."""
-        work = self._sqlite(
-            sql, params, path, connection, read_only=read_only, max_rows=max_rows, timeout_seconds=timeout_seconds
-        )
-        return await self._answer("db_sqlite_query", work, timeout_seconds)
+        bounds = Bounds(read_only=read_only, max_rows=max_rows, timeout_seconds=timeout_seconds)
+        return await self._answer("sqlite_query", self._sqlite(sql, params, path, connection, bounds), bounds)
 
     @_LOOKING
     async def describe_schema(self, connection: OptionalConnection = None, path: OptionalPath = None) -> ToolResult:
         """Show what a database holds: tables, columns and constraints; keys of Redis; labels of Neo4j."""
-        return await self._answer("db_describe_schema", self._described(connection, path), _DESCRIBE_SECONDS)
+        return await self._answer("describe_schema", self._described(connection, path), _DESCRIBING)
 
     @_LOOKING
     async def explain(self, sql: Sql, connection: OptionalConnection = None, path: OptionalPath = None) -> ToolResult:
         """Show how a database would run a statement (SQL or Cypher) without running it."""
-        return await self._answer("db_explain", self._explained(sql, connection, path), _DESCRIBE_SECONDS)
+        return await self._answer("explain", self._explained(sql, connection, path), _DESCRIBING)
 
     async def _described(self, connection: str | None, path: str | None) -> Rows:
-        kind = self._kind(connection, path)
-        if kind is Database.SQLITE or connection is None:
-            return await self._sqlite(sqlite.SCHEMA, (), path, connection, max_rows=_DESCRIBED_ROWS)
-        url = self._connections.url(connection, kind)
-        match kind:
-            case Database.POSTGRESQL:
-                return await postgresql.describe(url, max_rows=_DESCRIBED_ROWS, timeout_seconds=_DESCRIBE_SECONDS)
-            case Database.REDIS:
-                return await redis.describe(url, max_rows=50)
-            case Database.NEO4J:
-                return await neo4j.describe(url, max_rows=_DESCRIBED_ROWS, timeout_seconds=_DESCRIBE_SECONDS)
+        kind, url = self._server(connection, path)
+        if kind is Database.SQLITE:
+            return await self._sqlite(sqlite.SCHEMA, (), path, connection, _DESCRIBING)
+        return await _DESCRIBE[kind](url, _DESCRIBING)
 
     async def _explained(self, sql: str, connection: str | None, path: str | None) -> Rows:
-        kind = self._kind(connection, path)
-        if kind is Database.SQLITE or connection is None:
-            return await self._sqlite(sqlite.EXPLAIN + sql, (), path, connection, max_rows=_DESCRIBED_ROWS)
-        url = self._connections.url(connection, kind)
-        match kind:
-            case Database.POSTGRESQL:
-                return await postgresql.explain(url, sql, max_rows=_DESCRIBED_ROWS, timeout_seconds=_DESCRIBE_SECONDS)
-            case Database.NEO4J:
-                return await neo4j.explain(url, sql, max_rows=_DESCRIBED_ROWS, timeout_seconds=_DESCRIBE_SECONDS)
-            case Database.REDIS:
-                raise ToolFailure("Redis has no plans to explain")
+        kind, url = self._server(connection, path)
+        if kind is Database.SQLITE:
+            return await self._sqlite(sqlite.EXPLAIN + sql, (), path, connection, _DESCRIBING)
+        return await _EXPLAIN[kind](url, sql, _DESCRIBING)
 
-    def _url(self, connection: str, kind: Database, read_only: bool) -> str:
-        if not read_only and connection not in self._writable:
+    def _url(self, connection: str, kind: Database, bounds: Bounds) -> str:
+        """The URL of a connection to a database of this kind. Raises ToolFailure, which never holds a URL."""
+        if not bounds.read_only and connection not in self._writable:
             writable = ", ".join(sorted(self._writable)) or "none is"
             raise ToolRefusal(f"the connection {connection[:80]!r} is for reading only; writable: {writable}")
-        return self._connections.url(connection, kind)
+        actual, url = self._server(connection, None)
+        if actual is not kind:
+            raise ToolFailure(f"the connection {connection[:80]!r} leads to {actual}, not to {kind}")
+        return url
 
-    def _kind(self, connection: str | None, path: str | None) -> Database:
-        _check_one_given(connection, path)
-        return Database.SQLITE if connection is None else self._connections.kind(connection)
+    def _server(self, connection: str | None, path: str | None) -> tuple[Database, str]:
+        """Which database a connection or a file is, and its URL; empty for a file."""
+        if (connection is None) == (path is None):
+            raise ToolFailure("give either the name of a connection or the path of a SQLite file")
+        if connection is None:
+            return Database.SQLITE, ""
+        url = self._connections.get(connection)
+        if url is None:
+            names = ", ".join(sorted(self._connections)) or "none are configured"
+            raise ToolFailure(f"there is no connection {connection[:80]!r}; connections: {names}")
+        kind = kind_of(url)
+        if kind is None:
+            raise ToolFailure(f"the settings of the connection {connection[:80]!r} name no database that is known here")
+        return kind, url
 
     async def _sqlite(
-        self,
-        sql: str,
-        params: list[Value] | tuple[()],
-        path: str | None,
-        connection: str | None,
-        *,
-        read_only: bool = True,
-        max_rows: int,
-        timeout_seconds: float = _DESCRIBE_SECONDS,
+        self, sql: str, params: Sequence[Value], path: str | None, connection: str | None, bounds: Bounds
     ) -> Rows:
-        _check_one_given(connection, path)
+        self._server(connection, path)
         if connection is not None:
-            url = self._url(connection, Database.SQLITE, read_only)
-            return await sqlite.query_url(
-                url, sql, params, read_only=read_only, max_rows=max_rows, timeout_seconds=timeout_seconds
-            )
+            return await sqlite.query_url(self._url(connection, Database.SQLITE, bounds), sql, params, bounds)
         if self._tree is None or path is None:
             raise ToolFailure("there is no workspace here; give the name of a connection")
-        return await sqlite.query_file(
-            self._tree, path, sql, params, read_only=read_only, max_rows=max_rows, timeout_seconds=timeout_seconds
-        )
+        return await sqlite.query_file(self._tree, path, sql, params, bounds)
 
-    async def _answer(self, name: str, work: Coroutine[Any, Any, Rows], timeout_seconds: float) -> ToolResult:
+    async def _answer(self, operation_name: str, work: Coroutine[Any, Any, Rows], bounds: Bounds) -> ToolResult:
         """The rows as a result without secrets, whoever's mask the pipeline has."""
+        seconds = bounds.timeout_seconds
         try:
-            async with asyncio.timeout(timeout_seconds):
+            async with asyncio.timeout(seconds):
                 rows = await _whatever_it_swallows(work)
         except TimeoutError:
-            error = (
-                f"the statement did not finish within {timeout_seconds:g} seconds: ask for less, or give it more time"
-            )
-            return ToolResult(success=False, operation=name, error=error, outcome=Outcome.TIMEOUT)
+            message = f"the statement did not finish within {seconds:g} seconds: ask for less, or give it more time"
+            raise ToolTimeout(message) from None
         except ToolFailure as failure:
             raise type(failure)(self._mask(failure.message)) from None
-        answer = result(name, rows)
+        answer = result(f"db_{operation_name}", rows)
         columns = [self._mask(column) for column in rows.columns]
         return replace(answer, content=self._mask(answer.content), metadata={**answer.metadata, "columns": columns})
 

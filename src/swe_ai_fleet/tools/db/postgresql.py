@@ -14,12 +14,12 @@ import json
 import re
 from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING
 
-from swe_ai_fleet.tools.db.results import Collector, Rows
+from swe_ai_fleet.tools.db.results import Bounds, Collector, Rows, Value
 from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
 
 if TYPE_CHECKING:
@@ -31,6 +31,12 @@ _SPACE = re.compile(r"[ \t\n\r\f\v]+|--[^\n\r]*")
 _COMMENT = re.compile(r"/\*|\*/")
 _NAME = re.compile(r"[A-Za-z_\x80-\U0010ffff][A-Za-z0-9_$\x80-\U0010ffff]*")
 _PREFIXED = re.compile(r"(?P<escapes>[eE])'|[bBxXnN]'|(?P<unicode>[uU]&)(?P<quote>['\"])|(?P<plain>['\"])")
+_QUOTED = {
+    "'": re.compile(r"((?:[^']|'')*+)'"),
+    '"': re.compile(r'((?:[^"]|"")*+)"'),
+    "e": re.compile(r"((?:[^'\\]|''|\\.)*+)'", re.DOTALL),
+}
+"""What follows an opening quote up to the closing one; `e` is a string with escapes."""
 _DOLLAR = re.compile(r"\$(?:[A-Za-z_\x80-\U0010ffff][A-Za-z0-9_\x80-\U0010ffff]*)?\$")
 _ESCAPED = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8})|x([0-9A-Fa-f]{1,2})|([0-7]{1,3})|(.))", re.DOTALL)
 _LETTERS = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
@@ -46,10 +52,17 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Token:
-    """A name as the server looks it up, a string's content, one other character, or a quote or comment without end."""
+    """A name as the server looks it up, a string's content, one other character, or a quote or comment without end.
+
+    `escaped` says that its Unicode escapes are still there: their sign may be named behind it.
+    """
 
     kind: Kind
     text: str
+    escaped: bool = False
+
+
+_OPENING = Token(kind=Kind.SIGN, text="(")
 
 
 def tokens(sql: str) -> Iterator[Token]:
@@ -67,16 +80,7 @@ def tokens(sql: str) -> Iterator[Token]:
         yield joined
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Raw:
-    """A token whose Unicode escapes are still there where `unicode` says so: their sign may be named behind it."""
-
-    kind: Kind
-    text: str
-    unicode: bool = False
-
-
-def _raw(sql: str) -> Iterator[_Raw]:
+def _raw(sql: str) -> Iterator[Token]:
     at = 0
     while at < len(sql):
         if space := _SPACE.match(sql, at):
@@ -84,44 +88,43 @@ def _raw(sql: str) -> Iterator[_Raw]:
         elif sql.startswith("/*", at):
             end = _after_comment(sql, at)
             if end < 0:
-                yield _Raw(kind=Kind.UNCLOSED, text="/*")
+                yield Token(kind=Kind.UNCLOSED, text="/*")
                 return
             at = end
         elif opened := _PREFIXED.match(sql, at):
             quote = sql[opened.end() - 1]
-            end = _after_quote(sql, opened.end(), quote, escapes=bool(opened["escapes"]))
-            if end < 0:
-                yield _Raw(kind=Kind.UNCLOSED, text=quote)
+            rest = _QUOTED["e" if opened["escapes"] else quote].match(sql, opened.end())
+            if rest is None:
+                yield Token(kind=Kind.UNCLOSED, text=quote)
                 return
-            content = sql[opened.end() : end - 1].replace(quote * 2, quote)
+            content = rest[1].replace(quote * 2, quote)
             kind = Kind.NAME if quote == '"' else Kind.STRING
-            yield _Raw(
-                kind=kind, text=_unescaped(content) if opened["escapes"] else content, unicode=bool(opened["unicode"])
-            )
-            at = end
+            content = _unescaped(content) if opened["escapes"] else content
+            yield Token(kind=kind, text=content, escaped=bool(opened["unicode"]))
+            at = rest.end()
         elif name := _NAME.match(sql, at):
-            yield _Raw(kind=Kind.NAME, text=re.sub("[A-Z]+", lambda match: match[0].lower(), name[0]))
+            yield Token(kind=Kind.NAME, text=re.sub("[A-Z]+", lambda match: match[0].lower(), name[0]))
             at = name.end()
         elif tag := _DOLLAR.match(sql, at):
             end = sql.find(tag[0], tag.end())
             if end < 0:
-                yield _Raw(kind=Kind.UNCLOSED, text="$")
+                yield Token(kind=Kind.UNCLOSED, text="$")
                 return
-            yield _Raw(kind=Kind.STRING, text=sql[tag.end() : end])
+            yield Token(kind=Kind.STRING, text=sql[tag.end() : end])
             at = end + len(tag[0])
         else:
-            yield _Raw(kind=Kind.SIGN, text=sql[at])
+            yield Token(kind=Kind.SIGN, text=sql[at])
             at += 1
 
 
-def _decoded(raw: list[_Raw]) -> Iterator[Token]:
+def _decoded(raw: list[Token]) -> Iterator[Token]:
     skipped = 0
     for at, token in enumerate(raw):
         if skipped:
             skipped -= 1
             continue
         text = token.text
-        if token.unicode:
+        if token.escaped:
             sign = "\\"
             following = raw[at + 1 : at + 3]
             if len(following) == 2 and following[0].text == "uescape" and len(following[1].text) == 1:
@@ -141,22 +144,11 @@ def _after_comment(sql: str, at: int) -> int:
     return -1
 
 
-def _after_quote(sql: str, at: int, quote: str, *, escapes: bool) -> int:
-    while at < len(sql):
-        if sql.startswith(quote * 2, at) or (escapes and sql[at] == "\\"):
-            at += 2
-        elif sql[at] == quote:
-            return at + 1
-        else:
-            at += 1
-    return -1
-
-
 def _unescaped(text: str) -> str:
-    def character(found: re.Match[str]) -> str:
-        if found[5] is not None:
-            return _LETTERS.get(found[5], found[5])
-        return _character(found[1] or found[2] or found[3], 16) if not found[4] else _character(found[4], 8)
+    def character(escape: re.Match[str]) -> str:
+        if escape[5] is not None:
+            return _LETTERS.get(escape[5], escape[5])
+        return _character(escape[4], 8) if escape[4] else _character(escape[1] or escape[2] or escape[3], 16)
 
     return _ESCAPED.sub(character, text)
 
@@ -170,8 +162,6 @@ def _character(digits: str, base: int) -> str:
     code = int(digits, base)
     return chr(code) if code <= 0x10FFFF else "\ufffd"
 
-
-Value = str | int | float | bool | None
 
 _CONNECT_SECONDS = 10
 _CANCEL_SECONDS = 2.0
@@ -231,32 +221,30 @@ SELECT t, n, d FROM (
 """
 
 
-async def query(
-    url: str, sql: str, params: Sequence[Value], *, read_only: bool, max_rows: int, timeout_seconds: float
-) -> Rows:
+async def query(url: str, sql: str, params: Sequence[Value], bounds: Bounds) -> Rows:
     """Run one statement with `$1`, `$2` … as parameters. Raises ToolFailure, TimeoutError."""
-    called = check(sql, read_only=read_only)
-    async with _session(url, read_only=read_only, timeout_seconds=timeout_seconds) as connection:
-        if read_only:
+    called = check(sql, read_only=bounds.read_only)
+    async with _session(url, bounds) as connection:
+        if bounds.read_only:
             await _prove(connection, called)
-        rows = await _stream(connection, sql, params, max_rows=max_rows, drain=not read_only)
-        if not read_only:
+        rows = await _stream(connection, sql, params, max_rows=bounds.max_rows, drain=not bounds.read_only)
+        if not bounds.read_only:
             await _stream(connection, "COMMIT", (), max_rows=1, drain=True)
         return rows
 
 
-async def describe(url: str, *, max_rows: int, timeout_seconds: float) -> Rows:
+async def describe(url: str, bounds: Bounds) -> Rows:
     """Tables and views with their columns and constraints."""
-    async with _session(url, read_only=True, timeout_seconds=timeout_seconds) as connection:
-        rows = await _stream(connection, _SCHEMA, (), max_rows=max_rows, drain=False)
-    return Rows(columns=("table", "name", "definition"), rows=rows.rows, complete=rows.complete)
+    async with _session(url, bounds) as connection:
+        rows = await _stream(connection, _SCHEMA, (), max_rows=bounds.max_rows, drain=False)
+    return replace(rows, columns=("table", "name", "definition"))
 
 
-async def explain(url: str, sql: str, *, max_rows: int, timeout_seconds: float) -> Rows:
+async def explain(url: str, sql: str, bounds: Bounds) -> Rows:
     """How the server would run the statement; it is not run."""
     check(sql, read_only=True)
-    async with _session(url, read_only=True, timeout_seconds=timeout_seconds) as connection:
-        return await _stream(connection, f"EXPLAIN (ANALYZE FALSE) {sql}", (), max_rows=max_rows, drain=False)
+    async with _session(url, bounds) as connection:
+        return await _stream(connection, f"EXPLAIN (ANALYZE FALSE) {sql}", (), max_rows=bounds.max_rows, drain=False)
 
 
 def check(sql: str, *, read_only: bool) -> frozenset[str]:
@@ -266,7 +254,8 @@ def check(sql: str, *, read_only: bool) -> frozenset[str]:
     words_of = list(tokens(sql))
     if any(token.kind is Kind.UNCLOSED for token in words_of):
         raise ToolFailure("the statement is empty or cannot be read: a quote or a comment in it is not closed")
-    word = _first(words_of)
+    # The keyword that it begins with stands behind comments and parentheses.
+    word = next((token.text for token in words_of if token != _OPENING), "")
     if not word:
         raise ToolFailure("the statement is empty")
     if word in REFUSED_STATEMENTS or (read_only and word in REFUSED_READING):
@@ -282,16 +271,8 @@ def check(sql: str, *, read_only: bool) -> frozenset[str]:
     return frozenset(_calls(words_of))
 
 
-def _first(words_of: Sequence[Token]) -> str:
-    """The keyword that a statement begins with, in lower case, behind comments and parentheses."""
-    first = next((token for token in words_of if token.text != "(" or token.kind is not Kind.SIGN), None)
-    return "" if first is None or first.kind is Kind.UNCLOSED else first.text
-
-
 def _calls(words_of: Sequence[Token]) -> Iterator[str]:
-    for token, following in pairwise(words_of):
-        if token.kind is Kind.NAME and following.kind is Kind.SIGN and following.text == "(":
-            yield token.text
+    return (token.text for token, following in pairwise(words_of) if token.kind is Kind.NAME and following == _OPENING)
 
 
 def _names(words_of: Sequence[Token], *, everywhere: bool, depth: int) -> Iterator[str]:
@@ -315,7 +296,7 @@ async def _prove(connection: AsyncConnection[TupleRow], called: Collection[str])
 
 
 @asynccontextmanager
-async def _session(url: str, *, read_only: bool, timeout_seconds: float) -> AsyncGenerator[AsyncConnection[TupleRow]]:
+async def _session(url: str, bounds: Bounds) -> AsyncGenerator[AsyncConnection[TupleRow]]:
     """A connection of its own inside a transaction; leaving it without COMMIT leaves no trace."""
     try:
         import psycopg
@@ -330,13 +311,14 @@ async def _session(url: str, *, read_only: bool, timeout_seconds: float) -> Asyn
         reason = "its credentials are refused" if "authentication" in str(error) else type(error).__name__
         raise ToolFailure(f"the connection to PostgreSQL cannot be opened: {reason}") from None
     try:
-        await _stream(connection, f"BEGIN {'READ ONLY' if read_only else 'READ WRITE'}", (), max_rows=1, drain=True)
-        limit = str(max(1, round(timeout_seconds * 1000)))
+        mode = "READ ONLY" if bounds.read_only else "READ WRITE"
+        await _stream(connection, f"BEGIN {mode}", (), max_rows=1, drain=True)
+        limit = str(max(1, round(bounds.timeout_seconds * 1000)))
         limits = (
             ("statement_timeout", limit),
             ("lock_timeout", limit),
             ("idle_in_transaction_session_timeout", limit),
-            ("default_transaction_read_only", "on" if read_only else "off"),
+            ("default_transaction_read_only", "on" if bounds.read_only else "off"),
             ("standard_conforming_strings", "on"),
         )
         settings = ", ".join(f"set_config(${2 * at + 1}, ${2 * at + 2}, false)" for at in range(len(limits)))

@@ -7,7 +7,7 @@ import hashlib
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, ParamSpec, TypeVar
+from typing import Annotated, Concatenate, ParamSpec, TypeVar
 
 from pydantic import Field
 
@@ -72,23 +72,21 @@ class FileTool(Toolkit):
     ) -> ToolResult:
         """Show a text file, or parts of it, with line numbers."""
         ranges = _ranges(lines) if lines.strip() else [(start_line, end_line)]
-        return await self._maybe_in_thread(self._tree.size(path), self._read_file, path, ranges)
+        return await self._work(self._read_file, path, ranges)
 
     @operation()
     async def write_file(
         self, path: FilePath, content: Annotated[str, Field(description="The whole new content.")]
     ) -> ToolResult:
         """Create a file (and its directories) or replace one whole. To change a part, use files_edit_file."""
-        size = max(len(content), self._tree.size(path))
-        return await self._maybe_in_thread(size, self._editor.write, path, content)
+        return await self._work(self._editor.write, path, content)
 
     @operation()
     async def append_file(
         self, path: FilePath, content: Annotated[str, Field(description="Text to add; it starts on a line of its own.")]
     ) -> ToolResult:
         """Add text at the end of a file; creates the file if there is none."""
-        size = len(content) + self._tree.size(path)
-        return await self._maybe_in_thread(size, self._editor.append, path, content)
+        return await self._work(self._editor.append, path, content)
 
     @operation()
     async def edit_file(
@@ -100,9 +98,8 @@ class FileTool(Toolkit):
         expected_sha256: Sha256 = None,
     ) -> ToolResult:
         """Replace a passage that occurs exactly once in a file; where `old` is empty, create the file."""
-        size = self._tree.size(path) + len(old) + len(new)
         edit = Edit(old=old, new=new, replace_all=replace_all)
-        return await self._maybe_in_thread(size, self._editor.edit, path, edit, expected_sha256)
+        return await self._work(self._editor.edit, path, edit, expected_sha256)
 
     @operation()
     async def multi_edit(
@@ -112,8 +109,7 @@ class FileTool(Toolkit):
         expected_sha256: Sha256 = None,
     ) -> ToolResult:
         """Replace several passages of one file, all of them or, where one does not fit, none."""
-        size = self._tree.size(path) + sum(len(edit.old) + len(edit.new) for edit in edits)
-        return await self._maybe_in_thread(size, self._editor.multi_edit, path, edits, expected_sha256)
+        return await self._work(self._editor.multi_edit, path, edits, expected_sha256)
 
     @operation()
     async def apply_patch(
@@ -138,21 +134,19 @@ class FileTool(Toolkit):
         self, source: FilePath, destination: NewPath, overwrite: Overwrite = False, expected_sha256: Sha256 = None
     ) -> ToolResult:
         """Move or rename one file; creates the directories that it goes to."""
-        size = self._tree.size(source)
-        return await self._maybe_in_thread(size, self._editor.move, source, destination, overwrite, expected_sha256)
+        return await self._work(self._editor.move, source, destination, overwrite, expected_sha256)
 
     @operation()
     async def copy_file(
         self, source: FilePath, destination: NewPath, overwrite: Overwrite = False, expected_sha256: Sha256 = None
     ) -> ToolResult:
         """Copy one file with its permission bits; creates the directories that it goes to."""
-        size = self._tree.size(source)
-        return await self._maybe_in_thread(size, self._editor.copy, source, destination, overwrite, expected_sha256)
+        return await self._work(self._editor.copy, source, destination, overwrite, expected_sha256)
 
     @operation()
     async def undo_edit(self, path: FilePath) -> ToolResult:
         """Put a file back as it was before the last change that a files operation made to it; call again to go on."""
-        return await self._maybe_in_thread(self._tree.size(path), self._editor.undo, path)
+        return await self._work(self._editor.undo, path)
 
     @operation(read_only=True)
     async def diff_files(self, path_a: FilePath, path_b: FilePath) -> ToolResult:
@@ -235,7 +229,7 @@ class FileTool(Toolkit):
     @operation(risk=Risk.MEDIUM)
     async def delete_file(self, path: FilePath) -> ToolResult:
         """Delete a file or an empty directory."""
-        return await self._maybe_in_thread(self._tree.size(path), self._editor.delete, path)
+        return await self._work(self._editor.delete, path)
 
     @operation()
     async def mkdir(
@@ -249,13 +243,13 @@ class FileTool(Toolkit):
     @operation(read_only=True)
     async def file_info(self, path: Annotated[str, Field(description="File or directory.")]) -> ToolResult:
         """Say what a path is: type, size, mode, and for a text file its lines, encoding, line ends and SHA-256."""
-        return await self._maybe_in_thread(self._tree.size(path), self._file_info, path)
+        return await self._work(self._file_info, path)
 
-    async def _maybe_in_thread(self, size: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def _work(self, work: Callable[Concatenate[str, P], T], path: str, *args: P.args, **kwargs: P.kwargs) -> T:
         # A hop to a thread costs more than reading a small file; a large one would hold up every other agent here.
-        if size > _HEAVY_BYTES:
-            return await asyncio.to_thread(work, *args, **kwargs)
-        return work(*args, **kwargs)
+        if self._tree.size(path) + sum(len(text) for text in args if isinstance(text, str)) > _HEAVY_BYTES:
+            return await asyncio.to_thread(work, path, *args, **kwargs)
+        return work(path, *args, **kwargs)
 
     def _read(self, path: str) -> tuple[str, bytes, Text]:
         content = self._tree.read(path, limit=self.pipeline.limits.max_file_bytes)

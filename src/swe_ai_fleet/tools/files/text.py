@@ -1,4 +1,7 @@
-"""Replacing one passage of a text by another: exact and unique, or a refusal that shows what comes near."""
+"""The text of a file: decoded and encoded, compared, shown by its lines, and one passage of it replaced.
+
+A passage is replaced where it is exact and unique, else what comes near is shown.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
+from itertools import islice, zip_longest
 from pathlib import PurePosixPath
 
 from swe_ai_fleet.domain.json_values import parsed
@@ -41,15 +45,6 @@ class Replacement:
     count: int
     changed: tuple[tuple[int, int], ...]
     tolerant: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NearMiss:
-    """A passage that resembles the one looked for: its line numbers, its lines, how alike it is (0 to 1)."""
-
-    first: int
-    lines: tuple[str, ...]
-    likeness: float
 
 
 def replace_passage(text: str, old: str, new: str, *, replace_all: bool = False) -> Replacement:
@@ -84,11 +79,11 @@ def replace_passage(text: str, old: str, new: str, *, replace_all: bool = False)
     return Replacement(text=text.replace(old, new), count=count, changed=tuple(changed))
 
 
-def near_misses(text: str, old: str) -> list[NearMiss]:
-    """The passages of the text most like `old`, best first; the work is bounded whatever the two hold.
+def near_misses(text: str, old: str) -> list[tuple[int, list[str]]]:
+    """The passages of the text most like `old`, best first: the number of the first line, from 1, and the lines.
 
-    Places that share rare words with `old` vote for the line where it would begin; only the few with the most votes are
-    compared (Ratcliff and Obershelp's similarity, a bounded part of each).
+    The work is bounded whatever the two hold: places that share rare words with `old` vote for the line where it would
+    begin; only the few with the most votes are compared (Ratcliff and Obershelp's similarity, a bounded part of each).
     """
     lines, wanted = text.split("\n"), old.strip("\n").split("\n")
     starts = [0]
@@ -103,15 +98,12 @@ def near_misses(text: str, old: str) -> list[NearMiss]:
             number = bisect_right(starts, position) - 1
             votes[max(0, number - offset)] += 1
             position = text.find(word, starts[number + 1])
-    candidates: list[NearMiss] = []
-    for number, _ in votes.most_common(_WINDOWS_COMPARED):
-        window = lines[number : number + len(wanted)]
-        candidates.append(NearMiss(first=number + 1, lines=tuple(window), likeness=_likeness(window, wanted)))
-    best: list[NearMiss] = []
-    for candidate in sorted(candidates, key=lambda miss: (-miss.likeness, miss.first)):
-        apart = all(abs(candidate.first - other.first) >= len(wanted) for other in best)
-        if apart and candidate.likeness >= _LIKENESS and len(best) < _MISSES_SHOWN:
-            best.append(candidate)
+    windows = [(number, lines[number : number + len(wanted)]) for number, _ in votes.most_common(_WINDOWS_COMPARED)]
+    best: list[tuple[int, list[str]]] = []
+    for likeness, number, window in sorted((-_likeness(window, wanted), number, window) for number, window in windows):
+        apart = all(abs(number + 1 - first) >= len(wanted) for first, _ in best)
+        if apart and -likeness >= _LIKENESS and len(best) < _MISSES_SHOWN:
+            best.append((number + 1, window))
     return best
 
 
@@ -175,20 +167,13 @@ def _rare_words(text: str, wanted: list[str]) -> list[tuple[str, int]]:
 
 
 def _likeness(window: list[str], wanted: list[str]) -> float:
-    pairs = list(zip(window[:_LINES_COMPARED], wanted[:_LINES_COMPARED], strict=False))
-    weights = [max(len(ours.strip()), len(theirs.strip())) for ours, theirs in pairs]
-    total = sum(weights) + sum(len(line) for line in wanted[len(window) : _LINES_COMPARED])
-    shared = sum(
-        weight * _line_likeness(ours.strip(), theirs.strip())
-        for weight, (ours, theirs) in zip(weights, pairs, strict=True)
-    )
+    shared = total = 0.0
+    for lines in islice(zip_longest(window, wanted, fillvalue=""), _LINES_COMPARED):
+        ours, theirs = (line.strip()[:_CHARS_COMPARED] for line in lines)
+        weight = max(len(ours), len(theirs))
+        total += weight
+        shared += weight * SequenceMatcher(None, ours, theirs, autojunk=False).ratio()
     return shared / total if total else 0.0
-
-
-def _line_likeness(ours: str, theirs: str) -> float:
-    if ours == theirs:
-        return 1.0
-    return SequenceMatcher(None, ours[:_CHARS_COMPARED], theirs[:_CHARS_COMPARED], autojunk=False).ratio()
 
 
 def _ambiguous(numbers: list[int], count: int) -> str:
@@ -205,16 +190,16 @@ def _not_found(text: str, old: str) -> str:
         return "old does not occur in the file and nothing in it comes near; read the file and copy the passage exactly"
     wanted = old.strip("\n").split("\n")
     parts = ["old does not occur in the file. What comes near:"]
-    for miss in misses:
-        parts.append(f"lines {miss.first}-{miss.first + len(miss.lines) - 1}:")
-        parts.extend(f"{number}\t{line[:200]}" for number, line in enumerate(miss.lines[:12], start=miss.first))
-        parts.append(f"  ({_difference(miss, wanted)})")
+    for first, lines in misses:
+        parts.append(f"lines {first}-{first + len(lines) - 1}:")
+        parts.extend(f"{number}\t{line[:200]}" for number, line in enumerate(lines[:12], start=first))
+        parts.append(f"  ({_difference(first, lines, wanted)})")
     parts.append("Copy the passage exactly, without the line numbers.")
     return "\n".join(parts)
 
 
-def _difference(miss: NearMiss, wanted: list[str]) -> str:
-    for number, (ours, theirs) in enumerate(zip(miss.lines, wanted, strict=False), start=miss.first):
+def _difference(first: int, lines: list[str], wanted: list[str]) -> str:
+    for number, (ours, theirs) in enumerate(zip(lines, wanted, strict=False), start=first):
         if ours != theirs:
             if ours.strip() == theirs.strip():
                 return f"line {number} differs in white space: the file has {ours[:200]!r}"
@@ -401,25 +386,11 @@ _PARSERS: Mapping[str, Callable[[str], object]] = {
 }
 
 
-_CLAUSES = ("else", "elif", "except", "finally", "case")
-
-
-def syntax_error(path: str, content: str, *, changed: tuple[int, int] | None = None) -> str:
-    """What is wrong with a Python, JSON or TOML file, in one line; empty if nothing is or nobody can say cheaply.
-
-    `changed` are the first and last line (from 1) of the only passage that is new. In a Python file the statements
-    around it are parsed then, and the whole file only if those do not parse: the whole costs 15 times as much.
-    """
-    suffix = PurePosixPath(path).suffix
-    parse = _PARSERS.get(suffix)
+def syntax_error(path: str, content: str) -> str:
+    """What is wrong with a Python, JSON or TOML file, in one line; empty if nothing is or nobody can say cheaply."""
+    parse = _PARSERS.get(PurePosixPath(path).suffix)
     if parse is None or len(content) > MAX_CHARS:
         return ""
-    if changed is not None and parse is ast.parse and not _problem(parse, _statements_around(content, *changed)):
-        return ""
-    return _problem(parse, content)
-
-
-def _problem(parse: Callable[[str], object], content: str) -> str:
     try:
         parsed(parse, content)
     except SyntaxError as error:
@@ -427,18 +398,3 @@ def _problem(parse: Callable[[str], object], content: str) -> str:
     except ValueError as error:
         return str(error)
     return ""
-
-
-def _statements_around(content: str, first: int, last: int) -> str:
-    """The lines from the beginning of one top-level statement to that of another, around those given."""
-    lines = content.split("\n")
-    start, end = min(first, len(lines)) - 1, last
-    while start > 0 and not _begins_statement(lines[start]):
-        start -= 1
-    while end < len(lines) and not _begins_statement(lines[end]):
-        end += 1
-    return "\n".join(lines[start:end])
-
-
-def _begins_statement(line: str) -> bool:
-    return (line[:1].isidentifier() or line[:1] == "@") and not line.startswith(_CLAUSES)
