@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Mapping
+from contextlib import asynccontextmanager
 from typing import Protocol
 
 from swe_ai_fleet.domain.errors import FleetError
@@ -19,6 +21,18 @@ class ToolRefusal(ToolFailure):
 
 class ToolTimeout(ToolFailure):
     """An operation's own time limit ran out; audited as timed out."""
+
+
+@asynccontextmanager
+async def time_limit(seconds: float) -> AsyncGenerator[asyncio.Timeout]:
+    """Break off what stands within after so many seconds, without an exception: `expired()` says so afterwards."""
+    scope = asyncio.timeout(seconds)
+    try:
+        async with scope:
+            yield scope
+    except TimeoutError:
+        if not scope.expired():
+            raise
 
 
 class Holder(Protocol):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import stat
 from collections.abc import Mapping
@@ -112,19 +113,15 @@ class DockerTool(Toolkit):
         Steps have no network unless one is granted. Here-documents, RUN options and ADD of URLs are not supported.
         """
         _bounded(build_args, "build_args")
-        most = self.policy.ceiling
-        limits = self.policy.limits(
-            most.memory_mb if memory_mb is None else memory_mb, most.cpus if cpus is None else cpus, None
-        )
         request = building.BuildRequest(
             tag=tag,
             directory=path,
             dockerfile=dockerfile,
             arguments=build_args,
             network=self.policy.network(network),
-            limits=limits,
+            limits=self.policy.limits(memory_mb, cpus, None, unset=self.policy.ceiling),
             target=target,
-            seconds=min(timeout_seconds or self.policy.max_build_seconds, self.policy.max_build_seconds),
+            seconds=min(timeout_seconds or math.inf, self.policy.max_build_seconds),
         )
         return await building.build(self._names, self.workspace.root, self._tree, request)
 
@@ -184,11 +181,10 @@ class DockerTool(Toolkit):
         )
         if detach:
             identifier = await containers.start(self._engine, request, engine_name)
-            short = engine_name.removeprefix(f"{self.owner.namespace}-")
+            short = self._names.short(engine_name)
             return _succeeded("run", f"{short} is running.", {"name": short, "id": identifier[:12]})
-        return await containers.run_to_end(
-            self._engine, request, engine_name, seconds=self._seconds(timeout_seconds), limit=self._output_limit
-        )
+        seconds, most = self._seconds(timeout_seconds), self.policy.max_output_bytes
+        return await containers.run_to_end(self._engine, request, engine_name, seconds=seconds, limit=most)
 
     @operation(executes=True, network=True, risk=Risk.HIGH, roles=_ROLES)
     async def exec(
@@ -208,9 +204,9 @@ class DockerTool(Toolkit):
         if working_directory and not working_directory.startswith("/"):
             raise ToolFailure(f"working_directory is absolute in the container, such as {MOUNT}")
         entry = await self._names.container(container)
-        seconds = self._seconds(timeout_seconds)
+        seconds, most = self._seconds(timeout_seconds), self.policy.max_output_bytes
         return await containers.execute(
-            self._engine, entry, command, directory=working_directory, seconds=seconds, limit=self._output_limit
+            self._engine, entry, command, directory=working_directory, seconds=seconds, limit=most
         )
 
     @operation(read_only=True, network=True, locks=(), roles=_ROLES)
@@ -254,8 +250,7 @@ class DockerTool(Toolkit):
         force: Annotated[bool, Field(description="Remove a container that still runs.")] = False,
     ) -> ToolResult:
         """Remove a container, or an image that was built in this run."""
-        image = await self._names.own_image(name)
-        if image is not None and name not in {entry.name for entry in await self._names.containers()}:
+        if image := await self._names.image_only(name):
             await self._engine.remove_image(f"{self.owner.namespace}/{image.name}")
             return _succeeded("rm", f"The image {image.name} is removed.", {"image": image.name})
         entry = await self._names.container(name)
@@ -269,13 +264,12 @@ class DockerTool(Toolkit):
         self, name: Annotated[str, Field(description="A container of this run, or an image that it built.")]
     ) -> ToolResult:
         """Show the state and the limits of a container, or what an image is; values of variables are not shown."""
-        image = await self._names.own_image(name)
-        if image is not None and name not in {entry.name for entry in await self._names.containers()}:
+        if image := await self._names.image_only(name):
             facts = image_facts(image.name, await self._engine.image(image.id))
         else:
             entry = await self._names.container(name)
             facts = safe_facts(await self._engine.container(entry.id), entry.name)
-            facts["image"] = str(facts["image"]).removeprefix(f"{self.owner.namespace}/")
+            facts["image"] = self._names.short(str(facts["image"]))
         return _succeeded("inspect", "\n".join(f"{fact}: {_plain(value)}" for fact, value in facts.items()), facts)
 
     @operation(read_only=True, network=True, locks=(), roles=_ROLES)
@@ -290,13 +284,8 @@ class DockerTool(Toolkit):
             lines.append(f"Allowed besides: {', '.join(self.policy.images)}")
         return _succeeded("images", "\n".join(lines), {"images": rows, "allowed": list(self.policy.images)})
 
-    @property
-    def _output_limit(self) -> int:
-        return self.policy.max_output_bytes
-
-    def _seconds(self, wanted: float | None) -> float:
-        limit = self.pipeline.limits.command_timeout_seconds
-        return limit if wanted is None else min(wanted, limit)
+    def _seconds(self, requested: float | None) -> float:
+        return min(requested or math.inf, self.pipeline.limits.command_timeout_seconds)
 
     def _checked_mount(self, access: Access) -> tuple[str, ...]:
         """What must be hidden of the mounted workspace. Raises ToolRefusal where it must not be mounted."""
@@ -321,17 +310,17 @@ class DockerTool(Toolkit):
             raise ToolRefusal("the workspace's .git is not a directory and can't be protected: mount it with 'ro'")
         return (".git",)
 
-    def _directory(self, wanted: str, access: Access) -> str:
-        if wanted.startswith("/") and not f"{wanted}/".startswith(f"{MOUNT}/"):
-            return wanted
+    def _directory(self, path: str, access: Access) -> str:
+        if path.startswith("/") and not f"{path}/".startswith(f"{MOUNT}/"):
+            return path
         if access is Access.NONE:
-            if wanted:
+            if path:
                 raise ToolFailure("without the workspace, working_directory is absolute in the container")
             return ""
-        real = self._tree.find(wanted or ".")
+        real = self._tree.find(path or ".")
         kind, _, _ = self._tree.info(real)
         if kind != "directory":
-            raise ToolFailure(f"working_directory {wanted[:80]!r} is a {kind}")
+            raise ToolFailure(f"working_directory {path[:80]!r} is a {kind}")
         return MOUNT if real == "." else f"{MOUNT}/{real}"
 
     async def _close(self) -> Reaped:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO
 
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
-from swe_ai_fleet.tools.definition import ToolFailure
+from swe_ai_fleet.tools.definition import ToolFailure, time_limit
 from swe_ai_fleet.tools.docker import dockerfile
 from swe_ai_fleet.tools.docker.containers import ended
 from swe_ai_fleet.tools.docker.engine import Printout
@@ -40,12 +40,6 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Pattern:
-    segments: tuple[str, ...]
-    negated: bool
-
-
 class Ignore:
     """The patterns of one file. The last one that matches a path or a directory above it decides."""
 
@@ -53,7 +47,7 @@ class Ignore:
         self._patterns = tuple(_parsed(text))
         if len(self._patterns) > MAX_PATTERNS:
             raise ToolFailure(f".dockerignore has more than {MAX_PATTERNS} patterns")
-        self._negations = any(pattern.negated for pattern in self._patterns)
+        self._negations = any(negated for _, negated in self._patterns)
 
     @property
     def nothing(self) -> tuple[bool, ...]:
@@ -64,22 +58,22 @@ class Ignore:
         """Which patterns match a path, given those that match its directory."""
         parts = path.split("/")
         return tuple(
-            inherited or _match(pattern.segments, parts)
-            for pattern, inherited in zip(self._patterns, above, strict=True)
+            inherited or _match(segments, parts) for (segments, _), inherited in zip(self._patterns, above, strict=True)
         )
 
     def excludes(self, matches: tuple[bool, ...]) -> bool:
         """Whether something with these matches is left out."""
-        last = [pattern for pattern, matched in zip(self._patterns, matches, strict=True) if matched][-1:]
-        return bool(last) and not last[0].negated
+        decisions = [not negated for (_, negated), matched in zip(self._patterns, matches, strict=True) if matched]
+        return bool(decisions) and decisions[-1]
 
     def prunes(self, matches: tuple[bool, ...]) -> bool:
         """Whether a directory with these matches need not be entered at all."""
         return not self._negations and self.excludes(matches)
 
 
-def _parsed(text: str) -> list[_Pattern]:
-    patterns: list[_Pattern] = []
+def _parsed(text: str) -> list[tuple[tuple[str, ...], bool]]:
+    """Each pattern's segments, and whether it takes things in again."""
+    patterns: list[tuple[tuple[str, ...], bool]] = []
     for line in text.lstrip("\ufeff").splitlines():
         line = line.strip()
         if not line or line.startswith("#"):
@@ -89,7 +83,7 @@ def _parsed(text: str) -> list[_Pattern]:
         if len(glob) > MAX_PATTERN_CHARS:
             raise ToolFailure(f".dockerignore has a pattern of more than {MAX_PATTERN_CHARS} characters")
         if glob != ".":
-            patterns.append(_Pattern(segments=tuple(glob.split("/")), negated=negated))
+            patterns.append((tuple(glob.split("/")), negated))
     return patterns
 
 
@@ -263,7 +257,9 @@ async def build(names: Names, root: Path, tree: Tree, request: BuildRequest) -> 
     tag = names.tag(request.tag)
     checked = dockerfile.parse(_text(tree, _below(request.directory, request.dockerfile)), request.arguments)
     checked = checked.until(request.target) if request.target else checked
-    await _room(names, tag)
+    images = {entry.name for entry in await names.images()}
+    if names.short(tag) not in images and len(images) >= names.policy.max_images:
+        raise ToolFailure(f"this run has {len(images)} images, its most; remove one with docker_rm")
     references = {image: await names.image(image, pull=names.policy.pull) for image in sorted(checked.images)}
     labels = names.owner.labels(Kind.IMAGE)
     # Without the moment, so that the steps of a stage are taken from the cache.
@@ -271,19 +267,13 @@ async def build(names: Names, root: Path, tree: Tree, request: BuildRequest) -> 
     written = checked.text(references, every=every, last=labels)
     name = f".fleet-{secrets.token_hex(8)}.dockerfile"
     packed = await asyncio.to_thread(_packed, names, root, tree, request.directory, name, written)
-    printout, late, error = Printout(names.policy.max_output_bytes), False, ""
-    scope = asyncio.timeout(request.seconds)
+    printout, error = Printout(names.policy.max_output_bytes), ""
     with packed:
-        try:
-            async with scope:
-                params = _params(request, tag, name)
-                error = await names.engine.build(packed, printout, params=params, seconds=request.seconds)
-        except TimeoutError:
-            if not scope.expired():
-                raise
-            late = True
-    if late or printout.flooded:
-        return ended("docker_build", printout, code=None, late=late, started_at=started_at)
+        async with time_limit(request.seconds) as scope:
+            params = _params(request, tag, name)
+            error = await names.engine.build(packed, printout, params=params, seconds=request.seconds)
+    if scope.expired() or printout.flooded:
+        return ended("docker_build", printout, code=None, late=scope.expired(), started_at=started_at)
     if error:
         return ToolResult(
             success=False,
@@ -294,7 +284,7 @@ async def build(names: Names, root: Path, tree: Tree, request: BuildRequest) -> 
             truncated=printout.output.elided > 0,
         )
     built = await names.engine.image(tag)
-    short = tag.removeprefix(f"{names.owner.namespace}/")
+    short = names.short(tag)
     size = round(built["Size"] / _MIB, 1)
     return ToolResult(
         success=True,
@@ -303,12 +293,6 @@ async def build(names: Names, root: Path, tree: Tree, request: BuildRequest) -> 
         metadata={"image": short, "id": built["Id"], "size_mib": size},
         truncated=printout.output.elided > 0,
     )
-
-
-async def _room(names: Names, tag: str) -> None:
-    images = {entry.name for entry in await names.images()}
-    if tag.removeprefix(f"{names.owner.namespace}/") not in images and len(images) >= names.policy.max_images:
-        raise ToolFailure(f"this run has {len(images)} images, its most; remove one with docker_rm")
 
 
 def _text(tree: Tree, path: str) -> str:

@@ -8,10 +8,11 @@ import os
 import threading
 from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from typing import IO, Any, ParamSpec, Protocol, TypeVar
+from contextlib import suppress
+from typing import IO, Any, ParamSpec, TypeVar
 
 from swe_ai_fleet.domain.command import Output
+from swe_ai_fleet.domain.json_values import json_object
 from swe_ai_fleet.sandbox.runner import Capture
 from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
 from swe_ai_fleet.tools.definition import ToolFailure
@@ -21,10 +22,6 @@ KEPT_BYTES = 256 * 1024
 
 _HEADER_BYTES = 8
 _PIECE_BYTES = 64 * 1024
-
-
-class Readable(Protocol):
-    def read(self, amount: int) -> bytes: ...
 
 
 class Printout:
@@ -57,14 +54,14 @@ class Printout:
         self._kept.feed(data)
         return not self.flooded
 
-    def collect(self, stream: Readable) -> None:
+    def collect(self, stream: Stream) -> None:
         """Read a multiplexed stream (eight bytes of header, then so many of output) to its end or to the limit."""
         for data in _frames(stream):
             if not self.add(data):
                 return
 
 
-def _frames(stream: Readable) -> Iterator[bytes]:
+def _frames(stream: Stream) -> Iterator[bytes]:
     while len(header := _exactly(stream, _HEADER_BYTES)) == _HEADER_BYTES:
         left = int.from_bytes(header[4:], "big")
         while left:
@@ -75,7 +72,7 @@ def _frames(stream: Readable) -> Iterator[bytes]:
             yield data
 
 
-def _exactly(stream: Readable, size: int) -> bytes:
+def _exactly(stream: Stream, size: int) -> bytes:
     data = b""
     while len(data) < size:
         piece = stream.read(size - len(data))
@@ -91,10 +88,8 @@ T = TypeVar("T")
 _CONTROL_THREADS = 2
 _STREAM_THREADS = 8
 _SPARE_SECONDS = 5.0
-_NO_CONFIGURATION = os.devnull
 _MAX_MESSAGE_CHARS = 1_000
 _MAX_LINE_BYTES = 1024 * 1024
-_PIECE_BYTES = 64 * 1024
 
 
 class MissingOnEngine(ToolFailure):
@@ -328,68 +323,50 @@ class Engine:
 
     def _guarded(self, work: Callable[[], T]) -> T:
         """Errors of the SDK and of what lies beneath it, as failures of the tool."""
-        with sdk_required():
+        try:
             import docker.errors
             import requests
             import urllib3
-
+        except ImportError as error:
+            raise ToolFailure(
+                f"the docker tool needs the Docker SDK ({error.name or error}): install swe-ai-fleet[docker]"
+            ) from None
         try:
             return work()
         except docker.errors.APIError as error:
             raise _failure_of(error.status_code or 500, str(error.explanation or error).encode()) from None
         except (docker.errors.DockerException, requests.RequestException, urllib3.exceptions.HTTPError) as error:
-            raise self._absent(error) from None
+            raise ToolFailure(
+                f"no container engine answers at {self._host}: {str(error)[:_MAX_MESSAGE_CHARS]}. "
+                "Go on without containers, or have somebody start docker or podman there"
+            ) from None
 
     def _connected(self) -> Any:
+        import docker
+
         with self._connecting:
             if self._client is None:
-                self._client = self._connect()
+                make: Any = docker.APIClient  # it is annotated to take whole seconds only
+                client = make(base_url=self._host, version="auto", timeout=self._call_seconds)
+                # Neither proxies of this process nor the credentials of whoever runs it are an agent's to use.
+                client.trust_env = False
+                client.reload_config(os.devnull)
+                self._client = client
             return self._client
-
-    def _connect(self) -> Any:
-        with sdk_required():
-            import docker
-
-        make: Any = docker.APIClient  # it is annotated to take whole seconds only
-        client = make(base_url=self._host, version="auto", timeout=self._call_seconds)
-        # Neither proxies of this process nor the credentials of whoever runs it are an agent's to use.
-        client.trust_env = False
-        client.reload_config(_NO_CONFIGURATION)
-        return client
-
-    def _absent(self, error: Exception) -> ToolFailure:
-        return ToolFailure(
-            f"no container engine answers at {self._host}: {str(error)[:_MAX_MESSAGE_CHARS]}. "
-            "Go on without containers, or have somebody start docker or podman there"
-        )
-
-
-@contextmanager
-def sdk_required() -> Generator[None]:
-    """Name the extra where the Docker SDK is not installed."""
-    try:
-        yield
-    except ImportError as error:
-        raise ToolFailure(
-            f"the docker tool needs the Docker SDK ({error.name or error}): install swe-ai-fleet[docker]"
-        ) from None
 
 
 async def _seen_through(asked: asyncio.Future[T], limit: float, host: str) -> T:
-    done, _ = await _waited(asked, limit)
-    if not done:
-        raise ToolFailure(f"the container engine at {host} did not answer within {limit:g} seconds")
-    return asked.result()
-
-
-async def _waited(asked: asyncio.Future[T], limit: float) -> tuple[set[asyncio.Future[T]], set[asyncio.Future[T]]]:
+    """What was asked for; a cancelled caller waits for it all the same."""
     try:
-        return await asyncio.wait([asked], timeout=limit)
+        await asyncio.wait([asked], timeout=limit)
     except asyncio.CancelledError:
         await asyncio.wait([asked], timeout=limit)
         if asked.done() and not asked.cancelled():
             asked.exception()  # nobody is left to hear it
         raise
+    if not asked.done():
+        raise ToolFailure(f"the container engine at {host} did not answer within {limit:g} seconds")
+    return asked.result()
 
 
 def _close_unheard(asked: asyncio.Future[Stream]) -> None:
@@ -414,16 +391,8 @@ def _build_error(stream: Stream, printout: Printout) -> str:
         if len(pending) > _MAX_LINE_BYTES:
             pending = b""
         for line in lines:
-            text, failed = _line(line)
-            error = failed or error
-            if not printout.add(text.encode("utf-8", "replace")):
+            progress = json_object(line)
+            error = str(progress.get("error") or error)
+            if not printout.add(str(progress.get("stream") or "").encode("utf-8", "replace")):
                 return error
     return error
-
-
-def _line(line: bytes) -> tuple[str, str]:
-    try:
-        progress = json.loads(line)
-        return str(progress.get("stream") or ""), str(progress.get("error") or "")
-    except (ValueError, AttributeError):
-        return "", ""

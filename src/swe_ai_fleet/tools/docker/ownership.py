@@ -78,11 +78,6 @@ class Owner:
         }
 
 
-def label(labels: Mapping[str, str] | None, kind: Kind, name: str) -> str:
-    """One of the fleet's labels of a container or image; empty where it has none."""
-    return (labels or {}).get(f"{LABEL_PREFIX}{kind}.{name}", "")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
     """A container or an image of the run: the name its agent knows, the engine's id, and what the engine lists."""
@@ -100,12 +95,16 @@ class Names:
         self.owner = owner
         self.policy = policy
 
+    def short(self, name: str) -> str:
+        """The name of a container or an image as the run's agent knows it."""
+        return name.removeprefix(f"{self.owner.namespace}/").removeprefix(f"{self.owner.namespace}-")
+
     async def containers(self) -> list[Entry]:
         """The run's containers, running or not."""
         entries: list[Entry] = []
         for listed in await self.engine.containers(self.owner.selector(Kind.CONTAINER)):
             name = str((listed.get("Names") or [listed["Id"][:12]])[0]).lstrip("/")
-            entries.append(Entry(name=name.removeprefix(f"{self.owner.namespace}-"), id=listed["Id"], listed=listed))
+            entries.append(Entry(name=self.short(name), id=listed["Id"], listed=listed))
         return entries
 
     async def container(self, name: str) -> Entry:
@@ -119,17 +118,22 @@ class Names:
 
     async def images(self) -> list[Entry]:
         """The images that were built in this run and have a name."""
-        prefix = f"{self.owner.namespace}/"
         return [
-            Entry(name=tag.removeprefix(prefix), id=listed["Id"], listed=listed)
+            Entry(name=self.short(tag), id=listed["Id"], listed=listed)
             for listed in await self.engine.images(self.owner.selector(Kind.IMAGE))
             for tag in listed.get("RepoTags") or ()
-            if tag.startswith(prefix)
+            if tag.startswith(f"{self.owner.namespace}/")
         ]
 
     async def own_image(self, name: str) -> Entry | None:
         """An image built in this run, by name or by the beginning of its id; None where there is none."""
         return _entry_named(await self.images(), name, canonical(name))
+
+    async def image_only(self, name: str) -> Entry | None:
+        """The run's image of this name, where no container of it has the name too."""
+        image = await self.own_image(name)
+        taken = image is not None and name in {entry.name for entry in await self.containers()}
+        return None if taken else image
 
     async def image(self, name: str, *, pull: bool = False) -> str:
         """How the engine knows an image that may be used. With `pull`, an allowed one may be missing.
@@ -204,12 +208,13 @@ async def reap(
         raise InvalidRequest("say which executions have ended, or what age is too old", field="older_than_seconds")
     engine = Engine(policy.host, call_seconds=policy.call_seconds)
     try:
-        left = await _leftovers(engine, "")
-        if executions is not None:
-            left = [item for item in left if item.execution in executions]
-        if older_than_seconds is not None:
-            before = time.time() - older_than_seconds
-            left = [item for item in left if item.created_at <= before]
+        before = time.time() - (older_than_seconds or 0.0)
+        left = [
+            item
+            for item in await _leftovers(engine, "")
+            if (executions is None or item.execution in executions)
+            and (older_than_seconds is None or item.created_at <= before)
+        ]
         return await _remove(engine, left)
     finally:
         await engine.close()
@@ -233,15 +238,10 @@ async def _leftovers(engine: Engine, owner: str) -> list[_Item]:
     items: list[_Item] = []
     for kind, ask in ((Kind.CONTAINER, engine.containers), (Kind.IMAGE, engine.images)):
         for listed in await ask(f"{LABEL_PREFIX}{kind}.owner{owner}"):
-            labels: Mapping[str, str] | None = listed.get("Labels")
-            items.append(
-                _Item(
-                    kind=kind,
-                    id=listed["Id"],
-                    execution=label(labels, kind, "execution"),
-                    created_at=float(listed["Created"]),
-                )
-            )
+            labels: Mapping[str, str] = listed.get("Labels") or {}
+            execution = labels.get(f"{LABEL_PREFIX}{kind}.execution", "")
+            created_at = float(listed["Created"])
+            items.append(_Item(kind=kind, id=listed["Id"], execution=execution, created_at=created_at))
     return items
 
 

@@ -68,7 +68,7 @@ class Link:
         """The tools that agents may see, named around names that are `taken`; see `offers` for `hints`."""
         if self._connection is None:
             return []
-        offers_made, notes = offers(self.server, list(self._listed.values()), taken=taken, mask=self._mask, hints=hints)
+        offers_made, notes = offers(self.server, self._listed, taken=taken, mask=self._mask, hints=hints)
         for note in notes:
             self._note(note)
         return offers_made
@@ -115,7 +115,7 @@ class Link:
             if connection is None or connection.ended:
                 return await self._restart()
             if connection.tools_changed():
-                self._listed = _by_name(await connection.tools())
+                self._listed = await connection.tools()
             return connection
 
     async def _restart(self) -> Connection:
@@ -138,7 +138,7 @@ class Link:
     async def _connect(self) -> Connection:
         connection = await (await _session_kind()).open(self.server, self._root, self._policy)
         try:
-            self._listed = _by_name(await connection.tools())
+            self._listed = await connection.tools()
         except BaseException:
             await uninterrupted(connection.close(grace_seconds=0))
             raise
@@ -165,14 +165,6 @@ async def _session_kind() -> type[Connection]:
     # It brings the SDK, which takes half a second to load: the first server of a process does, beside the event loop.
     module = await asyncio.to_thread(import_module, "swe_ai_fleet.tools.mcp.connection")
     return cast("type[Connection]", module.Connection)
-
-
-def _by_name(tools: list[ServerTool]) -> dict[str, ServerTool]:
-    """In the server's order; of two with one name, the first."""
-    server_tools: dict[str, ServerTool] = {}
-    for tool in tools:
-        server_tools.setdefault(tool.name, tool)
-    return server_tools
 
 
 class McpTool(Toolkit):

@@ -9,10 +9,10 @@ import hashlib
 import json
 import re
 import unicodedata
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from functools import partial
 
 from swe_ai_fleet.domain.environment import Mount
 from swe_ai_fleet.domain.errors import InvalidRequest
@@ -169,8 +169,7 @@ def fit(schema: Mapping[str, object]) -> dict[str, object]:
     size = len(json.dumps(copy))
     if size > MAX_SCHEMA_CHARS:
         raise UnfitSchemaError(f"its schema has {size} characters, more than {MAX_SCHEMA_CHARS}")
-    cost = _Costs(copy).of_all()
-    if cost > MAX_COST:
+    if _Costs(copy).of_all() > MAX_COST:
         raise UnfitSchemaError("its schema unfolds to more than anybody can check")
     return copy
 
@@ -288,17 +287,14 @@ class Offer:
 
 
 def offers(
-    server: McpServer, listed: Sequence[ServerTool], *, taken: Collection[str], mask: SecretMask, hints: bool = False
+    server: McpServer, listed: Mapping[str, ServerTool], *, taken: Collection[str], mask: SecretMask, hints: bool
 ) -> tuple[list[Offer], list[str]]:
     """The offered tools, and a note on each that an operator may miss. `taken` are names in use already.
 
     With `hints` a tool only reads where its server says so, too.
     """
     notes: list[str] = []
-    wanted: dict[str, ServerTool] = {}
-    for tool in listed:
-        if server.offers(tool.name):
-            wanted.setdefault(tool.name, tool)
+    wanted = {name: tool for name, tool in listed.items() if server.offers(name)}
     names = operation_names(server.name, wanted, taken=taken)
     offers_made: list[Offer] = []
     room = MAX_LISTING_CHARS
@@ -329,10 +325,10 @@ def operation_names(server: str, tools: Collection[str], *, taken: Collection[st
     A name that is not plain or too long, or that another tool has, ends in a piece of its digest.
     """
     plainly = {tool: f"{server}_{_UNFIT.sub('_', tool)}" for tool in tools}
-    exact = {f"{server}_{tool}" for tool in tools}
+    counts, exact = Counter(plainly.values()), {f"{server}_{tool}" for tool in tools}
     names: dict[str, str] = {}
     for tool, name in plainly.items():
-        clash = name in taken or (name != f"{server}_{tool}" and (name in exact or _shared(name, plainly)))
+        clash = name in taken or (name != f"{server}_{tool}" and (name in exact or counts[name] > 1))
         if clash or len(name) > _NAME_CHARS:
             digest = hashlib.sha256(tool.encode()).hexdigest()[:_HASH_CHARS]
             name = f"{name[: _NAME_CHARS - _HASH_CHARS - 1]}_{digest}"
@@ -340,24 +336,18 @@ def operation_names(server: str, tools: Collection[str], *, taken: Collection[st
     return names
 
 
-def _shared(name: str, names: Mapping[str, str]) -> bool:
-    return sum(other == name for other in names.values()) > 1
-
-
 def _spec(server: McpServer, tool: ServerTool, name: str, mask: SecretMask, *, reads: bool) -> OperationSpec:
-    cut = partial(plain, limit=MAX_DESCRIPTION_CHARS)
-    description_given = cut(mask(tool.description))
-    local = not server.url
+    description = plain(mask(tool.description), MAX_DESCRIPTION_CHARS) or "nothing about this tool."
     return OperationSpec(
         name=name,
         tool=server.name,
         operation=plain(tool.name, _NAME_CHARS),
-        description=f"[The MCP server {server.name} says:] {description_given or 'nothing about this tool.'}",
+        description=f"[The MCP server {server.name} says:] {description}",
         parameters=fit(tool.schema),
         read_only=reads,
         risk=Risk.MEDIUM,
         network=server.networked,
-        locks=frozenset({"workspace"}) if local else frozenset({f"mcp:{server.name}"}),
+        locks=frozenset({f"mcp:{server.name}" if server.url else "workspace"}),
         time_limit_seconds=server.time_limit_seconds,
         cache_seconds=server.cache_seconds if server.only_reads(tool.name) else 0.0,
     )

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import re
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Self
 
 import httpx2
 from mcp.shared._stream_protocols import ReadStream
@@ -50,7 +51,19 @@ class FloodError(Exception):
     """A server sends more than anybody asked for; the message says what."""
 
 
-class Inbox:
+class _Stream:
+    """What a session may close as often as it likes: its server is let go of by whoever reached it."""
+
+    async def aclose(self) -> None: ...
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, exc_type: object, exc_val: object, exc_tb: object) -> None:
+        await self.aclose()
+
+
+class Inbox(_Stream):
     """The messages of a server as a session reads them; implements the SDK's `ReadStream`.
 
     Answers are passed on, and the few requests that a session refuses by itself. Notifications are counted and dropped:
@@ -129,54 +142,35 @@ class Inbox:
             raise StopAsyncIteration
         return item
 
-    async def aclose(self) -> None:
-        """Nothing is held open here."""
 
-    async def __aenter__(self) -> Self:
-        return self
+class Wire(_Stream, ABC):
+    """A way to one server: what a session sends goes out here, what comes back arrives in the inbox.
 
-    async def __aexit__(self, exc_type: object, exc_val: object, exc_tb: object) -> None:
-        await self.aclose()
+    Implements the SDK's `WriteStream`.
+    """
 
-
-class Wire(Protocol):
-    """A way to one server: what is sent goes out here, what comes back arrives in the inbox."""
-
-    @property
-    def inbox(self) -> Inbox: ...
-
-    async def send(self, message: JSONRPCMessage, *, headers: dict[str, str]) -> None:
-        """Send one message; returns once it is on its way."""
-        ...
-
-    async def close(self, *, grace_seconds: float) -> None:
-        """Let go of the server; a process of ours ends within the grace period or is killed."""
-        ...
-
-
-class Outbox:
-    """A wire as a session writes to it; implements the SDK's `WriteStream`."""
-
-    def __init__(self, wire: Wire) -> None:
-        self._wire = wire
+    def __init__(self) -> None:
+        self.inbox = Inbox()
 
     async def send(self, item: SessionMessage, /) -> None:
+        """Send one message; returns once it is on its way."""
         message = item.message
         if isinstance(message, JSONRPCRequest):
-            self._wire.inbox.expect(message.id)
+            self.inbox.expect(message.id)
         elif isinstance(message, JSONRPCNotification) and message.method == "notifications/cancelled":
-            self._wire.inbox.forget((message.params or {}).get("requestId"))
-        headers = getattr(item.metadata, "headers", None)
-        await self._wire.send(message, headers=headers or {})
+            self.inbox.forget((message.params or {}).get("requestId"))
+        await self._transmit(message, getattr(item.metadata, "headers", None) or {})
 
-    async def aclose(self) -> None:
-        """The wire is closed by whoever opened it."""
+    @abstractmethod
+    async def _transmit(self, message: JSONRPCMessage, headers: dict[str, str]) -> None: ...
 
-    async def __aenter__(self) -> Self:
-        return self
+    @abstractmethod
+    async def close(self, *, grace_seconds: float) -> None:
+        """Let go of the server; a process of ours ends within the grace period or is killed."""
 
-    async def __aexit__(self, exc_type: object, exc_val: object, exc_tb: object) -> None:
-        await self.aclose()
+
+def _encoded(message: JSONRPCMessage) -> bytes:
+    return message.model_dump_json(by_alias=True, exclude_unset=True).encode()
 
 
 _CHUNK = 64 * 1024
@@ -186,11 +180,11 @@ _EXIT_SECONDS = 1.0
 _SHOWN_ERRORS = 600
 
 
-class StdioWire:
-    """A running server process; implements `Wire`."""
+class StdioWire(Wire):
+    """A running server process."""
 
     def __init__(self, process: InteractiveProcess) -> None:
-        self.inbox = Inbox()
+        super().__init__()
         self._process = process
         self._reading = asyncio.create_task(self._read())
 
@@ -207,15 +201,14 @@ class StdioWire:
         )
         return cls(await InteractiveProcess.start(root, command, policy=policy))
 
-    async def send(self, message: JSONRPCMessage, *, headers: dict[str, str]) -> None:
-        line = message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
+    async def _transmit(self, message: JSONRPCMessage, headers: dict[str, str]) -> None:
         pipe = self._process.stdin
         droppable = isinstance(message, JSONRPCNotification)
         if self.inbox.ended or (droppable and pipe.transport.get_write_buffer_size() > _UNREAD_BYTES):
             return
         # The reading side notices the end and knows why.
         with suppress(ConnectionError):
-            pipe.write(line)
+            pipe.write(_encoded(message) + b"\n")
             if not droppable:
                 await pipe.drain()
 
@@ -274,14 +267,14 @@ _STATUS = {
 }
 
 
-class HttpWire:
-    """A session with a server over streamable HTTP; implements `Wire`.
+class HttpWire(Wire):
+    """A session with a server over streamable HTTP.
 
     There is no standing stream for what the server might want to say: nothing of that is listened to.
     """
 
     def __init__(self, server: McpServer, transport: GuardedTransport) -> None:
-        self.inbox = Inbox()
+        super().__init__()
         self._server = server
         self._url = parse_url(server.url)
         self._transport = transport
@@ -302,7 +295,7 @@ class HttpWire:
         )
         return cls(server, GuardedTransport(policy))
 
-    async def send(self, message: JSONRPCMessage, *, headers: dict[str, str]) -> None:
+    async def _transmit(self, message: JSONRPCMessage, headers: dict[str, str]) -> None:
         self._version = headers.get(_VERSION, self._version)
         if isinstance(message, JSONRPCRequest):
             task = asyncio.create_task(self._ask(message))
@@ -335,19 +328,17 @@ class HttpWire:
         await self._transport.aclose()
 
     async def _tell(self, message: JSONRPCMessage) -> None:
-        body = message.model_dump_json(by_alias=True, exclude_unset=True).encode()
         # Nobody waits for an answer; where the server is gone, the next request finds that out.
         with suppress(TimeoutError, ToolFailure):
             async with asyncio.timeout(_NOTICE_SECONDS):
-                response = await self._transport.handle_async_request(self._request("POST", body))
+                response = await self._transport.handle_async_request(self._request("POST", _encoded(message)))
                 await response.aclose()
 
     async def _ask(self, message: JSONRPCRequest) -> None:
         limit = max(self._server.time_limit_seconds, self._server.start_seconds) + _SPARE_SECONDS
         try:
-            body = message.model_dump_json(by_alias=True, exclude_unset=True).encode()
             async with asyncio.timeout(limit):
-                response = await self._transport.handle_async_request(self._request("POST", body))
+                response = await self._transport.handle_async_request(self._request("POST", _encoded(message)))
                 try:
                     await self._answer(message, response)
                 finally:
