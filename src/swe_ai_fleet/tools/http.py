@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import re
@@ -21,7 +20,7 @@ from swe_ai_fleet.domain.json_values import is_list, is_mapping
 from swe_ai_fleet.domain.tool import OperationSpec, Outcome, Risk, ToolResult
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.sandbox.addresses import Resolver
-from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
+from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal, ToolTimeout, time_limit
 from swe_ai_fleet.tools.http_transport import MAX_SECONDS as FRESH_MAX_SECONDS
 from swe_ai_fleet.tools.http_transport import (
     GuardedTransport,
@@ -176,28 +175,23 @@ class HttpTool(Toolkit):
         return repr(self.policy)
 
     def recorded(self, arguments: Mapping[str, object]) -> Mapping[str, object]:
-        return {name: _redact_url(value) if name == "url" else _redact(value) for name, value in arguments.items()}
+        return without_credentials(arguments)
 
     async def _call(
         self, name: str, url: str, headers: Headers, params: Params, body: object, seconds: float
     ) -> ToolResult:
         started_at = time.monotonic()
-        scope = asyncio.timeout(seconds)
-        try:
-            async with scope:
-                target = parse_url(url)
-                target = target.copy_merge_params(params) if params else target
-                draft = _Draft.of(name.upper(), target, headers or {}, body)
-                return await self._exchange(name, draft, started_at)
-        except TimeoutError:
-            if not scope.expired():
-                raise
-            return _failed(name, Outcome.TIMEOUT, f"there was no complete answer within {seconds:g} seconds")
+        async with time_limit(seconds):
+            target = parse_url(url)
+            target = target.copy_merge_params(params) if params else target
+            draft = _Draft.of(name.upper(), target, headers or {}, body)
+            return await self._exchange(name, draft, started_at)
+        raise ToolTimeout(f"there was no complete answer within {seconds:g} seconds")
 
     async def _exchange(self, name: str, draft: _Draft, started_at: float) -> ToolResult:
         transport = GuardedTransport(self.policy, resolver=self._resolver, network=self._network, tls=self._tls)
         async with transport:
-            asked, redirects = draft, 0
+            first, redirects = draft, 0
             response = await transport.handle_async_request(draft.request())
             while response.status_code in _REDIRECTS and "location" in response.headers:
                 await response.aclose()
@@ -209,7 +203,7 @@ class HttpTool(Toolkit):
             body = await read_body(response, self._max_body_bytes) if draft.method != "HEAD" else Received()
             await response.aclose()
         result = _result(name, draft, response, body, redirects, time.monotonic() - started_at)
-        return replace(result, metadata={**result.metadata, FRESH_SECONDS: asked.fresh_seconds(response)})
+        return replace(result, metadata={**result.metadata, FRESH_SECONDS: first.fresh_seconds(response)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,8 +231,8 @@ class _Draft:
             content, kind = json.dumps(body, ensure_ascii=False, allow_nan=False).encode(), "application/json"
         defaults = {"User-Agent": "swe-ai-fleet", "Accept": "*/*", "Accept-Encoding": "gzip"}
         defaults |= {"Content-Type": kind} if kind else {}
-        given = {name.lower() for name in headers}
-        kept = {name: value for name, value in defaults.items() if name.lower() not in given}
+        chosen = {name.lower() for name in headers}
+        kept = {name: value for name, value in defaults.items() if name.lower() not in chosen}
         return cls(method=method, url=url, headers=(*kept.items(), *headers.items()), content=content)
 
     def request(self) -> httpx2.Request:
@@ -275,7 +269,8 @@ def _result(
     kind = response.headers.get("content-type", "")
     digest = hashlib.sha256(body.data).hexdigest()
     headers = _shown_headers(response)
-    lines = [f"{status} from {final}" + _after(redirects)]
+    after = f" (after {redirects} redirect{'' if redirects == 1 else 's'})" if redirects else ""
+    lines = [f"{status} from {final}{after}"]
     lines += [f"{header}: {value}" for header, value in headers.items()]
     text = None if body.encoding else as_text(kind, body.data)
     if draft.method != "HEAD":
@@ -303,16 +298,6 @@ def _result(
         outcome=Outcome.SUCCESS if good else Outcome.ERROR,
         truncated=body.cut,
     )
-
-
-def _after(redirects: int) -> str:
-    if not redirects:
-        return ""
-    return " (after 1 redirect)" if redirects == 1 else f" (after {redirects} redirects)"
-
-
-def _failed(name: str, outcome: Outcome, error: str) -> ToolResult:
-    return ToolResult(success=False, operation=f"{HttpTool.name}_{name}", error=error, outcome=outcome)
 
 
 def _shown_headers(response: httpx2.Response) -> dict[str, str]:
@@ -345,6 +330,11 @@ def _anonymous(text: str) -> str:
     """`scheme:user@host` without the user."""
     colon, at = text.find(":"), text.rfind("@")
     return f"{text[: colon + 1]}{MASK}{text[at:]}" if 0 <= colon < at else text
+
+
+def without_credentials(arguments: Mapping[str, object]) -> Mapping[str, object]:
+    """The arguments of any call without what may be credentials in its URL, and without values that are named so."""
+    return {name: _redact_url(value) if name == "url" else _redact(value) for name, value in arguments.items()}
 
 
 def _redact_url(value: object) -> object:

@@ -375,18 +375,18 @@ def _charset(name: str) -> str:
     return charset if _CHARSETS.fullmatch(charset) else "utf-8"
 
 
-def fresh_seconds(asked: Mapping[str, str], status: int, told: Mapping[str, str]) -> float:
+def fresh_seconds(request: Mapping[str, str], status: int, answer: Mapping[str, str]) -> float:
     """Seconds by the headers of the request and of the answer (RFC 9111, the plain part of it), at most 300.
 
     What a cookie or a credential went with is not for others; the caller looks at the request's credentials.
     """
-    if status != _OK or "set-cookie" in told or told.get("vary", "").strip() == "*":
+    directives = f"{answer.get('cache-control', '')},{answer.get('pragma', '')}".lower()
+    wishes = f"{request.get('cache-control', '')},{request.get('pragma', '')}".lower()
+    if status != _OK or "set-cookie" in answer or answer.get("vary", "").strip() == "*":
         return 0.0
-    wanted = asked.get("cache-control", "") + asked.get("pragma", "")
-    allowed = f"{told.get('cache-control', '')},{told.get('pragma', '')}".lower()
-    if any(word in wanted.lower() for word in _FORBIDDING) or any(word in allowed for word in _FORBIDDING):
+    if any(word in wishes or word in directives for word in _FORBIDDING):
         return 0.0
-    if match := _MAX_AGE.search(allowed):
-        age = told.get("age", "0").strip()
+    if match := _MAX_AGE.search(directives):
+        age = answer.get("age", "0").strip()
         return max(0.0, min(MAX_SECONDS, int(match[1]) - (int(age) if age.isdecimal() and len(age) < 10 else 0)))
-    return 0.0 if "expires" in told else SAID_NOTHING_SECONDS
+    return 0.0 if "expires" in answer else SAID_NOTHING_SECONDS

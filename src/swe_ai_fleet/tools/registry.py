@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import update_wrapper
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
+from itertools import islice
 from types import MethodType
 from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, TypeVar, cast, get_origin
 
@@ -19,9 +20,9 @@ from swe_ai_fleet.domain.json_values import mapping
 from swe_ai_fleet.domain.tool import OperationSpec, Outcome, Risk, ToolResult
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.tools.base_tool import BaseTool, ToolParameter, jsonable, lacking
-from swe_ai_fleet.tools.definition import Holder, ToolFailure
+from swe_ai_fleet.tools.definition import Holder, ToolFailure, ToolTimeout
 from swe_ai_fleet.tools.function_tool import as_tool
-from swe_ai_fleet.tools.http import HttpTool
+from swe_ai_fleet.tools.http import without_credentials
 from swe_ai_fleet.tools.operation import Toolkit
 from swe_ai_fleet.tools.pipeline import Pipeline
 
@@ -94,8 +95,10 @@ class RegisteredOperation:
             raise ToolFailure(f"{tool.name} failed: it was cancelled from within") from None
         except (Exception, SystemExit) as error:  # (the edge to foreign code: a plug-in must not end an agent)
             if isinstance(error, TimeoutError) and scope.expired():
-                return self._late()
-            raise ToolFailure(f"{tool.name} failed: {_error_text(error)}") from error
+                note = f"; {tool.late_note}" if tool.late_note else ""
+                raise ToolTimeout(f"{tool.name} did not finish within {self._seconds:g} seconds{note}") from None
+            text = f"{type(error).__name__}: {str(error)[:_MAX_MESSAGE_CHARS]}".removesuffix(": ")
+            raise ToolFailure(f"{tool.name} failed: {text}") from error
         if self._needs_value and (lack := lacking(value)):
             raise ToolFailure(f"{tool.name} returned {lack}. {_OTHERWISE if tool.read_only else _PERHAPS_DONE}")
         result = replace(tool.present(value), operation=tool.name)
@@ -103,11 +106,6 @@ class RegisteredOperation:
             return _bounded(result)
         self._keep(value)
         return replace(result, metadata={"value": jsonable(value)})
-
-    def _late(self) -> ToolResult:
-        note = f"; {self.tool.late_note}" if self.tool.late_note else ""
-        error = f"{self.tool.name} did not finish within {self._seconds:g} seconds{note}"
-        return ToolResult(success=False, operation=self.tool.name, error=error, outcome=Outcome.TIMEOUT)
 
 
 class RegisteredTools(Toolkit):
@@ -140,13 +138,8 @@ class RegisteredTools(Toolkit):
         return f"{kind.__module__}.{kind.__qualname__} {definition.tool.cache_scope}"
 
     def recorded(self, arguments: Mapping[str, object]) -> Mapping[str, object]:
-        # URLs carry credentials whatever tool they are given to, and the HTTP tool knows where.
-        return HttpTool(pipeline=self.pipeline).recorded(arguments)
-
-
-def _error_text(error: BaseException) -> str:
-    text = str(error)[:_MAX_MESSAGE_CHARS]
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+        # URLs carry credentials whatever tool they are given to.
+        return without_credentials(arguments)
 
 
 def _bounded(result: ToolResult) -> ToolResult:
@@ -157,11 +150,11 @@ def _bounded(result: ToolResult) -> ToolResult:
         room -= sizes[name]
         if room >= 0:
             kept.add(name)
-    if len(kept) == len(sizes):
+    left_out = {name: f"{size} characters as JSON" for name, size in sizes.items() if name not in kept}
+    if not left_out:
         return result
     metadata = {name: value for name, value in result.metadata.items() if name in kept}
-    left_out = {name: f"{size} characters as JSON" for name, size in sizes.items() if name not in kept}
-    return replace(result, metadata={**metadata, "left_out": dict(list(left_out.items())[:_MAX_NAMED])})
+    return replace(result, metadata={**metadata, "left_out": dict(islice(left_out.items(), _MAX_NAMED))})
 
 
 P = ParamSpec("P")
@@ -273,13 +266,10 @@ class ToolRegistry:
     def get_tool_definitions(self, names: Sequence[str] | None = None) -> list[dict[str, object]]:
         """What a model is told of the named tools (None: of all), as OpenAI's function objects. Raises NotFound."""
         tools = self._tools.values() if names is None else [self.get_tool(name) for name in names]
-        return [
-            {
-                "type": "function",
-                "function": {"name": tool.name, "description": tool.description, "parameters": tool.schema()},
-            }
-            for tool in tools
+        functions = [
+            {"name": tool.name, "description": tool.description, "parameters": tool.schema()} for tool in tools
         ]
+        return [{"type": "function", "function": function} for function in functions]
 
     @_OnDefault
     async def execute_tool(self, name: str, /, **arguments: object) -> Any:
@@ -291,7 +281,9 @@ class ToolRegistry:
         """
         tool = self._tools.get(name)
         if tool is None:
-            return {"error": self._rejected(name, arguments)}
+            unknown = ToolResult(success=False, operation=name[:64], error=self._no_tool(name), outcome=Outcome.INVALID)
+            record = self.pipeline.trail.open(_UNKNOWN, arguments={"name": name[:64]}, secret=arguments, call_id="")
+            return {"error": record.close(unknown).observation()}
         values: list[object] = []
         operation = RegisteredOperation(tool, keep=values.append)
         result = await self.pipeline.call(operation, self._face, arguments)
@@ -303,28 +295,10 @@ class ToolRegistry:
             return {**mapping(masked), "error": f"{_ERROR}{result.error}"}
         return value if masked == jsonable(value) else masked
 
-    @_OnDefault
-    def toolkit(
-        self,
-        names: Sequence[str] | None = None,
-        *,
-        workspace: Workspace | None = None,
-        pipeline: Pipeline | None = None,
-    ) -> RegisteredTools:
-        """The named tools (None: all) as operations of an agent. Raises NotFound."""
-        tools = self._tools.values() if names is None else [self.get_tool(name) for name in names]
-        return RegisteredTools(tools, workspace, pipeline)
-
     def _no_tool(self, name: str) -> str:
         close = difflib.get_close_matches(name[:64], self._tools, n=1)
         guess = f" Did you mean {close[0]}?" if close else ""
         return f"there is no tool {name[:64]!r}.{guess} The tools are: {', '.join(self._tools) or 'none'}"
-
-    def _rejected(self, name: str, arguments: Mapping[str, object]) -> str:
-        """An audit entry for a call that reached no tool, and what to say about it."""
-        failed = ToolResult(success=False, operation=name[:64], error=self._no_tool(name), outcome=Outcome.INVALID)
-        self.pipeline.trail.open(_UNKNOWN, arguments={"name": name[:64]}, secret=arguments, call_id="").close(failed)
-        return failed.observation()
 
 
 class RequestTools(BaseTool):
@@ -356,29 +330,21 @@ _LISTS = ("list", "tuple", "Sequence", "Iterable", "Collection")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoadedPlugin:
-    """An entry point whose tools are registered now."""
+class Plugin:
+    """An entry point: the tools of it that are registered now, or the reason why it brought nothing."""
 
     name: str
     distribution: str
-    tools: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokenPlugin:
-    """An entry point that brought nothing, and why."""
-
-    name: str
-    distribution: str
-    reason: str
+    tools: tuple[str, ...] = ()
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginReport:
     """What became of each entry point."""
 
-    loaded: tuple[LoadedPlugin, ...] = ()
-    broken: tuple[BrokenPlugin, ...] = ()
+    loaded: tuple[Plugin, ...] = ()
+    broken: tuple[Plugin, ...] = ()
 
 
 def load_plugins(registry: ToolRegistry, *, only: Collection[str] | None = None) -> PluginReport:
@@ -388,8 +354,8 @@ def load_plugins(registry: ToolRegistry, *, only: Collection[str] | None = None)
     returns such a list (say so in its annotation, or leave the annotation out). This imports the plug-ins, which runs
     their code in this process: name those you trust in `only` (entry points' names; None: all that are installed).
     """
-    loaded: list[LoadedPlugin] = []
-    broken: list[BrokenPlugin] = []
+    loaded: list[Plugin] = []
+    broken: list[Plugin] = []
     for entry in sorted(entry_points(group=GROUP), key=lambda each: each.name):
         if only is not None and entry.name not in only:
             continue
@@ -398,9 +364,9 @@ def load_plugins(registry: ToolRegistry, *, only: Collection[str] | None = None)
             names = _register(registry, entry)
         except (Exception, SystemExit) as error:  # noqa: BLE001 (the edge to foreign code: others go on)
             reason = str(error) if isinstance(error, FleetError) else f"{type(error).__name__}: {error}"
-            broken.append(BrokenPlugin(name=entry.name, distribution=distribution, reason=reason[:_MAX_REASON_CHARS]))
+            broken.append(Plugin(name=entry.name, distribution=distribution, reason=reason[:_MAX_REASON_CHARS]))
         else:
-            loaded.append(LoadedPlugin(name=entry.name, distribution=distribution, tools=names))
+            loaded.append(Plugin(name=entry.name, distribution=distribution, tools=names))
     return PluginReport(loaded=tuple(loaded), broken=tuple(broken))
 
 
@@ -429,9 +395,5 @@ def _gives_a_list(loaded: object) -> bool:
     if not inspect.isroutine(loaded) or inspect.signature(cast("Callable[..., object]", loaded)).parameters:
         return False
     annotation = cast("object", inspect.signature(cast("Callable[..., object]", loaded)).return_annotation)
-    if annotation is inspect.Signature.empty:
-        return True
-    if isinstance(annotation, str):
-        return annotation.partition("[")[0].rpartition(".")[2] in _LISTS
-    kind = cast("object", get_origin(annotation) or annotation)
-    return getattr(kind, "__name__", "") in _LISTS
+    named = annotation if isinstance(annotation, str) else getattr(get_origin(annotation) or annotation, "__name__", "")
+    return annotation is inspect.Signature.empty or named.partition("[")[0].rpartition(".")[2] in _LISTS
