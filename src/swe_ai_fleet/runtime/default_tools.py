@@ -21,8 +21,7 @@ from swe_ai_fleet.memory.searching import FleetMemory
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.tools.base_tool import BaseTool, declared
-from swe_ai_fleet.tools.builtin import BuiltinSettings, BuiltinTools, builtin_tools
-from swe_ai_fleet.tools.builtin.toolkit import WIKIPEDIA
+from swe_ai_fleet.tools.builtin import WIKIPEDIA, BuiltinSettings, BuiltinTools, builtin_tools
 from swe_ai_fleet.tools.definition import Definition, ToolFailure
 from swe_ai_fleet.tools.files import FileTool
 from swe_ai_fleet.tools.git import GitTool

@@ -14,7 +14,8 @@ from fnmatch import fnmatchcase
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.json_values import mapping
 from swe_ai_fleet.domain.tool import OperationSpec, ToolResult
-from swe_ai_fleet.tools.definition import Definition, Holder, ToolRefusal
+from swe_ai_fleet.tools.definition import Definition, ToolRefusal
+from swe_ai_fleet.tools.operation import Toolkit
 
 NO_NETWORK = "none"
 DEFAULT_HOST = "unix:///var/run/docker.sock"
@@ -171,7 +172,6 @@ class GuardedOperation:
         return self.inner.spec
 
     def validate(self, arguments: Mapping[str, object]) -> dict[str, object]:
-        """The arguments as the operation takes them. Raises ToolRefusal, ToolFailure."""
         known = mapping(self.spec.parameters.get("properties"))
         for name in arguments:
             reason = NEVER.get(name.strip("-").replace("-", "_").lower())
@@ -179,6 +179,5 @@ class GuardedOperation:
                 raise ToolRefusal(f"{name[:40]!r} is never granted: {reason}")
         return self.inner.validate(arguments)
 
-    async def run(self, toolkit: Holder, arguments: Mapping[str, object]) -> ToolResult:
-        """Carry out one call."""
+    async def run(self, toolkit: Toolkit, arguments: Mapping[str, object]) -> ToolResult:
         return await self.inner.run(toolkit, arguments)
