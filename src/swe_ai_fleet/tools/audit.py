@@ -72,7 +72,6 @@ class AuditTrail:
         return AuditRecord(trail=self, spec=spec, arguments=arguments, arguments_digest=digest, call_id=call_id)
 
     def seal(self, entry: AuditEntry) -> AuditEntry:
-        """Append an entry to the chain."""
         sealed = entry.sealed(self.head) if self._seal is None else self._seal(entry)
         self.entries.append(sealed)
         return sealed

@@ -155,7 +155,6 @@ class ToolParameter:
                 raise InvalidRequest(f"parameter {self.name}: only an array has items", field="parameters")
 
     def schema(self) -> dict[str, object]:
-        """The JSON schema of its values."""
         schema: dict[str, object] = {"type": self.type}
         if self.description:
             schema["description"] = self.description
@@ -233,7 +232,6 @@ class BaseTool(ABC):
         ...
 
     def schema(self) -> dict[str, object]:
-        """The JSON schema of the arguments."""
         return {
             "type": "object",
             "properties": {parameter.name: parameter.schema() for parameter in self.parameters},
@@ -305,6 +303,15 @@ class BaseTool(ABC):
         }
         config = ConfigDict(extra="forbid", protected_namespaces=())
         return create_model(self.name, __config__=config, **fields)
+
+
+class LocalTool(BaseTool):
+    """A tool that changes nothing and speaks to nobody outside of this process."""
+
+    read_only = True
+    risk = Risk.LOW
+    network = False
+    locks = frozenset[str]()
 
 
 def _json_type(kind: object, name: str) -> str:

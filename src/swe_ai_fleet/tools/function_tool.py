@@ -96,7 +96,6 @@ def _numpy(lines: list[str], margin: int, sections: dict[str, list[str]]) -> Non
 
 
 def _deeper(lines: list[str], margin: int) -> list[str]:
-    """The lines that follow with a deeper indentation, stripped."""
     lines_below: list[str] = []
     for line in lines:
         if line.strip() and _indent(line) <= margin:
@@ -159,7 +158,6 @@ class FunctionTool(BaseTool):
         self.parameters = declared(self._schema)
 
     async def execute(self, *args: Any, **kwargs: Any) -> object:
-        """Call the function. Raises what it raises."""
         if self._asynchronous:
             return await cast("Any", self.function)(*args, **kwargs)
         if self._abandoned >= MAX_ABANDONED:

@@ -49,7 +49,6 @@ class HttpPolicy:
 
     @classmethod
     def of(cls, grant: NetworkGrant) -> HttpPolicy:
-        """The policy that allows what a grant covers."""
         return cls(allowed_hosts=grant.hosts, private_hosts=grant.private_hosts, ports=DEFAULT_PORTS)
 
     def check(self, url: httpx2.URL) -> None:
@@ -350,13 +349,11 @@ async def read_body(response: httpx2.Response, limit: int) -> Received:
 
 
 def described(kind: str, body: Received, digest: str) -> str:
-    """What a reader is told about a body that is not shown."""
     packed = f", packed as {body.encoding[:40]}" if body.encoding else ""
     return f"[not text: {kind or 'no content type'}{packed}, {len(body.data)} bytes, SHA-256 {digest}]"
 
 
 def as_text(kind: str, data: bytes) -> str | None:
-    """The body as text, or None if it is none."""
     media, _, parameters = kind.lower().partition(";")
     named = re.search(r"charset=\s*[\"']?([a-z0-9_-]+)", parameters)
     charset = _charset(named[1]) if named else "utf-8"

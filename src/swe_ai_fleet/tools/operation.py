@@ -94,7 +94,6 @@ def arguments_model(name: str, function: Callable[..., object], *, skip: int = 0
 
 
 def parameters_schema(model: type[BaseModel]) -> dict[str, object]:
-    """The JSON schema of an arguments model."""
     return _without_titles(model.model_json_schema())
 
 

@@ -17,9 +17,9 @@ from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, TypeVar, cast
 
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, NotFound
 from swe_ai_fleet.domain.json_values import mapping
-from swe_ai_fleet.domain.tool import OperationSpec, Outcome, Risk, ToolResult
+from swe_ai_fleet.domain.tool import OperationSpec, Outcome, ToolResult
 from swe_ai_fleet.ports import Workspace
-from swe_ai_fleet.tools.base_tool import BaseTool, ToolParameter, jsonable, lacking
+from swe_ai_fleet.tools.base_tool import BaseTool, LocalTool, ToolParameter, jsonable, lacking
 from swe_ai_fleet.tools.definition import ToolFailure, ToolTimeout
 from swe_ai_fleet.tools.function_tool import as_tool
 from swe_ai_fleet.tools.http import without_credentials
@@ -258,7 +258,6 @@ class ToolRegistry:
 
     @_OnDefault
     def get_all_tools(self) -> dict[str, BaseTool]:
-        """All tools by name."""
         return self._tools
 
     @_OnDefault
@@ -300,7 +299,7 @@ class ToolRegistry:
         return f"there is no tool {name[:64]!r}.{guess} The tools are: {', '.join(self._tools) or 'none'}"
 
 
-class RequestTools(BaseTool):
+class RequestTools(LocalTool):
     """`request_tools(names) -> {tools}`: what the named tools of a registry are, as a model is told of them.
 
     Among the tools of an agent it stands for all of its registry: they can be called, and are shown once asked for.
@@ -309,16 +308,11 @@ class RequestTools(BaseTool):
     name = "request_tools"
     description = "Show what more tools do, which can then be called."
     parameters = (ToolParameter("names", "array", "Names of tools.", items="string"),)
-    read_only = True
-    risk = Risk.LOW
-    network = False
-    locks = frozenset[str]()
 
     def __init__(self, registry: ToolRegistry) -> None:
         self.registry = registry
 
     async def execute(self, names: list[str]) -> dict[str, object]:
-        """Their definitions. Raises NotFound naming those there are."""
         return {"tools": self.registry.get_tool_definitions(names)}
 
 

@@ -78,7 +78,6 @@ class SharedResults:
             self._drop(next(iter(self._entries)))
 
     def clear(self) -> None:
-        """Forget everything."""
         self._entries.clear()
         self.bytes = 0
 
@@ -227,6 +226,5 @@ def _aged(result: ToolResult, seconds: float) -> ToolResult:
 
 
 def _weight(result: ToolResult) -> int:
-    """About the bytes that a result takes in memory."""
     metadata = json.dumps(result.metadata, default=repr, ensure_ascii=False)
     return _ENTRY_BYTES + sys.getsizeof(result.content) + 2 * sys.getsizeof(metadata)

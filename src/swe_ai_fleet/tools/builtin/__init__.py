@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import ClassVar
 
 from swe_ai_fleet.domain.json_values import items, mapping
-from swe_ai_fleet.domain.tool import OperationSpec, Risk, ToolResult
+from swe_ai_fleet.domain.tool import OperationSpec, ToolResult
 from swe_ai_fleet.ports import Workspace
-from swe_ai_fleet.tools.base_tool import BaseTool, ToolParameter, presented
+from swe_ai_fleet.tools.base_tool import BaseTool, LocalTool, ToolParameter, presented
 from swe_ai_fleet.tools.builtin.calculator import Calculator
 from swe_ai_fleet.tools.builtin.fetching import Network
 from swe_ai_fleet.tools.builtin.python_executor import PythonExecutor
@@ -30,30 +30,25 @@ ANSWER_KEYS = ("result", "reason", "answer", "response", "output", "reply")
 ASK, PROPOSE = "ask_user", "propose_approach"
 
 
-class AskUser(BaseTool):
+class AskUser(LocalTool):
     """`ask_user(question) -> {question, answer}`.
 
     Args:
         answerer: Who is asked; None: the tool says that nobody is there.
-        wait_seconds: How long an answer is waited for.
     """
 
     name = ASK
     description = "Ask the user a question and wait for the answer. Only for what cannot be found out otherwise."
     parameters = (ToolParameter("question", "string", "The question, complete in itself."),)
-    read_only = True
-    risk = Risk.LOW
-    network = False
     locks = frozenset({"user"})
+    time_limit_seconds = 600.0
+    late_note = "nobody answered; continue with your best judgement and say so"
 
-    def __init__(self, answerer: Answerer | None = None, *, wait_seconds: float = 600.0) -> None:
+    def __init__(self, answerer: Answerer | None = None) -> None:
         self._answerer = answerer
         self._one_at_a_time = asyncio.Lock()
-        self.time_limit_seconds = wait_seconds
-        self.late_note = "nobody answered; continue with your best judgement and say so"
 
     async def execute(self, question: str) -> dict[str, object]:
-        """What the user says. Raises ToolFailure where no approver is configured."""
         if self._answerer is None:
             raise ToolFailure("nobody can be asked here; continue with your best judgement and say what you assumed")
         if not question.strip():
@@ -67,7 +62,7 @@ class AskUser(BaseTool):
         return replace(presented(self.name, value), content=answer or "The user gave an empty answer.")
 
 
-class ProposeApproach(BaseTool):
+class ProposeApproach(LocalTool):
     """`propose_approach(approach, reasoning) -> {approach, reasoning, status: "proposed"}`."""
 
     name = PROPOSE
@@ -76,9 +71,6 @@ class ProposeApproach(BaseTool):
         ToolParameter("approach", "string", "The steps, in order."),
         ToolParameter("reasoning", "string", "Why this way."),
     )
-    read_only = True
-    risk = Risk.LOW
-    network = False
     locks = frozenset({"proposal"})
 
     async def execute(self, approach: str, reasoning: str) -> dict[str, object]:
@@ -88,19 +80,14 @@ class ProposeApproach(BaseTool):
         return {"approach": approach, "reasoning": reasoning, "status": "proposed"}
 
 
-class FinalAnswer(BaseTool):
+class FinalAnswer(LocalTool):
     """`final_answer(result) -> {result}`; takes the other keys models write, and dicts and lists as values."""
 
     name = "final_answer"
     description = "Give the final answer to the task. Call it once, when the work is done or cannot be done."
     parameters = (ToolParameter("result", "string", "The answer."),)
-    read_only = True
-    risk = Risk.LOW
-    network = False
-    locks = frozenset[str]()
 
     async def execute(self, result: str) -> dict[str, object]:
-        """The answer as text."""
         return {"result": result}
 
     def checked(self, arguments: Mapping[str, object], spec: OperationSpec) -> dict[str, object]:
@@ -134,7 +121,6 @@ class BuiltinSettings:
             none. Like `wikipedia_url` it may have a private address: exactly that server is allowed, and no redirect.
         wikipedia_url: The `api.php` of a MediaWiki.
         pages: Which servers `read_webpage` may speak to; by default any that is public.
-        page_chars: Characters of a page's text that are kept.
         file_root: Where `file_reader` reads when there is no workspace; None: nowhere.
         code_seconds: Time limit of one `python_executor` call.
         code_memory_bytes: Memory of one process of such a call.
@@ -144,14 +130,13 @@ class BuiltinSettings:
     search_url: str = ""
     wikipedia_url: str = WIKIPEDIA
     pages: HttpPolicy = field(default_factory=HttpPolicy)
-    page_chars: int = 20_000
     file_root: Path | None = None
     code_seconds: float = 30.0
     code_memory_bytes: int = 1024**3
     code_output_chars: int = 20_000
 
 
-class FileReader(BaseTool):
+class FileReader(LocalTool):
     """`file_reader(file_path, max_lines=100) -> {content, lines_read}`; `total_lines` too where the file has more.
 
     Args:
@@ -167,9 +152,7 @@ class FileReader(BaseTool):
             "max_lines", "integer", f"How many lines to read, at most {MAX_LINES}.", required=False, default=100
         ),
     )
-    read_only = True
-    risk = Risk.LOW
-    network = False
+    locks = frozenset({"workspace"})
 
     def __init__(self, root: Path | None = None, *, mount: str = "/workspace") -> None:
         self._root = root
@@ -211,10 +194,7 @@ def builtin_tools(
         network: Where connections go; without one, the real network.
     """
     chosen = settings or BuiltinSettings()
-    if workspace is not None:
-        reader = FileReader(workspace.root, mount=workspace.mount)
-    else:
-        reader = FileReader(chosen.file_root)
+    reader = FileReader(workspace.root, mount=workspace.mount) if workspace else FileReader(chosen.file_root)
     return (
         Calculator(),
         PythonExecutor(
@@ -225,7 +205,7 @@ def builtin_tools(
         ),
         reader,
         WebSearch(chosen.search_url, network=network),
-        ReadWebpage(chosen.pages, max_chars=chosen.page_chars, network=network),
+        ReadWebpage(chosen.pages, network=network),
         SearchWikipedia(chosen.wikipedia_url, network=network),
         AskUser(answerer),
         ProposeApproach(),

@@ -67,7 +67,6 @@ async def query(url: str, cypher: str, params: Mapping[str, object], bounds: Bou
 
 
 async def describe(url: str, bounds: Bounds) -> Rows:
-    """Labels, relationship types and property keys."""
     collector = Collector(("kind", "name"), bounds.max_rows)
     async with _transaction(url, bounds) as transaction:
         for kind, statement in _SCHEMA:

@@ -234,7 +234,6 @@ async def query(url: str, sql: str, params: Sequence[Value], bounds: Bounds) -> 
 
 
 async def describe(url: str, bounds: Bounds) -> Rows:
-    """Tables and views with their columns and constraints."""
     async with _session(url, bounds) as connection:
         rows = await _stream(connection, _SCHEMA, (), max_rows=bounds.max_rows, drain=False)
     return replace(rows, columns=("table", "name", "definition"))

@@ -48,7 +48,6 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z_-]{0,40}")
 
 
 async def command(url: str, name: str, args: Sequence[Argument], bounds: Bounds) -> Rows:
-    """Run one command. Raises ToolFailure."""
     check(name, args)
     async with _session(url) as connection:
         await _check_flags(connection, name, args, read_only=bounds.read_only)
@@ -74,7 +73,6 @@ async def describe(url: str, _: Bounds) -> Rows:
 
 
 async def explain(_url: str, _command: str, _: Bounds) -> Rows:
-    """Raises ToolFailure."""
     raise ToolFailure("Redis has no plans to explain")
 
 

@@ -71,7 +71,6 @@ class Collector:
         return True
 
     def rows(self, summary: str = "", facts: Mapping[str, object] | None = None) -> Rows:
-        """What was kept."""
         rows, complete = tuple(self._rows), not self._full
         return Rows(columns=self._columns, rows=rows, complete=complete, summary=summary, facts=facts or {})
 

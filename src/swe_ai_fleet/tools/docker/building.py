@@ -62,7 +62,6 @@ class Ignore:
         )
 
     def excludes(self, matches: tuple[bool, ...]) -> bool:
-        """Whether something with these matches is left out."""
         decisions = [not negated for (_, negated), matched in zip(self._patterns, matches, strict=True) if matched]
         return bool(decisions) and decisions[-1]
 

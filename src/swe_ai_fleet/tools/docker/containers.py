@@ -173,7 +173,6 @@ def _described(mount: Mapping[str, Any]) -> str:
 
 
 def image_facts(name: str, inspected: Mapping[str, Any]) -> dict[str, object]:
-    """What a caller may know of an image that it built."""
     config: Mapping[str, Any] = inspected.get("Config") or {}
     return {
         "name": name,

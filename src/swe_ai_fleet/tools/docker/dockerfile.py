@@ -43,7 +43,6 @@ class Instruction:
     stage: str = ""
 
     def line(self, references: Mapping[str, str]) -> str:
-        """The instruction as one line, with the reference of its image."""
         if not self.image:
             return f"{self.word} {self.rest}"
         return f"{self.word} {self.rest.replace(_PLACE, references[self.image])}"

@@ -42,7 +42,6 @@ class Printout:
 
     @property
     def output(self) -> Output:
-        """What was kept, and how much there was."""
         return self._kept.output()
 
     def text(self) -> str:
@@ -108,7 +107,6 @@ class Stream:
         return self._response.raw.read(amount)
 
     def pieces(self) -> Generator[bytes]:
-        """The answer's bytes as they come."""
         yield from self._response.iter_content(_PIECE_BYTES)
 
     def stop(self) -> None:
@@ -149,11 +147,9 @@ class Engine:
         return self._client is not None
 
     async def containers(self, label: str) -> list[Mapping[str, Any]]:
-        """Every container with a label, running or not."""
         return await self._call(lambda client: client.containers(all=True, filters={"label": label}))
 
     async def container(self, reference: str) -> Mapping[str, Any]:
-        """Everything about a container. Raises MissingOnEngine."""
         return await self._call(lambda client: client.inspect_container(reference))
 
     async def create(self, config: Mapping[str, object], name: str) -> str:
@@ -196,11 +192,9 @@ class Engine:
             await self._call(lambda client: client.remove_container(reference, force=True, v=True))
 
     async def images(self, label: str) -> list[Mapping[str, Any]]:
-        """Every image with a label, unnamed ones too."""
         return await self._call(lambda client: client.images(filters={"label": label}))
 
     async def image(self, reference: str) -> Mapping[str, Any]:
-        """Everything about an image. Raises MissingOnEngine."""
         return await self._call(lambda client: client.inspect_image(reference))
 
     async def remove_image(self, reference: str) -> None:
@@ -222,7 +216,6 @@ class Engine:
         await self._read(stream, lambda: printout.collect(stream))
 
     async def logs(self, reference: str, printout: Printout, *, lines: int) -> None:
-        """Take the last lines that a container printed."""
         query = {"stdout": "1", "stderr": "1", "tail": str(lines)}
         path = f"/containers/{reference}/logs"
         stream = await self._open(path, method="GET", params=query, seconds=self._call_seconds)

@@ -9,14 +9,12 @@ import asyncio
 import hashlib
 import re
 import secrets
-import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
-from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.text import utf8
 from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
 from swe_ai_fleet.tools.docker.engine import Engine, MissingOnEngine
@@ -190,38 +188,19 @@ class Reaped:
     failures: tuple[str, ...] = ()
 
 
-async def reap(
-    policy: DockerPolicy, *, executions: Collection[str] | None = None, older_than_seconds: float | None = None
-) -> Reaped:
+async def reap(policy: DockerPolicy, *, executions: Collection[str]) -> Reaped:
     """Remove the fleet's containers and images of ended executions, whichever run made them.
 
-    Args:
-        policy: Where the engine is.
-        executions: Only those of these executions; None is any.
-        older_than_seconds: Only those made longer ago; None is any age. One of the two must be given.
-
-    Raises:
-        InvalidRequest: Neither was given: that would remove what is in use.
-        ToolFailure: There is no engine.
+    Raises ToolFailure where there is no engine.
     """
-    if executions is None and older_than_seconds is None:
-        raise InvalidRequest("say which executions have ended, or what age is too old", field="older_than_seconds")
     engine = Engine(policy.host, call_seconds=policy.call_seconds)
     try:
-        before = time.time() - (older_than_seconds or 0.0)
-        left = [
-            item
-            for item in await _leftovers(engine, "")
-            if (executions is None or item.execution in executions)
-            and (older_than_seconds is None or item.created_at <= before)
-        ]
-        return await _remove(engine, left)
+        return await _remove(engine, [item for item in await _leftovers(engine, "") if item.execution in executions])
     finally:
         await engine.close()
 
 
 async def remove_run(engine: Engine, owner: Owner) -> Reaped:
-    """Remove everything of one run. Raises ToolFailure where there is no engine."""
     return await _remove(engine, await _leftovers(engine, f"={owner.key}"))
 
 
@@ -230,18 +209,15 @@ class _Item:
     kind: Kind
     id: str
     execution: str
-    created_at: float
 
 
 async def _leftovers(engine: Engine, owner: str) -> list[_Item]:
-    """What carries the fleet's labels."""
     items: list[_Item] = []
     for kind, ask in ((Kind.CONTAINER, engine.containers), (Kind.IMAGE, engine.images)):
         for listed in await ask(f"{LABEL_PREFIX}{kind}.owner{owner}"):
             labels: Mapping[str, str] = listed.get("Labels") or {}
             execution = labels.get(f"{LABEL_PREFIX}{kind}.execution", "")
-            created_at = float(listed["Created"])
-            items.append(_Item(kind=kind, id=listed["Id"], execution=execution, created_at=created_at))
+            items.append(_Item(kind=kind, id=listed["Id"], execution=execution))
     return items
 
 

@@ -115,19 +115,16 @@ class History:
         self._entries: list[Undoable] = []
 
     def record(self, operation: str, changes: Sequence[Change]) -> None:
-        """Remember changes that are to be undone together."""
         versions = tuple((change.path, change.before, digest(change.after)) for change in changes)
         self._entries.append(Undoable(operation=operation, versions=versions))
         while self._entries and self._too_much():
             self._entries.pop(0)
 
     def last(self, path: str) -> Undoable | None:
-        """The last change of a file that is remembered."""
         entries = reversed(self._entries)
         return next((entry for entry in entries if any(changed == path for changed, _, _ in entry.versions)), None)
 
     def forget(self, entry: Undoable) -> None:
-        """Drop a change that has been undone."""
         self._entries.remove(entry)
 
     def _too_much(self) -> bool:

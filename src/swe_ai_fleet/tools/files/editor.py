@@ -76,7 +76,6 @@ class Editor:
         return _result_of(name, real, sentence, data, text, before=old.content if old else "")
 
     def append(self, path: str, content: str) -> ToolResult:
-        """Add text at the end of a file, on a line of its own."""
         before = file_state(self._tree, path, limit=self._limit)
         old = decode(path, before.data) if before is not None else Text(content="")
         joint = "\n" if old.content and not old.content.endswith("\n") else ""
@@ -100,7 +99,6 @@ class Editor:
         return replace(result, metadata={**result.metadata, "count": replacement.count})
 
     def multi_edit(self, path: str, edits: Sequence[Edit], expected_sha256: str | None) -> ToolResult:
-        """Replace several passages one after the other, or none."""
         real, before = self._read(path, expected_sha256)
         first = last = decode(path, before.data)
         replaced = 0
@@ -119,7 +117,6 @@ class Editor:
         return replace(result, metadata={**result.metadata, "edits": len(edits), "count": replaced})
 
     def patch(self, patch: str, expected: Mapping[str, str], allowed_paths: tuple[str, ...]) -> ToolResult:
-        """Apply a unified diff to several files, or to none."""
         patched = PatchedFiles(self._tree, limit=self._limit, expected=expected, allowed_paths=allowed_paths)
         for file in parse_patch(patch):
             patched.add(file)
@@ -130,7 +127,6 @@ class Editor:
         return succeeded("apply_patch", "\n".join([*patched.said, *patched.warnings]), patched.metadata)
 
     def move(self, source: str, destination: str, overwrite: bool, expected_sha256: str | None) -> ToolResult:
-        """Move one file."""
         kind, _, _ = self._tree.info(source)
         if kind == "symbolic link":
             self._tree.find(source)  # refused where it leads out
@@ -141,7 +137,6 @@ class Editor:
         return self._placed("move_file", "Moved", real, changes)
 
     def copy(self, source: str, destination: str, overwrite: bool, expected_sha256: str | None) -> ToolResult:
-        """Copy one file."""
         real, content = self._read(source, expected_sha256)
         target, replaced = self._destination(real, destination, overwrite)
         after = replace(content, mode=replaced.mode) if replaced else content
@@ -159,7 +154,6 @@ class Editor:
         return succeeded("delete_file", f"Deleted the {kind} {path}.", {"path": path, "kind": kind})
 
     def undo(self, path: str) -> ToolResult:
-        """Take back the last change of a file."""
         try:
             real = self._tree.find(path)
         except MissingPath:

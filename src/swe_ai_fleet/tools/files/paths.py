@@ -148,7 +148,6 @@ class Tree:
         return True
 
     def count(self, path: str) -> int:
-        """How many entries a directory has."""
         with _path_errors(path), self._walk(path) as place:
             return len(_names(place.directory, place.name))
 

@@ -114,7 +114,6 @@ class Gateway:
         return f"http://{self.address}/{self._secret}"
 
     def permit(self, update: RefUpdate) -> None:
-        """Let a push make this one change."""
         self._permitted = update
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -195,7 +194,6 @@ class Gateway:
 
 
 def _judge(response: httpx2.Response) -> None:
-    """Raises what keeps an answer from being passed on."""
     status = response.status_code
     if 300 <= status < 400:
         raise ToolRefusal("the server redirects to another address; redirects are not followed, grant that URL instead")
@@ -292,7 +290,6 @@ class RemoteGrant:
         return f"Basic {base64.b64encode(f'{self.username}:{self.secret}'.encode()).decode()}"
 
     def covers(self, url: str) -> bool:
-        """Whether it grants the repository at a URL, which was checked."""
         granted = self._checked(self.url.removesuffix(ANYTHING_BELOW))
         return url.startswith(f"{granted}/") if self.is_pattern else _plain(url) == _plain(granted)
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 
-import httpcore2
 import httpx2
 
 from swe_ai_fleet.domain.errors import InvalidRequest
@@ -43,8 +41,6 @@ class GitRemotes:
         max_received_bytes: Of all that a server sends in one operation.
         max_sent_bytes: Of one push.
         resolver: Turns names into addresses; without one, the system's.
-        network: Opens connections to checked addresses; without one, the real network.
-        tls: How servers prove who they are; without one, by the usual public authorities.
 
     Raises InvalidRequest where two grants have the same name.
     """
@@ -58,8 +54,6 @@ class GitRemotes:
         max_received_bytes: int = 512 * 1024**2,
         max_sent_bytes: int = 64 * 1024**2,
         resolver: Resolver | None = None,
-        network: httpcore2.AsyncNetworkBackend | None = None,
-        tls: ssl.SSLContext | None = None,
     ) -> None:
         self.grants = tuple(grants)
         self.seconds = seconds
@@ -67,8 +61,6 @@ class GitRemotes:
         self._max_received_bytes = max_received_bytes
         self._max_sent_bytes = max_sent_bytes
         self._resolver = resolver
-        self._network = network
-        self._tls = tls
         if len({grant.name for grant in self.grants}) < len(self.grants):
             raise InvalidRequest("two remotes have the same name", field="grants")
         self._mask = Secrets(
@@ -176,7 +168,7 @@ class GitRemotes:
         gateway = Gateway(
             target.url,
             authorization=target.grant.authorization,
-            transport=GuardedTransport(policy, resolver=self._resolver, network=self._network, tls=self._tls),
+            transport=GuardedTransport(policy, resolver=self._resolver),
             max_received_bytes=self._max_received_bytes,
             max_sent_bytes=self._max_sent_bytes,
         )

@@ -131,7 +131,6 @@ class Repository:
         return await self.run(*arguments, settings=await self.identity(), variables=variables)
 
     async def conflicts(self) -> list[str]:
-        """The files that a merge could not bring together."""
         listed = await self.git(
             "diff", "--name-only", "--diff-filter=U", "-z", "--no-ext-diff", "--ignore-submodules=dirty"
         )
@@ -247,7 +246,6 @@ def records(output: Output) -> list[str]:
 
 
 def printed(operation_name: str, result: CommandResult, metadata: dict[str, object]) -> ToolResult:
-    """What a command printed, as the result of an operation."""
     return ToolResult(
         success=True,
         operation=operation_name,

@@ -74,7 +74,6 @@ class Link:
         return offers_made
 
     async def call(self, offer: Offer, arguments: Mapping[str, object]) -> ToolResult:
-        """Call an offered tool. Raises ToolFailure, ToolRefusal."""
         try:
             connection = await self._connected()
             self._check(offer)
@@ -96,7 +95,6 @@ class Link:
         return ToolResult(success=True, operation=offer.spec.name, content=text, metadata=metadata)
 
     async def close(self, *, grace_seconds: float) -> None:
-        """Let go of the server."""
         connection, self._connection = self._connection, None
         if connection is not None:
             await uninterrupted(connection.close(grace_seconds=grace_seconds))

@@ -176,7 +176,6 @@ class Connection:
         return server_tools
 
     async def call(self, tool: str, arguments: Mapping[str, object]) -> Answer:
-        """Call a tool. Raises ToolFailure, LostServer."""
         params = CallToolRequestParams(name=tool, arguments=dict(arguments))
         return answer(await self._ask(CallToolRequest(params=params), CallToolResult))
 
@@ -192,7 +191,6 @@ class Connection:
         return True
 
     async def close(self, *, grace_seconds: float) -> None:
-        """Leave the session and let go of the server."""
         self._leave.set()
         await self._wire.close(grace_seconds=grace_seconds)
         if not self._ready.done():

@@ -131,11 +131,9 @@ class McpServer:
 
     @property
     def networked(self) -> bool:
-        """Whether a call may reach the network."""
         return bool(self.url or self.network or not self.confined)
 
     def offers(self, tool: str) -> bool:
-        """Whether agents may see a tool of this name."""
         return any(fnmatchcase(tool, glob) for glob in self.tools)
 
     def only_reads(self, tool: str) -> bool:

@@ -78,11 +78,9 @@ class Inbox(_Stream):
         self.ended = ""
 
     def expect(self, request_id: RequestId) -> None:
-        """Say that a request with this id is on its way."""
         self._awaited.add(str(request_id))
 
     def forget(self, request_id: object) -> None:
-        """Say that nobody waits any more for the answer to a request."""
         self._awaited.discard(str(request_id))
 
     def is_settled(self, request_id: RequestId) -> bool:
@@ -110,12 +108,10 @@ class Inbox(_Stream):
             self.tools_changed = True
 
     def answer(self, message: JSONRPCResponse | JSONRPCError) -> None:
-        """Pass on an answer."""
         self.forget(message.id)
         self._queue.put_nowait(SessionMessage(message))
 
     def fail(self, request_id: RequestId, code: int, text: str) -> None:
-        """Make up the answer to a request that the server will not answer."""
         self.answer(JSONRPCError(jsonrpc="2.0", id=request_id, error=ErrorData(code=code, message=text)))
 
     def end(self, reason: str) -> None:
@@ -285,7 +281,6 @@ class HttpWire(Wire):
 
     @classmethod
     def open(cls, server: McpServer) -> HttpWire:
-        """Nothing is sent yet."""
         url = parse_url(server.url)
         host = f"[{url.host}]" if ":" in url.host else url.host
         policy = HttpPolicy(

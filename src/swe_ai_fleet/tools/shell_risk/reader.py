@@ -270,7 +270,6 @@ class _Reader(Text):
         self._command()
 
     def _redirections(self) -> None:
-        """Those of a compound command."""
         command = Command()
         self._blanks()
         while self._redirection(command):
@@ -305,7 +304,6 @@ class _Reader(Text):
         self._documents.append((delimiter.text, strip, not delimiter.quoted))
 
     def _read_documents(self) -> None:
-        """The bodies of the here-documents that the line before announced."""
         documents, self._documents = self._documents, []
         for delimiter, strip, expands in documents:
             body: list[str] = []

@@ -63,7 +63,6 @@ class Word:
 
 
 def literal(text: str) -> Word:
-    """A word whose value is known."""
     return Word(text=text, head=text, number=text.isdigit() and text.isascii())
 
 
@@ -80,11 +79,9 @@ class Parsed:
     operands: tuple[Word, ...]
 
     def values(self, *names: str) -> list[Word]:
-        """The values of the options of these names."""
         return [value for name, value in self.options if name in names and value is not None]
 
     def has(self, *names: str) -> bool:
-        """Whether one of the options is there."""
         return any(name in names for name, _ in self.options)
 
 
@@ -162,7 +159,6 @@ class Options:
 
 
 def names(text: str) -> frozenset[str]:
-    """The words of a text."""
     return frozenset(text.split())
 
 
