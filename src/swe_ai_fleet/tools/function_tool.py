@@ -246,18 +246,18 @@ class FunctionTool(BaseTool):
             raise
 
 
-def as_tool(given: object) -> BaseTool:
+def as_tool(candidate: object) -> BaseTool:
     """A tool out of what can be registered, its declaration checked. Raises InvalidRequest."""
-    if isinstance(given, type) and issubclass(given, BaseTool):
-        given = _instance(given)
-    elif inspect.isroutine(cast("object", given)):
-        given = FunctionTool(cast("Callable[..., object]", given))
-    if not isinstance(given, BaseTool):
+    if isinstance(candidate, type) and issubclass(candidate, BaseTool):
+        candidate = _instance(candidate)
+    elif inspect.isroutine(cast("object", candidate)):
+        candidate = FunctionTool(cast("Callable[..., object]", candidate))
+    if not isinstance(candidate, BaseTool):
         raise InvalidRequest(
-            f"{given!r:.120} can't be registered; give a BaseTool class or instance, or a function", field="tool"
+            f"{candidate!r:.120} can't be registered; give a BaseTool class or instance, or a function", field="tool"
         )
-    given.verify()
-    return given
+    candidate.verify()
+    return candidate
 
 
 def _instance(kind: type[BaseTool]) -> BaseTool:

@@ -243,8 +243,8 @@ class _Draft:
         """For how long the answer may be given again; what a credential unlocks is for whoever holds it."""
         if any(_CREDENTIAL.search(name) for name, _ in self.headers):
             return 0.0
-        asked = {name.lower(): value for name, value in self.headers}
-        return fresh_seconds(asked, response.status_code, response.headers)
+        headers = {name.lower(): value for name, value in self.headers}
+        return fresh_seconds(headers, response.status_code, response.headers)
 
     def redirected(self, status: int, location: str) -> _Draft:
         """The request that follows. Raises ToolRefusal where the way leads out of what is allowed."""

@@ -120,10 +120,10 @@ class Pipeline:
         try:
             if not spec.read_only:
                 await record.start()
-            with self._cache.call(spec, toolkit, checked, revision=self.trail.revision) as known:
-                result = known.result or await self._run(definition, toolkit, checked)
+            with self._cache.call(spec, toolkit, checked, revision=self.trail.revision) as lookup:
+                result = lookup.result or await self._run(definition, toolkit, checked)
             result = self._masked(result, time.monotonic() - started_at)
-            known.keep(result)
+            lookup.keep(result)
             artifact = await self._stored(result, limit := self._limit(spec))
         except asyncio.CancelledError:
             # What had ended before the run was cancelled has happened, and stands in the audit as such.

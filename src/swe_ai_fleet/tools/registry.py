@@ -238,12 +238,12 @@ class ToolRegistry:
     def register_tools(self, *tools: Registrable) -> None:
         """Register several, all or none. Raises InvalidRequest as `register_tool` does."""
         added: dict[str, BaseTool] = {}
-        for given in tools:
-            tool = as_tool(given)
-            known = added.get(tool.name) or self.registered.get(tool.name)
-            if known is None:
+        for candidate in tools:
+            tool = as_tool(candidate)
+            existing = added.get(tool.name) or self.registered.get(tool.name)
+            if existing is None:
                 added[tool.name] = tool
-            elif given not in (known, type(known), getattr(known, "function", None)):
+            elif candidate not in (existing, type(existing), getattr(existing, "function", None)):
                 taken = ", ".join({**self.registered, **added})
                 raise InvalidRequest(f"a tool {tool.name!r} already exists; names in use: {taken}", field="name")
         self.registered |= added
@@ -373,8 +373,8 @@ def _register(registry: ToolRegistry, entry: EntryPoint) -> tuple[str, ...]:
                 "returns in its annotation",
                 field="plugin",
             )
-    given = cast("Iterable[object]", loaded) if isinstance(loaded, list | tuple) else [loaded]
-    tools: list[BaseTool] = [as_tool(each) for each in given]
+    candidates = cast("Iterable[object]", loaded) if isinstance(loaded, list | tuple) else [loaded]
+    tools: list[BaseTool] = [as_tool(each) for each in candidates]
     names = [tool.name for tool in tools]
     # A plug-in may add to the tools there are, never stand in for one of them.
     taken = sorted({name for name in names if name in registry.get_all_tools() or names.count(name) > 1})

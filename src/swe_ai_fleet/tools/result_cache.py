@@ -177,10 +177,10 @@ class ResultCache:
         mine = known_to_last and not self._writing and not self._unsettled
         if not (mine or lasts):
             return Lookup()
-        if mine and (known := self._own.get(key)) is not None:
-            return Lookup(result=replace(known[0], cached=True))
-        if lasts and self._asked.get(key, state) == state and (known := store.get(key)) is not None:
-            result, stored_at = known
+        if mine and (hit := self._own.get(key)) is not None:
+            return Lookup(result=replace(hit[0], cached=True))
+        if lasts and self._asked.get(key, state) == state and (hit := store.get(key)) is not None:
+            result, stored_at = hit
             if stored_at > self._written_outside_at:
                 self._ask(key, state)
                 return Lookup(result=_aged(result, store.clock() - stored_at))

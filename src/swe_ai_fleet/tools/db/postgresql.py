@@ -284,10 +284,10 @@ def _names(words_of: Sequence[Token], *, everywhere: bool, depth: int) -> Iterat
 
 async def _prove(connection: AsyncConnection[TupleRow], called: Collection[str]) -> None:
     """Refuse functions of the server or of an extension that it does not itself call free of effects."""
-    asked = sorted(name for name in called if not READING_FUNCTIONS.fullmatch(name))
-    if not asked:
+    unlisted = sorted(name for name in called if not READING_FUNCTIONS.fullmatch(name))
+    if not unlisted:
         return
-    unproven = (await _stream(connection, _UNPROVEN, (json.dumps(asked),), max_rows=1, drain=True)).rows[0][0]
+    unproven = (await _stream(connection, _UNPROVEN, (json.dumps(unlisted),), max_rows=1, drain=True)).rows[0][0]
     if unproven:
         raise ToolRefusal(
             f"{unproven} is refused here where only reading is allowed: the server does not call it free of effects"
@@ -351,22 +351,22 @@ async def _stream(
         pgconn.send_query_params(sql.encode(), [_text(value) for value in params])
         pgconn.set_single_row_mode()
         await connection.wait(generators.send(pgconn))
-        while (got := await connection.wait(generators.fetch(pgconn))) is not None:
-            if got.status in (ExecStatus.SINGLE_TUPLE, ExecStatus.TUPLES_OK) and not columns:
-                columns = tuple((got.fname(at) or b"?").decode("utf-8", "replace") for at in range(got.nfields))
+        while (reply := await connection.wait(generators.fetch(pgconn))) is not None:
+            if reply.status in (ExecStatus.SINGLE_TUPLE, ExecStatus.TUPLES_OK) and not columns:
+                columns = tuple((reply.fname(at) or b"?").decode("utf-8", "replace") for at in range(reply.nfields))
                 collector = Collector(columns, max_rows)
-            if got.status == ExecStatus.SINGLE_TUPLE:
-                kept = collector.add([got.get_value(0, at) for at in range(got.nfields)])
+            if reply.status == ExecStatus.SINGLE_TUPLE:
+                kept = collector.add([reply.get_value(0, at) for at in range(reply.nfields)])
                 if not kept and not drain:
                     await connection.cancel_safe(timeout=_CANCEL_SECONDS)
                     break
-            elif got.status in (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK):
-                status = (got.command_status or b"").decode()
-                if got.command_tuples is not None and not columns:
-                    facts["affected"] = got.command_tuples
+            elif reply.status in (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK):
+                status = (reply.command_status or b"").decode()
+                if reply.command_tuples is not None and not columns:
+                    facts["affected"] = reply.command_tuples
             else:
-                failure = failure or _failure(got)
-                if got.status != ExecStatus.FATAL_ERROR:
+                failure = failure or _failure(reply)
+                if reply.status != ExecStatus.FATAL_ERROR:
                     break
     except Error as error:
         raise ToolFailure(f"PostgreSQL: the connection failed: {type(error).__name__}") from None
@@ -381,18 +381,20 @@ def _text(value: Value) -> bytes | None:
     return str(value).lower().encode() if isinstance(value, bool) else repr(value).encode()
 
 
-def _failure(got: PGresult) -> ToolFailure | TimeoutError:
+def _failure(reply: PGresult) -> ToolFailure | TimeoutError:
     from psycopg.pq import DiagnosticField
 
-    def said(field: DiagnosticField) -> str:
-        return (got.error_field(field) or b"").decode("utf-8", "replace")
+    def text_of(field: DiagnosticField) -> str:
+        return (reply.error_field(field) or b"").decode("utf-8", "replace")
 
-    state = said(DiagnosticField.SQLSTATE)
+    state = text_of(DiagnosticField.SQLSTATE)
     if state == _QUERY_CANCELED:
         return TimeoutError()
-    parts = [said(DiagnosticField.MESSAGE_PRIMARY) or f"unexpected reply {got.status}"]
-    if position := said(DiagnosticField.STATEMENT_POSITION):
+    parts = [text_of(DiagnosticField.MESSAGE_PRIMARY) or f"unexpected reply {reply.status}"]
+    if position := text_of(DiagnosticField.STATEMENT_POSITION):
         parts.append(f"at character {position}")
-    parts += [text for field in (DiagnosticField.MESSAGE_DETAIL, DiagnosticField.MESSAGE_HINT) if (text := said(field))]
+    parts += [
+        text for field in (DiagnosticField.MESSAGE_DETAIL, DiagnosticField.MESSAGE_HINT) if (text := text_of(field))
+    ]
     kind = ToolRefusal if state in (_READ_ONLY_TRANSACTION, _INSUFFICIENT_PRIVILEGE) else ToolFailure
     return kind(f"PostgreSQL: {'; '.join(parts)}")

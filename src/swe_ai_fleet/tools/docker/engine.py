@@ -154,14 +154,14 @@ class Engine:
 
     async def create(self, config: Mapping[str, object], name: str) -> str:
         """A new container's id; a cancelled caller leaves none behind."""
-        asked = self._threads(
+        future = self._threads(
             self._control, self._ask, lambda client: client.create_container_from_config(config, name)
         )
         try:
-            return (await _seen_through(asked, self._call_seconds + _SPARE_SECONDS, self._host))["Id"]
+            return (await _seen_through(future, self._call_seconds + _SPARE_SECONDS, self._host))["Id"]
         except asyncio.CancelledError:
-            if asked.done() and asked.exception() is None:
-                await uninterrupted(self.remove(asked.result()["Id"]))
+            if future.done() and future.exception() is None:
+                await uninterrupted(self.remove(future.result()["Id"]))
             raise
 
     async def start(self, reference: str) -> None:
@@ -182,9 +182,9 @@ class Engine:
 
     async def wait(self, reference: str, seconds: float) -> None:
         """Return when a container's process has ended."""
-        asked = self._threads(self._streams, self._ask, lambda client: client.wait(reference, timeout=seconds))
+        future = self._threads(self._streams, self._ask, lambda client: client.wait(reference, timeout=seconds))
         # A caller who gives up does not wait for this thread: it ends with the container.
-        await asyncio.shield(asked)
+        await asyncio.shield(future)
 
     async def remove(self, reference: str) -> None:
         """Remove a container with its anonymous volumes, running or not; one that is gone already is no error."""
@@ -250,8 +250,8 @@ class Engine:
     async def _call(self, ask: Callable[[Any], T], seconds: float | None = None) -> T:
         """Ask in a thread. A cancelled caller waits until the engine has answered: what was begun is then known."""
         limit = (self._call_seconds if seconds is None else seconds) + _SPARE_SECONDS
-        asked = self._threads(self._control, self._ask, ask)
-        return await _seen_through(asked, limit, self._host)
+        future = self._threads(self._control, self._ask, ask)
+        return await _seen_through(future, limit, self._host)
 
     async def _open(
         self,
@@ -282,11 +282,11 @@ class Engine:
                 raise _failure_of(response.status_code, message)
             return Stream(response)
 
-        asked = self._threads(self._streams, self._ask, opened)
+        future = self._threads(self._streams, self._ask, opened)
         try:
-            return await asyncio.shield(asked)
+            return await asyncio.shield(future)
         except asyncio.CancelledError:
-            asked.add_done_callback(_close_unheard)
+            future.add_done_callback(_close_unheard)
             raise
 
     async def _read(self, stream: Stream, read: Callable[[], T]) -> T:
@@ -348,23 +348,23 @@ class Engine:
             return self._client
 
 
-async def _seen_through(asked: asyncio.Future[T], limit: float, host: str) -> T:
-    """What was asked for; a cancelled caller waits for it all the same."""
+async def _seen_through(future: asyncio.Future[T], limit: float, host: str) -> T:
+    """The answer; a cancelled caller waits for it all the same."""
     try:
-        await asyncio.wait([asked], timeout=limit)
+        await asyncio.wait([future], timeout=limit)
     except asyncio.CancelledError:
-        await asyncio.wait([asked], timeout=limit)
-        if asked.done() and not asked.cancelled():
-            asked.exception()  # nobody is left to hear it
+        await asyncio.wait([future], timeout=limit)
+        if future.done() and not future.cancelled():
+            future.exception()  # nobody is left to hear it
         raise
-    if not asked.done():
+    if not future.done():
         raise ToolFailure(f"the container engine at {host} did not answer within {limit:g} seconds")
-    return asked.result()
+    return future.result()
 
 
-def _close_unheard(asked: asyncio.Future[Stream]) -> None:
-    if not asked.cancelled() and asked.exception() is None:
-        asked.result().close()
+def _close_unheard(future: asyncio.Future[Stream]) -> None:
+    if not future.cancelled() and future.exception() is None:
+        future.result().close()
 
 
 def _failure_of(status: int, body: bytes) -> ToolFailure:

@@ -172,10 +172,10 @@ def _entry_named(entries: list[Entry], *names: str) -> Entry | None:
     for entry in entries:
         if entry.name in names:
             return entry
-    wanted = names[0].removeprefix("sha256:")
-    if len(wanted) < _MIN_ID_CHARS:
+    prefix = names[0].removeprefix("sha256:")
+    if len(prefix) < _MIN_ID_CHARS:
         return None
-    matching = [entry for entry in entries if entry.id.removeprefix("sha256:").startswith(wanted)]
+    matching = [entry for entry in entries if entry.id.removeprefix("sha256:").startswith(prefix)]
     return matching[0] if len({entry.id for entry in matching}) == 1 else None
 
 

@@ -181,9 +181,9 @@ class PatchedFiles:
         try:
             self._add(file)
         except ToolFailure as failure:
-            known = failure.message.startswith(quoted(name))
+            named = failure.message.startswith(quoted(name))
             kind = ToolRefusal if isinstance(failure, ToolRefusal) else ToolFailure
-            raise kind(f"{'' if known else quoted(name) + ': '}{failure.message}. Nothing was changed.") from None
+            raise kind(f"{'' if named else quoted(name) + ': '}{failure.message}. Nothing was changed.") from None
         self._added += file.added
         self._removed += file.removed
 

@@ -85,12 +85,12 @@ def near_misses(text: str, old: str) -> list[tuple[int, list[str]]]:
     The work is bounded whatever the two hold: places that share rare words with `old` vote for the line where it would
     begin; only the few with the most votes are compared (Ratcliff and Obershelp's similarity, a bounded part of each).
     """
-    lines, wanted = text.split("\n"), old.strip("\n").split("\n")
+    lines, passage = text.split("\n"), old.strip("\n").split("\n")
     starts = [0]
     for line in lines:
         starts.append(starts[-1] + len(line) + 1)
     votes: Counter[int] = Counter()
-    for word, offset in _rare_words(text, wanted):
+    for word, offset in _rare_words(text, passage):
         position = text.find(word)
         for _ in range(_HITS_A_WORD):
             if position < 0:
@@ -98,10 +98,10 @@ def near_misses(text: str, old: str) -> list[tuple[int, list[str]]]:
             number = bisect_right(starts, position) - 1
             votes[max(0, number - offset)] += 1
             position = text.find(word, starts[number + 1])
-    windows = [(number, lines[number : number + len(wanted)]) for number, _ in votes.most_common(_WINDOWS_COMPARED)]
+    windows = [(number, lines[number : number + len(passage)]) for number, _ in votes.most_common(_WINDOWS_COMPARED)]
     best: list[tuple[int, list[str]]] = []
-    for likeness, number, window in sorted((-_likeness(window, wanted), number, window) for number, window in windows):
-        apart = all(abs(number + 1 - first) >= len(wanted) for first, _ in best)
+    for likeness, number, window in sorted((-_likeness(window, passage), number, window) for number, window in windows):
+        apart = all(abs(number + 1 - first) >= len(passage) for first, _ in best)
         if apart and -likeness >= _LIKENESS and len(best) < _MISSES_SHOWN:
             best.append((number + 1, window))
     return best
@@ -118,15 +118,15 @@ def _occurrences(text: str, old: str) -> list[int]:
 
 
 def _replace_tolerantly(text: str, old: str, new: str) -> Replacement:
-    wanted = [line.rstrip() for line in old.removesuffix("\n").split("\n")]
+    passage = [line.rstrip() for line in old.removesuffix("\n").split("\n")]
     lines = text.split("\n")
-    runs = _runs([line.rstrip() for line in lines], wanted) if any(wanted) else []
+    runs = _runs([line.rstrip() for line in lines], passage) if any(passage) else []
     if len(runs) > 1:
         places = [number + 1 for number in runs[:_PLACES_SHOWN]]
         raise ToolFailure("apart from white space at line ends, " + _ambiguous(places, len(runs)))
     if not runs:
         raise ToolFailure(_not_found(text, old))
-    first, last = runs[0], runs[0] + len(wanted) - 1
+    first, last = runs[0], runs[0] + len(passage) - 1
     start = sum(len(line) + 1 for line in lines[:first])
     end = start + sum(len(line) + 1 for line in lines[first : last + 1]) - 1
     windows = lines[last].endswith("\r")
@@ -139,36 +139,36 @@ def _replace_tolerantly(text: str, old: str, new: str) -> Replacement:
     return Replacement(text=text[:start] + fresh + text[end:], count=1, changed=(changed,), tolerant=True)
 
 
-def _runs(lines: list[str], wanted: list[str]) -> list[int]:
-    """Where the wanted lines stand in a row. The longest of them is sought first: it is the rarest."""
-    offset = max(range(len(wanted)), key=lambda number: len(wanted[number]))
+def _runs(lines: list[str], passage: list[str]) -> list[int]:
+    """Where the lines of the passage stand in a row. The longest of them is sought first: it is the rarest."""
+    offset = max(range(len(passage)), key=lambda number: len(passage[number]))
     starts: list[int] = []
     position = -1
     while True:
         try:
-            position = lines.index(wanted[offset], position + 1)
+            position = lines.index(passage[offset], position + 1)
         except ValueError:
             return starts
         first = position - offset
-        if first >= 0 and lines[first : first + len(wanted)] == wanted:
+        if first >= 0 and lines[first : first + len(passage)] == passage:
             starts.append(first)
 
 
-def _rare_words(text: str, wanted: list[str]) -> list[tuple[str, int]]:
+def _rare_words(text: str, passage: list[str]) -> list[tuple[str, int]]:
     """Words of the passage with the offset of their line, those that the text has fewest of first."""
     offsets: dict[str, int] = {}
-    for offset, line in enumerate(wanted[:_LINES_COMPARED]):
+    for offset, line in enumerate(passage[:_LINES_COMPARED]):
         for word in _WORDS.findall(line[:_CHARS_COMPARED]):
             offsets.setdefault(word, offset)
     longest = sorted(offsets, key=len, reverse=True)[: 2 * _WORDS_TRIED]
     counts = {word: text.count(word) for word in longest}
-    known = sorted((word for word in longest if counts[word]), key=lambda word: counts[word])
-    return [(word, offsets[word]) for word in known[:_WORDS_TRIED]]
+    present = sorted((word for word in longest if counts[word]), key=lambda word: counts[word])
+    return [(word, offsets[word]) for word in present[:_WORDS_TRIED]]
 
 
-def _likeness(window: list[str], wanted: list[str]) -> float:
+def _likeness(window: list[str], passage: list[str]) -> float:
     shared = total = 0.0
-    for lines in islice(zip_longest(window, wanted, fillvalue=""), _LINES_COMPARED):
+    for lines in islice(zip_longest(window, passage, fillvalue=""), _LINES_COMPARED):
         ours, theirs = (line.strip()[:_CHARS_COMPARED] for line in lines)
         weight = max(len(ours), len(theirs))
         total += weight
@@ -188,18 +188,18 @@ def _not_found(text: str, old: str) -> str:
     misses = near_misses(text, old)
     if not misses:
         return "old does not occur in the file and nothing in it comes near; read the file and copy the passage exactly"
-    wanted = old.strip("\n").split("\n")
+    passage = old.strip("\n").split("\n")
     parts = ["old does not occur in the file. What comes near:"]
     for first, lines in misses:
         parts.append(f"lines {first}-{first + len(lines) - 1}:")
         parts.extend(f"{number}\t{line[:200]}" for number, line in enumerate(lines[:12], start=first))
-        parts.append(f"  ({_difference(first, lines, wanted)})")
+        parts.append(f"  ({_difference(first, lines, passage)})")
     parts.append("Copy the passage exactly, without the line numbers.")
     return "\n".join(parts)
 
 
-def _difference(first: int, lines: list[str], wanted: list[str]) -> str:
-    for number, (ours, theirs) in enumerate(zip(lines, wanted, strict=False), start=first):
+def _difference(first: int, lines: list[str], passage: list[str]) -> str:
+    for number, (ours, theirs) in enumerate(zip(lines, passage, strict=False), start=first):
         if ours != theirs:
             if ours.strip() == theirs.strip():
                 return f"line {number} differs in white space: the file has {ours[:200]!r}"

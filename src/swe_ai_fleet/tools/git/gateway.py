@@ -180,12 +180,12 @@ class Gateway:
         secret, _, rest = request.target.removeprefix("/").partition("/")
         if not hmac.compare_digest(secret.encode(), self._secret.encode()):
             raise ToolRefusal("a request without the key of this gateway was rejected")
-        asked = (request.method, rest)
-        if asked in (("GET", f"info/refs?service={READ}"), ("POST", READ)):
+        line = (request.method, rest)
+        if line in (("GET", f"info/refs?service={READ}"), ("POST", READ)):
             return f"/{rest}"
-        if self._permitted is not None and asked == ("GET", f"info/refs?service={WRITE}"):
+        if self._permitted is not None and line == ("GET", f"info/refs?service={WRITE}"):
             return f"/{rest}"
-        if self._permitted is not None and asked == ("POST", WRITE):
+        if self._permitted is not None and line == ("POST", WRITE):
             if request.body == _PROBE:
                 raise ToolFailure(f"this push has more than {self.max_sent_bytes} bytes, which may be sent at most")
             _check_update(request, self._permitted)

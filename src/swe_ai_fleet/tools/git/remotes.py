@@ -127,9 +127,9 @@ class GitRemotes:
         await asyncio.to_thread(_must_be_empty, tree, directory)
         async with self._transport(workspace, target) as transport:
             await asyncio.to_thread(transport.prepare, Origins(refs={}))
-            wanted = f"refs/heads/{branch}" if branch else "refs/heads/*"
-            advertised, default = await transport.advertised(wanted)
-            if branch and wanted not in advertised:
+            pattern = f"refs/heads/{branch}" if branch else "refs/heads/*"
+            advertised, default = await transport.advertised(pattern)
+            if branch and pattern not in advertised:
                 raise ToolFailure(f"{target.url} has no branch {branch!r}")
             # The default is a stranger's text until it was looked at.
             branch = branch or checked_branch(default or "main")
@@ -212,8 +212,8 @@ async def _settle(
 
 def _specifications(target: Target, branches: Iterable[str], *, tags: bool) -> list[str]:
     names = list(branches) or ["*"]
-    wanted = [f"+refs/heads/{name}:refs/remotes/{target.name}/{name}" for name in names]
-    return [*wanted, "refs/tags/*:refs/tags/*"] if tags else wanted
+    refspecs = [f"+refs/heads/{name}:refs/remotes/{target.name}/{name}" for name in names]
+    return [*refspecs, "refs/tags/*:refs/tags/*"] if tags else refspecs
 
 
 def _changes(before: Mapping[str, str], after: Mapping[str, str], target: Target) -> Changes:

@@ -138,8 +138,8 @@ class Repository:
 
     async def commit_of(self, ref: str) -> tuple[str, int]:
         """The hash of the commit that a ref names, and how many parents it has. Raises ToolFailure."""
-        wanted = f"{checked_ref(ref)}^{{commit}}"
-        parsed = await self.run("rev-parse", "--verify", "--quiet", "--end-of-options", wanted)
+        commit = f"{checked_ref(ref)}^{{commit}}"
+        parsed = await self.run("rev-parse", "--verify", "--quiet", "--end-of-options", commit)
         if not parsed.ok:
             raise ToolFailure(f"there is no commit {ref[:80]!r}; git_log and git_branch show which there are")
         sha = parsed.stdout.text().strip()

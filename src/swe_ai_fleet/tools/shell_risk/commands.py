@@ -181,13 +181,13 @@ def _written_paths(name: str, words: Words) -> Iterator[str]:
 
 
 def _sed(words: Words, _: Scope) -> Iterator[str]:
-    known = Options(
+    options = Options(
         flags="nErzsu",
         valued="el",
         attached="i",
         long=names("quiet silent regexp-extended null-data separate unbuffered posix expression= in-place"),
     )
-    parsed = known.parse(words)
+    parsed = options.parse(words)
     if parsed is None:
         yield "unknown: an option of sed that runs or reads scripts, or one that is computed"
         return
