@@ -86,7 +86,6 @@ class HttpTool(Toolkit):
 
     Args:
         workspace: Taken as every toolkit takes one; not used.
-        pipeline: The way every call goes; without one, its own.
         policy: Which servers may be spoken to; without one, any that is public.
         resolver: Turns names into addresses; without one, the system's.
         network: Opens connections to checked addresses; without one, the real network.

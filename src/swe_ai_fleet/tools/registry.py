@@ -115,7 +115,6 @@ class RegisteredTools(Toolkit):
     Args:
         tools: What it offers; the names must differ.
         workspace: Where the agent works, for tools that ask; not used otherwise.
-        pipeline: The way every call goes; without one, its own.
     """
 
     name: ClassVar[str] = "registered"

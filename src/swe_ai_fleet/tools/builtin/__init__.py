@@ -218,7 +218,6 @@ class BuiltinTools(RegisteredTools):
 
     Args:
         workspace: Where files are read and code is run; None: as `builtin_tools` says.
-        pipeline: The way every call goes; without one, its own.
         settings: What the operator decided.
         answerer: Who answers `ask_user`.
         network: Where connections go; without one, the real network.

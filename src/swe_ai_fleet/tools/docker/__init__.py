@@ -55,7 +55,6 @@ class DockerTool(Toolkit):
 
     Args:
         workspace: What containers get at `/workspace`: an open workspace, or the path of a directory.
-        pipeline: The way every call goes; without one, its own.
         policy: The engine's address, what may be run, and the limits.
         owner: Whose run this is, for the labels by which leftovers are found; without one, nobody else's.
     """

@@ -47,7 +47,6 @@ class FileTool(Toolkit):
 
     Args:
         workspace: An open workspace, or the path of a directory. Searching and listing run programs in its sandbox.
-        pipeline: The way every call goes; without one, its own.
     """
 
     name = "files"

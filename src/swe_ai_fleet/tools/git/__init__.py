@@ -47,7 +47,6 @@ class GitTool(Toolkit):
 
     Args:
         workspace: Holds the clone, at its root: an open workspace, or the path of a directory.
-        pipeline: The way every call goes; without one, its own.
         remotes: The remote repositories that clone, fetch, pull and push may reach; without it they are refused.
     """
 

@@ -174,7 +174,6 @@ class McpTool(Toolkit):
 
     Args:
         workspace: Whose directory a server that is a process sees.
-        pipeline: The way every call goes.
         servers: The configured servers.
         sandbox: The isolation level and the limits of such processes; confined ones need bubblewrap.
         reserved: Names of other toolkits and of their operations, which no server and no tool of one may take.
