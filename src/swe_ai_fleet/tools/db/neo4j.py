@@ -17,6 +17,7 @@ from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
 if TYPE_CHECKING:
     from neo4j import AsyncTransaction
     from neo4j.exceptions import Neo4jError
+    from neo4j.graph import Path
 
 _CONNECT_SECONDS = 10.0
 _FETCH_ROWS = 100
@@ -163,10 +164,7 @@ def _properties(entity: Mapping[str, object]) -> str:
     return str(_readable(dict(entity.items()))) if len(entity) else ""
 
 
-def _path_lines(path: object) -> Iterator[str]:
-    from neo4j.graph import Path
-
-    assert isinstance(path, Path)
+def _path_lines(path: Path) -> Iterator[str]:
     yield str(_readable(path.nodes[0]))
     for start, relationship, end in zip(path.nodes, path.relationships, path.nodes[1:], strict=False):
         forward = relationship.start_node == start
