@@ -18,7 +18,15 @@ from pydantic import BaseModel, Field
 
 from swe_ai_fleet.domain.errors import InvalidRequest, NotFound
 from swe_ai_fleet.domain.tool import Outcome
-from swe_ai_fleet.tools import BaseTool, FunctionTool, Pipeline, ToolFailure, ToolParameter, ToolRegistry
+from swe_ai_fleet.tools import (
+    BaseTool,
+    FunctionTool,
+    Pipeline,
+    RegisteredTools,
+    ToolFailure,
+    ToolParameter,
+    ToolRegistry,
+)
 from swe_ai_fleet.tools.secrets import MASK, Secrets
 from tests.tables import table
 
@@ -172,7 +180,7 @@ class Point(BaseModel):
 
 class TestAsOperationsOfAnAgent:
     def kit(self, *tools: Any, **parts: Any) -> Any:
-        return ToolRegistry(tools).toolkit(pipeline=Pipeline(**parts))
+        return RegisteredTools(ToolRegistry(tools).get_all_tools().values(), None, Pipeline(**parts))
 
     @table(
         ("value", "text"),

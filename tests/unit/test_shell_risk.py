@@ -22,6 +22,7 @@ HARMLESS = [
     "/usr/bin/ls /workspace", "cat a > /dev/null 2>&1", "CI=1 pytest", "set -euo pipefail; pytest",
     "sort a.txt | uniq -c > counts.txt", "cd tests && ls", "cp src/*.py dst/", "mkdir -p a/{b,c}",
     "sed -i 's/a/b/' src/*.py", "git log -p -2 --format='%h %s' -- src/app.py", "git diff --name-only main...HEAD",
+    "git log --no-decorate --no-walk --no-expand-tabs HEAD",
     "git commit -am 'Fix it'", "cd /workspace && git status", "git ls-files '*.py' | xargs wc -l",
     "awk 'NR>=10 && NR<=20' f", '[ "$n" -gt 0 ] && [ $# -lt 2 ]', "pytest tests/test_*.py::test_x -q",
     "ruff check *.py", "command -v node; node --version", "xargs -n1 echo < f",

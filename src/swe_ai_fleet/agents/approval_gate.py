@@ -15,7 +15,7 @@ from swe_ai_fleet.domain.run import RunState
 from swe_ai_fleet.domain.task import ApprovalPolicy
 from swe_ai_fleet.domain.tool import OperationSpec
 from swe_ai_fleet.ports import SecretMask
-from swe_ai_fleet.tools.builtin.dialogue import PROPOSE
+from swe_ai_fleet.tools.builtin import PROPOSE
 from swe_ai_fleet.tools.pipeline import Pipeline
 from swe_ai_fleet.tools.policy import risks
 

@@ -27,7 +27,7 @@ from swe_ai_fleet.domain.execution import APPROVAL_TOOL
 from swe_ai_fleet.domain.message import AssistantMessage, ModelReply, ModelRequest, ToolCall, ToolMessage
 from swe_ai_fleet.domain.tool import Decision, OperationSpec, ToolResult
 from swe_ai_fleet.ports import ChatModel, Clone
-from swe_ai_fleet.tools.builtin.dialogue import PROPOSE
+from swe_ai_fleet.tools.builtin import PROPOSE
 from swe_ai_fleet.tools.truncation import beginning
 
 MEMORY_TOOLS = frozenset({"search_memory", "research"})

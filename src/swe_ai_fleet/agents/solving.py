@@ -30,7 +30,7 @@ from swe_ai_fleet.domain.task import ApprovalPolicy, Role, Task
 from swe_ai_fleet.domain.text import nearest
 from swe_ai_fleet.domain.trajectory import Step, StopReason, Trajectory
 from swe_ai_fleet.ports import Clone
-from swe_ai_fleet.tools.builtin.dialogue import PROPOSE
+from swe_ai_fleet.tools.builtin import PROPOSE
 from swe_ai_fleet.tools.catalogue import PLUGINS, ToolAccess, Toolset, open_toolkits, operations
 from swe_ai_fleet.tools.operation import Toolkit
 from swe_ai_fleet.tools.policy import Policy

@@ -17,7 +17,7 @@ from swe_ai_fleet.domain.message import ToolCall
 from swe_ai_fleet.domain.text import well_formed
 from swe_ai_fleet.domain.tool import Decision, OperationSpec, Outcome, ToolResult
 from swe_ai_fleet.domain.trajectory import Observation
-from swe_ai_fleet.tools.builtin.dialogue import ANSWER_KEYS, answer_text
+from swe_ai_fleet.tools.builtin import ANSWER_KEYS, answer_text
 from swe_ai_fleet.tools.definition import Definition
 from swe_ai_fleet.tools.operation import Toolkit, signature
 from swe_ai_fleet.tools.pipeline import Pipeline

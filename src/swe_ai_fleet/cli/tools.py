@@ -34,7 +34,7 @@ from swe_ai_fleet.tools.builtin import BuiltinTools
 from swe_ai_fleet.tools.catalogue import all_toolkits, operations
 from swe_ai_fleet.tools.pipeline import Pipeline
 from swe_ai_fleet.tools.policy import Policy
-from swe_ai_fleet.tools.registry.toolkit import RegisteredOperation, RegisteredTools
+from swe_ai_fleet.tools.registry import RegisteredOperation, RegisteredTools
 from swe_ai_fleet.watching.audit import report
 from swe_ai_fleet.watching.text import one_line
 

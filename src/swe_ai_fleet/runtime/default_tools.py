@@ -20,15 +20,14 @@ from swe_ai_fleet.domain.run import SUB_AGENT
 from swe_ai_fleet.domain.tool import OperationSpec
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.settings import Settings
-from swe_ai_fleet.tools.builtin import BuiltinSettings, BuiltinTools, builtin_tools
-from swe_ai_fleet.tools.builtin.toolkit import WIKIPEDIA
+from swe_ai_fleet.tools.base_tool import BaseTool, declared
+from swe_ai_fleet.tools.builtin import WIKIPEDIA, BuiltinSettings, BuiltinTools, builtin_tools
 from swe_ai_fleet.tools.definition import Definition, ToolFailure
 from swe_ai_fleet.tools.files import FileTool
 from swe_ai_fleet.tools.git import GitTool
 from swe_ai_fleet.tools.operation import BareDirectory
 from swe_ai_fleet.tools.pipeline import Pipeline
-from swe_ai_fleet.tools.registry.base_tool import BaseTool, declared
-from swe_ai_fleet.tools.registry.registry import ToolRegistry
+from swe_ai_fleet.tools.registry import ToolRegistry
 
 Open = Callable[[], AbstractAsyncContextManager[SubAgentTools]]
 

@@ -12,8 +12,8 @@ from typing import Protocol
 from swe_ai_fleet.codec import to_plain
 from swe_ai_fleet.domain.json_values import mapping, mappings
 from swe_ai_fleet.domain.tool import Risk, ToolResult
+from swe_ai_fleet.tools.base_tool import BaseTool, ToolParameter, presented
 from swe_ai_fleet.tools.definition import ToolFailure
-from swe_ai_fleet.tools.registry.base_tool import BaseTool, ToolParameter, presented
 
 MAX_LISTED = 20
 

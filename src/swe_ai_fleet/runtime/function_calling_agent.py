@@ -18,7 +18,7 @@ from swe_ai_fleet.domain.budget import Limits
 from swe_ai_fleet.runtime.default_tools import library_registry
 from swe_ai_fleet.runtime.named_model import NamedModel
 from swe_ai_fleet.settings import Settings
-from swe_ai_fleet.tools.http.transport import HttpPolicy
+from swe_ai_fleet.tools.http_transport import HttpPolicy
 
 
 class _Opened:

@@ -20,14 +20,14 @@ from swe_ai_fleet.domain.tool import Risk
 from swe_ai_fleet.ports import Workspace, WorkspaceProvider
 from swe_ai_fleet.runtime.execution_tools import FleetView, ListExecutions, Proposal, ShowExecution, TaskStarter
 from swe_ai_fleet.sandbox import Sandbox
+from swe_ai_fleet.tools.base_tool import BaseTool, ToolParameter
 from swe_ai_fleet.tools.builtin import BuiltinSettings, BuiltinTools
 from swe_ai_fleet.tools.definition import ToolFailure
 from swe_ai_fleet.tools.files import FileTool
 from swe_ai_fleet.tools.git import GitTool
 from swe_ai_fleet.tools.operation import Toolkit
 from swe_ai_fleet.tools.pipeline import Pipeline
-from swe_ai_fleet.tools.registry.base_tool import BaseTool, ToolParameter
-from swe_ai_fleet.tools.registry.toolkit import RegisteredTools
+from swe_ai_fleet.tools.registry import RegisteredTools
 from swe_ai_fleet.tools.secrets import Secrets
 
 _MAX_DESCRIPTION_CHARS = 20_000

@@ -22,14 +22,14 @@ from swe_ai_fleet.domain.network import HostPattern, NetworkGrant, NetworkRules
 from swe_ai_fleet.sandbox import CpuSlots, IsolationLevel, Sandbox, SandboxPolicy, choose_isolation_level
 from swe_ai_fleet.sandbox.image_container import ImageContainer
 from swe_ai_fleet.settings import Settings, listed, on_loopback
+from swe_ai_fleet.tools.base_tool import BaseTool
 from swe_ai_fleet.tools.builtin import BuiltinSettings, builtin_tools
 from swe_ai_fleet.tools.catalogue import TOOLKITS, ToolAccess
-from swe_ai_fleet.tools.db.tool import secret_values
+from swe_ai_fleet.tools.db import secret_values
 from swe_ai_fleet.tools.docker import DockerPolicy
-from swe_ai_fleet.tools.git.grants import RemoteGrant
+from swe_ai_fleet.tools.git.gateway import RemoteGrant
 from swe_ai_fleet.tools.mcp import McpServer, McpTool
-from swe_ai_fleet.tools.registry.base_tool import BaseTool
-from swe_ai_fleet.tools.registry.registry import ToolRegistry, load_plugins
+from swe_ai_fleet.tools.registry import ToolRegistry, load_plugins
 from swe_ai_fleet.tools.secrets import Secrets
 
 SLOTS_PER_CPU = 2

@@ -3,19 +3,18 @@
 What the default registry has by itself stands here by name: `tools.calculator` is its `calculator`.
 """
 
+from swe_ai_fleet.tools.base_tool import BaseTool, ToolParameter
 from swe_ai_fleet.tools.builtin import BuiltinSettings, BuiltinTools, builtin_tools
 from swe_ai_fleet.tools.db import DatabaseTool
 from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
 from swe_ai_fleet.tools.docker import DockerTool
 from swe_ai_fleet.tools.files import FileTool
+from swe_ai_fleet.tools.function_tool import FunctionTool
 from swe_ai_fleet.tools.git import GitTool
-from swe_ai_fleet.tools.http.tool import HttpPolicy, HttpTool
+from swe_ai_fleet.tools.http import HttpPolicy, HttpTool
 from swe_ai_fleet.tools.operation import Toolkit, operation
 from swe_ai_fleet.tools.pipeline import Pipeline, ToolLimits
-from swe_ai_fleet.tools.registry.base_tool import BaseTool, ToolParameter
-from swe_ai_fleet.tools.registry.function_tool import FunctionTool
-from swe_ai_fleet.tools.registry.registry import PluginReport, ToolRegistry, load_plugins
-from swe_ai_fleet.tools.registry.toolkit import RegisteredTools
+from swe_ai_fleet.tools.registry import PluginReport, RegisteredTools, ToolRegistry, load_plugins
 from swe_ai_fleet.tools.shell import ShellTool
 from swe_ai_fleet.tools.tests import TestTool
 

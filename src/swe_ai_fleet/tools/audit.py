@@ -68,11 +68,10 @@ class AuditTrail:
     ) -> AuditRecord:
         """Begin the record of one call. `arguments` are masked already; of `secret` only a keyed digest is kept."""
         digest = hmac.digest(self._key, _CANONICAL.encode(secret).encode(), "sha256").hex()
-        call_id = call_id or secrets_id()
+        call_id = call_id or secrets.token_hex(6)
         return AuditRecord(trail=self, spec=spec, arguments=arguments, arguments_digest=digest, call_id=call_id)
 
     def seal(self, entry: AuditEntry) -> AuditEntry:
-        """Append an entry to the chain."""
         sealed = entry.sealed(self.head) if self._seal is None else self._seal(entry)
         self.entries.append(sealed)
         return sealed
@@ -134,11 +133,6 @@ class AuditRecord:
             workspace_revision=self.trail.revision,
             **ended,
         )
-
-
-def secrets_id() -> str:
-    """A call id for calls that no model made."""
-    return secrets.token_hex(6)
 
 
 class AuditFile:

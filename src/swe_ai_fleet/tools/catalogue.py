@@ -6,7 +6,7 @@ Access is to an installation's services, and to what a task asks for on top.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 
@@ -18,59 +18,36 @@ from swe_ai_fleet.domain.task import ApprovalPolicy, Constraints, Role, Task, Ta
 from swe_ai_fleet.domain.tool import OperationSpec
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.sandbox import Sandbox, SandboxPolicy
-from swe_ai_fleet.tools.builtin import BuiltinSettings, BuiltinTools
-from swe_ai_fleet.tools.builtin.dialogue import PROPOSE
-from swe_ai_fleet.tools.db import DatabaseTool
+from swe_ai_fleet.tools.base_tool import BaseTool
+from swe_ai_fleet.tools.builtin import PROPOSE, BuiltinSettings, BuiltinTools
+from swe_ai_fleet.tools.db import Database, DatabaseTool, kind_of
 from swe_ai_fleet.tools.definition import Definition, ToolFailure
 from swe_ai_fleet.tools.docker import DockerPolicy, DockerTool, Owner
 from swe_ai_fleet.tools.files import FileTool
 from swe_ai_fleet.tools.git import GitTool
-from swe_ai_fleet.tools.git.grants import RemoteGrant
+from swe_ai_fleet.tools.git.gateway import RemoteGrant
 from swe_ai_fleet.tools.git.remotes import GitRemotes
 from swe_ai_fleet.tools.http import HttpTool
-from swe_ai_fleet.tools.http.transport import HttpPolicy, parse_url, port_of
+from swe_ai_fleet.tools.http_transport import HttpPolicy, parse_url, port_of
 from swe_ai_fleet.tools.mcp import McpServer, McpTool
 from swe_ai_fleet.tools.operation import Toolkit
 from swe_ai_fleet.tools.pipeline import Pipeline
-from swe_ai_fleet.tools.registry.base_tool import BaseTool
-from swe_ai_fleet.tools.registry.toolkit import RegisteredTools
+from swe_ai_fleet.tools.registry import RegisteredTools
 from swe_ai_fleet.tools.shell import ShellTool
 from swe_ai_fleet.tools.tests import TestTool
 
 TOOLKITS: tuple[type[Toolkit], ...] = (
-    FileTool,
-    GitTool,
-    TestTool,
-    ShellTool,
-    DockerTool,
-    HttpTool,
-    DatabaseTool,
-    BuiltinTools,
-    McpTool,
+    *(FileTool, GitTool, TestTool, ShellTool, DockerTool, HttpTool, DatabaseTool, BuiltinTools, McpTool),
 )
 """Every toolkit of the catalogue; all can be made from a workspace and a pipeline alone."""
 _CODING = frozenset(
-    {
-        "shell_run_command",
-        "files_read_file",
-        "files_edit_file",
-        "files_search_in_files",
-        "tests_run",
-        "git_diff",
-    }
+    ("shell_run_command", "files_read_file", "files_edit_file", "files_search_in_files", "tests_run", "git_diff")
 )
 _LOOKING = frozenset(
-    {
-        "files_read_file",
-        "files_search_in_files",
-        "files_list_files",
-        "files_repo_map",
-        "files_write_file",
-        "git_status",
-        "git_diff",
-        "git_log",
-        "git_show",
-    }
+    (
+        *(f"files_{name}" for name in ("read_file", "search_in_files", "list_files", "repo_map", "write_file")),
+        *(f"git_{name}" for name in ("status", "diff", "log", "show")),
+    )
 )
 PROFILES: Mapping[Role, frozenset[str]] = {
     Role.DEV: _CODING,
@@ -217,15 +194,13 @@ async def open_toolkits(
             kits[PLUGINS] = RegisteredTools(access.plugins, workspace, pipeline)
         idle, unlisted = _idle(kits, access, task, networked=workspace.environment.network is not None)
         shell = kits[ShellTool.name].definitions["run_command"].spec
-        free = task.approval in (
-            ApprovalPolicy.NONE,
-            ApprovalPolicy.PLAN,
-        )  # else commands may have to wait for a person
+        # Else commands may have to wait for a person.
+        free = task.approval in (ApprovalPolicy.NONE, ApprovalPolicy.PLAN)
         if free and shell.name not in idle and pipeline.policy.offers(shell):
             unlisted |= idle & _COMMANDS_DO
         notes = tuple[str, ...]()
         if servers := access.servers(task.constraints):
-            names = {definition.spec.name for kit in kits.values() for definition in kit.definitions.values()}
+            names = {spec.name for spec in _specs(kits.values())}
             mcp = McpTool(workspace, pipeline, servers=servers, sandbox=access.sandbox, reserved=names | kits.keys())
             kits[mcp.name] = await stack.enter_async_context(mcp)
             # A server's own words are for the log: nothing that it says may stand in a system prompt.
@@ -247,12 +222,9 @@ def _idle(
         profile.add(PROPOSE)
     useless = _useless(kits, access, task, networked=networked)
     # Whoever runs the fleet named each plug-in.
-    specs = [
-        definition.spec for name, kit in kits.items() if name != PLUGINS for definition in kit.definitions.values()
-    ]
     idle = frozenset(
         spec.name
-        for spec in specs
+        for spec in _specs(kit for name, kit in kits.items() if name != PLUGINS)
         if not {spec.name, spec.tool} & asked and (spec.name in useless or spec.name not in profile)
     )
     return idle, idle & useless
@@ -260,13 +232,13 @@ def _idle(
 
 def _useless(kits: Mapping[str, Toolkit], access: ToolAccess, task: Task, *, networked: bool) -> frozenset[str]:
     """Operations that lack what they need (a network, a database, a remote, a service), and some that others cover."""
-    schemes = {url.partition(":")[0].partition("+")[0] for url in access.databases.values()}
+    databases = {kind_of(url) for url in access.databases.values()}
     of_use = {
         HttpTool.name: networked,
         DatabaseTool.name: bool(access.databases),
-        "db_postgresql_query": bool(schemes & {"postgresql", "postgres"}),
-        "db_redis_command": bool(schemes & {"redis", "rediss", "valkey", "unix"}),
-        "db_neo4j_query": any(scheme.startswith(("neo4j", "bolt")) for scheme in schemes),
+        "db_postgresql_query": Database.POSTGRESQL in databases,
+        "db_redis_command": Database.REDIS in databases,
+        "db_neo4j_query": Database.NEO4J in databases,
         "web_search": bool(access.builtin.search_url),
         "search_wikipedia": bool(access.builtin.wikipedia_url),
         "read_webpage": networked,
@@ -277,11 +249,12 @@ def _useless(kits: Mapping[str, Toolkit], access: ToolAccess, task: Task, *, net
         **dict.fromkeys(RUNNERS, False),
     }
     return frozenset(
-        spec.name
-        for kit in kits.values()
-        for spec in (definition.spec for definition in kit.definitions.values())
-        if not of_use.get(spec.name, of_use.get(spec.tool, True))
+        spec.name for spec in _specs(kits.values()) if not of_use.get(spec.name, of_use.get(spec.tool, True))
     )
+
+
+def _specs(kits: Iterable[Toolkit]) -> Iterator[OperationSpec]:
+    return (definition.spec for kit in kits for definition in kit.definitions.values())
 
 
 def prompt_tokens(specs: Iterable[OperationSpec]) -> int:

@@ -2,38 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
-from typing import Protocol
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from swe_ai_fleet.domain.errors import FleetError
-from swe_ai_fleet.domain.tool import OperationSpec, ToolResult
+from swe_ai_fleet.domain.tool import OperationSpec, Outcome, ToolResult
+
+if TYPE_CHECKING:
+    from swe_ai_fleet.tools.operation import Toolkit
 
 
 class ToolFailure(FleetError):
     """An operation could not do what it was asked; the message is for the model and says what would work."""
 
+    outcome: ClassVar[Outcome] = Outcome.ERROR
+
 
 class ToolRefusal(ToolFailure):
     """An operation must not do what it was asked (a path outside, a host not granted); audited as refused."""
+
+    outcome = Outcome.REFUSED
 
 
 class ToolTimeout(ToolFailure):
     """An operation's own time limit ran out; audited as timed out."""
 
+    outcome = Outcome.TIMEOUT
 
-class Holder(Protocol):
-    """What the pipeline asks the toolkit that a call is one of."""
 
-    lasting: bool
-    """Whether what a call began may go on changing the workspace after the call's end."""
-
-    def recorded(self, arguments: Mapping[str, object]) -> Mapping[str, object]:
-        """The unchecked arguments as the audit may show them."""
-        ...
-
-    def shared_scope(self, spec: OperationSpec) -> str | None:
-        """What the results of a cacheable operation depend on beside arguments; None: they are shared with nobody."""
-        ...
+@asynccontextmanager
+async def time_limit(seconds: float) -> AsyncGenerator[asyncio.Timeout]:
+    """Break off what stands within after so many seconds, without an exception: `expired()` says so afterwards."""
+    scope = asyncio.timeout(seconds)
+    try:
+        async with scope:
+            yield scope
+    except TimeoutError:
+        if not scope.expired():
+            raise
 
 
 class Definition(Protocol):
@@ -46,6 +54,6 @@ class Definition(Protocol):
         """The arguments as `run` takes them. Raises ToolFailure naming each problem and the signature."""
         ...
 
-    def run(self, toolkit: Holder, arguments: Mapping[str, object]) -> Awaitable[ToolResult]:
+    def run(self, toolkit: Toolkit, arguments: Mapping[str, object]) -> Awaitable[ToolResult]:
         """Carry out one call with validated arguments."""
         ...

@@ -28,7 +28,7 @@ from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.domain.tool import OperationSpec, Risk, ToolResult
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.sandbox import open_workspace
-from swe_ai_fleet.tools.definition import Definition, Holder, ToolFailure
+from swe_ai_fleet.tools.definition import Definition, ToolFailure
 from swe_ai_fleet.tools.pipeline import Pipeline
 
 P = ParamSpec("P")
@@ -76,11 +76,9 @@ class TypedOperation:
         )
 
     def validate(self, arguments: Mapping[str, object]) -> dict[str, object]:
-        """The arguments as the function takes them. Raises ToolFailure naming each problem and the signature."""
         return checked_arguments(self.arguments, self.spec, arguments)
 
-    def run(self, toolkit: Holder, arguments: Mapping[str, object]) -> Awaitable[ToolResult]:
-        """Call the function on a toolkit."""
+    def run(self, toolkit: Toolkit, arguments: Mapping[str, object]) -> Awaitable[ToolResult]:
         return self.function(toolkit, **arguments)
 
 
@@ -96,7 +94,6 @@ def arguments_model(name: str, function: Callable[..., object], *, skip: int = 0
 
 
 def parameters_schema(model: type[BaseModel]) -> dict[str, object]:
-    """The JSON schema of an arguments model."""
     return _without_titles(model.model_json_schema())
 
 
@@ -274,10 +271,10 @@ def _problem(detail: Any) -> str:
 
 def _kind(schema: Any) -> str:
     # Strangers' schemas may be a mere true or false.
-    given: Mapping[str, Any] = mapping(schema)
-    if "anyOf" in given:
-        return " | ".join(_kind(choice) for choice in given["anyOf"])
-    return str(given.get("type", "any"))
+    fields: Mapping[str, Any] = mapping(schema)
+    if "anyOf" in fields:
+        return " | ".join(_kind(choice) for choice in fields["anyOf"])
+    return str(fields.get("type", "any"))
 
 
 def _without_titles(schema: dict[str, Any]) -> dict[str, Any]:
@@ -317,8 +314,9 @@ class SchemaOperation:
             raise InvalidRequest(f"the schema of {spec.name}: {error.message}", field="parameters") from None
 
     def validate(self, arguments: Mapping[str, object]) -> dict[str, object]:
-        """The arguments, unchanged. Raises ToolFailure naming each problem and the signature."""
-        problems = self._unknown(arguments)
+        schema = self.spec.parameters
+        known = arguments if "additionalProperties" in schema else mapping(schema.get("properties"))
+        problems = [f"unexpected argument {name[:64]!r}" for name in arguments if name not in known]
         try:
             first = islice(self._validator.iter_errors(dict(arguments)), max(0, _MAX_PROBLEMS - len(problems)))
             problems += map(_violation, parsed(list, first))
@@ -328,8 +326,7 @@ class SchemaOperation:
             raise ToolFailure(f"{'; '.join(problems)}. Signature: {signature(self.spec)}")
         return dict(arguments)
 
-    def run(self, toolkit: Holder, arguments: Mapping[str, object]) -> Awaitable[ToolResult]:
-        """Carry out one call."""
+    def run(self, toolkit: Toolkit, arguments: Mapping[str, object]) -> Awaitable[ToolResult]:
         return self._call(dict(arguments))
 
     @cached_property
@@ -339,17 +336,10 @@ class SchemaOperation:
         kind = cast("Any", validators).extend(Draft202012Validator, _WITHOUT_PATTERNS)
         return kind(dict(self.spec.parameters), registry=registry)
 
-    def _unknown(self, arguments: Mapping[str, object]) -> list[str]:
-        if "additionalProperties" in self.spec.parameters:
-            return []
-        known = mapping(self.spec.parameters.get("properties"))
-        return [f"unexpected argument {name[:64]!r}" for name in arguments if name not in known]
-
 
 def _violation(error: SchemaViolation) -> str:
     name = ".".join(str(part) for part in error.absolute_path)
     if error.validator == "required" and not name:
-        given = mapping(error.instance)
-        missing = [key for key in strings(error.validator_value) if key not in given]
+        missing = [key for key in strings(error.validator_value) if key not in mapping(error.instance)]
         return f"missing argument {', '.join(repr(key) for key in missing)}"
     return f"argument {name!r}: {error.message[:300]}" if name else error.message[:300]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from copy import copy
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -17,11 +18,14 @@ from swe_ai_fleet.domain.text import well_formed
 from swe_ai_fleet.domain.tool import Decision, OperationSpec, Outcome, ToolResult
 from swe_ai_fleet.ports import SecretMask
 from swe_ai_fleet.tools.audit import AuditTrail
-from swe_ai_fleet.tools.definition import Definition, Holder, ToolRefusal, ToolTimeout
+from swe_ai_fleet.tools.definition import Definition, ToolFailure, ToolRefusal
 from swe_ai_fleet.tools.policy import Policy
 from swe_ai_fleet.tools.result_cache import ResultCache
 from swe_ai_fleet.tools.secrets import Secrets
 from swe_ai_fleet.tools.truncation import beginning, bounded, truncate
+
+if TYPE_CHECKING:
+    from swe_ai_fleet.tools.operation import Toolkit
 
 MAX_ERROR_CHARS = 4_000
 MAX_NAME_CHARS = 200
@@ -82,17 +86,12 @@ class Pipeline:
 
         With a `trail` its calls are recorded there.
         """
-        return Pipeline(
-            trail=trail or self.trail,
-            policy=policy,
-            mask=self._secrets,
-            store=self._store,
-            limits=self.limits,
-            cache=self._cache,
-        )
+        twin = copy(self)
+        twin.policy, twin.trail = policy, trail or self.trail
+        return twin
 
     async def call(
-        self, definition: Definition, toolkit: Holder, arguments: Mapping[str, object], *, call_id: str = ""
+        self, definition: Definition, toolkit: Toolkit, arguments: Mapping[str, object], *, call_id: str = ""
     ) -> ToolResult:
         """One call from its raw arguments to its audited result. Only a cancellation or a bug raises."""
         spec, started_at = definition.spec, time.monotonic()
@@ -121,10 +120,10 @@ class Pipeline:
         try:
             if not spec.read_only:
                 await record.start()
-            with self._cache.call(spec, toolkit, checked, revision=self.trail.revision) as known:
-                result = known.result or await self._run(definition, toolkit, checked)
+            with self._cache.call(spec, toolkit, checked, revision=self.trail.revision) as lookup:
+                result = lookup.result or await self._run(definition, toolkit, checked)
             result = self._masked(result, time.monotonic() - started_at)
-            known.keep(result)
+            lookup.keep(result)
             artifact = await self._stored(result, limit := self._limit(spec))
         except asyncio.CancelledError:
             # What had ended before the run was cancelled has happened, and stands in the audit as such.
@@ -141,7 +140,7 @@ class Pipeline:
             return record.close(final, Decision.REFUSED, final.error, result.content)
         return record.close(final, reason="answered from the cache" if final.cached else "", whole=result.content)
 
-    async def _run(self, definition: Definition, toolkit: Holder, arguments: Mapping[str, object]) -> ToolResult:
+    async def _run(self, definition: Definition, toolkit: Toolkit, arguments: Mapping[str, object]) -> ToolResult:
         spec = definition.spec
         limit = None if spec.executes else spec.time_limit_seconds
         scope = asyncio.timeout(limit)
@@ -151,7 +150,8 @@ class Pipeline:
         except (FleetError, OSError, ValueError) as error:
             if scope.expired():
                 return _failed(spec, Outcome.TIMEOUT, f"{spec.name} did not finish within {limit:g} seconds")
-            return _failed(spec, _outcome(error), str(error) or type(error).__name__)
+            outcome = error.outcome if isinstance(error, ToolFailure) else Outcome.ERROR
+            return _failed(spec, outcome, str(error) or type(error).__name__)
         if result.success != (result.outcome is Outcome.SUCCESS):
             # The audit goes by the outcome, the model by success: where a tool says two things, the worse one counts.
             outcome = Outcome.ERROR if result.outcome is Outcome.SUCCESS else result.outcome
@@ -214,9 +214,8 @@ class Pipeline:
         if isinstance(value, bool) or value is None:
             return value
         if isinstance(value, int | float):
-            text = repr(value)
-            masked = self._mask(text)
-            return value if masked == text else masked
+            masked = self._mask(repr(value))
+            return value if masked == repr(value) else masked
         if is_mapping(value):
             return {name: self._mask_json(part) for name, part in self._mask_names(value)}
         if is_array(value):
@@ -234,16 +233,6 @@ class Pipeline:
                 name = f"{wanted} ({number})"
             taken.add(name)
             yield name, value
-
-
-def _outcome(error: Exception) -> Outcome:
-    match error:
-        case ToolRefusal():
-            return Outcome.REFUSED
-        case ToolTimeout():
-            return Outcome.TIMEOUT
-        case _:
-            return Outcome.ERROR
 
 
 def _failed(spec: OperationSpec, outcome: Outcome, error: str) -> ToolResult:

@@ -54,7 +54,6 @@ class Policy:
         return not self._refusal(spec)
 
     def decide(self, spec: OperationSpec, arguments: Mapping[str, object]) -> Verdict:
-        """Allow or refuse one call with validated arguments."""
         reason = self._refusal(spec) or self._path_refusal(spec, arguments)
         return Verdict(decision=Decision.REFUSED, reason=reason) if reason else ALLOWED
 

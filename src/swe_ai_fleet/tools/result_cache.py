@@ -10,9 +10,12 @@ from collections import OrderedDict
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from swe_ai_fleet.domain.tool import OperationSpec, Outcome, ToolResult
-from swe_ai_fleet.tools.definition import Holder
+
+if TYPE_CHECKING:
+    from swe_ai_fleet.tools.operation import Toolkit
 
 RUN_BYTES = 8 * 1024 * 1024
 SHARED_BYTES = 32 * 1024 * 1024
@@ -75,7 +78,6 @@ class SharedResults:
             self._drop(next(iter(self._entries)))
 
     def clear(self) -> None:
-        """Forget everything."""
         self._entries.clear()
         self.bytes = 0
 
@@ -140,7 +142,7 @@ class ResultCache:
 
     @contextmanager
     def call(
-        self, spec: OperationSpec, toolkit: Holder, arguments: Mapping[str, object], *, revision: int
+        self, spec: OperationSpec, toolkit: Toolkit, arguments: Mapping[str, object], *, revision: int
     ) -> Generator[Lookup]:
         """Around the effect of one call with checked arguments; `revision` is the workspace's."""
         if not self._enabled:
@@ -162,7 +164,7 @@ class ResultCache:
                 if spec.network:
                     self._written_outside_at = self._lasting.clock()
 
-    def _lookup(self, spec: OperationSpec, toolkit: Holder, arguments: Mapping[str, object], revision: int) -> Lookup:
+    def _lookup(self, spec: OperationSpec, toolkit: Toolkit, arguments: Mapping[str, object], revision: int) -> Lookup:
         state = (revision, self._writes)
         if state != self._state:
             self._state = state
@@ -175,10 +177,10 @@ class ResultCache:
         mine = known_to_last and not self._writing and not self._unsettled
         if not (mine or lasts):
             return Lookup()
-        if mine and (known := self._own.get(key)) is not None:
-            return Lookup(result=replace(known[0], cached=True))
-        if lasts and self._asked.get(key, state) == state and (known := store.get(key)) is not None:
-            result, stored_at = known
+        if mine and (hit := self._own.get(key)) is not None:
+            return Lookup(result=replace(hit[0], cached=True))
+        if lasts and self._asked.get(key, state) == state and (hit := store.get(key)) is not None:
+            result, stored_at = hit
             if stored_at > self._written_outside_at:
                 self._ask(key, state)
                 return Lookup(result=_aged(result, store.clock() - stored_at))
@@ -202,7 +204,7 @@ class ResultCache:
         if len(self._asked) > _KNOWN_QUESTIONS:
             self._asked.popitem(last=False)
 
-    def _settle(self, toolkit: Holder, result: ToolResult, *, settled: bool) -> None:
+    def _settle(self, toolkit: Toolkit, result: ToolResult, *, settled: bool) -> None:
         given_up = result.outcome in (Outcome.TIMEOUT, Outcome.CANCELLED)
         self._unsettled = self._unsettled or toolkit.lasting or (given_up and not settled)
 
@@ -224,6 +226,5 @@ def _aged(result: ToolResult, seconds: float) -> ToolResult:
 
 
 def _weight(result: ToolResult) -> int:
-    """About the bytes that a result takes in memory."""
     metadata = json.dumps(result.metadata, default=repr, ensure_ascii=False)
     return _ENTRY_BYTES + sys.getsizeof(result.content) + 2 * sys.getsizeof(metadata)

@@ -20,7 +20,7 @@ from swe_ai_fleet.domain.json_values import mapping, mappings, string, strings
 from swe_ai_fleet.domain.message import ToolCall, ToolMessage
 from swe_ai_fleet.domain.task import ApprovalPolicy
 from swe_ai_fleet.domain.tool import Decision, OperationSpec, Outcome, Risk, ToolResult
-from swe_ai_fleet.tools.builtin.dialogue import PROPOSE
+from swe_ai_fleet.tools.builtin import PROPOSE
 from swe_ai_fleet.tools.catalogue import operations
 from swe_ai_fleet.tools.policy import MOUNT, SHELL, Policy
 

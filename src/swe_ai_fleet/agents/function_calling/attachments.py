@@ -15,8 +15,7 @@ from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.tools.builtin.fetching import Network, download, page_text
 from swe_ai_fleet.tools.definition import ToolFailure
 from swe_ai_fleet.tools.files.text import decode
-from swe_ai_fleet.tools.http.response import as_text, described
-from swe_ai_fleet.tools.http.transport import HttpPolicy, parse_url
+from swe_ai_fleet.tools.http_transport import HttpPolicy, as_text, described, parse_url
 from swe_ai_fleet.tools.truncation import beginning
 
 MAX_FILES = 50

@@ -27,7 +27,7 @@ from swe_ai_fleet.domain.event import (
 from swe_ai_fleet.domain.message import ToolMessage
 from swe_ai_fleet.domain.moment import now
 from swe_ai_fleet.domain.tool import ToolResult
-from swe_ai_fleet.tools.registry.toolkit import FINAL_ANSWER
+from swe_ai_fleet.tools.registry import FINAL_ANSWER
 
 MAX_KEPT_BYTES = 64 * 1024 * 1024
 """Of whole results, together; what comes later is kept as the model saw it."""

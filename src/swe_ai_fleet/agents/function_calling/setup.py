@@ -21,14 +21,20 @@ from swe_ai_fleet.domain.message import ModelCapabilities, Sampling
 from swe_ai_fleet.domain.tool import OperationSpec
 from swe_ai_fleet.ports import SecretMask
 from swe_ai_fleet.tools.audit import AuditTrail
+from swe_ai_fleet.tools.base_tool import BaseTool
 from swe_ai_fleet.tools.builtin.fetching import Network
-from swe_ai_fleet.tools.http.transport import HttpPolicy
+from swe_ai_fleet.tools.function_tool import FunctionTool
+from swe_ai_fleet.tools.http_transport import HttpPolicy
 from swe_ai_fleet.tools.operation import Toolkit
 from swe_ai_fleet.tools.pipeline import Pipeline, ToolLimits
-from swe_ai_fleet.tools.registry.base_tool import BaseTool
-from swe_ai_fleet.tools.registry.function_tool import FunctionTool
-from swe_ai_fleet.tools.registry.registry import RequestTools, ToolRegistry, as_tool
-from swe_ai_fleet.tools.registry.toolkit import FINAL_ANSWER, RegisteredOperation, RegisteredTools
+from swe_ai_fleet.tools.registry import (
+    FINAL_ANSWER,
+    RegisteredOperation,
+    RegisteredTools,
+    RequestTools,
+    ToolRegistry,
+    as_tool,
+)
 from swe_ai_fleet.tools.result_cache import ResultCache
 
 _NONE = 1_000_000

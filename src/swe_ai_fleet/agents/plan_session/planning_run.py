@@ -37,7 +37,7 @@ from swe_ai_fleet.domain.run import RunState
 from swe_ai_fleet.domain.tool import OperationSpec, ToolResult
 from swe_ai_fleet.domain.trajectory import Step, StopReason, Trajectory
 from swe_ai_fleet.ports import ChatModel, SecretMask
-from swe_ai_fleet.tools.builtin.dialogue import PROPOSE
+from swe_ai_fleet.tools.builtin import PROPOSE
 from swe_ai_fleet.tools.definition import ToolFailure
 from swe_ai_fleet.tools.pipeline import Pipeline
 

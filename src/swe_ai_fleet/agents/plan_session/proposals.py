@@ -19,7 +19,7 @@ from swe_ai_fleet.agents.tool_call_dialects import OPENING
 from swe_ai_fleet.agents.toolbox import FINAL_ANSWER
 from swe_ai_fleet.domain.message import ToolCall
 from swe_ai_fleet.domain.tool import OperationSpec, ToolResult
-from swe_ai_fleet.tools.builtin.dialogue import ANSWER_KEYS, ASK, PROPOSE
+from swe_ai_fleet.tools.builtin import ANSWER_KEYS, ASK, PROPOSE
 from swe_ai_fleet.tools.operation import Toolkit, operation
 
 _MAX_CHARS = 40_000

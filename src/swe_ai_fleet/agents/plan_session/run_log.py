@@ -27,7 +27,7 @@ from swe_ai_fleet.domain.task import (
 )
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
 from swe_ai_fleet.ports import EventLog, SecretMask
-from swe_ai_fleet.tools.builtin.dialogue import ASK, PROPOSE
+from swe_ai_fleet.tools.builtin import ASK, PROPOSE
 
 CONTINUE = "continue"
 _ENDED = {ExecutionStatus.COMPLETED: SessionStatus.COMPLETED, ExecutionStatus.REJECTED: SessionStatus.REJECTED}

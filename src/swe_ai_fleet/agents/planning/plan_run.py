@@ -23,7 +23,7 @@ from swe_ai_fleet.domain.event import PlanMade
 from swe_ai_fleet.domain.message import AssistantMessage, ModelReply, ModelRequest, Sampling, ToolCall
 from swe_ai_fleet.domain.plan import Plan, PlanStep
 from swe_ai_fleet.domain.trajectory import Step, StopReason, Trajectory
-from swe_ai_fleet.tools.builtin.dialogue import PROPOSE
+from swe_ai_fleet.tools.builtin import PROPOSE
 
 PLAN = "plan"
 """Stands as the model's name in replies that the plan gave."""

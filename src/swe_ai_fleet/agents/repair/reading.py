@@ -11,7 +11,7 @@ from swe_ai_fleet.agents.repair.arguments import read_arguments
 from swe_ai_fleet.agents.repair.names import Alias, Names, split_name
 from swe_ai_fleet.domain.message import ToolCall
 from swe_ai_fleet.domain.tool import OperationSpec
-from swe_ai_fleet.tools.builtin.dialogue import ANSWER_KEYS
+from swe_ai_fleet.tools.builtin import ANSWER_KEYS
 from swe_ai_fleet.tools.operation import signature
 
 MAX_SHOWN_NAME = 64

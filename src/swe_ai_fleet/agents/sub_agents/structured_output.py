@@ -19,7 +19,7 @@ from swe_ai_fleet.domain.errors import ModelError
 from swe_ai_fleet.domain.json_values import is_list, is_mapping, is_object, parse_json_at
 from swe_ai_fleet.domain.message import Message, ModelReply, ModelRequest, Sampling, SystemMessage, UserMessage
 from swe_ai_fleet.ports import ChatModel
-from swe_ai_fleet.tools.builtin.dialogue import answer_text
+from swe_ai_fleet.tools.builtin import answer_text
 from swe_ai_fleet.tools.definition import ToolFailure, ToolTimeout
 from swe_ai_fleet.tools.operation import parameters_schema
 

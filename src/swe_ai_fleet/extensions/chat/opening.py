@@ -21,9 +21,9 @@ from swe_ai_fleet.runtime.factories import open_model
 from swe_ai_fleet.runtime.spending import Spending
 from swe_ai_fleet.runtime.tool_services import operator_tools, secret_mask, tool_access, with_isolation_level
 from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.tools.base_tool import BaseTool
 from swe_ai_fleet.tools.builtin import BuiltinSettings, builtin_tools
 from swe_ai_fleet.tools.operation import Toolkit
-from swe_ai_fleet.tools.registry.base_tool import BaseTool
 
 _RESERVED = frozenset(
     {"list_executions", "show_execution", "start_task", "search_memory", "remember", "calculator", "python_executor",

@@ -26,6 +26,7 @@ from swe_ai_fleet.tools.definition import ToolFailure
 from swe_ai_fleet.tools.registry.base_tool import BaseTool, ToolParameter, presented
 from swe_ai_fleet.agents.recollections import FleetMemory
 from swe_ai_fleet.extensions.chat.consent import asks_to_remember, to_remember
+from swe_ai_fleet.tools.base_tool import BaseTool, ToolParameter, presented
 
 
 _YES = frozenset(

@@ -27,8 +27,7 @@ from swe_ai_fleet.extensions.webhooks.webhook import Format, Webhook, signed_hea
 from swe_ai_fleet.sandbox.addresses import PrivateHostError, UnknownHostError, judged
 from swe_ai_fleet.tools.builtin.fetching import Network
 from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
-from swe_ai_fleet.tools.http.response import read_body
-from swe_ai_fleet.tools.http.transport import GuardedTransport, HttpPolicy, parse_url, port_of
+from swe_ai_fleet.tools.http_transport import GuardedTransport, HttpPolicy, parse_url, port_of, read_body
 from swe_ai_fleet.tools.secrets import Secrets
 
 WAITS = (5.0, 30.0, 120.0, 600.0, 3_600.0, 7_200.0, 14_400.0, 28_800.0, 28_800.0)

@@ -32,7 +32,7 @@ from swe_ai_fleet.extensions.webhooks.webhook import USUAL, Webhook, check_webho
 from swe_ai_fleet.runtime.tool_services import secret_mask
 from swe_ai_fleet.settings import Settings, listed
 from swe_ai_fleet.tools.builtin.fetching import Network
-from swe_ai_fleet.tools.http.transport import public_authorities
+from swe_ai_fleet.tools.http_transport import public_authorities
 
 
 class NotificationServicer(NotificationServiceServicer):

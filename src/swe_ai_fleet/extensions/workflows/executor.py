@@ -38,7 +38,7 @@ from swe_ai_fleet.ports import SecretMask
 from swe_ai_fleet.runtime.default_tools import library_registry
 from swe_ai_fleet.runtime.tool_services import secret_mask
 from swe_ai_fleet.settings import Settings
-from swe_ai_fleet.tools.registry.registry import ToolRegistry
+from swe_ai_fleet.tools.registry import ToolRegistry
 
 VERSION = 1
 MAX_BYTES = 256 * 1024 * 1024

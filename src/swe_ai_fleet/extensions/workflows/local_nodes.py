@@ -23,8 +23,8 @@ from swe_ai_fleet.runtime.default_tools import library_registry
 from swe_ai_fleet.runtime.function_calling_agent import FunctionCallingAgent
 from swe_ai_fleet.runtime.knowledge import required
 from swe_ai_fleet.settings import Settings
-from swe_ai_fleet.tools.registry.base_tool import BaseTool, jsonable
-from swe_ai_fleet.tools.registry.registry import ToolRegistry
+from swe_ai_fleet.tools.base_tool import BaseTool, jsonable
+from swe_ai_fleet.tools.registry import ToolRegistry
 
 if TYPE_CHECKING:
     from swe_ai_fleet.memory import MemoryManager

@@ -13,9 +13,9 @@ from dataclasses import replace
 from typing import Any, cast
 
 from swe_ai_fleet.domain.json_values import mapping, parsed
-from swe_ai_fleet.domain.tool import Risk, ToolResult
+from swe_ai_fleet.domain.tool import ToolResult
+from swe_ai_fleet.tools.base_tool import LocalTool, ToolParameter, presented
 from swe_ai_fleet.tools.definition import ToolFailure
-from swe_ai_fleet.tools.registry.base_tool import BaseTool, ToolParameter, presented
 
 MAX_CHARS = 1_000
 MAX_DEPTH = 60
@@ -239,7 +239,7 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
 """What an expression may call."""
 
 
-class Calculator(BaseTool):
+class Calculator(LocalTool):
     """`calculator(expression) -> {result, expression}`."""
 
     name = "calculator"
@@ -249,14 +249,9 @@ class Calculator(BaseTool):
         "comb, gcd, and pi and e."
     )
     parameters = (ToolParameter("expression", "string", "What to compute, as '2 * (3 + 4) ** 2'."),)
-    read_only = True
-    risk = Risk.LOW
-    network = False
-    locks = frozenset[str]()
     time_limit_seconds = 5.0
 
     async def execute(self, expression: str) -> dict[str, object]:
-        """The value of the expression. Raises ToolFailure."""
         return {"result": evaluate(expression), "expression": expression}
 
     def present(self, value: object) -> ToolResult:

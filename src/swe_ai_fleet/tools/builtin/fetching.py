@@ -18,12 +18,15 @@ import httpx2
 from swe_ai_fleet.domain.json_values import is_object, json_or_none
 from swe_ai_fleet.sandbox.addresses import Resolver
 from swe_ai_fleet.tools.definition import ToolFailure
-from swe_ai_fleet.tools.http.response import Received, as_text, described, read_body
-from swe_ai_fleet.tools.http.transport import (
+from swe_ai_fleet.tools.http_transport import (
     GuardedTransport,
     HttpPolicy,
+    Received,
+    as_text,
+    described,
     parse_url,
     port_of,
+    read_body,
     redirect_target,
 )
 
@@ -102,8 +105,8 @@ class _Reader(HTMLParser):
         if self._skipped:
             self._depth += tag == self._skipped
             return
-        given = {name: value or "" for name, value in reversed(attrs)}
-        if tag in _SKIPPED or (tag in _BOXES and _is_hidden(given)):
+        attributes = {name: value or "" for name, value in reversed(attrs)}
+        if tag in _SKIPPED or (tag in _BOXES and _is_hidden(attributes)):
             self._skipped, self._depth = tag, 1
             return
         match tag:
@@ -111,7 +114,7 @@ class _Reader(HTMLParser):
                 self._in_title = True
             case "a":
                 self._end_link()
-                self._link = self._target(given.get("href", ""))
+                self._link = self._target(attributes.get("href", ""))
             case "br":
                 self.end_line()
             case "li":
@@ -119,8 +122,8 @@ class _Reader(HTMLParser):
                 self._prefix = "- "
             case "td" | "th":
                 self._add(" | " if self._line else "")
-            case "img" if given.get("alt", "").strip():
-                self._add(f"[image: {given['alt'].strip()[:_LABEL_CHARS]}]")
+            case "img" if attributes.get("alt", "").strip():
+                self._add(f"[image: {attributes['alt'].strip()[:_LABEL_CHARS]}]")
             case _ if tag in _HEADINGS:
                 self._paragraph()
                 self._prefix = f"{_HEADINGS[tag]} "
@@ -294,8 +297,8 @@ async def ask(address: str, parameters: Mapping[str, str | int], network: Networ
     """
     url = parse_url(address)
     policy = HttpPolicy(allowed_hosts=(), private_hosts=(url.host,), ports=(port_of(url),))
-    asked = url.copy_merge_params(dict(parameters))
-    fetched = await fetch(asked, policy, network, accept="application/json", redirects=0)
+    query = url.copy_merge_params(dict(parameters))
+    fetched = await fetch(query, policy, network, accept="application/json", redirects=0)
     answer = None if fetched.cut else json_or_none(fetched.text)
     if not is_object(answer):
         raise ToolFailure(f"{server(url)} did not answer with a JSON object but with {fetched.kind or 'something'}")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import cast
@@ -19,8 +19,8 @@ from swe_ai_fleet.sandbox import IsolationLevel, Sandbox, SandboxPolicy, choose_
 from swe_ai_fleet.sandbox.jail import python
 from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
 from swe_ai_fleet.sandbox.workspace import remove_tree
+from swe_ai_fleet.tools.base_tool import BaseTool, ToolParameter, as_text, presented
 from swe_ai_fleet.tools.definition import ToolFailure
-from swe_ai_fleet.tools.registry.base_tool import BaseTool, ToolParameter, as_text, presented
 from swe_ai_fleet.tools.truncation import truncate
 
 MAX_CODE_BYTES = 100_000
@@ -84,13 +84,13 @@ class PythonExecutor(BaseTool):
             raise ToolFailure(f"the code has {size} bytes, at most {MAX_CODE_BYTES} are run; read data from a file")
         async with self._place() as workspace:
             result = await workspace.run(self._command(workspace, code))
-        report = _Report.of(result, self.time_limit_seconds)
+        value, error = _outcome(result, self.time_limit_seconds)
         fields: dict[str, object] = {
-            "result": report.result,
+            "result": value,
             "code": code,
             "output": truncate(result.stdout.text().rstrip("\n"), self._max_chars).splitlines(),
         }
-        return {**fields, "error": report.error} if report.error else fields
+        return {**fields, "error": error} if error else fields
 
     def present(self, value: object) -> ToolResult:
         fields = mapping(value)
@@ -143,44 +143,23 @@ class PythonExecutor(BaseTool):
         return Sandbox(policy, default_slots())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Report:
-    """What the runner said of one run, and what its end says."""
-
-    result: object = None
-    error: str = ""
-
-    @classmethod
-    def of(cls, result: CommandResult, seconds: float) -> _Report:
-        if result.timed_out:
-            return cls(error=f"{_TIME_IS_UP} {seconds:g} seconds, its time limit; do less at a time")
-        parsed_report = _parsed(result.stderr.tail or result.stderr.head)
-        if parsed_report is not None:
-            return parsed_report
-        if result.exit_code == _KILLED:
-            return cls(error="killed: it used more memory or processes than the sandbox allows")
-        if result.exit_code:
-            noise = result.stderr.text().strip()[-1000:]
-            return cls(error=f"Python ended with exit code {result.exit_code} {noise}".strip())
-        return cls(error="the code ended its process before its result could be read; leave out os._exit")
-
-
-def _parsed(data: bytes) -> _Report | None:
-    """The report, which the code may have forged or broken; None where it is none."""
-    line = data.rstrip(b"\n").rpartition(b"\n")[2]
-    if len(line) > _MAX_REPORT_BYTES:
-        return None
-    fields = json_object(line, finite=True)
-    error = fields.get("error")
-    if fields.get("kind") not in ("json", "repr", "unset") or "result" not in fields or not isinstance(error, str):
-        return None
-    return _Report(result=fields["result"], error=_with_hint(error))
-
-
-def _with_hint(error: str) -> str:
-    if error.endswith("MemoryError"):
-        return f"{error}\n(the memory of the sandbox is used up; work on less at a time)"
-    return error
+def _outcome(result: CommandResult, seconds: float) -> tuple[object, str]:
+    """(result, error) of one run, by the runner's report, which the code may have forged or broken, else by its end."""
+    if result.timed_out:
+        return None, f"{_TIME_IS_UP} {seconds:g} seconds, its time limit; do less at a time"
+    line = (result.stderr.tail or result.stderr.head).rstrip(b"\n").rpartition(b"\n")[2]
+    report: Mapping[str, object] = json_object(line, finite=True) if len(line) <= _MAX_REPORT_BYTES else {}
+    error = report.get("error")
+    if report.get("kind") in ("json", "repr", "unset") and "result" in report and isinstance(error, str):
+        full = error.endswith("MemoryError")
+        hint = "\n(the memory of the sandbox is used up; work on less at a time)" if full else ""
+        return report["result"], error + hint
+    if result.exit_code == _KILLED:
+        return None, "killed: it used more memory or processes than the sandbox allows"
+    if result.exit_code:
+        noise = result.stderr.text().strip()[-1000:]
+        return None, f"Python ended with exit code {result.exit_code} {noise}".strip()
+    return None, "the code ended its process before its result could be read; leave out os._exit"
 
 
 def _private_directory() -> tuple[Path, Path]:

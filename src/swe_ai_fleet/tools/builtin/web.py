@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from swe_ai_fleet.domain.json_values import mapping, mappings
-from swe_ai_fleet.domain.tool import Risk, ToolResult
+from swe_ai_fleet.domain.tool import ToolResult
+from swe_ai_fleet.tools.base_tool import BaseTool, ToolParameter, presented
 from swe_ai_fleet.tools.builtin.fetching import Network, ask, fetch, page_text
 from swe_ai_fleet.tools.definition import ToolFailure
-from swe_ai_fleet.tools.http.transport import HttpPolicy, parse_url
-from swe_ai_fleet.tools.registry.base_tool import BaseTool, ToolParameter, presented
+from swe_ai_fleet.tools.http_transport import HttpPolicy, parse_url
 
 MAX_RESULTS = 20
 _ARTICLES = 3
@@ -20,10 +20,16 @@ _TITLE_CHARS = 200
 _SNIPPET_CHARS = 500
 _URL_CHARS = 500
 _EXTRACT_CHARS = 3_000
+_PAGE_CHARS = 20_000
 _HTML = frozenset({"text/html", "application/xhtml+xml", ""})
 
 
-class WebSearch(BaseTool):
+class _WebTool(BaseTool):
+    read_only = True
+    locks = frozenset[str]()
+
+
+class WebSearch(_WebTool):
     """`web_search(query, num_results=5) -> {query, results: [{title, url, content}]}`.
 
     Args:
@@ -37,10 +43,7 @@ class WebSearch(BaseTool):
         ToolParameter("query", "string", "What to search for."),
         ToolParameter("num_results", "integer", f"How many, at most {MAX_RESULTS}.", required=False, default=5),
     )
-    read_only = True
     cache_seconds = 600.0
-    risk = Risk.MEDIUM
-    locks = frozenset[str]()
 
     def __init__(self, url: str = "", *, network: Network | None = None) -> None:
         address = url.rstrip("/")
@@ -64,11 +67,7 @@ class WebSearch(BaseTool):
                 raise ToolFailure(f"{failure.message}: it may not allow the format json (search.formats)") from None
             raise
         results = [
-            {
-                "title": _cut(result.get("title"), _TITLE_CHARS),
-                "url": _cut(result.get("url"), _URL_CHARS),
-                "content": _cut(result.get("content"), _SNIPPET_CHARS),
-            }
+            _result(result, result.get("url"), result.get("content"), _SNIPPET_CHARS)
             for result in mappings(answer.get("results"))
             if isinstance(result.get("url"), str)
         ]
@@ -78,7 +77,7 @@ class WebSearch(BaseTool):
         return _listed(self.name, value, "Nothing was found.")
 
 
-class SearchWikipedia(BaseTool):
+class SearchWikipedia(_WebTool):
     """`search_wikipedia(query) -> {query, results: [{title, url, content}]}`, `content` being an article's beginning.
 
     Args:
@@ -89,10 +88,7 @@ class SearchWikipedia(BaseTool):
     name = "search_wikipedia"
     description = "Search Wikipedia; gives the beginnings of the articles that fit best."
     parameters = (ToolParameter("query", "string", "What to search for."),)
-    read_only = True
     cache_seconds = 3600.0
-    risk = Risk.MEDIUM
-    locks = frozenset[str]()
 
     def __init__(self, url: str = "", *, network: Network | None = None) -> None:
         self.cache_scope = url
@@ -115,11 +111,7 @@ class SearchWikipedia(BaseTool):
             raise ToolFailure(f"the server refuses the search: {_cut(fault.get('info'), _TITLE_CHARS)}")
         articles = sorted(mappings(mapping(answer, "query").get("pages")), key=_rank)
         results = [
-            {
-                "title": _cut(article.get("title"), _TITLE_CHARS),
-                "url": _cut(article.get("fullurl"), _URL_CHARS),
-                "content": _cut(article.get("extract"), _EXTRACT_CHARS),
-            }
+            _result(article, article.get("fullurl"), article.get("extract"), _EXTRACT_CHARS)
             for article in articles[:_ARTICLES]
         ]
         return {"query": query, "results": results}
@@ -128,29 +120,22 @@ class SearchWikipedia(BaseTool):
         return _listed(self.name, value, "No article was found.")
 
 
-class ReadWebpage(BaseTool):
+class ReadWebpage(_WebTool):
     """`read_webpage(url) -> {url, title, content, links: [{text, url}]}`; `truncated` too where the page goes on.
 
     Args:
         policy: Which servers it may speak to; without one, any that is public.
-        max_chars: Characters of the text that are kept.
         network: Where connections go.
     """
 
     name = "read_webpage"
     description = "Read a web page as text: its title, headings, paragraphs and links. Plain text and JSON are shown."
     parameters = (ToolParameter("url", "string", "Absolute http or https URL."),)
-    read_only = True
     cache_seconds = 60.0
-    risk = Risk.MEDIUM
-    locks = frozenset[str]()
 
-    def __init__(
-        self, policy: HttpPolicy | None = None, *, max_chars: int = 20_000, network: Network | None = None
-    ) -> None:
+    def __init__(self, policy: HttpPolicy | None = None, *, network: Network | None = None) -> None:
         self._policy = policy or HttpPolicy()
-        self.cache_scope = repr((self._policy, max_chars))
-        self._max_chars = max_chars
+        self.cache_scope = repr(self._policy)
         self._network = network or Network()
 
     async def execute(self, url: str) -> dict[str, object]:
@@ -160,13 +145,13 @@ class ReadWebpage(BaseTool):
         )
         page: dict[str, object] = {"url": fetched.url}
         if fetched.kind in _HTML:
-            read = await asyncio.to_thread(page_text, fetched.text, url=fetched.url, max_chars=self._max_chars)
+            read = await asyncio.to_thread(page_text, fetched.text, url=fetched.url, max_chars=_PAGE_CHARS)
             cut = read.cut
             links = [{"text": label, "url": target} for label, target in read.links]
             page |= {"title": read.title, "content": read.text, "links": links}
         else:
-            cut = len(fetched.text) > self._max_chars
-            page |= {"title": "", "content": fetched.text[: self._max_chars], "links": list[object]()}
+            cut = len(fetched.text) > _PAGE_CHARS
+            page |= {"title": "", "content": fetched.text[:_PAGE_CHARS], "links": list[object]()}
         if cut or fetched.cut:
             page["truncated"] = True
         return page
@@ -189,6 +174,11 @@ def _query(text: str) -> str:
     if len(text) > _MAX_QUERY_CHARS:
         raise ToolFailure(f"the query has {len(text)} characters; at most {_MAX_QUERY_CHARS} are allowed")
     return text.strip()
+
+
+def _result(source: Mapping[str, object], url: object, content: object, chars: int) -> dict[str, str]:
+    title = _cut(source.get("title"), _TITLE_CHARS)
+    return {"title": title, "url": _cut(url, _URL_CHARS), "content": _cut(content, chars)}
 
 
 def _rank(article: Mapping[str, object]) -> int:

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, LiteralString, cast
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from swe_ai_fleet.domain.json_values import is_list, is_object, mappings
-from swe_ai_fleet.tools.db.results import Collector, Rows
+from swe_ai_fleet.tools.db.results import Bounds, Collector, Rows
 from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
 
 if TYPE_CHECKING:
     from neo4j import AsyncTransaction
     from neo4j.exceptions import Neo4jError
+    from neo4j.graph import Path
 
 _CONNECT_SECONDS = 10.0
 _FETCH_ROWS = 100
@@ -44,34 +45,31 @@ _SCHEMA: tuple[tuple[str, LiteralString], ...] = (
 )
 
 
-async def query(
-    url: str, cypher: str, params: Mapping[str, object], *, read_only: bool, max_rows: int, timeout_seconds: float
-) -> Rows:
+async def query(url: str, cypher: str, params: Mapping[str, object], bounds: Bounds) -> Rows:
     """Run one statement with `$name` as parameters. Raises ToolFailure, TimeoutError."""
     check(cypher)
     _check_values(params)
-    async with _transaction(url, read_only=read_only, timeout_seconds=timeout_seconds, rows=max_rows) as transaction:
+    async with _transaction(url, bounds) as transaction:
         result = await transaction.run(cast("LiteralString", cypher), dict(params))
-        collector = Collector(result.keys(), max_rows)
+        collector = Collector(result.keys(), bounds.max_rows)
         async for record in result:
             if not collector.add([_readable(value) for value in record.values()]):
-                if read_only:
+                if bounds.read_only:
                     # A rollback would have the statement run to its end first, which may be far away.
                     transaction.cancel()
                     return collector.rows("", {"counters": {}})
                 break
         summary = await result.consume()
-        if not read_only:
+        if not bounds.read_only:
             await transaction.commit()
     counters = {name: value for name, value in vars(summary.counters).items() if isinstance(value, int) and value}
     counter_text = ", ".join(f"{name.replace('_', ' ')}: {value}" for name, value in counters.items())
     return collector.rows(counter_text, {"counters": counters})
 
 
-async def describe(url: str, *, max_rows: int, timeout_seconds: float) -> Rows:
-    """Labels, relationship types and property keys."""
-    collector = Collector(("kind", "name"), max_rows)
-    async with _transaction(url, read_only=True, timeout_seconds=timeout_seconds) as transaction:
+async def describe(url: str, bounds: Bounds) -> Rows:
+    collector = Collector(("kind", "name"), bounds.max_rows)
+    async with _transaction(url, bounds) as transaction:
         for kind, statement in _SCHEMA:
             async for record in await transaction.run(statement):
                 if not collector.add((kind, record[0])):
@@ -80,14 +78,14 @@ async def describe(url: str, *, max_rows: int, timeout_seconds: float) -> Rows:
     return collector.rows()
 
 
-async def explain(url: str, cypher: str, *, max_rows: int, timeout_seconds: float) -> Rows:
+async def explain(url: str, cypher: str, bounds: Bounds) -> Rows:
     """The plan of a statement, which is not run."""
     check(cypher)
     if re.match(r"(explain|profile)\b", _bare(cypher).strip(), re.IGNORECASE):
         raise ToolFailure("give the bare statement, without EXPLAIN or PROFILE")
-    async with _transaction(url, read_only=True, timeout_seconds=timeout_seconds) as transaction:
+    async with _transaction(url, bounds) as transaction:
         summary = await (await transaction.run(cast("LiteralString", f"EXPLAIN {cypher}"))).consume()
-    collector = Collector(("plan",), max_rows)
+    collector = Collector(("plan",), bounds.max_rows)
     pending = [(0, cast("Mapping[str, object]", summary.plan or {}))]  # pyright: ignore[reportUnknownMemberType]
     while pending:
         depth, plan = pending.pop()
@@ -166,10 +164,7 @@ def _properties(entity: Mapping[str, object]) -> str:
     return str(_readable(dict(entity.items()))) if len(entity) else ""
 
 
-def _path_lines(path: object) -> Iterator[str]:
-    from neo4j.graph import Path
-
-    assert isinstance(path, Path)
+def _path_lines(path: Path) -> Iterator[str]:
     yield str(_readable(path.nodes[0]))
     for start, relationship, end in zip(path.nodes, path.relationships, path.nodes[1:], strict=False):
         forward = relationship.start_node == start
@@ -177,9 +172,7 @@ def _path_lines(path: object) -> Iterator[str]:
 
 
 @asynccontextmanager
-async def _transaction(
-    url: str, *, read_only: bool, timeout_seconds: float, rows: int = _FETCH_ROWS
-) -> AsyncGenerator[AsyncTransaction]:
+async def _transaction(url: str, bounds: Bounds) -> AsyncGenerator[AsyncTransaction]:
     """A transaction on a driver of its own; one for reading is rolled back at its end, as any is by an exception."""
     try:
         import neo4j
@@ -188,20 +181,20 @@ async def _transaction(
     except ImportError:
         raise ToolFailure("Neo4j needs its driver: pip install 'swe-ai-fleet[db]'") from None
     address, auth, database = split(url)
-    mode = neo4j.READ_ACCESS if read_only else neo4j.WRITE_ACCESS
+    mode = neo4j.READ_ACCESS if bounds.read_only else neo4j.WRITE_ACCESS
     try:
         async with (
             neo4j.AsyncGraphDatabase.driver(  # pyright: ignore[reportUnknownMemberType]
                 address, auth=auth, connection_timeout=_CONNECT_SECONDS, max_transaction_retry_time=0
             ) as driver,
             driver.session(  # pyright: ignore[reportUnknownMemberType]
-                default_access_mode=mode, database=database, fetch_size=min(_FETCH_ROWS, rows + 1)
+                default_access_mode=mode, database=database, fetch_size=min(_FETCH_ROWS, bounds.max_rows + 1)
             ) as session,
-            await session.begin_transaction(timeout=timeout_seconds) as transaction,
+            await session.begin_transaction(timeout=bounds.timeout_seconds) as transaction,
         ):
             try:
                 yield transaction
-                if read_only and not transaction.closed():
+                if bounds.read_only and not transaction.closed():
                     # Left to itself, the driver commits a transaction whose block ends well.
                     await transaction.rollback()
             except (BoltError, *_UNREADABLE):

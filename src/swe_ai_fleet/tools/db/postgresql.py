@@ -14,11 +14,12 @@ import json
 import re
 from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from enum import StrEnum
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING
 
-from swe_ai_fleet.tools.db.postgresql_lexer import Kind, Token, tokens
-from swe_ai_fleet.tools.db.results import Collector, Rows
+from swe_ai_fleet.tools.db.results import Bounds, Collector, Rows, Value
 from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
 
 if TYPE_CHECKING:
@@ -26,7 +27,141 @@ if TYPE_CHECKING:
     from psycopg.pq.abc import PGresult
     from psycopg.rows import TupleRow
 
-Value = str | int | float | bool | None
+_SPACE = re.compile(r"[ \t\n\r\f\v]+|--[^\n\r]*")
+_COMMENT = re.compile(r"/\*|\*/")
+_NAME = re.compile(r"[A-Za-z_\x80-\U0010ffff][A-Za-z0-9_$\x80-\U0010ffff]*")
+_PREFIXED = re.compile(r"(?P<escapes>[eE])'|[bBxXnN]'|(?P<unicode>[uU]&)(?P<quote>['\"])|(?P<plain>['\"])")
+_QUOTED = {
+    "'": re.compile(r"((?:[^']|'')*+)'"),
+    '"': re.compile(r'((?:[^"]|"")*+)"'),
+    "e": re.compile(r"((?:[^'\\]|''|\\.)*+)'", re.DOTALL),
+}
+"""What follows an opening quote up to the closing one; `e` is a string with escapes."""
+_DOLLAR = re.compile(r"\$(?:[A-Za-z_\x80-\U0010ffff][A-Za-z0-9_\x80-\U0010ffff]*)?\$")
+_ESCAPED = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8})|x([0-9A-Fa-f]{1,2})|([0-7]{1,3})|(.))", re.DOTALL)
+_LETTERS = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
+_MAX_NAME_BYTES = 63
+
+
+class Kind(StrEnum):
+    NAME = "name"
+    STRING = "string"
+    SIGN = "sign"
+    UNCLOSED = "unclosed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Token:
+    """A name as the server looks it up, a string's content, one other character, or a quote or comment without end.
+
+    `escaped` says that its Unicode escapes are still there: their sign may be named behind it.
+    """
+
+    kind: Kind
+    text: str
+    escaped: bool = False
+
+
+_OPENING = Token(kind=Kind.SIGN, text="(")
+
+
+def tokens(sql: str) -> Iterator[Token]:
+    """The tokens of a statement; strings that the server joins are one."""
+    joined: Token | None = None
+    for token in _decoded(list(_raw(sql))):
+        if token.kind is Kind.STRING:
+            joined = token if joined is None else Token(kind=Kind.STRING, text=joined.text + token.text)
+            continue
+        if joined is not None:
+            yield joined
+            joined = None
+        yield token
+    if joined is not None:
+        yield joined
+
+
+def _raw(sql: str) -> Iterator[Token]:
+    at = 0
+    while at < len(sql):
+        if space := _SPACE.match(sql, at):
+            at = space.end()
+        elif sql.startswith("/*", at):
+            end = _after_comment(sql, at)
+            if end < 0:
+                yield Token(kind=Kind.UNCLOSED, text="/*")
+                return
+            at = end
+        elif opened := _PREFIXED.match(sql, at):
+            quote = sql[opened.end() - 1]
+            rest = _QUOTED["e" if opened["escapes"] else quote].match(sql, opened.end())
+            if rest is None:
+                yield Token(kind=Kind.UNCLOSED, text=quote)
+                return
+            content = rest[1].replace(quote * 2, quote)
+            kind = Kind.NAME if quote == '"' else Kind.STRING
+            content = _unescaped(content) if opened["escapes"] else content
+            yield Token(kind=kind, text=content, escaped=bool(opened["unicode"]))
+            at = rest.end()
+        elif name := _NAME.match(sql, at):
+            yield Token(kind=Kind.NAME, text=re.sub("[A-Z]+", lambda match: match[0].lower(), name[0]))
+            at = name.end()
+        elif tag := _DOLLAR.match(sql, at):
+            end = sql.find(tag[0], tag.end())
+            if end < 0:
+                yield Token(kind=Kind.UNCLOSED, text="$")
+                return
+            yield Token(kind=Kind.STRING, text=sql[tag.end() : end])
+            at = end + len(tag[0])
+        else:
+            yield Token(kind=Kind.SIGN, text=sql[at])
+            at += 1
+
+
+def _decoded(raw: list[Token]) -> Iterator[Token]:
+    skipped = 0
+    for at, token in enumerate(raw):
+        if skipped:
+            skipped -= 1
+            continue
+        text = token.text
+        if token.escaped:
+            sign = "\\"
+            following = raw[at + 1 : at + 3]
+            if len(following) == 2 and following[0].text == "uescape" and len(following[1].text) == 1:
+                sign, skipped = following[1].text, 2
+            text = _with_unicode(text, sign)
+        if token.kind is Kind.NAME:
+            text = text.encode("utf-8", "replace")[:_MAX_NAME_BYTES].decode("utf-8", "ignore")
+        yield Token(kind=token.kind, text=text)
+
+
+def _after_comment(sql: str, at: int) -> int:
+    depth = 0
+    for mark in _COMMENT.finditer(sql, at):
+        depth += 1 if mark[0] == "/*" else -1
+        if depth == 0:
+            return mark.end()
+    return -1
+
+
+def _unescaped(text: str) -> str:
+    def character(escape: re.Match[str]) -> str:
+        if escape[5] is not None:
+            return _LETTERS.get(escape[5], escape[5])
+        return _character(escape[4], 8) if escape[4] else _character(escape[1] or escape[2] or escape[3], 16)
+
+    return _ESCAPED.sub(character, text)
+
+
+def _with_unicode(text: str, sign: str) -> str:
+    escaped = re.compile(rf"{re.escape(sign)}(?:([0-9A-Fa-f]{{4}})|\+([0-9A-Fa-f]{{6}})|{re.escape(sign)})")
+    return escaped.sub(lambda match: _character(match[1] or match[2], 16) if match[1] or match[2] else sign, text)
+
+
+def _character(digits: str, base: int) -> str:
+    code = int(digits, base)
+    return chr(code) if code <= 0x10FFFF else "\ufffd"
+
 
 _CONNECT_SECONDS = 10
 _CANCEL_SECONDS = 2.0
@@ -86,32 +221,29 @@ SELECT t, n, d FROM (
 """
 
 
-async def query(
-    url: str, sql: str, params: Sequence[Value], *, read_only: bool, max_rows: int, timeout_seconds: float
-) -> Rows:
+async def query(url: str, sql: str, params: Sequence[Value], bounds: Bounds) -> Rows:
     """Run one statement with `$1`, `$2` … as parameters. Raises ToolFailure, TimeoutError."""
-    called = check(sql, read_only=read_only)
-    async with _session(url, read_only=read_only, timeout_seconds=timeout_seconds) as connection:
-        if read_only:
+    called = check(sql, read_only=bounds.read_only)
+    async with _session(url, bounds) as connection:
+        if bounds.read_only:
             await _prove(connection, called)
-        rows = await _stream(connection, sql, params, max_rows=max_rows, drain=not read_only)
-        if not read_only:
+        rows = await _stream(connection, sql, params, max_rows=bounds.max_rows, drain=not bounds.read_only)
+        if not bounds.read_only:
             await _stream(connection, "COMMIT", (), max_rows=1, drain=True)
         return rows
 
 
-async def describe(url: str, *, max_rows: int, timeout_seconds: float) -> Rows:
-    """Tables and views with their columns and constraints."""
-    async with _session(url, read_only=True, timeout_seconds=timeout_seconds) as connection:
-        rows = await _stream(connection, _SCHEMA, (), max_rows=max_rows, drain=False)
-    return Rows(columns=("table", "name", "definition"), rows=rows.rows, complete=rows.complete)
+async def describe(url: str, bounds: Bounds) -> Rows:
+    async with _session(url, bounds) as connection:
+        rows = await _stream(connection, _SCHEMA, (), max_rows=bounds.max_rows, drain=False)
+    return replace(rows, columns=("table", "name", "definition"))
 
 
-async def explain(url: str, sql: str, *, max_rows: int, timeout_seconds: float) -> Rows:
+async def explain(url: str, sql: str, bounds: Bounds) -> Rows:
     """How the server would run the statement; it is not run."""
     check(sql, read_only=True)
-    async with _session(url, read_only=True, timeout_seconds=timeout_seconds) as connection:
-        return await _stream(connection, f"EXPLAIN (ANALYZE FALSE) {sql}", (), max_rows=max_rows, drain=False)
+    async with _session(url, bounds) as connection:
+        return await _stream(connection, f"EXPLAIN (ANALYZE FALSE) {sql}", (), max_rows=bounds.max_rows, drain=False)
 
 
 def check(sql: str, *, read_only: bool) -> frozenset[str]:
@@ -121,7 +253,8 @@ def check(sql: str, *, read_only: bool) -> frozenset[str]:
     words_of = list(tokens(sql))
     if any(token.kind is Kind.UNCLOSED for token in words_of):
         raise ToolFailure("the statement is empty or cannot be read: a quote or a comment in it is not closed")
-    word = _first(words_of)
+    # The keyword that it begins with stands behind comments and parentheses.
+    word = next((token.text for token in words_of if token != _OPENING), "")
     if not word:
         raise ToolFailure("the statement is empty")
     if word in REFUSED_STATEMENTS or (read_only and word in REFUSED_READING):
@@ -137,16 +270,8 @@ def check(sql: str, *, read_only: bool) -> frozenset[str]:
     return frozenset(_calls(words_of))
 
 
-def _first(words_of: Sequence[Token]) -> str:
-    """The keyword that a statement begins with, in lower case, behind comments and parentheses."""
-    first = next((token for token in words_of if token.text != "(" or token.kind is not Kind.SIGN), None)
-    return "" if first is None or first.kind is Kind.UNCLOSED else first.text
-
-
 def _calls(words_of: Sequence[Token]) -> Iterator[str]:
-    for token, following in pairwise(words_of):
-        if token.kind is Kind.NAME and following.kind is Kind.SIGN and following.text == "(":
-            yield token.text
+    return (token.text for token, following in pairwise(words_of) if token.kind is Kind.NAME and following == _OPENING)
 
 
 def _names(words_of: Sequence[Token], *, everywhere: bool, depth: int) -> Iterator[str]:
@@ -159,10 +284,10 @@ def _names(words_of: Sequence[Token], *, everywhere: bool, depth: int) -> Iterat
 
 async def _prove(connection: AsyncConnection[TupleRow], called: Collection[str]) -> None:
     """Refuse functions of the server or of an extension that it does not itself call free of effects."""
-    asked = sorted(name for name in called if not READING_FUNCTIONS.fullmatch(name))
-    if not asked:
+    unlisted = sorted(name for name in called if not READING_FUNCTIONS.fullmatch(name))
+    if not unlisted:
         return
-    unproven = (await _stream(connection, _UNPROVEN, (json.dumps(asked),), max_rows=1, drain=True)).rows[0][0]
+    unproven = (await _stream(connection, _UNPROVEN, (json.dumps(unlisted),), max_rows=1, drain=True)).rows[0][0]
     if unproven:
         raise ToolRefusal(
             f"{unproven} is refused here where only reading is allowed: the server does not call it free of effects"
@@ -170,7 +295,7 @@ async def _prove(connection: AsyncConnection[TupleRow], called: Collection[str])
 
 
 @asynccontextmanager
-async def _session(url: str, *, read_only: bool, timeout_seconds: float) -> AsyncGenerator[AsyncConnection[TupleRow]]:
+async def _session(url: str, bounds: Bounds) -> AsyncGenerator[AsyncConnection[TupleRow]]:
     """A connection of its own inside a transaction; leaving it without COMMIT leaves no trace."""
     try:
         import psycopg
@@ -185,13 +310,14 @@ async def _session(url: str, *, read_only: bool, timeout_seconds: float) -> Asyn
         reason = "its credentials are refused" if "authentication" in str(error) else type(error).__name__
         raise ToolFailure(f"the connection to PostgreSQL cannot be opened: {reason}") from None
     try:
-        await _stream(connection, f"BEGIN {'READ ONLY' if read_only else 'READ WRITE'}", (), max_rows=1, drain=True)
-        limit = str(max(1, round(timeout_seconds * 1000)))
+        mode = "READ ONLY" if bounds.read_only else "READ WRITE"
+        await _stream(connection, f"BEGIN {mode}", (), max_rows=1, drain=True)
+        limit = str(max(1, round(bounds.timeout_seconds * 1000)))
         limits = (
             ("statement_timeout", limit),
             ("lock_timeout", limit),
             ("idle_in_transaction_session_timeout", limit),
-            ("default_transaction_read_only", "on" if read_only else "off"),
+            ("default_transaction_read_only", "on" if bounds.read_only else "off"),
             ("standard_conforming_strings", "on"),
         )
         settings = ", ".join(f"set_config(${2 * at + 1}, ${2 * at + 2}, false)" for at in range(len(limits)))
@@ -225,22 +351,22 @@ async def _stream(
         pgconn.send_query_params(sql.encode(), [_text(value) for value in params])
         pgconn.set_single_row_mode()
         await connection.wait(generators.send(pgconn))
-        while (got := await connection.wait(generators.fetch(pgconn))) is not None:
-            if got.status in (ExecStatus.SINGLE_TUPLE, ExecStatus.TUPLES_OK) and not columns:
-                columns = tuple((got.fname(at) or b"?").decode("utf-8", "replace") for at in range(got.nfields))
+        while (reply := await connection.wait(generators.fetch(pgconn))) is not None:
+            if reply.status in (ExecStatus.SINGLE_TUPLE, ExecStatus.TUPLES_OK) and not columns:
+                columns = tuple((reply.fname(at) or b"?").decode("utf-8", "replace") for at in range(reply.nfields))
                 collector = Collector(columns, max_rows)
-            if got.status == ExecStatus.SINGLE_TUPLE:
-                kept = collector.add([got.get_value(0, at) for at in range(got.nfields)])
+            if reply.status == ExecStatus.SINGLE_TUPLE:
+                kept = collector.add([reply.get_value(0, at) for at in range(reply.nfields)])
                 if not kept and not drain:
                     await connection.cancel_safe(timeout=_CANCEL_SECONDS)
                     break
-            elif got.status in (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK):
-                status = (got.command_status or b"").decode()
-                if got.command_tuples is not None and not columns:
-                    facts["affected"] = got.command_tuples
+            elif reply.status in (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK):
+                status = (reply.command_status or b"").decode()
+                if reply.command_tuples is not None and not columns:
+                    facts["affected"] = reply.command_tuples
             else:
-                failure = failure or _failure(got)
-                if got.status != ExecStatus.FATAL_ERROR:
+                failure = failure or _failure(reply)
+                if reply.status != ExecStatus.FATAL_ERROR:
                     break
     except Error as error:
         raise ToolFailure(f"PostgreSQL: the connection failed: {type(error).__name__}") from None
@@ -255,18 +381,20 @@ def _text(value: Value) -> bytes | None:
     return str(value).lower().encode() if isinstance(value, bool) else repr(value).encode()
 
 
-def _failure(got: PGresult) -> ToolFailure | TimeoutError:
+def _failure(reply: PGresult) -> ToolFailure | TimeoutError:
     from psycopg.pq import DiagnosticField
 
-    def said(field: DiagnosticField) -> str:
-        return (got.error_field(field) or b"").decode("utf-8", "replace")
+    def text_of(field: DiagnosticField) -> str:
+        return (reply.error_field(field) or b"").decode("utf-8", "replace")
 
-    state = said(DiagnosticField.SQLSTATE)
+    state = text_of(DiagnosticField.SQLSTATE)
     if state == _QUERY_CANCELED:
         return TimeoutError()
-    parts = [said(DiagnosticField.MESSAGE_PRIMARY) or f"unexpected reply {got.status}"]
-    if position := said(DiagnosticField.STATEMENT_POSITION):
+    parts = [text_of(DiagnosticField.MESSAGE_PRIMARY) or f"unexpected reply {reply.status}"]
+    if position := text_of(DiagnosticField.STATEMENT_POSITION):
         parts.append(f"at character {position}")
-    parts += [text for field in (DiagnosticField.MESSAGE_DETAIL, DiagnosticField.MESSAGE_HINT) if (text := said(field))]
+    parts += [
+        text for field in (DiagnosticField.MESSAGE_DETAIL, DiagnosticField.MESSAGE_HINT) if (text := text_of(field))
+    ]
     kind = ToolRefusal if state in (_READ_ONLY_TRANSACTION, _INSUFFICIENT_PRIVILEGE) else ToolFailure
     return kind(f"PostgreSQL: {'; '.join(parts)}")

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, cast
 
 from swe_ai_fleet.domain.json_values import is_mapping, items
-from swe_ai_fleet.tools.db.results import Collector, Rows, cell
+from swe_ai_fleet.tools.db.results import Bounds, Collector, Rows, cell
 from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ MAX_VALUE_BYTES = 16 * 1024 * 1024
 """Values that take more memory than this on the server are not fetched whole: a client holds a reply as one piece."""
 
 MAX_KEYS = 1_000
+_KEYS_DESCRIBED = 50
 MAX_ARGUMENT_BYTES = 1024 * 1024
 
 _WORDS_OF_REFUSED = (
@@ -46,30 +47,33 @@ _SMALL_REPLIES = _SCANS | frozenset(_WORDS_OF_SMALL_REPLIES.split())
 _NAME = re.compile(r"[A-Za-z][A-Za-z_-]{0,40}")
 
 
-async def command(url: str, name: str, args: Sequence[Argument], *, read_only: bool, max_rows: int) -> Rows:
-    """Run one command. Raises ToolFailure."""
+async def command(url: str, name: str, args: Sequence[Argument], bounds: Bounds) -> Rows:
     check(name, args)
     async with _session(url) as connection:
-        await _check_flags(connection, name, args, read_only=read_only)
+        await _check_flags(connection, name, args, read_only=bounds.read_only)
         await _check_size(connection, name, args)
-        return _rows(await _ask(connection, name, *args), max_rows)
+        return _rows(await _ask(connection, name, *args), bounds.max_rows)
 
 
-async def describe(url: str, *, max_rows: int) -> Rows:
+async def describe(url: str, _: Bounds) -> Rows:
     """How many keys there are, and some of them with their types."""
     async with _session(url) as connection:
         total = await _ask(connection, "DBSIZE")
         keys: list[object] = []
         cursor: object = b"0"
-        while len(keys) < max_rows:
+        while len(keys) < _KEYS_DESCRIBED:
             cursor, batch = items(await _ask(connection, "SCAN", cursor, "COUNT", 100))
             keys += items(batch)
             if cursor in (b"0", "0"):
                 break
-        collector = Collector(("key", "type"), max_rows)
-        for key in keys[: max_rows + 1]:
+        collector = Collector(("key", "type"), _KEYS_DESCRIBED)
+        for key in keys[: _KEYS_DESCRIBED + 1]:
             collector.add((key, await _ask(connection, "TYPE", key)))
     return collector.rows(f"{cell(total)} keys in all.", {"keys": total})
+
+
+async def explain(_url: str, _command: str, _: Bounds) -> Rows:
+    raise ToolFailure("Redis has no plans to explain")
 
 
 def check(name: str, args: Sequence[Argument]) -> None:
@@ -175,15 +179,13 @@ async def _session(url: str) -> AsyncGenerator[AbstractConnection]:
 
 def _rows(reply: object, max_rows: int) -> Rows:
     if is_mapping(reply):
-        collector = Collector(("field", "value"), max_rows)
-        for field, value in reply.items():
-            if not collector.add((field, _nested(value))):
-                break
-        return collector.rows()
-    collector = Collector(("reply",), max_rows)
-    parts = _several(reply)
-    for item in [reply] if parts is None else parts:
-        if not collector.add((_nested(item),)):
+        columns, cells = ("field", "value"), [(field, _nested(value)) for field, value in reply.items()]
+    else:
+        parts = _several(reply)
+        columns, cells = ("reply",), [(_nested(part),) for part in ([reply] if parts is None else parts)]
+    collector = Collector(columns, max_rows)
+    for row in cells:
+        if not collector.add(row):
             break
     return collector.rows()
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 from swe_ai_fleet.domain.tool import ToolResult
 
+Value = str | int | float | bool | None
+"""A parameter of a statement."""
 MAX_ROWS = 5_000
 MAX_CELL_CHARS = 1_000
 MAX_RESULT_CHARS = 200_000
@@ -15,13 +17,22 @@ _ESCAPES = {code: f"\\x{code:02x}" for code in (*range(32), 127)} | {9: "\\t", 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """What one statement may do, and how much of it: rows that are kept, seconds that it may take."""
+
+    read_only: bool = True
+    max_rows: int
+    timeout_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
-    """What a statement gave: cells as text. `complete` is False where rows were left out; `said` is what it did."""
+    """What a statement gave: cells as text. `complete` is False where rows were left out; `summary` is what it did."""
 
     columns: tuple[str, ...] = ()
     rows: tuple[tuple[str, ...], ...] = ()
     complete: bool = True
-    said: str = ""
+    summary: str = ""
     facts: Mapping[str, object] = field(default_factory=dict[str, object])
 
 
@@ -59,11 +70,9 @@ class Collector:
         self._room -= size
         return True
 
-    def rows(self, said: str = "", facts: Mapping[str, object] | None = None) -> Rows:
-        """What was kept."""
-        return Rows(
-            columns=self._columns, rows=tuple(self._rows), complete=not self._full, said=said, facts=facts or {}
-        )
+    def rows(self, summary: str = "", facts: Mapping[str, object] | None = None) -> Rows:
+        rows, complete = tuple(self._rows), not self._full
+        return Rows(columns=self._columns, rows=rows, complete=complete, summary=summary, facts=facts or {})
 
 
 def cell(value: object) -> str:
@@ -90,30 +99,25 @@ def cell(value: object) -> str:
     return text.translate(_ESCAPES)
 
 
-def result(operation: str, found: Rows) -> ToolResult:
+def result(operation: str, rows: Rows) -> ToolResult:
     """A plain table: a header, one line a row, cells apart by ` | `, and what there is to know below."""
-    lines = [" | ".join(found.columns)] if found.columns else []
-    lines += [" | ".join(row) for row in found.rows]
-    if found.columns:
-        count = len(found.rows)
-        noun = "row" if count == 1 else "rows"
-        lines.append(
-            f"[{count} {noun}]"
-            if found.complete
-            else f"[the first {count} {noun}; there are more: narrow the query, or ask for fewer or shorter columns]"
-        )
-    if found.said:
-        lines.append(found.said)
+    lines = [" | ".join(row) for row in (rows.columns, *rows.rows) if row]
+    if rows.columns:
+        count = f"{len(rows.rows)} row{'' if len(rows.rows) == 1 else 's'}"
+        more = "; there are more: narrow the query, or ask for fewer or shorter columns"
+        lines.append(f"[{count}]" if rows.complete else f"[the first {count}{more}]")
+    if rows.summary:
+        lines.append(rows.summary)
     metadata: dict[str, object] = {
-        "columns": list(found.columns),
-        "row_count": len(found.rows),
-        "truncated": not found.complete,
-        **found.facts,
+        "columns": list(rows.columns),
+        "row_count": len(rows.rows),
+        "truncated": not rows.complete,
+        **rows.facts,
     }
     return ToolResult(
         success=True,
         operation=operation,
         content="\n".join(lines),
         metadata=metadata,
-        truncated=not found.complete,
+        truncated=not rows.complete,
     )

@@ -15,16 +15,16 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote, urlsplit
 
 from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
-from swe_ai_fleet.tools.db.results import MAX_CELL_CHARS, MAX_RESULT_CHARS, Beginning, Collector, Rows
+from swe_ai_fleet.tools.db.results import MAX_CELL_CHARS, MAX_RESULT_CHARS, Beginning, Bounds, Collector, Rows, Value
 from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
 from swe_ai_fleet.tools.files.paths import MissingPath, Tree, quoted
 
-Value = str | int | float | bool | None
 T = TypeVar("T")
 
 MAX_VALUE_BYTES = 16 * 1024 * 1024
@@ -42,28 +42,21 @@ EXPLAIN = "EXPLAIN QUERY PLAN "
 SCHEMA = "SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL ORDER BY tbl_name, type DESC, name"
 
 
-async def query_file(
-    tree: Tree, path: str, sql: str, params: Sequence[Value], *, read_only: bool, max_rows: int, timeout_seconds: float
-) -> Rows:
+async def query_file(tree: Tree, path: str, sql: str, params: Sequence[Value], bounds: Bounds) -> Rows:
     """Run one statement on a file of the workspace; a missing one is created when writing is allowed."""
     with tempfile.TemporaryDirectory(prefix="fleet-sqlite-") as directory:
         copy = Path(directory) / "copy.db"
-        before = await _whole(lambda: _copy(tree, path, copy, read_only=read_only))
-        rows = await _run(
-            copy, "rw", sql, params, read_only=read_only, max_rows=max_rows, timeout_seconds=timeout_seconds
-        )
-        if not read_only:
+        before = await _whole(lambda: _copy(tree, path, copy, read_only=bounds.read_only))
+        rows = await _run(copy, "rw", sql, params, bounds)
+        if not bounds.read_only:
             await _whole(lambda: _put_back(tree, path, copy, before))
         return rows
 
 
-async def query_url(
-    url: str, sql: str, params: Sequence[Value], *, read_only: bool, max_rows: int, timeout_seconds: float
-) -> Rows:
+async def query_url(url: str, sql: str, params: Sequence[Value], bounds: Bounds) -> Rows:
     """Run one statement on the file that a connection of the settings names (`sqlite:///path`)."""
     path = Path("/" + urlsplit(url).path.lstrip("/"))
-    mode = "ro" if read_only else "rw"
-    return await _run(path, mode, sql, params, read_only=read_only, max_rows=max_rows, timeout_seconds=timeout_seconds)
+    return await _run(path, "ro" if bounds.read_only else "rw", sql, params, bounds)
 
 
 async def _whole(work: Callable[[], T]) -> T:
@@ -104,9 +97,7 @@ def _put_back(tree: Tree, path: str, copy: Path, before: str) -> None:
     tree.write(path, data, limit=MAX_FILE_BYTES)
 
 
-async def _run(
-    file: Path, mode: str, sql: str, params: Sequence[Value], *, read_only: bool, max_rows: int, timeout_seconds: float
-) -> Rows:
+async def _run(file: Path, mode: str, sql: str, params: Sequence[Value], bounds: Bounds) -> Rows:
     """Run a statement in a process that does not outlive this. Raises ToolFailure, TimeoutError."""
     request = {
         "file": str(file),
@@ -114,9 +105,7 @@ async def _run(
         "sql": sql,
         "plan": sql.startswith(EXPLAIN),
         "params": list(params),
-        "read_only": read_only,
-        "max_rows": max_rows,
-        "timeout_seconds": timeout_seconds,
+        **asdict(bounds),
         "cell_chars": MAX_CELL_CHARS,
         "result_chars": MAX_RESULT_CHARS,
         "value_bytes": MAX_VALUE_BYTES,
@@ -136,17 +125,16 @@ async def _run(
     except OSError as error:
         raise ToolFailure(f"SQLite: no process for the statement can be started: {error.strerror}") from None
     try:
-        async with asyncio.timeout(timeout_seconds):
+        async with asyncio.timeout(bounds.timeout_seconds):
             answer = await _exchange(process, json.dumps(request).encode())
             await process.wait()
     finally:
-        await uninterrupted(_end(process, gently=not read_only))
-    return _rows(answer, max_rows=max_rows, read_only=read_only)
+        await uninterrupted(_end(process, gently=not bounds.read_only))
+    return _rows(answer, bounds)
 
 
 async def _exchange(process: asyncio.subprocess.Process, request: bytes) -> bytes:
-    if process.stdin is None or process.stdout is None:
-        raise RuntimeError("the process has no pipes")
+    assert process.stdin is not None and process.stdout is not None
     with suppress(BrokenPipeError, ConnectionResetError):
         process.stdin.write(request)
         await process.stdin.drain()
@@ -174,7 +162,7 @@ async def _end(process: asyncio.subprocess.Process, *, gently: bool) -> None:
     await process.wait()
 
 
-def _rows(data: bytes, *, max_rows: int, read_only: bool) -> Rows:
+def _rows(data: bytes, bounds: Bounds) -> Rows:
     try:
         answer: Mapping[str, Any] = json.loads(data)
     except ValueError:
@@ -186,10 +174,10 @@ def _rows(data: bytes, *, max_rows: int, read_only: bool) -> Rows:
     if "error" in answer:
         raise _failure(answer["error"])
     columns = answer["columns"]
-    facts = {} if read_only else {"affected": answer["changed"]}
+    facts = {} if bounds.read_only else {"affected": answer["changed"]}
     if columns is None:
-        return Rows(said="" if read_only else f"Done: {answer['changed']} rows changed.", facts=facts)
-    collector = Collector(columns, max_rows)
+        return Rows(summary="" if bounds.read_only else f"Done: {answer['changed']} rows changed.", facts=facts)
+    collector = Collector(columns, bounds.max_rows)
     for row in answer["rows"]:
         if not collector.add([_value(cell) for cell in row]):
             break

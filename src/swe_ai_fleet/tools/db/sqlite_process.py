@@ -153,24 +153,20 @@ def _planner(action: int, first: str | None, second: str | None, database: str |
 
 
 def _reader(action: int, first: str | None, second: str | None, _database: str | None, _trigger: str | None) -> int:
-    if action == sqlite3.SQLITE_PRAGMA:
-        return _pragma(first, second)
-    if action == sqlite3.SQLITE_FUNCTION and (second or "").lower() in _FUNCTIONS_REFUSED:
-        return sqlite3.SQLITE_DENY
-    return sqlite3.SQLITE_OK if action in _READING else sqlite3.SQLITE_DENY
+    return _verdict(action in _READING, action, first, second)
 
 
 def _writer(action: int, first: str | None, second: str | None, _database: str | None, _trigger: str | None) -> int:
+    return _verdict(action not in _NEVER, action, first, second)
+
+
+def _verdict(allowed: bool, action: int, first: str | None, second: str | None) -> int:
+    """For pragmas and functions their name decides, whatever the action is."""
     if action == sqlite3.SQLITE_PRAGMA:
-        return _pragma(first, second)
-    if action == sqlite3.SQLITE_FUNCTION and (second or "").lower() in _FUNCTIONS_REFUSED:
-        return sqlite3.SQLITE_DENY
-    return sqlite3.SQLITE_DENY if action in _NEVER else sqlite3.SQLITE_OK
-
-
-def _pragma(name: str | None, argument: str | None) -> int:
-    known = _PRAGMAS if argument is None else _PRAGMAS_WITH_ARGUMENT
-    return sqlite3.SQLITE_OK if (name or "").lower() in known else sqlite3.SQLITE_DENY
+        allowed = (first or "").lower() in (_PRAGMAS if second is None else _PRAGMAS_WITH_ARGUMENT)
+    elif action == sqlite3.SQLITE_FUNCTION and (second or "").lower() in _FUNCTIONS_REFUSED:
+        allowed = False
+    return sqlite3.SQLITE_OK if allowed else sqlite3.SQLITE_DENY
 
 
 if __name__ == "__main__":

@@ -17,9 +17,8 @@ from typing import Any
 
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
 from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
-from swe_ai_fleet.tools.definition import ToolFailure
-from swe_ai_fleet.tools.docker.engine import Engine
-from swe_ai_fleet.tools.docker.output import Printout
+from swe_ai_fleet.tools.definition import ToolFailure, time_limit
+from swe_ai_fleet.tools.docker.engine import Engine, Printout
 from swe_ai_fleet.tools.docker.ownership import Entry
 from swe_ai_fleet.tools.docker.policy import Limits
 
@@ -174,7 +173,6 @@ def _described(mount: Mapping[str, Any]) -> str:
 
 
 def image_facts(name: str, inspected: Mapping[str, Any]) -> dict[str, object]:
-    """What a caller may know of an image that it built."""
     config: Mapping[str, Any] = inspected.get("Config") or {}
     return {
         "name": name,
@@ -199,21 +197,15 @@ def _names_of(config: Mapping[str, Any]) -> list[str]:
 
 async def run_to_end(engine: Engine, request: ContainerRequest, name: str, *, seconds: float, limit: int) -> ToolResult:
     """Run a new container and remove it, whatever happens. Raises ToolFailure."""
-    printout, late = Printout(limit), False
+    printout = Printout(limit)
     identifier = await engine.create(request.config(), name)
     started_at = time.monotonic()
     try:
-        scope = asyncio.timeout(seconds)
-        try:
-            async with scope:
-                await engine.attached(identifier, printout, start=lambda: engine.start(identifier), seconds=seconds)
-                if not printout.flooded:
-                    await engine.wait(identifier, seconds)
-        except TimeoutError:
-            if not scope.expired():
-                raise
-            late = True
-        if late or printout.flooded:
+        async with time_limit(seconds) as scope:
+            await engine.attached(identifier, printout, start=lambda: engine.start(identifier), seconds=seconds)
+            if not printout.flooded:
+                await engine.wait(identifier, seconds)
+        if scope.expired() or printout.flooded:
             await engine.kill(identifier)
         state = (await engine.container(identifier))["State"]
     finally:
@@ -221,7 +213,7 @@ async def run_to_end(engine: Engine, request: ContainerRequest, name: str, *, se
         with suppress(ToolFailure):
             await uninterrupted(engine.remove(identifier))
     note = f" (it ran out of its {request.limits.memory_mb} MiB of memory)" if state.get("OOMKilled") else ""
-    return ended("docker_run", printout, code=state["ExitCode"], late=late, started_at=started_at, note=note)
+    return ended("docker_run", printout, code=state["ExitCode"], late=scope.expired(), started_at=started_at, note=note)
 
 
 async def start(engine: Engine, request: ContainerRequest, name: str) -> str:
@@ -246,24 +238,19 @@ async def execute(
     """
     if entry.listed.get("State") != "running":
         raise ToolFailure(f"the container {entry.name} does not run ({entry.listed.get('Status')}); run another")
-    started_at, printout, late = time.monotonic(), Printout(limit), False
+    started_at, printout = time.monotonic(), Printout(limit)
     code: int | None = None
-    scope = asyncio.timeout(seconds)
     try:
-        async with scope:
+        async with time_limit(seconds) as scope:
             code = await engine.execute(entry.id, command, printout, directory=directory, seconds=seconds)
-    except TimeoutError:
-        if not scope.expired():
-            raise
-        late = True
     except asyncio.CancelledError:
         await uninterrupted(engine.kill(entry.id))
         raise
     note = ""
-    if late or code is None:
+    if code is None:
         await uninterrupted(engine.restart(entry.id))
         note = f"; to end it the container {entry.name} was restarted"
-    return ended("docker_exec", printout, code=code, late=late, started_at=started_at, note=note)
+    return ended("docker_exec", printout, code=code, late=scope.expired(), started_at=started_at, note=note)
 
 
 def ended(
@@ -278,14 +265,13 @@ def ended(
         outcome, error = Outcome.ERROR, f"stopped: it printed {printout.output.total // _MIB} MiB and more{note}"
     elif code != 0:
         outcome, error = Outcome.ERROR, f"exit code {code}{note}" if code is not None else f"it did not end{note}"
-    metadata: Mapping[str, object] = {"output_bytes": printout.output.total, "flooded": printout.flooded}
     return ToolResult(
         success=outcome is Outcome.SUCCESS,
         operation=operation,
         content=printout.text(),
         error=error,
         exit_code=code,
-        metadata=metadata,
+        metadata={"output_bytes": printout.output.total, "flooded": printout.flooded},
         outcome=outcome,
         truncated=printout.output.elided > 0,
     )

@@ -43,7 +43,6 @@ class Instruction:
     stage: str = ""
 
     def line(self, references: Mapping[str, str]) -> str:
-        """The instruction as one line, with the reference of its image."""
         if not self.image:
             return f"{self.word} {self.rest}"
         return f"{self.word} {self.rest.replace(_PLACE, references[self.image])}"
@@ -193,9 +192,9 @@ class _Checker:
                 raise ToolFailure(f"write FROM image or FROM image AS name, not FROM {rest[:80]!r}")
         image = _VARIABLE.sub(self._value, image)
         suffix = f" AS {stage}" if stage else ""
-        known = image.lower() in self._stages
+        is_stage = image.lower() in self._stages
         self._stages.append(stage)
-        if image.lower() == SCRATCH or known:
+        if image.lower() == SCRATCH or is_stage:
             return Instruction(word="FROM", rest=image.lower() + suffix, stage=stage)
         return Instruction(word="FROM", rest=_PLACE + suffix, image=checked_image(image), stage=stage)
 

@@ -6,14 +6,80 @@ import asyncio
 import json
 import os
 import threading
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import IO, Any, ParamSpec, TypeVar
 
+from swe_ai_fleet.domain.command import Output
+from swe_ai_fleet.domain.json_values import json_object
+from swe_ai_fleet.sandbox.runner import Capture
 from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
 from swe_ai_fleet.tools.definition import ToolFailure
-from swe_ai_fleet.tools.docker.output import Printout
+
+KEPT_BYTES = 256 * 1024
+"""Of each stream, so many bytes from the head and as many from the tail."""
+
+_HEADER_BYTES = 8
+_PIECE_BYTES = 64 * 1024
+
+
+class Printout:
+    """Both streams of a command in the order in which they came; it can be read at any time.
+
+    Args:
+        limit: Bytes after which nothing more is taken.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._kept = Capture(KEPT_BYTES)
+        self._limit = limit
+
+    @property
+    def flooded(self) -> bool:
+        """Whether there was more than the limit."""
+        return self._kept.total > self._limit
+
+    @property
+    def output(self) -> Output:
+        return self._kept.output()
+
+    def text(self) -> str:
+        """The output as text, with the elided count in its place."""
+        return self.output.text().rstrip("\n")
+
+    def add(self, data: bytes) -> bool:
+        """Take the next bytes; whether more are wanted."""
+        self._kept.feed(data)
+        return not self.flooded
+
+    def collect(self, stream: Stream) -> None:
+        """Read a multiplexed stream (eight bytes of header, then so many of output) to its end or to the limit."""
+        for data in _frames(stream):
+            if not self.add(data):
+                return
+
+
+def _frames(stream: Stream) -> Iterator[bytes]:
+    while len(header := _exactly(stream, _HEADER_BYTES)) == _HEADER_BYTES:
+        left = int.from_bytes(header[4:], "big")
+        while left:
+            data = stream.read(min(left, _PIECE_BYTES))
+            if not data:
+                return
+            left -= len(data)
+            yield data
+
+
+def _exactly(stream: Stream, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        piece = stream.read(size - len(data))
+        if not piece:
+            break
+        data += piece
+    return data
+
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -21,10 +87,8 @@ T = TypeVar("T")
 _CONTROL_THREADS = 2
 _STREAM_THREADS = 8
 _SPARE_SECONDS = 5.0
-_NO_CONFIGURATION = os.devnull
 _MAX_MESSAGE_CHARS = 1_000
 _MAX_LINE_BYTES = 1024 * 1024
-_PIECE_BYTES = 64 * 1024
 
 
 class MissingOnEngine(ToolFailure):
@@ -43,7 +107,6 @@ class Stream:
         return self._response.raw.read(amount)
 
     def pieces(self) -> Generator[bytes]:
-        """The answer's bytes as they come."""
         yield from self._response.iter_content(_PIECE_BYTES)
 
     def stop(self) -> None:
@@ -84,23 +147,21 @@ class Engine:
         return self._client is not None
 
     async def containers(self, label: str) -> list[Mapping[str, Any]]:
-        """Every container with a label, running or not."""
         return await self._call(lambda client: client.containers(all=True, filters={"label": label}))
 
     async def container(self, reference: str) -> Mapping[str, Any]:
-        """Everything about a container. Raises MissingOnEngine."""
         return await self._call(lambda client: client.inspect_container(reference))
 
     async def create(self, config: Mapping[str, object], name: str) -> str:
         """A new container's id; a cancelled caller leaves none behind."""
-        asked = self._threads(
+        future = self._threads(
             self._control, self._ask, lambda client: client.create_container_from_config(config, name)
         )
         try:
-            return (await _seen_through(asked, self._call_seconds + _SPARE_SECONDS, self._host))["Id"]
+            return (await _seen_through(future, self._call_seconds + _SPARE_SECONDS, self._host))["Id"]
         except asyncio.CancelledError:
-            if asked.done() and asked.exception() is None:
-                await uninterrupted(self.remove(asked.result()["Id"]))
+            if future.done() and future.exception() is None:
+                await uninterrupted(self.remove(future.result()["Id"]))
             raise
 
     async def start(self, reference: str) -> None:
@@ -121,9 +182,9 @@ class Engine:
 
     async def wait(self, reference: str, seconds: float) -> None:
         """Return when a container's process has ended."""
-        asked = self._threads(self._streams, self._ask, lambda client: client.wait(reference, timeout=seconds))
+        future = self._threads(self._streams, self._ask, lambda client: client.wait(reference, timeout=seconds))
         # A caller who gives up does not wait for this thread: it ends with the container.
-        await asyncio.shield(asked)
+        await asyncio.shield(future)
 
     async def remove(self, reference: str) -> None:
         """Remove a container with its anonymous volumes, running or not; one that is gone already is no error."""
@@ -131,11 +192,9 @@ class Engine:
             await self._call(lambda client: client.remove_container(reference, force=True, v=True))
 
     async def images(self, label: str) -> list[Mapping[str, Any]]:
-        """Every image with a label, unnamed ones too."""
         return await self._call(lambda client: client.images(filters={"label": label}))
 
     async def image(self, reference: str) -> Mapping[str, Any]:
-        """Everything about an image. Raises MissingOnEngine."""
         return await self._call(lambda client: client.inspect_image(reference))
 
     async def remove_image(self, reference: str) -> None:
@@ -157,7 +216,6 @@ class Engine:
         await self._read(stream, lambda: printout.collect(stream))
 
     async def logs(self, reference: str, printout: Printout, *, lines: int) -> None:
-        """Take the last lines that a container printed."""
         query = {"stdout": "1", "stderr": "1", "tail": str(lines)}
         path = f"/containers/{reference}/logs"
         stream = await self._open(path, method="GET", params=query, seconds=self._call_seconds)
@@ -192,8 +250,8 @@ class Engine:
     async def _call(self, ask: Callable[[Any], T], seconds: float | None = None) -> T:
         """Ask in a thread. A cancelled caller waits until the engine has answered: what was begun is then known."""
         limit = (self._call_seconds if seconds is None else seconds) + _SPARE_SECONDS
-        asked = self._threads(self._control, self._ask, ask)
-        return await _seen_through(asked, limit, self._host)
+        future = self._threads(self._control, self._ask, ask)
+        return await _seen_through(future, limit, self._host)
 
     async def _open(
         self,
@@ -224,11 +282,11 @@ class Engine:
                 raise _failure_of(response.status_code, message)
             return Stream(response)
 
-        asked = self._threads(self._streams, self._ask, opened)
+        future = self._threads(self._streams, self._ask, opened)
         try:
-            return await asyncio.shield(asked)
+            return await asyncio.shield(future)
         except asyncio.CancelledError:
-            asked.add_done_callback(_close_unheard)
+            future.add_done_callback(_close_unheard)
             raise
 
     async def _read(self, stream: Stream, read: Callable[[], T]) -> T:
@@ -258,73 +316,55 @@ class Engine:
 
     def _guarded(self, work: Callable[[], T]) -> T:
         """Errors of the SDK and of what lies beneath it, as failures of the tool."""
-        with sdk_required():
+        try:
             import docker.errors
             import requests
             import urllib3
-
+        except ImportError as error:
+            raise ToolFailure(
+                f"the docker tool needs the Docker SDK ({error.name or error}): install swe-ai-fleet[docker]"
+            ) from None
         try:
             return work()
         except docker.errors.APIError as error:
             raise _failure_of(error.status_code or 500, str(error.explanation or error).encode()) from None
         except (docker.errors.DockerException, requests.RequestException, urllib3.exceptions.HTTPError) as error:
-            raise self._absent(error) from None
+            raise ToolFailure(
+                f"no container engine answers at {self._host}: {str(error)[:_MAX_MESSAGE_CHARS]}. "
+                "Go on without containers, or have somebody start docker or podman there"
+            ) from None
 
     def _connected(self) -> Any:
+        import docker
+
         with self._connecting:
             if self._client is None:
-                self._client = self._connect()
+                make: Any = docker.APIClient  # it is annotated to take whole seconds only
+                client = make(base_url=self._host, version="auto", timeout=self._call_seconds)
+                # Neither proxies of this process nor the credentials of whoever runs it are an agent's to use.
+                client.trust_env = False
+                client.reload_config(os.devnull)
+                self._client = client
             return self._client
 
-    def _connect(self) -> Any:
-        with sdk_required():
-            import docker
 
-        make: Any = docker.APIClient  # it is annotated to take whole seconds only
-        client = make(base_url=self._host, version="auto", timeout=self._call_seconds)
-        # Neither proxies of this process nor the credentials of whoever runs it are an agent's to use.
-        client.trust_env = False
-        client.reload_config(_NO_CONFIGURATION)
-        return client
-
-    def _absent(self, error: Exception) -> ToolFailure:
-        return ToolFailure(
-            f"no container engine answers at {self._host}: {str(error)[:_MAX_MESSAGE_CHARS]}. "
-            "Go on without containers, or have somebody start docker or podman there"
-        )
-
-
-@contextmanager
-def sdk_required() -> Generator[None]:
-    """Name the extra where the Docker SDK is not installed."""
+async def _seen_through(future: asyncio.Future[T], limit: float, host: str) -> T:
+    """The answer; a cancelled caller waits for it all the same."""
     try:
-        yield
-    except ImportError as error:
-        raise ToolFailure(
-            f"the docker tool needs the Docker SDK ({error.name or error}): install swe-ai-fleet[docker]"
-        ) from None
-
-
-async def _seen_through(asked: asyncio.Future[T], limit: float, host: str) -> T:
-    done, _ = await _waited(asked, limit)
-    if not done:
-        raise ToolFailure(f"the container engine at {host} did not answer within {limit:g} seconds")
-    return asked.result()
-
-
-async def _waited(asked: asyncio.Future[T], limit: float) -> tuple[set[asyncio.Future[T]], set[asyncio.Future[T]]]:
-    try:
-        return await asyncio.wait([asked], timeout=limit)
+        await asyncio.wait([future], timeout=limit)
     except asyncio.CancelledError:
-        await asyncio.wait([asked], timeout=limit)
-        if asked.done() and not asked.cancelled():
-            asked.exception()  # nobody is left to hear it
+        await asyncio.wait([future], timeout=limit)
+        if future.done() and not future.cancelled():
+            future.exception()  # nobody is left to hear it
         raise
+    if not future.done():
+        raise ToolFailure(f"the container engine at {host} did not answer within {limit:g} seconds")
+    return future.result()
 
 
-def _close_unheard(asked: asyncio.Future[Stream]) -> None:
-    if not asked.cancelled() and asked.exception() is None:
-        asked.result().close()
+def _close_unheard(future: asyncio.Future[Stream]) -> None:
+    if not future.cancelled() and future.exception() is None:
+        future.result().close()
 
 
 def _failure_of(status: int, body: bytes) -> ToolFailure:
@@ -344,16 +384,8 @@ def _build_error(stream: Stream, printout: Printout) -> str:
         if len(pending) > _MAX_LINE_BYTES:
             pending = b""
         for line in lines:
-            text, failed = _line(line)
-            error = failed or error
-            if not printout.add(text.encode("utf-8", "replace")):
+            progress = json_object(line)
+            error = str(progress.get("error") or error)
+            if not printout.add(str(progress.get("stream") or "").encode("utf-8", "replace")):
                 return error
     return error
-
-
-def _line(line: bytes) -> tuple[str, str]:
-    try:
-        progress = json.loads(line)
-        return str(progress.get("stream") or ""), str(progress.get("error") or "")
-    except (ValueError, AttributeError):
-        return "", ""

@@ -9,14 +9,12 @@ import asyncio
 import hashlib
 import re
 import secrets
-import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
-from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.text import utf8
 from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
 from swe_ai_fleet.tools.docker.engine import Engine, MissingOnEngine
@@ -78,11 +76,6 @@ class Owner:
         }
 
 
-def label(labels: Mapping[str, str] | None, kind: Kind, name: str) -> str:
-    """One of the fleet's labels of a container or image; empty where it has none."""
-    return (labels or {}).get(f"{LABEL_PREFIX}{kind}.{name}", "")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
     """A container or an image of the run: the name its agent knows, the engine's id, and what the engine lists."""
@@ -100,12 +93,16 @@ class Names:
         self.owner = owner
         self.policy = policy
 
+    def short(self, name: str) -> str:
+        """The name of a container or an image as the run's agent knows it."""
+        return name.removeprefix(f"{self.owner.namespace}/").removeprefix(f"{self.owner.namespace}-")
+
     async def containers(self) -> list[Entry]:
         """The run's containers, running or not."""
         entries: list[Entry] = []
         for listed in await self.engine.containers(self.owner.selector(Kind.CONTAINER)):
             name = str((listed.get("Names") or [listed["Id"][:12]])[0]).lstrip("/")
-            entries.append(Entry(name=name.removeprefix(f"{self.owner.namespace}-"), id=listed["Id"], listed=listed))
+            entries.append(Entry(name=self.short(name), id=listed["Id"], listed=listed))
         return entries
 
     async def container(self, name: str) -> Entry:
@@ -119,17 +116,22 @@ class Names:
 
     async def images(self) -> list[Entry]:
         """The images that were built in this run and have a name."""
-        prefix = f"{self.owner.namespace}/"
         return [
-            Entry(name=tag.removeprefix(prefix), id=listed["Id"], listed=listed)
+            Entry(name=self.short(tag), id=listed["Id"], listed=listed)
             for listed in await self.engine.images(self.owner.selector(Kind.IMAGE))
             for tag in listed.get("RepoTags") or ()
-            if tag.startswith(prefix)
+            if tag.startswith(f"{self.owner.namespace}/")
         ]
 
     async def own_image(self, name: str) -> Entry | None:
         """An image built in this run, by name or by the beginning of its id; None where there is none."""
         return _entry_named(await self.images(), name, canonical(name))
+
+    async def image_only(self, name: str) -> Entry | None:
+        """The run's image of this name, where no container of it has the name too."""
+        image = await self.own_image(name)
+        taken = image is not None and name in {entry.name for entry in await self.containers()}
+        return None if taken else image
 
     async def image(self, name: str, *, pull: bool = False) -> str:
         """How the engine knows an image that may be used. With `pull`, an allowed one may be missing.
@@ -170,10 +172,10 @@ def _entry_named(entries: list[Entry], *names: str) -> Entry | None:
     for entry in entries:
         if entry.name in names:
             return entry
-    wanted = names[0].removeprefix("sha256:")
-    if len(wanted) < _MIN_ID_CHARS:
+    prefix = names[0].removeprefix("sha256:")
+    if len(prefix) < _MIN_ID_CHARS:
         return None
-    matching = [entry for entry in entries if entry.id.removeprefix("sha256:").startswith(wanted)]
+    matching = [entry for entry in entries if entry.id.removeprefix("sha256:").startswith(prefix)]
     return matching[0] if len({entry.id for entry in matching}) == 1 else None
 
 
@@ -186,37 +188,19 @@ class Reaped:
     failures: tuple[str, ...] = ()
 
 
-async def reap(
-    policy: DockerPolicy, *, executions: Collection[str] | None = None, older_than_seconds: float | None = None
-) -> Reaped:
+async def reap(policy: DockerPolicy, *, executions: Collection[str]) -> Reaped:
     """Remove the fleet's containers and images of ended executions, whichever run made them.
 
-    Args:
-        policy: Where the engine is.
-        executions: Only those of these executions; None is any.
-        older_than_seconds: Only those made longer ago; None is any age. One of the two must be given.
-
-    Raises:
-        InvalidRequest: Neither was given: that would remove what is in use.
-        ToolFailure: There is no engine.
+    Raises ToolFailure where there is no engine.
     """
-    if executions is None and older_than_seconds is None:
-        raise InvalidRequest("say which executions have ended, or what age is too old", field="older_than_seconds")
     engine = Engine(policy.host, call_seconds=policy.call_seconds)
     try:
-        left = await _leftovers(engine, "")
-        if executions is not None:
-            left = [item for item in left if item.execution in executions]
-        if older_than_seconds is not None:
-            before = time.time() - older_than_seconds
-            left = [item for item in left if item.created_at <= before]
-        return await _remove(engine, left)
+        return await _remove(engine, [item for item in await _leftovers(engine, "") if item.execution in executions])
     finally:
         await engine.close()
 
 
 async def remove_run(engine: Engine, owner: Owner) -> Reaped:
-    """Remove everything of one run. Raises ToolFailure where there is no engine."""
     return await _remove(engine, await _leftovers(engine, f"={owner.key}"))
 
 
@@ -225,23 +209,15 @@ class _Item:
     kind: Kind
     id: str
     execution: str
-    created_at: float
 
 
 async def _leftovers(engine: Engine, owner: str) -> list[_Item]:
-    """What carries the fleet's labels."""
     items: list[_Item] = []
     for kind, ask in ((Kind.CONTAINER, engine.containers), (Kind.IMAGE, engine.images)):
         for listed in await ask(f"{LABEL_PREFIX}{kind}.owner{owner}"):
-            labels: Mapping[str, str] | None = listed.get("Labels")
-            items.append(
-                _Item(
-                    kind=kind,
-                    id=listed["Id"],
-                    execution=label(labels, kind, "execution"),
-                    created_at=float(listed["Created"]),
-                )
-            )
+            labels: Mapping[str, str] = listed.get("Labels") or {}
+            execution = labels.get(f"{LABEL_PREFIX}{kind}.execution", "")
+            items.append(_Item(kind=kind, id=listed["Id"], execution=execution))
     return items
 
 

@@ -14,7 +14,8 @@ from fnmatch import fnmatchcase
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.json_values import mapping
 from swe_ai_fleet.domain.tool import OperationSpec, ToolResult
-from swe_ai_fleet.tools.definition import Definition, Holder, ToolRefusal
+from swe_ai_fleet.tools.definition import Definition, ToolRefusal
+from swe_ai_fleet.tools.operation import Toolkit
 
 NO_NETWORK = "none"
 DEFAULT_HOST = "unix:///var/run/docker.sock"
@@ -123,12 +124,15 @@ class DockerPolicy:
         granted = ", ".join((NO_NETWORK, *sorted(self.networks)))
         raise ToolRefusal(f"the network {name[:80]!r} is not granted; networks: {granted}")
 
-    def limits(self, memory_mb: int | None, cpus: float | None, pids: int | None) -> Limits:
-        """The limits of one container. Raises ToolRefusal for none at all and for more than the ceiling."""
+    def limits(
+        self, memory_mb: int | None, cpus: float | None, pids: int | None, *, unset: Limits | None = None
+    ) -> Limits:
+        """The limits of one container, `unset` (or the defaults) for None. Raises ToolRefusal above the ceiling."""
+        rest = unset or self.defaults
         limits = Limits(
-            memory_mb=self.defaults.memory_mb if memory_mb is None else memory_mb,
-            cpus=self.defaults.cpus if cpus is None else cpus,
-            pids=self.defaults.pids if pids is None else pids,
+            memory_mb=rest.memory_mb if memory_mb is None else memory_mb,
+            cpus=rest.cpus if cpus is None else cpus,
+            pids=rest.pids if pids is None else pids,
         )
         _within("memory_mb", limits.memory_mb, _MIN_MEMORY_MB, self.ceiling.memory_mb)
         _within("cpus", limits.cpus, _MIN_CPUS, self.ceiling.cpus)
@@ -152,14 +156,6 @@ def checked_image(image: str) -> str:
     return canonical(image)
 
 
-def refuse_never(arguments: Mapping[str, object]) -> None:
-    """Raise ToolRefusal where an argument asks for what no container gets."""
-    for name in arguments:
-        reason = NEVER.get(str(name).strip("-").replace("-", "_").lower())
-        if reason is not None:
-            raise ToolRefusal(f"{str(name)[:40]!r} is never granted: {reason}")
-
-
 def _within(name: str, value: float, low: float, high: float) -> None:
     if not math.isfinite(value) or not low <= value <= high:
         raise ToolRefusal(f"{name} is always limited: give a number from {low:g} to {high:g}, not {value:g}")
@@ -176,11 +172,12 @@ class GuardedOperation:
         return self.inner.spec
 
     def validate(self, arguments: Mapping[str, object]) -> dict[str, object]:
-        """The arguments as the operation takes them. Raises ToolRefusal, ToolFailure."""
         known = mapping(self.spec.parameters.get("properties"))
-        refuse_never({name: value for name, value in arguments.items() if name not in known})
+        for name in arguments:
+            reason = NEVER.get(name.strip("-").replace("-", "_").lower())
+            if reason is not None and name not in known:
+                raise ToolRefusal(f"{name[:40]!r} is never granted: {reason}")
         return self.inner.validate(arguments)
 
-    async def run(self, toolkit: Holder, arguments: Mapping[str, object]) -> ToolResult:
-        """Carry out one call."""
+    async def run(self, toolkit: Toolkit, arguments: Mapping[str, object]) -> ToolResult:
         return await self.inner.run(toolkit, arguments)

@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
 
 from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
 from swe_ai_fleet.tools.files.patches import FilePatch, apply_hunks
@@ -59,7 +60,8 @@ def make_changes(tree: Tree, changes: Sequence[Change], *, limit: int) -> None:
             raise ToolFailure(
                 f"{change.path} would have {len(change.after.data)} bytes; {limit} is the limit of a file"
             )
-    absent = [directory for change in changes if change.before is None for directory in _absent(tree, change.path)]
+    above = [str(directory) for change in changes if change.before is None for directory in _parents(change.path)]
+    absent = {directory for directory in above if not tree.exists(directory)}
     changes_made: list[Change] = []
     try:
         for change in changes:
@@ -72,12 +74,16 @@ def make_changes(tree: Tree, changes: Sequence[Change], *, limit: int) -> None:
                 _write_state(tree, change.path, change.before, limit)
             except ToolFailure:
                 stuck.append(change.path)
-        for directory in sorted(set(absent), key=len, reverse=True):
+        for directory in sorted(absent, key=len, reverse=True):
             with suppress(ToolFailure):  # it was not made yet, or a command has put something into it
                 tree.remove(directory)
         if stuck:
             raise ToolFailure(f"{error}; what had been written could not be put back: {', '.join(stuck)}") from error
         raise
+
+
+def _parents(path: str) -> Sequence[PurePosixPath]:
+    return PurePosixPath(path).parents[:-1]
 
 
 def _write_state(tree: Tree, path: str, state: FileState | None, limit: int) -> None:
@@ -87,38 +93,19 @@ def _write_state(tree: Tree, path: str, state: FileState | None, limit: int) -> 
         tree.remove(path)
 
 
-def _absent(tree: Tree, path: str) -> list[str]:
-    """The directories above a path that do not exist yet."""
-    parts = path.split("/")[:-1]
-    above = ["/".join(parts[: count + 1]) for count in range(len(parts))]
-    absent: list[str] = []
-    for directory in above:
-        try:
-            tree.info(directory)
-        except MissingPath:
-            absent.append(directory)
-    return absent
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Version:
-    """A file as it was before a change, and the digest of what the change made of it (None: no file)."""
-
-    path: str
-    before: FileState | None
-    after: str | None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Undoable:
-    """One change that is undone as a whole: a moved file has two versions, any other one."""
+    """One change that is undone as a whole: a moved file has two versions, any other one.
+
+    A version is a path, the file as it was before, and the digest of what the change made of it (None: no file).
+    """
 
     operation: str
-    versions: tuple[Version, ...]
+    versions: tuple[tuple[str, FileState | None, str | None], ...]
 
     @property
     def size(self) -> int:
-        return sum(len(version.before.data) for version in self.versions if version.before)
+        return sum(len(before.data) for _, before, _ in self.versions if before)
 
 
 class History:
@@ -128,23 +115,16 @@ class History:
         self._entries: list[Undoable] = []
 
     def record(self, operation: str, changes: Sequence[Change]) -> None:
-        """Remember changes that are to be undone together."""
-        versions = tuple(
-            Version(path=change.path, before=change.before, after=digest(change.after)) for change in changes
-        )
+        versions = tuple((change.path, change.before, digest(change.after)) for change in changes)
         self._entries.append(Undoable(operation=operation, versions=versions))
         while self._entries and self._too_much():
             self._entries.pop(0)
 
     def last(self, path: str) -> Undoable | None:
-        """The last change of a file that is remembered."""
-        for entry in reversed(self._entries):
-            if any(version.path == path for version in entry.versions):
-                return entry
-        return None
+        entries = reversed(self._entries)
+        return next((entry for entry in entries if any(changed == path for changed, _, _ in entry.versions)), None)
 
     def forget(self, entry: Undoable) -> None:
-        """Drop a change that has been undone."""
         self._entries.remove(entry)
 
     def _too_much(self) -> bool:
@@ -155,6 +135,13 @@ class History:
 def digest(state: FileState | None) -> str | None:
     """The SHA-256 of a file's content, None where there is no file."""
     return hashlib.sha256(state.data).hexdigest() if state is not None else None
+
+
+def check_expected(path: str, state: FileState, expected_sha256: str | None) -> None:
+    """Raises ToolFailure where a file no longer has the SHA-256 that the model believes it has."""
+    actual = digest(state)
+    if expected_sha256 is not None and expected_sha256.lower() != actual:
+        raise ToolFailure(f"{quoted(path)} has changed: its SHA-256 is {actual}; read it again before editing")
 
 
 class PatchedFiles:
@@ -194,9 +181,9 @@ class PatchedFiles:
         try:
             self._add(file)
         except ToolFailure as failure:
-            known = failure.message.startswith(quoted(name))
+            named = failure.message.startswith(quoted(name))
             kind = ToolRefusal if isinstance(failure, ToolRefusal) else ToolFailure
-            raise kind(f"{'' if known else quoted(name) + ': '}{failure.message}. Nothing was changed.") from None
+            raise kind(f"{'' if named else quoted(name) + ': '}{failure.message}. Nothing was changed.") from None
         self._added += file.added
         self._removed += file.removed
 
@@ -232,7 +219,7 @@ class PatchedFiles:
     def _before(self, file: FilePatch) -> FileState | None:
         for path in {file.source, file.target} - {None}:
             self._refuse_links(str(path))
-        if file.target is not None and file.source != file.target and self._exists(file.target):
+        if file.target is not None and file.source != file.target and self._tree.exists(file.target):
             raise ToolFailure("it already exists; the patch would create it")
         if file.source is None:
             return None
@@ -241,10 +228,7 @@ class PatchedFiles:
             if file.source == file.target and file.hunks and not any(hunk.old for hunk in file.hunks):
                 return None  # as a comparison with a file that is not there looks when it has no /dev/null
             raise ToolFailure(f"there is no {quoted(file.source)}; a new file has '--- /dev/null' above its '+++' line")
-        expected = self._expected.pop(file.source, None)
-        actual = hashlib.sha256(state.data).hexdigest()
-        if expected is not None and expected.lower() != actual:
-            raise ToolFailure(f"it has changed: its SHA-256 is {actual}; read it again")
+        check_expected(file.source, state, self._expected.pop(file.source, None))
         return state
 
     def _after(self, file: FilePatch, before: FileState | None) -> tuple[FileState | None, tuple[int, ...]]:
@@ -279,13 +263,6 @@ class PatchedFiles:
                 raise ToolRefusal(f"{quoted(part)} is a symbolic link; patches do not go through links")
             if end < len(parts) and kind != "directory":
                 raise ToolFailure(f"{quoted(part)} is a {kind}, not a directory")
-
-    def _exists(self, path: str) -> bool:
-        try:
-            self._tree.info(path)
-        except MissingPath:
-            return False
-        return True
 
     def _parse(self, path: str, before: FileState | None, after: FileState) -> None:
         try:

@@ -5,17 +5,35 @@ from __future__ import annotations
 import hashlib
 import posixpath
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from swe_ai_fleet.domain.tool import ToolResult
 from swe_ai_fleet.tools.definition import ToolFailure
-from swe_ai_fleet.tools.files.changes import Change, FileState, History, PatchedFiles, digest, file_state, make_changes
-from swe_ai_fleet.tools.files.edits import Replacement, replace_passage
+from swe_ai_fleet.tools.files.changes import (
+    Change,
+    FileState,
+    History,
+    PatchedFiles,
+    check_expected,
+    digest,
+    file_state,
+    make_changes,
+)
 from swe_ai_fleet.tools.files.patches import parse_patch
 from swe_ai_fleet.tools.files.paths import MissingPath, Tree, outside, quoted, wrong_kind
-from swe_ai_fleet.tools.files.text import MAX_LINES, Text, border, decode, rewritten, syntax_error, unified_diff
+from swe_ai_fleet.tools.files.text import (
+    MAX_LINES,
+    Replacement,
+    Text,
+    border,
+    decode,
+    replace_passage,
+    rewritten,
+    syntax_error,
+    unified_diff,
+)
 
 
 class Edit(BaseModel):
@@ -26,16 +44,6 @@ class Edit(BaseModel):
     old: str = Field(description="The passage to replace, exactly as in the file, without line numbers.")
     new: str = Field(description="What to put in its place; empty deletes the passage.")
     replace_all: bool = Field(default=False, description="Replace every occurrence, not just one that is unique.")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Edited:
-    """A text before and after an edit, and its bytes after it."""
-
-    before: Text
-    after: Text
-    data: bytes
-    replacement: Replacement
 
 
 class Editor:
@@ -68,7 +76,6 @@ class Editor:
         return _result_of(name, real, sentence, data, text, before=old.content if old else "")
 
     def append(self, path: str, content: str) -> ToolResult:
-        """Add text at the end of a file, on a line of its own."""
         before = file_state(self._tree, path, limit=self._limit)
         old = decode(path, before.data) if before is not None else Text(content="")
         joint = "\n" if old.content and not old.content.endswith("\n") else ""
@@ -80,31 +87,28 @@ class Editor:
 
     def edit(self, path: str, edit: Edit, expected_sha256: str | None) -> ToolResult:
         """Replace one passage; an empty one stands for a file that is not there yet."""
-        if not edit.old and expected_sha256 is None and self._missing(path):
+        if not edit.old and expected_sha256 is None and not self._tree.exists(path):
             return self.write(path, edit.new, name="edit_file")
         real, before = self._read(path, expected_sha256)
-        edited = _edited(path, before.data, edit)
-        self._write("edit_file", real, before, edited.data)
-        replacement = edited.replacement
-        passage = replacement.changed[0] if replacement.count == 1 else None
-        sentence = _edit_text(real, replacement, edited.after.lines)
-        result = _result_of(
-            "edit_file", real, sentence, edited.data, edited.after, before=edited.before.content, changed=passage
-        )
+        text = decode(path, before.data)
+        after, replacement = _edited(path, text, edit)
+        data = after.encode(path)
+        self._write("edit_file", real, before, data)
+        sentence = _edit_text(real, replacement, after.lines)
+        result = _result_of("edit_file", real, sentence, data, after, before=text.content)
         return replace(result, metadata={**result.metadata, "count": replacement.count})
 
     def multi_edit(self, path: str, edits: Sequence[Edit], expected_sha256: str | None) -> ToolResult:
-        """Replace several passages one after the other, or none."""
         real, before = self._read(path, expected_sha256)
-        first, data, replaced = decode(path, before.data), before.data, 0
-        last = first
+        first = last = decode(path, before.data)
+        replaced = 0
         for number, edit in enumerate(edits, start=1):
             try:
-                edited = _edited(path, data, edit)
+                last, replacement = _edited(path, last, edit)
             except ToolFailure as failure:
                 raise ToolFailure(f"edit {number} of {len(edits)}, so none was made: {failure.message}") from None
-            data, last = edited.data, edited.after
-            replaced += edited.replacement.count
+            replaced += replacement.count
+        data = last.encode(path)
         self._write("multi_edit", real, before, data)
         text = f"Edited {real}: {count(edits, 'edit')}, {count(range(replaced), 'replacement')}."
         if max(len(first.lines), len(last.lines)) <= MAX_LINES:
@@ -113,7 +117,6 @@ class Editor:
         return replace(result, metadata={**result.metadata, "edits": len(edits), "count": replaced})
 
     def patch(self, patch: str, expected: Mapping[str, str], allowed_paths: tuple[str, ...]) -> ToolResult:
-        """Apply a unified diff to several files, or to none."""
         patched = PatchedFiles(self._tree, limit=self._limit, expected=expected, allowed_paths=allowed_paths)
         for file in parse_patch(patch):
             patched.add(file)
@@ -124,32 +127,20 @@ class Editor:
         return succeeded("apply_patch", "\n".join([*patched.said, *patched.warnings]), patched.metadata)
 
     def move(self, source: str, destination: str, overwrite: bool, expected_sha256: str | None) -> ToolResult:
-        """Move one file."""
         kind, _, _ = self._tree.info(source)
         if kind == "symbolic link":
             self._tree.find(source)  # refused where it leads out
             raise ToolFailure(f"{quoted(source)} is a symbolic link; move the file that it leads to, or use a command")
         real, before = self._read(source, expected_sha256)
         target, replaced = self._destination(real, destination, overwrite)
-        changes = (
-            Change(path=target, before=replaced, after=before),
-            Change(path=real, before=before, after=None),
-        )
-        make_changes(self._tree, changes, limit=self._limit)
-        self._history.record("move_file", changes)
-        sentence = f"Moved {real} to {target}{', replacing what was there' if replaced else ''}."
-        return succeeded("move_file", sentence, {"source": real, "path": target, "replaced": replaced is not None})
+        changes = Change(path=target, before=replaced, after=before), Change(path=real, before=before, after=None)
+        return self._placed("move_file", "Moved", real, changes)
 
     def copy(self, source: str, destination: str, overwrite: bool, expected_sha256: str | None) -> ToolResult:
-        """Copy one file."""
         real, content = self._read(source, expected_sha256)
         target, replaced = self._destination(real, destination, overwrite)
         after = replace(content, mode=replaced.mode) if replaced else content
-        change = Change(path=target, before=replaced, after=after)
-        make_changes(self._tree, (change,), limit=self._limit)
-        self._history.record("copy_file", (change,))
-        sentence = f"Copied {real} to {target}{', replacing what was there' if replaced else ''}."
-        return succeeded("copy_file", sentence, {"source": real, "path": target, "replaced": replaced is not None})
+        return self._placed("copy_file", "Copied", real, (Change(path=target, before=replaced, after=after),))
 
     def delete(self, path: str) -> ToolResult:
         """Delete a file, a link or an empty directory; a file can be put back."""
@@ -163,7 +154,6 @@ class Editor:
         return succeeded("delete_file", f"Deleted the {kind} {path}.", {"path": path, "kind": kind})
 
     def undo(self, path: str) -> ToolResult:
-        """Take back the last change of a file."""
         try:
             real = self._tree.find(path)
         except MissingPath:
@@ -174,13 +164,11 @@ class Editor:
                 f"no change of {quoted(path)} by the files tool is remembered; git_checkout restores files"
             )
         changes: list[Change] = []
-        for version in entry.versions:
-            now = file_state(self._tree, version.path, limit=self._limit)
-            if digest(now) != version.after:
-                raise ToolFailure(
-                    f"{quoted(version.path)} was changed by something else since; undoing would lose that"
-                )
-            changes.append(Change(path=version.path, before=now, after=version.before))
+        for changed, before, after in entry.versions:
+            now = file_state(self._tree, changed, limit=self._limit)
+            if digest(now) != after:
+                raise ToolFailure(f"{quoted(changed)} was changed by something else since; undoing would lose that")
+            changes.append(Change(path=changed, before=now, after=before))
         make_changes(self._tree, changes, limit=self._limit)
         self._history.forget(entry)
         sentences = [f"Undid the last files_{entry.operation} of {real}."]
@@ -198,13 +186,6 @@ class Editor:
         check_expected(path, state, expected_sha256)
         return content.path, state
 
-    def _missing(self, path: str) -> bool:
-        try:
-            self._tree.info(path)
-        except MissingPath:
-            return True
-        return False
-
     def _replaceable(self, path: str) -> FileState | None:
         """What a file holds that is about to be replaced whole; None also where that is more than can be read."""
         if self._tree.size(path) > self._limit:
@@ -218,12 +199,19 @@ class Editor:
             self._history.record(operation, (Change(path=real, before=before, after=FileState(data=data)),))
         return real
 
+    def _placed(self, operation: str, verb: str, source: str, changes: tuple[Change, ...]) -> ToolResult:
+        """Make the changes of a move or a copy; the first is about the file's new place."""
+        make_changes(self._tree, changes, limit=self._limit)
+        self._history.record(operation, changes)
+        target, replaced = changes[0].path, changes[0].before is not None
+        sentence = f"{verb} {source} to {target}{', replacing what was there' if replaced else ''}."
+        return succeeded(operation, sentence, {"source": source, "path": target, "replaced": replaced})
+
     def _destination(self, source: str, path: str, overwrite: bool) -> tuple[str, FileState | None]:
         """Where a file is to go, and what it replaces there."""
-        try:
-            kind, _, _ = self._tree.info(path)
-        except MissingPath:
+        if not self._tree.exists(path):
             return self._new(path), None
+        kind, _, _ = self._tree.info(path)
         real = self._tree.find(path)
         if kind != "file":
             hint = f"; name the file, as {posixpath.join(real, posixpath.basename(source))!r}"
@@ -254,13 +242,6 @@ class Editor:
         return "/".join(missing)
 
 
-def check_expected(path: str, state: FileState, expected_sha256: str | None) -> None:
-    """Raises ToolFailure where a file no longer has the SHA-256 that the model believes it has."""
-    actual = hashlib.sha256(state.data).hexdigest()
-    if expected_sha256 is not None and expected_sha256.lower() != actual:
-        raise ToolFailure(f"{quoted(path)} has changed: its SHA-256 is {actual}; read it again before editing")
-
-
 def succeeded(name: str, content: str, metadata: Mapping[str, object]) -> ToolResult:
     """The result of an operation of the file tool that did what it was asked."""
     return ToolResult(success=True, operation=f"files_{name}", content=content, metadata=metadata)
@@ -272,31 +253,20 @@ def count(things: Collection[object], noun: str) -> str:
     return f"{len(things)} {noun}{ending}"
 
 
-def _edited(path: str, data: bytes, edit: Edit) -> Edited:
-    before = decode(path, data)
+def _edited(path: str, text: Text, edit: Edit) -> tuple[Text, Replacement]:
     old, new = edit.old, edit.new
-    if before.newline == "\r\n":
+    if text.newline == "\r\n":
         old, new = old.replace("\r\n", "\n"), new.replace("\r\n", "\n")
     try:
-        replacement = replace_passage(before.content, old, new, replace_all=edit.replace_all)
+        replacement = replace_passage(text.content, old, new, replace_all=edit.replace_all)
     except ToolFailure as failure:
         raise ToolFailure(f"{quoted(path)}: {failure.message}") from None
-    after = before.with_content(replacement.text)
-    return Edited(before=before, after=after, data=after.encode(path), replacement=replacement)
+    return text.with_content(replacement.text), replacement
 
 
-def _result_of(
-    name: str,
-    path: str,
-    sentence: str,
-    data: bytes,
-    text: Text,
-    *,
-    before: str,
-    changed: tuple[int, int] | None = None,
-) -> ToolResult:
+def _result_of(name: str, path: str, sentence: str, data: bytes, text: Text, *, before: str) -> ToolResult:
     """The result of a change, with the syntax error that it brought in, if it did."""
-    error = syntax_error(path, text.content, changed=changed)
+    error = syntax_error(path, text.content)
     if error and before and syntax_error(path, before):
         error = ""  # it was there before
     if error:
@@ -313,11 +283,8 @@ def _result_of(
 
 def _edit_text(path: str, replacement: Replacement, lines: list[str]) -> str:
     places = ", ".join(f"{first}-{last}" if last > first else str(first) for first, last in replacement.changed)
-    more = (
-        f" and {replacement.count - len(replacement.changed)} more"
-        if replacement.count > len(replacement.changed)
-        else ""
-    )
+    unnamed = replacement.count - len(replacement.changed)
+    more = f" and {unnamed} more" if unnamed else ""
     noun = "line" if places.isdigit() else "lines"
     how = "; found by overlooking white space at line ends" if replacement.tolerant else ""
     sentence = f"Edited {path}, now {noun} {places}{more}{how}."

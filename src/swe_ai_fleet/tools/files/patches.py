@@ -144,11 +144,11 @@ def _place(lines: list[str], hunk: Hunk, expected: int, first: int, number: int)
 
 
 def _misfit(lines: list[str], old: list[str], expected: int) -> str:
-    for number, wanted in enumerate(old, start=expected):
+    for number, line in enumerate(old, start=expected):
         if number >= len(lines):
-            return f"the patch has {wanted[:200]!r} at line {number + 1}, but the file ends at line {len(lines)}"
-        if lines[number] != wanted:
-            return f"line {number + 1} is {lines[number][:200]!r}, the patch has {wanted[:200]!r}. Read the file again"
+            return f"the patch has {line[:200]!r} at line {number + 1}, but the file ends at line {len(lines)}"
+        if lines[number] != line:
+            return f"line {number + 1} is {lines[number][:200]!r}, the patch has {line[:200]!r}. Read the file again"
     return "its lines overlap those of the hunk before it"
 
 

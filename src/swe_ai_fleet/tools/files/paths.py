@@ -139,8 +139,15 @@ class Tree:
             target = os.readlink(place.name, dir_fd=place.directory) if stat.S_ISLNK(place.info.st_mode) else ""
             return place.kind, place.info, target
 
+    def exists(self, path: str) -> bool:
+        """Whether something lies at the path, a link that leads nowhere included."""
+        try:
+            self.info(path)
+        except MissingPath:
+            return False
+        return True
+
     def count(self, path: str) -> int:
-        """How many entries a directory has."""
         with _path_errors(path), self._walk(path) as place:
             return len(_names(place.directory, place.name))
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-from swe_ai_fleet.domain.command import Command, CommandResult, Output
+from swe_ai_fleet.domain.command import Command, Output
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.tools.definition import ToolFailure, ToolTimeout
 
@@ -81,18 +81,8 @@ async def find_matches(
     shape = ("--line-number", "--with-filename", "--no-heading", "--color=never", f"--max-columns={_LINE_CHARS}")
     ripgrep = (*_RIPGREP, *shape, "--max-columns-preview", f"--max-count={limit + 1}", *case)
     ripgrep = (*ripgrep, *_ripgrep_globs(scope.glob), "-e", pattern, "--", scope.file)
-    git = (
-        *_GIT_GREP,
-        "--line-number",
-        "--column",
-        "-I",
-        "--extended-regexp",
-        *case,
-        "-e",
-        pattern,
-        "--",
-        *_git_globs(scope),
-    )
+    git = (*_GIT_GREP, "--line-number", "--column", "-I", "--extended-regexp", *case)
+    git = (*git, "-e", pattern, "--", *_git_globs(scope))
     output = await _run(workspace, scope, ripgrep, git)
     lines = output.head.split(b"\n")[:-1] if output.elided else (output.head + output.tail).split(b"\n")
     matches: list[Match] = []
@@ -124,26 +114,19 @@ def excerpts(lines: Sequence[Match]) -> list[str]:
 
 
 async def _run(workspace: Workspace, scope: Scope, ripgrep: tuple[str, ...], git: tuple[str, ...]) -> Output:
-    result = await workspace.run(_command(scope, ripgrep))
+    command = Command(
+        argv=ripgrep, cwd=scope.directory, timeout_seconds=TIMEOUT_SECONDS, output_limit=OUTPUT_LIMIT, light=True
+    )
+    result = await workspace.run(command)
     if result.exit_code == _NOT_INSTALLED:
-        result = await workspace.run(_command(scope, git))
+        result = await workspace.run(replace(command, argv=git))
     if result.timed_out:
         raise ToolTimeout(f"it took longer than {TIMEOUT_SECONDS:g} seconds; give a narrower path or a glob")
     if result.exit_code > 1 and not result.stdout.total:
-        raise ToolFailure(_complaint(result))
+        message = result.stderr.text().strip()[:1000] or f"the search ended with exit code {result.exit_code}"
+        hint = ". A literal ( [ { . * + ? | ^ $ \\ needs a backslash before it" if "regex" in message.lower() else ""
+        raise ToolFailure(message + hint)
     return result.stdout
-
-
-def _command(scope: Scope, argv: tuple[str, ...]) -> Command:
-    return Command(
-        argv=argv, cwd=scope.directory, timeout_seconds=TIMEOUT_SECONDS, output_limit=OUTPUT_LIMIT, light=True
-    )
-
-
-def _complaint(result: CommandResult) -> str:
-    message = result.stderr.text().strip()[:1000] or f"the search ended with exit code {result.exit_code}"
-    hint = ". A literal ( [ { . * + ? | ^ $ \\ needs a backslash before it" if "regex" in message.lower() else ""
-    return message + hint
 
 
 def _ripgrep_globs(glob: str) -> tuple[str, ...]:

@@ -1,7 +1,6 @@
-"""The text of a file: its bytes decoded and written back without changing what nobody asked to change.
+"""The text of a file: decoded and encoded, compared, shown by its lines, and one passage of it replaced.
 
-A diff says all there is to say, line ends and a missing last one included; an excerpt has numbered lines of bounded
-length; a syntax check says whether code or data still parses.
+A passage is replaced where it is exact and unique, else what comes near is shown.
 """
 
 from __future__ import annotations
@@ -10,14 +9,203 @@ import ast
 import codecs
 import difflib
 import json
+import re
 import tomllib
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from difflib import SequenceMatcher
+from itertools import islice, zip_longest
 from pathlib import PurePosixPath
 
 from swe_ai_fleet.domain.json_values import parsed
 from swe_ai_fleet.tools.definition import ToolFailure
 from swe_ai_fleet.tools.files.paths import quoted
+
+_WORDS = re.compile(r"\w{2,}")
+_WORDS_TRIED = 12
+_HITS_A_WORD = 200
+_WINDOWS_COMPARED = 10
+_LINES_COMPARED = 30
+_CHARS_COMPARED = 160
+_MISSES_SHOWN = 3
+_PLACES_SHOWN = 10
+_LIKENESS = 0.6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replacement:
+    """A text after `count` replacements. `changed` are (first, last) line numbers, from 1, of the first new passages.
+
+    `tolerant` says that the passage was found only by overlooking white space at line ends.
+    """
+
+    text: str
+    count: int
+    changed: tuple[tuple[int, int], ...]
+    tolerant: bool = False
+
+
+def replace_passage(text: str, old: str, new: str, *, replace_all: bool = False) -> Replacement:
+    """The text with `old` replaced by `new`.
+
+    `old` must occur exactly once (with `replace_all`: at least once). Where it does not occur, whole lines that differ
+    from it only in white space at their ends are taken instead, if exactly one passage of the text does.
+
+    Raises:
+        ToolFailure: It occurs more than once or not at all; the message names lines or shows what comes near.
+    """
+    if not old:
+        raise ToolFailure(
+            "old is empty, which only creates a file; to add text give the line before it as old and both as new, "
+            "files_write_file replaces a file whole"
+        )
+    if old == new:
+        raise ToolFailure("old and new are the same: nothing would change")
+    count = text.count(old)
+    if count > 1 and not replace_all:
+        places = [text.count("\n", 0, start) + 1 for start in _occurrences(text, old)]
+        raise ToolFailure(_ambiguous(places, count))
+    if not count:
+        return _replace_tolerantly(text, old, new)
+    changed: list[tuple[int, int]] = []
+    line, position = 1, 0
+    for start in _occurrences(text, old):
+        line += text.count("\n", position, start)
+        changed.append((line, line + new.removesuffix("\n").count("\n")))
+        line += new.count("\n")
+        position = start + len(old)
+    return Replacement(text=text.replace(old, new), count=count, changed=tuple(changed))
+
+
+def near_misses(text: str, old: str) -> list[tuple[int, list[str]]]:
+    """The passages of the text most like `old`, best first: the number of the first line, from 1, and the lines.
+
+    The work is bounded whatever the two hold: places that share rare words with `old` vote for the line where it would
+    begin; only the few with the most votes are compared (Ratcliff and Obershelp's similarity, a bounded part of each).
+    """
+    lines, passage = text.split("\n"), old.strip("\n").split("\n")
+    starts = [0]
+    for line in lines:
+        starts.append(starts[-1] + len(line) + 1)
+    votes: Counter[int] = Counter()
+    for word, offset in _rare_words(text, passage):
+        position = text.find(word)
+        for _ in range(_HITS_A_WORD):
+            if position < 0:
+                break
+            number = bisect_right(starts, position) - 1
+            votes[max(0, number - offset)] += 1
+            position = text.find(word, starts[number + 1])
+    windows = [(number, lines[number : number + len(passage)]) for number, _ in votes.most_common(_WINDOWS_COMPARED)]
+    best: list[tuple[int, list[str]]] = []
+    for likeness, number, window in sorted((-_likeness(window, passage), number, window) for number, window in windows):
+        apart = all(abs(number + 1 - first) >= len(passage) for first, _ in best)
+        if apart and -likeness >= _LIKENESS and len(best) < _MISSES_SHOWN:
+            best.append((number + 1, window))
+    return best
+
+
+def _occurrences(text: str, old: str) -> list[int]:
+    """Where the first few occurrences begin."""
+    starts: list[int] = []
+    position = text.find(old)
+    while position >= 0 and len(starts) < _PLACES_SHOWN:
+        starts.append(position)
+        position = text.find(old, position + len(old))
+    return starts
+
+
+def _replace_tolerantly(text: str, old: str, new: str) -> Replacement:
+    passage = [line.rstrip() for line in old.removesuffix("\n").split("\n")]
+    lines = text.split("\n")
+    runs = _runs([line.rstrip() for line in lines], passage) if any(passage) else []
+    if len(runs) > 1:
+        places = [number + 1 for number in runs[:_PLACES_SHOWN]]
+        raise ToolFailure("apart from white space at line ends, " + _ambiguous(places, len(runs)))
+    if not runs:
+        raise ToolFailure(_not_found(text, old))
+    first, last = runs[0], runs[0] + len(passage) - 1
+    start = sum(len(line) + 1 for line in lines[:first])
+    end = start + sum(len(line) + 1 for line in lines[first : last + 1]) - 1
+    windows = lines[last].endswith("\r")
+    if old.endswith("\n") and end < len(text):
+        end += 1
+    elif windows:
+        end -= 1
+    fresh = new.replace("\r\n", "\n").replace("\n", "\r\n") if windows else new
+    changed = (first + 1, first + 1 + new.removesuffix("\n").count("\n"))
+    return Replacement(text=text[:start] + fresh + text[end:], count=1, changed=(changed,), tolerant=True)
+
+
+def _runs(lines: list[str], passage: list[str]) -> list[int]:
+    """Where the lines of the passage stand in a row. The longest of them is sought first: it is the rarest."""
+    offset = max(range(len(passage)), key=lambda number: len(passage[number]))
+    starts: list[int] = []
+    position = -1
+    while True:
+        try:
+            position = lines.index(passage[offset], position + 1)
+        except ValueError:
+            return starts
+        first = position - offset
+        if first >= 0 and lines[first : first + len(passage)] == passage:
+            starts.append(first)
+
+
+def _rare_words(text: str, passage: list[str]) -> list[tuple[str, int]]:
+    """Words of the passage with the offset of their line, those that the text has fewest of first."""
+    offsets: dict[str, int] = {}
+    for offset, line in enumerate(passage[:_LINES_COMPARED]):
+        for word in _WORDS.findall(line[:_CHARS_COMPARED]):
+            offsets.setdefault(word, offset)
+    longest = sorted(offsets, key=len, reverse=True)[: 2 * _WORDS_TRIED]
+    counts = {word: text.count(word) for word in longest}
+    present = sorted((word for word in longest if counts[word]), key=lambda word: counts[word])
+    return [(word, offsets[word]) for word in present[:_WORDS_TRIED]]
+
+
+def _likeness(window: list[str], passage: list[str]) -> float:
+    shared = total = 0.0
+    for lines in islice(zip_longest(window, passage, fillvalue=""), _LINES_COMPARED):
+        ours, theirs = (line.strip()[:_CHARS_COMPARED] for line in lines)
+        weight = max(len(ours), len(theirs))
+        total += weight
+        shared += weight * SequenceMatcher(None, ours, theirs, autojunk=False).ratio()
+    return shared / total if total else 0.0
+
+
+def _ambiguous(numbers: list[int], count: int) -> str:
+    places = ", ".join(str(number) for number in numbers) + (", ..." if count > len(numbers) else "")
+    return (
+        f"old occurs {count} times, at lines {places}; "
+        "add lines before or after it until it is unique, or set replace_all=true"
+    )
+
+
+def _not_found(text: str, old: str) -> str:
+    misses = near_misses(text, old)
+    if not misses:
+        return "old does not occur in the file and nothing in it comes near; read the file and copy the passage exactly"
+    passage = old.strip("\n").split("\n")
+    parts = ["old does not occur in the file. What comes near:"]
+    for first, lines in misses:
+        parts.append(f"lines {first}-{first + len(lines) - 1}:")
+        parts.extend(f"{number}\t{line[:200]}" for number, line in enumerate(lines[:12], start=first))
+        parts.append(f"  ({_difference(first, lines, passage)})")
+    parts.append("Copy the passage exactly, without the line numbers.")
+    return "\n".join(parts)
+
+
+def _difference(first: int, lines: list[str], passage: list[str]) -> str:
+    for number, (ours, theirs) in enumerate(zip(lines, passage, strict=False), start=first):
+        if ours != theirs:
+            if ours.strip() == theirs.strip():
+                return f"line {number} differs in white space: the file has {ours[:200]!r}"
+            return f"first difference in line {number}: old has {theirs[:200]!r}"
+    return "only a part of it is there"
+
 
 _CONTROLS = bytes(byte for byte in range(32) if byte not in b"\b\t\n\f\r\x1b")
 _MARKS = {
@@ -198,25 +386,11 @@ _PARSERS: Mapping[str, Callable[[str], object]] = {
 }
 
 
-_CLAUSES = ("else", "elif", "except", "finally", "case")
-
-
-def syntax_error(path: str, content: str, *, changed: tuple[int, int] | None = None) -> str:
-    """What is wrong with a Python, JSON or TOML file, in one line; empty if nothing is or nobody can say cheaply.
-
-    `changed` are the first and last line (from 1) of the only passage that is new. In a Python file the statements
-    around it are parsed then, and the whole file only if those do not parse: the whole costs 15 times as much.
-    """
-    suffix = PurePosixPath(path).suffix
-    parse = _PARSERS.get(suffix)
+def syntax_error(path: str, content: str) -> str:
+    """What is wrong with a Python, JSON or TOML file, in one line; empty if nothing is or nobody can say cheaply."""
+    parse = _PARSERS.get(PurePosixPath(path).suffix)
     if parse is None or len(content) > MAX_CHARS:
         return ""
-    if changed is not None and parse is ast.parse and not _problem(parse, _statements_around(content, *changed)):
-        return ""
-    return _problem(parse, content)
-
-
-def _problem(parse: Callable[[str], object], content: str) -> str:
     try:
         parsed(parse, content)
     except SyntaxError as error:
@@ -224,18 +398,3 @@ def _problem(parse: Callable[[str], object], content: str) -> str:
     except ValueError as error:
         return str(error)
     return ""
-
-
-def _statements_around(content: str, first: int, last: int) -> str:
-    """The lines from the beginning of one top-level statement to that of another, around those given."""
-    lines = content.split("\n")
-    start, end = min(first, len(lines)) - 1, last
-    while start > 0 and not _begins_statement(lines[start]):
-        start -= 1
-    while end < len(lines) and not _begins_statement(lines[end]):
-        end += 1
-    return "\n".join(lines[start:end])
-
-
-def _begins_statement(line: str) -> bool:
-    return (line[:1].isidentifier() or line[:1] == "@") and not line.startswith(_CLAUSES)

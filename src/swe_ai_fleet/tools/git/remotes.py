@@ -3,61 +3,36 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import replace
 
-import httpcore2
 import httpx2
 
 from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.tool import ToolResult
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.sandbox import IsolationLevel, Sandbox
 from swe_ai_fleet.sandbox.addresses import Resolver
-from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
+from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal, ToolTimeout
 from swe_ai_fleet.tools.files.paths import MissingPath, Tree
-from swe_ai_fleet.tools.git.gateway import Gateway, RefUpdate
-from swe_ai_fleet.tools.git.grants import RemoteGrant, Target, checked_branch, find_target
+from swe_ai_fleet.tools.git.gateway import Gateway, RefUpdate, RemoteGrant, Target, checked_branch, find_target
+from swe_ai_fleet.tools.git.repository import MAX_FILES_LISTED
 from swe_ai_fleet.tools.git.transport import PLACE, GitTransport, Origins
-from swe_ai_fleet.tools.http.transport import GuardedTransport, HttpPolicy, port_of
+from swe_ai_fleet.tools.http_transport import GuardedTransport, HttpPolicy, port_of
 from swe_ai_fleet.tools.secrets import Secrets
-
-DEFAULT_MAX_RECEIVED_BYTES = 512 * 1024**2
-DEFAULT_MAX_SENT_BYTES = 64 * 1024**2
-DEFAULT_SECONDS = 600.0
 
 Changes = Mapping[str, tuple[str, str]]
 """Refs by name, each with its old commit (empty where it is new) and its new one."""
 
 _FETCH = ("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-auto-maintenance", "--no-recurse-submodules")
 _PUSH = ("push", "--porcelain", "--no-verify", "--no-follow-tags", "--no-signed", "--recurse-submodules=no")
-_TAGS = "refs/tags/*:refs/tags/*"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fetched:
-    """What a fetch or a clone changed, and how many bytes the server sent."""
-
-    target: Target
-    changes: Changes
-    received: int
-    branch: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pushed:
-    """What a push changed; `old` is empty for a new branch, and equal to `new` where there was nothing to do."""
-
-    target: Target
-    branch: str
-    old: str
-    new: str
-    forced: bool = False
+_SHORT = 10
+_NO_BRANCH = "The remote has no branch yet"
 
 
 class GitRemotes:
-    """The remotes of one agent run.
+    """The remotes of one agent run. A `target` is what `target()` gave; every failure is a ToolFailure.
 
     Args:
         sandbox: Where git runs; its isolation level must be bubblewrap.
@@ -66,8 +41,6 @@ class GitRemotes:
         max_received_bytes: Of all that a server sends in one operation.
         max_sent_bytes: Of one push.
         resolver: Turns names into addresses; without one, the system's.
-        network: Opens connections to checked addresses; without one, the real network.
-        tls: How servers prove who they are; without one, by the usual public authorities.
 
     Raises InvalidRequest where two grants have the same name.
     """
@@ -77,12 +50,10 @@ class GitRemotes:
         sandbox: Sandbox,
         grants: Iterable[RemoteGrant],
         *,
-        seconds: float = DEFAULT_SECONDS,
-        max_received_bytes: int = DEFAULT_MAX_RECEIVED_BYTES,
-        max_sent_bytes: int = DEFAULT_MAX_SENT_BYTES,
+        seconds: float = 600.0,
+        max_received_bytes: int = 512 * 1024**2,
+        max_sent_bytes: int = 64 * 1024**2,
         resolver: Resolver | None = None,
-        network: httpcore2.AsyncNetworkBackend | None = None,
-        tls: ssl.SSLContext | None = None,
     ) -> None:
         self.grants = tuple(grants)
         self.seconds = seconds
@@ -90,8 +61,6 @@ class GitRemotes:
         self._max_received_bytes = max_received_bytes
         self._max_sent_bytes = max_sent_bytes
         self._resolver = resolver
-        self._network = network
-        self._tls = tls
         if len({grant.name for grant in self.grants}) < len(self.grants):
             raise InvalidRequest("two remotes have the same name", field="grants")
         self._mask = Secrets(
@@ -102,11 +71,8 @@ class GitRemotes:
         """What a remote's name or URL stands for. Raises ToolRefusal where it is not granted."""
         return find_target(self.grants, remote)
 
-    async def fetch(self, workspace: Workspace, target: Target, branches: Iterable[str], *, tags: bool) -> Fetched:
-        """Bring branches (none: all) of a remote up to date below `refs/remotes/<name>/`.
-
-        Raises ToolFailure, ToolRefusal, TimeoutError (nothing of the clone's refs has changed then).
-        """
+    async def fetch(self, workspace: Workspace, target: Target, branches: Iterable[str], *, tags: bool) -> ToolResult:
+        """Bring branches (none: all) of a remote up to date below `refs/remotes/<name>/`; all of them or none."""
         async with self._transport(workspace, target) as transport:
             origins = await transport.origins()
             await asyncio.to_thread(transport.prepare, origins)
@@ -114,13 +80,10 @@ class GitRemotes:
             changes = _changes(origins.refs, await transport.refs(), target)
             if changes:
                 await transport.update_refs(changes)
-            return Fetched(target=target, changes=changes, received=transport.gateway.received)
+            return _fetched("git_fetch", target, changes, transport.gateway.received)
 
-    async def push(self, workspace: Workspace, target: Target, branch: str, to: str, *, force: bool) -> Pushed:
-        """Push a branch of the clone to one of the remote; with `force`, over what the clone last saw there.
-
-        Raises ToolFailure, ToolRefusal, TimeoutError.
-        """
+    async def push(self, workspace: Workspace, target: Target, branch: str, to: str, *, force: bool) -> ToolResult:
+        """Push a branch of the clone to one of the remote; with `force`, over what the clone last saw there."""
         ref, tracking = f"refs/heads/{to}", f"refs/remotes/{target.name}/{to}"
         if not target.grant.may_push(to, default_branch=""):
             raise _not_granted(target, to)
@@ -154,22 +117,19 @@ class GitRemotes:
                 # What is pushed is pushed; the next fetch sets the ref that could not be set now.
                 with suppress(ToolFailure):
                     await transport.update_refs({tracking: (seen, new)})
-            return Pushed(target=target, branch=to, old=old, new=new, forced=forced)
+            return _pushed(target, to, old, new, forced=forced)
 
     async def clone(
         self, workspace: Workspace, target: Target, directory: str, branch: str | None, depth: int | None
-    ) -> Fetched:
-        """Clone into an empty directory of the workspace; where it fails, the directory is empty again.
-
-        Raises ToolFailure, ToolRefusal, TimeoutError.
-        """
+    ) -> ToolResult:
+        """Clone into an empty directory of the workspace; where it fails, the directory is empty again."""
         tree = Tree(workspace.root, workspace.mount)
         await asyncio.to_thread(_must_be_empty, tree, directory)
         async with self._transport(workspace, target) as transport:
             await asyncio.to_thread(transport.prepare, Origins(refs={}))
-            wanted = f"refs/heads/{branch}" if branch else "refs/heads/*"
-            advertised, default = await transport.advertised(wanted)
-            if branch and wanted not in advertised:
+            pattern = f"refs/heads/{branch}" if branch else "refs/heads/*"
+            advertised, default = await transport.advertised(pattern)
+            if branch and pattern not in advertised:
                 raise ToolFailure(f"{target.url} has no branch {branch!r}")
             # The default is a stranger's text until it was looked at.
             branch = branch or checked_branch(default or "main")
@@ -185,7 +145,9 @@ class GitRemotes:
             place = await asyncio.to_thread(_make, tree, directory)
             await _settle(transport, place, target, origins.object_format, branch, refs)
             changes = {name: ("", commit) for name, commit in refs.items()}
-            return Fetched(target=target, changes=changes, received=transport.gateway.received, branch=branch)
+            result = _fetched("git_clone", target, changes, transport.gateway.received)
+            into = f"Cloned into {directory}, on branch {branch}\n{result.content}" if changes else _NO_BRANCH
+            return replace(result, content=into, metadata={**result.metadata, "path": directory, "branch": branch})
 
     async def _needs_force(self, transport: GitTransport, old: str, new: str) -> bool:
         """Whether the push would drop commits of the remote's branch, as far as the clone knows them."""
@@ -206,7 +168,7 @@ class GitRemotes:
         gateway = Gateway(
             target.url,
             authorization=target.grant.authorization,
-            transport=GuardedTransport(policy, resolver=self._resolver, network=self._network, tls=self._tls),
+            transport=GuardedTransport(policy, resolver=self._resolver),
             max_received_bytes=self._max_received_bytes,
             max_sent_bytes=self._max_sent_bytes,
         )
@@ -221,7 +183,7 @@ class GitRemotes:
         except TimeoutError:
             if not scope.expired():
                 raise
-            raise TimeoutError(f"{target.name} was not done within {self.seconds:g} seconds") from None
+            raise ToolTimeout(f"{target.name} was not done within {self.seconds:g} seconds") from None
 
 
 async def _settle(
@@ -250,8 +212,8 @@ async def _settle(
 
 def _specifications(target: Target, branches: Iterable[str], *, tags: bool) -> list[str]:
     names = list(branches) or ["*"]
-    wanted = [f"+refs/heads/{name}:refs/remotes/{target.name}/{name}" for name in names]
-    return [*wanted, _TAGS] if tags else wanted
+    refspecs = [f"+refs/heads/{name}:refs/remotes/{target.name}/{name}" for name in names]
+    return [*refspecs, "refs/tags/*:refs/tags/*"] if tags else refspecs
 
 
 def _changes(before: Mapping[str, str], after: Mapping[str, str], target: Target) -> Changes:
@@ -285,3 +247,44 @@ def _make(tree: Tree, directory: str) -> str:
     tree.make_directory(directory)
     _must_be_empty(tree, directory)
     return tree.find(directory)
+
+
+def _fetched(operation: str, target: Target, changes: Changes, received: int) -> ToolResult:
+    """Each ref that is new or has moved, and how many bytes the server sent."""
+    lines = [
+        f"{old[:_SHORT]}..{new[:_SHORT]} {_short(name)}" if old else f"[new] {_short(name)} at {new[:_SHORT]}"
+        for name, (old, new) in changes.items()
+    ]
+    shown = lines[:MAX_FILES_LISTED]
+    if len(lines) > len(shown):
+        shown.append(f"[... {len(lines) - len(shown)} more refs ...]")
+    refs = {_short(name): {"old": old, "new": new} for name, (old, new) in list(changes.items())[:MAX_FILES_LISTED]}
+    return ToolResult(
+        success=True,
+        operation=operation,
+        content="\n".join([f"From {target.url}", *(shown or ["everything is up to date"])]),
+        exit_code=0,
+        metadata={"remote": target.name, "url": target.url, "refs": refs, "received_bytes": received},
+    )
+
+
+def _pushed(target: Target, branch: str, old: str, new: str, *, forced: bool) -> ToolResult:
+    """What a push changed; `old` is empty for a new branch, and equal to `new` where there was nothing to do."""
+    where = f"{target.name}/{branch}"
+    if old == new:
+        text = f"{where} is at {new[:_SHORT]} already; there was nothing to push"
+    elif old:
+        text = f"{old[:_SHORT]}..{new[:_SHORT]} -> {where}{' (forced: commits that stood there are gone)' * forced}"
+    else:
+        text = f"[new branch] {new[:_SHORT]} -> {where}"
+    return ToolResult(
+        success=True,
+        operation="git_push",
+        content=f"To {target.url}\n{text}",
+        exit_code=0,
+        metadata={"remote": target.name, "branch": branch, "old": old, "new": new, "forced": forced},
+    )
+
+
+def _short(ref: str) -> str:
+    return ref.removeprefix("refs/").removeprefix("remotes/")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 from swe_ai_fleet.domain.command import Command, CommandResult, Output
-from swe_ai_fleet.domain.tool import ToolResult
+from swe_ai_fleet.domain.tool import Outcome, ToolResult
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
 
@@ -102,16 +102,9 @@ class Repository:
 
     async def committed(self) -> list[str]:
         """The commit at HEAD and the files that it changed."""
-        options = (
-            "--format=%H",
-            "-m",
-            "--first-parent",
-            "--name-only",
-            "--no-renames",
-            "-z",
-            "--ignore-submodules=dirty",
-        )
-        shown = await self.git("show", "--no-ext-diff", "--no-show-signature", *options, "HEAD", "--")
+        options = ("--no-ext-diff", "--no-show-signature", "--ignore-submodules=dirty", "--no-renames")
+        files = ("-m", "--first-parent", "--name-only", "-z")
+        shown = await self.git("show", *options, *files, "--format=%H", "HEAD", "--")
         return [record.lstrip("\n") for record in records(shown.stdout)]
 
     async def identity(self) -> tuple[str, ...]:
@@ -138,7 +131,6 @@ class Repository:
         return await self.run(*arguments, settings=await self.identity(), variables=variables)
 
     async def conflicts(self) -> list[str]:
-        """The files that a merge could not bring together."""
         listed = await self.git(
             "diff", "--name-only", "--diff-filter=U", "-z", "--no-ext-diff", "--ignore-submodules=dirty"
         )
@@ -146,8 +138,8 @@ class Repository:
 
     async def commit_of(self, ref: str) -> tuple[str, int]:
         """The hash of the commit that a ref names, and how many parents it has. Raises ToolFailure."""
-        wanted = f"{checked_ref(ref)}^{{commit}}"
-        parsed = await self.run("rev-parse", "--verify", "--quiet", "--end-of-options", wanted)
+        commit = f"{checked_ref(ref)}^{{commit}}"
+        parsed = await self.run("rev-parse", "--verify", "--quiet", "--end-of-options", commit)
         if not parsed.ok:
             raise ToolFailure(f"there is no commit {ref[:80]!r}; git_log and git_branch show which there are")
         sha = parsed.stdout.text().strip()
@@ -216,39 +208,34 @@ def failure(command: str, result: CommandResult) -> ToolFailure:
 
 
 def _advice(message: str) -> str:
-    for needle, advice in _ADVICE:
-        if needle in message:
-            return f"\n{advice}"
-    return ""
+    return next((f"\n{advice}" for needles, advice in _ADVICE.items() if any(map(message.__contains__, needles))), "")
 
 
-_ADVICE = (
-    ("nothing to commit", "There is nothing to commit: change a file first, then stage it with git_add."),
-    ("no changes added to commit", 'Nothing is staged: call git_add first, paths=["."] stages everything.'),
-    ("nothing added to commit", 'Nothing is staged: call git_add first, paths=["."] stages everything.'),
-    ("did not match any file", "git_status lists what has changed, files_list_files what there is."),
-    ("ignored by one of your .gitignore", "Ignored files cannot be staged; leave them out."),
-    ("does not have any commits yet", "The repository has no commit yet; git_commit makes the first."),
-    ("bad revision", "git_log and git_branch show which commits and branches there are."),
-    ("invalid reference", "git_log and git_branch show which commits and branches there are."),
-    ("unknown revision", "git_log and git_branch show which commits and branches there are."),
-    ("invalid object name", "git_log and git_branch show which commits and branches there are."),
-    ("ambiguous argument", "git_log and git_branch show which commits and branches there are."),
-    ("would be overwritten", "Commit your changes first, or restore those files with git_checkout(paths=[...])."),
-    ("No stash entries found", "Nothing is stashed; git_stash(action='push') stashes changes."),
-    ("MERGE_HEAD missing", "No merge is going on."),
-    ("no cherry-pick or revert in progress", "No revert is going on."),
-    ("have not concluded your merge", "Finish it with git_add and git_commit, or give it up with abort=true."),
-    ("unmerged files", "Resolve them, stage them with git_add and commit, or give up with abort=true."),
-    ("not possible because you have", "Resolve conflicts first, or give up with git_merge(abort=true)."),
-    ("your local changes", "Commit your changes first, or put them aside with git_stash(action='push')."),
-    ("Invalid path '/", "Give a path relative to the repository, such as src/app.py."),
-    ("is outside repository", "Give a path relative to the repository, such as src/app.py."),
-    ("couldn't find remote ref", "The remote has no such branch; git_fetch without branches shows which there are."),
-    ("refusing to merge unrelated histories", "The two branches have no commit in common."),
-    ("stale info", "The remote's branch has moved: call git_fetch, look at what has changed, and push again."),
-    ("not a git repository", "The workspace has no git repository."),
-)
+_ADVICE = {
+    ("nothing to commit",): "There is nothing to commit: change a file first, then stage it with git_add.",
+    ("no changes added to commit", "nothing added to commit"): (
+        'Nothing is staged: call git_add first, paths=["."] stages everything.'
+    ),
+    ("did not match any file",): "git_status lists what has changed, files_list_files what there is.",
+    ("ignored by one of your .gitignore",): "Ignored files cannot be staged; leave them out.",
+    ("does not have any commits yet",): "The repository has no commit yet; git_commit makes the first.",
+    ("bad revision", "invalid reference", "unknown revision", "invalid object name", "ambiguous argument"): (
+        "git_log and git_branch show which commits and branches there are."
+    ),
+    ("would be overwritten",): "Commit your changes first, or restore those files with git_checkout(paths=[...]).",
+    ("No stash entries found",): "Nothing is stashed; git_stash(action='push') stashes changes.",
+    ("MERGE_HEAD missing",): "No merge is going on.",
+    ("no cherry-pick or revert in progress",): "No revert is going on.",
+    ("have not concluded your merge",): "Finish it with git_add and git_commit, or give it up with abort=true.",
+    ("unmerged files",): "Resolve them, stage them with git_add and commit, or give up with abort=true.",
+    ("not possible because you have",): "Resolve conflicts first, or give up with git_merge(abort=true).",
+    ("your local changes",): "Commit your changes first, or put them aside with git_stash(action='push').",
+    ("Invalid path '/", "is outside repository"): "Give a path relative to the repository, such as src/app.py.",
+    ("couldn't find remote ref",): ("The remote has no such branch; git_fetch without branches shows which there are."),
+    ("refusing to merge unrelated histories",): "The two branches have no commit in common.",
+    ("stale info",): "The remote's branch has moved: call git_fetch, look at what has changed, and push again.",
+    ("not a git repository",): "The workspace has no git repository.",
+}
 
 
 def records(output: Output) -> list[str]:
@@ -259,7 +246,6 @@ def records(output: Output) -> list[str]:
 
 
 def printed(operation_name: str, result: CommandResult, metadata: dict[str, object]) -> ToolResult:
-    """What a command printed, as the result of an operation."""
     return ToolResult(
         success=True,
         operation=operation_name,
@@ -268,3 +254,67 @@ def printed(operation_name: str, result: CommandResult, metadata: dict[str, obje
         metadata=metadata,
         truncated=result.stdout.elided > 0,
     )
+
+
+_IDS = re.compile(r"^(?:diff --git .*\n)?index [0-9a-f]+\.\.[0-9a-f]+.*\n(?=--- )", re.MULTILINE)
+
+
+def conflict(operation_name: str, result: CommandResult, files: list[str], ending: str) -> ToolResult:
+    """A merge that stopped: which files to look into, and how to go on."""
+    shown = "\n".join(files[:MAX_FILES_LISTED])
+    return ToolResult(
+        success=False,
+        operation=operation_name,
+        outcome=Outcome.ERROR,
+        error=(
+            f"conflicts in {len(files)} file{'' if len(files) == 1 else 's'}:\n{shown}\n"
+            f"Edit them until no <<<<<<< marker is left, stage them with git_add; {ending}."
+        ),
+        exit_code=result.exit_code,
+        metadata={"conflicts": files[:MAX_FILES_LISTED]},
+    )
+
+
+def no_difference(staged: bool, base: str | None) -> str:
+    """A diff that is empty, and what it was between."""
+    if staged:
+        return "No differences: nothing is staged."
+    against = f" with {base}" if base else " with the index (staged=true shows what is staged)"
+    return f"No differences{against}. Untracked files are not compared; git_status lists them."
+
+
+def without_untouched(text: str) -> str:
+    """A diff without the binary files in it that are as they were.
+
+    Git counts one as changed whose time is another than in the index, which reading must not write; no part of the
+    patch is about it.
+    """
+    if not text.startswith("-\t-\t") and "\n-\t-\t" not in text:
+        return text
+    counts, gap, patch = text.partition("\n\n")
+    kept = [
+        line
+        for line in counts.split("\n")
+        if not (file := line.removeprefix("-\t-\t")) or file == line or "=>" in file or f" b/{file}\n" in patch
+    ]
+    return "\n".join(kept) + gap + patch if kept else ""
+
+
+def without_ids(text: str) -> str:
+    """A diff without the lines before a file's `---` that say nothing more: its name twice, ids of blobs."""
+    return _IDS.sub("", text)
+
+
+def numstat(text: str) -> dict[str, object]:
+    """Files and line counts from the lines `added<TAB>deleted<TAB>file` before the patch."""
+    files: list[str] = []
+    insertions = deletions = 0
+    for line in text.splitlines():
+        added, _, rest = line.partition("\t")
+        deleted, _, file = rest.partition("\t")
+        if not file:
+            break
+        files.append(file)
+        insertions += int(added) if added.isdecimal() else 0
+        deletions += int(deleted) if deleted.isdecimal() else 0
+    return {"files": files[:MAX_FILES_LISTED], "insertions": insertions, "deletions": deletions}

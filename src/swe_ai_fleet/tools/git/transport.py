@@ -151,8 +151,8 @@ class GitTransport:
 
     async def origins(self) -> Origins:
         """What there is of the clone at the workspace's root. Raises ToolFailure where there is none."""
-        asked = ("--path-format=absolute", "--show-object-format", "--git-path", "objects", "--git-path", "shallow")
-        lines = (await self.clone.git("rev-parse", *asked)).stdout.text().splitlines()
+        options = ("--path-format=absolute", "--show-object-format", "--git-path", "objects", "--git-path", "shallow")
+        lines = (await self.clone.git("rev-parse", *options)).stdout.text().splitlines()
         if len(lines) != 3 or lines[0] not in ("sha1", "sha256"):
             raise ToolFailure("the workspace's repository cannot be read")
         listed = await self.clone.git(

@@ -42,10 +42,8 @@ from pydantic import BaseModel, ValidationError
 from swe_ai_fleet.sandbox.policy import SandboxPolicy
 from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
 from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
-from swe_ai_fleet.tools.mcp.listing import MAX_TOOLS, ServerTool, plain
-from swe_ai_fleet.tools.mcp.server import McpServer
-from swe_ai_fleet.tools.mcp.transports import HttpWire, StdioWire
-from swe_ai_fleet.tools.mcp.wire import REFUSED, Outbox, Wire
+from swe_ai_fleet.tools.mcp.listing import MAX_TOOLS, McpServer, ServerTool, plain
+from swe_ai_fleet.tools.mcp.transports import REFUSED, HttpWire, StdioWire, Wire
 
 MAX_STRUCTURED_CHARS = 16_384
 _SHOWN_CHARS = 300
@@ -136,7 +134,7 @@ class Connection:
         return connection
 
     async def _serve(self) -> None:
-        async with ClientSession(self._wire.inbox, Outbox(self._wire), client_info=_IDENTITY) as session:
+        async with ClientSession(self._wire.inbox, self._wire, client_info=_IDENTITY) as session:
             try:
                 await session.initialize()
             except MCPError as error:
@@ -157,23 +155,20 @@ class Connection:
         changed, self._wire.inbox.tools_changed = self._wire.inbox.tools_changed, False
         return changed
 
-    async def tools(self) -> list[ServerTool]:
-        """What the server lists, a bounded part of it. Raises ToolFailure."""
-        server_tools: list[ServerTool] = []
+    async def tools(self) -> dict[str, ServerTool]:
+        """What the server lists by name, a bounded part of it; of two with one name, the first. Raises ToolFailure."""
+        server_tools: dict[str, ServerTool] = {}
         cursor: str | None = None
         seen: set[str] = set()
         for _ in range(_MAX_PAGES):
             params = PaginatedRequestParams(cursor=cursor) if cursor else None
             page = await self._ask(ListToolsRequest(params=params), ListToolsResult)
-            server_tools += [
-                ServerTool(
-                    name=tool.name,
-                    description=tool.description or "",
-                    schema=tool.input_schema,
-                    read_only=bool(tool.annotations and tool.annotations.read_only_hint),
+            for tool in page.tools:
+                reads = bool(tool.annotations and tool.annotations.read_only_hint)
+                described = ServerTool(
+                    name=tool.name, description=tool.description or "", schema=tool.input_schema, read_only=reads
                 )
-                for tool in page.tools
-            ]
+                server_tools.setdefault(tool.name, described)
             cursor = page.next_cursor
             if not cursor or cursor in seen or len(server_tools) > 16 * MAX_TOOLS:
                 break
@@ -181,7 +176,6 @@ class Connection:
         return server_tools
 
     async def call(self, tool: str, arguments: Mapping[str, object]) -> Answer:
-        """Call a tool. Raises ToolFailure, LostServer."""
         params = CallToolRequestParams(name=tool, arguments=dict(arguments))
         return answer(await self._ask(CallToolRequest(params=params), CallToolResult))
 
@@ -193,12 +187,10 @@ class Connection:
         except (TimeoutError, LostServer):
             return False
         except ToolFailure:
-            # It answered; that is all that was asked.
-            return True
+            pass  # it answered
         return True
 
     async def close(self, *, grace_seconds: float) -> None:
-        """Leave the session and let go of the server."""
         self._leave.set()
         await self._wire.close(grace_seconds=grace_seconds)
         if not self._ready.done():

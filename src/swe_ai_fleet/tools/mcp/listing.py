@@ -9,14 +9,137 @@ import hashlib
 import json
 import re
 import unicodedata
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 
+from swe_ai_fleet.domain.environment import Mount
+from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.json_values import is_list, is_mapping, is_object, mapping
+from swe_ai_fleet.domain.network import NetworkGrant
 from swe_ai_fleet.domain.tool import OperationSpec, Risk
 from swe_ai_fleet.ports import SecretMask
-from swe_ai_fleet.tools.mcp.server import McpServer
+from swe_ai_fleet.tools.definition import ToolFailure
+from swe_ai_fleet.tools.http_transport import parse_url
+
+_NAME = re.compile(r"[a-z0-9_-]{1,32}")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_HEADER_VALUE = re.compile(r"[\t\x20-\x7e]*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class McpServer:
+    """An MCP server as an operator configured it; either `command` or `url` is given.
+
+    Args:
+        name: Letters a-z, digits, `_` and `-`, at most 32; its tools are called `<name>_<tool>`.
+        command: The argv of a server that speaks over its standard input and output. It starts in an empty home of
+            its own; `{workspace}` in it stands for where the server sees the agent's workspace (`/workspace`).
+        url: The endpoint of a server that speaks streamable HTTP. Redirects are not followed.
+        variables: Variables for the command. Nothing of the fleet's own or the repository's environment reaches it.
+        secret_variables: The same, with values that are masked in everything the server says.
+        headers: Request headers for the URL; their values are secrets.
+        mounts: Directories of the host that the command sees, read-only.
+        network: Hosts that the command may reach, through the fleet's proxy; none without it.
+        confined: False lets the command run as the fleet's own user, with its files and network. By default it sees
+            the workspace, `mounts` and the system's programs, and no network.
+        read_only_workspace: Whether the command may only read the workspace.
+        private: Whether the URL's host may have an address on a private network or this machine.
+        tools: Globs over the names of tools that agents may see. None, unless some are named; `*` is all.
+        read_only_tools: Globs over those that change nothing. What the server itself says of that (`readOnlyHint`)
+            counts in chats only, where nothing else is done with it than offering the tool.
+        cache_seconds: For how long the answers of those may be given again to the same tenant; 0: not at all.
+        time_limit_seconds: For one call.
+        start_seconds: For starting up and for listing the tools.
+
+    Raises:
+        InvalidRequest: A value is none of that kind; `field` names it.
+    """
+
+    name: str
+    command: tuple[str, ...] = ()
+    url: str = ""
+    variables: Mapping[str, str] = field(default_factory=dict[str, str])
+    secret_variables: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    mounts: tuple[Mount, ...] = ()
+    network: NetworkGrant = field(default_factory=NetworkGrant)
+    confined: bool = True
+    read_only_workspace: bool = False
+    private: bool = False
+    tools: tuple[str, ...] = ()
+    read_only_tools: tuple[str, ...] = ()
+    cache_seconds: float = 0.0
+    time_limit_seconds: float = 60.0
+    start_seconds: float = 30.0
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise InvalidRequest(
+                f"{self.name[:64]!r} is not a valid server name", field="name", hint="use 1-32 of a-z, 0-9, _ and -"
+            )
+        if bool(self.command) == bool(self.url):
+            raise InvalidRequest(f"the MCP server {self.name} needs either a command or a url", field="command")
+        for amount in ("time_limit_seconds", "start_seconds"):
+            if not 0 < getattr(self, amount) <= 3600:
+                raise InvalidRequest(f"{amount} of the MCP server {self.name} is not 0 to 3600", field=amount)
+        if not 0 <= self.cache_seconds <= 86_400:
+            raise InvalidRequest(
+                f"cache_seconds of the MCP server {self.name} is not 0 to 86400", field="cache_seconds"
+            )
+        if self.url:
+            self._check_url()
+        else:
+            self._check_command()
+
+    def _check_command(self) -> None:
+        if not self.command[0] or self.command[0].startswith("-") or any("\0" in word for word in self.command):
+            raise InvalidRequest(f"the command of the MCP server {self.name} cannot be run", field="command")
+        for name, value in (*self.variables.items(), *self.secret_variables.items()):
+            if not _VARIABLE.fullmatch(name) or "\0" in value:
+                raise InvalidRequest(
+                    f"{name[:64]!r} is not a variable for the MCP server {self.name}", field="variables"
+                )
+        if self.headers:
+            raise InvalidRequest(f"the MCP server {self.name} is a command and takes no headers", field="headers")
+        if not self.confined and (self.mounts or self.network or self.read_only_workspace):
+            raise InvalidRequest(
+                f"the MCP server {self.name} is not confined: mounts, network and read_only_workspace mean nothing",
+                field="confined",
+            )
+
+    def _check_url(self) -> None:
+        try:
+            url = parse_url(self.url)
+        except ToolFailure as error:
+            raise InvalidRequest(f"the MCP server {self.name}: {error.message}", field="url") from None
+        if self.headers and url.scheme == "http" and not self.private:
+            raise InvalidRequest(
+                f"the headers of the MCP server {self.name} would travel in clear text", field="url", hint="use https"
+            )
+        for name, value in self.headers.items():
+            if not _HEADER.fullmatch(name) or not _HEADER_VALUE.fullmatch(value):
+                raise InvalidRequest(f"the header {name[:64]!r} holds what no header may hold", field="headers")
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """The values that nobody may see: those of headers, with and without a scheme in front, and of variables."""
+        values = (*self.headers.values(), *self.secret_variables.values())
+        return (*values, *(value.partition(" ")[2] for value in self.headers.values() if " " in value))
+
+    @property
+    def networked(self) -> bool:
+        return bool(self.url or self.network or not self.confined)
+
+    def offers(self, tool: str) -> bool:
+        return any(fnmatchcase(tool, glob) for glob in self.tools)
+
+    def only_reads(self, tool: str) -> bool:
+        """Whether the operator vouches that the tool changes nothing."""
+        return any(fnmatchcase(tool, glob) for glob in self.read_only_tools)
+
 
 MAX_SCHEMA_CHARS = 16_384
 MAX_DEPTH = 24
@@ -44,8 +167,7 @@ def fit(schema: Mapping[str, object]) -> dict[str, object]:
     size = len(json.dumps(copy))
     if size > MAX_SCHEMA_CHARS:
         raise UnfitSchemaError(f"its schema has {size} characters, more than {MAX_SCHEMA_CHARS}")
-    cost = _Costs(copy).of_all()
-    if cost > MAX_COST:
+    if _Costs(copy).of_all() > MAX_COST:
         raise UnfitSchemaError("its schema unfolds to more than anybody can check")
     return copy
 
@@ -163,17 +285,14 @@ class Offer:
 
 
 def offers(
-    server: McpServer, listed: Sequence[ServerTool], *, taken: Collection[str], mask: SecretMask, hints: bool = False
+    server: McpServer, listed: Mapping[str, ServerTool], *, taken: Collection[str], mask: SecretMask, hints: bool
 ) -> tuple[list[Offer], list[str]]:
     """The offered tools, and a note on each that an operator may miss. `taken` are names in use already.
 
     With `hints` a tool only reads where its server says so, too.
     """
     notes: list[str] = []
-    wanted: dict[str, ServerTool] = {}
-    for tool in listed:
-        if server.offers(tool.name):
-            wanted.setdefault(tool.name, tool)
+    wanted = {name: tool for name, tool in listed.items() if server.offers(name)}
     names = operation_names(server.name, wanted, taken=taken)
     offers_made: list[Offer] = []
     room = MAX_LISTING_CHARS
@@ -204,10 +323,10 @@ def operation_names(server: str, tools: Collection[str], *, taken: Collection[st
     A name that is not plain or too long, or that another tool has, ends in a piece of its digest.
     """
     plainly = {tool: f"{server}_{_UNFIT.sub('_', tool)}" for tool in tools}
-    exact = {f"{server}_{tool}" for tool in tools}
+    counts, exact = Counter(plainly.values()), {f"{server}_{tool}" for tool in tools}
     names: dict[str, str] = {}
     for tool, name in plainly.items():
-        clash = name in taken or (name != f"{server}_{tool}" and (name in exact or _shared(name, plainly)))
+        clash = name in taken or (name != f"{server}_{tool}" and (name in exact or counts[name] > 1))
         if clash or len(name) > _NAME_CHARS:
             digest = hashlib.sha256(tool.encode()).hexdigest()[:_HASH_CHARS]
             name = f"{name[: _NAME_CHARS - _HASH_CHARS - 1]}_{digest}"
@@ -215,24 +334,18 @@ def operation_names(server: str, tools: Collection[str], *, taken: Collection[st
     return names
 
 
-def _shared(name: str, names: Mapping[str, str]) -> bool:
-    return sum(other == name for other in names.values()) > 1
-
-
 def _spec(server: McpServer, tool: ServerTool, name: str, mask: SecretMask, *, reads: bool) -> OperationSpec:
-    cut = partial(plain, limit=MAX_DESCRIPTION_CHARS)
-    description_given = cut(mask(tool.description))
-    local = not server.url
+    description = plain(mask(tool.description), MAX_DESCRIPTION_CHARS) or "nothing about this tool."
     return OperationSpec(
         name=name,
         tool=server.name,
         operation=plain(tool.name, _NAME_CHARS),
-        description=f"[The MCP server {server.name} says:] {description_given or 'nothing about this tool.'}",
+        description=f"[The MCP server {server.name} says:] {description}",
         parameters=fit(tool.schema),
         read_only=reads,
         risk=Risk.MEDIUM,
         network=server.networked,
-        locks=frozenset({"workspace"}) if local else frozenset({f"mcp:{server.name}"}),
+        locks=frozenset({f"mcp:{server.name}" if server.url else "workspace"}),
         time_limit_seconds=server.time_limit_seconds,
         cache_seconds=server.cache_seconds if server.only_reads(tool.name) else 0.0,
     )

@@ -7,19 +7,167 @@ from __future__ import annotations
 
 import asyncio
 import re
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator
 from contextlib import suppress
 from pathlib import Path
+from typing import Self
 
 import httpx2
-from mcp.types import JSONRPCMessage, JSONRPCNotification, JSONRPCRequest
+from mcp.shared._stream_protocols import ReadStream
+from mcp.shared.message import SessionMessage
+from mcp.types import (
+    ErrorData,
+    JSONRPCError,
+    JSONRPCMessage,
+    JSONRPCNotification,
+    JSONRPCRequest,
+    JSONRPCResponse,
+    RequestId,
+)
+from mcp.types.jsonrpc import jsonrpc_message_adapter
+from pydantic import ValidationError
 
 from swe_ai_fleet.sandbox.interactive import InteractiveCommand, InteractiveProcess
 from swe_ai_fleet.sandbox.policy import SandboxPolicy
 from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
-from swe_ai_fleet.tools.http.transport import GuardedTransport, HttpPolicy, parse_url, port_of
-from swe_ai_fleet.tools.mcp.server import McpServer
-from swe_ai_fleet.tools.mcp.wire import FAILED, MAX_MESSAGE_BYTES, REFUSED, FloodError, Inbox
+from swe_ai_fleet.tools.http_transport import GuardedTransport, HttpPolicy, parse_url, port_of
+from swe_ai_fleet.tools.mcp.listing import McpServer
+
+MAX_MESSAGE_BYTES = 4 * 1024 * 1024
+"""The longest message a server may send."""
+
+# What a server may send that answers none of our requests, between two answers.
+MAX_UNASKED_MESSAGES = 10_000
+MAX_UNASKED_BYTES = 64 * 1024 * 1024
+MAX_UNASKED_REQUESTS = 200
+
+FAILED = -32010
+REFUSED = -32011
+"""Error codes of answers that we make up for a server that could not, or must not, be asked."""
+
+
+class FloodError(Exception):
+    """A server sends more than anybody asked for; the message says what."""
+
+
+class _Stream:
+    """What a session may close as often as it likes: its server is let go of by whoever reached it."""
+
+    async def aclose(self) -> None: ...
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, exc_type: object, exc_val: object, exc_tb: object) -> None:
+        await self.aclose()
+
+
+class Inbox(_Stream):
+    """The messages of a server as a session reads them; implements the SDK's `ReadStream`.
+
+    Answers are passed on, and the few requests that a session refuses by itself. Notifications are counted and dropped:
+    nothing here depends on them, and a server may send as many as it likes.
+    """
+
+    def __init__(self) -> None:
+        self._queue: asyncio.Queue[SessionMessage | None] = asyncio.Queue()
+        self._awaited: set[str] = set()
+        self._unasked = self._unasked_bytes = self._requests = 0
+        self.tools_changed = False
+        self.ended = ""
+
+    def expect(self, request_id: RequestId) -> None:
+        self._awaited.add(str(request_id))
+
+    def forget(self, request_id: object) -> None:
+        self._awaited.discard(str(request_id))
+
+    def is_settled(self, request_id: RequestId) -> bool:
+        """Whether nobody waits for the answer to a request, because it is there or for another reason."""
+        return str(request_id) not in self._awaited
+
+    def accept(self, text: bytes | str) -> None:
+        """Take what a server sent as one message. Raises FloodError."""
+        try:
+            message = jsonrpc_message_adapter.validate_json(text, by_name=False)
+        except ValidationError:
+            self._count(len(text))
+            return
+        if isinstance(message, JSONRPCResponse | JSONRPCError) and str(message.id) in self._awaited:
+            self._unasked = self._unasked_bytes = self._requests = 0
+            self.answer(message)
+            return
+        self._count(len(text))
+        if isinstance(message, JSONRPCRequest):
+            self._requests += 1
+            if self._requests > MAX_UNASKED_REQUESTS:
+                raise FloodError(f"it sent more than {MAX_UNASKED_REQUESTS} requests of its own")
+            self._queue.put_nowait(SessionMessage(message))
+        elif isinstance(message, JSONRPCNotification) and message.method == "notifications/tools/list_changed":
+            self.tools_changed = True
+
+    def answer(self, message: JSONRPCResponse | JSONRPCError) -> None:
+        self.forget(message.id)
+        self._queue.put_nowait(SessionMessage(message))
+
+    def fail(self, request_id: RequestId, code: int, text: str) -> None:
+        self.answer(JSONRPCError(jsonrpc="2.0", id=request_id, error=ErrorData(code=code, message=text)))
+
+    def end(self, reason: str) -> None:
+        """Say that nothing will come any more, and why; every request that still waits fails."""
+        if not self.ended:
+            self.ended = reason
+            self._queue.put_nowait(None)
+
+    def _count(self, size: int) -> None:
+        self._unasked += 1
+        self._unasked_bytes += size
+        if self._unasked > MAX_UNASKED_MESSAGES or self._unasked_bytes > MAX_UNASKED_BYTES:
+            raise FloodError(f"it sent {self._unasked} messages that nobody asked for")
+
+    async def receive(self) -> SessionMessage | Exception:
+        return await anext(self)
+
+    def __aiter__(self) -> ReadStream[SessionMessage | Exception]:
+        return self
+
+    async def __anext__(self) -> SessionMessage | Exception:
+        item = await self._queue.get()
+        if item is None:
+            raise StopAsyncIteration
+        return item
+
+
+class Wire(_Stream, ABC):
+    """A way to one server: what a session sends goes out here, what comes back arrives in the inbox.
+
+    Implements the SDK's `WriteStream`.
+    """
+
+    def __init__(self) -> None:
+        self.inbox = Inbox()
+
+    async def send(self, item: SessionMessage, /) -> None:
+        """Send one message; returns once it is on its way."""
+        message = item.message
+        if isinstance(message, JSONRPCRequest):
+            self.inbox.expect(message.id)
+        elif isinstance(message, JSONRPCNotification) and message.method == "notifications/cancelled":
+            self.inbox.forget((message.params or {}).get("requestId"))
+        await self._transmit(message, getattr(item.metadata, "headers", None) or {})
+
+    @abstractmethod
+    async def _transmit(self, message: JSONRPCMessage, headers: dict[str, str]) -> None: ...
+
+    @abstractmethod
+    async def close(self, *, grace_seconds: float) -> None:
+        """Let go of the server; a process of ours ends within the grace period or is killed."""
+
+
+def _encoded(message: JSONRPCMessage) -> bytes:
+    return message.model_dump_json(by_alias=True, exclude_unset=True).encode()
+
 
 _CHUNK = 64 * 1024
 # A server that does not read fills its pipe and then this; a notification beyond it is dropped, a request waits.
@@ -28,11 +176,11 @@ _EXIT_SECONDS = 1.0
 _SHOWN_ERRORS = 600
 
 
-class StdioWire:
-    """A running server process; implements `Wire`."""
+class StdioWire(Wire):
+    """A running server process."""
 
     def __init__(self, process: InteractiveProcess) -> None:
-        self.inbox = Inbox()
+        super().__init__()
         self._process = process
         self._reading = asyncio.create_task(self._read())
 
@@ -49,15 +197,14 @@ class StdioWire:
         )
         return cls(await InteractiveProcess.start(root, command, policy=policy))
 
-    async def send(self, message: JSONRPCMessage, *, headers: dict[str, str]) -> None:
-        line = message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
+    async def _transmit(self, message: JSONRPCMessage, headers: dict[str, str]) -> None:
         pipe = self._process.stdin
         droppable = isinstance(message, JSONRPCNotification)
         if self.inbox.ended or (droppable and pipe.transport.get_write_buffer_size() > _UNREAD_BYTES):
             return
         # The reading side notices the end and knows why.
         with suppress(ConnectionError):
-            pipe.write(line)
+            pipe.write(_encoded(message) + b"\n")
             if not droppable:
                 await pipe.drain()
 
@@ -116,14 +263,14 @@ _STATUS = {
 }
 
 
-class HttpWire:
-    """A session with a server over streamable HTTP; implements `Wire`.
+class HttpWire(Wire):
+    """A session with a server over streamable HTTP.
 
     There is no standing stream for what the server might want to say: nothing of that is listened to.
     """
 
     def __init__(self, server: McpServer, transport: GuardedTransport) -> None:
-        self.inbox = Inbox()
+        super().__init__()
         self._server = server
         self._url = parse_url(server.url)
         self._transport = transport
@@ -134,7 +281,6 @@ class HttpWire:
 
     @classmethod
     def open(cls, server: McpServer) -> HttpWire:
-        """Nothing is sent yet."""
         url = parse_url(server.url)
         host = f"[{url.host}]" if ":" in url.host else url.host
         policy = HttpPolicy(
@@ -144,7 +290,7 @@ class HttpWire:
         )
         return cls(server, GuardedTransport(policy))
 
-    async def send(self, message: JSONRPCMessage, *, headers: dict[str, str]) -> None:
+    async def _transmit(self, message: JSONRPCMessage, headers: dict[str, str]) -> None:
         self._version = headers.get(_VERSION, self._version)
         if isinstance(message, JSONRPCRequest):
             task = asyncio.create_task(self._ask(message))
@@ -177,19 +323,17 @@ class HttpWire:
         await self._transport.aclose()
 
     async def _tell(self, message: JSONRPCMessage) -> None:
-        body = message.model_dump_json(by_alias=True, exclude_unset=True).encode()
         # Nobody waits for an answer; where the server is gone, the next request finds that out.
         with suppress(TimeoutError, ToolFailure):
             async with asyncio.timeout(_NOTICE_SECONDS):
-                response = await self._transport.handle_async_request(self._request("POST", body))
+                response = await self._transport.handle_async_request(self._request("POST", _encoded(message)))
                 await response.aclose()
 
     async def _ask(self, message: JSONRPCRequest) -> None:
         limit = max(self._server.time_limit_seconds, self._server.start_seconds) + _SPARE_SECONDS
         try:
-            body = message.model_dump_json(by_alias=True, exclude_unset=True).encode()
             async with asyncio.timeout(limit):
-                response = await self._transport.handle_async_request(self._request("POST", body))
+                response = await self._transport.handle_async_request(self._request("POST", _encoded(message)))
                 try:
                     await self._answer(message, response)
                 finally:

@@ -15,6 +15,7 @@ from swe_ai_fleet.tools.shell_risk.words import Word
 _RESERVED = re.compile(r"(then|do|done|fi|else|elif|esac|\})(?=[\s;&|()<>]|$)")
 _COMPOUND = re.compile(r"(if|while|until|for|case|select|coproc|function|\{)(?=[\s;&|()<>]|$)")
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)\+?=")
+_IN, _CASE_IN, _ESAC = re.compile(r"in(?=[ \t])"), re.compile(r"in(?=\s)"), re.compile(r"esac(?=[\s;&|)]|$)")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _REDIRECTION = re.compile(r"(\d?)(<<<|<<-|<<|<>|<&|>>|>\||>&|&>>|&>|<|>)")
 _NAME_OF_FILE = re.compile(r"[\w./-]+", re.ASCII)
@@ -50,8 +51,7 @@ class Script:
 def read(text: str) -> Script:
     """Everything that a text runs. Raises Unreadable."""
     script = Script()
-    reader = _Reader(text, script, nesting=0)
-    reader.whole()
+    _Reader(text, script, nesting=0).whole()
     return script
 
 
@@ -127,10 +127,9 @@ class _Reader(Text):
             self._at += 1
             self._group(")")
             return None
-        match = _COMPOUND.match(self._text, self._at)
+        match = self._take(_COMPOUND)
         if not match:
             return self._simple()
-        self._at = match.end()
         match match[1]:
             case "{":
                 self._list(frozenset({"}"}))
@@ -178,14 +177,12 @@ class _Reader(Text):
 
     def _for(self) -> None:
         self._blanks()
-        name = _NAME.match(self._text, self._at)
+        name = self._take(_NAME)
         if not name:
             raise Unreadable("arithmetic")
-        self._at = name.end()
         self._blanks()
-        if not re.match(r"in[ \t]", self._text[self._at : self._at + 3]):
+        if not self._take(_IN):
             raise Unreadable("a loop without its words")
-        self._at += 2
         self._script.commands.append(Command(assigned=[name[0]]))
         self._blanks()
         while not (self._peek(";") or self._peek("\n")):
@@ -201,13 +198,11 @@ class _Reader(Text):
         self._blanks()
         self._word()
         self._blanks()
-        if not re.match(r"in\s", self._text[self._at : self._at + 3]):
+        if not self._take(_CASE_IN):
             raise Unreadable("case without in")
-        self._at += 2
         while True:
             self._lines()
-            if re.match(r"esac(?=[\s;&|)]|$)", self._text[self._at :]):
-                self._at += 4
+            if self._take(_ESAC):
                 return
             if self._peek("("):
                 self._at += 1
@@ -226,10 +221,9 @@ class _Reader(Text):
                     raise Unreadable("case that falls through")
 
     def _reserved(self, *words: str) -> str:
-        match = _RESERVED.match(self._text, self._at)
+        match = self._take(_RESERVED)
         if not match or match[1] not in words:
             raise Unreadable(f"{words[-1]} is missing")
-        self._at = match.end()
         return match[1]
 
     # Simple commands
@@ -250,8 +244,7 @@ class _Reader(Text):
                 break
             if any(each.sign.startswith("&") for each in command.redirections):
                 raise Unreadable("words behind &>, which some shells read as another command")
-            if not command.words and (assignment := _ASSIGNMENT.match(self._text, self._at)):
-                self._at = assignment.end()
+            if not command.words and (assignment := self._take(_ASSIGNMENT)):
                 command.assigned.append(assignment[1])
                 if self._peek("("):
                     raise Unreadable("an array")
@@ -277,7 +270,6 @@ class _Reader(Text):
         self._command()
 
     def _redirections(self) -> None:
-        """Those of a compound command."""
         command = Command()
         self._blanks()
         while self._redirection(command):
@@ -312,7 +304,6 @@ class _Reader(Text):
         self._documents.append((delimiter.text, strip, not delimiter.quoted))
 
     def _read_documents(self) -> None:
-        """The bodies of the here-documents that the line before announced."""
         documents, self._documents = self._documents, []
         for delimiter, strip, expands in documents:
             body: list[str] = []

@@ -35,10 +35,10 @@ def _env(words: Words, scope: Scope) -> Iterator[str]:
 
 
 def _timeout(words: Words, scope: Scope) -> Iterator[str]:
-    known = Options(
+    options = Options(
         valued="ks", flags="v", long=names("foreground preserve-status kill-after= signal="), permuted=False
     )
-    parsed = known.parse(words)
+    parsed = options.parse(words)
     if parsed is None or not parsed.operands or not _DURATION.fullmatch(parsed.operands[0].text or ""):
         yield "unknown: an option of timeout, or a time that is computed"
         return
@@ -134,13 +134,13 @@ def _filled(word: Word, sign: str, head: str) -> Word:
 
 
 def _xargs(words: Words, scope: Scope) -> Iterator[str]:
-    known = Options(
+    options = Options(
         flags="0rtx",
         valued="nPLIdaEs",
         long=names("null no-run-if-empty max-args= max-procs= max-lines= replace= delimiter= arg-file= verbose"),
         permuted=False,
     )
-    parsed = known.parse(words)
+    parsed = options.parse(words)
     if parsed is None or not parsed.operands:
         yield "unknown: what xargs runs"
         return

@@ -168,10 +168,9 @@ class Text(ABC):
             self._backquoted(in_quotes=in_quotes)
             return None
         self._at += 1
-        if match := _NUMBERS.match(self._text, self._at):
+        if match := self._take(_NUMBERS):
             if _unbalanced(match[1]) or not match[1].strip():
                 raise Unreadable("arithmetic")
-            self._at = match.end()
             return None
         if self._peek("((") or self._peek("["):
             raise Unreadable("arithmetic")
@@ -180,23 +179,18 @@ class Text(ABC):
             self._substituted(")")
             return None
         if self._peek("{"):
-            match = _BRACED.match(self._text, self._at)
-            if not match:
+            if not self._take(_BRACED):
                 raise Unreadable("an expansion of a kind that is not known to be harmless")
-            self._at = match.end()
             return None
-        if match := _PARAMETER.match(self._text, self._at):
-            self._at = match.end()
+        if self._take(_PARAMETER):
             if self._peek("["):
                 raise Unreadable("a subscript")
             return None
         if not in_quotes and self._peek('"'):
             raise Unreadable("a quote that is translated")
         if not in_quotes and self._peek("'"):
-            match = _ANSI.match(self._text, self._at)
-            if not match:
+            if not self._take(_ANSI):
                 raise Unreadable("a quote with escapes")
-            self._at = match.end()
             return None
         return "$"
 
@@ -254,6 +248,12 @@ class Text(ABC):
             self._at += 1
             self._read_documents()
             self._blanks()
+
+    def _take(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
+        """Go past what matches here."""
+        match = pattern.match(self._text, self._at)
+        self._at = match.end() if match else self._at
+        return match
 
     def _peek(self, text: str) -> bool:
         return self._text.startswith(text, self._at)

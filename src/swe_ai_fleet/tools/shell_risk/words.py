@@ -63,7 +63,6 @@ class Word:
 
 
 def literal(text: str) -> Word:
-    """A word whose value is known."""
     return Word(text=text, head=text, number=text.isdigit() and text.isascii())
 
 
@@ -74,18 +73,16 @@ def computed(head: str = "", *, many: bool = False) -> Word:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parsed:
-    """A command's words told apart. `given` has each option without its dashes, with its value if it takes one."""
+    """A command's words told apart. `options` has each option without its dashes, with its value if it takes one."""
 
-    given: tuple[tuple[str, Word | None], ...]
+    options: tuple[tuple[str, Word | None], ...]
     operands: tuple[Word, ...]
 
     def values(self, *names: str) -> list[Word]:
-        """What the options of these names were given."""
-        return [value for name, value in self.given if name in names and value is not None]
+        return [value for name, value in self.options if name in names and value is not None]
 
     def has(self, *names: str) -> bool:
-        """Whether one of the options is there."""
-        return any(name in names for name, _ in self.given)
+        return any(name in names for name, _ in self.options)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +108,7 @@ class Options:
 
     def parse(self, words: Sequence[Word]) -> Parsed | None:
         """The words told apart; None where one is, or may be, an option that is not known."""
-        given: list[tuple[str, Word | None]] = []
+        options: list[tuple[str, Word | None]] = []
         operands: list[Word] = []
         rest = list(words)
         while rest:
@@ -128,41 +125,40 @@ class Options:
                     operands += rest
                     break
             elif text.startswith("--"):
-                if not self._long(text[2:], rest, given):
+                if not self._long(text[2:], rest, options):
                     return None
-            elif not (self.numbers and text[1:].isdigit()) and not self._short(text[1:], rest, given):
+            elif not (self.numbers and text[1:].isdigit()) and not self._short(text[1:], rest, options):
                 return None
-        return Parsed(given=tuple(given), operands=tuple(operands))
+        return Parsed(options=tuple(options), operands=tuple(operands))
 
-    def _long(self, text: str, rest: list[Word], given: list[tuple[str, Word | None]]) -> bool:
+    def _long(self, text: str, rest: list[Word], options: list[tuple[str, Word | None]]) -> bool:
         name, sign, value = text.partition("=")
         if f"{name}=" in self.long and (sign or name not in self.long):
             if not sign and (not rest or rest[0].many):
                 return False
-            given.append((name, Word(text=value, head=value) if sign else rest.pop(0)))
+            options.append((name, Word(text=value, head=value) if sign else rest.pop(0)))
             return True
-        given.append((name, None))
+        options.append((name, None))
         return name in self.long and not sign
 
-    def _short(self, text: str, rest: list[Word], given: list[tuple[str, Word | None]]) -> bool:
+    def _short(self, text: str, rest: list[Word], options: list[tuple[str, Word | None]]) -> bool:
         for at, letter in enumerate(text, start=1):
             value = text[at:]
             if letter in self.valued:
                 if not value and (not rest or rest[0].many):
                     return False
-                given.append((letter, Word(text=value, head=value) if value else rest.pop(0)))
+                options.append((letter, Word(text=value, head=value) if value else rest.pop(0)))
                 return True
             if letter in self.attached:
-                given.append((letter, Word(text=value, head=value)))
+                options.append((letter, Word(text=value, head=value)))
                 return True
             if letter not in self.flags:
                 return False
-            given.append((letter, None))
+            options.append((letter, None))
         return True
 
 
 def names(text: str) -> frozenset[str]:
-    """The words of a text."""
     return frozenset(text.split())
 
 

@@ -36,7 +36,7 @@ from swe_ai_fleet.adapters.git_workspace.routes import Credential
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed, Unavailable
 from swe_ai_fleet.domain.json_values import mapping, string
 from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
-from swe_ai_fleet.tools.http.transport import GuardedTransport, HttpPolicy
+from swe_ai_fleet.tools.http_transport import GuardedTransport, HttpPolicy
 
 _MANIFESTS = ", ".join(
     f"application/vnd.{kind}+json"

@@ -14,8 +14,7 @@ from swe_ai_fleet.domain.json_values import integer, json_object, mapping, mappi
 from swe_ai_fleet.domain.text import well_formed
 from swe_ai_fleet.tools.builtin.fetching import Network
 from swe_ai_fleet.tools.definition import ToolFailure
-from swe_ai_fleet.tools.http.response import read_body
-from swe_ai_fleet.tools.http.transport import GuardedTransport, HttpPolicy, parse_url, port_of
+from swe_ai_fleet.tools.http_transport import GuardedTransport, HttpPolicy, parse_url, port_of, read_body
 
 MAX_BODY_BYTES = 4 * 1024 * 1024
 MAX_WAIT_SECONDS = 300.0

@@ -1,7 +1,4 @@
-"""Masking of secrets by value, in every form in which they usually leak.
-
-A form is how a secret value looks once another program has written it.
-"""
+"""Masking of secrets by value, in every form in which they leak."""
 
 from __future__ import annotations
 
@@ -9,13 +6,12 @@ import base64
 import json
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from urllib.parse import quote, quote_plus
 
 from swe_ai_fleet.domain.text import well_formed
-from swe_ai_fleet.tools.secrets.unescaped import View, unescaped, views
+from swe_ai_fleet.tools.unescaped import View, unescaped, views
 
 SHORTEST = 6
 """Shorter values are not masked: they occur by chance and would riddle harmless text."""
@@ -25,17 +21,11 @@ _ARMOUR = ("-----BEGIN ", "-----END ")
 _BASE64 = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/-_")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Forms:
-    """The forms of some values: as text (whose escapes are undone, in small letters), base64, and hexadecimal."""
+def forms(values: Iterable[str]) -> tuple[set[str], set[str], set[str]]:
+    """Every form of the values, of each of their lines and of each without the white space around it.
 
-    plain: frozenset[str]
-    encoded: frozenset[str]
-    hexadecimal: frozenset[str]
-
-
-def forms(values: Iterable[str]) -> Forms:
-    """Every form of the values, of each of their lines and of each without the white space around it."""
+    As text (whose escapes are undone, in small letters), as base64, and as hexadecimal.
+    """
     written = {part for value in values for part in _parts(value)}
     raw = {encoding for value in written for encoding in _encodings(value)}
     plain = {
@@ -45,11 +35,7 @@ def forms(values: Iterable[str]) -> Forms:
         for text in _layers(variant)
         if len(folded := fold(text)) >= SHORTEST
     }
-    return Forms(
-        plain=frozenset(plain),
-        encoded=frozenset(form for secret in raw for form in _base64_forms(secret)),
-        hexadecimal=frozenset(secret.hex() for secret in raw),
-    )
+    return plain, {form for secret in raw for form in _base64_forms(secret)}, {secret.hex() for secret in raw}
 
 
 def fold(text: str) -> str:
@@ -224,13 +210,12 @@ class Secrets:
     """
 
     def __init__(self, values: Iterable[str] = ()) -> None:
-        all_forms = forms({well_formed(value) for value in values if len(value) >= SHORTEST})
-        self._plain = Needles(all_forms.plain)
-        self._encoded = Needles(all_forms.encoded, encoded=True)
-        self._hexadecimal = Needles(all_forms.hexadecimal)
+        plain, encoded, hexadecimal = forms({well_formed(value) for value in values if len(value) >= SHORTEST})
+        self._plain = Needles(plain)
+        self._encoded = Needles(encoded, encoded=True)
+        self._hexadecimal = Needles(hexadecimal)
 
     def __call__(self, text: str) -> str:
-        """The text with `[masked]` for each secret."""
         return _masked(text, spans) if (spans := self.spans(text)) else text
 
     def stream(self) -> SecretStream:
@@ -293,7 +278,6 @@ class SecretStream:
         return _masked(text[:hold], [span for span in spans if span[1] <= hold])
 
     def finish(self) -> str:
-        """The rest."""
         text, self._held = self._held, ""
         return self._secrets(text)
 
@@ -309,15 +293,13 @@ def _at_cuts(text: str, needles: Needles, *, whole: bool) -> Iterator[tuple[int,
         last = end
         while last > begin and text[last - 1] in "[ \r\n" and end < len(text):
             last -= 1
-        yield from _at_begin(text, needles, begin, last, soft=not begin, whole=whole)
-        yield from _at_end(text, needles, begin, last, soft=end == len(text), whole=whole)
+        if begin or whole:
+            yield from _at_begin(text, needles, begin, last, soft=not begin)
+        if end < len(text) or whole:
+            yield from _at_end(text, needles, begin, last, soft=end == len(text))
 
 
-def _at_begin(
-    text: str, needles: Needles, begin: int, end: int, *, soft: bool, whole: bool
-) -> Iterator[tuple[int, int]]:
-    if soft and not whole:
-        return
+def _at_begin(text: str, needles: Needles, begin: int, end: int, *, soft: bool) -> Iterator[tuple[int, int]]:
     # What is left of an escape that was cut in two stands in front of the rest.
     share, skip = (_MODEST, 0) if soft else (0, _LONGEST_ESCAPE_LEFT)
     cut = needles.cut_after(text, begin, end, share=share, skip=skip)
@@ -325,9 +307,7 @@ def _at_begin(
         yield begin, cut
 
 
-def _at_end(text: str, needles: Needles, begin: int, end: int, *, soft: bool, whole: bool) -> Iterator[tuple[int, int]]:
-    if soft and not whole:
-        return
+def _at_end(text: str, needles: Needles, begin: int, end: int, *, soft: bool) -> Iterator[tuple[int, int]]:
     escape = _ESCAPE_BEGUN.search(text, max(begin, end - _LONGEST_ESCAPE), end)
     for until in (end, escape.start() if escape else end):
         cut = needles.cut_before(text, until, begin, share=_MODEST if soft else 0)

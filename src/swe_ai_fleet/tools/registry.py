@@ -1,28 +1,159 @@
-"""Tools by name: registering them, describing them to a model, executing them.
-
-Other distributions announce tools of theirs as entry points.
-"""
+"""Tools that are registered by name: classes, functions, plug-ins. `swe_ai_fleet.tools` names what others use."""
 
 from __future__ import annotations
 
+import asyncio
 import difflib
 import inspect
+import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import update_wrapper
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
+from itertools import islice
 from types import MethodType
 from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, TypeVar, cast, get_origin
 
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, NotFound
 from swe_ai_fleet.domain.json_values import mapping
-from swe_ai_fleet.domain.tool import OperationSpec, Outcome, Risk, ToolResult
+from swe_ai_fleet.domain.tool import OperationSpec, Outcome, ToolResult
 from swe_ai_fleet.ports import Workspace
+from swe_ai_fleet.tools.base_tool import BaseTool, LocalTool, ToolParameter, jsonable, lacking
+from swe_ai_fleet.tools.definition import ToolFailure, ToolTimeout
+from swe_ai_fleet.tools.function_tool import as_tool
+from swe_ai_fleet.tools.http import without_credentials
+from swe_ai_fleet.tools.operation import Toolkit
 from swe_ai_fleet.tools.pipeline import Pipeline
-from swe_ai_fleet.tools.registry.base_tool import BaseTool, ToolParameter, jsonable
-from swe_ai_fleet.tools.registry.function_tool import FunctionTool
-from swe_ai_fleet.tools.registry.toolkit import RegisteredOperation, RegisteredTools
+
+MAX_METADATA_CHARS = 64 * 1024
+"""What the events of an agent carry of a value, as JSON; the model reads the text of the rest anyway."""
+FINAL_ANSWER = "final_answer"
+_MAX_MESSAGE_CHARS = 1_000
+_MAX_NAMED = 20
+_OTHERWISE = "Call another tool, or this one with other arguments."
+_PERHAPS_DONE = "It may have had its effect: look with another tool before you call it again, or use other arguments."
+# The tool's own limit is kept here, where it can be explained; the pipeline's stands behind it.
+_SPARE_SECONDS = 5.0
+
+
+class RegisteredOperation:
+    """A registered tool as a definition; implements `Definition`.
+
+    Args:
+        tool: What is called.
+        keep: Is given each value as the tool returned it. The metadata then hold the whole of it, under `value`.
+        time_limit_seconds: When a call is given up; None: the tool's own limit.
+        needs_value: Whether a call that gives None or something empty has failed.
+    """
+
+    def __init__(
+        self,
+        tool: BaseTool,
+        *,
+        keep: Callable[[object], None] | None = None,
+        time_limit_seconds: float | None = None,
+        needs_value: bool = False,
+    ) -> None:
+        self.tool = tool
+        self._keep = keep
+        self._needs_value = needs_value
+        self._seconds = tool.time_limit_seconds if time_limit_seconds is None else time_limit_seconds
+        self.spec = OperationSpec(
+            name=tool.name,
+            tool=tool.name,
+            operation=tool.name,
+            description=tool.description,
+            parameters=tool.schema(),
+            read_only=tool.read_only,
+            risk=tool.risk,
+            network=tool.network,
+            executes=tool.executes,
+            locks=frozenset(tool.locks),
+            time_limit_seconds=self._seconds + _SPARE_SECONDS,
+            cache_seconds=tool.cache_seconds,
+            roles=frozenset(tool.roles),
+        )
+
+    def validate(self, arguments: Mapping[str, object]) -> dict[str, object]:
+        return self.tool.checked(arguments, self.spec)
+
+    async def run(self, toolkit: Toolkit, arguments: Mapping[str, object]) -> ToolResult:
+        """Execute the tool. Whatever it raises becomes a ToolFailure that says so."""
+        tool = self.tool
+        scope = asyncio.timeout(None if tool.executes else self._seconds)
+        try:
+            async with scope:
+                value = await tool.execute(**arguments)
+        except FleetError:
+            raise
+        except asyncio.CancelledError:
+            if (task := asyncio.current_task()) is None or task.cancelling():
+                raise
+            # Nobody cancelled this call: what the tool itself cancelled must not end the run.
+            raise ToolFailure(f"{tool.name} failed: it was cancelled from within") from None
+        except (Exception, SystemExit) as error:  # (the edge to foreign code: a plug-in must not end an agent)
+            if isinstance(error, TimeoutError) and scope.expired():
+                note = f"; {tool.late_note}" if tool.late_note else ""
+                raise ToolTimeout(f"{tool.name} did not finish within {self._seconds:g} seconds{note}") from None
+            text = f"{type(error).__name__}: {str(error)[:_MAX_MESSAGE_CHARS]}".removesuffix(": ")
+            raise ToolFailure(f"{tool.name} failed: {text}") from error
+        if self._needs_value and (lack := lacking(value)):
+            raise ToolFailure(f"{tool.name} returned {lack}. {_OTHERWISE if tool.read_only else _PERHAPS_DONE}")
+        result = replace(tool.present(value), operation=tool.name)
+        if self._keep is None:
+            return _bounded(result)
+        self._keep(value)
+        return replace(result, metadata={"value": jsonable(value)})
+
+
+class RegisteredTools(Toolkit):
+    """Registered tools as the operations of an agent, each under its bare name.
+
+    `final_answer` is left out: an agent's own loop has it.
+
+    Args:
+        tools: What it offers; the names must differ.
+        workspace: Where the agent works, for tools that ask; not used otherwise.
+    """
+
+    name: ClassVar[str] = "registered"
+    bare: ClassVar[bool] = True
+
+    def __init__(
+        self, tools: Iterable[BaseTool], workspace: Workspace | None = None, pipeline: Pipeline | None = None
+    ) -> None:
+        if workspace is not None:
+            self.workspace = workspace
+        self.pipeline = pipeline or Pipeline()
+        self.definitions = {tool.name: RegisteredOperation(tool) for tool in tools if tool.name != FINAL_ANSWER}
+
+    def shared_scope(self, spec: OperationSpec) -> str | None:
+        definition = self.definitions.get(spec.name)
+        if not isinstance(definition, RegisteredOperation):
+            return None
+        kind = type(definition.tool)
+        return f"{kind.__module__}.{kind.__qualname__} {definition.tool.cache_scope}"
+
+    def recorded(self, arguments: Mapping[str, object]) -> Mapping[str, object]:
+        # URLs carry credentials whatever tool they are given to.
+        return without_credentials(arguments)
+
+
+def _bounded(result: ToolResult) -> ToolResult:
+    """The result with as many of its fields as the events of an agent carry, the smallest first."""
+    sizes = {name: len(json.dumps(value, default=str)) for name, value in result.metadata.items()}
+    room, kept = MAX_METADATA_CHARS, set[str]()
+    for name in sorted(sizes, key=lambda each: sizes[each]):
+        room -= sizes[name]
+        if room >= 0:
+            kept.add(name)
+    left_out = {name: f"{size} characters as JSON" for name, size in sizes.items() if name not in kept}
+    if not left_out:
+        return result
+    metadata = {name: value for name, value in result.metadata.items() if name in kept}
+    return replace(result, metadata={**metadata, "left_out": dict(islice(left_out.items(), _MAX_NAMED))})
+
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -106,12 +237,12 @@ class ToolRegistry:
     def register_tools(self, *tools: Registrable) -> None:
         """Register several, all or none. Raises InvalidRequest as `register_tool` does."""
         added: dict[str, BaseTool] = {}
-        for given in tools:
-            tool = as_tool(given)
-            known = added.get(tool.name) or self.registered.get(tool.name)
-            if known is None:
+        for candidate in tools:
+            tool = as_tool(candidate)
+            existing = added.get(tool.name) or self.registered.get(tool.name)
+            if existing is None:
                 added[tool.name] = tool
-            elif given not in (known, type(known), getattr(known, "function", None)):
+            elif candidate not in (existing, type(existing), getattr(existing, "function", None)):
                 taken = ", ".join({**self.registered, **added})
                 raise InvalidRequest(f"a tool {tool.name!r} already exists; names in use: {taken}", field="name")
         self.registered |= added
@@ -126,20 +257,16 @@ class ToolRegistry:
 
     @_OnDefault
     def get_all_tools(self) -> dict[str, BaseTool]:
-        """All tools by name."""
         return self._tools
 
     @_OnDefault
     def get_tool_definitions(self, names: Sequence[str] | None = None) -> list[dict[str, object]]:
         """What a model is told of the named tools (None: of all), as OpenAI's function objects. Raises NotFound."""
         tools = self._tools.values() if names is None else [self.get_tool(name) for name in names]
-        return [
-            {
-                "type": "function",
-                "function": {"name": tool.name, "description": tool.description, "parameters": tool.schema()},
-            }
-            for tool in tools
+        functions = [
+            {"name": tool.name, "description": tool.description, "parameters": tool.schema()} for tool in tools
         ]
+        return [{"type": "function", "function": function} for function in functions]
 
     @_OnDefault
     async def execute_tool(self, name: str, /, **arguments: object) -> Any:
@@ -151,7 +278,9 @@ class ToolRegistry:
         """
         tool = self._tools.get(name)
         if tool is None:
-            return {"error": self._rejected(name, arguments)}
+            unknown = ToolResult(success=False, operation=name[:64], error=self._no_tool(name), outcome=Outcome.INVALID)
+            record = self.pipeline.trail.open(_UNKNOWN, arguments={"name": name[:64]}, secret=arguments, call_id="")
+            return {"error": record.close(unknown).observation()}
         values: list[object] = []
         operation = RegisteredOperation(tool, keep=values.append)
         result = await self.pipeline.call(operation, self._face, arguments)
@@ -163,31 +292,13 @@ class ToolRegistry:
             return {**mapping(masked), "error": f"{_ERROR}{result.error}"}
         return value if masked == jsonable(value) else masked
 
-    @_OnDefault
-    def toolkit(
-        self,
-        names: Sequence[str] | None = None,
-        *,
-        workspace: Workspace | None = None,
-        pipeline: Pipeline | None = None,
-    ) -> RegisteredTools:
-        """The named tools (None: all) as operations of an agent. Raises NotFound."""
-        tools = self._tools.values() if names is None else [self.get_tool(name) for name in names]
-        return RegisteredTools(tools, workspace, pipeline)
-
     def _no_tool(self, name: str) -> str:
         close = difflib.get_close_matches(name[:64], self._tools, n=1)
         guess = f" Did you mean {close[0]}?" if close else ""
         return f"there is no tool {name[:64]!r}.{guess} The tools are: {', '.join(self._tools) or 'none'}"
 
-    def _rejected(self, name: str, arguments: Mapping[str, object]) -> str:
-        """An audit entry for a call that reached no tool, and what to say about it."""
-        failed = ToolResult(success=False, operation=name[:64], error=self._no_tool(name), outcome=Outcome.INVALID)
-        self.pipeline.trail.open(_UNKNOWN, arguments={"name": name[:64]}, secret=arguments, call_id="").close(failed)
-        return failed.observation()
 
-
-class RequestTools(BaseTool):
+class RequestTools(LocalTool):
     """`request_tools(names) -> {tools}`: what the named tools of a registry are, as a model is told of them.
 
     Among the tools of an agent it stands for all of its registry: they can be called, and are shown once asked for.
@@ -196,44 +307,12 @@ class RequestTools(BaseTool):
     name = "request_tools"
     description = "Show what more tools do, which can then be called."
     parameters = (ToolParameter("names", "array", "Names of tools.", items="string"),)
-    read_only = True
-    risk = Risk.LOW
-    network = False
-    locks = frozenset[str]()
 
     def __init__(self, registry: ToolRegistry) -> None:
         self.registry = registry
 
     async def execute(self, names: list[str]) -> dict[str, object]:
-        """Their definitions. Raises NotFound naming those there are."""
         return {"tools": self.registry.get_tool_definitions(names)}
-
-
-def as_tool(given: object) -> BaseTool:
-    """A tool out of what can be registered, its declaration checked. Raises InvalidRequest."""
-    if isinstance(given, type) and issubclass(given, BaseTool):
-        given = _instance(given)
-    elif inspect.isroutine(cast("object", given)):
-        given = FunctionTool(cast("Callable[..., object]", given))
-    if not isinstance(given, BaseTool):
-        raise InvalidRequest(
-            f"{given!r:.120} can't be registered; give a BaseTool class or instance, or a function", field="tool"
-        )
-    given.verify()
-    return given
-
-
-def _instance(kind: type[BaseTool]) -> BaseTool:
-    if inspect.isabstract(kind):
-        missing = ", ".join(sorted(cast("Any", kind).__abstractmethods__))
-        raise InvalidRequest(f"{kind.__name__} is abstract: it does not define {missing}", field="tool")
-    try:
-        inspect.signature(kind).bind()
-    except TypeError as error:
-        raise InvalidRequest(
-            f"{kind.__name__} can't be made without arguments ({error}); register an instance of it", field="tool"
-        ) from None
-    return kind()
 
 
 GROUP = "swe_ai_fleet.tools"
@@ -243,29 +322,21 @@ _LISTS = ("list", "tuple", "Sequence", "Iterable", "Collection")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoadedPlugin:
-    """An entry point whose tools are registered now."""
+class Plugin:
+    """An entry point: the tools of it that are registered now, or the reason why it brought nothing."""
 
     name: str
     distribution: str
-    tools: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokenPlugin:
-    """An entry point that brought nothing, and why."""
-
-    name: str
-    distribution: str
-    reason: str
+    tools: tuple[str, ...] = ()
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginReport:
     """What became of each entry point."""
 
-    loaded: tuple[LoadedPlugin, ...] = ()
-    broken: tuple[BrokenPlugin, ...] = ()
+    loaded: tuple[Plugin, ...] = ()
+    broken: tuple[Plugin, ...] = ()
 
 
 def load_plugins(registry: ToolRegistry, *, only: Collection[str] | None = None) -> PluginReport:
@@ -275,8 +346,8 @@ def load_plugins(registry: ToolRegistry, *, only: Collection[str] | None = None)
     returns such a list (say so in its annotation, or leave the annotation out). This imports the plug-ins, which runs
     their code in this process: name those you trust in `only` (entry points' names; None: all that are installed).
     """
-    loaded: list[LoadedPlugin] = []
-    broken: list[BrokenPlugin] = []
+    loaded: list[Plugin] = []
+    broken: list[Plugin] = []
     for entry in sorted(entry_points(group=GROUP), key=lambda each: each.name):
         if only is not None and entry.name not in only:
             continue
@@ -285,9 +356,9 @@ def load_plugins(registry: ToolRegistry, *, only: Collection[str] | None = None)
             names = _register(registry, entry)
         except (Exception, SystemExit) as error:  # noqa: BLE001 (the edge to foreign code: others go on)
             reason = str(error) if isinstance(error, FleetError) else f"{type(error).__name__}: {error}"
-            broken.append(BrokenPlugin(name=entry.name, distribution=distribution, reason=reason[:_MAX_REASON_CHARS]))
+            broken.append(Plugin(name=entry.name, distribution=distribution, reason=reason[:_MAX_REASON_CHARS]))
         else:
-            loaded.append(LoadedPlugin(name=entry.name, distribution=distribution, tools=names))
+            loaded.append(Plugin(name=entry.name, distribution=distribution, tools=names))
     return PluginReport(loaded=tuple(loaded), broken=tuple(broken))
 
 
@@ -301,8 +372,8 @@ def _register(registry: ToolRegistry, entry: EntryPoint) -> tuple[str, ...]:
                 "returns in its annotation",
                 field="plugin",
             )
-    given = cast("Iterable[object]", loaded) if isinstance(loaded, list | tuple) else [loaded]
-    tools: list[BaseTool] = [as_tool(each) for each in given]
+    candidates = cast("Iterable[object]", loaded) if isinstance(loaded, list | tuple) else [loaded]
+    tools: list[BaseTool] = [as_tool(each) for each in candidates]
     names = [tool.name for tool in tools]
     # A plug-in may add to the tools there are, never stand in for one of them.
     taken = sorted({name for name in names if name in registry.get_all_tools() or names.count(name) > 1})
@@ -316,9 +387,5 @@ def _gives_a_list(loaded: object) -> bool:
     if not inspect.isroutine(loaded) or inspect.signature(cast("Callable[..., object]", loaded)).parameters:
         return False
     annotation = cast("object", inspect.signature(cast("Callable[..., object]", loaded)).return_annotation)
-    if annotation is inspect.Signature.empty:
-        return True
-    if isinstance(annotation, str):
-        return annotation.partition("[")[0].rpartition(".")[2] in _LISTS
-    kind = cast("object", get_origin(annotation) or annotation)
-    return getattr(kind, "__name__", "") in _LISTS
+    named = annotation if isinstance(annotation, str) else getattr(get_origin(annotation) or annotation, "__name__", "")
+    return annotation is inspect.Signature.empty or named.partition("[")[0].rpartition(".")[2] in _LISTS

@@ -1,8 +1,7 @@
-"""Speaking HTTP to servers outside, without a way into the networks around this one."""
+"""HTTP to servers outside, at checked addresses only."""
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import re
@@ -21,14 +20,18 @@ from swe_ai_fleet.domain.json_values import is_list, is_mapping
 from swe_ai_fleet.domain.tool import OperationSpec, Outcome, Risk, ToolResult
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.sandbox.addresses import Resolver
-from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
-from swe_ai_fleet.tools.http.response import MAX_SECONDS as FRESH_MAX_SECONDS
-from swe_ai_fleet.tools.http.response import Received, as_text, described, fresh_seconds, read_body
-from swe_ai_fleet.tools.http.transport import (
+from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal, ToolTimeout, time_limit
+from swe_ai_fleet.tools.http_transport import MAX_SECONDS as FRESH_MAX_SECONDS
+from swe_ai_fleet.tools.http_transport import (
     GuardedTransport,
     HttpPolicy,
+    Received,
+    as_text,
+    described,
+    fresh_seconds,
     parse_url,
     port_of,
+    read_body,
     redirect_target,
 )
 from swe_ai_fleet.tools.operation import Toolkit, operation
@@ -83,7 +86,6 @@ class HttpTool(Toolkit):
 
     Args:
         workspace: Taken as every toolkit takes one; not used.
-        pipeline: The way every call goes; without one, its own.
         policy: Which servers may be spoken to; without one, any that is public.
         resolver: Turns names into addresses; without one, the system's.
         network: Opens connections to checked addresses; without one, the real network.
@@ -172,28 +174,23 @@ class HttpTool(Toolkit):
         return repr(self.policy)
 
     def recorded(self, arguments: Mapping[str, object]) -> Mapping[str, object]:
-        return {name: _redact_url(value) if name == "url" else _redact(value) for name, value in arguments.items()}
+        return without_credentials(arguments)
 
     async def _call(
         self, name: str, url: str, headers: Headers, params: Params, body: object, seconds: float
     ) -> ToolResult:
         started_at = time.monotonic()
-        scope = asyncio.timeout(seconds)
-        try:
-            async with scope:
-                target = parse_url(url)
-                target = target.copy_merge_params(params) if params else target
-                draft = _Draft.of(name.upper(), target, headers or {}, body)
-                return await self._exchange(name, draft, started_at)
-        except TimeoutError:
-            if not scope.expired():
-                raise
-            return _failed(name, Outcome.TIMEOUT, f"there was no complete answer within {seconds:g} seconds")
+        async with time_limit(seconds):
+            target = parse_url(url)
+            target = target.copy_merge_params(params) if params else target
+            draft = _Draft.of(name.upper(), target, headers or {}, body)
+            return await self._exchange(name, draft, started_at)
+        raise ToolTimeout(f"there was no complete answer within {seconds:g} seconds")
 
     async def _exchange(self, name: str, draft: _Draft, started_at: float) -> ToolResult:
         transport = GuardedTransport(self.policy, resolver=self._resolver, network=self._network, tls=self._tls)
         async with transport:
-            asked, redirects = draft, 0
+            first, redirects = draft, 0
             response = await transport.handle_async_request(draft.request())
             while response.status_code in _REDIRECTS and "location" in response.headers:
                 await response.aclose()
@@ -205,7 +202,7 @@ class HttpTool(Toolkit):
             body = await read_body(response, self._max_body_bytes) if draft.method != "HEAD" else Received()
             await response.aclose()
         result = _result(name, draft, response, body, redirects, time.monotonic() - started_at)
-        return replace(result, metadata={**result.metadata, FRESH_SECONDS: asked.fresh_seconds(response)})
+        return replace(result, metadata={**result.metadata, FRESH_SECONDS: first.fresh_seconds(response)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,8 +230,8 @@ class _Draft:
             content, kind = json.dumps(body, ensure_ascii=False, allow_nan=False).encode(), "application/json"
         defaults = {"User-Agent": "swe-ai-fleet", "Accept": "*/*", "Accept-Encoding": "gzip"}
         defaults |= {"Content-Type": kind} if kind else {}
-        given = {name.lower() for name in headers}
-        kept = {name: value for name, value in defaults.items() if name.lower() not in given}
+        chosen = {name.lower() for name in headers}
+        kept = {name: value for name, value in defaults.items() if name.lower() not in chosen}
         return cls(method=method, url=url, headers=(*kept.items(), *headers.items()), content=content)
 
     def request(self) -> httpx2.Request:
@@ -245,8 +242,8 @@ class _Draft:
         """For how long the answer may be given again; what a credential unlocks is for whoever holds it."""
         if any(_CREDENTIAL.search(name) for name, _ in self.headers):
             return 0.0
-        asked = {name.lower(): value for name, value in self.headers}
-        return fresh_seconds(asked, response.status_code, response.headers)
+        headers = {name.lower(): value for name, value in self.headers}
+        return fresh_seconds(headers, response.status_code, response.headers)
 
     def redirected(self, status: int, location: str) -> _Draft:
         """The request that follows. Raises ToolRefusal where the way leads out of what is allowed."""
@@ -271,7 +268,8 @@ def _result(
     kind = response.headers.get("content-type", "")
     digest = hashlib.sha256(body.data).hexdigest()
     headers = _shown_headers(response)
-    lines = [f"{status} from {final}" + _after(redirects)]
+    after = f" (after {redirects} redirect{'' if redirects == 1 else 's'})" if redirects else ""
+    lines = [f"{status} from {final}{after}"]
     lines += [f"{header}: {value}" for header, value in headers.items()]
     text = None if body.encoding else as_text(kind, body.data)
     if draft.method != "HEAD":
@@ -299,16 +297,6 @@ def _result(
         outcome=Outcome.SUCCESS if good else Outcome.ERROR,
         truncated=body.cut,
     )
-
-
-def _after(redirects: int) -> str:
-    if not redirects:
-        return ""
-    return " (after 1 redirect)" if redirects == 1 else f" (after {redirects} redirects)"
-
-
-def _failed(name: str, outcome: Outcome, error: str) -> ToolResult:
-    return ToolResult(success=False, operation=f"{HttpTool.name}_{name}", error=error, outcome=outcome)
 
 
 def _shown_headers(response: httpx2.Response) -> dict[str, str]:
@@ -341,6 +329,11 @@ def _anonymous(text: str) -> str:
     """`scheme:user@host` without the user."""
     colon, at = text.find(":"), text.rfind("@")
     return f"{text[: colon + 1]}{MASK}{text[at:]}" if 0 <= colon < at else text
+
+
+def without_credentials(arguments: Mapping[str, object]) -> Mapping[str, object]:
+    """The arguments of any call without what may be credentials in its URL, and without values that are named so."""
+    return {name: _redact_url(value) if name == "url" else _redact(value) for name, value in arguments.items()}
 
 
 def _redact_url(value: object) -> object:

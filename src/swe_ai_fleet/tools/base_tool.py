@@ -33,7 +33,8 @@ _TYPES: Mapping[str, Any] = {
     "array": list[Any],
     "object": dict[str, Any],
 }
-_OTHER_NAMES: Mapping[object, str] = {
+_NAMES: Mapping[object, str] = {
+    **{name: name for name in _TYPES},
     "str": "string", "int": "integer", "float": "number", "bool": "boolean", "list": "array", "dict": "object",
     str: "string", int: "integer", float: "number", bool: "boolean", list: "array", dict: "object",
 }  # fmt: skip
@@ -48,21 +49,21 @@ def presented(operation: str, value: object) -> ToolResult:
     if isinstance(value, ToolResult):
         return value
     plain = jsonable(value)
-    fields = plain if is_object(plain) else None
-    metadata: dict[str, object] = {"value": plain} if fields is None else fields
-    error = None if fields is None else fields.get("error")
+    fields: dict[str, object] = plain if is_object(plain) else {"value": plain}
+    error = fields.get("error") if fields is plain else None
     if isinstance(error, str) and error:
-        rest = {name: part for name, part in metadata.items() if name != "error" and part not in (None, "")}
+        rest = {name: part for name, part in fields.items() if name != "error" and part not in (None, "")}
         return ToolResult(
             success=False,
             operation=operation,
             content=as_text(rest) if rest else "",
             error=error.removeprefix(_ERROR),
             outcome=Outcome.ERROR,
-            metadata=metadata,
+            metadata=fields,
         )
-    content = _named(operation, metadata["value"] if fields is None else fields)
-    return ToolResult(success=True, operation=operation, content=content, metadata=metadata)
+    lack = lacking(plain)
+    content = f"{operation} returned {lack}." if lack else as_text(plain)
+    return ToolResult(success=True, operation=operation, content=content, metadata=fields)
 
 
 def jsonable(value: object) -> object:
@@ -98,11 +99,6 @@ def _finite(value: object) -> object:
     if is_list(value):
         return [_finite(part) for part in value]
     return value
-
-
-def _named(operation: str, value: object) -> str:
-    lack = lacking(value)
-    return f"{operation} returned {lack}." if lack else as_text(value)
 
 
 def _lines(value: object, depth: int) -> list[str]:
@@ -159,7 +155,6 @@ class ToolParameter:
                 raise InvalidRequest(f"parameter {self.name}: only an array has items", field="parameters")
 
     def schema(self) -> dict[str, object]:
-        """The JSON schema of its values."""
         schema: dict[str, object] = {"type": self.type}
         if self.description:
             schema["description"] = self.description
@@ -237,7 +232,6 @@ class BaseTool(ABC):
         ...
 
     def schema(self) -> dict[str, object]:
-        """The JSON schema of the arguments."""
         return {
             "type": "object",
             "properties": {parameter.name: parameter.schema() for parameter in self.parameters},
@@ -251,9 +245,9 @@ class BaseTool(ABC):
         A null for an optional parameter means that it was left out.
         """
         optional = {parameter.name for parameter in self.parameters if not parameter.required}
-        given = {name: value for name, value in arguments.items() if value is not None or name not in optional}
-        checked = checked_arguments(self._model, spec, given)
-        return {name: value for name, value in checked.items() if name in given}
+        present = {name: value for name, value in arguments.items() if value is not None or name not in optional}
+        checked = checked_arguments(self._model, spec, present)
+        return {name: value for name, value in checked.items() if name in present}
 
     def present(self, value: object) -> ToolResult:
         """What an agent is told of a value: plain text to read, the whole of it as metadata."""
@@ -295,12 +289,9 @@ class BaseTool(ABC):
         unknown = declared - named.keys() if inspect.Parameter.VAR_KEYWORD not in kinds else frozenset[str]()
         needed = {name for name, required in named.items() if required}
         missing = needed - {parameter.name for parameter in self.parameters if parameter.required}
-        if unknown or missing:
-            problems = "; ".join(
-                f"{text} {', '.join(sorted(names))}"
-                for text, names in (("execute does not take", unknown), ("execute requires", missing))
-                if names
-            )
+        verbs = {"does not take": unknown, "requires": missing}
+        problems = "; ".join(f"execute {verb} {', '.join(sorted(names))}" for verb, names in verbs.items() if names)
+        if problems:
             raise InvalidRequest(
                 f"the parameters of {self.name} do not fit its execute: {problems}", field="parameters"
             )
@@ -314,12 +305,19 @@ class BaseTool(ABC):
         return create_model(self.name, __config__=config, **fields)
 
 
-def _json_type(given: object, name: str) -> str:
-    known = None
-    if isinstance(given, str | type):
-        known = given if given in _TYPES else _OTHER_NAMES.get(given)
-    if known is None:
+class LocalTool(BaseTool):
+    """A tool that changes nothing and speaks to nobody outside of this process."""
+
+    read_only = True
+    risk = Risk.LOW
+    network = False
+    locks = frozenset[str]()
+
+
+def _json_type(kind: object, name: str) -> str:
+    json_name = _NAMES.get(kind) if isinstance(kind, str | type) else None
+    if json_name is None:
         raise InvalidRequest(
-            f"parameter {name}: {given!r:.80} is not a type; the types are: {', '.join(_TYPES)}", field="parameters"
+            f"parameter {name}: {kind!r:.80} is not a type; the types are: {', '.join(_TYPES)}", field="parameters"
         )
-    return cast("str", known)
+    return json_name

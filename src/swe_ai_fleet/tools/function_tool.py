@@ -23,9 +23,9 @@ from pydantic.errors import PydanticUserError
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.domain.tool import OperationSpec, Risk
+from swe_ai_fleet.tools.base_tool import BaseTool, declared
 from swe_ai_fleet.tools.definition import ToolFailure
 from swe_ai_fleet.tools.operation import arguments_model, checked_arguments, parameters_schema
-from swe_ai_fleet.tools.registry.base_tool import BaseTool, declared
 
 _GOOGLE = frozenset({"args:", "arguments:", "parameters:", "params:", "keyword args:", "other parameters:"})
 _ENTRY = re.compile(r"\*{0,2}(\w+)\s*(?:\([^()]*(?:\([^()]*\)[^()]*)*\))?\s*:(?:\s+(.*))?")
@@ -96,7 +96,6 @@ def _numpy(lines: list[str], margin: int, sections: dict[str, list[str]]) -> Non
 
 
 def _deeper(lines: list[str], margin: int) -> list[str]:
-    """The lines that follow with a deeper indentation, stripped."""
     lines_below: list[str] = []
     for line in lines:
         if line.strip() and _indent(line) <= margin:
@@ -159,7 +158,6 @@ class FunctionTool(BaseTool):
         self.parameters = declared(self._schema)
 
     async def execute(self, *args: Any, **kwargs: Any) -> object:
-        """Call the function. Raises what it raises."""
         if self._asynchronous:
             return await cast("Any", self.function)(*args, **kwargs)
         if self._abandoned >= MAX_ABANDONED:
@@ -246,3 +244,30 @@ class FunctionTool(BaseTool):
                 given_up = True
                 self._abandoned += 1
             raise
+
+
+def as_tool(candidate: object) -> BaseTool:
+    """A tool out of what can be registered, its declaration checked. Raises InvalidRequest."""
+    if isinstance(candidate, type) and issubclass(candidate, BaseTool):
+        candidate = _instance(candidate)
+    elif inspect.isroutine(cast("object", candidate)):
+        candidate = FunctionTool(cast("Callable[..., object]", candidate))
+    if not isinstance(candidate, BaseTool):
+        raise InvalidRequest(
+            f"{candidate!r:.120} can't be registered; give a BaseTool class or instance, or a function", field="tool"
+        )
+    candidate.verify()
+    return candidate
+
+
+def _instance(kind: type[BaseTool]) -> BaseTool:
+    if inspect.isabstract(kind):
+        missing = ", ".join(sorted(cast("Any", kind).__abstractmethods__))
+        raise InvalidRequest(f"{kind.__name__} is abstract: it does not define {missing}", field="tool")
+    try:
+        inspect.signature(kind).bind()
+    except TypeError as error:
+        raise InvalidRequest(
+            f"{kind.__name__} can't be made without arguments ({error}); register an instance of it", field="tool"
+        ) from None
+    return kind()

@@ -96,7 +96,6 @@ def views(text: str) -> Iterator[View]:
 
 
 def unescaped(text: str) -> str:
-    """The text with one layer of escapes undone."""
     return _ANY.sub(_read, text)
 
 
