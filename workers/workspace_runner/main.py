@@ -26,7 +26,7 @@ from swe_ai_fleet.runtime.job_board import JOBS_BUCKET, JOBS_KEPT_SECONDS, JobBo
 from swe_ai_fleet.runtime.tool_services import secret_mask
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.telemetry import Telemetry, open_telemetry
-from workers.workspace_runner.backend import Backend
+from workers.jobs import Backend
 from workers.workspace_runner.local import LocalBackend
 from workers.workspace_runner.runner import RANKS, Runner, Slots, job_queues
 from workers.workspace_runner.settings import RunnerSettings, variables_of
@@ -129,7 +129,7 @@ async def open_runner(
 def open_backend(settings: Settings, chosen: RunnerSettings) -> AbstractAsyncContextManager[Backend]:
     """Where jobs run, as settings say. Raises InvalidRequest, PreconditionFailed, Unavailable."""
     if chosen.backend == "kubernetes":
-        from workers.workspace_runner.kubernetes.backend import open_kubernetes
+        from workers.workspace_runner.kubernetes_backend import open_kubernetes
 
         return open_kubernetes(settings, chosen)
     return _local(settings, chosen)

@@ -19,13 +19,12 @@ from swe_ai_fleet.domain.environment import Environment, Mount
 from swe_ai_fleet.domain.errors import PreconditionFailed, Unavailable
 from swe_ai_fleet.domain.network import NetworkGrant
 from swe_ai_fleet.sandbox import jail, processes
-from swe_ai_fleet.sandbox.control_groups import ControlGroup, ControlGroups
 from swe_ai_fleet.sandbox.disk import DiskGuard, DiskWatch
-from swe_ai_fleet.sandbox.policy import IsolationLevel, SandboxPolicy
-from swe_ai_fleet.sandbox.probe import install_hint
+from swe_ai_fleet.sandbox.network import FilteringProxy
+from swe_ai_fleet.sandbox.policy import ControlGroup, ControlGroups, IsolationLevel, SandboxPolicy
 from swe_ai_fleet.sandbox.processes import Occupants, leave_session_keyring
-from swe_ai_fleet.sandbox.proxy import FilteringProxy
 from swe_ai_fleet.sandbox.runner import LAUNCHER_VARIABLES, Capture, exports, shell_limits
+from swe_ai_fleet.sandbox.sandbox import install_hint
 from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
 from swe_ai_fleet.sandbox.workspace import limits_per_namespace, remove_tree
 

@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 
 from swe_ai_fleet.domain.environment import Environment, ImageRoot, Mount
 from swe_ai_fleet.domain.errors import PreconditionFailed
-from swe_ai_fleet.sandbox import carried, concealment
+from swe_ai_fleet.sandbox import concealment, images
 from swe_ai_fleet.sandbox.concealment import (
     find_concealment,
     interpreter,
@@ -207,12 +207,12 @@ def interpreters(environment: Environment) -> list[Path]:
 
 def python(environment: Environment) -> tuple[str, ...]:
     """The argv of the fleet's own Python as a command sees it."""
-    return carried.PYTHON if environment.image else (str(own_interpreter()),)
+    return images.PYTHON if environment.image else (str(own_interpreter()),)
 
 
 def runner(environment: Environment) -> tuple[str, ...]:
     """The argv of the shell that runs commands."""
-    return carried.RUNNER if environment.image else (RUNNER,)
+    return images.RUNNER if environment.image else (RUNNER,)
 
 
 def forwarding(
@@ -243,7 +243,7 @@ def variables(
     base = toolchain()
     image = environment.image
     if image is not None:
-        path = [*environment.path, image.variables.get("PATH", _DEFAULT_PATH), carried.PROGRAMS]
+        path = [*environment.path, image.variables.get("PATH", _DEFAULT_PATH), images.PROGRAMS]
     else:
         path = [*environment.path, "/usr/local/sbin", "/usr/local/bin"]
         path += [interpreters or str(base / "bin")] if base else []
@@ -358,7 +358,7 @@ def _image_root(image: ImageRoot, scratch: Scratch) -> list[str]:
 
 
 def _own_parts() -> list[str]:
-    own = carried.carried(shell())
+    own = images.carried(shell())
     return ["--ro-bind", own.outside, own.inside]
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from swe_ai_fleet.domain.environment import Environment, Mount
 from swe_ai_fleet.domain.errors import PreconditionFailed
-from swe_ai_fleet.sandbox import carried, concealment, jail
+from swe_ai_fleet.sandbox import concealment, images, jail
 from swe_ai_fleet.sandbox.concealment import own_interpreter, stand_ins
 from swe_ai_fleet.sandbox.policy import SandboxPolicy
 from swe_ai_fleet.sandbox.seccomp import machine_known, seccomp_filter, supervised_calls
@@ -311,7 +311,7 @@ def landlock_arguments(
 def _launching(plan: _Plan) -> list[str]:
     python, code = (str(own_interpreter()),), concealment.code().outside
     if plan.image:
-        python, code = carried.PYTHON, concealment.code().inside
+        python, code = images.PYTHON, concealment.code().inside
     return [*python, "-I", "-S", f"{code}/sandbox/landlock_launcher.py", json.dumps(asdict(plan))]
 
 
@@ -372,5 +372,5 @@ def _readable(environment: Environment) -> list[str]:
 
 def _readable_in_image(environment: Environment) -> list[str]:
     """What a session in an image's container reads beside the image's own files, which its launcher looks up there."""
-    paths = ["/proc", "/sys/devices/system/cpu", "/etc/hosts", carried.INSIDE, concealment.packages().outside]
+    paths = ["/proc", "/sys/devices/system/cpu", "/etc/hosts", images.INSIDE, concealment.packages().outside]
     return [*paths, *(mount.source for mount in environment.mounts)]

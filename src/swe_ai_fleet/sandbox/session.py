@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from swe_ai_fleet.domain.command import Command, CommandResult
 from swe_ai_fleet.domain.errors import PreconditionFailed, Unavailable
 from swe_ai_fleet.sandbox import processes
-from swe_ai_fleet.sandbox.control_groups import ControlGroup
-from swe_ai_fleet.sandbox.image_container import Entrusted, ImageContainer
+from swe_ai_fleet.sandbox.images import Entrusted, ImageContainer
 from swe_ai_fleet.sandbox.jail import shell
+from swe_ai_fleet.sandbox.policy import ControlGroup
 from swe_ai_fleet.sandbox.processes import leave_session_keyring
 from swe_ai_fleet.sandbox.runner import LAUNCHER, LAUNCHER_VARIABLES, Capture, Pipes
 from swe_ai_fleet.sandbox.uninterrupted import uninterrupted

@@ -20,12 +20,11 @@ from swe_ai_fleet.domain.command import NOBODY, Command, CommandResult, Owner
 from swe_ai_fleet.domain.environment import Environment, Mount
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.domain.network import NetworkGrant
-from swe_ai_fleet.sandbox import carried, jail
+from swe_ai_fleet.sandbox import images, jail
 from swe_ai_fleet.sandbox.concealment import own_interpreter, stand_ins
-from swe_ai_fleet.sandbox.control_groups import ControlGroups
 from swe_ai_fleet.sandbox.cpu_slots import CpuSlots
 from swe_ai_fleet.sandbox.disk import DiskGuard, DiskWatch
-from swe_ai_fleet.sandbox.image_container import ImageContainer
+from swe_ai_fleet.sandbox.images import ImageContainer
 from swe_ai_fleet.sandbox.landlock import (
     Handover,
     Identity,
@@ -35,9 +34,9 @@ from swe_ai_fleet.sandbox.landlock import (
     landlock_helper,
     remove_shared_memory,
 )
-from swe_ai_fleet.sandbox.policy import IsolationLevel, SandboxPolicy
+from swe_ai_fleet.sandbox.network import FilteringProxy, Refusal
+from swe_ai_fleet.sandbox.policy import ControlGroups, IsolationLevel, SandboxPolicy
 from swe_ai_fleet.sandbox.processes import Occupants
-from swe_ai_fleet.sandbox.proxy import FilteringProxy, Refusal
 from swe_ai_fleet.sandbox.runner import Sweep, prologue, render
 from swe_ai_fleet.sandbox.session import Launch, Session
 from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
@@ -316,7 +315,7 @@ class LocalWorkspace:
                 proxy=urlsplit(ground.proxy_url).port or 0,
             )
             return Launch(
-                argv=(*arguments, *(carried.RUNNER if container else (str(scratch.runner),)), _CONTROL),
+                argv=(*arguments, *(images.RUNNER if container else (str(scratch.runner),)), _CONTROL),
                 prologue=prologue(
                     # Git treats an unreadable file as a fault, unlike a missing one.
                     {"GIT_CONFIG_NOSYSTEM": "1", **self._own_variables(ground)},

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from swe_ai_fleet import codec
 from swe_ai_fleet.adapters.git_workspace.furnishing import Furnishing
-from swe_ai_fleet.adapters.git_workspace.places import ENVIRONMENT_MOUNT, WORKSPACE_MOUNT
 from swe_ai_fleet.adapters.git_workspace.seeds import submodules_of
+from swe_ai_fleet.adapters.git_workspace.setup import ENVIRONMENT_MOUNT, WORKSPACE_MOUNT
 from swe_ai_fleet.domain.environment import Decision, EnvironmentReport
 from swe_ai_fleet.domain.task import EnvironmentSpec
 from swe_ai_fleet.environments.recipe import Recipe

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from swe_ai_fleet.adapters.git_workspace import checkpoints
-from swe_ai_fleet.adapters.git_workspace.bundles import bundled
+from swe_ai_fleet.adapters.git_workspace.bundles import bundled, restore_checkpoint, take_checkpoint
 from swe_ai_fleet.adapters.git_workspace.directories import read_file, remove_tree, try_lock
 from swe_ai_fleet.adapters.git_workspace.furnishing import Furnishing, furnish, remove
 from swe_ai_fleet.adapters.git_workspace.git import (
@@ -222,7 +221,7 @@ class GitClone:
                 self._staged_bytes = 0
                 self._known_heads.clear()
         async with self._staged(partial(gitlinks, self._git, self._clone_dirs.layout)):
-            taken = await checkpoints.take(
+            taken = await take_checkpoint(
                 self._git,
                 replace(self._clone_dirs.layout, work_tree=None),
                 self._workspace,
@@ -247,7 +246,7 @@ class GitClone:
         async with self._index:
             # What another clone had committed under a name of the environment's goes before it.
             await asyncio.to_thread(remove, tree, self._clone_dirs.furnishing.kept)
-            await checkpoints.restore(self._git, layout, checkpoint, scratch=self._clone_dirs.git_dir)
+            await restore_checkpoint(self._git, layout, checkpoint, scratch=self._clone_dirs.git_dir)
             await self._furnish()
         # What HEAD is now, the clone's own git says.
         self._restored = True

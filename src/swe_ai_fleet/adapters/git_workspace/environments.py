@@ -35,9 +35,9 @@ from swe_ai_fleet.adapters.git_workspace.directories import (
 from swe_ai_fleet.adapters.git_workspace.disk_space import TenantDisk
 from swe_ai_fleet.adapters.git_workspace.furnishing import Furnishing, collect
 from swe_ai_fleet.adapters.git_workspace.git import Git
-from swe_ai_fleet.adapters.git_workspace.images.store import ImageStore
+from swe_ai_fleet.adapters.git_workspace.image_store import ImageStore
 from swe_ai_fleet.adapters.git_workspace.keys import Keys
-from swe_ai_fleet.adapters.git_workspace.places import (
+from swe_ai_fleet.adapters.git_workspace.setup import (
     ENVIRONMENT_MOUNT,
     WORKSPACE_MOUNT,
     Places,

@@ -22,8 +22,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from swe_ai_fleet.adapters.git_workspace.git import Git, Layout
-from swe_ai_fleet.adapters.git_workspace.places import SetupPolicy
 from swe_ai_fleet.adapters.git_workspace.seeds import packed_refs, submodules_of, tags_of
+from swe_ai_fleet.adapters.git_workspace.setup import SetupPolicy
 from swe_ai_fleet.domain.command import Command
 from swe_ai_fleet.domain.environment import Environment, ImageRoot
 from swe_ai_fleet.domain.json_values import items, json_object, mapping, string, strings

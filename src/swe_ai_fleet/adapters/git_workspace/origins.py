@@ -20,8 +20,7 @@ from swe_ai_fleet.adapters.git_workspace.git_dir import FIXED_IDENTITY, History,
 from swe_ai_fleet.adapters.git_workspace.local import LocalRepositories, LocalRepository, Resolved
 from swe_ai_fleet.adapters.git_workspace.locations import LocationPolicy, Remote
 from swe_ai_fleet.adapters.git_workspace.remote import RemoteRepositories
-from swe_ai_fleet.adapters.git_workspace.seeds import Seeds
-from swe_ai_fleet.adapters.git_workspace.submodules import Submodules, missing_submodules
+from swe_ai_fleet.adapters.git_workspace.seeds import Seeds, Submodules, missing_submodules
 from swe_ai_fleet.adapters.git_workspace.uploads import UploadedRepositories
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.errors import FleetError, PreconditionFailed
@@ -182,9 +181,9 @@ class Origins:
 
         Raises ResourceExhausted where the tenant has no room for the seed.
         """
-        local = location if isinstance(location, LocalRepository) else None
+        stores: Path | None = None
         if isinstance(location, LocalRepository):
-            url = await self._local.remote_url(location)
+            url, stores = await self._local.remote_url(location), location.common_dir / "modules"
         else:
             url = "" if location.upload else location.url
 
@@ -196,7 +195,7 @@ class Origins:
             await self._disk.admit(tenant, cache)
             return stored_history(cache, commit)
 
-        await self._submodules.provide(seed, location=url, local=local, fetch=fetch)
+        await self._submodules.provide(seed, location=url, stores=stores, tenant=tenant, fetch=fetch)
         await self._disk.admit(tenant, seed)
 
     async def _scratch(self, tenant: str) -> tuple[PinnedRepository, Path]:

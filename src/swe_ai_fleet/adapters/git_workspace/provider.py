@@ -12,21 +12,19 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from swe_ai_fleet.adapters.git_workspace.clones import Bounds, Clones, GitClone
-from swe_ai_fleet.adapters.git_workspace.delivery import Deliveries, Kept
+from swe_ai_fleet.adapters.git_workspace.delivery import Deliveries, Integrations, Kept
 from swe_ai_fleet.adapters.git_workspace.directories import remove_tree
 from swe_ai_fleet.adapters.git_workspace.disk_space import Ages, Reaped, TenantDisk, forget, reap, release
 from swe_ai_fleet.adapters.git_workspace.environments import Environments
 from swe_ai_fleet.adapters.git_workspace.furnishing import Furnishing
 from swe_ai_fleet.adapters.git_workspace.git import Git, Layout
 from swe_ai_fleet.adapters.git_workspace.git_dir import WORK_BRANCH
-from swe_ai_fleet.adapters.git_workspace.images.store import ImageRules, ImageStore
-from swe_ai_fleet.adapters.git_workspace.integration import Integrations
+from swe_ai_fleet.adapters.git_workspace.image_store import ImageRules, ImageStore
 from swe_ai_fleet.adapters.git_workspace.local import LocalRepositories, user_excludes
-from swe_ai_fleet.adapters.git_workspace.locations import LocationPolicy, Remote
+from swe_ai_fleet.adapters.git_workspace.locations import LocationPolicy, Remote, Routes
 from swe_ai_fleet.adapters.git_workspace.origins import BlobFetch, Origins
-from swe_ai_fleet.adapters.git_workspace.places import PythonTools, SetupPolicy
 from swe_ai_fleet.adapters.git_workspace.remote import CredentialLookup, RemoteRepositories
-from swe_ai_fleet.adapters.git_workspace.routes import Routes
+from swe_ai_fleet.adapters.git_workspace.setup import PythonTools, SetupPolicy
 from swe_ai_fleet.adapters.git_workspace.uploads import UploadedRepositories
 from swe_ai_fleet.domain.candidate import Delivered
 from swe_ai_fleet.domain.command import Owner
@@ -44,7 +42,7 @@ from swe_ai_fleet.domain.task import (
 )
 from swe_ai_fleet.ports import KnownRecipes, SecretMask
 from swe_ai_fleet.sandbox import NetworkGrant, Sandbox
-from swe_ai_fleet.sandbox.addresses import Resolver
+from swe_ai_fleet.sandbox.network import Resolver
 from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
 
 _TREES_KEPT = 512

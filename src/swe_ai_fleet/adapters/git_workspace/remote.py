@@ -30,8 +30,7 @@ from swe_ai_fleet.adapters.git_workspace.git import (
 )
 from swe_ai_fleet.adapters.git_workspace.git_dir import begin_cache
 from swe_ai_fleet.adapters.git_workspace.local import Resolved
-from swe_ai_fleet.adapters.git_workspace.locations import Remote
-from swe_ai_fleet.adapters.git_workspace.routes import Credential, Route, Routes, out_of_reach
+from swe_ai_fleet.adapters.git_workspace.locations import Credential, Remote, Route, Routes, out_of_reach
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed, ResourceExhausted, Unavailable
 from swe_ai_fleet.domain.task import RepoRef, check_identifier
 

@@ -18,7 +18,7 @@ from swe_ai_fleet.domain.network import HostPattern
 from swe_ai_fleet.domain.text import plain_line, well_formed
 from swe_ai_fleet.extensions.webhooks.message import Outgoing
 from swe_ai_fleet.extensions.webhooks.retrying import Reply, retry_after_seconds
-from swe_ai_fleet.sandbox.addresses import PrivateHostError, UnknownHostError, judged
+from swe_ai_fleet.sandbox.network import PrivateHostError, UnknownHostError, judged
 from swe_ai_fleet.tools.builtin.fetching import Network
 from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
 from swe_ai_fleet.tools.http.response import read_body

@@ -14,7 +14,7 @@ import httpx2
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.sandbox import IsolationLevel, Sandbox
-from swe_ai_fleet.sandbox.addresses import Resolver
+from swe_ai_fleet.sandbox.network import Resolver
 from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
 from swe_ai_fleet.tools.files.paths import MissingPath, Tree
 from swe_ai_fleet.tools.git.gateway import Gateway, RefUpdate

@@ -20,7 +20,7 @@ from pydantic import Field
 from swe_ai_fleet.domain.json_values import is_list, is_mapping
 from swe_ai_fleet.domain.tool import OperationSpec, Outcome, Risk, ToolResult
 from swe_ai_fleet.ports import Workspace
-from swe_ai_fleet.sandbox.addresses import Resolver
+from swe_ai_fleet.sandbox.network import Resolver
 from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
 from swe_ai_fleet.tools.http.response import MAX_SECONDS as FRESH_MAX_SECONDS
 from swe_ai_fleet.tools.http.response import Received, as_text, described, fresh_seconds, read_body

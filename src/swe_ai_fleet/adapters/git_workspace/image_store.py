@@ -14,19 +14,20 @@ from pathlib import Path
 
 from swe_ai_fleet.adapters.git_workspace.directories import appearing, locked, remove_tree
 from swe_ai_fleet.adapters.git_workspace.disk_space import TenantDisk
-from swe_ai_fleet.adapters.git_workspace.images.reference import FIELD, ImageReference
-from swe_ai_fleet.adapters.git_workspace.images.registry import Registry, RegistryRules
-from swe_ai_fleet.adapters.git_workspace.images.sources import (
+from swe_ai_fleet.adapters.git_workspace.image_registry import Registry, RegistryRules
+from swe_ai_fleet.adapters.git_workspace.image_sources import (
+    FIELD,
     MACHINE,
     Archive,
     Engine,
     FoundImage,
+    ImageReference,
     Layout,
     Source,
     document,
     missing,
 )
-from swe_ai_fleet.adapters.git_workspace.images.unpacking import ImageLimits, Unpacking
+from swe_ai_fleet.adapters.git_workspace.image_unpacking import ImageLimits, Unpacking
 from swe_ai_fleet.adapters.git_workspace.locations import TENANT
 from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.environment import ImageRoot

@@ -20,10 +20,11 @@ from urllib.parse import quote, urljoin, urlsplit
 
 import httpx2
 
-from swe_ai_fleet.adapters.git_workspace.images.reference import FIELD, ImageReference
-from swe_ai_fleet.adapters.git_workspace.images.sources import (
+from swe_ai_fleet.adapters.git_workspace.image_sources import (
+    FIELD,
     LARGEST_DOCUMENT,
     FoundImage,
+    ImageReference,
     Layer,
     blob_name,
     chosen,
@@ -31,8 +32,8 @@ from swe_ai_fleet.adapters.git_workspace.images.sources import (
     document,
     missing,
 )
-from swe_ai_fleet.adapters.git_workspace.images.unpacking import CHUNK
-from swe_ai_fleet.adapters.git_workspace.routes import Credential
+from swe_ai_fleet.adapters.git_workspace.image_unpacking import CHUNK
+from swe_ai_fleet.adapters.git_workspace.locations import Credential
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed, Unavailable
 from swe_ai_fleet.domain.json_values import mapping, string
 from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal

@@ -13,15 +13,15 @@ from typing import Any
 
 import structlog
 
-from swe_ai_fleet.adapters.git_workspace.images.reference import FIELD, ImageReference
-from swe_ai_fleet.adapters.git_workspace.images.registry import RegistryRules
+from swe_ai_fleet.adapters.git_workspace.image_registry import RegistryRules
+from swe_ai_fleet.adapters.git_workspace.image_sources import FIELD, ImageReference
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
 from swe_ai_fleet.following import in_background, waits
 from swe_ai_fleet.runtime.factories import image_rules
 from swe_ai_fleet.settings import Settings
-from workers.workspace_runner.backend import Ending, EndReason, HeldJob, JobRef, JobSpec
-from workers.workspace_runner.kubernetes.api import Conflict, Gone, KubernetesApi, connected, own_namespace
-from workers.workspace_runner.kubernetes.job import (
+from workers.jobs import Ending, EndReason, HeldJob, JobRef, JobSpec
+from workers.workspace_runner.kubernetes_api import Conflict, Gone, KubernetesApi, connected, own_namespace
+from workers.workspace_runner.kubernetes_job import (
     AGENT,
     CLONE,
     PREFIX,
