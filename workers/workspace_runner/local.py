@@ -17,9 +17,10 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from swe_ai_fleet.adapters.git_workspace.directories import remove_tree, try_lock
+from swe_ai_fleet.adapters.git_workspace.directories import try_lock
 from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.errors import NotFound, Unavailable
+from swe_ai_fleet.sandbox.disk import remove_tree
 from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
 from swe_ai_fleet.settings import without_login
 from workers.jobs import (

@@ -17,7 +17,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from functools import cache
 from hashlib import sha256
@@ -26,7 +25,7 @@ from pathlib import Path
 from swe_ai_fleet.domain.environment import ImageRoot
 from swe_ai_fleet.domain.errors import PreconditionFailed, Unavailable
 from swe_ai_fleet.domain.json_values import json_object, mapping, string
-from swe_ai_fleet.sandbox.concealment import Place, code, own_interpreter, runtime_directory
+from swe_ai_fleet.sandbox.concealment import Place, code, made_once, own_interpreter, runtime_directory
 
 INSIDE = "/run/fleet"
 _INSIDE = f"{INSIDE}/own"
@@ -51,18 +50,7 @@ _FORMAT = "1"
 
 def carried(shell: str) -> Place:
     """The copies, made with the first call. Raises PreconditionFailed where programs here are of no usual kind."""
-    place = runtime_directory() / f"carried-{_identity(shell)}"
-    if not place.is_dir():
-        draft = Path(tempfile.mkdtemp(prefix=".carried-", dir=place.parent))
-        try:
-            _copy(shell, draft)
-            draft.chmod(0o755)
-            draft.rename(place)
-        except OSError:
-            if not place.is_dir():
-                raise
-        finally:
-            shutil.rmtree(draft, ignore_errors=True)  # another process was first
+    place = made_once(runtime_directory() / f"carried-{_identity(shell)}", lambda draft: _copy(shell, draft))
     return Place(outside=str(place), inside=_INSIDE)
 
 

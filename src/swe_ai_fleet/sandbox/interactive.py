@@ -23,10 +23,9 @@ from swe_ai_fleet.sandbox.disk import DiskGuard, DiskWatch
 from swe_ai_fleet.sandbox.network import FilteringProxy
 from swe_ai_fleet.sandbox.policy import ControlGroup, ControlGroups, IsolationLevel, SandboxPolicy
 from swe_ai_fleet.sandbox.processes import Occupants, leave_session_keyring
-from swe_ai_fleet.sandbox.runner import LAUNCHER_VARIABLES, Capture, exports, shell_limits
-from swe_ai_fleet.sandbox.sandbox import install_hint
+from swe_ai_fleet.sandbox.runner import LAUNCHER_VARIABLES, Capture, exports, session_variables, shell_limits
 from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
-from swe_ai_fleet.sandbox.workspace import limits_per_namespace, remove_tree
+from swe_ai_fleet.sandbox.workspace import limits_per_namespace
 
 _CHUNK = 64 * 1024
 _STDERR_BYTES = 4096
@@ -201,11 +200,7 @@ class InteractiveProcess:
         return pids if self._process.returncode is None else []
 
     def _over(self) -> None:
-        held, limit = (
-            f"{count / 1024**2:,.1f} MiB" for count in (self._ground.disk.usage.bytes, self._ground.disk.limit)
-        )
-        note = f"\n[disk limit: the workspace with its home and /tmp holds {held} of {limit} allowed; it was killed]\n"
-        self._errors.feed(note.encode())
+        self._errors.feed(self._ground.disk.note("it was killed"))
         self._end()
 
     def _end(self) -> None:
@@ -243,9 +238,7 @@ class _Ground:
     async def prepare(
         cls, root: Path, command: InteractiveCommand, policy: SandboxPolicy, parent: Path | None
     ) -> _Ground:
-        bubblewrap = await jail.Bubblewrap.find() if command.confined else None
-        if command.confined and bubblewrap is None:
-            raise PreconditionFailed("bubblewrap is not installed", hint=install_hint())
+        bubblewrap = await jail.Bubblewrap.required() if command.confined else None
         scratch = jail.Scratch(directory=Path(tempfile.mkdtemp(prefix="fleet-", dir=parent)))
         scratch.prepare()
         proxy = FilteringProxy(command.network) if command.confined and command.network is not None else None
@@ -256,7 +249,7 @@ class _Ground:
         except BaseException:
             if proxy is not None:
                 await uninterrupted(proxy.close())
-            await uninterrupted(asyncio.to_thread(remove_tree, scratch.directory))
+            await uninterrupted(asyncio.to_thread(scratch.remove))
             raise
         return cls(
             confined=command.confined,
@@ -290,14 +283,14 @@ class _Ground:
             name, _, token = marker.partition("=")
             return (
                 [*outside, *argv],
-                jail.variables(environment, os.environ, home=home, tmp=tmp, isolated=False) | {name: token},
+                session_variables(environment, os.environ, home=home, tmp=tmp, isolated=False) | {name: token},
                 marker,
             )
         networked = command.network is not None
         # A file, as its standard input is the program's own and arguments can be read by every user of the host.
         self.scratch.variables.touch(mode=0o600)
         self.scratch.variables.write_text(
-            exports(jail.variables(environment, os.environ, proxy=jail.PROXY_URL if networked else ""))
+            exports(session_variables(environment, os.environ, proxy=jail.PROXY_URL if networked else ""))
         )
         arguments = jail.bubblewrap_arguments(
             self.bubblewrap,
@@ -327,4 +320,4 @@ class _Ground:
             await self.proxy.close()
         if self.group is not None:
             await self.group.remove()
-        await asyncio.to_thread(remove_tree, self.scratch.directory)
+        await asyncio.to_thread(self.scratch.remove)

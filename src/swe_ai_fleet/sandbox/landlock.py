@@ -362,7 +362,7 @@ def check_mounts(mounts: Iterable[Mount]) -> None:
 
 def _readable(environment: Environment) -> list[str]:
     paths = ["/usr", *(f"/{name}" for name in jail.ROOT_LINKS), "/proc", "/sys/devices/system/cpu"]
-    paths += [f"/etc/{name}" for name in (*_ETC_FILES, *jail.etc_files(), *jail.etc_directories())]
+    paths += [f"/etc/{name}" for name in (*_ETC_FILES, *concealment.etc_files(), *concealment.etc_directories())]
     paths += map(str, jail.interpreters(environment))
     paths += [concealment.code().outside, concealment.packages().outside]
     paths += [str(stand_ins().interpreter(own_interpreter(), linked=True))]

@@ -317,30 +317,30 @@ class FilteringProxy:
 
     async def _connect(self, host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         host = host.lower().rstrip(".")
+        shown = "".join(character for character in host[:253] if character.isprintable())
         private = self._grant.private(host, port)
         if not self._grant.covers(host, port):
-            raise self._refusal(
-                host, port, RefusalReason.NOT_GRANTED, f"The network grant does not cover {_shown_host(host)}:{port}"
-            )
+            text = f"The network grant does not cover {shown}:{port}"
+            raise self._refusal(shown, port, RefusalReason.NOT_GRANTED, text)
         try:
             async with asyncio.timeout(_CONNECT_SECONDS):
                 addresses = await judged(host, port, private=private, resolver=self._resolver)
         except (UnknownHostError, TimeoutError) as error:
-            raise self._refusal(host, port, RefusalReason.UNREACHABLE, f"Cannot resolve {_shown_host(host)}") from error
+            raise self._refusal(shown, port, RefusalReason.UNREACHABLE, f"Cannot resolve {shown}") from error
         except PrivateHostError as error:
-            text = f"{_shown_host(host)} is not at a public address"
-            raise self._refusal(host, port, RefusalReason.PRIVATE, text) from error
+            text = f"{shown} is not at a public address"
+            raise self._refusal(shown, port, RefusalReason.PRIVATE, text) from error
         for address in addresses:
             with suppress(OSError, TimeoutError):
                 async with asyncio.timeout(_CONNECT_SECONDS):
                     return await asyncio.open_connection(address, port)
-        raise self._refusal(host, port, RefusalReason.UNREACHABLE, f"Cannot connect to {_shown_host(host)}:{port}")
+        raise self._refusal(shown, port, RefusalReason.UNREACHABLE, f"Cannot connect to {shown}:{port}")
 
     def _refusal(self, host: str, port: int, reason: RefusalReason, text: str) -> _RefusalError:
-        key = (_shown_host(host), port)
+        key = (host, port)
         if len(self._refused) < _MAX_REFUSALS or key in self._refused:
             self._refused.pop(key, None)
-            self._refused[key] = Refusal(host=key[0], port=port, reason=reason, text=text)
+            self._refused[key] = Refusal(host=host, port=port, reason=reason, text=text)
         return _RefusalError(502 if reason is RefusalReason.UNREACHABLE else 403, text)
 
 
@@ -365,10 +365,6 @@ def _authority(target: str) -> tuple[str, int]:
     if not re.fullmatch(r"[0-9]{1,5}", port) or not host or "@" in host or not 0 < int(port) < 65536:
         raise _RefusalError(400, "CONNECT wants host:port")
     return host.removeprefix("[").removesuffix("]"), int(port)
-
-
-def _shown_host(host: str) -> str:
-    return "".join(character for character in host[:253] if character.isprintable())
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, count: int) -> None:

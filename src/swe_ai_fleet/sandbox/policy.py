@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import os
 import signal
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -53,7 +54,17 @@ class SandboxPolicy:
 
 _PREFIX = "fleet-"
 _TENANT = "fleet-of-"
-_CONTROLLERS = ("pids", "memory", "cpu")
+# By controller: the file of the limit, and what is written there.
+_VERSION_1 = {
+    "pids": ("pids.max", "processes"),
+    "memory": ("memory.limit_in_bytes", "memory"),
+    "cpu": ("cpu.cfs_quota_us", "cpu"),
+}
+_VERSION_2 = {
+    "pids": ("pids.max", "processes"),
+    "memory": ("memory.max", "memory"),
+    "cpu": ("cpu.max", "cpu of a period"),
+}
 _REMOVE_ATTEMPTS = 50
 _WEIGHTS = {"cpu.shares": (1024, 512), "cpu.weight": (100, 50)}
 _PASSED_ON = "cgroup.subtree_control"
@@ -77,15 +88,14 @@ class ControlGroup:
         for directory in self.directories:
             for _ in range(_REMOVE_ATTEMPTS):
                 # A group stays busy until its last process is reaped, which is not awaited here.
-                with suppress(FileNotFoundError):
-                    try:
-                        directory.rmdir()
-                    except OSError as error:
-                        if isinstance(error, FileNotFoundError):
-                            break
-                        await asyncio.sleep(0.002)
-                        continue
-                break
+                try:
+                    directory.rmdir()
+                except FileNotFoundError:
+                    break
+                except OSError:
+                    await asyncio.sleep(0.002)
+                else:
+                    break
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,22 +137,17 @@ class ControlGroups:
     def __init__(self, mountinfo: str, membership: str) -> None:
         """Take the texts of /proc/self/mountinfo and /proc/self/cgroup."""
         self._parents: list[_Parent] = []
-        self.processes = False
-        self.memory = False
-        self.cpu = False
-        own = _own_paths(membership)
-        mounts = _mounts(mountinfo)
+        own, mounts = _own_paths(membership), _mounts(mountinfo)
+        limited: set[str] = set()
         for controller, point, root in mounts:
-            if controller == "pids" and not self.processes:
-                self.processes = self._adopt(_below(point, root, own.get("pids", "/")), ("pids.max", "processes"))
-            elif controller == "memory" and not self.memory:
-                limit = ("memory.limit_in_bytes", "memory")
-                self.memory = self._adopt(_below(point, root, own.get("memory", "/")), limit)
-            elif controller == "cpu" and not self.cpu:
-                self.cpu = self._adopt(_below(point, root, own.get("cpu", "/")), ("cpu.cfs_quota_us", "cpu"))
-        for controller, point, root in mounts:
-            if controller == "" and not self.processes:
-                self._adopt_unified([_below(point, root, own.get("", "/")), point])
+            if controller not in ("", *limited):
+                directory = _below(point, root, own.get(controller, "/"))
+                limited |= self._adopt(directory, {controller: _VERSION_1[controller]})
+        for _, point, root in (mount for mount in mounts if not mount[0]):
+            for directory in (_below(point, root, own.get("", "/")), point):
+                if "pids" not in limited:
+                    limited |= self._adopt_unified(directory)
+        self.processes, self.memory, self.cpu = (controller in limited for controller in _VERSION_1)
 
     @classmethod
     def discover(cls) -> ControlGroups:
@@ -154,27 +159,21 @@ class ControlGroups:
         groups.reap()
         return groups
 
-    def _adopt(self, directory: Path, *limits: tuple[str, str]) -> bool:
+    def _adopt(self, directory: Path, limits: Mapping[str, tuple[str, str]]) -> set[str]:
+        """Make groups in a directory, with these limits by controller; the controllers, none where it is not ours."""
         if not os.access(directory, os.W_OK):
-            return False
-        by_tenant = any(kind.startswith("cpu") for _, kind in limits)
-        self._parents.append(_Parent(directory=directory, limits=limits, shared_by_tenants=by_tenant))
-        return True
+            return set()
+        parent = _Parent(directory=directory, limits=tuple(limits.values()), shared_by_tenants="cpu" in limits)
+        self._parents.append(parent)
+        return set(limits)
 
-    def _adopt_unified(self, candidates: list[Path]) -> None:
-        for directory in candidates:
-            _pass_on(directory)
-            enabled: list[str] = []
-            with suppress(OSError):
-                enabled = (directory / _PASSED_ON).read_text().split()
-            if "pids" not in enabled:
-                continue
-            limits = [("pids.max", "processes")]
-            limits += [("memory.max", "memory")] if "memory" in enabled else []
-            limits += [("cpu.max", "cpu of a period")] if "cpu" in enabled else []
-            if self._adopt(directory, *limits):
-                self.processes, self.memory, self.cpu = True, "memory" in enabled, "cpu" in enabled
-                return
+    def _adopt_unified(self, directory: Path) -> set[str]:
+        _pass_on(directory)
+        enabled: list[str] = []
+        with suppress(OSError):
+            enabled = (directory / _PASSED_ON).read_text().split()
+        limits = {controller: limit for controller, limit in _VERSION_2.items() if controller in enabled}
+        return self._adopt(directory, limits) if "pids" in limits else set()
 
     def create(self, policy: SandboxPolicy, tenant: str = "") -> ControlGroup | None:
         """A fresh group with a policy's limits for a tenant's processes, or None where no group can be had."""
@@ -221,16 +220,14 @@ class ControlGroups:
             above = _groups_in(parent.directory)
             of_tenants = [directory for directory in above if directory.name.startswith(_TENANT)]
             for directory in (*(group for tenant in of_tenants for group in _groups_in(tenant)), *above):
-                if directory.name.startswith(_TENANT):
-                    # Refused where something is left in it.
-                    with suppress(OSError):
-                        directory.rmdir()
-                    continue
                 maker = directory.name.removeprefix(_PREFIX).partition("-")[0]
                 if maker.isdigit() and not Path("/proc", maker).exists():
                     send_signal(_members(directory), signal.SIGKILL)
-                    with suppress(OSError):
-                        directory.rmdir()
+                elif not directory.name.startswith(_TENANT):
+                    continue
+                # Refused where something is left in it.
+                with suppress(OSError):
+                    directory.rmdir()
 
 
 def _pass_on(directory: Path) -> None:
@@ -279,7 +276,7 @@ def _mounts(mountinfo: str) -> list[tuple[str, Path, str]]:
         if kind == "cgroup2":
             mounts.append(("", Path(point), root))
         elif kind == "cgroup":
-            mounts += [(option, Path(point), root) for option in options.split(",") if option in _CONTROLLERS]
+            mounts += [(option, Path(point), root) for option in options.split(",") if option in _VERSION_1]
     return mounts
 
 

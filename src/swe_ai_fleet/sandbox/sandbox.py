@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import tempfile
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
@@ -21,21 +20,14 @@ from swe_ai_fleet.sandbox.concealment import own_interpreter, runtime_directory
 from swe_ai_fleet.sandbox.cpu_slots import CpuSlots
 from swe_ai_fleet.sandbox.images import ImageContainer
 from swe_ai_fleet.sandbox.jail import Bubblewrap
-from swe_ai_fleet.sandbox.landlock import Landlock, require_landlock
-from swe_ai_fleet.sandbox.policy import ControlGroups, IsolationLevel, SandboxPolicy
+from swe_ai_fleet.sandbox.landlock import Landlock
+from swe_ai_fleet.sandbox.policy import IsolationLevel, SandboxPolicy
 from swe_ai_fleet.sandbox.seccomp import machine_known
 from swe_ai_fleet.sandbox.workspace import IMAGES_HINT, Host, LocalWorkspace
 
 _CONTAINER_FILES = {".dockerenv": "a Docker container", "run/.containerenv": "a Podman container"}
 _CONTROL_GROUPS = ("docker", "kubepods", "containerd", "libpod", "lxc")
 Requested = Literal["auto", "bubblewrap", "landlock", "none"]
-_INSTALLERS = {
-    "apt-get": "apt-get install bubblewrap",
-    "dnf": "dnf install bubblewrap",
-    "apk": "apk add bubblewrap",
-    "pacman": "pacman -S bubblewrap",
-    "zypper": "zypper install bubblewrap",
-}
 _SWITCHES = {"user.max_user_namespaces": 15_000, "kernel.unprivileged_userns_clone": 1}
 _APPARMOR_HINT = "on the host: sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"
 _APPARMOR_SWITCH = Path("/proc/sys/kernel/apparmor_restrict_unprivileged_userns")
@@ -156,13 +148,13 @@ async def examine_sandbox(requested: Requested) -> SandboxReport:
                 "a process that leaves both its session and its environment survives its call",
             ),
         )
-    succeeded = await successful_attacks(probe_workspace, host)
+    succeeded = await successful_attacks(host)
     if host.bubblewrap:
         notes += _bubblewrap_notes(host.bubblewrap)
     if host.bubblewrap is None or not host.bubblewrap.overlays:
         notes.append(IMAGES_HINT)
     if host.landlock:
-        notes += _landlock_notes(host.landlock, loopback=await has_loopback(probe_workspace, host))
+        notes += _landlock_notes(host.landlock, loopback=await has_loopback(host))
     if Attack.FORK_BOMB in succeeded and os.geteuid() == 0:
         notes.append("the fleet is root and no pids control group is writable: fork bombs are not stopped")
     if not host.groups.memory:
@@ -208,52 +200,28 @@ def _landlock_notes(landlock: Landlock, *, loopback: bool) -> list[str]:
 
 async def _choose(requested: Requested) -> Host:
     """The host with the tested isolation level of a request. Raises as `choose_isolation_level`."""
-    groups = ControlGroups.discover()
-    if requested == "none":
-        return Host(policy=SandboxPolicy(level=IsolationLevel.NONE), slots=None, groups=groups)
-    if requested == "landlock":
-        return await _landlock_host(groups)
+    if requested != "auto":
+        return await _tried(IsolationLevel(requested))
     try:
-        return await _bubblewrap_host(groups, strict=requested == "auto")
+        host = await _tried(IsolationLevel.BUBBLEWRAP)
+        if os.geteuid() == 0 and not host.groups.processes:
+            raise PreconditionFailed(
+                "the fleet is root and no pids control group is writable, so nothing would stop a fork bomb",
+                hint=_GROUPS_HINT,
+            )
+        return host
     except PreconditionFailed as refused:
-        if requested != "auto":
-            raise
         try:
-            return await _landlock_host(groups)
+            return await _tried(IsolationLevel.LANDLOCK)
         except PreconditionFailed:
             raise refused from None
 
 
-async def _bubblewrap_host(groups: ControlGroups, *, strict: bool) -> Host:
-    bubblewrap = await Bubblewrap.find()
-    if bubblewrap is None:
-        raise PreconditionFailed("bubblewrap is not installed", hint=install_hint())
-    policy = SandboxPolicy(level=IsolationLevel.BUBBLEWRAP)
-    host = Host(policy=policy, slots=None, groups=groups, bubblewrap=bubblewrap)
-    await _try(host)
-    if strict and os.geteuid() == 0 and not groups.processes:
-        raise PreconditionFailed(
-            "the fleet is root and no pids control group is writable, so nothing would stop a fork bomb",
-            hint=_GROUPS_HINT,
-        )
-    return host
-
-
-async def _landlock_host(groups: ControlGroups) -> Host:
-    policy = SandboxPolicy(level=IsolationLevel.LANDLOCK)
-    host = Host(policy=policy, slots=None, groups=groups, landlock=require_landlock())
-    await _try(host)
-    return host
-
-
-def install_hint() -> str:
-    """The command that installs bubblewrap here."""
-    commands = [command for installer, command in _INSTALLERS.items() if shutil.which(installer)]
-    return commands[0] if commands else "install bubblewrap with your system's package manager"
-
-
-async def _try(host: Host) -> None:
-    level = host.policy.level
+async def _tried(level: IsolationLevel) -> Host:
+    """This host with a level at which commands run."""
+    host = await Host.find(SandboxPolicy(level=level))
+    if level is IsolationLevel.NONE:
+        return host
     with tempfile.TemporaryDirectory(prefix="fleet-probe-") as root:
         async with probe_workspace(host, Path(root)) as workspace:
             try:
@@ -264,6 +232,7 @@ async def _try(host: Host) -> None:
                 raise PreconditionFailed(message, hint=hint or error.hint) from error
     if not result.ok:
         raise PreconditionFailed(f"{level} does not work here: `true` ended with {result.exit_code}")
+    return host
 
 
 async def _refused_namespaces() -> tuple[str, str]:
@@ -332,8 +301,7 @@ class Sandbox:
         return LocalWorkspace(
             self._look,
             root,
-            level=self.policy.level,
-            max_sessions=self.policy.max_sessions,
+            policy=self.policy,
             environment=environment,
             network=environment.network if network is None else network,
             writable=writable,
@@ -351,25 +319,7 @@ class Sandbox:
     async def _look(self) -> Host:
         async with self._looking:
             if self._host is None:
-                bubblewrap = None
-                if self.policy.level is IsolationLevel.BUBBLEWRAP:
-                    bubblewrap = await Bubblewrap.find()
-                    if bubblewrap is None:
-                        raise PreconditionFailed("bubblewrap is not installed", hint=install_hint())
-                landlock = None
-                if self.policy.level is IsolationLevel.LANDLOCK:
-                    landlock = require_landlock()
-                groups = ControlGroups.discover()
-                if self.slots is not None:
-                    self.slots.on_crowd = lambda tenant, crowd: groups.weigh(tenant, crowd=crowd)
-                self._host = Host(
-                    policy=self.policy,
-                    slots=self.slots,
-                    groups=groups,
-                    bubblewrap=bubblewrap,
-                    landlock=landlock,
-                    container=self.container,
-                )
+                self._host = await Host.find(self.policy, self.slots, self.container)
             return self._host
 
 

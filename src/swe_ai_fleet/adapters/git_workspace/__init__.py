@@ -1,6 +1,6 @@
 """Repositories of one node on git: pinned, cloned into the sandbox, delivered to."""
 
-from swe_ai_fleet.adapters.git_workspace.clones import Bounds, GitClone
+from swe_ai_fleet.adapters.git_workspace.clone import Bounds, GitClone
 from swe_ai_fleet.adapters.git_workspace.disk_space import Ages, Reaped
 from swe_ai_fleet.adapters.git_workspace.image_registry import RegistryRules
 from swe_ai_fleet.adapters.git_workspace.image_store import ImageRules

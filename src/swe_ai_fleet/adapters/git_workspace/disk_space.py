@@ -15,9 +15,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from swe_ai_fleet.adapters.git_workspace.directories import locked, remove_tree, try_lock
+from swe_ai_fleet.adapters.git_workspace.directories import locked, try_lock
 from swe_ai_fleet.domain.errors import ResourceExhausted
-from swe_ai_fleet.sandbox.disk import measure
+from swe_ai_fleet.sandbox.disk import measure, remove_tree
 from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
 
 _DRAFT_AGE_SECONDS = 24 * 3600.0

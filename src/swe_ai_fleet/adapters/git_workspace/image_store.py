@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from swe_ai_fleet.adapters.git_workspace.directories import appearing, locked, remove_tree
+from swe_ai_fleet.adapters.git_workspace.directories import appearing, locked
 from swe_ai_fleet.adapters.git_workspace.disk_space import TenantDisk
 from swe_ai_fleet.adapters.git_workspace.image_registry import Registry, RegistryRules
 from swe_ai_fleet.adapters.git_workspace.image_sources import (
@@ -33,6 +33,7 @@ from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.environment import ImageRoot
 from swe_ai_fleet.domain.errors import InvalidRequest, ResourceExhausted
 from swe_ai_fleet.domain.json_values import mapping, string, strings
+from swe_ai_fleet.sandbox.disk import remove_tree
 from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
 
 _VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.S)

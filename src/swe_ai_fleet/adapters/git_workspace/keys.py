@@ -50,6 +50,11 @@ class Interpreters:
     prefixes: Mapping[PythonVersion, Path]
     identity: str
 
+    def prefix(self, version: PythonVersion | None) -> str:
+        """The installation of an interpreter that sandboxes do not show anyway; empty for the usual one."""
+        place = "" if version in (None, self.machine.default) else str(self.prefixes.get(version, ""))
+        return "" if place in ("/usr", "/usr/local") else place
+
 
 def find_interpreters(environ: Mapping[str, str]) -> Interpreters:
     """Look at this machine; files are looked at, no program is run. Blocking.
@@ -276,8 +281,7 @@ class Keys:
         self._listings: dict[Path, RepositoryFiles] = {}
         self._reasons: dict[tuple[str, str], str] = {}
         self._images: dict[str, Machine] = {}
-        self.interpreters: Interpreters | None = None
-        """The machine's, once they have been looked for."""
+        self._interpreters: Interpreters | None = None
 
     async def files(self, seed: Path) -> RepositoryFiles:
         if seed not in self._listings:
@@ -320,9 +324,10 @@ class Keys:
         return replace(self._images[image.digest], pip_requires=own.pip_requires)
 
     async def machine(self) -> Interpreters:
-        if self.interpreters is None:
-            self.interpreters = await asyncio.to_thread(find_interpreters, os.environ)
-        return self.interpreters
+        """This machine's interpreters, looked for with the first call."""
+        if self._interpreters is None:
+            self._interpreters = await asyncio.to_thread(find_interpreters, os.environ)
+        return self._interpreters
 
     async def key(
         self, repository: PinnedRepository, files: RepositoryFiles, spec: EnvironmentSpec, tools: Path, ground: Path

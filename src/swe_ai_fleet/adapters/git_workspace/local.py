@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from swe_ai_fleet.adapters.git_workspace.directories import remove_tree
 from swe_ai_fleet.adapters.git_workspace.git import Git, GitFailed, Layout
 from swe_ai_fleet.adapters.git_workspace.git_dir import IDENTITY_EMAIL, IDENTITY_NAME, History, dates_of, write_git_dir
 from swe_ai_fleet.adapters.git_workspace.locations import LocationPolicy
 from swe_ai_fleet.adapters.git_workspace.staging import gitlinks, run_on_tree, stage
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
 from swe_ai_fleet.domain.task import RepoRef, UncommittedChanges
+from swe_ai_fleet.sandbox.disk import remove_tree
 from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
 
 _SHOWN_CHANGES = 5

@@ -54,7 +54,7 @@ class Remote:
     @property
     def host(self) -> str:
         """The host of the URL or of `user@host:path`: in lower case, without brackets or a dot at its end."""
-        return _place(self.url)[0]
+        return host_of(self.url)
 
     @property
     def port(self) -> int:
@@ -178,7 +178,7 @@ class LocationPolicy:
         if not _HOST.fullmatch(host):
             raise InvalidRequest(f"{host[:128]!r} is not a host", field="repo.url", hint="letters, digits, - and dots")
         address = _address(host)
-        inward = (address is not None and not is_public(address)) or _is_local_name(host)
+        inward = (address is not None and not is_public(address)) or f".{host}".endswith(".localhost")
         if not self.reach.covers(host, port) or (inward and not self.reach.private(host, port)):
             raise InvalidRequest(
                 f"repositories on {host[:128]} are not accepted",
@@ -186,6 +186,11 @@ class LocationPolicy:
                 hint="hosts at private addresses must be named in FLEET_GIT_PRIVATE_HOSTS by the operator",
             )
         return remote
+
+
+def host_of(url: str) -> str:
+    """The host of a URL, or of git's short form `user@host:path`. Raises ValueError for a URL that is none."""
+    return _place(url)[0]
 
 
 def _place(url: str) -> tuple[str, int]:
@@ -203,10 +208,6 @@ def _entry(text: str) -> tuple[str, int | None]:
     if match is None or match["bare"] is not None:
         return text.strip().lower(), None
     return match["name"].strip("[]").rstrip("."), int(match["port"]) if match["port"] else None
-
-
-def _is_local_name(host: str) -> bool:
-    return host == "localhost" or host.endswith(".localhost")
 
 
 def _address(host: str) -> str | None:

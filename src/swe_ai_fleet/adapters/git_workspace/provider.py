@@ -11,9 +11,9 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
-from swe_ai_fleet.adapters.git_workspace.clones import Bounds, Clones, GitClone
-from swe_ai_fleet.adapters.git_workspace.delivery import Deliveries, Integrations, Kept
-from swe_ai_fleet.adapters.git_workspace.directories import remove_tree
+from swe_ai_fleet.adapters.git_workspace.clone import Bounds, GitClone
+from swe_ai_fleet.adapters.git_workspace.clones import Clones
+from swe_ai_fleet.adapters.git_workspace.delivery import Deliveries
 from swe_ai_fleet.adapters.git_workspace.disk_space import Ages, Reaped, TenantDisk, forget, reap, release
 from swe_ai_fleet.adapters.git_workspace.environments import Environments
 from swe_ai_fleet.adapters.git_workspace.furnishing import Furnishing
@@ -42,6 +42,7 @@ from swe_ai_fleet.domain.task import (
 )
 from swe_ai_fleet.ports import KnownRecipes, SecretMask
 from swe_ai_fleet.sandbox import NetworkGrant, Sandbox
+from swe_ai_fleet.sandbox.disk import remove_tree
 from swe_ai_fleet.sandbox.network import Resolver
 from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
 
@@ -129,8 +130,7 @@ class GitWorkspaceProvider:
             fetch=fetch,
         )
         self._clones = Clones(self._home / "workspaces", self._git, sandbox, bounds=bounds)
-        self._deliveries = Deliveries(self._git, self._remotes, scratch=scratch)
-        self._integrations = Integrations(self._git, scratch=scratch, max_patch_bytes=bounds.patch_bytes)
+        self._deliveries = Deliveries(self._git, self._remotes, scratch=scratch, max_patch_bytes=bounds.patch_bytes)
         self._images = ImageStore(self._home, images or ImageRules(), disk)
         self._environments = Environments(
             self._home / "environments",
@@ -262,16 +262,8 @@ class GitWorkspaceProvider:
         uncommitted changes becomes the commit's parent. For a URL the branch is pushed if `delivery.push`, otherwise
         the commit stays in our cache. Raises PatchRejected, InvalidRequest, PreconditionFailed, Unavailable.
         """
-        check_identifier(execution_id, field="execution_id")
-        seed = await self._origins.seed(repository, execution_id=execution_id)
-        location = self._policy.parse(repository.location, repository.tenant)
-        if isinstance(location, Remote):
-            # What was uploaded came from nowhere that could be pushed to.
-            delivery = replace(delivery, push=delivery.push and not location.upload)
-            cache, pin = await self._origins.cache(repository), _delivered(execution_id, delivery.branch)
-            return await self._deliveries.to_remote(location, repository, seed, patch, delivery, cache=cache, pin=pin)
-        target = await self._local.find(location, repository.tenant)
-        return await self._deliveries.to_local(target, repository, seed, patch, delivery)
+        known = repository.shared_commit
+        return await self._deliver(execution_id, repository, delivery, patch=patch, known=known)
 
     async def keep(
         self, execution_id: str, repository: PinnedRepository, patch: bytes, ref: str, message: str
@@ -280,19 +272,17 @@ class GitWorkspaceProvider:
 
         Raises PatchRejected, PreconditionFailed, Unavailable.
         """
-        check_identifier(execution_id, field="execution_id")
         seed = await self._origins.seed(repository, execution_id=execution_id)
         location = self._policy.parse(repository.location, repository.tenant)
         remote = isinstance(location, Remote)
         place = await self._origins.cache(repository) if remote else await self._local.find(location, repository.tenant)
-        return await self._deliveries.keep(place, repository, seed, patch, Kept(ref=ref, message=message))
+        return await self._deliveries.keep(place, repository, seed, patch, ref, message)
 
     async def patched(self, execution_id: str, repository: PinnedRepository, patch: bytes) -> PinnedRepository:
         """A commit of ours with a patch on a pinned commit, on this node. Doing it again makes the same one.
 
         Raises PatchRejected with git's reason.
         """
-        check_identifier(execution_id, field="execution_id")
         seed = await self._origins.seed(repository, execution_id=execution_id)
         cache = await self._origins.cache(repository)
         commit = await self._deliveries.commit(seed, patch, objects=cache / "objects")
@@ -305,13 +295,12 @@ class GitWorkspaceProvider:
 
         Raises PatchRejected (the patch does not apply to its base), PreconditionFailed, ResourceExhausted.
         """
-        check_identifier(request.execution_id, field="execution_id")
         head = await self._origins.seed(request.head, execution_id=request.execution_id)
         base = await self._origins.seed(request.base, execution_id=request.execution_id)
         # What is merged may take objects of either; the one cache has them all then.
         await self._origins.cache(request.base)
         cache = await self._origins.cache(request.head)
-        return await self._integrations.merge(request, head=head, base=base, objects=cache / "objects")
+        return await self._deliveries.merge(request, head=head, base=base, objects=cache / "objects")
 
     async def publish(
         self, execution_id: str, repository: PinnedRepository, since: str, delivery: Delivery
@@ -320,16 +309,24 @@ class GitWorkspaceProvider:
 
         `since` is a commit of the target's that it builds on. Raises as `deliver` does.
         """
-        check_identifier(execution_id, field="execution_id")
+        return await self._deliver(execution_id, repository, delivery, patch=None, known=since)
+
+    async def _deliver(
+        self, execution_id: str, repository: PinnedRepository, delivery: Delivery, *, patch: bytes | None, known: str
+    ) -> Delivered:
         seed = await self._origins.seed(repository, execution_id=execution_id)
         location = self._policy.parse(repository.location, repository.tenant)
         if isinstance(location, Remote):
             # What was uploaded came from nowhere that could be pushed to.
             delivery = replace(delivery, push=delivery.push and not location.upload)
-            cache, pin = await self._origins.cache(repository), _delivered(execution_id, delivery.branch)
-            return await self._deliveries.publish_remote(location, repository, seed, delivery, cache=cache, pin=pin)
+            # Of one execution several candidates may be delivered, each on a branch of its own.
+            pin = f"refs/fleet/delivered/{execution_id}.{hashlib.sha256(delivery.branch.encode()).hexdigest()[:8]}"
+            cache = await self._origins.cache(repository)
+            return await self._deliveries.to_remote(
+                location, repository, seed, delivery, patch=patch, cache=cache, pin=pin
+            )
         target = await self._local.find(location, repository.tenant)
-        return await self._deliveries.publish_local(target, repository.commit, seed, since, delivery)
+        return await self._deliveries.to_local(target, repository, seed, delivery, patch=patch, known=known)
 
     async def export(self, repository: PinnedRepository, base: str, branch: str, *, since: str = "") -> Exported:
         """What a pinned commit adds: to `base` as a patch, to `since` (empty: the base) as a bundle with a branch.
@@ -337,7 +334,7 @@ class GitWorkspaceProvider:
         Raises InvalidRequest (no branch name), PreconditionFailed, ResourceExhausted (too large).
         """
         check_branch(branch, field="delivery.branch")
-        return await self._integrations.export(await self._origins.seed(repository), base, branch, since or base)
+        return await self._deliveries.export(await self._origins.seed(repository), base, branch, since or base)
 
     async def warm(self) -> None:
         """Prepare what every environment of this node shares, so that the first task does not wait for it."""
@@ -363,7 +360,6 @@ class GitWorkspaceProvider:
         self, execution_id: str, name: str, repository: PinnedRepository, environment: Environment
     ) -> tuple[Path, tuple[Path, Furnishing]]:
         """(the seed, what clones are furnished with), both held for an execution."""
-        check_identifier(execution_id, field="execution_id")
         check_identifier(name, field="name")
         seed = await self._origins.seed(repository, execution_id=execution_id)
         furnishing = await asyncio.to_thread(self._environments.furnishing, environment)
@@ -429,8 +425,3 @@ def _subdirectory(text: str) -> str:
     if path.is_absolute() or ".." in path.parts or any(ord(character) < 32 for character in text):
         raise InvalidRequest(f"{text[:128]!r} is not a directory of the repository", field="repo.subdirectory")
     return "" if str(path) == "." else str(path)
-
-
-def _delivered(execution_id: str, branch: str) -> str:
-    # Of one execution several candidates may be delivered, each on a branch of its own.
-    return f"refs/fleet/delivered/{execution_id}.{hashlib.sha256(branch.encode()).hexdigest()[:8]}"

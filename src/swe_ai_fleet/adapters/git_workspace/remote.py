@@ -30,7 +30,7 @@ from swe_ai_fleet.adapters.git_workspace.git import (
 )
 from swe_ai_fleet.adapters.git_workspace.git_dir import begin_cache
 from swe_ai_fleet.adapters.git_workspace.local import Resolved
-from swe_ai_fleet.adapters.git_workspace.locations import Credential, Remote, Route, Routes, out_of_reach
+from swe_ai_fleet.adapters.git_workspace.locations import Credential, Remote, Route, Routes, host_of, out_of_reach
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed, ResourceExhausted, Unavailable
 from swe_ai_fleet.domain.task import RepoRef, check_identifier
 
@@ -57,7 +57,6 @@ esac
 class _Connection:
     """A remote repository, how git gets there, and what git shows it."""
 
-    tenant: str
     remote: Remote
     route: Route
     variables: Mapping[str, str]
@@ -246,7 +245,7 @@ class RemoteRepositories:
                 "FLEET_GIT_PASSWORD": credential.password,
             }
         async with self._routes.open(remote, credential) as route:
-            yield _Connection(tenant=tenant, remote=remote, route=route, variables=variables)
+            yield _Connection(remote=remote, route=route, variables=variables)
 
     def _write_askpass(self) -> None:
         if not self._askpass.exists() or self._askpass.read_text() != _ASKPASS:
@@ -317,8 +316,10 @@ def mounted_credentials(directory: Path, *, by_tenant: bool = False, hosts: Sequ
 
     async def credential(tenant: str, reference: str, location: str) -> Credential | None:
         place = directory / check_identifier(tenant, field="tenant") if by_tenant else directory
+        named = reference not in ("", DEFAULT)
+        prefix = f"{check_identifier(reference, field='repo.credential_ref')}." if named else ""
         try:
-            return await asyncio.to_thread(_read, place, _prefix(reference), location, tuple(hosts))
+            return await asyncio.to_thread(_read, place, prefix, location, tuple(hosts))
         except PreconditionFailed:
             if not reference:
                 return None
@@ -327,16 +328,15 @@ def mounted_credentials(directory: Path, *, by_tenant: bool = False, hosts: Sequ
     return credential
 
 
-def _prefix(reference: str) -> str:
-    return "" if reference in ("", DEFAULT) else f"{check_identifier(reference, field='repo.credential_ref')}."
-
-
 def _read(directory: Path, prefix: str, location: str, hosts: Sequence[str]) -> Credential | None:
     over_http = urlsplit(location).scheme.lower() in ("http", "https")
     secret = directory / f"{prefix}{'password' if over_http else 'ssh-privatekey'}"
     if not secret.is_file():
         return None
-    host = _host(location)
+    try:
+        host = host_of(location)
+    except ValueError as fault:
+        raise InvalidRequest(f"{location[:128]!r} is not a URL", field="repo.url") from fault
     named = directory / f"{prefix}hosts"
     patterns = _line(named).split(",") if named.is_file() else [host for host in hosts if host != "*"]
     allowed = [pattern.strip().lower() for pattern in patterns if pattern.strip()]
@@ -350,17 +350,6 @@ def _read(directory: Path, prefix: str, location: str, hosts: Sequence[str]) -> 
         return Credential(key=_line(secret))
     username = directory / f"{prefix}username"
     return Credential(username=_line(username) if username.is_file() else "git", password=_line(secret))
-
-
-def _host(location: str) -> str:
-    """The host of a URL, or of git's short form `user@host:path`."""
-    try:
-        parts = urlsplit(location)
-        if parts.scheme and parts.hostname:
-            return parts.hostname.lower()
-    except ValueError as fault:
-        raise InvalidRequest(f"{location[:128]!r} is not a URL", field="repo.url") from fault
-    return location.partition(":")[0].rpartition("@")[2].lower()
 
 
 def _line(path: Path) -> str:

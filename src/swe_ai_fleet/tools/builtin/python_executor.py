@@ -16,9 +16,9 @@ from swe_ai_fleet.domain.json_values import json_object, mapping
 from swe_ai_fleet.domain.tool import Outcome, Risk, ToolResult
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.sandbox import IsolationLevel, Sandbox, SandboxPolicy, choose_isolation_level, default_slots
+from swe_ai_fleet.sandbox.disk import remove_tree
 from swe_ai_fleet.sandbox.jail import python
 from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
-from swe_ai_fleet.sandbox.workspace import remove_tree
 from swe_ai_fleet.tools.definition import ToolFailure
 from swe_ai_fleet.tools.registry.base_tool import BaseTool, ToolParameter, as_text, presented
 from swe_ai_fleet.tools.truncation import truncate
@@ -128,7 +128,7 @@ class PythonExecutor(BaseTool):
             async with sandbox.workspace(directory) as workspace:
                 yield workspace
         finally:
-            await uninterrupted(asyncio.to_thread(remove_tree, parent))
+            await uninterrupted(asyncio.to_thread(remove_tree, parent, ignore_errors=True))
 
     async def _own_sandbox(self) -> Sandbox:
         """One for this call: it belongs to the event loop that runs now. What the host can hold is found out once."""
