@@ -25,8 +25,8 @@ from swe_ai_fleet.adapters.git_workspace.furnishing import (
     write_facts,
 )
 from swe_ai_fleet.adapters.git_workspace.git import Git
+from swe_ai_fleet.adapters.git_workspace.git_dirs import submodules_of
 from swe_ai_fleet.adapters.git_workspace.keys import Keys
-from swe_ai_fleet.adapters.git_workspace.seeds import submodules_of
 from swe_ai_fleet.adapters.git_workspace.setup import (
     ENVIRONMENT_MOUNT,
     WORKSPACE_MOUNT,

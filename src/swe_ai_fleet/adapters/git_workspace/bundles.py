@@ -28,7 +28,7 @@ from swe_ai_fleet.adapters.git_workspace.git import (
     Layout,
     bounded,
 )
-from swe_ai_fleet.adapters.git_workspace.git_dir import FIXED_IDENTITY, WORK_BRANCH, write_git_dir
+from swe_ai_fleet.adapters.git_workspace.git_dirs import FIXED_IDENTITY, WORK_BRANCH, write_git_dir
 from swe_ai_fleet.adapters.git_workspace.local import LocalRepositories, user_excludes
 from swe_ai_fleet.adapters.git_workspace.locations import LocationPolicy
 from swe_ai_fleet.adapters.git_workspace.staging import check_size

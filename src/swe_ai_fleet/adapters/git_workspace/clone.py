@@ -23,7 +23,7 @@ from swe_ai_fleet.adapters.git_workspace.git import (
     diff_of,
     touched,
 )
-from swe_ai_fleet.adapters.git_workspace.git_dir import FIXED_IDENTITY, WORK_BRANCH, History
+from swe_ai_fleet.adapters.git_workspace.git_dirs import FIXED_IDENTITY, WORK_BRANCH, History
 from swe_ai_fleet.adapters.git_workspace.local import object_stores
 from swe_ai_fleet.adapters.git_workspace.staging import Changes, changes, gitlinks, stage
 from swe_ai_fleet.domain.candidate import Diff

@@ -18,8 +18,14 @@ from swe_ai_fleet.adapters.git_workspace.git import (
     Git,
     Layout,
 )
-from swe_ai_fleet.adapters.git_workspace.git_dir import BY_PRODUCTS, WORK_BRANCH, write_git_dir
-from swe_ai_fleet.adapters.git_workspace.seeds import history_of, packed_refs, submodules_of
+from swe_ai_fleet.adapters.git_workspace.git_dirs import (
+    BY_PRODUCTS,
+    WORK_BRANCH,
+    history_of,
+    packed_refs,
+    submodules_of,
+    write_git_dir,
+)
 from swe_ai_fleet.domain.command import Owner
 from swe_ai_fleet.domain.environment import Environment, Mount
 from swe_ai_fleet.domain.errors import PreconditionFailed

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import secrets
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -15,18 +14,16 @@ from datetime import datetime
 from pathlib import Path
 
 from swe_ai_fleet.adapters.git_workspace.bundles import make_bundle
-from swe_ai_fleet.adapters.git_workspace.directories import locked
+from swe_ai_fleet.adapters.git_workspace.directories import locked, vanishing
 from swe_ai_fleet.adapters.git_workspace.git import PATCH_FORM, Git, GitFailed, Layout, apply_patch, bounded, readable
-from swe_ai_fleet.adapters.git_workspace.git_dir import FIXED_IDENTITY, dates_of, write_git_dir
+from swe_ai_fleet.adapters.git_workspace.git_dirs import FIXED_IDENTITY, dates_of, history_of, write_git_dir
 from swe_ai_fleet.adapters.git_workspace.local import LocalRepository, identity
 from swe_ai_fleet.adapters.git_workspace.locations import Remote
 from swe_ai_fleet.adapters.git_workspace.remote import RemoteRepositories
-from swe_ai_fleet.adapters.git_workspace.seeds import history_of
 from swe_ai_fleet.domain.candidate import Delivered
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed, ResourceExhausted
 from swe_ai_fleet.domain.integration import OURS, THEIRS, Exported, Merge, MergeRequest
 from swe_ai_fleet.domain.task import Delivery, PinnedRepository, check_branch
-from swe_ai_fleet.sandbox.disk import remove_tree
 from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
 
 _MAX_SIDE_BYTES = 1024 * 1024
@@ -162,14 +159,11 @@ class Deliveries:
         self, seed: Path, *, objects: Path | None = None, others: Iterable[Path] = ()
     ) -> AsyncGenerator[Layout]:
         """A bare repository on the seed's commit for as long as the context lasts; new objects go to `objects`."""
-        private = self._scratch / secrets.token_hex(8)
-        try:
+        async with vanishing(self._scratch) as private:
             await uninterrupted(asyncio.to_thread(write_git_dir, private, head=seed.name, history=history_of(seed)))
             yield Layout(
                 git_dir=private, index=private / "index", objects=objects, alternates=(seed / "objects", *others)
             )
-        finally:
-            await uninterrupted(asyncio.to_thread(remove_tree, private))
 
     async def _tree(self, layout: Layout, base: str, patch: bytes) -> str:
         """The tree of a patch on a commit. Raises PatchRejected."""

@@ -86,6 +86,17 @@ async def appearing(target: Path) -> AsyncGenerator[Path]:
         await uninterrupted(asyncio.to_thread(remove_tree, draft))
 
 
+@asynccontextmanager
+async def vanishing(parent: Path) -> AsyncGenerator[Path]:
+    """A new directory that only we enter, gone at the end of the context."""
+    directory = parent / secrets.token_hex(8)
+    directory.mkdir(mode=0o700, parents=True)
+    try:
+        yield directory
+    finally:
+        await uninterrupted(asyncio.to_thread(remove_tree, directory))
+
+
 def write_file(path: Path, text: str) -> None:
     """Write a file where strangers, who could write to its parent, may have put a link to any other. Blocking."""
     clear_name(path)

@@ -161,7 +161,7 @@ class Environments:
             report = replace(report, learned=used)
             decisions += (Decision(what=fault),) if fault else ()
         report = replace(report, decisions=(*report.decisions, *decisions))
-        return replace(environment, recipe_key=recipe_key, report=report)
+        return replace(environment, recipe_key=recipe_key, report=report, tree=files.tree)
 
     async def _found_or_built(
         self,

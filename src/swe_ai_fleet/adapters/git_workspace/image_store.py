@@ -6,13 +6,12 @@ import asyncio
 import hashlib
 import os
 import re
-import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from swe_ai_fleet.adapters.git_workspace.directories import appearing, locked
+from swe_ai_fleet.adapters.git_workspace.directories import appearing, locked, vanishing
 from swe_ai_fleet.adapters.git_workspace.disk_space import TenantDisk
 from swe_ai_fleet.adapters.git_workspace.image_registry import Registry, RegistryRules
 from swe_ai_fleet.adapters.git_workspace.image_sources import (
@@ -33,7 +32,6 @@ from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.environment import ImageRoot
 from swe_ai_fleet.domain.errors import InvalidRequest, ResourceExhausted
 from swe_ai_fleet.domain.json_values import mapping, string, strings
-from swe_ai_fleet.sandbox.disk import remove_tree
 from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
 
 _VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.S)
@@ -141,7 +139,7 @@ class ImageStore:
                 raise InvalidRequest(
                     "images of an engine are not accepted", field=FIELD, hint="the operator names FLEET_IMAGE_ENGINE"
                 )
-            async with self._temporary() as directory:
+            async with vanishing(self._scratch) as directory:
                 yield Engine(reference, self._rules.engine, directory, self._rules.limits)
         else:
             folder = await asyncio.to_thread(self._folder, tenant, Path(reference.name))
@@ -169,7 +167,7 @@ class ImageStore:
         limits = self._rules.limits
         if sum(layer.size for layer in image.layers) > limits.compressed_bytes:
             raise ResourceExhausted(f"the image has more than {limits.compressed_bytes:,} bytes", field=FIELD)
-        async with self._temporary() as fetched, appearing(self._home / name) as draft:
+        async with vanishing(self._scratch) as fetched, appearing(self._home / name) as draft:
             (draft / "root").mkdir()
             unpacking = Unpacking(draft / "root", limits)
             for number, (layer, diff_id) in enumerate(zip(image.layers, diff_ids, strict=True)):
@@ -177,15 +175,6 @@ class ImageStore:
                 await source.fetch(layer, file)
                 await uninterrupted(asyncio.to_thread(_unpack_layer, unpacking, file, diff_id))
             await uninterrupted(asyncio.to_thread(_finish, unpacking, draft, name, config))
-
-    @asynccontextmanager
-    async def _temporary(self) -> AsyncGenerator[Path]:
-        directory = self._scratch / f"image-{time.monotonic_ns()}-{os.getpid()}"
-        directory.mkdir(mode=0o700, parents=True)
-        try:
-            yield directory
-        finally:
-            await uninterrupted(asyncio.to_thread(remove_tree, directory))
 
 
 def _unpack_layer(unpacking: Unpacking, file: Path, diff_id: str) -> None:

@@ -22,7 +22,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from swe_ai_fleet.adapters.git_workspace.git import Git, Layout
-from swe_ai_fleet.adapters.git_workspace.seeds import packed_refs, submodules_of, tags_of
+from swe_ai_fleet.adapters.git_workspace.git_dirs import packed_refs, submodules_of
 from swe_ai_fleet.adapters.git_workspace.setup import SetupPolicy
 from swe_ai_fleet.domain.command import Command
 from swe_ai_fleet.domain.environment import Environment, ImageRoot
@@ -184,7 +184,7 @@ _MAX_MANIFESTS_READ = 1000
 _MAX_FILE_BYTES = 8 * 1024 * 1024
 _MAX_TEST_BYTES = 64 * 1024
 _MAX_BYTES = 64 * 1024 * 1024
-_VERSION = re.compile(r"\d+\.\d+")
+_VERSION_TAG = re.compile(rb"^[0-9a-f]{40,64} refs/tags/[^\n]*\d+\.\d+", re.M)
 _COMMITTED = re.compile(rb"^committer .*> (\d{1,12}) [+-]\d{4}$", re.M)
 _PARENT = re.compile(rb"^parent ([0-9a-f]{40,64})$", re.M)
 _OLDEST_LISTING = datetime(2010, 1, 1, tzinfo=UTC)
@@ -210,7 +210,7 @@ async def read_files(git: Git, seed: Path) -> RepositoryFiles:
         "cat-file", "--batch", layout=layout, stdin=questions.encode(), output_limit=2 * _MAX_BYTES
     )
     contents = _split(answered.stdout)
-    tags, submodules = await asyncio.to_thread(lambda: (tags_of(seed), submodules_of(seed)))
+    refs, submodules = await asyncio.to_thread(lambda: (packed_refs(seed), submodules_of(seed)))
     return RepositoryFiles(
         tree=contents[1][0],
         parent=match[1].decode() if (match := _PARENT.search(contents[0][1].partition(b"\n\n")[0])) else "",
@@ -219,7 +219,7 @@ async def read_files(git: Git, seed: Path) -> RepositoryFiles:
             path: content.decode("utf-8", "replace") for path, (_, content) in zip(wanted, contents[2:], strict=True)
         },
         until=_until(contents[0][1], datetime.now(UTC)),
-        versions_tagged=any(_VERSION.search(tag) for tag in tags),
+        versions_tagged=_VERSION_TAG.search(refs) is not None,
         submodules={submodule.path: submodule.tree for submodule in submodules if submodule.tree},
     )
 

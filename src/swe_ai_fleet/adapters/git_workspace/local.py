@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import secrets
 import shutil
 import stat
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
@@ -13,13 +12,13 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from swe_ai_fleet.adapters.git_workspace.directories import vanishing
 from swe_ai_fleet.adapters.git_workspace.git import Git, GitFailed, Layout
-from swe_ai_fleet.adapters.git_workspace.git_dir import IDENTITY_EMAIL, IDENTITY_NAME, History, dates_of, write_git_dir
+from swe_ai_fleet.adapters.git_workspace.git_dirs import IDENTITY_EMAIL, IDENTITY_NAME, History, dates_of, write_git_dir
 from swe_ai_fleet.adapters.git_workspace.locations import LocationPolicy
 from swe_ai_fleet.adapters.git_workspace.staging import gitlinks, run_on_tree, stage
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
 from swe_ai_fleet.domain.task import RepoRef, UncommittedChanges
-from swe_ai_fleet.sandbox.disk import remove_tree
 from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
 
 _SHOWN_CHANGES = 5
@@ -205,8 +204,7 @@ class LocalRepositories:
     async def _private(self, repository: LocalRepository, head: str, objects: Path) -> AsyncGenerator[Layout]:
         # A git directory of our own: neither filters nor a file system monitor of theirs can be configured there, and
         # their index is read from a copy.
-        private = self._scratch / secrets.token_hex(8)
-        try:
+        async with vanishing(self._scratch) as private:
             await uninterrupted(asyncio.to_thread(_write_private, private, repository, head, self._excludes))
             layout = Layout(
                 git_dir=private,
@@ -218,8 +216,6 @@ class LocalRepositories:
             if not (private / "index").exists():
                 await self._git.run("read-tree", head, layout=layout)
             yield layout
-        finally:
-            await uninterrupted(asyncio.to_thread(remove_tree, private))
 
     async def _confined(self, repository: LocalRepository, layout: Layout) -> Sequence[str]:
         if self._confine is None:

@@ -16,11 +16,19 @@ from urllib.parse import urlsplit
 from swe_ai_fleet.adapters.git_workspace.bundles import merged_tags, read_header, unpack
 from swe_ai_fleet.adapters.git_workspace.disk_space import TenantDisk
 from swe_ai_fleet.adapters.git_workspace.git import Git, Layout
-from swe_ai_fleet.adapters.git_workspace.git_dir import FIXED_IDENTITY, History, begin_cache, format_of, stored_history
+from swe_ai_fleet.adapters.git_workspace.git_dirs import (
+    FIXED_IDENTITY,
+    History,
+    Seeds,
+    Submodules,
+    begin_cache,
+    format_of,
+    stored_history,
+    submodules_of,
+)
 from swe_ai_fleet.adapters.git_workspace.local import LocalRepositories, LocalRepository, Resolved
 from swe_ai_fleet.adapters.git_workspace.locations import LocationPolicy, Remote
 from swe_ai_fleet.adapters.git_workspace.remote import RemoteRepositories
-from swe_ai_fleet.adapters.git_workspace.seeds import Seeds, Submodules, missing_submodules
 from swe_ai_fleet.adapters.git_workspace.uploads import UploadedRepositories
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.errors import FleetError, PreconditionFailed
@@ -89,9 +97,9 @@ class Origins:
             if isinstance(origin, LocalRepository):
                 seed = await self._plant_local(key, origin, resolved)
             else:
-                seed = await self._plant_remote(tenant, key, resolved.commit)
+                seed = await self._plant_remote(key, resolved.commit)
             await self._add_submodules(seed, tenant, repo, origin)
-        elif await asyncio.to_thread(missing_submodules, seed):
+        elif not all(submodule.tree for submodule in await asyncio.to_thread(submodules_of, seed)):
             await self._add_submodules(seed, tenant, repo, origin)
         else:
             await self._disk.recorded(tenant, seed)
@@ -133,7 +141,7 @@ class Origins:
         if isinstance(location, Remote):
             await self._disk.admit(repository.tenant, cache)
             origin: Remote | LocalRepository = location
-            seed = await self._plant_remote(repository.tenant, key, repository.commit, over)
+            seed = await self._plant_remote(key, repository.commit, over)
         else:
             origin = await self._local.find(location, repository.tenant)
             ours = repository.snapshot_of or (repository.commit if repository.bundle else "")
@@ -150,7 +158,7 @@ class Origins:
     async def _planted(self, repository: PinnedRepository, source: History, over: Path | None) -> Path:
         key = self._keys.of(repository)
         await self._disk.admit(repository.tenant, self._cache(key))
-        seed = await self._seeds.plant(repository.tenant, key, repository.commit, source, over=over)
+        seed = await self._seeds.plant(key, repository.commit, source, over=over)
         await self._disk.admit(repository.tenant, seed)
         return seed
 
@@ -161,10 +169,10 @@ class Origins:
         cache = self._cache(self._keys.key(tenant, "", UPLOAD + digest))
         return await self._uploads.take(tenant, cache, bundle, repo, store)
 
-    async def _plant_remote(self, tenant: str, key: str, commit: str, over: Path | None = None) -> Path:
+    async def _plant_remote(self, key: str, commit: str, over: Path | None = None) -> Path:
         cache = self._cache(key)
         tags = () if over else await merged_tags(self._git, Layout(git_dir=cache), commit)
-        return await self._seeds.plant(tenant, key, commit, stored_history(cache, commit), over=over, tags=tags)
+        return await self._seeds.plant(key, commit, stored_history(cache, commit), over=over, tags=tags)
 
     async def _plant_local(
         self, key: str, local: LocalRepository, resolved: Resolved, over: Path | None = None
@@ -175,7 +183,7 @@ class Origins:
         source = local.history
         if resolved.snapshot_of:
             source = replace(source, objects=self._cache(key) / "objects")
-        return await self._seeds.plant(local.tenant, key, resolved.commit, source, over=over, tags=tags)
+        return await self._seeds.plant(key, resolved.commit, source, over=over, tags=tags)
 
     async def _add_submodules(self, seed: Path, tenant: str, repo: RepoRef, location: Remote | LocalRepository) -> None:
         """Have the submodules of a seed's commit; a credential is for the repository's own host only.

@@ -14,11 +14,12 @@ from pathlib import Path, PurePosixPath
 from swe_ai_fleet.adapters.git_workspace.clone import Bounds, GitClone
 from swe_ai_fleet.adapters.git_workspace.clones import Clones
 from swe_ai_fleet.adapters.git_workspace.delivery import Deliveries
+from swe_ai_fleet.adapters.git_workspace.directories import vanishing
 from swe_ai_fleet.adapters.git_workspace.disk_space import Ages, Reaped, TenantDisk, forget, reap, release
 from swe_ai_fleet.adapters.git_workspace.environments import Environments
 from swe_ai_fleet.adapters.git_workspace.furnishing import Furnishing
 from swe_ai_fleet.adapters.git_workspace.git import Git, Layout
-from swe_ai_fleet.adapters.git_workspace.git_dir import WORK_BRANCH
+from swe_ai_fleet.adapters.git_workspace.git_dirs import WORK_BRANCH
 from swe_ai_fleet.adapters.git_workspace.image_store import ImageRules, ImageStore
 from swe_ai_fleet.adapters.git_workspace.local import LocalRepositories, user_excludes
 from swe_ai_fleet.adapters.git_workspace.locations import LocationPolicy, Remote, Routes
@@ -42,11 +43,8 @@ from swe_ai_fleet.domain.task import (
 )
 from swe_ai_fleet.ports import KnownRecipes, SecretMask
 from swe_ai_fleet.sandbox import NetworkGrant, Sandbox
-from swe_ai_fleet.sandbox.disk import remove_tree
 from swe_ai_fleet.sandbox.network import Resolver
 from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
-
-_TREES_KEPT = 512
 
 
 class GitWorkspaceProvider:
@@ -86,11 +84,10 @@ class GitWorkspaceProvider:
     ) -> None:
         environ = os.environ if environ is None else environ
         self._home = home.resolve()
-        scratch = self._home / "scratch"
+        self._scratch = scratch = self._home / "scratch"
         for directory in (scratch, self._home / "repositories"):
             directory.mkdir(parents=True, exist_ok=True)
         self._ages = ages or Ages()
-        self._trees: dict[str, str] = {}
         self._policy = LocationPolicy(
             allowed_roots=allowed_roots,
             private=(self._home,),
@@ -174,7 +171,7 @@ class GitWorkspaceProvider:
 
     def receiving(self) -> AbstractAsyncContextManager[Path]:
         """A directory for what is being uploaded, gone at the end of the context."""
-        return _temporary(self._home / "scratch")
+        return vanishing(self._scratch)
 
     async def take(
         self, tenant: str, bundle: Path, digest: str, repo: RepoRef, store: Callable[[], Awaitable[None]]
@@ -191,8 +188,7 @@ class GitWorkspaceProvider:
     async def environment(self, repository: PinnedRepository, spec: EnvironmentSpec) -> Environment:
         """The environment for it, built in the sandbox or taken from the cache. Raises PreconditionFailed."""
         seed = await self._origins.seed(repository)
-        environment = await self._environments.environment(repository, seed, spec)
-        return replace(environment, tree=await self._tree(seed))
+        return await self._environments.environment(repository, seed, spec)
 
     @asynccontextmanager
     async def open(
@@ -200,7 +196,9 @@ class GitWorkspaceProvider:
     ) -> AsyncGenerator[GitClone]:
         """A clean clone of its own on branch `fleet/work`, removed at the end of the context."""
         seed, furnishing = await self._held_seed(execution_id, name, repository, environment)
-        async with self._clones.open(_owner(execution_id, repository), name, seed, environment, furnishing) as clone:
+        async with self._clones.open(
+            Owner(tenant=repository.tenant, execution_id=execution_id), name, seed, environment, furnishing
+        ) as clone:
             yield clone
 
     @asynccontextmanager
@@ -212,9 +210,9 @@ class GitWorkspaceProvider:
         Raises PreconditionFailed where this node's sandbox cannot show one.
         """
         seed, furnishing = await self._held_seed(execution_id, name, repository, environment)
-        async with _temporary(self._home / "scratch") as directory:
+        async with vanishing(self._scratch) as directory:
             changed, writable = await self._environments.loosened(environment, directory)
-            owner = _owner(execution_id, repository)
+            owner = Owner(tenant=repository.tenant, execution_id=execution_id)
             async with self._clones.open(owner, name, seed, changed, furnishing, writable=writable) as clone:
                 yield clone
 
@@ -233,7 +231,7 @@ class GitWorkspaceProvider:
             seed = await self._origins.seed(repository, execution_id=holder)
             self._hold(holder, environment)
             furnishing = await asyncio.to_thread(self._environments.furnishing, environment) if furnished else None
-            owner, tree = _owner(name, repository), Path(repository.location)
+            owner, tree = Owner(tenant=repository.tenant, execution_id=name), Path(repository.location)
             async with self._clones.attach(owner, name, tree, seed, environment, furnishing) as clone:
                 yield clone
         finally:
@@ -375,14 +373,6 @@ class GitWorkspaceProvider:
             pin.parent.mkdir(parents=True, exist_ok=True)
             pin.touch()
 
-    async def _tree(self, seed: Path) -> str:
-        if seed.name not in self._trees:
-            tree = await self._git.tree(Layout(git_dir=seed), seed.name)
-            while len(self._trees) >= _TREES_KEPT:
-                self._trees.pop(next(iter(self._trees)))
-            self._trees[seed.name] = tree
-        return self._trees[seed.name]
-
     async def _check_subdirectory(self, seed: Path, subdirectory: str) -> None:
         if not subdirectory:
             return
@@ -395,20 +385,6 @@ class GitWorkspaceProvider:
             raise PreconditionFailed(
                 f"{subdirectory[:256]!r} is not a directory of the commit", field="repo.subdirectory"
             )
-
-
-@asynccontextmanager
-async def _temporary(scratch: Path) -> AsyncGenerator[Path]:
-    directory = scratch / f"upload-{secrets.token_hex(8)}"
-    directory.mkdir(mode=0o700)
-    try:
-        yield directory
-    finally:
-        await uninterrupted(asyncio.to_thread(remove_tree, directory))
-
-
-def _owner(execution_id: str, repository: PinnedRepository) -> Owner:
-    return Owner(tenant=repository.tenant, execution_id=execution_id)
 
 
 def _unmasked(text: str) -> str:

@@ -28,7 +28,7 @@ from swe_ai_fleet.adapters.git_workspace.git import (
     GitResult,
     Layout,
 )
-from swe_ai_fleet.adapters.git_workspace.git_dir import begin_cache
+from swe_ai_fleet.adapters.git_workspace.git_dirs import begin_cache
 from swe_ai_fleet.adapters.git_workspace.local import Resolved
 from swe_ai_fleet.adapters.git_workspace.locations import Credential, Remote, Route, Routes, host_of, out_of_reach
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed, ResourceExhausted, Unavailable

@@ -16,7 +16,7 @@ from pathlib import Path
 from swe_ai_fleet.adapters.git_workspace.bundles import SHALLOW_REFS
 from swe_ai_fleet.adapters.git_workspace.directories import appearing, locked
 from swe_ai_fleet.adapters.git_workspace.git import COMMIT_ID, Allowance, Git, GitFailed, Layout, unpacking
-from swe_ai_fleet.adapters.git_workspace.git_dir import write_git_dir
+from swe_ai_fleet.adapters.git_workspace.git_dirs import write_git_dir
 from swe_ai_fleet.adapters.git_workspace.local import Resolved
 from swe_ai_fleet.adapters.git_workspace.staging import check_size
 from swe_ai_fleet.domain.blob import BlobRef

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.adapters.git_workspace.git import Git, Layout
-from swe_ai_fleet.adapters.git_workspace.git_dir import FIXED_IDENTITY
+from swe_ai_fleet.adapters.git_workspace.git_dirs import FIXED_IDENTITY
 from swe_ai_fleet.contract import from_message
 from swe_ai_fleet.domain.command import Command, CommandResult
 from swe_ai_fleet.domain.environment import Environment, Mount

@@ -1,6 +1,7 @@
-"""Seeds: one commit, its ancestry and its submodules, and not one object more. Clones read their history from there.
+"""Git directories of ours, written by hand: the same as `git init` makes, without a process and without templates.
 
-Submodules are fetched at their pinned commits, by the rules that hold for the repository itself.
+A seed is one with a commit, its ancestry and its submodules, and not one object more; clones read their history from
+there. Submodules are fetched at their pinned commits, by the rules that hold for the repository itself.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ import asyncio
 import json
 import os
 import posixpath
-import re
 import shutil
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
@@ -18,17 +18,113 @@ from pathlib import Path
 from urllib.parse import urljoin, urlsplit
 
 from swe_ai_fleet.adapters.git_workspace.directories import appearing, locked
-from swe_ai_fleet.adapters.git_workspace.git import HISTORY_MEMORY_BYTES, Allowance, Git, GitFailed, Layout
-from swe_ai_fleet.adapters.git_workspace.git_dir import History, format_of, stored_history, write_git_dir
+from swe_ai_fleet.adapters.git_workspace.git import HISTORY_MEMORY_BYTES, Allowance, Git, GitFailed, Layout, quoted
 from swe_ai_fleet.adapters.git_workspace.locations import LocationPolicy, Remote
 from swe_ai_fleet.adapters.git_workspace.staging import check_size
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, PreconditionFailed
 from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
 
+IDENTITY_NAME = "SWE AI Fleet"
+IDENTITY_EMAIL = "fleet@localhost"
+WORK_BRANCH = "fleet/work"
+# Always the same, so that the same tree on the same commit is the same commit again.
+FIXED_IDENTITY = {
+    f"GIT_{person}_{part}": text
+    for person in ("AUTHOR", "COMMITTER")
+    for part, text in (("NAME", IDENTITY_NAME), ("EMAIL", IDENTITY_EMAIL), ("DATE", "2000-01-01T00:00:00+00:00"))
+}
+
+# What tools leave behind when they run. A repository's own .gitignore can take any of it back in.
+BY_PRODUCTS = (
+    *("__pycache__/", "*.pyc", ".pytest_cache/", ".ruff_cache/", ".mypy_cache/", ".hypothesis/", ".coverage"),
+    *("*.egg-info/", "node_modules/", ".venv/"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """Where the objects of a commit are found. `shallow` holds the cut-off commits of a shallow repository."""
+
+    objects: Path
+    object_format: str = "sha1"
+    shallow: bytes = b""
+
+
+def write_git_dir(
+    path: Path,
+    *,
+    head: str,
+    history: History | None = None,
+    object_format: str = "sha1",
+    excludes: Iterable[str] = (),
+    work_tree: bool = False,
+) -> None:
+    """Make `path` a git directory whose HEAD is `head` (a commit, or `ref: …`), reading the objects of `history`.
+
+    With `work_tree` it is the `.git` of a clone: not bare, with an identity to commit under.
+    """
+    if history is not None:
+        object_format = history.object_format
+    for name in ("objects/info", "objects/pack", "refs/heads", "refs/tags", "info"):
+        (path / name).mkdir(parents=True, exist_ok=True)
+    (path / "HEAD").write_text(f"{head}\n")
+    (path / "config").write_text(_config(object_format, work_tree=work_tree))
+    if excludes:
+        (path / "info/exclude").write_text("".join(f"{line}\n" for line in excludes))
+    if history is not None:
+        objects = str(history.objects)
+        line = quoted(history.objects) if '"' in objects or "\\" in objects else objects
+        (path / "objects/info/alternates").write_text(f"{line}\n")
+        if history.shallow:
+            (path / "shallow").write_bytes(history.shallow)
+
+
+def format_of(commit: str) -> str:
+    """The object format of the repository that a full commit id is of."""
+    return "sha256" if len(commit) == 64 else "sha1"
+
+
+def stored_history(git_dir: Path, commit: str) -> History:
+    """A git directory of ours as the source of a commit's objects. Blocking."""
+    shallow = git_dir / "shallow"
+    return History(
+        objects=git_dir / "objects",
+        object_format=format_of(commit),
+        shallow=shallow.read_bytes() if shallow.exists() else b"",
+    )
+
+
+async def begin_cache(path: Path, *, history: History | None = None, object_format: str = "sha1") -> None:
+    """Make `path` a git directory without a branch, unless it is one already."""
+    if not (path / "HEAD").exists():
+        head = "ref: refs/heads/none"
+        await asyncio.to_thread(write_git_dir, path, head=head, history=history, object_format=object_format)
+
+
+def _config(object_format: str, *, work_tree: bool) -> str:
+    lines = ["[core]"]
+    lines.append(f"\trepositoryformatversion = {0 if object_format == 'sha1' else 1}")
+    lines.append(f"\tbare = {'false' if work_tree else 'true'}")
+    lines.append("\tlogallrefupdates = true" if work_tree else "\tlogallrefupdates = false")
+    if work_tree:
+        lines.append("\thooksPath = /dev/null")
+        lines += ["[user]", f"\tname = {IDENTITY_NAME}", f"\temail = {IDENTITY_EMAIL}"]
+        lines += ["[commit]", "\tgpgSign = false", "[advice]", "\tdetachedHead = false"]
+    lines += ["[gc]", "\tauto = 0", "[maintenance]", "\tauto = false"]
+    if object_format != "sha1":
+        lines += ["[extensions]", f"\tobjectFormat = {object_format}"]
+    return "\n".join(lines) + "\n"
+
+
+async def dates_of(git: Git, commit: str, layout: Layout) -> dict[str, str]:
+    """The variables that give a new commit the date of another one."""
+    stamp = f"@{(await git.run('log', '-1', '--format=%ct', commit, layout=layout)).text()} +0000"
+    return {"GIT_AUTHOR_DATE": stamp, "GIT_COMMITTER_DATE": stamp}
+
+
 _PACK_TIMEOUT_SECONDS = 1800.0
 _TAGS = "packed-refs"
 _SUBMODULES = "submodules.json"
-_PACKED_TAG = re.compile(r"[0-9a-f]{40,64} (refs/tags/[^\n]+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +161,6 @@ class Seeds:
 
     async def plant(
         self,
-        tenant: str,
         repository_key: str,
         commit: str,
         source: History,
@@ -142,26 +237,12 @@ class Seeds:
         return files_bytes
 
 
-def tags_of(seed: Path) -> list[str]:
-    """The names of the tags in a seed. Blocking."""
-    return [match[1].removeprefix("refs/tags/") for line in packed_tags(seed) if (match := _PACKED_TAG.fullmatch(line))]
-
-
 def packed_refs(seed: Path) -> bytes:
     """The packed-refs file of a seed, which has its tags; empty where it has none. Blocking."""
     try:
         return (seed / _TAGS).read_bytes()
     except FileNotFoundError:
         return b""
-
-
-def packed_tags(seed: Path) -> list[str]:
-    """The tags of a seed as the lines of its packed-refs file, without the first. Blocking."""
-    try:
-        text = os.fsdecode((seed / _TAGS).read_bytes())
-    except FileNotFoundError:
-        return []
-    return [line for line in text.split("\n") if line and not line.startswith("#")]
 
 
 def submodules_of(seed: Path) -> list[Submodule]:
@@ -196,7 +277,7 @@ _DEEPEST = 3
 Fetch = Callable[[Remote, str], Awaitable[History]]
 """Brings a commit of a remote repository here; raises FleetError."""
 Holds = Callable[[Iterable[Path], str], Awaitable[bool]]
-"""Whether a tenant may name git directories; see `LocalRepositories.holds`."""
+"""See `LocalRepositories.holds`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -297,14 +378,9 @@ class Submodules:
         gitlinks: list[_Pinned] = []
         for path, linked in sorted(links.items()):
             name, url = by_path.get(path, ("", ""))
-            safe = name if name and ".." not in name.split("/") and not name.startswith("/") else "\0"
-            gitlinks.append(_Pinned(path=path, name=safe.replace("\0", "_"), commit=linked, url=url))
+            is_safe = name and ".." not in name.split("/") and not name.startswith("/")
+            gitlinks.append(_Pinned(path=path, name=name if is_safe else "_", commit=linked, url=url))
         return gitlinks
-
-
-def missing_submodules(seed: Path) -> list[Submodule]:
-    """The submodules that could not be had. Blocking."""
-    return [submodule for submodule in submodules_of(seed) if not submodule.tree]
 
 
 def _absolute(url: str, base: str) -> str:
