@@ -11,7 +11,7 @@ import re
 import shlex
 import socket
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from ipaddress import IPv4Address
@@ -31,7 +31,7 @@ _HELPER = re.compile(r"[A-Za-z0-9][A-Za-z0-9+.-]*::")
 _SCP_LIKE = re.compile(r"(?:([A-Za-z0-9_.-]+)@)?([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\]):([^:].*)")
 _UPLOAD = re.compile(re.escape(UPLOAD) + r"[0-9a-f]{64}")
 _HOST = re.compile(r"[a-z0-9_](?:[a-z0-9._-]*[a-z0-9_])?|[0-9a-f:]+(?:[0-9]+\.){0,3}[0-9a-f]*")
-_ENTRY = re.compile(r"(?P<name>\[[^\]]*\]|[^:]*)(?::(?P<port>[0-9]{1,5}))?|(?P<bare>.*)")
+_ENTRY = re.compile(r"(?P<name>\[[^\]]*\]|[^:]*)(?::(?P<port>[0-9]{1,5}))?")
 _GLOB = re.compile(r"[*?\[]")
 _PORTS = {"https": 443, "http": 80, "ssh": 22}
 TENANT = "{tenant}"
@@ -204,9 +204,10 @@ def _place(url: str) -> tuple[str, int]:
 
 def _entry(text: str) -> tuple[str, int | None]:
     """A host of a policy and the port it names, if it names one."""
-    match = _ENTRY.fullmatch(text.strip().lower())
-    if match is None or match["bare"] is not None:
-        return text.strip().lower(), None
+    text = text.strip().lower()
+    match = _ENTRY.fullmatch(text)
+    if match is None:
+        return text, None
     return match["name"].strip("[]").rstrip("."), int(match["port"]) if match["port"] else None
 
 
@@ -312,7 +313,9 @@ class Routes:
             async with self._ssh(remote, credential) as route:
                 yield route
         elif self._is_proxied(remote):
-            await self._judge_by_name(remote)
+            # What this machine knows to lie inside is refused; what it cannot resolve, the operator's proxy may.
+            with suppress(UnknownHostError):
+                await self._judged(remote)
             # What redirects lead to would be for the operator's proxy to judge.
             yield Route(variables=self._proxies, options=("-c", "http.followRedirects=false"))
         else:
@@ -327,15 +330,13 @@ class Routes:
         named = self._proxies.keys() & {f"{remote.protocol}_proxy", "all_proxy"}
         return bool(named) and not any(_is_below(remote, suffix) for suffix in self._direct)
 
-    async def _judge_by_name(self, remote: Remote) -> None:
-        """Refuse what this machine knows to lie inside; what it cannot resolve, the operator's proxy may."""
+    async def _judged(self, remote: Remote) -> tuple[str, ...]:
+        """The addresses of a remote. Raises UnknownHostError, Unavailable where they may not be reached."""
         private = self._reach.private(remote.host, remote.port)
         try:
-            await judged(remote.host, remote.port, private=private, resolver=self._resolver)
+            return await judged(remote.host, remote.port, private=private, resolver=self._resolver)
         except PrivateHostError as error:
             raise out_of_reach(remote, str(error)) from None
-        except UnknownHostError:
-            return
 
     @asynccontextmanager
     async def _ssh(self, remote: Remote, credential: Credential | None) -> AsyncGenerator[Route]:
@@ -351,10 +352,9 @@ class Routes:
                 field="repo.url",
                 hint="an https URL; or the operator puts them into FLEET_GIT_KNOWN_HOSTS (ssh-keyscan, and compare)",
             )
-        private = self._reach.private(remote.host, remote.port)
         try:
-            addresses = await judged(remote.host, remote.port, private=private, resolver=self._resolver)
-        except (PrivateHostError, UnknownHostError) as error:
+            addresses = await self._judged(remote)
+        except UnknownHostError as error:
             raise out_of_reach(remote, str(error)) from None
         with TemporaryDirectory(dir=self._scratch, prefix="ssh-") as directory:
             key = Path(directory, "key")

@@ -111,11 +111,8 @@ class GitWorkspaceProvider:
             self._git, routes, askpass=self._home / "askpass", protocols=protocols, credentials=credentials
         )
         bounds = bounds or Bounds()
-        disk = TenantDisk(
-            self._home,
-            max_bytes=bounds.tenant_disk_bytes,
-            unmeasured_bytes=sandbox.policy.max_disk_bytes,
-        )
+        unmeasured_bytes = sandbox.policy.max_disk_bytes
+        disk = TenantDisk(self._home, max_bytes=bounds.tenant_disk_bytes, unmeasured_bytes=unmeasured_bytes)
         self._origins = Origins(
             self._home,
             self._git,
@@ -196,9 +193,8 @@ class GitWorkspaceProvider:
     ) -> AsyncGenerator[GitClone]:
         """A clean clone of its own on branch `fleet/work`, removed at the end of the context."""
         seed, furnishing = await self._held_seed(execution_id, name, repository, environment)
-        async with self._clones.open(
-            Owner(tenant=repository.tenant, execution_id=execution_id), name, seed, environment, furnishing
-        ) as clone:
+        owner = Owner(tenant=repository.tenant, execution_id=execution_id)
+        async with self._clones.open(owner, name, seed, environment, furnishing) as clone:
             yield clone
 
     @asynccontextmanager
