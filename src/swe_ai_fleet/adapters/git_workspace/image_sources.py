@@ -18,7 +18,7 @@ from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Literal, Protocol, cast
+from typing import IO, Literal, cast
 from urllib.parse import quote
 
 import httpx2
@@ -125,22 +125,6 @@ class FoundImage:
     layers: tuple[Layer, ...]
 
 
-class Source(Protocol):
-    """Where an image is. Raises PreconditionFailed, ResourceExhausted, Unavailable, with the field."""
-
-    async def pin(self) -> str:
-        """The digest of what a reference means now."""
-        ...
-
-    async def find(self) -> FoundImage:
-        """The image; where its reference is pinned, that one and no other."""
-        ...
-
-    async def fetch(self, layer: Layer, target: Path) -> None:
-        """Write a layer to a new file, of the size and with the digest that its manifest names."""
-        ...
-
-
 def missing(reason: str, hint: str = "") -> PreconditionFailed:
     return PreconditionFailed(f"the image cannot be had: {reason}", field=FIELD, hint=hint)
 
@@ -209,7 +193,10 @@ def opened(path: Path, folder: Path) -> IO[bytes]:
 
 
 class Files(ABC):
-    """An image in files below `folder`, which are read in a thread."""
+    """An image in files below `folder`, which are read in a thread.
+
+    Sources raise PreconditionFailed, ResourceExhausted, Unavailable, with the field.
+    """
 
     def __init__(self, reference: ImageReference, folder: Path) -> None:
         self._reference = reference
@@ -217,12 +204,15 @@ class Files(ABC):
         self._folder = folder
 
     async def pin(self) -> str:
+        """The digest of what a reference means now."""
         return (await self.find()).digest
 
     async def find(self) -> FoundImage:
+        """The image; where its reference is pinned, that one and no other."""
         return await asyncio.to_thread(self._find)
 
     async def fetch(self, layer: Layer, target: Path) -> None:
+        """Write a layer to a new file, of the size and with the digest that its manifest names."""
         await asyncio.to_thread(self._fetch, layer, target)
 
     @abstractmethod

@@ -22,7 +22,6 @@ from swe_ai_fleet.adapters.git_workspace.image_sources import (
     FoundImage,
     ImageReference,
     Layout,
-    Source,
     document,
     missing,
 )
@@ -34,6 +33,7 @@ from swe_ai_fleet.domain.errors import InvalidRequest, ResourceExhausted
 from swe_ai_fleet.domain.json_values import mapping, string, strings
 from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
 
+_Source = Layout | Archive | Engine | Registry
 _VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.S)
 _NUMBER = re.compile(r"[0-9]{1,9}")
 _HOSTS = b"127.0.0.1 localhost fleet\n::1 localhost\n"
@@ -125,7 +125,7 @@ class ImageStore:
         return replace(root, path=str(place / "root"))
 
     @asynccontextmanager
-    async def _source(self, tenant: str, reference: ImageReference, credential: str) -> AsyncGenerator[Source]:
+    async def _source(self, tenant: str, reference: ImageReference, credential: str) -> AsyncGenerator[_Source]:
         """Where a reference says that its image is. Raises InvalidRequest where the rules do not allow it."""
         if reference.transport == "docker":
             self._rules.registries.check(reference)
@@ -156,7 +156,7 @@ class ImageStore:
             hint=f"the operator names FLEET_IMAGE_FOLDERS: {', '.join(map(str, self._rules.folders)) or 'none'}",
         )
 
-    async def _unpack(self, name: str, image: FoundImage, source: Source) -> None:
+    async def _unpack(self, name: str, image: FoundImage, source: _Source) -> None:
         config = mapping(document(image.config))
         place = f"{string(config.get('os'))}/{string(config.get('architecture'))}"
         if place != f"linux/{MACHINE}":

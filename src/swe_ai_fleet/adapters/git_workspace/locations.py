@@ -309,10 +309,11 @@ class Routes:
 
         Raises PreconditionFailed (ssh without a key or known hosts), Unavailable, each with its field.
         """
+        named = self._proxies.keys() & {f"{remote.protocol}_proxy", "all_proxy"}
         if remote.protocol == "ssh":
             async with self._ssh(remote, credential) as route:
                 yield route
-        elif self._is_proxied(remote):
+        elif named and not any(_is_below(remote, suffix) for suffix in self._direct):
             # What this machine knows to lie inside is refused; what it cannot resolve, the operator's proxy may.
             with suppress(UnknownHostError):
                 await self._judged(remote)
@@ -325,10 +326,6 @@ class Routes:
                 yield Route(variables={**dict.fromkeys(_PROXIES, url), **_BASIC}, proxy=proxy)
             finally:
                 await proxy.close()
-
-    def _is_proxied(self, remote: Remote) -> bool:
-        named = self._proxies.keys() & {f"{remote.protocol}_proxy", "all_proxy"}
-        return bool(named) and not any(_is_below(remote, suffix) for suffix in self._direct)
 
     async def _judged(self, remote: Remote) -> tuple[str, ...]:
         """The addresses of a remote. Raises UnknownHostError, Unavailable where they may not be reached."""
