@@ -29,7 +29,7 @@ def store_at(place: Path) -> ImageStore:
     (place / "outside").mkdir(exist_ok=True)
     (place / "outside/file").write_text("kept")
     rules = ImageRules(folders=(place / "images",), limits=LIMITS)
-    return ImageStore(place / "home", rules, TenantDisk(place / "home", max_bytes=0, unmeasured_bytes=0))
+    return ImageStore(place / "home", rules, TenantDisk(home=place / "home", max_bytes=0, unmeasured_bytes=0))
 
 
 async def unpacked(place: Path, *layers: bytes) -> Path:

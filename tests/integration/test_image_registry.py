@@ -72,7 +72,7 @@ def store_of(place: Path, server: Server, *, hosts: str = "127.0.0.1", allowed: 
         allowed=(allowed or f"http://{server.host}/team/*",),
         credentials=mounted_credentials(place / "secrets", by_tenant=True),
     )
-    disk = TenantDisk(place / "home", max_bytes=0, unmeasured_bytes=0)
+    disk = TenantDisk(home=place / "home", max_bytes=0, unmeasured_bytes=0)
     return ImageStore(place / "home", ImageRules(registries=rules), disk)
 
 

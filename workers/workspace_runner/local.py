@@ -217,7 +217,7 @@ class LocalBackend:
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     await self.ended(ref)
-        await self._remove(directory)
+        await uninterrupted(asyncio.to_thread(remove_tree, directory))
 
     async def finish(self, ref: JobRef, *, failed: bool) -> None:
         """Wait until a job that has told its outcome has ended, then remove its directory."""
@@ -227,7 +227,7 @@ class LocalBackend:
         except TimeoutError:
             await self.stop(ref)
             return
-        await self._remove(self._directory(ref))
+        await uninterrupted(asyncio.to_thread(remove_tree, self._directory(ref)))
 
     async def held(self) -> tuple[HeldJob, ...]:
         """The jobs that have a directory."""
@@ -248,9 +248,6 @@ class LocalBackend:
                     )
                 )
         return tuple(held_jobs)
-
-    async def _remove(self, directory: Path) -> None:
-        await uninterrupted(asyncio.to_thread(remove_tree, directory))
 
     def _directory(self, ref: JobRef) -> Path:
         if "/" in ref.name or ref.name.startswith("."):

@@ -9,7 +9,7 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -27,7 +27,7 @@ from swe_ai_fleet.runtime.tool_services import secret_mask
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.telemetry import Telemetry, open_telemetry
 from workers.jobs import Backend
-from workers.workspace_runner.local import LocalBackend
+from workers.workspace_runner.local import GIT_DIRECTORY, LocalBackend
 from workers.workspace_runner.runner import RANKS, Runner, Slots, job_queues
 from workers.workspace_runner.settings import RunnerSettings, variables_of
 from workers.workspace_runner.tasks import TaskRunner, task_queue
@@ -132,18 +132,14 @@ def open_backend(settings: Settings, chosen: RunnerSettings) -> AbstractAsyncCon
         from workers.workspace_runner.kubernetes_backend import open_kubernetes
 
         return open_kubernetes(settings, chosen)
-    return _local(settings, chosen)
-
-
-@asynccontextmanager
-async def _local(settings: Settings, chosen: RunnerSettings) -> AsyncGenerator[LocalBackend]:
-    credentials = os.environ.get("FLEET_RUNNER_GIT_DIRECTORY", "")
-    yield LocalBackend(
-        settings.home / "jobs",
-        {**os.environ, **variables_of(settings)},
-        protocols=chosen.protocols,
-        hosts=chosen.hosts,
-        credentials=credentials,
+    return nullcontext(
+        LocalBackend(
+            settings.home / "jobs",
+            {**os.environ, **variables_of(settings)},
+            protocols=chosen.protocols,
+            hosts=chosen.hosts,
+            credentials=os.environ.get(GIT_DIRECTORY, ""),
+        )
     )
 
 

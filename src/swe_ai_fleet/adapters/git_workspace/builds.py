@@ -141,39 +141,27 @@ class BuildRequest:
     image: ImageRoot | None
 
 
+@dataclass(frozen=True, kw_only=True)
 class Builder:
     """Builds environments, each in a checkout and a sandbox of its own. One process builds a key at a time."""
 
-    def __init__(
-        self,
-        git: Git,
-        sandbox: Sandbox,
-        clones: Clones,
-        tools: PythonTools,
-        disk: TenantDisk,
-        *,
-        policy: SetupPolicy,
-        places: Places,
-        keys: Keys,
-        mask: SecretMask,
-    ) -> None:
-        self._git = git
-        self._sandbox = sandbox
-        self._clones = clones
-        self._tools = tools
-        self._disk = disk
-        self._policy = policy
-        self._places = places
-        self._keys = keys
-        self._mask = mask
+    git: Git
+    sandbox: Sandbox
+    clones: Clones
+    tools: PythonTools
+    disk: TenantDisk
+    policy: SetupPolicy
+    places: Places
+    keys: Keys
+    mask: SecretMask
 
     async def build(self, key: str, request: BuildRequest) -> Facts:
         """Build an environment under a key. Raises PreconditionFailed where it cannot be, ResourceExhausted."""
         started = time.monotonic()
-        recipe, spec, files, root = request.recipe, request.spec, request.files, self._places.home / key / "root"
-        tools = await self._tools.directory()
-        alone = await self._keys.alone(files, request.subdirectory)
-        shared = await self._shared(request) if alone and self._places.confined else None
+        recipe, spec, files, root = request.recipe, request.spec, request.files, self.places.home / key / "root"
+        tools = await self.tools.directory()
+        alone = await self.keys.alone(files, request.subdirectory)
+        shared = await self._shared(request) if alone and self.places.confined else None
         before = EnvironmentReport() if shared is None else shared[1].report
         async with self._laid_out(key, request, shared[0] if shared else None) as (clone_dirs, lock):
             async with self._building(key, request, clone_dirs, lock) as build:
@@ -206,8 +194,8 @@ class Builder:
             stray = [path for path in furnishing.kept if not _EXPECTED.fullmatch(path)]
             facts = Facts(
                 report=report,
-                variables=self._places.variables(recipe, spec, key, tools, pytest_from_tools=pytest_from_tools),
-                path=self._places.path(recipe, spec, tools, key=key),
+                variables=self.places.variables(recipe, spec, key, tools, pytest_from_tools=pytest_from_tools),
+                path=self.places.path(recipe, spec, tools, key=key),
                 notes=(*notes_for_agents(recipe, report), *missing_on_path(spec, files, root, furnishing)),
                 python=recipe.python.version if recipe.python else None,
                 tree=files.tree if stray and not spec.setup else "",
@@ -225,11 +213,11 @@ class Builder:
         if request.recipe.packages is None:
             return None
         request = replace(request, recipe=request.recipe.third_party)
-        key = await self._keys.packages_key(
-            request.tenant, request.recipe, request.files, request.spec, await self._tools.directory()
+        key = await self.keys.packages_key(
+            request.tenant, request.recipe, request.files, request.spec, await self.tools.directory()
         )
-        directory = self._places.home / key
-        async with locked(directory.with_name(f"{key}.lock"), timeout_seconds=10 * self._policy.timeout_seconds):
+        directory = self.places.home / key
+        async with locked(directory.with_name(f"{key}.lock"), timeout_seconds=10 * self.policy.timeout_seconds):
             if (facts := await asyncio.to_thread(read_facts, directory)) is not None:
                 report = replace(facts.report, decisions=(*facts.report.decisions, _HAD_BEFORE))
                 return directory / "root", replace(facts, report=report)
@@ -251,9 +239,9 @@ class Builder:
     async def _complete(
         self, key: str, request: BuildRequest, facts: Facts, furnishing: Furnishing, lock_of_npm: str = ""
     ) -> None:
-        directory = self._places.home / key
+        directory = self.places.home / key
         await uninterrupted(asyncio.to_thread(write_facts, directory, facts, furnishing, npm_lock=lock_of_npm))
-        await self._disk.admit(request.tenant, directory)
+        await self.disk.admit(request.tenant, directory)
 
     @asynccontextmanager
     async def _laid_out(
@@ -264,10 +252,10 @@ class Builder:
         That is a copy of `start`, if there is one, with what its steps read. It is gone at the end unless it is
         complete then.
         """
-        directory = self._places.home / key
+        directory = self.places.home / key
         try:
             lock = await uninterrupted(asyncio.to_thread(_lay_out, directory, request, start))
-            async with self._clones.checkout(f"environment-{key}", "build", request.seed) as clone_dirs:
+            async with self.clones.checkout(f"environment-{key}", "build", request.seed) as clone_dirs:
                 yield clone_dirs, lock
         finally:
             if not is_complete(directory):
@@ -278,38 +266,38 @@ class Builder:
         self, key: str, request: BuildRequest, clone_dirs: CloneDirs, lock: Lock | None
     ) -> AsyncGenerator[Build]:
         """What runs the steps of a recipe, in a workspace of its own."""
-        recipe, spec, root = request.recipe, request.spec, self._places.home / key / "root"
-        tools, python = await self._tools.directory(), recipe.python.version if recipe.python else None
+        recipe, spec, root = request.recipe, request.spec, self.places.home / key / "root"
+        tools, python = await self.tools.directory(), recipe.python.version if recipe.python else None
         # More than an empty virtual environment is made.
         is_more = any(not step.required or step.concerns != "environment" for step in recipe.steps)
-        network = self._policy.network if is_more else NetworkGrant()
-        variables = self._places.variables(recipe, spec, key, tools, pytest_from_tools=False)
-        variables |= {**recipe.build_variables, **self._policy.variables, **spec.variables}
+        network = self.policy.network if is_more else NetworkGrant()
+        variables = self.places.variables(recipe, spec, key, tools, pytest_from_tools=False)
+        variables |= {**recipe.build_variables, **self.policy.variables, **spec.variables}
         if not any(step.concerns.startswith(_OF_THE_CALLER) for step in recipe.steps):
             # Tests import from the repository; package managers must not, since what they make is shared with commits
             # that have other files there. A caller's own commands are shared with none.
             variables.pop("PYTHONPATH", None)
         environment = Environment(
             variables=variables,
-            path=self._places.path(recipe, spec, tools, key=key),
-            mounts=self._places.mounts(tools, request.seed / "objects"),
-            python_prefix="" if spec.image else (await self._keys.machine()).prefix(python),
+            path=self.places.path(recipe, spec, tools, key=key),
+            mounts=self.places.mounts(tools, request.seed / "objects"),
+            python_prefix="" if spec.image else (await self.keys.machine()).prefix(python),
             image=request.image,
         )
-        machine = await self._keys.toolchains(request.image, self._sandbox)
+        machine = await self.keys.toolchains(request.image, self.sandbox)
         has_pip = await asyncio.to_thread((tools / "pip/pip").is_dir)
         reports = has_pip and allows(machine.pip_requires, python or machine.default)
-        async with self._sandbox.workspace(
+        async with self.sandbox.workspace(
             clone_dirs.tree,
             environment=environment,
             network=network,
-            writable=self._places.writable(root),
+            writable=self.places.writable(root),
             scratch=clone_dirs.directory,
             owner=Owner(tenant=request.tenant, execution_id=f"environment-{key}"),
         ) as workspace:
-            place = BuildRoot(path=root, seen_at=self._places.base(key), reports=reports)
-            seconds = self._policy.timeout_seconds
-            yield Build(workspace, place, lock, grant=network, mask=self._mask, seconds=seconds)
+            place = BuildRoot(path=root, seen_at=self.places.base(key), reports=reports)
+            seconds = self.policy.timeout_seconds
+            yield Build(workspace, place, lock, grant=network, mask=self.mask, seconds=seconds)
 
     async def _needs_our_pytest(self, build: Build, recipe: Recipe, files: RepositoryFiles) -> bool:
         """Whether the environment has no pytest of its own, and ours runs with its Python."""
@@ -318,7 +306,7 @@ class Builder:
         asked = build.in_image or recipe.python.packages or any(step.concerns != "environment" for step in recipe.steps)
         if asked and await build.has_pytest(files):
             return False
-        return allows(self._tools.requires_python, recipe.python.version)
+        return allows(self.tools.requires_python, recipe.python.version)
 
     async def _python_version(self, root: Path, recipe: Recipe) -> str:
         """The interpreter's full version, as its virtual environment has it on record."""
@@ -332,10 +320,10 @@ class Builder:
         return match[1] if match else version_text(recipe.python.version)
 
     async def _collect(self, clone_dirs: CloneDirs, root: Path) -> tuple[Furnishing, list[Decision]]:
-        if not self._places.confined:
+        if not self.places.confined:
             return Furnishing(), []
         gathered = await uninterrupted(
-            collect(self._git, clone_dirs.layout, root, mount=WORKSPACE_MOUNT, base=ENVIRONMENT_MOUNT)
+            collect(self.git, clone_dirs.layout, root, mount=WORKSPACE_MOUNT, base=ENVIRONMENT_MOUNT)
         )
         decisions = [Decision(what=f"left out because of its size: {text}") for text in gathered.too_much]
         kept = gathered.furnishing.kept

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +29,7 @@ from swe_ai_fleet.adapters.git_workspace.git import (
     Layout,
     bounded,
 )
-from swe_ai_fleet.adapters.git_workspace.git_dirs import FIXED_IDENTITY, WORK_BRANCH, write_git_dir
+from swe_ai_fleet.adapters.git_workspace.git_dirs import FIXED_IDENTITY, WORK_BRANCH, remove_received, write_git_dir
 from swe_ai_fleet.adapters.git_workspace.local import LocalRepositories, user_excludes
 from swe_ai_fleet.adapters.git_workspace.locations import LocationPolicy
 from swe_ai_fleet.adapters.git_workspace.staging import check_size
@@ -112,17 +113,24 @@ async def unpack(git: Git, layout: Layout, data: bytes, commit: str) -> None:
     """
     header = read_header(data)
     try:
-        await git.run(
-            *("index-pack", "--stdin", "--fix-thin", f"--max-input-size={MAX_BUNDLE_BYTES}"),
-            layout=layout,
-            stdin=data[header.pack_at :],
-            timeout_seconds=_PACK_TIMEOUT_SECONDS,
-        )
-        # Everything it stands on must be there: a commit alone proves nothing about its trees.
-        without = [f"^{name}" for name in header.prerequisites]
-        await git.run("rev-list", "--objects", "--quiet", commit, *without, layout=layout)
+        pack, most = data[header.pack_at :], MAX_BUNDLE_BYTES
+        await _take_pack(git, layout, pack, commit, header.prerequisites, max_bytes=most, seconds=_PACK_TIMEOUT_SECONDS)
     except GitFailed as error:
         raise PreconditionFailed(f"the bundle of {commit[:12]} is broken: {error.message[:500]}") from error
+
+
+async def _take_pack(
+    git: Git, layout: Layout, pack: bytes, commit: str, known: Iterable[str], *, max_bytes: int, seconds: float
+) -> None:
+    """Take objects into a repository that has the `known` commits. Raises GitFailed unless `commit` is whole then."""
+    await git.run(
+        *("index-pack", "--stdin", "--fix-thin", f"--max-input-size={max_bytes}"),
+        layout=layout,
+        stdin=pack,
+        timeout_seconds=seconds,
+    )
+    # Everything it stands on must be there: a commit alone proves nothing about its trees.
+    await git.run("rev-list", "--objects", "--quiet", commit, *(f"^{name}" for name in known), layout=layout)
 
 
 _ALLOWANCE = Allowance(memory_bytes=HISTORY_MEMORY_BYTES)
@@ -355,21 +363,13 @@ async def _take_history(
         return False
     pack = packed.stdout.head + packed.stdout.tail
     try:
-        await git.run("index-pack", "--stdin", "--fix-thin", f"--max-input-size={max_bytes}", layout=layout, stdin=pack)
-        # Everything it stands on must be there: a commit alone proves nothing about its trees.
-        await git.run("rev-list", "--objects", "--quiet", head, f"^{base}", layout=layout)
+        await _take_pack(git, layout, pack, head, (base,), max_bytes=max_bytes, seconds=_PACK_SECONDS)
         await check_size(git, layout, head)
     except FleetError as error:
         _log.warning("commits of a workspace become uncommitted changes", commit=head, reason=str(error))
-        await asyncio.to_thread(_remove_drafts, layout.git_dir / "objects/pack")
+        await asyncio.to_thread(remove_received, layout.git_dir)
         return False
     return True
-
-
-def _remove_drafts(packs: Path) -> None:
-    """Remove what git leaves of a pack that it gave up."""
-    for draft in packs.glob("tmp_*"):
-        draft.unlink(missing_ok=True)
 
 
 def _is_branch(name: str) -> bool:

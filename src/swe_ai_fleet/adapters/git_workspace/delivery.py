@@ -41,14 +41,14 @@ class _Merged:
     report: str
 
 
+@dataclass(frozen=True, kw_only=True)
 class Deliveries:
     """Makes commits of patches, delivers and merges them. `scratch` holds what lies between a patch and its commit."""
 
-    def __init__(self, git: Git, remotes: RemoteRepositories, *, scratch: Path, max_patch_bytes: int) -> None:
-        self._git = git
-        self._remotes = remotes
-        self._scratch = scratch
-        self._max_patch_bytes = max_patch_bytes
+    git: Git
+    remotes: RemoteRepositories
+    scratch: Path
+    max_patch_bytes: int
 
     async def to_local(
         self,
@@ -76,7 +76,7 @@ class Deliveries:
                 commit = await self._delivered(layout, tree, repository.commit, delivery)
                 await self._hand_over(layout, target, commit, known)
                 try:
-                    await self._git.run("update-ref", ref, commit, "0" * len(commit), layout=there)
+                    await self.git.run("update-ref", ref, commit, "0" * len(commit), layout=there)
                 except GitFailed as error:
                     # Somebody was faster, perhaps with this same delivery.
                     commit = await self._standing(there, ref, repository.commit, tree)
@@ -106,7 +106,7 @@ class Deliveries:
             commit = await self._delivered(layout, tree, repository.commit, Delivery(message=message))
             if not isinstance(place, Path):
                 await self._hand_over(layout, place, commit, repository.shared_commit)
-            await self._git.run("update-ref", ref, commit, layout=Layout(git_dir=git_dir))
+            await self.git.run("update-ref", ref, commit, layout=Layout(git_dir=git_dir))
         return Delivered(commit_sha=commit, branch=ref, tree=tree)
 
     async def to_remote(
@@ -130,16 +130,16 @@ class Deliveries:
             tree = "" if patch is None else await self._tree(layout, seed.name, patch)
             commit = await self._standing(cache_layout, pin, repository.commit, tree) if tree else repository.commit
             commit = commit or await self._delivered(layout, tree, repository.commit, delivery)
-            await self._git.run("update-ref", pin, commit, layout=cache_layout)
+            await self.git.run("update-ref", pin, commit, layout=cache_layout)
             if not delivery.push:
                 return Delivered(commit_sha=commit, branch=delivery.branch, tree=tree)
             party = (repository.tenant, repository.credential, remote)
-            if there := await self._remotes.branch(*party, cache, delivery.branch):
+            if there := await self.remotes.branch(*party, cache, delivery.branch):
                 commit = await self._standing(cache_layout, there, repository.commit, tree)
                 if not commit:
                     raise _branch_taken(delivery.branch, "it exists at the remote with different content")
             else:
-                await self._remotes.push(*party, cache_layout, commit, delivery.branch)
+                await self.remotes.push(*party, cache_layout, commit, delivery.branch)
         return Delivered(commit_sha=commit, branch=delivery.branch, pushed=True, tree=tree)
 
     async def commit(self, seed: Path, patch: bytes, *, objects: Path) -> str:
@@ -151,7 +151,7 @@ class Deliveries:
         """
         async with self._repository(seed, objects=objects) as layout:
             tree = await self._tree(layout, seed.name, patch)
-            identity = FIXED_IDENTITY | await dates_of(self._git, seed.name, layout)
+            identity = FIXED_IDENTITY | await dates_of(self.git, seed.name, layout)
             return await self._commit(layout, tree, seed.name, "Candidate", identity)
 
     @asynccontextmanager
@@ -159,7 +159,7 @@ class Deliveries:
         self, seed: Path, *, objects: Path | None = None, others: Iterable[Path] = ()
     ) -> AsyncGenerator[Layout]:
         """A bare repository on the seed's commit for as long as the context lasts; new objects go to `objects`."""
-        async with vanishing(self._scratch) as private:
+        async with vanishing(self.scratch) as private:
             await uninterrupted(asyncio.to_thread(write_git_dir, private, head=seed.name, history=history_of(seed)))
             yield Layout(
                 git_dir=private, index=private / "index", objects=objects, alternates=(seed / "objects", *others)
@@ -167,13 +167,13 @@ class Deliveries:
 
     async def _tree(self, layout: Layout, base: str, patch: bytes) -> str:
         """The tree of a patch on a commit. Raises PatchRejected."""
-        await self._git.run("read-tree", base, layout=layout)
+        await self.git.run("read-tree", base, layout=layout)
         if patch.strip():
-            await apply_patch(self._git, patch, "--cached", layout=layout, cwd=layout.git_dir)
-        return (await self._git.run("write-tree", layout=layout)).text()
+            await apply_patch(self.git, patch, "--cached", layout=layout, cwd=layout.git_dir)
+        return (await self.git.run("write-tree", layout=layout)).text()
 
     async def _check_free(self, layout: Layout, branch: str) -> None:
-        worktrees = await self._git.run("worktree", "list", "--porcelain", "-z", layout=layout)
+        worktrees = await self.git.run("worktree", "list", "--porcelain", "-z", layout=layout)
         if f"branch refs/heads/{branch}" in os.fsdecode(worktrees.stdout).split("\0"):
             raise _branch_taken(branch, "it is checked out")
 
@@ -184,7 +184,7 @@ class Deliveries:
         where the name stands for something else.
         """
         questions = (f"{name}^{{commit}}", f"{name}^{{tree}}", f"{name}^1")
-        answers = await self._git.run(
+        answers = await self.git.run(
             *("cat-file", "--batch-check=%(objectname) %(objecttype)"),
             layout=layout,
             stdin="".join(f"{question}\n" for question in questions).encode(),
@@ -208,14 +208,12 @@ class Deliveries:
         """Put the commit's objects into the target's store as one small pack; no git of theirs takes part."""
         ours = layout.git_dir / "objects"
         theirs = Layout(git_dir=layout.git_dir, objects=target.objects, alternates=(ours,))
-        present = await self._git.run(
-            "cat-file", "-e", known, layout=Layout(git_dir=target.git_dir), expect=(0, 1, 128)
-        )
+        present = await self.git.run("cat-file", "-e", known, layout=Layout(git_dir=target.git_dir), expect=(0, 1, 128))
         if present.code:
             raise PreconditionFailed(
                 f"commit {known[:12]} is no longer in the repository", field="repo", hint="start from a commit it has"
             )
-        await self._git.run(
+        await self.git.run(
             *("pack-objects", "--quiet", "--revs", "--delta-base-offset", str(target.objects / "pack/pack")),
             layout=theirs,
             stdin=f"{commit}\n^{known}\n".encode(),
@@ -232,17 +230,17 @@ class Deliveries:
             patched = await self._tree(layout, base.name, request.patch)
             theirs = await self._commit(layout, patched, base.name, "Theirs", FIXED_IDENTITY)
             merged = await self._merged(layout, head.name, theirs)
-            if not merged.conflicts and merged.tree == await self._git.tree(layout, head.name):
+            if not merged.conflicts and merged.tree == await self.git.tree(layout, head.name):
                 return Merge(commit=head.name, bundle=b"")
             if merged.conflicts:
                 commit = await self._commit(layout, merged.tree, head.name, _DRAFT_MESSAGE, FIXED_IDENTITY)
             else:
                 commit = await self._commit(layout, merged.tree, head.name, request.message, _author(request))
-            await self._git.run("update-ref", f"refs/heads/{OURS}", commit, layout=layout)
-            bundle = await make_bundle(self._git, layout, f"refs/heads/{OURS}", request.since)
+            await self.git.run("update-ref", f"refs/heads/{OURS}", commit, layout=layout)
+            bundle = await make_bundle(self.git, layout, f"refs/heads/{OURS}", request.since)
             if not merged.conflicts:
                 return Merge(commit=commit, bundle=bundle)
-            common = (await self._git.run("merge-base", head.name, theirs, layout=layout)).text()
+            common = (await self.git.run("merge-base", head.name, theirs, layout=layout)).text()
             return Merge(
                 commit=commit,
                 bundle=bundle,
@@ -256,21 +254,21 @@ class Deliveries:
         """The seed's commit as a patch, and as a bundle with a branch. Raises ResourceExhausted, PreconditionFailed."""
         async with self._repository(seed) as layout:
             for earlier in (base, since):
-                if not await self._git.is_ancestor(layout, earlier, seed.name):
+                if not await self.git.is_ancestor(layout, earlier, seed.name):
                     raise PreconditionFailed(f"{seed.name[:12]} does not build on {earlier[:12]}", field="repo")
-            await self._git.run("update-ref", f"refs/heads/{branch}", seed.name, layout=layout)
+            await self.git.run("update-ref", f"refs/heads/{branch}", seed.name, layout=layout)
             return Exported(
                 patch=await self._diff(layout, base, seed.name),
-                bundle=await make_bundle(self._git, layout, f"refs/heads/{branch}", since),
+                bundle=await make_bundle(self.git, layout, f"refs/heads/{branch}", since),
             )
 
     async def _merged(self, layout: Layout, head: str, theirs: str) -> _Merged:
-        base = (await self._git.run("merge-base", head, theirs, layout=layout, expect=(0, 1))).text()
+        base = (await self.git.run("merge-base", head, theirs, layout=layout, expect=(0, 1))).text()
         if not base:
             raise PreconditionFailed(f"{head[:12]} and what is to be merged have no common commit", field="repo")
         for name, commit in ((OURS, head), (THEIRS, theirs)):
-            await self._git.run("update-ref", f"refs/heads/{name}", commit, layout=layout)
-        merge = await self._git.run(
+            await self.git.run("update-ref", f"refs/heads/{name}", commit, layout=layout)
+        merge = await self.git.run(
             *("-c", "merge.conflictStyle=diff3", "-c", "merge.renames=true"),
             *("merge-tree", "--write-tree", "--messages", "-z", OURS, THEIRS),
             layout=layout,
@@ -283,7 +281,7 @@ class Deliveries:
         return merged
 
     async def _commit(self, layout: Layout, tree: str, parent: str, message: str, variables: Mapping[str, str]) -> str:
-        committed = await self._git.run(
+        committed = await self.git.run(
             *("commit-tree", tree, "-p", parent),
             layout=layout,
             stdin=f"{message.strip()}\n".replace("\0", "").encode("utf-8", "replace"),
@@ -292,9 +290,9 @@ class Deliveries:
         return committed.text()
 
     async def _diff(self, layout: Layout, older: str, newer: str) -> bytes:
-        with bounded("the changes make a patch", self._max_patch_bytes, hint=""):
-            diff = await self._git.run(
-                *("diff", *PATCH_FORM, older, newer), layout=layout, output_limit=self._max_patch_bytes
+        with bounded("the changes make a patch", self.max_patch_bytes, hint=""):
+            diff = await self.git.run(
+                *("diff", *PATCH_FORM, older, newer), layout=layout, output_limit=self.max_patch_bytes
             )
         return await asyncio.to_thread(readable, diff.stdout)
 
@@ -302,7 +300,7 @@ class Deliveries:
         """What one side changed in the files of a conflict, renames shown as such; empty where that is too long."""
         literal = [f":(literal){path}" for path in list(paths)[:_MAX_SHOWN_FILES]]
         try:
-            tree = await self._git.run(
+            tree = await self.git.run(
                 *("diff", "--no-ext-diff", "--no-textconv", "--no-color", "--find-renames", older, newer, "--"),
                 *literal,
                 layout=layout,

@@ -96,11 +96,11 @@ class Environments:
         self._confined = self._places.confined
         self._keys = Keys(git, policy=policy, level=sandbox.policy.level)
         self._builder = Builder(
-            git,
-            sandbox,
-            clones,
-            tools,
-            disk,
+            git=git,
+            sandbox=sandbox,
+            clones=clones,
+            tools=tools,
+            disk=disk,
             policy=policy,
             places=self._places,
             keys=self._keys,

@@ -102,10 +102,9 @@ async def begin_cache(path: Path, *, history: History | None = None, object_form
 
 
 def _config(object_format: str, *, work_tree: bool) -> str:
-    lines = ["[core]"]
-    lines.append(f"\trepositoryformatversion = {0 if object_format == 'sha1' else 1}")
+    lines = ["[core]", f"\trepositoryformatversion = {0 if object_format == 'sha1' else 1}"]
     lines.append(f"\tbare = {'false' if work_tree else 'true'}")
-    lines.append("\tlogallrefupdates = true" if work_tree else "\tlogallrefupdates = false")
+    lines.append(f"\tlogallrefupdates = {'true' if work_tree else 'false'}")
     if work_tree:
         lines.append("\thooksPath = /dev/null")
         lines += ["[user]", f"\tname = {IDENTITY_NAME}", f"\temail = {IDENTITY_EMAIL}"]
@@ -114,6 +113,12 @@ def _config(object_format: str, *, work_tree: bool) -> str:
     if object_format != "sha1":
         lines += ["[extensions]", f"\tobjectFormat = {object_format}"]
     return "\n".join(lines) + "\n"
+
+
+def remove_received(cache: Path) -> None:
+    """Take away what a git that gave up, or was killed, had received so far. Blocking."""
+    for draft in (cache / "objects/pack").glob("tmp_*"):
+        draft.unlink(missing_ok=True)
 
 
 async def dates_of(git: Git, commit: str, layout: Layout) -> dict[str, str]:
@@ -147,12 +152,9 @@ class Seeds:
         self._home = home
         self._git = git
 
-    def path(self, repository_key: str, commit: str) -> Path:
-        return self._home / repository_key / commit
-
     def find(self, repository_key: str, commit: str) -> Path | None:
         """The seed, if it is there; looking for it counts as use."""
-        seed = self.path(repository_key, commit)
+        seed = self._home / repository_key / commit
         try:
             os.utime(seed)
         except FileNotFoundError:
@@ -175,19 +177,17 @@ class Seeds:
         own files are there. Raises PreconditionFailed where they are not, ResourceExhausted where they are more than a
         clone may hold.
         """
-        seed = self.find(repository_key, commit)
-        if seed is not None:
+        if (seed := self.find(repository_key, commit)) is not None:
             return seed
-        seed = self.path(repository_key, commit)
+        seed = self._home / repository_key / commit
         seed.parent.mkdir(parents=True, exist_ok=True)
         async with locked(seed.parent / ".lock"):
             if seed.is_dir():
                 return seed
             async with appearing(seed) as draft:
                 await uninterrupted(asyncio.to_thread(write_git_dir, draft, head=commit, history=source))
-                wanted = "".join(
-                    f"{name}\n" for name in (commit, *(line.split()[0] for line in tags if line[0] != "^"))
-                )
+                names = (commit, *(line.split()[0] for line in tags if line[0] != "^"))
+                wanted = "".join(f"{name}\n" for name in names)
                 if over is not None:
                     await uninterrupted(asyncio.to_thread(_share, over, draft))
                     wanted += f"^{over.name}\n"
@@ -290,14 +290,14 @@ class _Pinned:
     url: str
 
 
+@dataclass(frozen=True, kw_only=True)
 class Submodules:
     """Takes the files of submodules into seeds. What cannot be had is noted there with its reason, not raised."""
 
-    def __init__(self, git: Git, policy: LocationPolicy, seeds: Seeds, *, holds: Holds) -> None:
-        self._git = git
-        self._holds = holds
-        self._policy = policy
-        self._seeds = seeds
+    git: Git
+    policy: LocationPolicy
+    seeds: Seeds
+    holds: Holds
 
     async def provide(self, seed: Path, *, location: str, stores: Path | None, tenant: str, fetch: Fetch) -> None:
         """Take all submodules of a seed's commit, theirs among them.
@@ -314,7 +314,7 @@ class Submodules:
         """
         pending = [("", seed.name, Layout(git_dir=seed), location, stores, 0)]
         count = 0
-        room = self._git.max_disk_bytes
+        room = self.git.max_disk_bytes
         while pending:
             prefix, commit, layout, base, stores, depth = pending.pop()
             for pinned in await self._pinned(layout, commit):
@@ -328,9 +328,9 @@ class Submodules:
                     store = stores / pinned.name if stores and (stores / pinned.name).is_dir() else None
                     history = await self._history(url, pinned, store, fetch, tenant=tenant)
                     inner = Layout(git_dir=seed, alternates=(history.objects,))
-                    tree = (await self._git.run("rev-parse", f"{pinned.commit}^{{tree}}", layout=inner)).text()
+                    tree = (await self.git.run("rev-parse", f"{pinned.commit}^{{tree}}", layout=inner)).text()
                     submodule = Submodule(path=path, commit=pinned.commit, tree=tree)
-                    room -= await self._seeds.add_submodule(seed, submodule, history, most_bytes=max(0, room))
+                    room -= await self.seeds.add_submodule(seed, submodule, history, most_bytes=max(0, room))
                 except FleetError as error:
                     await self._missing(seed, path, pinned, f"{pinned.url}: {error.message}")
                     continue
@@ -339,23 +339,23 @@ class Submodules:
 
     async def _missing(self, seed: Path, path: str, pinned: _Pinned, reason: str) -> None:
         missing = Submodule(path=path, commit=pinned.commit, reason=reason[:300])
-        await self._seeds.add_submodule(seed, missing, None)
+        await self.seeds.add_submodule(seed, missing, None)
 
     async def _history(self, url: str, pinned: _Pinned, store: Path | None, fetch: Fetch, *, tenant: str) -> History:
-        if store is not None and await self._holds((store, store / "objects"), tenant):
-            asked = await self._git.run(
+        if store is not None and await self.holds((store, store / "objects"), tenant):
+            asked = await self.git.run(
                 "cat-file", "-e", f"{pinned.commit}^{{commit}}", layout=Layout(git_dir=store), expect=(0, 1, 128)
             )
             if asked.code == 0:
                 return History(objects=store / "objects", object_format=format_of(pinned.commit))
-        remote = self._policy.parse(url) if "://" in url or "@" in url else None
+        remote = self.policy.parse(url) if "://" in url or "@" in url else None
         if not isinstance(remote, Remote) or remote.upload:
             raise InvalidRequest("only URLs of remote repositories are followed")
         return await fetch(remote, pinned.commit)
 
     async def _pinned(self, layout: Layout, commit: str) -> list[_Pinned]:
         """The submodules that a commit pins and its .gitmodules names."""
-        listed = await self._git.run("ls-tree", "-r", "-z", "--full-tree", commit, layout=layout)
+        listed = await self.git.run("ls-tree", "-r", "-z", "--full-tree", commit, layout=layout)
         links: dict[str, str] = {}
         for entry in filter(None, os.fsdecode(listed.stdout).split("\0")):
             facts, path = entry.split("\t", 1)
@@ -364,7 +364,7 @@ class Submodules:
         if not links:
             return []
         # Read from the blob, without includes: nothing else is looked into.
-        named = await self._git.run(
+        named = await self.git.run(
             *("config", "--blob", f"{commit}:.gitmodules", "-z", "--get-regexp", r"^submodule\..*\.(path|url)$"),
             layout=layout,
             expect=(0, 1, 128),

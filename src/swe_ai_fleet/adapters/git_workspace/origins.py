@@ -64,7 +64,7 @@ class Origins:
         self._remotes = remotes
         self._uploads = uploads
         self._seeds = Seeds(home / "seeds", git)
-        self._submodules = Submodules(git, policy, self._seeds, holds=local.holds)
+        self._submodules = Submodules(git=git, policy=policy, seeds=self._seeds, holds=local.holds)
         self._disk = disk
         self._fetch = fetch
 
@@ -114,13 +114,13 @@ class Origins:
         )
         return pinned, seed
 
-    async def seed(self, repository: PinnedRepository, *, execution_id: str = "") -> Path:
+    async def seed(self, repository: PinnedRepository, *, execution_id: str | None = None) -> Path:
         """The seed of a pinned repository, planted anew where it is missing (another node, or reaped).
 
         With an `execution_id` it stays until that is released.
         """
         key = self._keys.of(repository)
-        if execution_id:
+        if execution_id is not None:
             holder = check_identifier(execution_id, field="execution_id")
             pin = self._home / "pins" / holder / f"{key}-{repository.commit}"
             if not pin.exists():

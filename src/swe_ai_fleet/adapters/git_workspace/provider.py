@@ -108,23 +108,25 @@ class GitWorkspaceProvider:
             resolver=resolver,
         )
         self._remotes = RemoteRepositories(
-            self._git, routes, askpass=self._home / "askpass", protocols=protocols, credentials=credentials
+            git=self._git, routes=routes, askpass=self._home / "askpass", protocols=protocols, credentials=credentials
         )
         bounds = bounds or Bounds()
         unmeasured_bytes = sandbox.policy.max_disk_bytes
-        disk = TenantDisk(self._home, max_bytes=bounds.tenant_disk_bytes, unmeasured_bytes=unmeasured_bytes)
+        disk = TenantDisk(home=self._home, max_bytes=bounds.tenant_disk_bytes, unmeasured_bytes=unmeasured_bytes)
         self._origins = Origins(
             self._home,
             self._git,
             self._policy,
             local=self._local,
             remotes=self._remotes,
-            uploads=UploadedRepositories(self._git, fetch=fetch),
+            uploads=UploadedRepositories(git=self._git, fetch=fetch),
             disk=disk,
             fetch=fetch,
         )
         self._clones = Clones(self._home / "workspaces", self._git, sandbox, bounds=bounds)
-        self._deliveries = Deliveries(self._git, self._remotes, scratch=scratch, max_patch_bytes=bounds.patch_bytes)
+        self._deliveries = Deliveries(
+            git=self._git, remotes=self._remotes, scratch=scratch, max_patch_bytes=bounds.patch_bytes
+        )
         self._images = ImageStore(self._home, images or ImageRules(), disk)
         self._environments = Environments(
             self._home / "environments",
@@ -378,9 +380,8 @@ class GitWorkspaceProvider:
             stdin=os.fsencode(f"{seed.name}:{subdirectory}\n"),
         )
         if answer.text() != "tree":
-            raise PreconditionFailed(
-                f"{subdirectory[:256]!r} is not a directory of the commit", field="repo.subdirectory"
-            )
+            fault = f"{subdirectory[:256]!r} is not a directory of the commit"
+            raise PreconditionFailed(fault, field="repo.subdirectory")
 
 
 def _unmasked(text: str) -> str:

@@ -28,7 +28,7 @@ from swe_ai_fleet.adapters.git_workspace.git import (
     GitResult,
     Layout,
 )
-from swe_ai_fleet.adapters.git_workspace.git_dirs import begin_cache
+from swe_ai_fleet.adapters.git_workspace.git_dirs import begin_cache, remove_received
 from swe_ai_fleet.adapters.git_workspace.local import Resolved
 from swe_ai_fleet.adapters.git_workspace.locations import Credential, Remote, Route, Routes, host_of, out_of_reach
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed, ResourceExhausted, Unavailable
@@ -66,6 +66,7 @@ CredentialLookup = Callable[[str, str, str], Awaitable[Credential | None]]
 """The credential of (tenant, reference, URL), None where there is none; an empty reference is a repository's own."""
 
 
+@dataclass(frozen=True, kw_only=True)
 class RemoteRepositories:
     """Reads and writes repositories behind URLs.
 
@@ -73,20 +74,11 @@ class RemoteRepositories:
     the host of the URL; `routes` are how it gets there.
     """
 
-    def __init__(
-        self,
-        git: Git,
-        routes: Routes,
-        *,
-        askpass: Path,
-        protocols: tuple[str, ...],
-        credentials: CredentialLookup | None,
-    ) -> None:
-        self._git = git
-        self._routes = routes
-        self._askpass = askpass
-        self._protocols = protocols
-        self._credentials = credentials
+    git: Git
+    routes: Routes
+    askpass: Path
+    protocols: tuple[str, ...]
+    credentials: CredentialLookup | None
 
     async def resolve(self, tenant: str, repo: RepoRef, remote: Remote, cache: Path) -> Resolved:
         """The commit that a reference means now; it lies in the cache afterwards.
@@ -148,13 +140,13 @@ class RemoteRepositories:
         allowance: Allowance = _ASKING,
     ) -> GitResult:
         """Run git on the way to a remote. Raises GitFailed, Unavailable."""
-        return await self._git.run(
+        return await self.git.run(
             *args,
             options=connection.route.options,
             layout=layout,
-            cwd=self._askpass.parent if layout is None else None,
+            cwd=self.askpass.parent if layout is None else None,
             variables={**connection.route.variables, **connection.variables},
-            protocols=self._protocols,
+            protocols=self.protocols,
             timeout_seconds=timeout_seconds,
             allowance=allowance,
         )
@@ -186,11 +178,11 @@ class RemoteRepositories:
             # Tags that point into its history come along: git follows them where the target has a name.
             specification = f"+{wanted}:refs/fleet/fetched/{wanted}"
             await self._fetch(connection, cache, [specification], have=wanted, follows_tags=True)
-            return await self._git.commit(Layout(git_dir=cache), wanted)
+            return await self.git.commit(Layout(git_dir=cache), wanted)
         await self._fetch(connection, cache, ["+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*"])
-        commit = await self._git.commit(Layout(git_dir=cache), repo.commit or repo.ref)
+        commit = await self.git.commit(Layout(git_dir=cache), repo.commit or repo.ref)
         if commit:
-            await self._git.run("update-ref", f"refs/fleet/fetched/{commit}", commit, layout=Layout(git_dir=cache))
+            await self.git.run("update-ref", f"refs/fleet/fetched/{commit}", commit, layout=Layout(git_dir=cache))
         return commit
 
     async def _fetch(
@@ -202,7 +194,7 @@ class RemoteRepositories:
         have: str = "",
         follows_tags: bool = False,
     ) -> None:
-        if have and await self._git.commit(Layout(git_dir=cache), f"refs/fleet/fetched/{have}"):
+        if have and await self.git.commit(Layout(git_dir=cache), f"refs/fleet/fetched/{have}"):
             return
         tags = () if follows_tags else ("--no-tags",)
         try:
@@ -216,12 +208,12 @@ class RemoteRepositories:
             )
         except GitExhausted as error:
             _log.info("repository.too_large", host=connection.remote.host, reason=error.message)
-            await asyncio.to_thread(_remove_received, cache)
+            await asyncio.to_thread(remove_received, cache)
             raise ResourceExhausted(
                 "the repository takes more memory or disk than may be", field="repo.url", hint=error.hint
             ) from None
         except Unavailable:
-            await asyncio.to_thread(_remove_received, cache)
+            await asyncio.to_thread(remove_received, cache)
             raise
         except GitFailed as error:
             if have and re.search(r"not our ref|unadvertised object|couldn't find remote ref", error.message):
@@ -231,7 +223,7 @@ class RemoteRepositories:
     @asynccontextmanager
     async def _connected(self, tenant: str, reference: str, remote: Remote) -> AsyncGenerator[_Connection]:
         """A remote with the caller's credential. Raises InvalidRequest, PreconditionFailed, Unavailable."""
-        lookup = self._credentials
+        lookup = self.credentials
         credential = await lookup(tenant, reference, remote.url) if lookup is not None else None
         if credential is None and reference:
             raise InvalidRequest(f"there is no credential {reference[:64]!r}", field="repo.credential_ref")
@@ -239,26 +231,20 @@ class RemoteRepositories:
         if credential is not None and credential.password:
             await asyncio.to_thread(self._write_askpass)
             variables = {
-                "GIT_ASKPASS": str(self._askpass),
+                "GIT_ASKPASS": str(self.askpass),
                 "FLEET_GIT_HOST": urlsplit(remote.url).netloc.rpartition("@")[2],
                 "FLEET_GIT_USERNAME": credential.username,
                 "FLEET_GIT_PASSWORD": credential.password,
             }
-        async with self._routes.open(remote, credential) as route:
+        async with self.routes.open(remote, credential) as route:
             yield _Connection(remote=remote, route=route, variables=variables)
 
     def _write_askpass(self) -> None:
-        if not self._askpass.exists() or self._askpass.read_text() != _ASKPASS:
-            draft = self._askpass.with_suffix(".new")
+        if not self.askpass.exists() or self.askpass.read_text() != _ASKPASS:
+            draft = self.askpass.with_suffix(".new")
             draft.write_text(_ASKPASS)
             draft.chmod(0o700)
-            draft.replace(self._askpass)
-
-
-def _remove_received(cache: Path) -> None:
-    """Take away what a git that was killed had received so far."""
-    for draft in (cache / "objects/pack").glob("tmp_*"):
-        draft.unlink(missing_ok=True)
+            draft.replace(self.askpass)
 
 
 def _choose(refs: dict[str, str], head_branch: str, repo: RepoRef) -> tuple[str, str]:
