@@ -36,7 +36,7 @@ from swe_ai_fleet.runtime.tool_services import secret_mask
 from swe_ai_fleet.sandbox import raise_file_limit
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.telemetry import configure_logging, open_telemetry
-from workers.jobs import FENCED, STOPPED, TOLD, UNREACHABLE, Place
+from workers.jobs import FENCED, SETTLED, STOPPED, UNREACHABLE, Place
 
 _log = structlog.get_logger(__name__)
 
@@ -107,7 +107,7 @@ async def run_assignment(settings: Settings, place: Place) -> int:
         job = await place.job(board)
         bind_contextvars(**job.ids)
         if await board.outcome(job.tenant, job.job_id) is not None:
-            return TOLD
+            return SETTLED
         try:
             if fault := misfit(job):
                 hint = "give the runner, FLEET_RUNNER_IMAGE and the orchestrators the same version"
@@ -124,7 +124,7 @@ async def run_assignment(settings: Settings, place: Place) -> int:
             outcome = outcome_of(InternalFault(f"internal error ({kind}); see the log"))
         await board.settle(job, outcome)
         _log.info("job.ended", job=job.job_id, kind=job.kind, fault=outcome.fault)
-    return TOLD
+    return SETTLED
 
 
 async def _value(settings: Settings, place: Place, board: JobBoard, job: Job, name: str) -> bytes:

@@ -24,7 +24,7 @@ from swe_ai_fleet.sandbox.images import carry
 from swe_ai_fleet.sandbox.jail import shell
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.telemetry import configure_logging
-from workers.jobs import TOLD, UNREACHABLE, Place
+from workers.jobs import SETTLED, UNREACHABLE, Place
 
 _log = structlog.get_logger(__name__)
 
@@ -44,7 +44,7 @@ async def clone(settings: Settings, place: Place) -> int:
             _log.error("cloning.refused", reason=str(fault))
             await board.settle(job, outcome_of(fault))
             return 1
-    return TOLD
+    return SETTLED
 
 
 async def _clone(settings: Settings, place: Place, log: JetStream, board: JobBoard, job: Job) -> None:

@@ -33,7 +33,7 @@ JOB_ID, TENANT, WORKSPACE, GIT_CREDENTIALS, CLONE_FROM, CLONE_HOSTS, LOGIN, IMAG
     "FLEET_IMAGE_CONTAINER",
 )
 DEFAULT_WORKSPACE = "/workspace"
-TOLD, FENCED, UNREACHABLE, STOPPED = 0, 76, 69, 143
+SETTLED, FENCED, UNREACHABLE, STOPPED = 0, 76, 69, 143
 """Exit codes: the outcome stands on the board; another process has the run; NATS does not answer; told to end."""
 
 
@@ -55,19 +55,19 @@ class Place:
     @classmethod
     def of(cls, environment: Mapping[str, str] | None = None) -> Place:
         """What this process was started with. Raises InvalidRequest naming the variable that is missing."""
-        given = os.environ if environment is None else environment
+        variables = os.environ if environment is None else environment
         for name in (JOB_ID, TENANT):
-            if not given.get(name):
+            if not variables.get(name):
                 raise InvalidRequest(f"{name} is not set", field=name, hint="the workspace runner sets it")
-        credentials = given.get(GIT_CREDENTIALS, "")
+        credentials = variables.get(GIT_CREDENTIALS, "")
         return cls(
-            job_id=given[JOB_ID],
-            tenant=given[TENANT],
-            workspace=Path(given.get(WORKSPACE) or DEFAULT_WORKSPACE),
+            job_id=variables[JOB_ID],
+            tenant=variables[TENANT],
+            workspace=Path(variables.get(WORKSPACE) or DEFAULT_WORKSPACE),
             credentials=Path(credentials) if credentials else None,
-            protocols=listed(given.get(CLONE_FROM, "")) or ("https", "ssh"),
-            hosts=listed(given.get(CLONE_HOSTS, "")) or ("*",),
-            image_parts=Path(given[IMAGE_PARTS]) if given.get(IMAGE_PARTS) else None,
+            protocols=listed(variables.get(CLONE_FROM, "")) or ("https", "ssh"),
+            hosts=listed(variables.get(CLONE_HOSTS, "")) or ("*",),
+            image_parts=Path(variables[IMAGE_PARTS]) if variables.get(IMAGE_PARTS) else None,
         )
 
     async def job(self, board: JobBoard) -> Job:

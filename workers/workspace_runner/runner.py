@@ -115,12 +115,12 @@ class Slots:
         finally:
             self._taken -= 1
             # Nobody waits for the lock long: it is held between two awaits only.
-            await asyncio.shield(self._tell())
+            await asyncio.shield(self._notify())
 
     def _open(self, rank: int) -> bool:
         return self._taken < self._number and not any(self._waiting[:rank])
 
-    async def _tell(self) -> None:
+    async def _notify(self) -> None:
         async with self._freed:
             self._freed.notify_all()
 

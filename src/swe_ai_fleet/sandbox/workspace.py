@@ -192,7 +192,7 @@ class LocalWorkspace:
                 finally:
                     guard.stop()
             if full or guard.tripped:
-                result = _told_of_the_disk(result, command, disk, killed=guard.tripped)
+                result = _with_disk_note(result, command, disk, killed=guard.tripped)
             if session.usable and len(self._idle) < _KEPT_SESSIONS and not self._closed:
                 self._idle.append(session)
             else:
@@ -370,7 +370,7 @@ class LocalWorkspace:
         )
 
 
-def _told_of_the_disk(result: CommandResult, command: Command, disk: DiskWatch, *, killed: bool) -> CommandResult:
+def _with_disk_note(result: CommandResult, command: Command, disk: DiskWatch, *, killed: bool) -> CommandResult:
     note = disk.note("the command was killed for that" if killed else "no file can grow until files are removed")
     output = result.stdout if command.merge_stderr else result.stderr
     output = replace(output, tail=output.tail + note, total=output.total + len(note))

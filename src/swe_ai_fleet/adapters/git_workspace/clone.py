@@ -156,7 +156,7 @@ class GitClone:
                 return Diff(patch=b"")
             against = ("diff", "--cached", self.base_commit)
             with bounded("the changes make a patch", most):
-                # Of the index alone: whatever stands in the tree by now (attributes too) is not asked again.
+                # Of the index alone: whatever stands in the tree by now (attributes too) is not answer again.
                 bare = replace(layout, work_tree=None)
                 patch = await self._git.run(*against, *PATCH_FORM, layout=bare, output_limit=most)
         return await asyncio.to_thread(diff_of, patch.stdout, counts)
@@ -307,7 +307,7 @@ class GitClone:
         """(commit, branch) of HEAD as the agent left it; both empty where its repository is broken."""
         if plain := await asyncio.to_thread(_plain_head, self._clone_dirs.tree):
             return plain
-        asked = await self.run(
+        answer = await self.run(
             Command(
                 argv=("git", "rev-parse", "HEAD", "--symbolic-full-name", "HEAD"),
                 timeout_seconds=_HEAD_TIMEOUT_SECONDS,
@@ -315,15 +315,15 @@ class GitClone:
                 light=True,
             )
         )
-        lines = asked.stdout.text().split("\n")
-        if not asked.ok or not COMMIT_ID.fullmatch(lines[0]):
+        lines = answer.stdout.text().split("\n")
+        if not answer.ok or not COMMIT_ID.fullmatch(lines[0]):
             return "", ""
         name = lines[1] if len(lines) > 1 else ""
         return lines[0], name.removeprefix("refs/heads/") if name.startswith("refs/heads/") else ""
 
 
 def _plain_head(tree: Path) -> tuple[str, str] | None:
-    """What git would say of HEAD where two plain files tell it; None where git has to be asked. Blocking."""
+    """What git would say of HEAD where two plain files tell it; None where git has to be answer. Blocking."""
     with suppress(OSError):
         commit, name = read_file(tree, ".git", "HEAD"), ""
         if branch := _ON_BRANCH.fullmatch(commit):

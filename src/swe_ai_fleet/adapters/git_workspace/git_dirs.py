@@ -343,10 +343,10 @@ class Submodules:
 
     async def _history(self, url: str, pinned: _Pinned, store: Path | None, fetch: Fetch, *, tenant: str) -> History:
         if store is not None and await self.holds((store, store / "objects"), tenant):
-            asked = await self.git.run(
+            answer = await self.git.run(
                 "cat-file", "-e", f"{pinned.commit}^{{commit}}", layout=Layout(git_dir=store), expect=(0, 1, 128)
             )
-            if asked.code == 0:
+            if answer.code == 0:
                 return History(objects=store / "objects", object_format=format_of(pinned.commit))
         remote = self.policy.parse(url) if "://" in url or "@" in url else None
         if not isinstance(remote, Remote) or remote.upload:

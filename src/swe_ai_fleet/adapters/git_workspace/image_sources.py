@@ -60,20 +60,20 @@ class ImageReference:
         tagged = _TAGGED.fullmatch(pinned["name"]) if pinned else None
         if pinned is None or tagged is None or len(text) > _LONGEST or not text.isprintable() or " " in text:
             raise _not_an_image(text)
-        given = {"tag": tagged["tag"] or "", "digest": pinned["digest"] or ""}
+        pin_parts = {"tag": tagged["tag"] or "", "digest": pinned["digest"] or ""}
         name = tagged["name"]
         if form in ("oci:/", "docker-archive:/"):
-            return cls(transport=cast("Transport", form.rstrip(":/")), name=name, **given)
+            return cls(transport=cast("Transport", form.rstrip(":/")), name=name, **pin_parts)
         if form == "docker-daemon:":
             if not _REPOSITORY.fullmatch(name.removeprefix("localhost/")):
                 raise _not_an_image(text)
-            return cls(transport="docker-daemon", name=name, **given)
+            return cls(transport="docker-daemon", name=name, **pin_parts)
         host, slash, repository = name.partition("/")
         if not slash or not ("." in host or ":" in host or host == "localhost"):
             host, repository = _HUB, name if slash else f"library/{name}"
         if not _HOST.fullmatch(host) or not _REPOSITORY.fullmatch(repository):
             raise _not_an_image(text)
-        return cls(transport="docker", registry=host, name=repository, **given)
+        return cls(transport="docker", registry=host, name=repository, **pin_parts)
 
     def pinned(self, digest: str) -> ImageReference:
         return replace(self, digest=digest)

@@ -121,22 +121,22 @@ class LocalRepositories:
 
         Raises InvalidRequest, PreconditionFailed with `field`.
         """
-        asked = repo.commit or repo.ref or "HEAD"
+        name = repo.commit or repo.ref or "HEAD"
         field = "repo.commit" if repo.commit else "repo.ref"
-        questions = ["HEAD^{commit}", f"{asked}^{{commit}}"]
+        questions = ["HEAD^{commit}", f"{name}^{{commit}}"]
         answers = await self._ask(repository, questions)
         head, commit = answers
         if commit is None:
-            if head is None and asked == "HEAD":
+            if head is None and name == "HEAD":
                 raise PreconditionFailed("the repository has no commit yet", field="repo", hint="make a first commit")
-            raise InvalidRequest(f"{asked[:128]!r} is not a commit of the repository", field=field)
-        branch = "" if repo.commit else await self._branch(repository, asked)
+            raise InvalidRequest(f"{name[:128]!r} is not a commit of the repository", field=field)
+        branch = "" if repo.commit else await self._branch(repository, name)
         if repository.bare or repo.uncommitted is UncommittedChanges.IGNORE:
             return Resolved(commit=commit, branch=branch)
         if commit != head:
             if repo.uncommitted is UncommittedChanges.INCLUDE:
                 raise PreconditionFailed(
-                    f"the uncommitted changes belong to HEAD, not to {asked[:128]!r}",
+                    f"the uncommitted changes belong to HEAD, not to {name[:128]!r}",
                     field=field,
                     hint="leave the ref empty or use --ignore-dirty",
                 )
@@ -145,11 +145,11 @@ class LocalRepositories:
 
     async def remote_url(self, repository: LocalRepository) -> str:
         """The URL of its remote `origin`, empty where it has none."""
-        asked = await self._git.run(
+        answer = await self._git.run(
             *("config", "--file", str(repository.common_dir / "config"), "--no-includes", "--get", "remote.origin.url"),
             expect=(0, 1, 3, 128),
         )
-        return asked.text() if asked.code == 0 else ""
+        return answer.text() if answer.code == 0 else ""
 
     async def _ask(self, repository: LocalRepository, questions: list[str]) -> list[str | None]:
         if any("\n" in question for question in questions):

@@ -267,12 +267,12 @@ def _explained(connection: _Connection, error: GitFailed) -> PreconditionFailed 
     remote, text = connection.remote, error.message[:500]
     if connection.route.refusal:
         return out_of_reach(remote, connection.route.refusal)
-    known = (
+    faults = (
         (_DENIED, "the repository refuses access", "repo.credential_ref"),
         (_ABSENT, "there is no such repository", "repo.url"),
         (_STRANGER, "the server shows another host key than the known one, or none is known", "repo.url"),
     )
-    for pattern, words, field in known:
+    for pattern, words, field in faults:
         if pattern.search(text):
             _log.info("repository.refused", host=remote.host, port=remote.port, reason=text)
             return PreconditionFailed(words, field=field)
