@@ -132,11 +132,10 @@ class InteractiveProcess:
                 start_new_session=True,
                 limit=_CHUNK,
             )
-        except (OSError, ValueError) as error:
+        except BaseException as error:
             await uninterrupted(ground.remove())
-            raise Unavailable(f"it did not start: {error}") from None
-        except BaseException:
-            await uninterrupted(ground.remove())
+            if isinstance(error, OSError | ValueError):
+                raise Unavailable(f"it did not start: {error}") from None
             raise
         return cls(process, ground, marker, occupants)
 
@@ -165,10 +164,9 @@ class InteractiveProcess:
         """Close its standard input, give it some time to end, then kill it and all it started."""
         self.stdin.close()
         try:
-            async with asyncio.timeout(grace_seconds):
-                await self._process.wait()
-        except TimeoutError:
-            pass
+            with suppress(TimeoutError):
+                async with asyncio.timeout(grace_seconds):
+                    await self._process.wait()
         finally:
             await self.kill()
 
@@ -278,14 +276,9 @@ class _Ground:
         groups = [str(entrance) for entrance in self.group.entrances] if self.group else []
         outside = [jail.shell(), "-c", _OUTSIDE, "fleet", *groups, "--"]
         if self.bubblewrap is None:
-            marker = f"{_MARKER}={secrets.token_hex(16)}"
-            home, tmp = str(self.scratch.home), str(self.scratch.tmp)
-            name, _, token = marker.partition("=")
-            return (
-                [*outside, *argv],
-                session_variables(environment, os.environ, home=home, tmp=tmp, isolated=False) | {name: token},
-                marker,
-            )
+            token, home, tmp = secrets.token_hex(16), str(self.scratch.home), str(self.scratch.tmp)
+            variables = session_variables(environment, os.environ, home=home, tmp=tmp, isolated=False)
+            return [*outside, *argv], variables | {_MARKER: token}, f"{_MARKER}={token}"
         networked = command.network is not None
         # A file, as its standard input is the program's own and arguments can be read by every user of the host.
         self.scratch.variables.touch(mode=0o600)

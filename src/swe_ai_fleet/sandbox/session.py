@@ -87,7 +87,7 @@ class Session:
         self._pidfds = [self._outer]
         self._loop.add_reader(self._outer, self._on_exit)
         self._loop.add_reader(self._pipes.status[0], self._on_status)
-        for (read, _), capture in zip((self._pipes.output, self._pipes.errors), (0, 1), strict=True):
+        for capture, (read, _) in enumerate((self._pipes.output, self._pipes.errors)):
             self._loop.add_reader(read, self._on_output, read, capture)
 
     @classmethod
@@ -118,20 +118,16 @@ class Session:
             self._drain()
             reason = self._captures[1].output().text().strip() or f"exit code {self._exited.result()}"
             raise PreconditionFailed(f"the sandbox did not start: {reason}")
-        if self._launch.kept:
-            self._first = self._process.pid
-            (self._runner,) = processes.children(self._first)
-            self._pipes.hand_over()
-            return
         if self._launch.marker is not None:
             self._runner = self._process.pid
-            self._pipes.hand_over()
-            return
-        report = json.loads(os.read(self._pipes.info[0], _CHUNK))
-        self._first = int(report["child-pid"])
-        self._init = os.pidfd_open(self._first)
-        self._pidfds.append(self._init)
-        (self._runner,) = processes.children(self._first)
+        elif self._launch.kept:
+            self._first = self._process.pid
+        else:
+            self._first = int(json.loads(os.read(self._pipes.info[0], _CHUNK))["child-pid"])
+            self._init = os.pidfd_open(self._first)
+            self._pidfds.append(self._init)
+        if self._first:
+            (self._runner,) = processes.children(self._first)
         self._pipes.hand_over()
 
     @property
@@ -313,14 +309,11 @@ class Session:
             self._finish(code)
         else:
             # Where bubblewrap itself was killed its namespace dies with it, but not at the same instant.
-            self._loop.add_reader(self._init, self._on_init_exit, code)
-
-    def _on_init_exit(self, code: int) -> None:
-        if self._init is not None:
-            self._loop.remove_reader(self._init)
-        self._finish(code)
+            self._loop.add_reader(self._init, self._finish, code)
 
     def _finish(self, code: int) -> None:
+        if self._init is not None:
+            self._loop.remove_reader(self._init)
         self._pipes.forget(self._loop)
         self._exited.set_result(code if code >= 0 else 128 - code)
         if not self._reply.done():
