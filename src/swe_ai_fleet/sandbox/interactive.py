@@ -7,7 +7,6 @@ import os
 import secrets
 import shlex
 import signal
-import tempfile
 from asyncio.subprocess import Process
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
@@ -185,7 +184,7 @@ class InteractiveProcess:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(0.05):
                         await self._process.wait()
-            if not self._ground.confined:
+            if not self._ground.bubblewrap:
                 await self._sweep()
             self._presence.close()
             self._listening.cancel()
@@ -203,8 +202,8 @@ class InteractiveProcess:
 
     def _end(self) -> None:
         """Kill the sandbox's first process, with which the others go; bubblewrap itself waits for that."""
-        below = processes.children(self.pid) if self._ground.confined else processes.descendants(self.pid)
-        if not below or not self._ground.confined:
+        below = processes.children(self.pid) if self._ground.bubblewrap else processes.descendants(self.pid)
+        if not below or not self._ground.bubblewrap:
             # The whole group: a process that has just started may be unseen.
             with suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
@@ -224,7 +223,6 @@ class InteractiveProcess:
 class _Ground:
     """What one process stands on and what is removed with it."""
 
-    confined: bool
     policy: SandboxPolicy
     bubblewrap: jail.Bubblewrap | None
     scratch: jail.Scratch
@@ -237,8 +235,7 @@ class _Ground:
         cls, root: Path, command: InteractiveCommand, policy: SandboxPolicy, parent: Path | None
     ) -> _Ground:
         bubblewrap = await jail.Bubblewrap.required() if command.confined else None
-        scratch = jail.Scratch(directory=Path(tempfile.mkdtemp(prefix="fleet-", dir=parent)))
-        scratch.prepare()
+        scratch = jail.Scratch(parent)
         proxy = FilteringProxy(command.network) if command.confined and command.network is not None else None
         try:
             if proxy is not None:
@@ -250,7 +247,6 @@ class _Ground:
             await uninterrupted(asyncio.to_thread(scratch.remove))
             raise
         return cls(
-            confined=command.confined,
             policy=policy,
             bubblewrap=bubblewrap,
             scratch=scratch,

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import sys
+import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
@@ -113,45 +114,19 @@ def _packaged() -> str | None:
     return str(program) if program is not None and os.access(program, os.X_OK) else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Scratch:
-    """The private directory of a workspace on the host; it holds what all its sessions share and dies with it."""
+    """A new private directory of a workspace on the host; it holds what all its sessions share and dies with it.
 
-    directory: Path
+    The proxy of a networked session listens at `proxy_socket`. `layer` is what commands have changed in the root of a
+    container image, and the kernel's own directory beside it; `variables` are those of a program that stays, as a shell
+    reads them.
+    """
 
-    @property
-    def home(self) -> Path:
-        return self.directory / "home"
-
-    @property
-    def tmp(self) -> Path:
-        return self.directory / "tmp"
-
-    @property
-    def proxy(self) -> Path:
-        return self.directory / "proxy"
-
-    @property
-    def proxy_socket(self) -> Path:
-        """Where the proxy of a networked session listens."""
-        return self.proxy / _PROXY_SOCKET
-
-    @property
-    def layer(self) -> Path:
-        """What commands have changed in the root of a container image, and the kernel's own directory beside it."""
-        return self.directory / "layer"
-
-    @property
-    def variables(self) -> Path:
-        """What a program that stays is given as variables, as a shell reads them."""
-        return self.directory / "variables"
-
-    @property
-    def runner(self) -> Path:
-        return self.directory / "sh"
-
-    def prepare(self) -> None:
-        """Create its content."""
+    def __init__(self, parent: Path | None) -> None:
+        self.directory = place = Path(tempfile.mkdtemp(prefix="fleet-", dir=parent))
+        self.home, self.tmp, self.proxy = place / "home", place / "tmp", place / "proxy"
+        self.proxy_socket = self.proxy / _PROXY_SOCKET
+        self.layer, self.variables, self.runner = place / "layer", place / "variables", place / "sh"
         for directory in (self.home, self.tmp, self.proxy, self.layer):
             directory.mkdir()
         for name in ("upper", "work"):

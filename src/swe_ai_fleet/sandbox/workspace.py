@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-import tempfile
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
@@ -253,8 +252,7 @@ class LocalWorkspace:
             return await uninterrupted(self._lay(await self._host()))
 
     async def _lay(self, host: Host) -> _Ground:
-        scratch = jail.Scratch(directory=Path(tempfile.mkdtemp(prefix="fleet-", dir=self._scratch_parent)))
-        scratch.prepare()
+        scratch = jail.Scratch(self._scratch_parent)
         identity = Identity.choose() if host.landlock is not None else Identity.own()
         shared = self._shared(scratch)
         handover = Handover(identity, shared)
