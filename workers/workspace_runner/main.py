@@ -84,10 +84,6 @@ class RunningRunner:
     log: JetStream
     stop_taking: Callable[[], None]
 
-    async def idle(self) -> None:
-        """Wait until no job is under way here."""
-        await self.runner.slots.idle()
-
 
 @asynccontextmanager
 async def open_runner(
@@ -177,7 +173,7 @@ async def serve(settings: Settings, chosen: RunnerSettings) -> None:
         _log.info("runner.draining", running=running.runner.slots.in_use)
         try:
             async with asyncio.timeout(chosen.drain_seconds):
-                await running.idle()
+                await running.runner.slots.idle()
         except TimeoutError:
             _log.info("runner.leaves_jobs", running=running.runner.slots.in_use)
 

@@ -188,9 +188,6 @@ def remove(tree: Path, paths: Iterable[str]) -> None:
             (tree / path).unlink()
 
 
-# -- collecting --------------------------------------------------------------------------------------------------------
-
-
 def _paths(listing: bytes) -> set[str]:
     """The files of a listing; a repository inside the tree is listed as a directory, and left out."""
     return {text for name in listing.split(b"\0") if name and not (text := os.fsdecode(name)).endswith("/")}
@@ -301,9 +298,6 @@ def _redirect(modules: Path, relative: str, mount: str) -> dict[str, str]:
                 link.unlink()
                 link.symlink_to(f"{mount}/{member}" if member != "." else mount)
     return targets
-
-
-# -- furnishing --------------------------------------------------------------------------------------------------------
 
 
 def _copy(source: Path, top: int, path: str) -> None:

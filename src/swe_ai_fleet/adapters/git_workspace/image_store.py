@@ -7,7 +7,7 @@ import hashlib
 import os
 import re
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -130,10 +130,8 @@ class ImageStore:
         if reference.transport == "docker":
             self._rules.registries.check(reference)
             registry = Registry(reference, self._rules.registries, tenant=tenant, credential=credential)
-            try:
+            async with aclosing(registry):
                 yield registry
-            finally:
-                await registry.close()
         elif reference.transport == "docker-daemon":
             if self._rules.engine is None:
                 raise InvalidRequest(
