@@ -11,7 +11,7 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from swe_ai_fleet.sandbox import carried, jail
+from swe_ai_fleet.sandbox import images, jail
 from tests.container_images import MadeImage
 
 UID = 10_001
@@ -29,7 +29,7 @@ def unpack(image: MadeImage, root: Path) -> Path:
 def parts(place: Path) -> Path:
     """What the container that clones leaves for the image's."""
     place.mkdir(parents=True)
-    carried.carry(jail.shell(), place)
+    images.carry(jail.shell(), place)
     return place
 
 
@@ -86,9 +86,9 @@ def helper(
     root: Path, volumes: Mapping[str, Path], variables: Mapping[str, str], socket: str, *, uid: int = 0
 ) -> Generator[int]:
     """The helper at work in a root until the context ends; with a `uid` as that user without any right, by root."""
-    program = f"{carried.INSIDE}/swe_ai_fleet/sandbox/container_helper.py"
+    program = f"{images.INSIDE}/swe_ai_fleet/sandbox/container_helper.py"
     started = restricted_argv(uid, root, volumes, variables) if uid else container_argv(root, volumes, variables, [])
-    argv = [*started, *carried.PYTHON, "-I", "-S", program, socket]
+    argv = [*started, *images.PYTHON, "-I", "-S", program, socket]
     process = subprocess.Popen(argv, start_new_session=True)
     try:
         yield process.pid

@@ -11,17 +11,24 @@ import asyncio
 import os
 import signal
 import sys
-from contextlib import suppress
-from dataclasses import replace
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import structlog
 from structlog.contextvars import bind_contextvars
 
+from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider
 from swe_ai_fleet.adapters.jetstream import TIMEOUT_SECONDS
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain.assignment import CheckAssignment, Job, JobOutcome
-from swe_ai_fleet.domain.errors import Fenced, FleetError, InternalFault, Unavailable
+from swe_ai_fleet.domain.candidate import Delivered
+from swe_ai_fleet.domain.environment import Environment
+from swe_ai_fleet.domain.errors import Fenced, FleetError, InternalFault, PreconditionFailed, Unavailable
 from swe_ai_fleet.domain.release import misfit
+from swe_ai_fleet.domain.task import Delivery, EnvironmentSpec, PinnedRepository, RepoRef
+from swe_ai_fleet.ports import Clone
 from swe_ai_fleet.runtime.agent_worker import open_worker
 from swe_ai_fleet.runtime.factories import connect_log
 from swe_ai_fleet.runtime.job_board import JOBS_BUCKET, JobBoard, outcome_of
@@ -29,9 +36,67 @@ from swe_ai_fleet.runtime.tool_services import secret_mask
 from swe_ai_fleet.sandbox import raise_file_limit
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.telemetry import configure_logging, open_telemetry
-from workers.container import FENCED, STOPPED, TOLD, UNREACHABLE, Place, PreparedWorkspaces
+from workers.jobs import FENCED, SETTLED, STOPPED, UNREACHABLE, Place
 
 _log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreparedWorkspaces:
+    """`EvidenceWorkspaces` that take every commit from the clone at `path`: nothing here has a credential.
+
+    Args:
+        provider: Makes clones and environments of it.
+        path: The clone.
+        alone: Whether the one agent of this container works in the clone itself; otherwise each workspace is a clean
+            clone of it (checks need several).
+    """
+
+    provider: GitWorkspaceProvider
+    path: Path
+    alone: bool
+
+    async def pin(self, tenant: str, repo: RepoRef) -> PinnedRepository:
+        """A container has its one commit. Raises PreconditionFailed."""
+        raise PreconditionFailed("the container of a job pins nothing", field="repo")
+
+    async def pin_image(self, tenant: str, spec: EnvironmentSpec) -> EnvironmentSpec:
+        """What a job is given is pinned. Raises PreconditionFailed."""
+        raise PreconditionFailed("the container of a job pins nothing", field="environment.container_image")
+
+    async def environment(self, repository: PinnedRepository, spec: EnvironmentSpec) -> Environment:
+        """The environment for it, built in the sandbox. Raises PreconditionFailed."""
+        return await self.provider.environment(self._here(repository), spec)
+
+    @asynccontextmanager
+    async def open(
+        self, execution_id: str, name: str, repository: PinnedRepository, environment: Environment
+    ) -> AsyncGenerator[Clone]:
+        """The clone itself, or a clean one of it that is gone at the end."""
+        here = self._here(repository)
+        if self.alone:
+            async with self.provider.attach(name, here, environment, furnished=True) as clone:
+                yield clone
+        else:
+            async with self.provider.open(execution_id, name, here, environment) as clone:
+                yield clone
+
+    async def patched(self, execution_id: str, repository: PinnedRepository, patch: bytes) -> PinnedRepository:
+        """A commit with a patch, in this container. Raises PatchRejected."""
+        return await self.provider.patched(execution_id, self._here(repository), patch)
+
+    async def deliver(
+        self, execution_id: str, repository: PinnedRepository, patch: bytes, delivery: Delivery
+    ) -> Delivered:
+        """Orchestrators deliver. Raises PreconditionFailed."""
+        raise PreconditionFailed("the container of a job delivers nothing", field="delivery")
+
+    async def release(self, execution_id: str) -> None:
+        """Forget what was kept for an execution."""
+        await self.provider.release(execution_id)
+
+    def _here(self, repository: PinnedRepository) -> PinnedRepository:
+        return replace(repository, location=str(self.path), credential="", bundle=None, snapshot_of="")
 
 
 async def run_assignment(settings: Settings, place: Place) -> int:
@@ -42,7 +107,7 @@ async def run_assignment(settings: Settings, place: Place) -> int:
         job = await place.job(board)
         bind_contextvars(**job.ids)
         if await board.outcome(job.tenant, job.job_id) is not None:
-            return TOLD
+            return SETTLED
         try:
             if fault := misfit(job):
                 hint = "give the runner, FLEET_RUNNER_IMAGE and the orchestrators the same version"
@@ -59,7 +124,7 @@ async def run_assignment(settings: Settings, place: Place) -> int:
             outcome = outcome_of(InternalFault(f"internal error ({kind}); see the log"))
         await board.settle(job, outcome)
         _log.info("job.ended", job=job.job_id, kind=job.kind, fault=outcome.fault)
-    return TOLD
+    return SETTLED
 
 
 async def _value(settings: Settings, place: Place, board: JobBoard, job: Job, name: str) -> bytes:
@@ -94,7 +159,7 @@ async def _until_told(settings: Settings, place: Place) -> int:
 
 
 def main() -> int:
-    """Carry out the job that the environment names. Exit codes: see `workers.container`; 2: there is none."""
+    """Carry out the job that the environment names. Exit codes: see `workers.jobs`; 2: there is none."""
     raise_file_limit()
     settings = Settings()
     configure_logging(settings.log_level, settings.log_format, mask=secret_mask(settings))

@@ -20,11 +20,11 @@ from swe_ai_fleet.domain.task import PinnedRepository
 from swe_ai_fleet.runtime.factories import connect_log, git_private_hosts, repository_roots
 from swe_ai_fleet.runtime.job_board import JOBS_BUCKET, JobBoard, outcome_of
 from swe_ai_fleet.runtime.tool_services import make_sandbox, secret_mask
-from swe_ai_fleet.sandbox.carried import carry
+from swe_ai_fleet.sandbox.images import carry
 from swe_ai_fleet.sandbox.jail import shell
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.telemetry import configure_logging
-from workers.container import TOLD, UNREACHABLE, Place
+from workers.jobs import SETTLED, UNREACHABLE, Place
 
 _log = structlog.get_logger(__name__)
 
@@ -44,7 +44,7 @@ async def clone(settings: Settings, place: Place) -> int:
             _log.error("cloning.refused", reason=str(fault))
             await board.settle(job, outcome_of(fault))
             return 1
-    return TOLD
+    return SETTLED
 
 
 async def _clone(settings: Settings, place: Place, log: JetStream, board: JobBoard, job: Job) -> None:
@@ -86,7 +86,7 @@ async def _resolved(
 
 
 def main() -> int:
-    """Clone for the job that the environment names. Exit codes: see `workers.container`; 1: it cannot be cloned."""
+    """Clone for the job that the environment names. Exit codes: see `workers.jobs`; 1: it cannot be cloned."""
     settings = Settings()
     configure_logging(settings.log_level, settings.log_format, mask=secret_mask(settings))
     try:

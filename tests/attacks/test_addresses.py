@@ -333,7 +333,7 @@ def listening() -> set[int]:
 
 OWN = """
 import asyncio, fcntl, socket, struct, sys
-from swe_ai_fleet.sandbox.addresses import PrivateHostError, judged
+from swe_ai_fleet.sandbox.network import PrivateHostError, judged
 
 with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as device:
     address = struct.pack("16sH2s4s8s", b"lo:1", socket.AF_INET, b"", socket.inet_aton(sys.argv[1]), b"")

@@ -16,7 +16,7 @@ import pytest
 
 from swe_ai_fleet.adapters.git_workspace import ImageLimits, ImageRules
 from swe_ai_fleet.adapters.git_workspace.disk_space import TenantDisk
-from swe_ai_fleet.adapters.git_workspace.images.store import ImageStore
+from swe_ai_fleet.adapters.git_workspace.image_store import ImageStore
 from swe_ai_fleet.domain.errors import FleetError, PreconditionFailed, ResourceExhausted
 from tests.container_images import MadeImage, directory, entry, layer, link
 from tests.tables import table
@@ -29,7 +29,7 @@ def store_at(place: Path) -> ImageStore:
     (place / "outside").mkdir(exist_ok=True)
     (place / "outside/file").write_text("kept")
     rules = ImageRules(folders=(place / "images",), limits=LIMITS)
-    return ImageStore(place / "home", rules, TenantDisk(place / "home", max_bytes=0, unmeasured_bytes=0))
+    return ImageStore(place / "home", rules, TenantDisk(home=place / "home", max_bytes=0, unmeasured_bytes=0))
 
 
 async def unpacked(place: Path, *layers: bytes) -> Path:

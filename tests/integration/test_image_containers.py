@@ -15,7 +15,7 @@ from swe_ai_fleet.domain.command import Command, CommandResult
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.network import NetworkGrant
 from swe_ai_fleet.sandbox import IsolationLevel, LocalWorkspace, Sandbox, SandboxPolicy
-from swe_ai_fleet.sandbox.image_container import ImageContainer
+from swe_ai_fleet.sandbox.images import ImageContainer
 from swe_ai_fleet.sandbox.jail import python
 from swe_ai_fleet.sandbox.landlock import Landlock
 from tests.container_images import MadeImage, directory, entry, layer, link, of_this_machine

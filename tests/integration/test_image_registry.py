@@ -12,7 +12,7 @@ from aiohttp import web
 
 from swe_ai_fleet.adapters.git_workspace import ImageRules, RegistryRules, mounted_credentials
 from swe_ai_fleet.adapters.git_workspace.disk_space import TenantDisk
-from swe_ai_fleet.adapters.git_workspace.images.store import ImageStore
+from swe_ai_fleet.adapters.git_workspace.image_store import ImageStore
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, PreconditionFailed, Unavailable
 from tests.container_images import MadeImage, digest_of, entry, layer
 
@@ -72,7 +72,7 @@ def store_of(place: Path, server: Server, *, hosts: str = "127.0.0.1", allowed: 
         allowed=(allowed or f"http://{server.host}/team/*",),
         credentials=mounted_credentials(place / "secrets", by_tenant=True),
     )
-    disk = TenantDisk(place / "home", max_bytes=0, unmeasured_bytes=0)
+    disk = TenantDisk(home=place / "home", max_bytes=0, unmeasured_bytes=0)
     return ImageStore(place / "home", ImageRules(registries=rules), disk)
 
 

@@ -15,8 +15,8 @@ from swe_ai_fleet.domain.assignment import job_id
 from swe_ai_fleet.domain.errors import AgentLost, PreconditionFailed, ResourceExhausted, Unavailable
 from swe_ai_fleet.settings import Settings
 from tests.kubernetes_api import KubernetesApiServer, kubernetes_api
-from workers.workspace_runner.backend import EndReason, JobRef, JobSpec
-from workers.workspace_runner.kubernetes.backend import KubernetesBackend, open_kubernetes
+from workers.jobs import EndReason, JobRef, JobSpec
+from workers.workspace_runner.kubernetes_backend import KubernetesBackend, open_kubernetes
 from workers.workspace_runner.settings import RunnerSettings
 
 SECONDS = 20

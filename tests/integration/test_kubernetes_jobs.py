@@ -121,7 +121,7 @@ async def test_a_task_goes_through_a_job_and_leaves_a_result(world: World, tmp_p
         name = pod["metadata"]["name"]
         agent, clone = world.cluster.variables[name, "agent"], world.cluster.variables[name, "clone"]
         result = await world.result("t-hello")
-        await running.idle()
+        await running.runner.slots.idle()
         figures = running.runner.figures()
         # What told its outcome is cleared up.
         assert world.cluster.all("jobs") == []

@@ -261,7 +261,7 @@ async def test_an_orchestrator_without_ray_hands_its_agents_and_checks_out_as_jo
         assert ray.is_initialized() == started
         await world.command(task)
         result = await world.results(task.task_id)
-        await running.idle()
+        await running.runner.slots.idle()
         figures = running.runner.figures()
     assert result["kind"] == "execution"
     assert result["success"], result

@@ -16,8 +16,8 @@ from tests.manifests import rules as of
 from tests.manifests.objects import DEPLOY, EVERYTHING, OVERLAYS, SITES, Object, built, found, matches, of_kind, pods
 from tests.manifests.rules import RULES, Rule
 from tests.tables import table
-from workers.workspace_runner.backend import JobRef, JobSpec
-from workers.workspace_runner.kubernetes.job import job_manifest
+from workers.jobs import JobRef, JobSpec
+from workers.workspace_runner.kubernetes_job import job_manifest
 from workers.workspace_runner.settings import RunnerSettings
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "pipelines"

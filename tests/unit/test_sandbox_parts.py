@@ -13,9 +13,9 @@ from swe_ai_fleet.domain.command import Command
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.runtime.tool_services import sandbox_policy
 from swe_ai_fleet.sandbox import IsolationLevel, NetworkGrant, Sandbox, SandboxPolicy
-from swe_ai_fleet.sandbox.addresses import is_public
 from swe_ai_fleet.sandbox.disk import measure
 from swe_ai_fleet.sandbox.landlock import Landlock
+from swe_ai_fleet.sandbox.network import is_public
 from swe_ai_fleet.sandbox.seccomp import machine_known, seccomp_filter
 from swe_ai_fleet.settings import Settings
 

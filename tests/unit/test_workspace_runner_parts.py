@@ -24,7 +24,7 @@ from swe_ai_fleet.domain.task import PinnedRepository, RepoRef, Task, TaskKind
 from swe_ai_fleet.in_process import MemoryLog
 from swe_ai_fleet.runtime.job_board import JobBoard
 from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
-from workers.workspace_runner.backend import Ending, EndReason, HeldJob, JobRef, JobSpec
+from workers.jobs import Ending, EndReason, HeldJob, JobRef, JobSpec
 from workers.workspace_runner.runner import Runner, Slots
 from workers.workspace_runner.settings import RunnerSettings
 

@@ -1,8 +1,13 @@
-"""Jobs as processes of this machine: the way a Kubernetes Job goes, without a cluster."""
+"""Jobs as processes of this machine: the way a Kubernetes Job goes, without a cluster.
+
+`python -m workers.workspace_runner.local DIRECTORY` is what a Pod is there: it clones, then runs the agent, each in a
+process of its own, and leaves in `exit.json` how that ended. Both die with it, and it goes on when its runner dies.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import json
 import os
 import signal
@@ -12,14 +17,108 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from swe_ai_fleet.adapters.git_workspace.directories import remove_tree, try_lock
+from swe_ai_fleet.adapters.git_workspace.directories import try_lock
 from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.errors import NotFound, Unavailable
+from swe_ai_fleet.sandbox.disk import remove_tree
 from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
 from swe_ai_fleet.settings import without_login
-from workers.container import CLONE_FROM, CLONE_HOSTS, JOB_ID, LOGIN, TENANT, WORKSPACE
-from workers.workspace_runner.backend import Ending, EndReason, HeldJob, JobRef, JobSpec
-from workers.workspace_runner.local_job import EXIT, GIT_DIRECTORY, LOCK, LOG, PID, SPEC
+from workers.jobs import (
+    CLONE_FROM,
+    CLONE_HOSTS,
+    FENCED,
+    GIT_CREDENTIALS,
+    JOB_ID,
+    LOGIN,
+    TENANT,
+    WORKSPACE,
+    Ending,
+    EndReason,
+    HeldJob,
+    JobRef,
+    JobSpec,
+)
+
+GIT_DIRECTORY = "FLEET_RUNNER_GIT_DIRECTORY"
+SPEC, EXIT, LOG, LOCK, PID = "spec.json", "exit.json", "log.txt", "lock", "pid"
+_STEP_GRACE_SECONDS = 10.0
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+async def run(directory: Path, environment: Mapping[str, str]) -> None:
+    """Carry out the steps of the job in a directory and write how they ended."""
+    spec = from_json(JobSpec, (directory / SPEC).read_bytes())
+    plain = {name: value for name, value in environment.items() if name not in (GIT_DIRECTORY, GIT_CREDENTIALS)}
+    cloning = dict(plain)
+    if directory_of_secrets := environment.get(GIT_DIRECTORY):
+        cloning[GIT_CREDENTIALS] = directory_of_secrets
+    steps = [("workers.agent", plain)]
+    if spec.clones:
+        steps.insert(0, ("workers.cloning", cloning))
+    reason, message = EndReason.COMPLETED, ""
+    deadline = asyncio.get_running_loop().time() + spec.deadline_seconds
+    for module, variables in steps:
+        code = await _step(directory, module, variables, deadline)
+        if code == 0:
+            continue
+        if code is None:
+            reason, message = EndReason.DEADLINE, f"{module} ran for longer than {spec.deadline_seconds:g} seconds"
+        elif module == "workers.cloning":
+            reason, message = EndReason.CLONE, f"exit code {code}"
+        else:
+            reason = EndReason.FENCED if code == FENCED else EndReason.ERROR
+            message = f"signal {-code}" if code < 0 else f"exit code {code}"
+        break
+    written = directory / f"{EXIT}.new"
+    written.write_text(json.dumps({"reason": reason, "message": message}))
+    written.replace(directory / EXIT)
+
+
+async def _step(directory: Path, module: str, variables: Mapping[str, str], deadline: float) -> int | None:
+    """The exit code of a step; None: it timed out."""
+    with (directory / LOG).open("ab") as log:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", module),
+            cwd=directory,
+            env=dict(variables),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            preexec_fn=_die_with_parent,
+        )
+    try:
+        async with asyncio.timeout_at(deadline):
+            return await process.wait()
+    except TimeoutError:
+        process.terminate()
+        try:
+            async with asyncio.timeout(_STEP_GRACE_SECONDS):
+                await process.wait()
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+        return None
+
+
+def _die_with_parent() -> None:
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def main() -> None:
+    """Run the job in the directory named on the command line."""
+    # The whole group is told to end; this process waits for the steps to have ended, and says how.
+    signal.signal(signal.SIGTERM, _ignore_signal)
+    asyncio.run(run(Path(sys.argv[1]), os.environ))
+
+
+def _ignore_signal(signal_number: int, frame: object) -> None:
+    """A SIGTERM is the steps' business."""
+
+
+if __name__ == "__main__":
+    main()
+
 
 _LOOK_SECONDS = 0.1
 _LOG_BYTES = 4_000
@@ -85,7 +184,7 @@ class LocalBackend:
                     environment.pop(name, None)
             with (directory / LOG).open("ab") as log:
                 process = await asyncio.create_subprocess_exec(
-                    *(sys.executable, "-m", "workers.workspace_runner.local_job", str(directory)),
+                    *(sys.executable, "-m", "workers.workspace_runner.local", str(directory)),
                     env=environment,
                     stdin=asyncio.subprocess.DEVNULL,
                     stdout=log,
@@ -118,7 +217,7 @@ class LocalBackend:
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     await self.ended(ref)
-        await self._remove(directory)
+        await uninterrupted(asyncio.to_thread(remove_tree, directory))
 
     async def finish(self, ref: JobRef, *, failed: bool) -> None:
         """Wait until a job that has told its outcome has ended, then remove its directory."""
@@ -128,7 +227,7 @@ class LocalBackend:
         except TimeoutError:
             await self.stop(ref)
             return
-        await self._remove(self._directory(ref))
+        await uninterrupted(asyncio.to_thread(remove_tree, self._directory(ref)))
 
     async def held(self) -> tuple[HeldJob, ...]:
         """The jobs that have a directory."""
@@ -149,9 +248,6 @@ class LocalBackend:
                     )
                 )
         return tuple(held_jobs)
-
-    async def _remove(self, directory: Path) -> None:
-        await uninterrupted(asyncio.to_thread(remove_tree, directory))
 
     def _directory(self, ref: JobRef) -> Path:
         if "/" in ref.name or ref.name.startswith("."):

@@ -9,7 +9,7 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -26,8 +26,8 @@ from swe_ai_fleet.runtime.job_board import JOBS_BUCKET, JOBS_KEPT_SECONDS, JobBo
 from swe_ai_fleet.runtime.tool_services import secret_mask
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.telemetry import Telemetry, open_telemetry
-from workers.workspace_runner.backend import Backend
-from workers.workspace_runner.local import LocalBackend
+from workers.jobs import Backend
+from workers.workspace_runner.local import GIT_DIRECTORY, LocalBackend
 from workers.workspace_runner.runner import RANKS, Runner, Slots, job_queues
 from workers.workspace_runner.settings import RunnerSettings, variables_of
 from workers.workspace_runner.tasks import TaskRunner, task_queue
@@ -84,10 +84,6 @@ class RunningRunner:
     log: JetStream
     stop_taking: Callable[[], None]
 
-    async def idle(self) -> None:
-        """Wait until no job is under way here."""
-        await self.runner.slots.idle()
-
 
 @asynccontextmanager
 async def open_runner(
@@ -129,21 +125,17 @@ async def open_runner(
 def open_backend(settings: Settings, chosen: RunnerSettings) -> AbstractAsyncContextManager[Backend]:
     """Where jobs run, as settings say. Raises InvalidRequest, PreconditionFailed, Unavailable."""
     if chosen.backend == "kubernetes":
-        from workers.workspace_runner.kubernetes.backend import open_kubernetes
+        from workers.workspace_runner.kubernetes_backend import open_kubernetes
 
         return open_kubernetes(settings, chosen)
-    return _local(settings, chosen)
-
-
-@asynccontextmanager
-async def _local(settings: Settings, chosen: RunnerSettings) -> AsyncGenerator[LocalBackend]:
-    credentials = os.environ.get("FLEET_RUNNER_GIT_DIRECTORY", "")
-    yield LocalBackend(
-        settings.home / "jobs",
-        {**os.environ, **variables_of(settings)},
-        protocols=chosen.protocols,
-        hosts=chosen.hosts,
-        credentials=credentials,
+    return nullcontext(
+        LocalBackend(
+            settings.home / "jobs",
+            {**os.environ, **variables_of(settings)},
+            protocols=chosen.protocols,
+            hosts=chosen.hosts,
+            credentials=os.environ.get(GIT_DIRECTORY, ""),
+        )
     )
 
 
@@ -181,7 +173,7 @@ async def serve(settings: Settings, chosen: RunnerSettings) -> None:
         _log.info("runner.draining", running=running.runner.slots.in_use)
         try:
             async with asyncio.timeout(chosen.drain_seconds):
-                await running.idle()
+                await running.runner.slots.idle()
         except TimeoutError:
             _log.info("runner.leaves_jobs", running=running.runner.slots.in_use)
 

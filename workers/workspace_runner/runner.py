@@ -9,10 +9,9 @@ import asyncio
 import copy
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
 
 import structlog
 from structlog.contextvars import bound_contextvars
@@ -32,10 +31,9 @@ from swe_ai_fleet.domain.errors import (
 from swe_ai_fleet.domain.release import misfit
 from swe_ai_fleet.domain.task import check_identifier
 from swe_ai_fleet.runtime.job_board import JobBoard, outcome_of
-from workers.workspace_runner.backend import Backend, Ending, JobRef, JobSpec
+from workers.jobs import Backend, Ending, JobRef, JobSpec
 from workers.workspace_runner.settings import RunnerSettings
 
-T = TypeVar("T")
 RANKS = tuple(JobPriority)
 """The classes of jobs, those that go first at the front."""
 _OUTCOME_SECONDS = 2.0
@@ -117,12 +115,12 @@ class Slots:
         finally:
             self._taken -= 1
             # Nobody waits for the lock long: it is held between two awaits only.
-            await asyncio.shield(self._tell())
+            await asyncio.shield(self._notify())
 
     def _open(self, rank: int) -> bool:
         return self._taken < self._number and not any(self._waiting[:rank])
 
-    async def _tell(self) -> None:
+    async def _notify(self) -> None:
         async with self._freed:
             self._freed.notify_all()
 
@@ -239,9 +237,9 @@ class Runner:
 
     async def _watched(self, job: Job, ref: JobRef) -> JobOutcome:
         """Wait for whichever comes first: a word on the board, the end of the container, or that it is called off."""
-        outcome_told = _task(self.board.settled(job.tenant, job.job_id), "outcome")
-        ended = _task(self.backend.ended(ref), "ending")
-        stopped = _task(self.board.stopped(job.tenant, job.job_id), "stop")
+        outcome_told = asyncio.create_task(self.board.settled(job.tenant, job.job_id))
+        ended = asyncio.create_task(self.backend.ended(ref))
+        stopped = asyncio.create_task(self.board.stopped(job.tenant, job.job_id))
         tasks = (outcome_told, ended, stopped)
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -318,10 +316,3 @@ def _read(work: Work) -> Job:
     if len(tokens) != 4 or work.subject != job_subject(job.tenant, tokens[3]):
         raise PermanentError(f"a job of tenant {job.tenant} came in on {work.subject[:200]}")
     return job
-
-
-def _task(awaitable: Awaitable[T], name: str) -> asyncio.Task[T]:
-    async def waited() -> T:
-        return await awaitable
-
-    return asyncio.create_task(waited(), name=name)

@@ -38,7 +38,7 @@ from swe_ai_fleet.runtime.channels import find_place
 from swe_ai_fleet.settings import Settings
 
 if TYPE_CHECKING:
-    from swe_ai_fleet.sandbox.probe import Requested
+    from swe_ai_fleet.sandbox.sandbox import Requested
 
 _PROTOCOLS = {
     ToolProtocol.NATIVE: "native tool calls",
@@ -117,7 +117,7 @@ async def examine(settings: Settings, *, server: str = "", token: str = "") -> t
 
 async def examine_node(settings: Settings) -> tuple[Finding, ...]:
     """What this node gives the commands of agents: each isolation level, tried in a Pod like theirs."""
-    from swe_ai_fleet.sandbox.probe import confinement
+    from swe_ai_fleet.sandbox.sandbox import confinement
 
     levels = [await _sandbox("bubblewrap", part="bubblewrap"), await _sandbox("landlock", part="landlock")]
     works = [level.part for level in levels if level.state is Health.OK]
@@ -172,7 +172,7 @@ async def _sandbox(requested: Requested, *, part: str = "sandbox") -> Finding:
 
 async def _setup_network(settings: Settings) -> list[Finding]:
     """Whether environments can be built: what pip and npm are configured for, reached as a build reaches it."""
-    from swe_ai_fleet.adapters.git_workspace.setup_network import try_setup_network
+    from swe_ai_fleet.adapters.git_workspace.setup import try_setup_network
     from swe_ai_fleet.runtime.factories import setup_policy
     from swe_ai_fleet.runtime.tool_services import make_sandbox, with_isolation_level
 

@@ -20,7 +20,7 @@ from swe_ai_fleet.codec import from_plain
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.network import HostPattern, NetworkGrant, NetworkRules
 from swe_ai_fleet.sandbox import CpuSlots, IsolationLevel, Sandbox, SandboxPolicy, choose_isolation_level
-from swe_ai_fleet.sandbox.image_container import ImageContainer
+from swe_ai_fleet.sandbox.images import ImageContainer
 from swe_ai_fleet.settings import Settings, listed, on_loopback
 from swe_ai_fleet.tools.base_tool import BaseTool
 from swe_ai_fleet.tools.builtin import BuiltinSettings, builtin_tools

@@ -3,11 +3,17 @@
 from swe_ai_fleet.domain.network import NetworkGrant
 from swe_ai_fleet.sandbox.attacks import Attack
 from swe_ai_fleet.sandbox.cpu_slots import CpuSlots
+from swe_ai_fleet.sandbox.network import Refusal, RefusalReason
 from swe_ai_fleet.sandbox.policy import IsolationLevel, SandboxPolicy
-from swe_ai_fleet.sandbox.probe import SandboxReport, choose_isolation_level, examine_sandbox
 from swe_ai_fleet.sandbox.processes import raise_file_limit
-from swe_ai_fleet.sandbox.proxy import Refusal, RefusalReason
-from swe_ai_fleet.sandbox.sandbox import Sandbox, default_slots, open_workspace
+from swe_ai_fleet.sandbox.sandbox import (
+    Sandbox,
+    SandboxReport,
+    choose_isolation_level,
+    default_slots,
+    examine_sandbox,
+    open_workspace,
+)
 from swe_ai_fleet.sandbox.workspace import LocalWorkspace
 
 __all__ = [

@@ -8,7 +8,7 @@ import secrets
 import signal
 import socket
 import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -143,8 +143,8 @@ print("filled")
 """
 
 
-async def successful_attacks(open_workspace: Callable[[Host, Path], LocalWorkspace], host: Host) -> set[Attack]:
-    """Try every attack from workspaces that `open_workspace` makes, and return those that succeeded.
+async def successful_attacks(host: Host) -> set[Attack]:
+    """Try every attack from workspaces on a host, and return those that succeeded.
 
     The limits are low for it; memory is tried only where a control group is to bound it. It takes about a second.
     """
@@ -154,15 +154,15 @@ async def successful_attacks(open_workspace: Callable[[Host, Path], LocalWorkspa
         for number, trial in enumerate((_reach, _limits, _disk)):
             root = Path(name, str(number))
             await asyncio.to_thread(root.mkdir)
-            async with open_workspace(host, root) as workspace:
+            async with probe_workspace(host, root) as workspace:
                 attacks |= await trial(workspace, Path(name))
     return attacks
 
 
-async def has_loopback(open_workspace: Callable[[Host, Path], LocalWorkspace], host: Host) -> bool:
+async def has_loopback(host: Host) -> bool:
     """Whether a command can serve and reach itself."""
     with tempfile.TemporaryDirectory(prefix="fleet-probe-") as name:
-        async with open_workspace(host, Path(name)) as workspace:
+        async with probe_workspace(host, Path(name)) as workspace:
             return (await _python(workspace, _SERVE)).ok
 
 
@@ -244,17 +244,10 @@ def _python(workspace: LocalWorkspace, script: str, *arguments: str) -> Awaitabl
 
 def probe_workspace(host: Host, root: Path) -> LocalWorkspace:
     """A workspace for a trial."""
+
+    async def found() -> Host:
+        return host
+
     return LocalWorkspace(
-        lambda: _already(host),
-        root,
-        level=host.policy.level,
-        max_sessions=1,
-        environment=Environment(),
-        network=None,
-        writable=(),
-        scratch=None,
+        found, root, policy=host.policy, environment=Environment(), network=None, writable=(), scratch=None
     )
-
-
-async def _already(host: Host) -> Host:
-    return host

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -41,15 +42,12 @@ def packages() -> Place:
 
     Raises PreconditionFailed where there is no directory of this user's own for the copy.
     """
-    place = runtime_directory() / f"parsers-{_identity()}"
-    if not place.is_dir():
-        draft = Path(tempfile.mkdtemp(prefix=".parsers-", dir=place.parent))
+
+    def copy(draft: Path) -> None:
         for parser in _parsers():
             shutil.copytree(parser, draft / parser.name)
-        try:
-            draft.rename(place)
-        except OSError:
-            shutil.rmtree(draft)  # another process was first
+
+    place = made_once(runtime_directory() / f"parsers-{_identity()}", copy)
     return Place(outside=str(place), inside="/run/fleet/packages")
 
 
@@ -65,6 +63,22 @@ def _parsers() -> tuple[Path, ...]:
 @cache
 def _identity() -> str:
     return hashlib.sha256(os.fsencode("\n".join(map(str, _parsers())))).hexdigest()[:16]
+
+
+def made_once(place: Path, fill: Callable[[Path], None]) -> Path:
+    """The directory at a place, filled where it is not there yet; another process may be the first. Blocking."""
+    if not place.is_dir():
+        draft = Path(tempfile.mkdtemp(prefix=f".{place.name}-", dir=place.parent))
+        try:
+            draft.chmod(0o755)
+            fill(draft)
+            draft.rename(place)
+        except OSError:
+            if not place.is_dir():
+                raise
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+    return place
 
 
 def runtime_directory() -> Path:
@@ -96,16 +110,6 @@ _TOOLS = (
 _FIRST_LINE_BYTES = 128
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Findings:
-    """The hidden items: packages (shown empty), node modules (only npm is shown), programs by their directories."""
-
-    packages: tuple[Path, ...]
-    modules: tuple[Path, ...]
-    files: tuple[Path, ...]
-    filtered: tuple[tuple[Path, frozenset[str]], ...]
-
-
 @dataclass(frozen=True, slots=True)
 class StandIns:
     """Stand-ins that sessions see instead of hidden items: prepared once below `home`, read-only inside."""
@@ -126,11 +130,10 @@ class StandIns:
 
     def interpreter(self, program: Path, *, linked: bool = False) -> Path:
         """The names of an interpreter: links to a mount point for its program, or (`linked`) to the program itself."""
-        *names, own = interpreter_names(program)
+        names = ("python", "python3")
         if linked:
-            links = [(name, str(program)) for name in (*names, own)]
-            return self._directory("names", (), links)
-        return self._directory("python", (own,), [(name, own) for name in names])
+            return self._directory("names", (), [(name, str(program)) for name in (*names, program.name)])
+        return self._directory("python", (program.name,), [(name, program.name) for name in names])
 
     def programs(self, directory: Path, hidden: Collection[str]) -> Path:
         """Links to the programs of a directory, without some of them, in place of that directory."""
@@ -144,23 +147,17 @@ class StandIns:
 
     def _directory(self, name: str, files: Sequence[str], links: Sequence[tuple[str, str]]) -> Path:
         identity = hashlib.sha256(os.fsencode(repr((files, links)))).hexdigest()[:12]
-        place = self.home / f"{name}-{identity}"
-        if place.is_dir():
-            return place
-        draft = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=self.home))
-        draft.chmod(0o755)
-        for file in files:
-            if file.endswith("/"):
-                (draft / file).mkdir()
-            else:
-                (draft / file).touch(0o444)
-        for link, target in links:
-            (draft / link).symlink_to(target)
-        try:
-            draft.rename(place)
-        except OSError:
-            shutil.rmtree(draft)  # another process was first
-        return place
+
+        def fill(draft: Path) -> None:
+            for file in files:
+                if file.endswith("/"):
+                    (draft / file).mkdir()
+                else:
+                    (draft / file).touch(0o444)
+            for link, target in links:
+                (draft / link).symlink_to(target)
+
+        return made_once(self.home / f"{name}-{identity}", fill)
 
 
 def stand_ins() -> StandIns:
@@ -188,20 +185,24 @@ def find_concealment(places: StandIns, root: Path = Path("/")) -> tuple[Mount, .
 
 @lru_cache(maxsize=16)
 def _concealment(places: StandIns, root: Path, packages: tuple[Path, ...], _: tuple[int, ...]) -> tuple[Mount, ...]:
-    findings = _findings(root, packages)
+    filled = tuple(path for path in packages if any(path.iterdir()))
+    recorded = frozenset(program for path in filled for program in _recorded(path))
 
     def inside(path: Path) -> str:
         return f"/{path.relative_to(root)}"
 
-    mounts = [Mount(source=str(places.empty()), target=inside(path)) for path in findings.packages]
-    for modules in findings.modules:
+    mounts = [Mount(source=str(places.empty()), target=inside(path)) for path in filled]
+    for modules in (path for name in _MODULES if _has_others(path := root / name)):
         mounts.append(Mount(source=str(places.npm_only()), target=inside(modules)))
         if (modules / _NPM).is_dir():
             mounts.append(Mount(source=str(modules / _NPM), target=inside(modules / _NPM)))
-    mounts += [Mount(source=str(places.hidden()), target=inside(file)) for file in findings.files]
-    for directory, names in findings.filtered:
-        mounts.append(Mount(source=str(directory), target=shown_at(directory)))
-        mounts.append(Mount(source=str(places.programs(directory, names)), target=inside(directory)))
+    system = (path for name in _SYSTEM_PROGRAMS for path in _hidden(root / name, recorded))
+    programs = (path for path in system if path.name.startswith(_TOOLS) or path in recorded)
+    mounts += [Mount(source=str(places.hidden()), target=inside(path)) for path in programs]
+    for directory in (root / name for name in _LOCAL_PROGRAMS):
+        if hidden := frozenset(path.name for path in _hidden(directory, recorded)):
+            mounts.append(Mount(source=str(directory), target=shown_at(directory)))
+            mounts.append(Mount(source=str(places.programs(directory, hidden)), target=inside(directory)))
     return tuple(mounts)
 
 
@@ -217,11 +218,6 @@ def _interpreter_mounts(places: StandIns, prefix: Path, program: Path, _: int) -
     mounts += [Mount(source=str(places.empty()), target=str(path)) for path in packages]
     mounts.append(Mount(source=str(places.interpreter(program)), target=str(prefix / "bin")))
     return (*mounts, Mount(source=str(program), target=str(program)))
-
-
-def interpreter_names(program: Path) -> tuple[str, ...]:
-    """The names of an interpreter, that of its own file last."""
-    return "python", "python3", program.name
 
 
 def own_interpreter() -> Path:
@@ -250,19 +246,6 @@ def _packages(root: Path, _: tuple[int, ...]) -> tuple[Path, ...]:
     return tuple(path for library in libraries for name in _PACKAGES if (path := library / name).is_dir())
 
 
-def _findings(root: Path, packages: tuple[Path, ...]) -> _Findings:
-    filled = tuple(path for path in packages if any(path.iterdir()))
-    recorded = frozenset(program for path in filled for program in _recorded(path))
-    local = [(root / name, _hidden(root / name, recorded)) for name in _LOCAL_PROGRAMS]
-    system = [path for name in _SYSTEM_PROGRAMS for path in _hidden(root / name, recorded)]
-    return _Findings(
-        packages=filled,
-        modules=tuple(path for name in _MODULES if _has_others(path := root / name)),
-        files=tuple(path for path in system if path.name.startswith(_TOOLS) or path in recorded),
-        filtered=tuple((place, frozenset(path.name for path in hidden)) for place, hidden in local if hidden),
-    )
-
-
 def _changed(path: Path | str) -> int:
     try:
         return os.stat(path).st_mtime_ns  # noqa: PTH116 - hot
@@ -272,12 +255,10 @@ def _changed(path: Path | str) -> int:
 
 def _hidden(directory: Path, recorded: Collection[Path]) -> list[Path]:
     """The programs that came with Python packages: scripts for Python, and files that a package's record names."""
-    return sorted(path for path in _entries(directory) if path in recorded or _is_script(path))
-
-
-def _entries(directory: Path) -> Iterator[Path]:
+    files: list[Path] = []
     with suppress(OSError), os.scandir(directory) as entries:
-        yield from (Path(entry.path) for entry in entries if entry.is_file(follow_symlinks=False))
+        files += (Path(entry.path) for entry in entries if entry.is_file(follow_symlinks=False))
+    return sorted(path for path in files if path in recorded or _is_script(path))
 
 
 def _is_script(path: Path) -> bool:
@@ -309,3 +290,94 @@ def _has_others(modules: Path) -> bool:
         return any(entry.name != _NPM for entry in modules.iterdir())
     except OSError:
         return False
+
+
+# What programs need of /etc, none of it secret. Each mount costs a start some 0.2 ms, so small files are copied and
+# only directories are mounted. Accounts, hosts and name services are our own.
+_ETC_FILES = (
+    "debian_version", "ld.so.cache", "localtime", "lsb-release", "mime.types", "os-release", "protocols", "services",
+    "ssl/cert.pem", "ssl/openssl.cnf",
+)  # fmt: skip
+_ETC_DIRECTORIES = (
+    "alternatives", "crypto-policies/back-ends", "fonts", "pki/ca-trust/extracted", "pki/tls/certs", "ssl/certs",
+)  # fmt: skip
+_PIP_FILE = "pip.conf"
+_PIP_DIRECTORY = "xdg/pip"
+_CREDENTIALS = re.compile(r"://[^/\s]*@")
+_ACCOUNTS = {
+    "passwd": "root:x:0:0:root:/root:/bin/sh\nagent:x:1000:1000:agent:/home/agent:/bin/sh\n"
+    "nobody:x:65534:65534:nobody:/:/bin/false\n",
+    "group": "root:x:0:\nagent:x:1000:\nnogroup:x:65534:\n",
+    "hosts": "127.0.0.1 localhost fleet\n::1 localhost\n",
+    "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
+}
+
+
+def shown_etc() -> tuple[tuple[str, ...], str]:
+    """The directories of /etc that are mounted, and a directory with the rest of what sessions see of it.
+
+    All sessions see the same one, read-only; where something in question has changed, another one is made.
+    """
+    pip = (_PIP_FILE, _PIP_DIRECTORY, *(f"{_PIP_DIRECTORY}/{name}" for name in _listed(f"/etc/{_PIP_DIRECTORY}")))
+    looked_at = ("", *_ETC_FILES, *_ETC_DIRECTORIES, *pip)
+    changed = tuple(map(_stamp, looked_at))
+    shown = _shown_etc(stand_ins().home, changed)
+    if not os.path.isdir(shown[1]):  # noqa: PTH112 - hot
+        # The directory for temporary files was cleaned up.
+        _shown_etc.cache_clear()
+        shown = _shown_etc(stand_ins().home, changed)
+    return shown
+
+
+@lru_cache(maxsize=2)
+def _shown_etc(home: Path, changed: tuple[tuple[int, ...], ...]) -> tuple[tuple[str, ...], str]:
+    directories, files = tuple(etc_directories()), etc_files()
+    place = home / f"etc-{hashlib.sha256(repr((changed, directories, files)).encode()).hexdigest()[:16]}"
+
+    def fill(draft: Path) -> None:
+        for name in directories:
+            (draft / name).mkdir(parents=True)
+        for name in files:
+            path = Path("/etc", name)
+            (draft / name).parent.mkdir(exist_ok=True)
+            # A link into /usr stays a link: it leads to the same place inside.
+            is_shown = path.is_symlink() and path.resolve().is_relative_to("/usr")
+            shutil.copyfile(path, draft / name, follow_symlinks=not is_shown)
+        for name, text in _ACCOUNTS.items():
+            (draft / name).write_text(text)
+
+    return directories, str(made_once(place, fill))
+
+
+def _listed(directory: str) -> list[str]:
+    try:
+        return sorted(os.listdir(directory))  # noqa: PTH208 - hot
+    except OSError:
+        return []
+
+
+def _stamp(name: str) -> tuple[int, ...]:
+    """What changes with the content of a file in /etc, or with the file in its place."""
+    try:
+        status = os.stat(f"/etc/{name}")  # noqa: PTH116 - hot
+    except OSError:
+        return ()
+    return status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_size
+
+
+def etc_files() -> list[str]:
+    names = [name for name in _ETC_FILES if Path("/etc", name).is_file()]
+    pip = Path("/etc", _PIP_FILE)
+    return [*names, _PIP_FILE] if pip.is_file() and not _holds_credentials(pip) else names
+
+
+def etc_directories() -> list[str]:
+    names = [name for name in _ETC_DIRECTORIES if Path("/etc", name).is_dir()]
+    names += [path.name for path in Path("/etc").glob("java-*") if path.is_dir()]
+    pip = Path("/etc", _PIP_DIRECTORY)
+    return [*names, _PIP_DIRECTORY] if pip.is_dir() and not _holds_credentials(pip) else names
+
+
+def _holds_credentials(path: Path) -> bool:
+    files = [path] if path.is_file() else [file for file in path.glob("*") if file.is_file()]
+    return any(_CREDENTIALS.search(file.read_text(errors="replace")) for file in files)

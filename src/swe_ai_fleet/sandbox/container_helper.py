@@ -43,12 +43,12 @@ def serve(path: str) -> NoReturn:
             except (FileNotFoundError, ConnectionError):
                 time.sleep(_AGAIN_SECONDS)
             if order and os.fork() == 0:
-                _carry_out(connection, json.loads(order), descriptors)
+                _run(connection, json.loads(order), descriptors)
             for descriptor in descriptors:
                 os.close(descriptor)
 
 
-def _carry_out(connection: socket.socket, argv: list[str], descriptors: list[int]) -> NoReturn:
+def _run(connection: socket.socket, argv: list[str], descriptors: list[int]) -> NoReturn:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     child = os.fork()
     if child == 0:
@@ -76,9 +76,9 @@ def _carry_out(connection: socket.socket, argv: list[str], descriptors: list[int
 
 def _become(argv: list[str], descriptors: list[int]) -> None:
     os.setsid()
-    given = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _FREE) for descriptor in descriptors]
+    copies = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _FREE) for descriptor in descriptors]
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    for descriptor, place in zip(given, _PLACES, strict=True):
+    for descriptor, place in zip(copies, _PLACES, strict=True):
         os.dup2(descriptor, place)
     os.chdir("/")
     os.execve(argv[0], argv, _VARIABLES)  # noqa: S606  (what the agent's container names)

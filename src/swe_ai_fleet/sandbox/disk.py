@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import shutil
 import stat
+import subprocess
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -69,6 +71,12 @@ class DiskWatch:
         if since * _ALARMED_SHARE < self._cost:
             return False
         return self.exceeded or self.shrunk or since > max(_CALM_SECONDS, self._cost / _CALM_SHARE)
+
+    def note(self, outcome: str) -> bytes:
+        """What a command's stderr says of a limit that is passed, and what came of it."""
+        held, limit = (f"{count / 1024**2:,.1f} MiB" for count in (self.usage.bytes, self.limit))
+        holds = f"the workspace with its home and /tmp holds {held} of {limit} allowed"
+        return f"\n[disk limit: {holds}; {outcome}]\n".encode()
 
     async def measure(self, open_by: Callable[[], Iterable[int]] = tuple) -> Usage:
         """Measure now, in a thread; files without a name that the processes `open_by` hold open count too."""
@@ -207,3 +215,35 @@ def _nameless(pids: Iterable[int]) -> int:
             if stat.S_ISREG(status.st_mode) and not status.st_nlink:
                 sizes[status.st_dev, status.st_ino] = status.st_blocks * _BLOCK_BYTES
     return sum(sizes.values())
+
+
+def remove_tree(root: Path, *, ignore_errors: bool = False) -> None:
+    """Remove a directory tree that strangers have written: locked directories, endless depth. Blocking.
+
+    Only what lies below `root` is touched: links are removed, never followed. Raises OSError where something stays,
+    unless `ignore_errors`.
+    """
+    try:
+        while os.path.lexists(root):
+            # Two may remove it at once: what is missing then is a part of it.
+            with suppress(FileNotFoundError):
+                shutil.rmtree(root)
+    except (OSError, RecursionError):
+        _unlock(root)
+        # rm walks without recursion, so that a directory nested a hundred thousand times does not stop it.
+        subprocess.run(["rm", "-rf", "--", str(root)], check=False, stdin=subprocess.DEVNULL, capture_output=True)
+        if root.exists() and not ignore_errors:
+            raise OSError(f"could not remove {root}") from None
+
+
+def _unlock(root: Path) -> None:
+    pending = [root]
+    while pending:
+        directory = pending.pop()
+        # beyond what a path can name: rm gets there step by step
+        with suppress(OSError):
+            if not stat.S_ISDIR(directory.lstat().st_mode):
+                continue
+            directory.chmod(0o700)
+            with os.scandir(directory) as entries:
+                pending += [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]

@@ -7,7 +7,6 @@ import os
 import secrets
 import shlex
 import signal
-import tempfile
 from asyncio.subprocess import Process
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
@@ -19,15 +18,13 @@ from swe_ai_fleet.domain.environment import Environment, Mount
 from swe_ai_fleet.domain.errors import PreconditionFailed, Unavailable
 from swe_ai_fleet.domain.network import NetworkGrant
 from swe_ai_fleet.sandbox import jail, processes
-from swe_ai_fleet.sandbox.control_groups import ControlGroup, ControlGroups
 from swe_ai_fleet.sandbox.disk import DiskGuard, DiskWatch
-from swe_ai_fleet.sandbox.policy import IsolationLevel, SandboxPolicy
-from swe_ai_fleet.sandbox.probe import install_hint
+from swe_ai_fleet.sandbox.network import FilteringProxy
+from swe_ai_fleet.sandbox.policy import ControlGroup, ControlGroups, IsolationLevel, SandboxPolicy
 from swe_ai_fleet.sandbox.processes import Occupants, leave_session_keyring
-from swe_ai_fleet.sandbox.proxy import FilteringProxy
-from swe_ai_fleet.sandbox.runner import LAUNCHER_VARIABLES, Capture, exports, shell_limits
+from swe_ai_fleet.sandbox.runner import LAUNCHER_VARIABLES, Capture, exports, session_variables, shell_limits
 from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
-from swe_ai_fleet.sandbox.workspace import limits_per_namespace, remove_tree
+from swe_ai_fleet.sandbox.workspace import limits_per_namespace
 
 _CHUNK = 64 * 1024
 _STDERR_BYTES = 4096
@@ -134,11 +131,10 @@ class InteractiveProcess:
                 start_new_session=True,
                 limit=_CHUNK,
             )
-        except (OSError, ValueError) as error:
+        except BaseException as error:
             await uninterrupted(ground.remove())
-            raise Unavailable(f"it did not start: {error}") from None
-        except BaseException:
-            await uninterrupted(ground.remove())
+            if isinstance(error, OSError | ValueError):
+                raise Unavailable(f"it did not start: {error}") from None
             raise
         return cls(process, ground, marker, occupants)
 
@@ -167,10 +163,9 @@ class InteractiveProcess:
         """Close its standard input, give it some time to end, then kill it and all it started."""
         self.stdin.close()
         try:
-            async with asyncio.timeout(grace_seconds):
-                await self._process.wait()
-        except TimeoutError:
-            pass
+            with suppress(TimeoutError):
+                async with asyncio.timeout(grace_seconds):
+                    await self._process.wait()
         finally:
             await self.kill()
 
@@ -189,7 +184,7 @@ class InteractiveProcess:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(0.05):
                         await self._process.wait()
-            if not self._ground.confined:
+            if not self._ground.bubblewrap:
                 await self._sweep()
             self._presence.close()
             self._listening.cancel()
@@ -202,17 +197,13 @@ class InteractiveProcess:
         return pids if self._process.returncode is None else []
 
     def _over(self) -> None:
-        held, limit = (
-            f"{count / 1024**2:,.1f} MiB" for count in (self._ground.disk.usage.bytes, self._ground.disk.limit)
-        )
-        note = f"\n[disk limit: the workspace with its home and /tmp holds {held} of {limit} allowed; it was killed]\n"
-        self._errors.feed(note.encode())
+        self._errors.feed(self._ground.disk.note("it was killed"))
         self._end()
 
     def _end(self) -> None:
         """Kill the sandbox's first process, with which the others go; bubblewrap itself waits for that."""
-        below = processes.children(self.pid) if self._ground.confined else processes.descendants(self.pid)
-        if not below or not self._ground.confined:
+        below = processes.children(self.pid) if self._ground.bubblewrap else processes.descendants(self.pid)
+        if not below or not self._ground.bubblewrap:
             # The whole group: a process that has just started may be unseen.
             with suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
@@ -232,7 +223,6 @@ class InteractiveProcess:
 class _Ground:
     """What one process stands on and what is removed with it."""
 
-    confined: bool
     policy: SandboxPolicy
     bubblewrap: jail.Bubblewrap | None
     scratch: jail.Scratch
@@ -244,11 +234,8 @@ class _Ground:
     async def prepare(
         cls, root: Path, command: InteractiveCommand, policy: SandboxPolicy, parent: Path | None
     ) -> _Ground:
-        bubblewrap = await jail.Bubblewrap.find() if command.confined else None
-        if command.confined and bubblewrap is None:
-            raise PreconditionFailed("bubblewrap is not installed", hint=install_hint())
-        scratch = jail.Scratch(directory=Path(tempfile.mkdtemp(prefix="fleet-", dir=parent)))
-        scratch.prepare()
+        bubblewrap = await jail.Bubblewrap.required() if command.confined else None
+        scratch = jail.Scratch(parent)
         proxy = FilteringProxy(command.network) if command.confined and command.network is not None else None
         try:
             if proxy is not None:
@@ -257,10 +244,9 @@ class _Ground:
         except BaseException:
             if proxy is not None:
                 await uninterrupted(proxy.close())
-            await uninterrupted(asyncio.to_thread(remove_tree, scratch.directory))
+            await uninterrupted(asyncio.to_thread(scratch.remove))
             raise
         return cls(
-            confined=command.confined,
             policy=policy,
             bubblewrap=bubblewrap,
             scratch=scratch,
@@ -286,19 +272,14 @@ class _Ground:
         groups = [str(entrance) for entrance in self.group.entrances] if self.group else []
         outside = [jail.shell(), "-c", _OUTSIDE, "fleet", *groups, "--"]
         if self.bubblewrap is None:
-            marker = f"{_MARKER}={secrets.token_hex(16)}"
-            home, tmp = str(self.scratch.home), str(self.scratch.tmp)
-            name, _, token = marker.partition("=")
-            return (
-                [*outside, *argv],
-                jail.variables(environment, os.environ, home=home, tmp=tmp, isolated=False) | {name: token},
-                marker,
-            )
+            token, home, tmp = secrets.token_hex(16), str(self.scratch.home), str(self.scratch.tmp)
+            variables = session_variables(environment, os.environ, home=home, tmp=tmp, isolated=False)
+            return [*outside, *argv], variables | {_MARKER: token}, f"{_MARKER}={token}"
         networked = command.network is not None
         # A file, as its standard input is the program's own and arguments can be read by every user of the host.
         self.scratch.variables.touch(mode=0o600)
         self.scratch.variables.write_text(
-            exports(jail.variables(environment, os.environ, proxy=jail.PROXY_URL if networked else ""))
+            exports(session_variables(environment, os.environ, proxy=jail.PROXY_URL if networked else ""))
         )
         arguments = jail.bubblewrap_arguments(
             self.bubblewrap,
@@ -328,4 +309,4 @@ class _Ground:
             await self.proxy.close()
         if self.group is not None:
             await self.group.remove()
-        await asyncio.to_thread(remove_tree, self.scratch.directory)
+        await asyncio.to_thread(self.scratch.remove)

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import os
 import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 
 from swe_ai_fleet.domain.environment import Environment, ImageRoot, Mount
 from swe_ai_fleet.domain.errors import PreconditionFailed
-from swe_ai_fleet.sandbox import carried, concealment
+from swe_ai_fleet.sandbox import concealment, images
 from swe_ai_fleet.sandbox.concealment import (
     find_concealment,
     interpreter,
@@ -25,6 +24,7 @@ from swe_ai_fleet.sandbox.concealment import (
     own_interpreter,
     stand_ins,
 )
+from swe_ai_fleet.sandbox.disk import remove_tree
 from swe_ai_fleet.sandbox.seccomp import filter_file
 
 WORKSPACE = "/workspace"
@@ -37,7 +37,7 @@ GATEWAY_URL = f"http://127.0.0.1:{GATEWAY_PORT}"
 _UID = 1000
 _FLEET = "/run/fleet"
 RUNNER = f"{_FLEET}/sh"
-FORWARDER = f"{_FLEET}/forwarder.py"
+_FORWARDER = f"{_FLEET}/swe_ai_fleet/sandbox/forwarder.py"
 PROXY = f"{_FLEET}/proxy"
 GATEWAY = f"{_FLEET}/gateway"
 VARIABLES = f"{_FLEET}/variables"
@@ -51,45 +51,12 @@ _FIRST = '"$@"; exit $?'
 _SHARED_MEMORY_BYTES = 512 * 1024**2
 
 ROOT_LINKS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
-# What programs need of /etc, none of it secret. Each mount costs a start some 0.2 ms, so small files are copied and
-# only directories are mounted. Accounts, hosts and name services are our own.
-_ETC_FILES = (
-    "debian_version", "ld.so.cache", "localtime", "lsb-release", "mime.types", "os-release", "protocols", "services",
-    "ssl/cert.pem", "ssl/openssl.cnf",
-)  # fmt: skip
-_ETC_DIRECTORIES = (
-    "alternatives", "crypto-policies/back-ends", "fonts", "pki/ca-trust/extracted", "pki/tls/certs", "ssl/certs",
-)  # fmt: skip
-_PIP_FILE = "pip.conf"
-_PIP_DIRECTORY = "xdg/pip"
-_CREDENTIALS = re.compile(r"://[^/\s]*@")
-_ACCOUNTS = {
-    "passwd": f"root:x:0:0:root:/root:/bin/sh\nagent:x:{_UID}:{_UID}:agent:{HOME}:/bin/sh\n"
-    "nobody:x:65534:65534:nobody:/:/bin/false\n",
-    "group": f"root:x:0:\nagent:x:{_UID}:\nnogroup:x:65534:\n",
-    "hosts": "127.0.0.1 localhost fleet\n::1 localhost\n",
-    "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
-}
-# Where programs look for the certificates of authorities; they point below what is bound anyway.
-_CERTIFICATE_VARIABLES = (
-    "CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "NODE_EXTRA_CA_CERTS", "PIP_CERT", "REQUESTS_CA_BUNDLE", "SSL_CERT_DIR",
-    "SSL_CERT_FILE",
-)  # fmt: skip
-
-
-_DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-# What is loaded into every program would be loaded into ours.
-_OWN_VARIABLES = frozenset({"HOME", "LD_AUDIT", "LD_PRELOAD", "LOGNAME", "PATH", "TMPDIR", "USER"})
-
-
-# Offline settings of package managers: without them, some retry for minutes.
-_OFFLINE = {
-    "CARGO_NET_OFFLINE": "true",
-    "GOPROXY": "off",
-    "GOSUMDB": "off",
-    "PIP_RETRIES": "0",
-    "UV_OFFLINE": "1",
-    "npm_config_offline": "true",
+_INSTALLERS = {
+    "apt-get": "apt-get install bubblewrap",
+    "dnf": "dnf install bubblewrap",
+    "apk": "apk add bubblewrap",
+    "pacman": "pacman -S bubblewrap",
+    "zypper": "zypper install bubblewrap",
 }
 
 
@@ -110,6 +77,16 @@ class Bubblewrap:
         # Some systems allow user namespaces to programs at known places only.
         starts, _ = await _output(packaged, "--unshare-user", "--ro-bind", "/", "/", "true")
         return await cls._of(packaged) if starts == 0 or installed_jail is None else installed_jail
+
+    @classmethod
+    async def required(cls) -> Bubblewrap:
+        """As `find`. Raises PreconditionFailed, with the command that installs it, where there is none."""
+        bubblewrap = await cls.find()
+        if bubblewrap is None:
+            commands = [command for installer, command in _INSTALLERS.items() if shutil.which(installer)]
+            hint = commands[0] if commands else "install bubblewrap with your system's package manager"
+            raise PreconditionFailed("bubblewrap is not installed", hint=hint)
+        return bubblewrap
 
     @classmethod
     async def _of(cls, program: str) -> Bubblewrap:
@@ -137,45 +114,19 @@ def _packaged() -> str | None:
     return str(program) if program is not None and os.access(program, os.X_OK) else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Scratch:
-    """The private directory of a workspace on the host; it holds what all its sessions share and dies with it."""
+    """A new private directory of a workspace on the host; it holds what all its sessions share and dies with it.
 
-    directory: Path
+    The proxy of a networked session listens at `proxy_socket`. `layer` is what commands have changed in the root of a
+    container image, and the kernel's own directory beside it; `variables` are those of a program that stays, as a shell
+    reads them.
+    """
 
-    @property
-    def home(self) -> Path:
-        return self.directory / "home"
-
-    @property
-    def tmp(self) -> Path:
-        return self.directory / "tmp"
-
-    @property
-    def proxy(self) -> Path:
-        return self.directory / "proxy"
-
-    @property
-    def proxy_socket(self) -> Path:
-        """Where the proxy of a networked session listens."""
-        return self.proxy / _PROXY_SOCKET
-
-    @property
-    def layer(self) -> Path:
-        """What commands have changed in the root of a container image, and the kernel's own directory beside it."""
-        return self.directory / "layer"
-
-    @property
-    def variables(self) -> Path:
-        """What a program that stays is given as variables, as a shell reads them."""
-        return self.directory / "variables"
-
-    @property
-    def runner(self) -> Path:
-        return self.directory / "sh"
-
-    def prepare(self) -> None:
-        """Create its content."""
+    def __init__(self, parent: Path | None) -> None:
+        self.directory = place = Path(tempfile.mkdtemp(prefix="fleet-", dir=parent))
+        self.home, self.tmp, self.proxy = place / "home", place / "tmp", place / "proxy"
+        self.proxy_socket = self.proxy / _PROXY_SOCKET
+        self.layer, self.variables, self.runner = place / "layer", place / "variables", place / "sh"
         for directory in (self.home, self.tmp, self.proxy, self.layer):
             directory.mkdir()
         for name in ("upper", "work"):
@@ -184,6 +135,10 @@ class Scratch:
         # A program its user cannot read makes a process that its user can neither trace nor look into: commands get at
         # neither the runner's pipes nor its memory.
         self.runner.chmod(0o111)
+
+    def remove(self) -> None:
+        """Remove it; what cannot be removed stays."""
+        remove_tree(self.directory, ignore_errors=True)
 
 
 @cache
@@ -207,12 +162,12 @@ def interpreters(environment: Environment) -> list[Path]:
 
 def python(environment: Environment) -> tuple[str, ...]:
     """The argv of the fleet's own Python as a command sees it."""
-    return carried.PYTHON if environment.image else (str(own_interpreter()),)
+    return images.PYTHON if environment.image else (str(own_interpreter()),)
 
 
 def runner(environment: Environment) -> tuple[str, ...]:
     """The argv of the shell that runs commands."""
-    return carried.RUNNER if environment.image else (RUNNER,)
+    return images.RUNNER if environment.image else (RUNNER,)
 
 
 def forwarding(
@@ -222,65 +177,7 @@ def forwarding(
 
     It ends once that is open.
     """
-    return (*python(environment), "-I", "-S", FORWARDER, str(port), socket)
-
-
-def variables(
-    environment: Environment,
-    host: Mapping[str, str],
-    *,
-    home: str = HOME,
-    tmp: str = TMP,
-    proxy: str = "",
-    isolated: bool = True,
-    interpreters: str = "",
-) -> dict[str, str]:
-    """The variables of a session: our own, the environment's over them, of the host's only where certificates are.
-
-    A session has a network through its `proxy`, a URL, none (`isolated`), or that of the host (neither).
-    `interpreters` is a directory with the names of the fleet's Python; empty: that is where it is installed.
-    """
-    base = toolchain()
-    image = environment.image
-    if image is not None:
-        path = [*environment.path, image.variables.get("PATH", _DEFAULT_PATH), carried.PROGRAMS]
-    else:
-        path = [*environment.path, "/usr/local/sbin", "/usr/local/bin"]
-        path += [interpreters or str(base / "bin")] if base else []
-        path += ["/usr/sbin", "/usr/bin", "/sbin", "/bin"]
-    variables = {
-        "CI": "1",
-        "GIT_PAGER": "cat",
-        "GIT_TERMINAL_PROMPT": "0",
-        "HOME": home,
-        "LANG": "C.UTF-8",
-        "LOGNAME": "agent",
-        "NO_COLOR": "1",
-        "PAGER": "cat",
-        "PATH": ":".join(path),
-        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
-        "PIP_NO_INPUT": "1",
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "SHELL": "/bin/sh",
-        "TERM": "dumb",
-        "TMPDIR": tmp,
-        "USER": "agent",
-    }
-    if image is not None:
-        # What says who somebody is and where private places are stays the sandbox's.
-        variables |= {"LOGNAME": "root", "USER": "root"} if not image.user else {}
-        variables |= {name: value for name, value in image.variables.items() if name not in _OWN_VARIABLES}
-    for name in _CERTIFICATE_VARIABLES if image is None else ():
-        if host.get(name, "").startswith(("/etc/ssl/cert", "/etc/pki/", "/usr/")):
-            variables[name] = host[name]
-    if isolated and not proxy:
-        variables |= _OFFLINE
-    if proxy:
-        # Yarn from version 2 on reads no other than its own.
-        own = ("PIP_PROXY", "YARN_HTTP_PROXY", "YARN_HTTPS_PROXY")
-        names = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", *own)
-        variables |= dict.fromkeys(names, proxy) | dict.fromkeys(("no_proxy", "NO_PROXY"), "localhost,127.0.0.1,::1")
-    return variables | dict(environment.variables)
+    return (*python(environment), "-I", "-S", _FORWARDER, str(port), socket)
 
 
 def bubblewrap_arguments(
@@ -317,13 +214,11 @@ def bubblewrap_arguments(
     if "--size" in bubblewrap.options:
         arguments += ["--size", str(_SHARED_MEMORY_BYTES)]
     arguments += ["--tmpfs", "/dev/shm", "--remount-ro", "/dev"]  # noqa: S108  (a mount point inside)
-    arguments += _host_parts(scratch, environment) if image is None else _own_parts()
+    arguments += _host_parts(scratch, environment) if image is None else []
     if scratch.variables.exists():
         arguments += ["--ro-bind", str(scratch.variables), VARIABLES]
-    for place in (concealment.code(), concealment.packages()):
+    for place in (*([images.carried(shell())] if image else ()), concealment.code(), concealment.packages()):
         arguments += ["--ro-bind", place.outside, place.inside]
-    if networked or gateway:
-        arguments += ["--ro-bind", str(Path(__file__).with_name("forwarder.py")), FORWARDER]
     if networked:
         arguments += ["--ro-bind", str(scratch.proxy), PROXY]
     if gateway:
@@ -357,14 +252,9 @@ def _image_root(image: ImageRoot, scratch: Scratch) -> list[str]:
     return arguments
 
 
-def _own_parts() -> list[str]:
-    own = carried.carried(shell())
-    return ["--ro-bind", own.outside, own.inside]
-
-
 def _host_parts(scratch: Scratch, environment: Environment) -> list[str]:
     """What a session sees of this host beside its programs: files of /etc, and interpreters without packages."""
-    directories, etc = shown_etc()
+    directories, etc = concealment.shown_etc()
     arguments = ["--ro-bind", etc, "/etc"]
     for name in directories:
         arguments += ["--ro-bind", f"/etc/{name}", f"/etc/{name}"]
@@ -432,79 +322,3 @@ def _root_links() -> tuple[str, ...]:
         elif path.is_dir():
             arguments += ["--ro-bind", str(path), str(path)]
     return tuple(arguments)
-
-
-def shown_etc() -> tuple[tuple[str, ...], str]:
-    """The directories of /etc that are mounted, and a directory with the rest of what sessions see of it.
-
-    All sessions see the same one, read-only; where something in question has changed, another one is made.
-    """
-    pip = (_PIP_FILE, _PIP_DIRECTORY, *(f"{_PIP_DIRECTORY}/{name}" for name in _listed(f"/etc/{_PIP_DIRECTORY}")))
-    looked_at = ("", *_ETC_FILES, *_ETC_DIRECTORIES, *pip)
-    changed = tuple(map(_stamp, looked_at))
-    shown = _shown_etc(stand_ins().home, changed)
-    if not os.path.isdir(shown[1]):  # noqa: PTH112 - hot
-        # The directory for temporary files was cleaned up.
-        _shown_etc.cache_clear()
-        shown = _shown_etc(stand_ins().home, changed)
-    return shown
-
-
-@lru_cache(maxsize=2)
-def _shown_etc(home: Path, changed: tuple[tuple[int, ...], ...]) -> tuple[tuple[str, ...], str]:
-    directories, files = tuple(etc_directories()), etc_files()
-    place = home / f"etc-{hashlib.sha256(repr((changed, directories, files)).encode()).hexdigest()[:16]}"
-    if not place.is_dir():
-        draft = Path(tempfile.mkdtemp(prefix=".etc-", dir=home))
-        draft.chmod(0o755)
-        for name in directories:
-            (draft / name).mkdir(parents=True)
-        for name in files:
-            (draft / name).parent.mkdir(exist_ok=True)
-            # A link into /usr stays a link: it leads to the same place inside.
-            shutil.copyfile(f"/etc/{name}", draft / name, follow_symlinks=not _links_to_usr(Path("/etc", name)))
-        for name, text in _ACCOUNTS.items():
-            (draft / name).write_text(text)
-        try:
-            draft.rename(place)
-        except OSError:
-            shutil.rmtree(draft)  # another process was first
-    return directories, str(place)
-
-
-def _listed(directory: str) -> list[str]:
-    try:
-        return sorted(os.listdir(directory))  # noqa: PTH208 - hot
-    except OSError:
-        return []
-
-
-def _stamp(name: str) -> tuple[int, ...]:
-    """What changes with the content of a file in /etc, or with the file in its place."""
-    try:
-        status = os.stat(f"/etc/{name}")  # noqa: PTH116 - hot
-    except OSError:
-        return ()
-    return status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_size
-
-
-def etc_files() -> list[str]:
-    names = [name for name in _ETC_FILES if Path("/etc", name).is_file()]
-    pip = Path("/etc", _PIP_FILE)
-    return [*names, _PIP_FILE] if pip.is_file() and not _holds_credentials(pip) else names
-
-
-def etc_directories() -> list[str]:
-    names = [name for name in _ETC_DIRECTORIES if Path("/etc", name).is_dir()]
-    names += [path.name for path in Path("/etc").glob("java-*") if path.is_dir()]
-    pip = Path("/etc", _PIP_DIRECTORY)
-    return [*names, _PIP_DIRECTORY] if pip.is_dir() and not _holds_credentials(pip) else names
-
-
-def _links_to_usr(path: Path) -> bool:
-    return path.is_symlink() and path.resolve().is_relative_to("/usr")
-
-
-def _holds_credentials(path: Path) -> bool:
-    files = [path] if path.is_file() else [file for file in path.glob("*") if file.is_file()]
-    return any(_CREDENTIALS.search(file.read_text(errors="replace")) for file in files)

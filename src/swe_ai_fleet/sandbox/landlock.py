@@ -9,14 +9,14 @@ import json
 import os
 import stat
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from swe_ai_fleet.domain.environment import Environment, Mount
 from swe_ai_fleet.domain.errors import PreconditionFailed
-from swe_ai_fleet.sandbox import carried, concealment, jail
+from swe_ai_fleet.sandbox import concealment, images, jail
 from swe_ai_fleet.sandbox.concealment import own_interpreter, stand_ins
 from swe_ai_fleet.sandbox.policy import SandboxPolicy
 from swe_ai_fleet.sandbox.seccomp import machine_known, seccomp_filter, supervised_calls
@@ -218,36 +218,6 @@ def _give_below(directory: int, uid: int, gid: int, levels: int) -> None:
                 raise
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Supervision:
-    """The arguments of supervisor.py: the numbers of calls, the roots of sockets, and the fleet's ports."""
-
-    calls: tuple[int, ...]
-    roots: tuple[str, ...]
-    proxy: int
-    reserved: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Plan:
-    """The arguments of landlock_launcher.py."""
-
-    rules: list[tuple[str, int]]
-    files: int
-    file_rights: int
-    kept_files: int
-    network: int
-    scoped: int
-    size: int
-    uid: int
-    gid: int
-    capabilities: int
-    processes: int
-    filter: str
-    supervision: Supervision | None
-    image: bool = False
-
-
 def landlock_helper(landlock: Landlock, *, readable: Iterable[Path], writable: Iterable[Path]) -> list[str]:
     """The argv, up to the program, by which one of ours may open these places, and beside them /usr alone.
 
@@ -258,11 +228,11 @@ def landlock_helper(landlock: Landlock, *, readable: Iterable[Path], writable: I
     rules += [(f"/dev/{name}", _READ_FILE | _WRITE_FILE) for name in _DEVICES]
     rules += [(str(path), _READ) for path in readable]
     rules += [(str(path), everything) for path in writable]
-    plan = _plan(landlock, Identity.own(), rules, capabilities=_CAPABILITIES if os.geteuid() == 0 else 0)
+    capabilities = _CAPABILITIES if os.geteuid() == 0 else 0
     # The launcher closes the descriptors that a session's runner has.
     opened = ("/bin/sh", "-c", 'exec "$@" 3>/dev/null 4</dev/null 6>/dev/null', "sh")
     # It takes no name that is to be looked for on PATH.
-    return [*opened, *_launching(plan), "/usr/bin/env"]
+    return [*opened, *_launching(landlock, Identity.own(), rules, capabilities=capabilities), "/usr/bin/env"]
 
 
 def landlock_arguments(
@@ -291,63 +261,61 @@ def landlock_arguments(
     rules += [(str(path), everything) for path in writable]
     # The host's own, for all workspaces: a name is enough to open it. Names are random, and cannot be listed.
     rules.append((_SHARED_MEMORY, landlock.rights & _BY_NAME))
-    plan = _plan(
+    return _launching(
         landlock,
         identity,
         rules,
         capabilities=_CAPABILITIES if identity.dropped else 0,
         max_processes=policy.max_processes,
-        supervision=Supervision(
-            calls=supervised_calls(os.uname().machine),
-            roots=tuple(map(os.path.realpath, writable)),
-            proxy=proxy,
-            reserved=tuple(sorted(policy.reserved_ports)),
-        ),
+        # The arguments of supervisor.py: the numbers of calls, the roots of sockets, and the fleet's ports.
+        supervision={
+            "calls": supervised_calls(os.uname().machine),
+            "roots": list(map(os.path.realpath, writable)),
+            "proxy": proxy,
+            "reserved": sorted(policy.reserved_ports),
+        },
         image=image,
     )
-    return _launching(plan)
 
 
-def _launching(plan: _Plan) -> list[str]:
-    python, code = (str(own_interpreter()),), concealment.code().outside
-    if plan.image:
-        python, code = carried.PYTHON, concealment.code().inside
-    return [*python, "-I", "-S", f"{code}/sandbox/landlock_launcher.py", json.dumps(asdict(plan))]
-
-
-def _plan(
+def _launching(
     landlock: Landlock,
     identity: Identity,
     rules: list[tuple[str, int]],
     *,
     capabilities: int,
     max_processes: int = _HELPER_PROCESSES,
-    supervision: Supervision | None = None,
+    supervision: Mapping[str, object] | None = None,
     image: bool = False,
-) -> _Plan:
+) -> list[str]:
+    """The argv of landlock_launcher.py and its plan, up to the program that it becomes."""
     version = landlock.version
-    return _Plan(
-        rules=rules,
-        files=landlock.rights,
-        file_rights=_OF_FILES,
+    plan = {
+        "rules": rules,
+        "files": landlock.rights,
+        "file_rights": _OF_FILES,
         # Rules without it forbid moving files between directories.
-        kept_files=landlock.rights & (_MAKE_SOCKET | _REFER) if supervision else 0,
-        network=_TCP if version >= 4 else 0,
-        scoped=_SCOPES if landlock.keeps_signals else 0,
-        size=24 if landlock.keeps_signals else 16 if version >= 4 else 8,
-        uid=identity.uid,
-        gid=identity.gid,
-        capabilities=capabilities,
-        processes=max_processes,
-        filter=seccomp_filter(
+        "kept_files": landlock.rights & (_MAKE_SOCKET | _REFER) if supervision else 0,
+        "network": _TCP if version >= 4 else 0,
+        "scoped": _SCOPES if landlock.keeps_signals else 0,
+        "size": 24 if landlock.keeps_signals else 16 if version >= 4 else 8,
+        "uid": identity.uid,
+        "gid": identity.gid,
+        "capabilities": capabilities,
+        "processes": max_processes,
+        "filter": seccomp_filter(
             os.uname().machine,
             namespaces=False,
             overrides=bool(capabilities),
             supervised=supervision is not None,
         ).hex(),
-        supervision=supervision,
-        image=image,
-    )
+        "supervision": supervision,
+        "image": image,
+    }
+    python, code = (str(own_interpreter()),), concealment.code().outside
+    if image:
+        python, code = images.PYTHON, concealment.code().inside
+    return [*python, "-I", "-S", f"{code}/sandbox/landlock_launcher.py", json.dumps(plan)]
 
 
 def check_mounts(mounts: Iterable[Mount]) -> None:
@@ -362,7 +330,7 @@ def check_mounts(mounts: Iterable[Mount]) -> None:
 
 def _readable(environment: Environment) -> list[str]:
     paths = ["/usr", *(f"/{name}" for name in jail.ROOT_LINKS), "/proc", "/sys/devices/system/cpu"]
-    paths += [f"/etc/{name}" for name in (*_ETC_FILES, *jail.etc_files(), *jail.etc_directories())]
+    paths += [f"/etc/{name}" for name in (*_ETC_FILES, *concealment.etc_files(), *concealment.etc_directories())]
     paths += map(str, jail.interpreters(environment))
     paths += [concealment.code().outside, concealment.packages().outside]
     paths += [str(stand_ins().interpreter(own_interpreter(), linked=True))]
@@ -372,5 +340,5 @@ def _readable(environment: Environment) -> list[str]:
 
 def _readable_in_image(environment: Environment) -> list[str]:
     """What a session in an image's container reads beside the image's own files, which its launcher looks up there."""
-    paths = ["/proc", "/sys/devices/system/cpu", "/etc/hosts", carried.INSIDE, concealment.packages().outside]
+    paths = ["/proc", "/sys/devices/system/cpu", "/etc/hosts", images.INSIDE, concealment.packages().outside]
     return [*paths, *(mount.source for mount in environment.mounts)]

@@ -281,7 +281,7 @@ def _keep(session: int, scoped: bool) -> NoReturn:
 
 
 def main(plan: dict[str, object], argv: list[str]) -> NoReturn:
-    """Split into keeper and session, as `Plan` of landlock.py describes it."""
+    """Split into keeper and session, as landlock.py has planned it."""
     numbers = {name: value for name, value in plan.items() if isinstance(value, int)}
     rules = cast("list[tuple[str, int]]", plan["rules"])
     parent = os.getppid()

@@ -17,7 +17,10 @@ from pathlib import PurePosixPath
 from types import MappingProxyType
 
 from swe_ai_fleet.domain.command import Command, Output
+from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.sandbox import jail
+from swe_ai_fleet.sandbox.images import PROGRAMS
 
 # The launcher and the sandbox itself run outside: nothing of a caller or a repository is in their environment. What
 # commands are to see their runner exports, inside (see `prologue`).
@@ -57,6 +60,29 @@ _SWEEP = """i=0
 _SWEEP_DOMAIN = "kill -s KILL -- -1"
 _OPEN_FILES = 8192
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+# Where programs look for the certificates of authorities; they point below what is bound anyway.
+_CERTIFICATE_VARIABLES = (
+    "CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "NODE_EXTRA_CA_CERTS", "PIP_CERT", "REQUESTS_CA_BUNDLE", "SSL_CERT_DIR",
+    "SSL_CERT_FILE",
+)  # fmt: skip
+
+
+_DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+# What is loaded into every program would be loaded into ours.
+_OWN_VARIABLES = frozenset({"HOME", "LD_AUDIT", "LD_PRELOAD", "LOGNAME", "PATH", "TMPDIR", "USER"})
+
+
+# Offline settings of package managers: without them, some retry for minutes.
+_OFFLINE = {
+    "CARGO_NET_OFFLINE": "true",
+    "GOPROXY": "off",
+    "GOSUMDB": "off",
+    "PIP_RETRIES": "0",
+    "UV_OFFLINE": "1",
+    "npm_config_offline": "true",
+}
 
 
 class Capture:
@@ -221,3 +247,61 @@ def _quote(text: str, field: str) -> str:
     if "\0" in text:
         raise InvalidRequest("a NUL byte cannot be passed to a process", field=field)
     return shlex.quote(text)
+
+
+def session_variables(
+    environment: Environment,
+    host: Mapping[str, str],
+    *,
+    home: str = jail.HOME,
+    tmp: str = jail.TMP,
+    proxy: str = "",
+    isolated: bool = True,
+    interpreters: str = "",
+) -> dict[str, str]:
+    """The variables of a session: our own, the environment's over them, of the host's only where certificates are.
+
+    A session has a network through its `proxy`, a URL, none (`isolated`), or that of the host (neither).
+    `interpreters` is a directory with the names of the fleet's Python; empty: that is where it is installed.
+    """
+    base = jail.toolchain()
+    image = environment.image
+    if image is not None:
+        path = [*environment.path, image.variables.get("PATH", _DEFAULT_PATH), PROGRAMS]
+    else:
+        path = [*environment.path, "/usr/local/sbin", "/usr/local/bin"]
+        path += [interpreters or str(base / "bin")] if base else []
+        path += ["/usr/sbin", "/usr/bin", "/sbin", "/bin"]
+    variables = {
+        "CI": "1",
+        "GIT_PAGER": "cat",
+        "GIT_TERMINAL_PROMPT": "0",
+        "HOME": home,
+        "LANG": "C.UTF-8",
+        "LOGNAME": "agent",
+        "NO_COLOR": "1",
+        "PAGER": "cat",
+        "PATH": ":".join(path),
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+        "PIP_NO_INPUT": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "SHELL": "/bin/sh",
+        "TERM": "dumb",
+        "TMPDIR": tmp,
+        "USER": "agent",
+    }
+    if image is not None:
+        # What says who somebody is and where private places are stays the sandbox's.
+        variables |= {"LOGNAME": "root", "USER": "root"} if not image.user else {}
+        variables |= {name: value for name, value in image.variables.items() if name not in _OWN_VARIABLES}
+    for name in _CERTIFICATE_VARIABLES if image is None else ():
+        if host.get(name, "").startswith(("/etc/ssl/cert", "/etc/pki/", "/usr/")):
+            variables[name] = host[name]
+    if isolated and not proxy:
+        variables |= _OFFLINE
+    if proxy:
+        # Yarn from version 2 on reads no other than its own.
+        own = ("PIP_PROXY", "YARN_HTTP_PROXY", "YARN_HTTPS_PROXY")
+        names = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", *own)
+        variables |= dict.fromkeys(names, proxy) | dict.fromkeys(("no_proxy", "NO_PROXY"), "localhost,127.0.0.1,::1")
+    return variables | dict(environment.variables)

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from swe_ai_fleet.domain.command import Command, CommandResult
 from swe_ai_fleet.domain.errors import PreconditionFailed, Unavailable
 from swe_ai_fleet.sandbox import processes
-from swe_ai_fleet.sandbox.control_groups import ControlGroup
-from swe_ai_fleet.sandbox.image_container import Entrusted, ImageContainer
+from swe_ai_fleet.sandbox.images import Entrusted, ImageContainer
 from swe_ai_fleet.sandbox.jail import shell
+from swe_ai_fleet.sandbox.policy import ControlGroup
 from swe_ai_fleet.sandbox.processes import leave_session_keyring
 from swe_ai_fleet.sandbox.runner import LAUNCHER, LAUNCHER_VARIABLES, Capture, Pipes
 from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
@@ -54,8 +54,8 @@ class Session:
         self._launch = launch
         self._pipes = Pipes()
         self._exited: asyncio.Future[int] = self._loop.create_future()
-        self._told: asyncio.Future[bytes | None] = self._loop.create_future()
-        self.heard = 0.0
+        self._reply: asyncio.Future[bytes | None] = self._loop.create_future()
+        self.last_output_at = 0.0
         """The time of the command's start or last output, on the monotonic clock."""
         self._spent = False
         self._unwritten = b""
@@ -87,7 +87,7 @@ class Session:
         self._pidfds = [self._outer]
         self._loop.add_reader(self._outer, self._on_exit)
         self._loop.add_reader(self._pipes.status[0], self._on_status)
-        for (read, _), capture in zip((self._pipes.output, self._pipes.errors), (0, 1), strict=True):
+        for capture, (read, _) in enumerate((self._pipes.output, self._pipes.errors)):
             self._loop.add_reader(read, self._on_output, read, capture)
 
     @classmethod
@@ -100,38 +100,34 @@ class Session:
                 await uninterrupted(launch.group.remove())
             raise Unavailable(f"the sandbox did not start: {error}") from error
         try:
-            await session._greet()
+            await session._handshake()
         except BaseException:
             await uninterrupted(session.kill())
             raise
         return session
 
-    async def _greet(self) -> None:
+    async def _handshake(self) -> None:
         self._captures = (Capture(_CHUNK), Capture(_CHUNK))
         self._write(self._launch.prologue)
         try:
             async with asyncio.timeout(_START_SECONDS):
-                reply = await self._told
+                reply = await self._reply
         except TimeoutError:
             raise Unavailable(f"the sandbox did not start within {_START_SECONDS:.0f} s") from None
         if reply is None:
             self._drain()
             reason = self._captures[1].output().text().strip() or f"exit code {self._exited.result()}"
             raise PreconditionFailed(f"the sandbox did not start: {reason}")
-        if self._launch.kept:
-            self._first = self._process.pid
-            (self._runner,) = processes.children(self._first)
-            self._pipes.hand_over()
-            return
         if self._launch.marker is not None:
             self._runner = self._process.pid
-            self._pipes.hand_over()
-            return
-        report = json.loads(os.read(self._pipes.info[0], _CHUNK))
-        self._first = int(report["child-pid"])
-        self._init = os.pidfd_open(self._first)
-        self._pidfds.append(self._init)
-        (self._runner,) = processes.children(self._first)
+        elif self._launch.kept:
+            self._first = self._process.pid
+        else:
+            self._first = int(json.loads(os.read(self._pipes.info[0], _CHUNK))["child-pid"])
+            self._init = os.pidfd_open(self._first)
+            self._pidfds.append(self._init)
+        if self._first:
+            (self._runner,) = processes.children(self._first)
         self._pipes.hand_over()
 
     @property
@@ -142,18 +138,18 @@ class Session:
     async def run(self, source: bytes, command: Command, *, grace_seconds: float) -> CommandResult:
         """Execute a rendered command to its end. After a time-out or a cancellation the session is spent."""
         self._captures = (Capture(command.output_limit), Capture(command.output_limit))
-        self._told = self._loop.create_future()
+        self._reply = self._loop.create_future()
         self._pipes.unblock_writers()
-        started = self.heard = time.monotonic()
+        started = self.last_output_at = time.monotonic()
         clock = _Clock(self, command, grace_seconds)
         try:
             if self._exited.done():
-                self._told.set_result(None)
+                self._reply.set_result(None)
             else:
                 self._write(source)
-            reply = await self._told
+            reply = await self._reply
             if reply is not None and reply.endswith(b"dying"):
-                await self._mourn()
+                await self._wait_for_dying()
             if reply is not None and self._launch.kept:
                 await self._clear()
         finally:
@@ -229,7 +225,7 @@ class Session:
         if self._launch.group is not None:
             await self._launch.group.remove()
 
-    async def _mourn(self) -> None:
+    async def _wait_for_dying(self) -> None:
         """Wait until nobody but the runner is left in its namespace; all others have been killed already."""
         # The kernel does not announce the end of processes that are not our children.
         while not self._exited.done() and processes.descendants(self._first) != [self._runner]:  # noqa: ASYNC110
@@ -275,7 +271,7 @@ class Session:
             data = os.read(descriptor, _CHUNK)
         except BlockingIOError:
             return False
-        self.heard = time.monotonic()
+        self.last_output_at = time.monotonic()
         self._captures[capture].feed(data)
         return bool(data)
 
@@ -301,8 +297,8 @@ class Session:
         line, newline, rest = self._status.partition(b"\n")
         if newline:
             self._status = rest
-            if not self._told.done():
-                self._told.set_result(line)
+            if not self._reply.done():
+                self._reply.set_result(line)
 
     def _on_exit(self) -> None:
         code = self._process.poll()
@@ -313,18 +309,15 @@ class Session:
             self._finish(code)
         else:
             # Where bubblewrap itself was killed its namespace dies with it, but not at the same instant.
-            self._loop.add_reader(self._init, self._on_init_exit, code)
-
-    def _on_init_exit(self, code: int) -> None:
-        if self._init is not None:
-            self._loop.remove_reader(self._init)
-        self._finish(code)
+            self._loop.add_reader(self._init, self._finish, code)
 
     def _finish(self, code: int) -> None:
+        if self._init is not None:
+            self._loop.remove_reader(self._init)
         self._pipes.forget(self._loop)
         self._exited.set_result(code if code >= 0 else 128 - code)
-        if not self._told.done():
-            self._told.set_result(None)
+        if not self._reply.done():
+            self._reply.set_result(None)
 
 
 class _Clock:
@@ -342,7 +335,7 @@ class _Clock:
             self._timers.append(self._loop.call_later(self._silence, self._listen, self._silence))
 
     def _listen(self, silence: float) -> None:
-        left = silence - (time.monotonic() - self._session.heard)
+        left = silence - (time.monotonic() - self._session.last_output_at)
         if left > 0:
             self._timers.append(self._loop.call_later(left, self._listen, silence))
             return

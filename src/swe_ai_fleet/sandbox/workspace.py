@@ -5,9 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-import shutil
-import stat
-import tempfile
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
@@ -20,12 +17,11 @@ from swe_ai_fleet.domain.command import NOBODY, Command, CommandResult, Owner
 from swe_ai_fleet.domain.environment import Environment, Mount
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.domain.network import NetworkGrant
-from swe_ai_fleet.sandbox import carried, jail
+from swe_ai_fleet.sandbox import images, jail
 from swe_ai_fleet.sandbox.concealment import own_interpreter, stand_ins
-from swe_ai_fleet.sandbox.control_groups import ControlGroups
 from swe_ai_fleet.sandbox.cpu_slots import CpuSlots
 from swe_ai_fleet.sandbox.disk import DiskGuard, DiskWatch
-from swe_ai_fleet.sandbox.image_container import ImageContainer
+from swe_ai_fleet.sandbox.images import ImageContainer
 from swe_ai_fleet.sandbox.landlock import (
     Handover,
     Identity,
@@ -34,11 +30,12 @@ from swe_ai_fleet.sandbox.landlock import (
     landlock_arguments,
     landlock_helper,
     remove_shared_memory,
+    require_landlock,
 )
-from swe_ai_fleet.sandbox.policy import IsolationLevel, SandboxPolicy
+from swe_ai_fleet.sandbox.network import FilteringProxy, Refusal
+from swe_ai_fleet.sandbox.policy import ControlGroups, IsolationLevel, SandboxPolicy
 from swe_ai_fleet.sandbox.processes import Occupants
-from swe_ai_fleet.sandbox.proxy import FilteringProxy, Refusal
-from swe_ai_fleet.sandbox.runner import Sweep, prologue, render
+from swe_ai_fleet.sandbox.runner import Sweep, prologue, render, session_variables
 from swe_ai_fleet.sandbox.session import Launch, Session
 from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
 
@@ -63,6 +60,23 @@ class Host:
     landlock: Landlock | None = None
     container: ImageContainer | None = None
 
+    @classmethod
+    async def find(
+        cls, policy: SandboxPolicy, slots: CpuSlots | None = None, container: ImageContainer | None = None
+    ) -> Host:
+        """Look at this host. Raises PreconditionFailed where it lacks the tool of the policy's level."""
+        level, groups = policy.level, ControlGroups.discover()
+        if slots is not None:
+            slots.on_crowd = lambda tenant, crowd: groups.weigh(tenant, crowd=crowd)
+        return cls(
+            policy=policy,
+            slots=slots,
+            groups=groups,
+            bubblewrap=await jail.Bubblewrap.required() if level is IsolationLevel.BUBBLEWRAP else None,
+            landlock=require_landlock() if level is IsolationLevel.LANDLOCK else None,
+            container=container,
+        )
+
     def confining(self, readable: tuple[Path, ...], writable: tuple[Path, ...]) -> tuple[str, ...]:
         """The argv before a program of ours that is to see these places alone; empty with the level `none`."""
         if self.landlock is not None:
@@ -76,7 +90,6 @@ class Host:
 class _Ground:
     host: Host
     scratch: jail.Scratch
-    proxy: FilteringProxy | None
     proxy_url: str
     disk: DiskWatch
     identity: Identity
@@ -97,14 +110,14 @@ class LocalWorkspace:
         host: Callable[[], Awaitable[Host]],
         root: Path,
         *,
-        level: IsolationLevel,
-        max_sessions: int,
+        policy: SandboxPolicy,
         environment: Environment,
         network: NetworkGrant | None,
         writable: tuple[Mount, ...],
         scratch: Path | None,
         owner: Owner = NOBODY,
     ) -> None:
+        level = policy.level
         if level is IsolationLevel.NONE and (environment.mounts or writable):
             raise PreconditionFailed(
                 "without a sandbox nothing can be mounted into a workspace",
@@ -117,7 +130,7 @@ class LocalWorkspace:
         """The path of the directory on this host. Its content is untrusted."""
         self._level = level
         self.environment = environment
-        self._network = network if level is not IsolationLevel.NONE else None
+        self._proxy = FilteringProxy(network) if network is not None and level is not IsolationLevel.NONE else None
         self._writable = writable
         self._scratch_parent = scratch
         self._owner = owner
@@ -125,11 +138,10 @@ class LocalWorkspace:
         self._preparing = asyncio.Lock()
         self._starting = asyncio.Lock()
         # The kernel allows a writable layer to be mounted once at a time.
-        self._room = asyncio.Semaphore(1 if environment.image is not None and level.mounts else max_sessions)
+        self._room = asyncio.Semaphore(1 if environment.image is not None and level.mounts else policy.max_sessions)
         self._sessions: set[Session] = set()
         self._idle: list[Session] = []
         self._closed = False
-        self._refusals: tuple[Refusal, ...] = ()
         self._opened_at = time.time()
         self._occupants = Occupants.of(self.root)
 
@@ -147,10 +159,7 @@ class LocalWorkspace:
     @property
     def refusals(self) -> tuple[Refusal, ...]:
         """The hosts that commands asked for and the proxy did not connect to; also after the workspace was closed."""
-        ground = self._ground
-        if ground is not None and ground.proxy is not None:
-            self._refusals = ground.proxy.refusals
-        return self._refusals
+        return self._proxy.refusals if self._proxy is not None else ()
 
     async def run(self, command: Command) -> CommandResult:
         """Run a command to its end. Every process it started is dead when this returns or is cancelled.
@@ -159,7 +168,7 @@ class LocalWorkspace:
         make room. What they wrote on stderr says so. Raises InvalidRequest for what no process can be given,
         PreconditionFailed where the sandbox does not start.
         """
-        before = jail.forwarding(self.environment) if self._network is not None and self._level.mounts else ()
+        before = jail.forwarding(self.environment) if self._proxy is not None and self._level.mounts else ()
         source = render(command, mount=self.mount, before=before)
         ground = await self._prepare()
         disk = ground.disk
@@ -182,7 +191,7 @@ class LocalWorkspace:
                 finally:
                     guard.stop()
             if full or guard.tripped:
-                result = _told_of_the_disk(result, command, disk, killed=guard.tripped)
+                result = _with_disk_note(result, command, disk, killed=guard.tripped)
             if session.usable and len(self._idle) < _KEPT_SESSIONS and not self._closed:
                 self._idle.append(session)
             else:
@@ -226,17 +235,12 @@ class LocalWorkspace:
             await asyncio.gather(*(self._discard(session) for session in list(self._sessions)))
             self._idle.clear()
             if ground is not None:
-                if ground.proxy is not None:
-                    self._refusals = ground.proxy.refusals
-                    await ground.proxy.close()
-                await asyncio.to_thread(remove_tree, ground.scratch.directory)
+                if self._proxy is not None:
+                    await self._proxy.close()
+                await asyncio.to_thread(ground.scratch.remove)
                 await asyncio.to_thread(ground.handover.take_back)
                 if ground.host.landlock is not None:
                     await asyncio.to_thread(remove_shared_memory, ground.identity, self._opened_at)
-
-    @property
-    def _writable_sources(self) -> tuple[Path, ...]:
-        return tuple(Path(mount.source) for mount in self._writable)
 
     async def _prepare(self) -> _Ground:
         async with self._preparing:
@@ -248,29 +252,26 @@ class LocalWorkspace:
             return await uninterrupted(self._lay(await self._host()))
 
     async def _lay(self, host: Host) -> _Ground:
-        scratch = jail.Scratch(directory=Path(tempfile.mkdtemp(prefix="fleet-", dir=self._scratch_parent)))
-        scratch.prepare()
+        scratch = jail.Scratch(self._scratch_parent)
         identity = Identity.choose() if host.landlock is not None else Identity.own()
-        shared = (self.root, scratch.home, scratch.tmp, *self._writable_sources)
+        shared = self._shared(scratch)
         handover = Handover(identity, shared)
-        proxy = FilteringProxy(self._network) if self._network is not None else None
         proxy_url = ""
         try:
             await asyncio.to_thread(handover.give)
-            if proxy is not None and self._level.mounts:
-                await proxy.start(scratch.proxy_socket)
+            if self._proxy is not None and self._level.mounts:
+                await self._proxy.start(scratch.proxy_socket)
                 proxy_url = jail.PROXY_URL
-            elif proxy is not None:
-                proxy_url = await proxy.start_on_loopback()
+            elif self._proxy is not None:
+                proxy_url = await self._proxy.start_on_loopback()
         except BaseException:
-            await asyncio.to_thread(remove_tree, scratch.directory)
+            await asyncio.to_thread(scratch.remove)
             with suppress(OSError):
                 await asyncio.to_thread(handover.take_back)
             raise
         self._ground = _Ground(
             host=host,
             scratch=scratch,
-            proxy=proxy,
             proxy_url=proxy_url,
             disk=DiskWatch((*shared, scratch.layer), host.policy.max_disk_bytes),
             identity=identity,
@@ -304,67 +305,59 @@ class LocalWorkspace:
         if image is not None and container is None and not (host.bubblewrap and host.bubblewrap.overlays):
             fault, field = "this sandbox cannot show a container image", "environment.container_image"
             raise PreconditionFailed(fault, field=field, hint=IMAGES_HINT)
-        group = host.groups.create(policy, self._owner.tenant) if container is None else None
+        kept, marker, max_processes = False, None, None
+        variables = self._variables(ground)
         if host.landlock is not None:
             arguments = landlock_arguments(
                 host.landlock,
                 ground.identity,
                 runner=scratch.runner,
                 environment=self.environment,
-                writable=(self.root, scratch.home, scratch.tmp, *self._writable_sources),
+                writable=self._shared(scratch),
                 policy=policy,
                 proxy=urlsplit(ground.proxy_url).port or 0,
             )
-            return Launch(
-                argv=(*arguments, *(carried.RUNNER if container else (str(scratch.runner),)), _CONTROL),
-                prologue=prologue(
-                    # Git treats an unreadable file as a fault, unlike a missing one.
-                    {"GIT_CONFIG_NOSYSTEM": "1", **self._own_variables(ground)},
-                    max_file_bytes=policy.max_file_bytes,
-                    max_processes=None,
-                    sweep=Sweep.DOMAIN if host.landlock.keeps_signals else Sweep.NOTHING,
-                ),
-                group=group,
-                kept=True,
-                container=container,
+            arguments += images.RUNNER if container else (str(scratch.runner),)
+            # Git treats an unreadable file as a fault, unlike a missing one.
+            variables = {"GIT_CONFIG_NOSYSTEM": "1", **variables}
+            kept, sweep = True, Sweep.DOMAIN if host.landlock.keeps_signals else Sweep.NOTHING
+        elif host.bubblewrap is not None:
+            arguments = jail.bubblewrap_arguments(
+                host.bubblewrap,
+                root=self.root,
+                scratch=scratch,
+                environment=self.environment,
+                writable=self._writable,
+                networked=self._proxy is not None,
             )
-        if host.bubblewrap is None:
-            return Launch(
-                argv=(jail.shell(), _CONTROL),
-                prologue=prologue(
-                    self._own_variables(ground),
-                    max_file_bytes=policy.max_file_bytes,
-                    max_processes=None,
-                    sweep=Sweep.NOTHING,
-                ),
-                group=group,
-                marker=f"{_MARKER}={secrets.token_hex(16)}".encode(),
-            )
-        arguments = jail.bubblewrap_arguments(
-            host.bubblewrap,
-            root=self.root,
-            scratch=scratch,
-            environment=self.environment,
-            writable=self._writable,
-            networked=self._network is not None,
-        )
+            arguments += jail.runner(self.environment)
+            sweep, max_processes = Sweep.NAMESPACE, policy.max_processes if limits_per_namespace() else None
+        else:
+            arguments, sweep = [jail.shell()], Sweep.NOTHING
+            marker = f"{_MARKER}={secrets.token_hex(16)}".encode()
         return Launch(
-            argv=(*arguments, *jail.runner(self.environment), _CONTROL),
+            argv=(*arguments, _CONTROL),
             prologue=prologue(
-                jail.variables(self.environment, os.environ, proxy=ground.proxy_url),
-                max_file_bytes=policy.max_file_bytes,
-                max_processes=policy.max_processes if limits_per_namespace() else None,
-                sweep=Sweep.NAMESPACE,
+                variables, max_file_bytes=policy.max_file_bytes, max_processes=max_processes, sweep=sweep
             ),
-            group=group,
+            group=host.groups.create(policy, self._owner.tenant) if container is None else None,
+            marker=marker,
+            kept=kept,
+            container=container,
         )
+
+    def _shared(self, scratch: jail.Scratch) -> tuple[Path, ...]:
+        """The directories that commands write to."""
+        return (self.root, scratch.home, scratch.tmp, *(Path(mount.source) for mount in self._writable))
 
     def _slot(self, slots: CpuSlots | None, command: Command) -> AbstractAsyncContextManager[None]:
         return nullcontext() if slots is None or command.light else slots.hold(self._owner)
 
-    def _own_variables(self, ground: _Ground) -> dict[str, str]:
-        """The variables of a session that sees the host's files at their own places."""
-        return jail.variables(
+    def _variables(self, ground: _Ground) -> dict[str, str]:
+        if self._level.mounts:
+            return session_variables(self.environment, os.environ, proxy=ground.proxy_url)
+        # The host's files are at their own places.
+        return session_variables(
             self.environment,
             os.environ,
             home=str(ground.scratch.home),
@@ -375,10 +368,8 @@ class LocalWorkspace:
         )
 
 
-def _told_of_the_disk(result: CommandResult, command: Command, disk: DiskWatch, *, killed: bool) -> CommandResult:
-    held, limit = (f"{count / 1024**2:,.1f} MiB" for count in (disk.usage.bytes, disk.limit))
-    became = "the command was killed for that" if killed else "no file can grow until files are removed"
-    note = f"\n[disk limit: the workspace with its home and /tmp holds {held} of {limit} allowed; {became}]\n".encode()
+def _with_disk_note(result: CommandResult, command: Command, disk: DiskWatch, *, killed: bool) -> CommandResult:
+    note = disk.note("the command was killed for that" if killed else "no file can grow until files are removed")
     output = result.stdout if command.merge_stderr else result.stderr
     output = replace(output, tail=output.tail + note, total=output.total + len(note))
     return replace(result, stdout=output) if command.merge_stderr else replace(result, stderr=output)
@@ -387,14 +378,3 @@ def _told_of_the_disk(result: CommandResult, command: Command, disk: DiskWatch, 
 def limits_per_namespace() -> bool:
     release = os.uname().release.split(".")
     return (int(release[0]), int(release[1].partition("-")[0])) >= _LIMIT_PER_NAMESPACE_SINCE
-
-
-def remove_tree(directory: Path) -> None:
-    shutil.rmtree(directory, ignore_errors=True)
-    # Commands may have taken themselves the right to enter or to write a directory of theirs.
-    for folder, names, _ in os.walk(directory):
-        for name in names:
-            below = Path(folder, name)
-            if not below.is_symlink():
-                below.chmod(stat.S_IRWXU)
-    shutil.rmtree(directory, ignore_errors=True)

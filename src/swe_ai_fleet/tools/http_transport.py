@@ -19,7 +19,7 @@ import httpcore2
 import httpx2
 
 from swe_ai_fleet.domain.network import DEFAULT_PORTS, NetworkGrant, address_of
-from swe_ai_fleet.sandbox.addresses import PrivateHostError, Resolver, UnknownHostError, judged
+from swe_ai_fleet.sandbox.network import PrivateHostError, Resolver, UnknownHostError, judged
 from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
 
 CONNECT_SECONDS = 10.0

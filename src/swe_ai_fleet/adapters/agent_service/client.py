@@ -31,7 +31,7 @@ from swe_ai_fleet.domain.review import Critique
 from swe_ai_fleet.domain.task import Task
 from swe_ai_fleet.domain.text import well_formed
 from swe_ai_fleet.ports import SecretMask
-from swe_ai_fleet.sandbox.addresses import METADATA, Resolver, SystemResolver, is_public
+from swe_ai_fleet.sandbox.network import METADATA, Resolver, SystemResolver, is_public
 
 MAX_ADDRESSES = 4
 

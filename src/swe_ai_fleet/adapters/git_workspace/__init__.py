@@ -1,15 +1,14 @@
 """Repositories of one node on git: pinned, cloned into the sandbox, delivered to."""
 
-from swe_ai_fleet.adapters.git_workspace.clones import Bounds, GitClone
+from swe_ai_fleet.adapters.git_workspace.clone import Bounds, GitClone
 from swe_ai_fleet.adapters.git_workspace.disk_space import Ages, Reaped
-from swe_ai_fleet.adapters.git_workspace.images.registry import RegistryRules
-from swe_ai_fleet.adapters.git_workspace.images.store import ImageRules
-from swe_ai_fleet.adapters.git_workspace.images.unpacking import ImageLimits
-from swe_ai_fleet.adapters.git_workspace.locations import TENANT
-from swe_ai_fleet.adapters.git_workspace.places import SetupPolicy
+from swe_ai_fleet.adapters.git_workspace.image_registry import RegistryRules
+from swe_ai_fleet.adapters.git_workspace.image_store import ImageRules
+from swe_ai_fleet.adapters.git_workspace.image_unpacking import ImageLimits
+from swe_ai_fleet.adapters.git_workspace.locations import TENANT, Credential
 from swe_ai_fleet.adapters.git_workspace.provider import GitWorkspaceProvider
 from swe_ai_fleet.adapters.git_workspace.remote import CredentialLookup, mounted_credentials
-from swe_ai_fleet.adapters.git_workspace.routes import Credential
+from swe_ai_fleet.adapters.git_workspace.setup import SetupPolicy
 
 __all__ = [
     "TENANT",

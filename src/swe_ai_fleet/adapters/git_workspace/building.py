@@ -41,29 +41,30 @@ _RECORD = """
 import glob, importlib.metadata, json, re, shutil, sys
 venv, reports = sys.argv[1:]
 hashes = {}
-def known(name, version):
+def key(name, version):
     return re.sub("[-_.]+", "-", name).lower(), version
 for path in glob.glob(reports + "/*.json"):
     with open(path) as file:
         for item in json.load(file)["install"]:
             archive = item["download_info"].get("archive_info", {})
             about = item["metadata"]
-            hashes[known(about["name"], about["version"])] = archive.get("hashes", {}).get("sha256", "")
+            hashes[key(about["name"], about["version"])] = archive.get("hashes", {}).get("sha256", "")
 shutil.rmtree(reports, ignore_errors=True)
-said = []
-for found in importlib.metadata.distributions(path=glob.glob(venv + "/lib/python3*/site-packages")):
-    if found.read_text("direct_url.json") is None:
-        told = found.metadata or {}
-        name, version = str(told.get("Name") or ""), str(told.get("Version") or "")
-        said.append((name, version, hashes.get(known(name, version), "")))
-print(json.dumps(said))
+packages = []
+for distribution in importlib.metadata.distributions(path=glob.glob(venv + "/lib/python3*/site-packages")):
+    if distribution.read_text("direct_url.json") is None:
+        metadata = distribution.metadata or {}
+        name, version = str(metadata.get("Name") or ""), str(metadata.get("Version") or "")
+        packages.append((name, version, hashes.get(key(name, version), "")))
+print(json.dumps(packages))
 """
 
 # Likewise: what editable installations have put on the path is anybody's.
 _HAS_PYTEST = """
 import glob, importlib.machinery, importlib.metadata, sys
 places = glob.glob(sys.argv[1] + "/lib/python3*/site-packages")
-names = {str((one.metadata or {}).get("Name")).lower() for one in importlib.metadata.distributions(path=places)}
+installed = importlib.metadata.distributions(path=places)
+names = {str((distribution.metadata or {}).get("Name")).lower() for distribution in installed}
 sys.exit(not ("pytest" in names or importlib.machinery.PathFinder.find_spec("pytest", places)))
 """
 _FINDS_PYTEST = "import importlib.util, sys; sys.exit(importlib.util.find_spec('pytest') is None)"

@@ -1,7 +1,11 @@
-"""Git bundles: commits and whole repositories, packed to go where they are not known yet.
+"""Git bundles: whole repositories, commits and checkpoints, packed to go where they are not known yet.
 
 A clone's base commit, or a local repository at one commit, becomes a bundle that stands on its own, with its history as
 far as that can be carried. The tags of a commit's ancestry are what version tools and `git describe` read.
+
+A checkpoint is a clone's HEAD and tree on top of its base commit. What the agent committed lies in a repository that
+the agent wrote: its own git packs that, inside the sandbox, where neither hooks nor paths of this host are in reach;
+our git sees a stream of objects, as from any stranger.
 """
 
 from __future__ import annotations
@@ -9,11 +13,15 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import structlog
+
 from swe_ai_fleet.adapters.git_workspace.git import (
+    COMMIT_ID,
     HISTORY_MEMORY_BYTES,
     Allowance,
     Git,
@@ -21,12 +29,16 @@ from swe_ai_fleet.adapters.git_workspace.git import (
     Layout,
     bounded,
 )
-from swe_ai_fleet.adapters.git_workspace.git_dir import FIXED_IDENTITY, write_git_dir
+from swe_ai_fleet.adapters.git_workspace.git_dirs import FIXED_IDENTITY, WORK_BRANCH, remove_received, write_git_dir
 from swe_ai_fleet.adapters.git_workspace.local import LocalRepositories, user_excludes
 from swe_ai_fleet.adapters.git_workspace.locations import LocationPolicy
-from swe_ai_fleet.domain.errors import PreconditionFailed, ResourceExhausted
+from swe_ai_fleet.adapters.git_workspace.staging import check_size
+from swe_ai_fleet.domain.command import Command
+from swe_ai_fleet.domain.errors import FleetError, PreconditionFailed, ResourceExhausted
 from swe_ai_fleet.domain.integration import BUNDLE_BRANCH, RepositoryBundle
+from swe_ai_fleet.domain.run import Checkpoint
 from swe_ai_fleet.domain.task import RepoRef, check_branch
+from swe_ai_fleet.ports import Workspace
 
 MAX_TAGS = 5000
 
@@ -101,17 +113,24 @@ async def unpack(git: Git, layout: Layout, data: bytes, commit: str) -> None:
     """
     header = read_header(data)
     try:
-        await git.run(
-            *("index-pack", "--stdin", "--fix-thin", f"--max-input-size={MAX_BUNDLE_BYTES}"),
-            layout=layout,
-            stdin=data[header.pack_at :],
-            timeout_seconds=_PACK_TIMEOUT_SECONDS,
-        )
-        # Everything it stands on must be there: a commit alone proves nothing about its trees.
-        without = [f"^{name}" for name in header.prerequisites]
-        await git.run("rev-list", "--objects", "--quiet", commit, *without, layout=layout)
+        pack, most = data[header.pack_at :], MAX_BUNDLE_BYTES
+        await _take_pack(git, layout, pack, commit, header.prerequisites, max_bytes=most, seconds=_PACK_TIMEOUT_SECONDS)
     except GitFailed as error:
         raise PreconditionFailed(f"the bundle of {commit[:12]} is broken: {error.message[:500]}") from error
+
+
+async def _take_pack(
+    git: Git, layout: Layout, pack: bytes, commit: str, known: Iterable[str], *, max_bytes: int, seconds: float
+) -> None:
+    """Take objects into a repository that has the `known` commits. Raises GitFailed unless `commit` is whole then."""
+    await git.run(
+        *("index-pack", "--stdin", "--fix-thin", f"--max-input-size={max_bytes}"),
+        layout=layout,
+        stdin=pack,
+        timeout_seconds=seconds,
+    )
+    # Everything it stands on must be there: a commit alone proves nothing about its trees.
+    await git.run("rev-list", "--objects", "--quiet", commit, *(f"^{name}" for name in known), layout=layout)
 
 
 _ALLOWANCE = Allowance(memory_bytes=HISTORY_MEMORY_BYTES)
@@ -231,3 +250,131 @@ async def unpack_branch(repository: Path, bundle: Path, branch: str, *, known: P
         return (await git.run("rev-parse", "--verify", "--end-of-options", ref, cwd=repository)).text()
     except GitFailed as error:
         raise PreconditionFailed(f"the branch could not be fetched: {error.message[:500]}", field="--fetch") from error
+
+
+_log = structlog.get_logger()
+_PACK_SECONDS = 120.0
+_CHECKPOINT_REF = "refs/fleet/checkpoint"
+
+
+async def take_checkpoint(
+    git: Git,
+    layout: Layout,
+    workspace: Workspace,
+    *,
+    base: str,
+    head: str,
+    branch: str,
+    known: dict[str, str],
+    max_bytes: int,
+) -> Checkpoint:
+    """The checkpoint of a clone whose tree is staged in the index of `layout`, a git directory of our own.
+
+    `head` is what the agent's HEAD says. Where its history can't be had (the agent broke it, it is larger than
+    `max_bytes`, or takes more memory or files than there may be), the tree is kept on top of the base commit, and its
+    commits become uncommitted changes. `known` are the heads that were taken before, each with its tree; this one is
+    added. Raises ResourceExhausted where the tree itself is too large.
+    """
+    if (
+        head != base
+        and head not in known
+        and not await _take_history(git, layout, workspace, base=base, head=head, max_bytes=max_bytes)
+    ):
+        head, branch = base, branch or WORK_BRANCH
+    tree = (await git.run("write-tree", layout=layout)).text()
+    if head not in known:
+        known[head] = await git.tree(layout, head)
+    commit = head
+    if known[head] != tree:
+        created = await git.run(
+            *("commit-tree", tree, "-p", head, "-m", "Checkpoint"), layout=layout, variables=FIXED_IDENTITY
+        )
+        commit = created.text()
+    bundle = b""
+    # What was made on top of the base commit is not within it.
+    if commit != base and (head == base or not await git.is_ancestor(layout, commit, base)):
+        await git.run("update-ref", "--no-deref", _CHECKPOINT_REF, commit, layout=layout)
+        with bounded("the workspace makes a checkpoint", max_bytes):
+            created = await git.run(
+                *("bundle", "create", "--quiet", "-", _CHECKPOINT_REF, f"^{base}"),
+                layout=layout,
+                output_limit=max_bytes,
+            )
+        bundle = created.stdout
+    return Checkpoint(commit=commit, head=head, branch=branch, bundle=bundle)
+
+
+async def restore_checkpoint(git: Git, layout: Layout, checkpoint: Checkpoint, *, scratch: Path) -> None:
+    """Bring a clean clone, whose `.git` is still ours, to a checkpoint. Raises PreconditionFailed.
+
+    Every change counts as not staged afterwards: what was in the index is not kept, nor are other branches.
+    """
+    for name in (checkpoint.commit, checkpoint.head):
+        if not COMMIT_ID.fullmatch(name):
+            raise PreconditionFailed("the checkpoint has no commit")
+    tree = layout.work_tree
+    try:
+        if checkpoint.bundle:
+            file = scratch / "checkpoint.bundle"
+            await asyncio.to_thread(file.write_bytes, checkpoint.bundle)
+            try:
+                await git.run("bundle", "unbundle", str(file), layout=layout, cwd=tree)
+            finally:
+                file.unlink(missing_ok=True)
+            # Before anything is made of its trees: an index or files.
+            for commit in {checkpoint.commit, checkpoint.head}:
+                await check_size(git, layout, commit)
+        await git.run("read-tree", "--reset", "-u", checkpoint.commit, layout=layout, cwd=tree)
+        if checkpoint.branch and _is_branch(checkpoint.branch):
+            ref = f"refs/heads/{checkpoint.branch}"
+            if checkpoint.branch != WORK_BRANCH:
+                # A branch may stand where the first one's directory would (`fleet`), which git refuses.
+                await git.run("update-ref", "-d", f"refs/heads/{WORK_BRANCH}", layout=layout, cwd=tree)
+            await git.run("update-ref", ref, checkpoint.head, layout=layout, cwd=tree)
+            await git.run("symbolic-ref", "HEAD", ref, layout=layout, cwd=tree)
+        else:
+            await git.run("update-ref", "--no-deref", "HEAD", checkpoint.head, layout=layout, cwd=tree)
+        await git.run("read-tree", checkpoint.head, layout=layout, cwd=tree)
+        await git.run("update-index", "-q", "--refresh", layout=layout, cwd=tree, expect=(0, 1))
+    except (GitFailed, ResourceExhausted) as error:
+        raise PreconditionFailed(
+            f"the checkpoint cannot be restored: {error.message[:500]}", hint=error.hint
+        ) from error
+
+
+async def _take_history(
+    git: Git, layout: Layout, workspace: Workspace, *, base: str, head: str, max_bytes: int
+) -> bool:
+    """Take the agent's commits up to `head` into our git directory; whether we have all of it now."""
+    if not COMMIT_ID.fullmatch(head):
+        return False
+    if await git.is_ancestor(layout, head, base):
+        return True
+    packed = await workspace.run(
+        Command(
+            argv=("sh", "-c", 'printf "%s\\n^%s\\n" "$1" "$2" | git pack-objects --revs --stdout -q', "sh", head, base),
+            variables={"GIT_NO_REPLACE_OBJECTS": "1"},
+            timeout_seconds=_PACK_SECONDS,
+            output_limit=max_bytes,
+            light=True,
+        )
+    )
+    if not packed.ok or packed.stdout.elided:
+        return False
+    pack = packed.stdout.head + packed.stdout.tail
+    try:
+        await _take_pack(git, layout, pack, head, (base,), max_bytes=max_bytes, seconds=_PACK_SECONDS)
+        await check_size(git, layout, head)
+    except FleetError as error:
+        _log.warning("commits of a workspace become uncommitted changes", commit=head, reason=str(error))
+        await asyncio.to_thread(remove_received, layout.git_dir)
+        return False
+    return True
+
+
+def _is_branch(name: str) -> bool:
+    try:
+        check_branch(name, field="branch")
+    except FleetError:
+        return False
+    return True

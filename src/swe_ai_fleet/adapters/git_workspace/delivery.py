@@ -1,165 +1,145 @@
-"""Delivery: a patch becomes a commit on a branch of the target, without a look at its work tree or its hooks."""
+"""Commits of patches: delivered on a branch of the target, or merged into the integration branch.
+
+They are made in bare scratch repositories, without a look at the target's work tree or its hooks.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
-import secrets
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
-from swe_ai_fleet.adapters.git_workspace.directories import locked, remove_tree
-from swe_ai_fleet.adapters.git_workspace.git import Git, GitFailed, Layout, apply_patch
-from swe_ai_fleet.adapters.git_workspace.git_dir import FIXED_IDENTITY, dates_of, write_git_dir
+from swe_ai_fleet.adapters.git_workspace.bundles import make_bundle
+from swe_ai_fleet.adapters.git_workspace.directories import locked, vanishing
+from swe_ai_fleet.adapters.git_workspace.git import PATCH_FORM, Git, GitFailed, Layout, apply_patch, bounded, readable
+from swe_ai_fleet.adapters.git_workspace.git_dirs import FIXED_IDENTITY, dates_of, history_of, write_git_dir
 from swe_ai_fleet.adapters.git_workspace.local import LocalRepository, identity
 from swe_ai_fleet.adapters.git_workspace.locations import Remote
 from swe_ai_fleet.adapters.git_workspace.remote import RemoteRepositories
-from swe_ai_fleet.adapters.git_workspace.seeds import history_of
 from swe_ai_fleet.domain.candidate import Delivered
-from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
-from swe_ai_fleet.domain.task import Delivery, PinnedRepository
+from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed, ResourceExhausted
+from swe_ai_fleet.domain.integration import OURS, THEIRS, Exported, Merge, MergeRequest
+from swe_ai_fleet.domain.task import Delivery, PinnedRepository, check_branch
 from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
+
+_MAX_SIDE_BYTES = 1024 * 1024
+_MAX_SHOWN_FILES = 50
+_MERGE_TIMEOUT_SECONDS = 600.0
+_DRAFT_MESSAGE = "Draft of a merge with conflicts"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
-    """A reference below `refs/fleet/`, and the message of the commit that it is to stand at."""
+class _Merged:
+    """What git made of two commits: a tree, with conflict markers where there are `conflicts`."""
 
-    ref: str
-    message: str
+    tree: str
+    conflicts: tuple[str, ...]
+    report: str
 
 
+@dataclass(frozen=True, kw_only=True)
 class Deliveries:
-    """Commits patches. `scratch` holds what lies between a patch and its commit."""
+    """Makes commits of patches, delivers and merges them. `scratch` holds what lies between a patch and its commit."""
 
-    def __init__(self, git: Git, remotes: RemoteRepositories, *, scratch: Path) -> None:
-        self._git = git
-        self._remotes = remotes
-        self._scratch = scratch
+    git: Git
+    remotes: RemoteRepositories
+    scratch: Path
+    max_patch_bytes: int
 
     async def to_local(
-        self, target: LocalRepository, repository: PinnedRepository, seed: Path, patch: bytes, delivery: Delivery
+        self,
+        target: LocalRepository,
+        repository: PinnedRepository,
+        seed: Path,
+        delivery: Delivery,
+        *,
+        patch: bytes | None,
+        known: str,
     ) -> Delivered:
-        """The commit on its branch in a local repository. For a snapshot, the snapshot is the commit's parent.
+        """The commit of a patch on its branch in a local repository; without a patch the pinned commit itself.
+
+        For a snapshot, the snapshot is the commit's parent. `known` is a commit that the target has.
 
         Raises PatchRejected, InvalidRequest and PreconditionFailed (`delivery.branch`).
         """
-        await self._check_branch_name(delivery.branch)
+        _check_branch_name(delivery.branch)
         ref, there = f"refs/heads/{delivery.branch}", Layout(git_dir=target.git_dir)
-        async with self._tree(seed, patch) as (layout, tree):
+        async with self._repository(seed) as layout:
+            tree = "" if patch is None else await self._tree(layout, seed.name, patch)
             await self._check_free(there, delivery.branch)
             commit = await self._standing(there, ref, repository.commit, tree)
             if not commit:
-                commit = await self._commit(layout, tree, repository.commit, delivery)
-                await self._hand_over(layout, target, commit, repository.shared_commit)
-                commit = await self._make_branch(
-                    there, ref, commit, lambda: self._standing(there, ref, repository.commit, tree)
-                )
+                commit = await self._delivered(layout, tree, repository.commit, delivery)
+                await self._hand_over(layout, target, commit, known)
+                try:
+                    await self.git.run("update-ref", ref, commit, "0" * len(commit), layout=there)
+                except GitFailed as error:
+                    # Somebody was faster, perhaps with this same delivery.
+                    commit = await self._standing(there, ref, repository.commit, tree)
+                    if not commit:
+                        raise _branch_taken(delivery.branch, error.message) from error
         return Delivered(commit_sha=commit, branch=delivery.branch, tree=tree)
 
-    async def _make_branch(self, layout: Layout, ref: str, commit: str, standing: Callable[[], Awaitable[str]]) -> str:
-        """Make a branch at a commit; what it stands at, where somebody was faster with this same delivery."""
-        try:
-            await self._git.run("update-ref", ref, commit, "0" * len(commit), layout=layout)
-        except GitFailed as error:
-            commit = await standing()
-            if not commit:
-                raise _branch_taken(ref.removeprefix("refs/heads/"), error.message) from error
-        return commit
-
     async def keep(
-        self, place: LocalRepository | Path, repository: PinnedRepository, seed: Path, patch: bytes, kept: Kept
+        self,
+        place: LocalRepository | Path,
+        repository: PinnedRepository,
+        seed: Path,
+        patch: bytes,
+        ref: str,
+        message: str,
     ) -> Delivered:
-        """The patch as a commit under a reference that is no branch, whatever stood there before.
+        """The patch as a commit under a reference below `refs/fleet/`, whatever stood there before.
 
         Args:
             place: The user's repository, or a git directory of ours.
 
         Raises PatchRejected, PreconditionFailed.
         """
-        ours = place if isinstance(place, Path) else None
-        async with self._tree(seed, patch, objects=ours / "objects" if ours else None) as (layout, tree):
-            commit = await self._commit(layout, tree, repository.commit, Delivery(message=kept.message))
+        git_dir = place if isinstance(place, Path) else place.git_dir
+        async with self._repository(seed, objects=place / "objects" if isinstance(place, Path) else None) as layout:
+            tree = await self._tree(layout, seed.name, patch)
+            commit = await self._delivered(layout, tree, repository.commit, Delivery(message=message))
             if not isinstance(place, Path):
                 await self._hand_over(layout, place, commit, repository.shared_commit)
-            there = Layout(git_dir=place if isinstance(place, Path) else place.git_dir)
-            await self._git.run("update-ref", kept.ref, commit, layout=there)
-        return Delivered(commit_sha=commit, branch=kept.ref, tree=tree)
-
-    async def publish_local(
-        self, target: LocalRepository, commit: str, seed: Path, known: str, delivery: Delivery
-    ) -> Delivered:
-        """The branch at a commit of ours, whose objects come from its seed; `known` is one that the target has.
-
-        Raises InvalidRequest and PreconditionFailed (`delivery.branch`).
-        """
-        await self._check_branch_name(delivery.branch)
-        ref, there = f"refs/heads/{delivery.branch}", Layout(git_dir=target.git_dir)
-        await self._check_free(there, delivery.branch)
-        if not await self._stands(there, ref, commit):
-            async with self._tree(seed, b"") as (layout, _):
-                await self._hand_over(layout, target, commit, known)
-            await self._make_branch(there, ref, commit, lambda: self._stands(there, ref, commit))
-        return Delivered(commit_sha=commit, branch=delivery.branch)
-
-    async def publish_remote(
-        self, remote: Remote, repository: PinnedRepository, seed: Path, delivery: Delivery, *, cache: Path, pin: str
-    ) -> Delivered:
-        """The pinned commit on a remote branch, if `delivery.push` says so; in any case kept under the ref `pin`.
-
-        Raises InvalidRequest, PreconditionFailed, Unavailable.
-        """
-        await self._check_branch_name(delivery.branch)
-        commit, layout = repository.commit, Layout(git_dir=cache, alternates=(seed / "objects",))
-        async with locked(cache.with_suffix(".lock")):
-            await self._git.run("update-ref", pin, commit, layout=layout)
-            if not delivery.push:
-                return Delivered(commit_sha=commit, branch=delivery.branch)
-            party = (repository.tenant, repository.credential, remote)
-            there = await self._remotes.branch(*party, cache, delivery.branch)
-            if there and there != commit:
-                raise _branch_taken(delivery.branch, "it exists at the remote with different content")
-            if not there:
-                await self._remotes.push(*party, layout, commit, delivery.branch)
-        return Delivered(commit_sha=commit, branch=delivery.branch, pushed=True)
+            await self.git.run("update-ref", ref, commit, layout=Layout(git_dir=git_dir))
+        return Delivered(commit_sha=commit, branch=ref, tree=tree)
 
     async def to_remote(
         self,
         remote: Remote,
         repository: PinnedRepository,
         seed: Path,
-        patch: bytes,
         delivery: Delivery,
         *,
+        patch: bytes | None,
         cache: Path,
         pin: str,
     ) -> Delivered:
-        """The commit on a remote branch, if `delivery.push` says so; in any case in the cache, under the ref `pin`.
+        """As `to_local` on a remote branch, if `delivery.push` says so; in any case in the cache, under the ref `pin`.
 
         Raises PatchRejected, InvalidRequest, PreconditionFailed, Unavailable.
         """
-        await self._check_branch_name(delivery.branch)
+        _check_branch_name(delivery.branch)
         cache_layout = Layout(git_dir=cache, alternates=(seed / "objects",))
-        async with (
-            self._tree(seed, patch, objects=cache / "objects") as (layout, tree),
-            locked(cache.with_suffix(".lock")),
-        ):
-            commit = await self._standing(cache_layout, pin, repository.commit, tree)
-            if not commit:
-                commit = await self._commit(layout, tree, repository.commit, delivery)
-                await self._git.run("update-ref", pin, commit, layout=cache_layout)
+        async with self._repository(seed, objects=cache / "objects") as layout, locked(cache.with_suffix(".lock")):
+            tree = "" if patch is None else await self._tree(layout, seed.name, patch)
+            commit = await self._standing(cache_layout, pin, repository.commit, tree) if tree else repository.commit
+            commit = commit or await self._delivered(layout, tree, repository.commit, delivery)
+            await self.git.run("update-ref", pin, commit, layout=cache_layout)
             if not delivery.push:
                 return Delivered(commit_sha=commit, branch=delivery.branch, tree=tree)
             party = (repository.tenant, repository.credential, remote)
-            there = await self._remotes.branch(*party, cache, delivery.branch)
-            if there:
+            if there := await self.remotes.branch(*party, cache, delivery.branch):
                 commit = await self._standing(cache_layout, there, repository.commit, tree)
                 if not commit:
                     raise _branch_taken(delivery.branch, "it exists at the remote with different content")
             else:
-                await self._remotes.push(*party, cache_layout, commit, delivery.branch)
+                await self.remotes.push(*party, cache_layout, commit, delivery.branch)
         return Delivered(commit_sha=commit, branch=delivery.branch, pushed=True, tree=tree)
 
     async def commit(self, seed: Path, patch: bytes, *, objects: Path) -> str:
@@ -169,96 +149,199 @@ class Deliveries:
 
         Raises PatchRejected.
         """
-        async with self._tree(seed, patch, objects=objects) as (layout, tree):
-            commit = await self._git.run(
-                *("commit-tree", tree, "-p", seed.name),
-                layout=layout,
-                stdin=b"Candidate\n",
-                variables=FIXED_IDENTITY | await dates_of(self._git, seed.name, layout),
-            )
-        return commit.text()
-
-    async def _check_branch_name(self, branch: str) -> None:
-        checked = await self._git.run(
-            "check-ref-format", f"refs/heads/{branch}", cwd=self._scratch, expect=(0, 1, 128, 129)
-        )
-        if checked.code or not branch or branch.startswith("-") or branch == "HEAD":
-            raise InvalidRequest(f"{branch[:128]!r} is not a branch name", field="delivery.branch")
+        async with self._repository(seed, objects=objects) as layout:
+            tree = await self._tree(layout, seed.name, patch)
+            identity = FIXED_IDENTITY | await dates_of(self.git, seed.name, layout)
+            return await self._commit(layout, tree, seed.name, "Candidate", identity)
 
     @asynccontextmanager
-    async def _tree(self, seed: Path, patch: bytes, objects: Path | None = None) -> AsyncGenerator[tuple[Layout, str]]:
-        private = self._scratch / secrets.token_hex(8)
-        try:
+    async def _repository(
+        self, seed: Path, *, objects: Path | None = None, others: Iterable[Path] = ()
+    ) -> AsyncGenerator[Layout]:
+        """A bare repository on the seed's commit for as long as the context lasts; new objects go to `objects`."""
+        async with vanishing(self.scratch) as private:
             await uninterrupted(asyncio.to_thread(write_git_dir, private, head=seed.name, history=history_of(seed)))
-            layout = Layout(git_dir=private, index=private / "index", objects=objects, alternates=(seed / "objects",))
-            await self._git.run("read-tree", seed.name, layout=layout)
-            if patch.strip():
-                await apply_patch(self._git, patch, "--cached", layout=layout, cwd=private)
-            tree = (await self._git.run("write-tree", layout=layout)).text()
-            yield layout, tree
-        finally:
-            await uninterrupted(asyncio.to_thread(remove_tree, private))
+            yield Layout(
+                git_dir=private, index=private / "index", objects=objects, alternates=(seed / "objects", *others)
+            )
+
+    async def _tree(self, layout: Layout, base: str, patch: bytes) -> str:
+        """The tree of a patch on a commit. Raises PatchRejected."""
+        await self.git.run("read-tree", base, layout=layout)
+        if patch.strip():
+            await apply_patch(self.git, patch, "--cached", layout=layout, cwd=layout.git_dir)
+        return (await self.git.run("write-tree", layout=layout)).text()
 
     async def _check_free(self, layout: Layout, branch: str) -> None:
-        worktrees = await self._git.run("worktree", "list", "--porcelain", "-z", layout=layout)
+        worktrees = await self.git.run("worktree", "list", "--porcelain", "-z", layout=layout)
         if f"branch refs/heads/{branch}" in os.fsdecode(worktrees.stdout).split("\0"):
             raise _branch_taken(branch, "it is checked out")
 
-    async def _stands(self, layout: Layout, ref: str, commit: str) -> str:
-        """The commit, where a ref stands at it; empty where there is no such ref. Raises PreconditionFailed."""
-        refs = await self._git.run("for-each-ref", "--format=%(objectname)", "--", ref, layout=layout)
-        standing = [name for name in refs.lines() if name]
-        if standing and standing != [commit]:
-            raise _branch_taken(ref.removeprefix("refs/heads/"), "it exists with different content")
-        return commit if standing else ""
-
-    async def _standing(self, layout: Layout, name: str, parent: str, tree: str) -> str:
+    async def _standing(self, layout: Layout, name: str, pinned: str, tree: str) -> str:
         """The commit that a name stands for, if it is what we are about to make; empty where there is no such name.
 
-        Raises PreconditionFailed where it stands for something else.
+        That is a tree on the pinned commit, or that commit itself where `tree` is empty. Raises PreconditionFailed
+        where the name stands for something else.
         """
         questions = (f"{name}^{{commit}}", f"{name}^{{tree}}", f"{name}^1")
-        answers = await self._git.run(
+        answers = await self.git.run(
             *("cat-file", "--batch-check=%(objectname) %(objecttype)"),
             layout=layout,
             stdin="".join(f"{question}\n" for question in questions).encode(),
         )
-        objects = [line.rsplit(" ", 1) for line in answers.lines()]
-        if objects[0][1] != "commit":
+        commit, *content = [line.rsplit(" ", 1) for line in answers.lines()]
+        if commit[1] != "commit":
             return ""
-        if objects[1] != [tree, "tree"] or objects[2] != [parent, "commit"]:
+        if content != [[tree, "tree"], [pinned, "commit"]] if tree else commit[0] != pinned:
             raise _branch_taken(name.removeprefix("refs/heads/"), "it exists with different content")
-        return objects[0][0]
+        return commit[0]
 
-    async def _commit(self, layout: Layout, tree: str, parent: str, delivery: Delivery) -> str:
+    async def _delivered(self, layout: Layout, tree: str, parent: str, delivery: Delivery) -> str:
+        """The commit of a delivery, dated now; without a tree the pinned commit."""
+        if not tree:
+            return parent
         message = delivery.message.strip() or "Apply the winning candidate"
-        committed = await self._git.run(
-            *("commit-tree", tree, "-p", parent),
-            layout=layout,
-            stdin=f"{message}\n".encode(),
-            variables=identity(delivery.author_name, delivery.author_email),
-        )
-        return committed.text()
+        author = identity(delivery.author_name, delivery.author_email)
+        return await self._commit(layout, tree, parent, message, author)
 
     async def _hand_over(self, layout: Layout, target: LocalRepository, commit: str, known: str) -> None:
         """Put the commit's objects into the target's store as one small pack; no git of theirs takes part."""
         ours = layout.git_dir / "objects"
         theirs = Layout(git_dir=layout.git_dir, objects=target.objects, alternates=(ours,))
-        present = await self._git.run(
-            "cat-file", "-e", known, layout=Layout(git_dir=target.git_dir), expect=(0, 1, 128)
-        )
+        present = await self.git.run("cat-file", "-e", known, layout=Layout(git_dir=target.git_dir), expect=(0, 1, 128))
         if present.code:
             raise PreconditionFailed(
                 f"commit {known[:12]} is no longer in the repository", field="repo", hint="start from a commit it has"
             )
-        await self._git.run(
+        await self.git.run(
             *("pack-objects", "--quiet", "--revs", "--delta-base-offset", str(target.objects / "pack/pack")),
             layout=theirs,
             stdin=f"{commit}\n^{known}\n".encode(),
         )
+
+    async def merge(self, request: MergeRequest, *, head: Path, base: Path, objects: Path) -> Merge:
+        """Merge as `ports.Branches` says. `head` and `base` are the seeds; new objects go to `objects`.
+
+        The three-way merge is git's own (`merge-ort`, with renames), between the head and a commit of the patch on
+        its base, which is an ancestor of the head or a draft on top of it. Raises PatchRejected, PreconditionFailed,
+        ResourceExhausted.
+        """
+        async with self._repository(head, objects=objects, others=(base / "objects",)) as layout:
+            patched = await self._tree(layout, base.name, request.patch)
+            theirs = await self._commit(layout, patched, base.name, "Theirs", FIXED_IDENTITY)
+            merged = await self._merged(layout, head.name, theirs)
+            if not merged.conflicts and merged.tree == await self.git.tree(layout, head.name):
+                return Merge(commit=head.name, bundle=b"")
+            if merged.conflicts:
+                commit = await self._commit(layout, merged.tree, head.name, _DRAFT_MESSAGE, FIXED_IDENTITY)
+            else:
+                commit = await self._commit(layout, merged.tree, head.name, request.message, _author(request))
+            await self.git.run("update-ref", f"refs/heads/{OURS}", commit, layout=layout)
+            bundle = await make_bundle(self.git, layout, f"refs/heads/{OURS}", request.since)
+            if not merged.conflicts:
+                return Merge(commit=commit, bundle=bundle)
+            common = (await self.git.run("merge-base", head.name, theirs, layout=layout)).text()
+            return Merge(
+                commit=commit,
+                bundle=bundle,
+                conflicts=merged.conflicts,
+                report=merged.report,
+                ours=await self._side(layout, common, head.name, merged.conflicts),
+                theirs=await self._side(layout, common, theirs, merged.conflicts),
+            )
+
+    async def export(self, seed: Path, base: str, branch: str, since: str) -> Exported:
+        """The seed's commit as a patch, and as a bundle with a branch. Raises ResourceExhausted, PreconditionFailed."""
+        async with self._repository(seed) as layout:
+            for earlier in (base, since):
+                if not await self.git.is_ancestor(layout, earlier, seed.name):
+                    raise PreconditionFailed(f"{seed.name[:12]} does not build on {earlier[:12]}", field="repo")
+            await self.git.run("update-ref", f"refs/heads/{branch}", seed.name, layout=layout)
+            return Exported(
+                patch=await self._diff(layout, base, seed.name),
+                bundle=await make_bundle(self.git, layout, f"refs/heads/{branch}", since),
+            )
+
+    async def _merged(self, layout: Layout, head: str, theirs: str) -> _Merged:
+        base = (await self.git.run("merge-base", head, theirs, layout=layout, expect=(0, 1))).text()
+        if not base:
+            raise PreconditionFailed(f"{head[:12]} and what is to be merged have no common commit", field="repo")
+        for name, commit in ((OURS, head), (THEIRS, theirs)):
+            await self.git.run("update-ref", f"refs/heads/{name}", commit, layout=layout)
+        merge = await self.git.run(
+            *("-c", "merge.conflictStyle=diff3", "-c", "merge.renames=true"),
+            *("merge-tree", "--write-tree", "--messages", "-z", OURS, THEIRS),
+            layout=layout,
+            expect=(0, 1),
+            timeout_seconds=_MERGE_TIMEOUT_SECONDS,
+        )
+        merged = _read(merge.stdout)
+        if merge.code and not merged.conflicts:
+            raise PreconditionFailed(f"the merge failed: {merged.report[:500] or merge.stderr[:500]}")
+        return merged
+
+    async def _commit(self, layout: Layout, tree: str, parent: str, message: str, variables: Mapping[str, str]) -> str:
+        committed = await self.git.run(
+            *("commit-tree", tree, "-p", parent),
+            layout=layout,
+            stdin=f"{message.strip()}\n".replace("\0", "").encode("utf-8", "replace"),
+            variables=variables,
+        )
+        return committed.text()
+
+    async def _diff(self, layout: Layout, older: str, newer: str) -> bytes:
+        with bounded("the changes make a patch", self.max_patch_bytes, hint=""):
+            diff = await self.git.run(
+                *("diff", *PATCH_FORM, older, newer), layout=layout, output_limit=self.max_patch_bytes
+            )
+        return await asyncio.to_thread(readable, diff.stdout)
+
+    async def _side(self, layout: Layout, older: str, newer: str, paths: Iterable[str]) -> bytes:
+        """What one side changed in the files of a conflict, renames shown as such; empty where that is too long."""
+        literal = [f":(literal){path}" for path in list(paths)[:_MAX_SHOWN_FILES]]
+        try:
+            tree = await self.git.run(
+                *("diff", "--no-ext-diff", "--no-textconv", "--no-color", "--find-renames", older, newer, "--"),
+                *literal,
+                layout=layout,
+                output_limit=_MAX_SIDE_BYTES,
+            )
+        except ResourceExhausted:
+            return b""
+        return tree.stdout
+
+
+def _check_branch_name(branch: str) -> None:
+    if check_branch(branch, field="delivery.branch") == "HEAD":
+        raise InvalidRequest("'HEAD' is not a branch name", field="delivery.branch")
 
 
 def _branch_taken(branch: str, reason: str) -> PreconditionFailed:
     return PreconditionFailed(
         f"branch {branch} cannot be used: {reason[:500]}", field="delivery.branch", hint="choose another branch"
     )
+
+
+def _author(request: MergeRequest) -> dict[str, str]:
+    stamp = f"@{int(datetime.fromisoformat(request.at).timestamp())} +0000"
+    dates = dict.fromkeys(("GIT_AUTHOR_DATE", "GIT_COMMITTER_DATE"), stamp)
+    return identity(request.author_name, request.author_email) | dates
+
+
+def _read(output: bytes) -> _Merged:
+    """What `git merge-tree --write-tree --messages -z` says: a tree, the files in conflict, messages."""
+    tree, *fields = output.split(b"\0")
+    conflicts: dict[str, None] = {}
+    position = 0
+    while position < len(fields) and fields[position]:
+        conflicts[os.fsdecode(fields[position].split(b"\t", 1)[-1])] = None
+        position += 1
+    messages: list[str] = []
+    position += 1
+    # Each message: how many paths, the paths, a kind, the text.
+    while position < len(fields) and fields[position].strip().isdigit():
+        text = position + int(fields[position]) + 2
+        if text < len(fields) and fields[text - 1] != b"Auto-merging":
+            messages.append(fields[text].decode("utf-8", "replace").strip())
+        position = text + 1
+    return _Merged(tree=tree.decode(), conflicts=tuple(conflicts), report="\n".join(messages))

@@ -6,7 +6,6 @@ import asyncio
 import fcntl
 import os
 import secrets
-import shutil
 import stat
 import subprocess
 from collections.abc import AsyncGenerator, Sequence
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from swe_ai_fleet.domain.errors import PreconditionFailed, Unavailable
+from swe_ai_fleet.sandbox.disk import remove_tree
 from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
 
 _FIRST_WAIT_SECONDS = 0.002
@@ -84,6 +84,17 @@ async def appearing(target: Path) -> AsyncGenerator[Path]:
         _rename(draft, target)
     finally:
         await uninterrupted(asyncio.to_thread(remove_tree, draft))
+
+
+@asynccontextmanager
+async def vanishing(parent: Path) -> AsyncGenerator[Path]:
+    """A new directory that only we enter, gone at the end of the context."""
+    directory = parent / secrets.token_hex(8)
+    directory.mkdir(mode=0o700, parents=True)
+    try:
+        yield directory
+    finally:
+        await uninterrupted(asyncio.to_thread(remove_tree, directory))
 
 
 def write_file(path: Path, text: str) -> None:
@@ -166,34 +177,3 @@ def copy_tree(root: Path, copy: Path) -> None:
     )
     if done.returncode:
         raise PreconditionFailed(f"what a build left cannot be copied: {done.stderr[-500:]}", field="environment")
-
-
-def remove_tree(root: Path) -> None:
-    """Remove a directory tree that strangers have written: locked directories, endless depth. Blocking.
-
-    Only what lies below `root` is touched: links are removed, never followed. Raises OSError where something stays.
-    """
-    try:
-        while os.path.lexists(root):
-            # Two may remove it at once: what is missing then is a part of it.
-            with suppress(FileNotFoundError):
-                shutil.rmtree(root)
-    except (OSError, RecursionError):
-        _unlock(root)
-        # rm walks without recursion, so that a directory nested a hundred thousand times does not stop it.
-        subprocess.run(["rm", "-rf", "--", str(root)], check=False, stdin=subprocess.DEVNULL, capture_output=True)
-        if root.exists():
-            raise OSError(f"could not remove {root}") from None
-
-
-def _unlock(root: Path) -> None:
-    pending = [root]
-    while pending:
-        directory = pending.pop()
-        # beyond what a path can name: rm gets there step by step
-        with suppress(OSError):
-            if not stat.S_ISDIR(directory.lstat().st_mode):
-                continue
-            directory.chmod(0o700)
-            with os.scandir(directory) as entries:
-                pending += [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]

@@ -15,9 +15,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from swe_ai_fleet.adapters.git_workspace.directories import locked, remove_tree, try_lock
+from swe_ai_fleet.adapters.git_workspace.directories import locked, try_lock
 from swe_ai_fleet.domain.errors import ResourceExhausted
-from swe_ai_fleet.sandbox.disk import measure
+from swe_ai_fleet.sandbox.disk import measure, remove_tree
 from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
 
 _DRAFT_AGE_SECONDS = 24 * 3600.0
@@ -185,6 +185,7 @@ class _Holding:
     packs: dict[str, int]
 
 
+@dataclass(frozen=True, kw_only=True)
 class TenantDisk:
     """Keeps every tenant of a node below a limit. Processes share it through files in `held` below `home`.
 
@@ -194,10 +195,9 @@ class TenantDisk:
         unmeasured_bytes: What a directory counts as that cannot be measured to its end.
     """
 
-    def __init__(self, home: Path, *, max_bytes: int, unmeasured_bytes: int) -> None:
-        self._home = home
-        self._max_bytes = max_bytes
-        self._unmeasured_bytes = unmeasured_bytes
+    home: Path
+    max_bytes: int
+    unmeasured_bytes: int
 
     async def admit(self, tenant: str, place: Path) -> None:
         """Measure and record what was just built at `place`; where the limit is passed the least recently used go.
@@ -211,7 +211,7 @@ class TenantDisk:
         if taken is not None:
             raise ResourceExhausted(
                 f"environments and repositories of the tenant take {taken:,} bytes of this node's disk, and "
-                f"{self._max_bytes:,} may be",
+                f"{self.max_bytes:,} may be",
                 field="tenant_disk_bytes",
                 hint="executions that end make room; the operator can raise FLEET_TENANT_DISK_BYTES",
             )
@@ -222,10 +222,10 @@ class TenantDisk:
             await self.admit(tenant, place)
 
     def _records(self, tenant: str) -> Path:
-        return self._home / "held" / tenant
+        return self.home / "held" / tenant
 
     def _name(self, place: Path) -> str:
-        return ".".join(place.relative_to(self._home).parts)
+        return ".".join(place.relative_to(self.home).parts)
 
     def _admit(self, records: Path, place: Path) -> int | None:
         """None, or the bytes of all where they are too many and nothing can go."""
@@ -236,21 +236,21 @@ class TenantDisk:
                 status = file.lstat()
                 packs[str(status.st_ino)] = status.st_blocks * _BLOCK_BYTES
         usage = measure((place,))
-        beside = usage.bytes - sum(packs.values()) if usage.complete else self._unmeasured_bytes
+        beside = usage.bytes - sum(packs.values()) if usage.complete else self.unmeasured_bytes
         draft = records / f".{self._name(place)}"
         draft.write_text(json.dumps({"bytes": max(0, beside), "packs": packs}))
         draft.rename(records / self._name(place))
         holdings = self._holdings(records)
-        if not self._max_bytes or _sum(holdings) <= self._max_bytes:
+        if not self.max_bytes or _sum(holdings) <= self.max_bytes:
             return None
-        pinned = pins_of(self._home / "pins", Ages().pin)
+        pinned = pins_of(self.home / "pins", Ages().pin)
         for holding in sorted(holdings, key=lambda each: age_of(each.place), reverse=True):
             is_cache = holding.place.parent.name == _CACHES
             settled = _CACHE_SETTLED_SECONDS if is_cache else _SETTLED_SECONDS
             if holding.place == place or age_of(holding.place) < settled or not self._remove(holding, pinned):
                 continue
             holdings.remove(holding)
-            if _sum(holdings) <= self._max_bytes:
+            if _sum(holdings) <= self.max_bytes:
                 return None
         taken = _sum(holdings)
         for holding in holdings:
@@ -260,14 +260,14 @@ class TenantDisk:
 
     def _remove(self, holding: _Holding, pinned: set[str]) -> bool:
         """Whether a directory that nobody holds is gone."""
-        kind, *names = holding.place.relative_to(self._home).parts
+        kind, *names = holding.place.relative_to(self.home).parts
         name = "-".join(names)
         if kind == _CACHES:
             if entries_of(holding.place / "refs/fleet/delivered") or any(pin.startswith(f"{name}-") for pin in pinned):
                 return False
         elif _PINNED_AS.get(kind, "") + name in pinned:
             return False
-        remove_unused(holding.place, self._home / "trash")
+        remove_unused(holding.place, self.home / "trash")
         holding.record.unlink(missing_ok=True)
         return True
 
@@ -276,7 +276,7 @@ class TenantDisk:
         for record in entries_of(records):
             if record.name.startswith("."):
                 continue
-            place = self._home.joinpath(*record.name.split("."))
+            place = self.home.joinpath(*record.name.split("."))
             if not place.is_dir():
                 record.unlink(missing_ok=True)
                 continue

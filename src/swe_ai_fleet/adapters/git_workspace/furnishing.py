@@ -1,4 +1,4 @@
-"""What a build leaves in its checkout, kept with the environment and put into every clone when it is opened.
+"""What is kept of a build: its facts, and what it leaves in its checkout, which is put into every clone.
 
 Generated files are copied; packages of Node become directories of links into the environment, which stays read-only.
 What a build left is a stranger's: links are kept as links and never followed.
@@ -16,9 +16,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from swe_ai_fleet import codec
 from swe_ai_fleet.adapters.git_workspace.directories import DIRECTORY, NEW_FILE, clear_name, open_directory
 from swe_ai_fleet.adapters.git_workspace.git import Git, Layout
 from swe_ai_fleet.adapters.git_workspace.staging import run_on_tree
+from swe_ai_fleet.domain.environment import EnvironmentReport
 from swe_ai_fleet.domain.errors import ResourceExhausted
 
 KEPT = "kept"
@@ -32,6 +34,9 @@ _CACHES = (
     *("node_modules", "/build/temp.*", "/build/bdist.*", "/build/lib*", ".eggs", "/.yarn/cache", "/.yarn/unplugged"),
     *(".pnpm-store", "/target/debug", "/target/release", ".coverage", ".git"),
 )
+_FACTS = "facts.json"
+_FURNISHING = "furnishing.json"
+_NPM_LOCK = "npm-lock.json"
 # Vitest's type checker keeps its state beside its own code, which is read-only.
 _VITEST, _VITEST_CACHE = f"{_MODULES}/vitest/dist", "tsconfig.tmp.tsbuildinfo"
 
@@ -64,6 +69,68 @@ class Collected:
 
     furnishing: Furnishing
     too_much: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What is kept of a build, beside its files.
+
+    `tree` is set where the build left files that may depend on anything: they belong to that content only. `code` is
+    set where something of the content that it was made from may have run: then it is for what stands on that content
+    only. `retry_at` is set where nothing could be installed: from that moment on (seconds since the epoch) it is built
+    once more.
+    """
+
+    report: EnvironmentReport
+    variables: Mapping[str, str] = field(default_factory=dict[str, str])
+    path: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    python: tuple[int, int] | None = None
+    tree: str = ""
+    code: str = ""
+    retry_at: float = 0.0
+
+
+def read_facts(directory: Path) -> Facts | None:
+    """What was kept of a complete build in a directory, None where there is none. Blocking."""
+    try:
+        text = (directory / _FACTS).read_bytes()
+        os.utime(directory)
+    except FileNotFoundError:
+        return None
+    return codec.from_json(Facts, text)
+
+
+def is_complete(directory: Path) -> bool:
+    """Whether the build in a directory came to its end. Blocking."""
+    return (directory / _FACTS).exists()
+
+
+def write_facts(directory: Path, facts: Facts, furnishing: Furnishing, *, npm_lock: str = "") -> None:
+    """Complete a build. Blocking."""
+    if npm_lock:
+        (directory / _NPM_LOCK).write_text(npm_lock, encoding="utf-8")
+    if furnishing:
+        (directory / _FURNISHING).write_bytes(codec.to_json(furnishing))
+    draft = directory / f".{_FACTS}"
+    draft.write_bytes(codec.to_json(facts))
+    draft.rename(directory / _FACTS)
+
+
+def read_npm_lock(directory: Path) -> str:
+    """What npm installed in a build, as a package-lock.json; empty where it did nothing. Blocking."""
+    try:
+        return (directory / _NPM_LOCK).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return ""
+
+
+def read_furnishing(directory: Path) -> Furnishing:
+    """What the clones of a build are furnished with. Blocking."""
+    try:
+        return codec.from_json(Furnishing, (directory / _FURNISHING).read_bytes())
+    except FileNotFoundError:
+        return Furnishing()
 
 
 async def collect(git: Git, layout: Layout, root: Path, *, mount: str, base: str) -> Collected:
@@ -119,9 +186,6 @@ def remove(tree: Path, paths: Iterable[str]) -> None:
     for path in paths:
         with suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
             (tree / path).unlink()
-
-
-# -- collecting --------------------------------------------------------------------------------------------------------
 
 
 def _paths(listing: bytes) -> set[str]:
@@ -234,9 +298,6 @@ def _redirect(modules: Path, relative: str, mount: str) -> dict[str, str]:
                 link.unlink()
                 link.symlink_to(f"{mount}/{member}" if member != "." else mount)
     return targets
-
-
-# -- furnishing --------------------------------------------------------------------------------------------------------
 
 
 def _copy(source: Path, top: int, path: str) -> None:

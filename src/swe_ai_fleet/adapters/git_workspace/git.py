@@ -256,12 +256,12 @@ class Git:
 
     async def commit(self, layout: Layout, name: str) -> str:
         """The commit that a name means; empty where there is none."""
-        asked = await self.run(
+        answer = await self.run(
             *("rev-parse", "--quiet", "--verify", "--end-of-options", f"{name}^{{commit}}"),
             layout=layout,
             expect=(0, 1, 128),
         )
-        return asked.text() if asked.code == 0 else ""
+        return answer.text() if answer.code == 0 else ""
 
     async def tree(self, layout: Layout, commit: str) -> str:
         """The tree of a commit."""
@@ -269,8 +269,8 @@ class Git:
 
     async def is_ancestor(self, layout: Layout, older: str, newer: str) -> bool:
         """Whether a commit is an ancestor of another; False for one that is not there."""
-        asked = await self.run("merge-base", "--is-ancestor", older, newer, layout=layout, expect=(0, 1, 128))
-        return asked.code == 0
+        answer = await self.run("merge-base", "--is-ancestor", older, newer, layout=layout, expect=(0, 1, 128))
+        return answer.code == 0
 
     def _slot(self, owner: Owner | None) -> AbstractAsyncContextManager[None]:
         return nullcontext() if self._slots is None or owner is None else self._slots.hold(owner)

@@ -22,8 +22,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from swe_ai_fleet.adapters.git_workspace.git import Git, Layout
-from swe_ai_fleet.adapters.git_workspace.places import SetupPolicy
-from swe_ai_fleet.adapters.git_workspace.seeds import packed_refs, submodules_of, tags_of
+from swe_ai_fleet.adapters.git_workspace.git_dirs import packed_refs, submodules_of
+from swe_ai_fleet.adapters.git_workspace.setup import SetupPolicy
 from swe_ai_fleet.domain.command import Command
 from swe_ai_fleet.domain.environment import Environment, ImageRoot
 from swe_ai_fleet.domain.json_values import items, json_object, mapping, string, strings
@@ -49,6 +49,11 @@ class Interpreters:
     machine: Machine
     prefixes: Mapping[PythonVersion, Path]
     identity: str
+
+    def prefix(self, version: PythonVersion | None) -> str:
+        """The installation of an interpreter that sandboxes do not show anyway; empty for the usual one."""
+        place = "" if version in (None, self.machine.default) else str(self.prefixes.get(version, ""))
+        return "" if place in ("/usr", "/usr/local") else place
 
 
 def find_interpreters(environ: Mapping[str, str]) -> Interpreters:
@@ -179,7 +184,7 @@ _MAX_MANIFESTS_READ = 1000
 _MAX_FILE_BYTES = 8 * 1024 * 1024
 _MAX_TEST_BYTES = 64 * 1024
 _MAX_BYTES = 64 * 1024 * 1024
-_VERSION = re.compile(r"\d+\.\d+")
+_VERSION_TAG = re.compile(rb"^[0-9a-f]{40,64} refs/tags/[^\n]*\d+\.\d+", re.M)
 _COMMITTED = re.compile(rb"^committer .*> (\d{1,12}) [+-]\d{4}$", re.M)
 _PARENT = re.compile(rb"^parent ([0-9a-f]{40,64})$", re.M)
 _OLDEST_LISTING = datetime(2010, 1, 1, tzinfo=UTC)
@@ -205,7 +210,7 @@ async def read_files(git: Git, seed: Path) -> RepositoryFiles:
         "cat-file", "--batch", layout=layout, stdin=questions.encode(), output_limit=2 * _MAX_BYTES
     )
     contents = _split(answered.stdout)
-    tags, submodules = await asyncio.to_thread(lambda: (tags_of(seed), submodules_of(seed)))
+    refs, submodules = await asyncio.to_thread(lambda: (packed_refs(seed), submodules_of(seed)))
     return RepositoryFiles(
         tree=contents[1][0],
         parent=match[1].decode() if (match := _PARENT.search(contents[0][1].partition(b"\n\n")[0])) else "",
@@ -214,7 +219,7 @@ async def read_files(git: Git, seed: Path) -> RepositoryFiles:
             path: content.decode("utf-8", "replace") for path, (_, content) in zip(wanted, contents[2:], strict=True)
         },
         until=_until(contents[0][1], datetime.now(UTC)),
-        versions_tagged=any(_VERSION.search(tag) for tag in tags),
+        versions_tagged=_VERSION_TAG.search(refs) is not None,
         submodules={submodule.path: submodule.tree for submodule in submodules if submodule.tree},
     )
 
@@ -276,8 +281,7 @@ class Keys:
         self._listings: dict[Path, RepositoryFiles] = {}
         self._reasons: dict[tuple[str, str], str] = {}
         self._images: dict[str, Machine] = {}
-        self.interpreters: Interpreters | None = None
-        """The machine's, once they have been looked for."""
+        self._interpreters: Interpreters | None = None
 
     async def files(self, seed: Path) -> RepositoryFiles:
         if seed not in self._listings:
@@ -320,9 +324,10 @@ class Keys:
         return replace(self._images[image.digest], pip_requires=own.pip_requires)
 
     async def machine(self) -> Interpreters:
-        if self.interpreters is None:
-            self.interpreters = await asyncio.to_thread(find_interpreters, os.environ)
-        return self.interpreters
+        """This machine's interpreters, looked for with the first call."""
+        if self._interpreters is None:
+            self._interpreters = await asyncio.to_thread(find_interpreters, os.environ)
+        return self._interpreters
 
     async def key(
         self, repository: PinnedRepository, files: RepositoryFiles, spec: EnvironmentSpec, tools: Path, ground: Path

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import secrets
 import shutil
 import stat
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
@@ -13,9 +12,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from swe_ai_fleet.adapters.git_workspace.directories import remove_tree
+from swe_ai_fleet.adapters.git_workspace.directories import vanishing
 from swe_ai_fleet.adapters.git_workspace.git import Git, GitFailed, Layout
-from swe_ai_fleet.adapters.git_workspace.git_dir import IDENTITY_EMAIL, IDENTITY_NAME, History, dates_of, write_git_dir
+from swe_ai_fleet.adapters.git_workspace.git_dirs import IDENTITY_EMAIL, IDENTITY_NAME, History, dates_of, write_git_dir
 from swe_ai_fleet.adapters.git_workspace.locations import LocationPolicy
 from swe_ai_fleet.adapters.git_workspace.staging import gitlinks, run_on_tree, stage
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
@@ -122,22 +121,22 @@ class LocalRepositories:
 
         Raises InvalidRequest, PreconditionFailed with `field`.
         """
-        asked = repo.commit or repo.ref or "HEAD"
+        name = repo.commit or repo.ref or "HEAD"
         field = "repo.commit" if repo.commit else "repo.ref"
-        questions = ["HEAD^{commit}", f"{asked}^{{commit}}"]
+        questions = ["HEAD^{commit}", f"{name}^{{commit}}"]
         answers = await self._ask(repository, questions)
         head, commit = answers
         if commit is None:
-            if head is None and asked == "HEAD":
+            if head is None and name == "HEAD":
                 raise PreconditionFailed("the repository has no commit yet", field="repo", hint="make a first commit")
-            raise InvalidRequest(f"{asked[:128]!r} is not a commit of the repository", field=field)
-        branch = "" if repo.commit else await self._branch(repository, asked)
+            raise InvalidRequest(f"{name[:128]!r} is not a commit of the repository", field=field)
+        branch = "" if repo.commit else await self._branch(repository, name)
         if repository.bare or repo.uncommitted is UncommittedChanges.IGNORE:
             return Resolved(commit=commit, branch=branch)
         if commit != head:
             if repo.uncommitted is UncommittedChanges.INCLUDE:
                 raise PreconditionFailed(
-                    f"the uncommitted changes belong to HEAD, not to {asked[:128]!r}",
+                    f"the uncommitted changes belong to HEAD, not to {name[:128]!r}",
                     field=field,
                     hint="leave the ref empty or use --ignore-dirty",
                 )
@@ -146,11 +145,11 @@ class LocalRepositories:
 
     async def remote_url(self, repository: LocalRepository) -> str:
         """The URL of its remote `origin`, empty where it has none."""
-        asked = await self._git.run(
+        answer = await self._git.run(
             *("config", "--file", str(repository.common_dir / "config"), "--no-includes", "--get", "remote.origin.url"),
             expect=(0, 1, 3, 128),
         )
-        return asked.text() if asked.code == 0 else ""
+        return answer.text() if answer.code == 0 else ""
 
     async def _ask(self, repository: LocalRepository, questions: list[str]) -> list[str | None]:
         if any("\n" in question for question in questions):
@@ -205,8 +204,7 @@ class LocalRepositories:
     async def _private(self, repository: LocalRepository, head: str, objects: Path) -> AsyncGenerator[Layout]:
         # A git directory of our own: neither filters nor a file system monitor of theirs can be configured there, and
         # their index is read from a copy.
-        private = self._scratch / secrets.token_hex(8)
-        try:
+        async with vanishing(self._scratch) as private:
             await uninterrupted(asyncio.to_thread(_write_private, private, repository, head, self._excludes))
             layout = Layout(
                 git_dir=private,
@@ -218,8 +216,6 @@ class LocalRepositories:
             if not (private / "index").exists():
                 await self._git.run("read-tree", head, layout=layout)
             yield layout
-        finally:
-            await uninterrupted(asyncio.to_thread(remove_tree, private))
 
     async def _confined(self, repository: LocalRepository, layout: Layout) -> Sequence[str]:
         if self._confine is None:

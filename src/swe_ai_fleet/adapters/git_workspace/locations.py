@@ -1,26 +1,37 @@
-"""What a caller may name as a repository: the text taken apart and judged before git sees it."""
+"""What a caller may name as a repository, judged before git sees it, and how our git gets to a remote one.
+
+Git resolves names itself, follows redirects, and has ssh read what lies in a home. So over http it goes through a proxy
+of ours that judges each connection, and ssh is told one judged address and one key.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import re
+import shlex
 import socket
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from ipaddress import IPv4Address
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from urllib.parse import urlsplit
 
-from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
+import structlog
+
+from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed, Unavailable
 from swe_ai_fleet.domain.network import address_of
 from swe_ai_fleet.domain.task import SCRATCH, UPLOAD
-from swe_ai_fleet.sandbox.addresses import is_public
+from swe_ai_fleet.sandbox.network import FilteringProxy, PrivateHostError, Resolver, UnknownHostError, is_public, judged
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _HELPER = re.compile(r"[A-Za-z0-9][A-Za-z0-9+.-]*::")
 _SCP_LIKE = re.compile(r"(?:([A-Za-z0-9_.-]+)@)?([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\]):([^:].*)")
 _UPLOAD = re.compile(re.escape(UPLOAD) + r"[0-9a-f]{64}")
 _HOST = re.compile(r"[a-z0-9_](?:[a-z0-9._-]*[a-z0-9_])?|[0-9a-f:]+(?:[0-9]+\.){0,3}[0-9a-f]*")
-_ENTRY = re.compile(r"(?P<name>\[[^\]]*\]|[^:]*)(?::(?P<port>[0-9]{1,5}))?|(?P<bare>.*)")
+_ENTRY = re.compile(r"(?P<name>\[[^\]]*\]|[^:]*)(?::(?P<port>[0-9]{1,5}))?")
 _GLOB = re.compile(r"[*?\[]")
 _PORTS = {"https": 443, "http": 80, "ssh": 22}
 TENANT = "{tenant}"
@@ -43,7 +54,7 @@ class Remote:
     @property
     def host(self) -> str:
         """The host of the URL or of `user@host:path`: in lower case, without brackets or a dot at its end."""
-        return _place(self.url)[0]
+        return host_of(self.url)
 
     @property
     def port(self) -> int:
@@ -167,7 +178,7 @@ class LocationPolicy:
         if not _HOST.fullmatch(host):
             raise InvalidRequest(f"{host[:128]!r} is not a host", field="repo.url", hint="letters, digits, - and dots")
         address = _address(host)
-        inward = (address is not None and not is_public(address)) or _is_local_name(host)
+        inward = (address is not None and not is_public(address)) or f".{host}".endswith(".localhost")
         if not self.reach.covers(host, port) or (inward and not self.reach.private(host, port)):
             raise InvalidRequest(
                 f"repositories on {host[:128]} are not accepted",
@@ -175,6 +186,11 @@ class LocationPolicy:
                 hint="hosts at private addresses must be named in FLEET_GIT_PRIVATE_HOSTS by the operator",
             )
         return remote
+
+
+def host_of(url: str) -> str:
+    """The host of a URL, or of git's short form `user@host:path`. Raises ValueError for a URL that is none."""
+    return _place(url)[0]
 
 
 def _place(url: str) -> tuple[str, int]:
@@ -188,14 +204,11 @@ def _place(url: str) -> tuple[str, int]:
 
 def _entry(text: str) -> tuple[str, int | None]:
     """A host of a policy and the port it names, if it names one."""
-    match = _ENTRY.fullmatch(text.strip().lower())
-    if match is None or match["bare"] is not None:
-        return text.strip().lower(), None
+    text = text.strip().lower()
+    match = _ENTRY.fullmatch(text)
+    if match is None:
+        return text, None
     return match["name"].strip("[]").rstrip("."), int(match["port"]) if match["port"] else None
-
-
-def _is_local_name(host: str) -> bool:
-    return host == "localhost" or host.endswith(".localhost")
 
 
 def _address(host: str) -> str | None:
@@ -207,3 +220,181 @@ def _address(host: str) -> str | None:
         return str(IPv4Address(socket.inet_aton(host)))
     except OSError:
         return None
+
+
+_PROXIES = ("http_proxy", "https_proxy", "all_proxy")
+_BASIC = {"GIT_HTTP_PROXY_AUTHMETHOD": "basic"}
+_SSH_PORT = 22
+_SSH_OPTIONS = {
+    # One key and no other: no agent, no home, no configuration of this machine.
+    "IdentitiesOnly": "yes",
+    "IdentityAgent": "none",
+    "PreferredAuthentications": "publickey",
+    "BatchMode": "yes",
+    "StrictHostKeyChecking": "yes",
+    "GlobalKnownHostsFile": "/dev/null",
+    "UpdateHostKeys": "no",
+    "CheckHostIP": "no",
+    "VerifyHostKeyDNS": "no",
+    "CanonicalizeHostname": "no",
+    "ProxyCommand": "none",
+    "ProxyJump": "none",
+    "ControlMaster": "no",
+    "ControlPath": "none",
+    "PermitLocalCommand": "no",
+    "ForwardAgent": "no",
+    "ClearAllForwardings": "yes",
+    "ConnectTimeout": "30",
+}
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credential:
+    """What opens a remote repository: a password over http, a private key (as OpenSSH writes it) over ssh.
+
+    Both are kept out of every text form of the value.
+    """
+
+    username: str = "git"
+    password: str = field(default="", repr=False)
+    key: str = field(default="", repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """What git is started with: options before its command, and variables. `proxy` judges its connections, if any."""
+
+    variables: Mapping[str, str]
+    options: tuple[str, ...] = ()
+    proxy: FilteringProxy | None = None
+
+    @property
+    def refusal(self) -> str:
+        """What was not connected to, for the operator; empty where everything was."""
+        return "; ".join(refusal.text for refusal in self.proxy.refusals) if self.proxy else ""
+
+
+class Routes:
+    """Opens routes to remotes.
+
+    Args:
+        reach: Which hosts may be reached, and which of them at private addresses.
+        environ: The environment of this process, which may name a proxy.
+        known_hosts: Keys of ssh servers, as OpenSSH keeps them; need not be there where nobody uses ssh.
+        scratch: Where a key lies while ssh reads it.
+        resolver: Turns names into addresses; None: the system's.
+    """
+
+    def __init__(
+        self,
+        reach: RemoteHosts,
+        *,
+        environ: Mapping[str, str],
+        known_hosts: Path,
+        scratch: Path,
+        resolver: Resolver | None = None,
+    ) -> None:
+        self._reach = reach
+        named = {name: environ.get(name) or environ.get(name.upper(), "") for name in (*_PROXIES, "no_proxy")}
+        self._proxies = {name: url for name, url in named.items() if url and name != "no_proxy"}
+        self._direct = tuple(filter(None, (part.strip() for part in named["no_proxy"].lower().split(","))))
+        self._known_hosts = known_hosts
+        self._scratch = scratch
+        self._resolver = resolver
+
+    @asynccontextmanager
+    async def open(self, remote: Remote, credential: Credential | None) -> AsyncGenerator[Route]:
+        """The way to a remote, for as long as the context lasts.
+
+        Raises PreconditionFailed (ssh without a key or known hosts), Unavailable, each with its field.
+        """
+        named = self._proxies.keys() & {f"{remote.protocol}_proxy", "all_proxy"}
+        if remote.protocol == "ssh":
+            async with self._ssh(remote, credential) as route:
+                yield route
+        elif named and not any(_is_below(remote, suffix) for suffix in self._direct):
+            # What this machine knows to lie inside is refused; what it cannot resolve, the operator's proxy may.
+            with suppress(UnknownHostError):
+                await self._judged(remote)
+            # What redirects lead to would be for the operator's proxy to judge.
+            yield Route(variables=self._proxies, options=("-c", "http.followRedirects=false"))
+        else:
+            proxy = FilteringProxy(self._reach, resolver=self._resolver)
+            url = await proxy.start_on_loopback()
+            try:
+                yield Route(variables={**dict.fromkeys(_PROXIES, url), **_BASIC}, proxy=proxy)
+            finally:
+                await proxy.close()
+
+    async def _judged(self, remote: Remote) -> tuple[str, ...]:
+        """The addresses of a remote. Raises UnknownHostError, Unavailable where they may not be reached."""
+        private = self._reach.private(remote.host, remote.port)
+        try:
+            return await judged(remote.host, remote.port, private=private, resolver=self._resolver)
+        except PrivateHostError as error:
+            raise out_of_reach(remote, str(error)) from None
+
+    @asynccontextmanager
+    async def _ssh(self, remote: Remote, credential: Credential | None) -> AsyncGenerator[Route]:
+        if credential is None or not credential.key:
+            raise PreconditionFailed(
+                "there is no ssh key for this repository",
+                field="repo.credential_ref",
+                hint="an https URL; or the operator puts ssh-privatekey and hosts into the directory of credentials",
+            )
+        if not await asyncio.to_thread(self._known_hosts.is_file):
+            raise PreconditionFailed(
+                "the keys of ssh servers are not known here",
+                field="repo.url",
+                hint="an https URL; or the operator puts them into FLEET_GIT_KNOWN_HOSTS (ssh-keyscan, and compare)",
+            )
+        try:
+            addresses = await self._judged(remote)
+        except UnknownHostError as error:
+            raise out_of_reach(remote, str(error)) from None
+        with TemporaryDirectory(dir=self._scratch, prefix="ssh-") as directory:
+            key = Path(directory, "key")
+            await asyncio.to_thread(_write_key, key, credential.key)
+            options = {
+                **_SSH_OPTIONS,
+                "IdentityFile": _quoted(key),
+                "UserKnownHostsFile": _quoted(self._known_hosts),
+                "HostName": addresses[0],
+                "HostKeyAlias": remote.host if remote.port == _SSH_PORT else f"[{remote.host}]:{remote.port}",
+            }
+            option_words = [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
+            # What is said first counts, whatever git goes on to say.
+            command = shlex.join(["ssh", "-F", "/dev/null", *option_words, "-p", str(remote.port)])
+            yield Route(variables={"GIT_SSH_COMMAND": command, "GIT_SSH_VARIANT": "ssh", "HOME": directory})
+
+
+def out_of_reach(remote: Remote, reason: str) -> Unavailable:
+    """The one answer to callers whose remote cannot be reached, for whatever reason; operators find it in the log.
+
+    A caller who was told more could find out which hosts and ports there are inside.
+    """
+    _log.warning("repository.out_of_reach", host=remote.host, port=remote.port, reason=reason[:500])
+    return Unavailable(
+        "the address of repo.url cannot be reached from here",
+        field="repo.url",
+        hint="hosts at private addresses must be named in FLEET_GIT_PRIVATE_HOSTS by the operator",
+    )
+
+
+def _is_below(remote: Remote, suffix: str) -> bool:
+    """Whether an entry of `no_proxy` means a remote."""
+    name = suffix.lstrip("*").lstrip(".")
+    places = (remote.host, f"{remote.host}:{remote.port}")
+    return suffix == "*" or name in places or any(place.endswith(f".{name}") for place in places)
+
+
+def _quoted(path: Path) -> str:
+    """A path in ssh's configuration, where a % begins a token."""
+    return '"' + str(path).replace("%", "%%") + '"'
+
+
+def _write_key(path: Path, key: str) -> None:
+    path.touch(mode=0o600, exist_ok=False)
+    # OpenSSH takes no key without an end of its last line.
+    path.write_text(key.rstrip("\n") + "\n")

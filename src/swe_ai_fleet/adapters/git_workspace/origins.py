@@ -16,16 +16,23 @@ from urllib.parse import urlsplit
 from swe_ai_fleet.adapters.git_workspace.bundles import merged_tags, read_header, unpack
 from swe_ai_fleet.adapters.git_workspace.disk_space import TenantDisk
 from swe_ai_fleet.adapters.git_workspace.git import Git, Layout
-from swe_ai_fleet.adapters.git_workspace.git_dir import FIXED_IDENTITY, History, begin_cache, format_of, stored_history
+from swe_ai_fleet.adapters.git_workspace.git_dirs import (
+    FIXED_IDENTITY,
+    History,
+    Seeds,
+    Submodules,
+    begin_cache,
+    format_of,
+    stored_history,
+    submodules_of,
+)
 from swe_ai_fleet.adapters.git_workspace.local import LocalRepositories, LocalRepository, Resolved
 from swe_ai_fleet.adapters.git_workspace.locations import LocationPolicy, Remote
 from swe_ai_fleet.adapters.git_workspace.remote import RemoteRepositories
-from swe_ai_fleet.adapters.git_workspace.seeds import Seeds
-from swe_ai_fleet.adapters.git_workspace.submodules import Submodules, missing_submodules
 from swe_ai_fleet.adapters.git_workspace.uploads import UploadedRepositories
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.errors import FleetError, PreconditionFailed
-from swe_ai_fleet.domain.task import SCRATCH, UPLOAD, PinnedRepository, RepoRef
+from swe_ai_fleet.domain.task import SCRATCH, UPLOAD, PinnedRepository, RepoRef, check_identifier
 
 _MOST_COMMITS = 100
 BlobFetch = Callable[[BlobRef], Awaitable[bytes]]
@@ -57,7 +64,7 @@ class Origins:
         self._remotes = remotes
         self._uploads = uploads
         self._seeds = Seeds(home / "seeds", git)
-        self._submodules = Submodules(git, policy, self._seeds, holds=local.holds)
+        self._submodules = Submodules(git=git, policy=policy, seeds=self._seeds, holds=local.holds)
         self._disk = disk
         self._fetch = fetch
 
@@ -90,12 +97,9 @@ class Origins:
             if isinstance(origin, LocalRepository):
                 seed = await self._plant_local(key, origin, resolved)
             else:
-                tags = await merged_tags(self._git, Layout(git_dir=cache), resolved.commit)
-                seed = await self._seeds.plant(
-                    tenant, key, resolved.commit, stored_history(cache, resolved.commit), tags=tags
-                )
+                seed = await self._plant_remote(key, resolved.commit)
             await self._add_submodules(seed, tenant, repo, origin)
-        elif await asyncio.to_thread(missing_submodules, seed):
+        elif not all(submodule.tree for submodule in await asyncio.to_thread(submodules_of, seed)):
             await self._add_submodules(seed, tenant, repo, origin)
         else:
             await self._disk.recorded(tenant, seed)
@@ -110,43 +114,40 @@ class Origins:
         )
         return pinned, seed
 
-    async def seed(self, repository: PinnedRepository, *, execution_id: str = "") -> Path:
+    async def seed(self, repository: PinnedRepository, *, execution_id: str | None = None) -> Path:
         """The seed of a pinned repository, planted anew where it is missing (another node, or reaped).
 
         With an `execution_id` it stays until that is released.
         """
         key = self._keys.of(repository)
-        if execution_id:
-            pin = self._home / "pins" / execution_id / f"{key}-{repository.commit}"
+        if execution_id is not None:
+            holder = check_identifier(execution_id, field="execution_id")
+            pin = self._home / "pins" / holder / f"{key}-{repository.commit}"
             if not pin.exists():
                 pin.parent.mkdir(parents=True, exist_ok=True)
                 pin.touch()
         seed = self._seeds.find(key, repository.commit)
         if seed is not None:
             return seed
-        if repository.location == SCRATCH:
-            cache = await self.cache(repository)
-            over = await self._ancestor(repository, cache)
-            return await self._planted(repository, stored_history(cache, repository.commit), over)
-        location = self._policy.parse(repository.location, repository.tenant)
-        if isinstance(location, Remote):
-            if repository.bundle is None:
+        location: Path | Remote | None = None
+        if repository.location != SCRATCH:
+            location = self._policy.parse(repository.location, repository.tenant)
+            if isinstance(location, Remote) and repository.bundle is None:
                 await self._resolve(repository, location, repository.commit)
-            cache = await self.cache(repository)
-            await self._disk.admit(repository.tenant, cache)
-            over = await self._ancestor(repository, cache)
-            tags = () if over else await merged_tags(self._git, Layout(git_dir=cache), repository.commit)
-            source = stored_history(cache, repository.commit)
-            seed = await self._seeds.plant(repository.tenant, key, repository.commit, source, over=over, tags=tags)
-            await self._add_submodules(seed, repository.tenant, _reference(repository), location)
-            return seed
-        local = await self._local.find(location, repository.tenant)
         cache = await self.cache(repository)
-        ours = repository.snapshot_of or (repository.commit if repository.bundle else "")
-        resolved = Resolved(commit=repository.commit, snapshot_of=ours)
         over = await self._ancestor(repository, cache)
-        seed = await self._plant_local(key, local, resolved, over)
-        await self._add_submodules(seed, repository.tenant, _reference(repository), local)
+        if location is None:
+            return await self._planted(repository, stored_history(cache, repository.commit), over)
+        if isinstance(location, Remote):
+            await self._disk.admit(repository.tenant, cache)
+            origin: Remote | LocalRepository = location
+            seed = await self._plant_remote(key, repository.commit, over)
+        else:
+            origin = await self._local.find(location, repository.tenant)
+            ours = repository.snapshot_of or (repository.commit if repository.bundle else "")
+            seed = await self._plant_local(key, origin, Resolved(commit=repository.commit, snapshot_of=ours), over)
+        repo = RepoRef(location=repository.location, commit=repository.commit, credential=repository.credential)
+        await self._add_submodules(seed, repository.tenant, repo, origin)
         return seed
 
     async def plant(self, repository: PinnedRepository, over: Path) -> Path:
@@ -157,7 +158,7 @@ class Origins:
     async def _planted(self, repository: PinnedRepository, source: History, over: Path | None) -> Path:
         key = self._keys.of(repository)
         await self._disk.admit(repository.tenant, self._cache(key))
-        seed = await self._seeds.plant(repository.tenant, key, repository.commit, source, over=over)
+        seed = await self._seeds.plant(key, repository.commit, source, over=over)
         await self._disk.admit(repository.tenant, seed)
         return seed
 
@@ -168,23 +169,30 @@ class Origins:
         cache = self._cache(self._keys.key(tenant, "", UPLOAD + digest))
         return await self._uploads.take(tenant, cache, bundle, repo, store)
 
+    async def _plant_remote(self, key: str, commit: str, over: Path | None = None) -> Path:
+        cache = self._cache(key)
+        tags = () if over else await merged_tags(self._git, Layout(git_dir=cache), commit)
+        return await self._seeds.plant(key, commit, stored_history(cache, commit), over=over, tags=tags)
+
     async def _plant_local(
         self, key: str, local: LocalRepository, resolved: Resolved, over: Path | None = None
     ) -> Path:
         # A snapshot has the tags of the commit that it was made on.
         commit = resolved.snapshot_of or resolved.commit
         tags = () if over else await merged_tags(self._git, Layout(git_dir=local.git_dir), commit)
-        source = self._source(key, local, resolved)
-        return await self._seeds.plant(local.tenant, key, resolved.commit, source, over=over, tags=tags)
+        source = local.history
+        if resolved.snapshot_of:
+            source = replace(source, objects=self._cache(key) / "objects")
+        return await self._seeds.plant(key, resolved.commit, source, over=over, tags=tags)
 
     async def _add_submodules(self, seed: Path, tenant: str, repo: RepoRef, location: Remote | LocalRepository) -> None:
         """Have the submodules of a seed's commit; a credential is for the repository's own host only.
 
         Raises ResourceExhausted where the tenant has no room for the seed.
         """
-        local = location if isinstance(location, LocalRepository) else None
+        stores: Path | None = None
         if isinstance(location, LocalRepository):
-            url = await self._local.remote_url(location)
+            url, stores = await self._local.remote_url(location), location.common_dir / "modules"
         else:
             url = "" if location.upload else location.url
 
@@ -196,7 +204,7 @@ class Origins:
             await self._disk.admit(tenant, cache)
             return stored_history(cache, commit)
 
-        await self._submodules.provide(seed, location=url, local=local, fetch=fetch)
+        await self._submodules.provide(seed, location=url, stores=stores, tenant=tenant, fetch=fetch)
         await self._disk.admit(tenant, seed)
 
     async def _scratch(self, tenant: str) -> tuple[PinnedRepository, Path]:
@@ -296,20 +304,11 @@ class Origins:
     def _cache(self, key: str) -> Path:
         return self._home / "repositories" / key
 
-    def _source(self, key: str, local: LocalRepository, resolved: Resolved) -> History:
-        if not resolved.snapshot_of:
-            return local.history
-        return History(objects=self._cache(key) / "objects", object_format=local.object_format, shallow=local.shallow)
-
     async def _local_cache(self, key: str, local: LocalRepository) -> None:
         """Where snapshots of a local repository go: objects of our own, on top of the user's."""
         cache = self._cache(key)
         await begin_cache(cache, history=local.history)
         os.utime(cache)
-
-
-def _reference(repository: PinnedRepository) -> RepoRef:
-    return RepoRef(location=repository.location, commit=repository.commit, credential=repository.credential)
 
 
 def _host(url: str) -> str:

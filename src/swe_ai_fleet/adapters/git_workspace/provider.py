@@ -11,22 +11,21 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
-from swe_ai_fleet.adapters.git_workspace.clones import Bounds, Clones, GitClone
-from swe_ai_fleet.adapters.git_workspace.delivery import Deliveries, Kept
-from swe_ai_fleet.adapters.git_workspace.directories import remove_tree
+from swe_ai_fleet.adapters.git_workspace.clone import Bounds, GitClone
+from swe_ai_fleet.adapters.git_workspace.clones import Clones
+from swe_ai_fleet.adapters.git_workspace.delivery import Deliveries
+from swe_ai_fleet.adapters.git_workspace.directories import vanishing
 from swe_ai_fleet.adapters.git_workspace.disk_space import Ages, Reaped, TenantDisk, forget, reap, release
 from swe_ai_fleet.adapters.git_workspace.environments import Environments
 from swe_ai_fleet.adapters.git_workspace.furnishing import Furnishing
 from swe_ai_fleet.adapters.git_workspace.git import Git, Layout
-from swe_ai_fleet.adapters.git_workspace.git_dir import WORK_BRANCH
-from swe_ai_fleet.adapters.git_workspace.images.store import ImageRules, ImageStore
-from swe_ai_fleet.adapters.git_workspace.integration import Integrations
+from swe_ai_fleet.adapters.git_workspace.git_dirs import WORK_BRANCH
+from swe_ai_fleet.adapters.git_workspace.image_store import ImageRules, ImageStore
 from swe_ai_fleet.adapters.git_workspace.local import LocalRepositories, user_excludes
-from swe_ai_fleet.adapters.git_workspace.locations import LocationPolicy, Remote
+from swe_ai_fleet.adapters.git_workspace.locations import LocationPolicy, Remote, Routes
 from swe_ai_fleet.adapters.git_workspace.origins import BlobFetch, Origins
-from swe_ai_fleet.adapters.git_workspace.places import PythonTools, SetupPolicy
 from swe_ai_fleet.adapters.git_workspace.remote import CredentialLookup, RemoteRepositories
-from swe_ai_fleet.adapters.git_workspace.routes import Routes
+from swe_ai_fleet.adapters.git_workspace.setup import PythonTools, SetupPolicy
 from swe_ai_fleet.adapters.git_workspace.uploads import UploadedRepositories
 from swe_ai_fleet.domain.candidate import Delivered
 from swe_ai_fleet.domain.command import Owner
@@ -44,10 +43,8 @@ from swe_ai_fleet.domain.task import (
 )
 from swe_ai_fleet.ports import KnownRecipes, SecretMask
 from swe_ai_fleet.sandbox import NetworkGrant, Sandbox
-from swe_ai_fleet.sandbox.addresses import Resolver
+from swe_ai_fleet.sandbox.network import Resolver
 from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
-
-_TREES_KEPT = 512
 
 
 class GitWorkspaceProvider:
@@ -87,11 +84,10 @@ class GitWorkspaceProvider:
     ) -> None:
         environ = os.environ if environ is None else environ
         self._home = home.resolve()
-        scratch = self._home / "scratch"
+        self._scratch = scratch = self._home / "scratch"
         for directory in (scratch, self._home / "repositories"):
             directory.mkdir(parents=True, exist_ok=True)
         self._ages = ages or Ages()
-        self._trees: dict[str, str] = {}
         self._policy = LocationPolicy(
             allowed_roots=allowed_roots,
             private=(self._home,),
@@ -112,27 +108,25 @@ class GitWorkspaceProvider:
             resolver=resolver,
         )
         self._remotes = RemoteRepositories(
-            self._git, routes, askpass=self._home / "askpass", protocols=protocols, credentials=credentials
+            git=self._git, routes=routes, askpass=self._home / "askpass", protocols=protocols, credentials=credentials
         )
         bounds = bounds or Bounds()
-        disk = TenantDisk(
-            self._home,
-            max_bytes=bounds.tenant_disk_bytes,
-            unmeasured_bytes=sandbox.policy.max_disk_bytes,
-        )
+        unmeasured_bytes = sandbox.policy.max_disk_bytes
+        disk = TenantDisk(home=self._home, max_bytes=bounds.tenant_disk_bytes, unmeasured_bytes=unmeasured_bytes)
         self._origins = Origins(
             self._home,
             self._git,
             self._policy,
             local=self._local,
             remotes=self._remotes,
-            uploads=UploadedRepositories(self._git, fetch=fetch),
+            uploads=UploadedRepositories(git=self._git, fetch=fetch),
             disk=disk,
             fetch=fetch,
         )
         self._clones = Clones(self._home / "workspaces", self._git, sandbox, bounds=bounds)
-        self._deliveries = Deliveries(self._git, self._remotes, scratch=scratch)
-        self._integrations = Integrations(self._git, scratch=scratch, max_patch_bytes=bounds.patch_bytes)
+        self._deliveries = Deliveries(
+            git=self._git, remotes=self._remotes, scratch=scratch, max_patch_bytes=bounds.patch_bytes
+        )
         self._images = ImageStore(self._home, images or ImageRules(), disk)
         self._environments = Environments(
             self._home / "environments",
@@ -176,7 +170,7 @@ class GitWorkspaceProvider:
 
     def receiving(self) -> AbstractAsyncContextManager[Path]:
         """A directory for what is being uploaded, gone at the end of the context."""
-        return _temporary(self._home / "scratch")
+        return vanishing(self._scratch)
 
     async def take(
         self, tenant: str, bundle: Path, digest: str, repo: RepoRef, store: Callable[[], Awaitable[None]]
@@ -193,8 +187,7 @@ class GitWorkspaceProvider:
     async def environment(self, repository: PinnedRepository, spec: EnvironmentSpec) -> Environment:
         """The environment for it, built in the sandbox or taken from the cache. Raises PreconditionFailed."""
         seed = await self._origins.seed(repository)
-        environment = await self._environments.environment(repository, seed, spec)
-        return replace(environment, tree=await self._tree(seed))
+        return await self._environments.environment(repository, seed, spec)
 
     @asynccontextmanager
     async def open(
@@ -202,7 +195,8 @@ class GitWorkspaceProvider:
     ) -> AsyncGenerator[GitClone]:
         """A clean clone of its own on branch `fleet/work`, removed at the end of the context."""
         seed, furnishing = await self._held_seed(execution_id, name, repository, environment)
-        async with self._clones.open(_owner(execution_id, repository), name, seed, environment, furnishing) as clone:
+        owner = Owner(tenant=repository.tenant, execution_id=execution_id)
+        async with self._clones.open(owner, name, seed, environment, furnishing) as clone:
             yield clone
 
     @asynccontextmanager
@@ -214,9 +208,9 @@ class GitWorkspaceProvider:
         Raises PreconditionFailed where this node's sandbox cannot show one.
         """
         seed, furnishing = await self._held_seed(execution_id, name, repository, environment)
-        async with _temporary(self._home / "scratch") as directory:
+        async with vanishing(self._scratch) as directory:
             changed, writable = await self._environments.loosened(environment, directory)
-            owner = _owner(execution_id, repository)
+            owner = Owner(tenant=repository.tenant, execution_id=execution_id)
             async with self._clones.open(owner, name, seed, changed, furnishing, writable=writable) as clone:
                 yield clone
 
@@ -235,7 +229,7 @@ class GitWorkspaceProvider:
             seed = await self._origins.seed(repository, execution_id=holder)
             self._hold(holder, environment)
             furnishing = await asyncio.to_thread(self._environments.furnishing, environment) if furnished else None
-            owner, tree = _owner(name, repository), Path(repository.location)
+            owner, tree = Owner(tenant=repository.tenant, execution_id=name), Path(repository.location)
             async with self._clones.attach(owner, name, tree, seed, environment, furnishing) as clone:
                 yield clone
         finally:
@@ -264,16 +258,8 @@ class GitWorkspaceProvider:
         uncommitted changes becomes the commit's parent. For a URL the branch is pushed if `delivery.push`, otherwise
         the commit stays in our cache. Raises PatchRejected, InvalidRequest, PreconditionFailed, Unavailable.
         """
-        check_identifier(execution_id, field="execution_id")
-        seed = await self._origins.seed(repository, execution_id=execution_id)
-        location = self._policy.parse(repository.location, repository.tenant)
-        if isinstance(location, Remote):
-            # What was uploaded came from nowhere that could be pushed to.
-            delivery = replace(delivery, push=delivery.push and not location.upload)
-            cache, pin = await self._origins.cache(repository), _delivered(execution_id, delivery.branch)
-            return await self._deliveries.to_remote(location, repository, seed, patch, delivery, cache=cache, pin=pin)
-        target = await self._local.find(location, repository.tenant)
-        return await self._deliveries.to_local(target, repository, seed, patch, delivery)
+        known = repository.shared_commit
+        return await self._deliver(execution_id, repository, delivery, patch=patch, known=known)
 
     async def keep(
         self, execution_id: str, repository: PinnedRepository, patch: bytes, ref: str, message: str
@@ -282,19 +268,17 @@ class GitWorkspaceProvider:
 
         Raises PatchRejected, PreconditionFailed, Unavailable.
         """
-        check_identifier(execution_id, field="execution_id")
         seed = await self._origins.seed(repository, execution_id=execution_id)
         location = self._policy.parse(repository.location, repository.tenant)
         remote = isinstance(location, Remote)
         place = await self._origins.cache(repository) if remote else await self._local.find(location, repository.tenant)
-        return await self._deliveries.keep(place, repository, seed, patch, Kept(ref=ref, message=message))
+        return await self._deliveries.keep(place, repository, seed, patch, ref, message)
 
     async def patched(self, execution_id: str, repository: PinnedRepository, patch: bytes) -> PinnedRepository:
         """A commit of ours with a patch on a pinned commit, on this node. Doing it again makes the same one.
 
         Raises PatchRejected with git's reason.
         """
-        check_identifier(execution_id, field="execution_id")
         seed = await self._origins.seed(repository, execution_id=execution_id)
         cache = await self._origins.cache(repository)
         commit = await self._deliveries.commit(seed, patch, objects=cache / "objects")
@@ -307,13 +291,12 @@ class GitWorkspaceProvider:
 
         Raises PatchRejected (the patch does not apply to its base), PreconditionFailed, ResourceExhausted.
         """
-        check_identifier(request.execution_id, field="execution_id")
         head = await self._origins.seed(request.head, execution_id=request.execution_id)
         base = await self._origins.seed(request.base, execution_id=request.execution_id)
         # What is merged may take objects of either; the one cache has them all then.
         await self._origins.cache(request.base)
         cache = await self._origins.cache(request.head)
-        return await self._integrations.merge(request, head=head, base=base, objects=cache / "objects")
+        return await self._deliveries.merge(request, head=head, base=base, objects=cache / "objects")
 
     async def publish(
         self, execution_id: str, repository: PinnedRepository, since: str, delivery: Delivery
@@ -322,16 +305,24 @@ class GitWorkspaceProvider:
 
         `since` is a commit of the target's that it builds on. Raises as `deliver` does.
         """
-        check_identifier(execution_id, field="execution_id")
+        return await self._deliver(execution_id, repository, delivery, patch=None, known=since)
+
+    async def _deliver(
+        self, execution_id: str, repository: PinnedRepository, delivery: Delivery, *, patch: bytes | None, known: str
+    ) -> Delivered:
         seed = await self._origins.seed(repository, execution_id=execution_id)
         location = self._policy.parse(repository.location, repository.tenant)
         if isinstance(location, Remote):
             # What was uploaded came from nowhere that could be pushed to.
             delivery = replace(delivery, push=delivery.push and not location.upload)
-            cache, pin = await self._origins.cache(repository), _delivered(execution_id, delivery.branch)
-            return await self._deliveries.publish_remote(location, repository, seed, delivery, cache=cache, pin=pin)
+            # Of one execution several candidates may be delivered, each on a branch of its own.
+            pin = f"refs/fleet/delivered/{execution_id}.{hashlib.sha256(delivery.branch.encode()).hexdigest()[:8]}"
+            cache = await self._origins.cache(repository)
+            return await self._deliveries.to_remote(
+                location, repository, seed, delivery, patch=patch, cache=cache, pin=pin
+            )
         target = await self._local.find(location, repository.tenant)
-        return await self._deliveries.publish_local(target, repository.commit, seed, since, delivery)
+        return await self._deliveries.to_local(target, repository, seed, delivery, patch=patch, known=known)
 
     async def export(self, repository: PinnedRepository, base: str, branch: str, *, since: str = "") -> Exported:
         """What a pinned commit adds: to `base` as a patch, to `since` (empty: the base) as a bundle with a branch.
@@ -339,7 +330,7 @@ class GitWorkspaceProvider:
         Raises InvalidRequest (no branch name), PreconditionFailed, ResourceExhausted (too large).
         """
         check_branch(branch, field="delivery.branch")
-        return await self._integrations.export(await self._origins.seed(repository), base, branch, since or base)
+        return await self._deliveries.export(await self._origins.seed(repository), base, branch, since or base)
 
     async def warm(self) -> None:
         """Prepare what every environment of this node shares, so that the first task does not wait for it."""
@@ -365,7 +356,6 @@ class GitWorkspaceProvider:
         self, execution_id: str, name: str, repository: PinnedRepository, environment: Environment
     ) -> tuple[Path, tuple[Path, Furnishing]]:
         """(the seed, what clones are furnished with), both held for an execution."""
-        check_identifier(execution_id, field="execution_id")
         check_identifier(name, field="name")
         seed = await self._origins.seed(repository, execution_id=execution_id)
         furnishing = await asyncio.to_thread(self._environments.furnishing, environment)
@@ -381,14 +371,6 @@ class GitWorkspaceProvider:
             pin.parent.mkdir(parents=True, exist_ok=True)
             pin.touch()
 
-    async def _tree(self, seed: Path) -> str:
-        if seed.name not in self._trees:
-            tree = await self._git.tree(Layout(git_dir=seed), seed.name)
-            while len(self._trees) >= _TREES_KEPT:
-                self._trees.pop(next(iter(self._trees)))
-            self._trees[seed.name] = tree
-        return self._trees[seed.name]
-
     async def _check_subdirectory(self, seed: Path, subdirectory: str) -> None:
         if not subdirectory:
             return
@@ -398,23 +380,8 @@ class GitWorkspaceProvider:
             stdin=os.fsencode(f"{seed.name}:{subdirectory}\n"),
         )
         if answer.text() != "tree":
-            raise PreconditionFailed(
-                f"{subdirectory[:256]!r} is not a directory of the commit", field="repo.subdirectory"
-            )
-
-
-@asynccontextmanager
-async def _temporary(scratch: Path) -> AsyncGenerator[Path]:
-    directory = scratch / f"upload-{secrets.token_hex(8)}"
-    directory.mkdir(mode=0o700)
-    try:
-        yield directory
-    finally:
-        await uninterrupted(asyncio.to_thread(remove_tree, directory))
-
-
-def _owner(execution_id: str, repository: PinnedRepository) -> Owner:
-    return Owner(tenant=repository.tenant, execution_id=execution_id)
+            fault = f"{subdirectory[:256]!r} is not a directory of the commit"
+            raise PreconditionFailed(fault, field="repo.subdirectory")
 
 
 def _unmasked(text: str) -> str:
@@ -431,8 +398,3 @@ def _subdirectory(text: str) -> str:
     if path.is_absolute() or ".." in path.parts or any(ord(character) < 32 for character in text):
         raise InvalidRequest(f"{text[:128]!r} is not a directory of the repository", field="repo.subdirectory")
     return "" if str(path) == "." else str(path)
-
-
-def _delivered(execution_id: str, branch: str) -> str:
-    # Of one execution several candidates may be delivered, each on a branch of its own.
-    return f"refs/fleet/delivered/{execution_id}.{hashlib.sha256(branch.encode()).hexdigest()[:8]}"

@@ -28,10 +28,9 @@ from swe_ai_fleet.adapters.git_workspace.git import (
     GitResult,
     Layout,
 )
-from swe_ai_fleet.adapters.git_workspace.git_dir import begin_cache
+from swe_ai_fleet.adapters.git_workspace.git_dirs import begin_cache, remove_received
 from swe_ai_fleet.adapters.git_workspace.local import Resolved
-from swe_ai_fleet.adapters.git_workspace.locations import Remote
-from swe_ai_fleet.adapters.git_workspace.routes import Credential, Route, Routes, out_of_reach
+from swe_ai_fleet.adapters.git_workspace.locations import Credential, Remote, Route, Routes, host_of, out_of_reach
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed, ResourceExhausted, Unavailable
 from swe_ai_fleet.domain.task import RepoRef, check_identifier
 
@@ -58,7 +57,6 @@ esac
 class _Connection:
     """A remote repository, how git gets there, and what git shows it."""
 
-    tenant: str
     remote: Remote
     route: Route
     variables: Mapping[str, str]
@@ -68,6 +66,7 @@ CredentialLookup = Callable[[str, str, str], Awaitable[Credential | None]]
 """The credential of (tenant, reference, URL), None where there is none; an empty reference is a repository's own."""
 
 
+@dataclass(frozen=True, kw_only=True)
 class RemoteRepositories:
     """Reads and writes repositories behind URLs.
 
@@ -75,20 +74,11 @@ class RemoteRepositories:
     the host of the URL; `routes` are how it gets there.
     """
 
-    def __init__(
-        self,
-        git: Git,
-        routes: Routes,
-        *,
-        askpass: Path,
-        protocols: tuple[str, ...],
-        credentials: CredentialLookup | None,
-    ) -> None:
-        self._git = git
-        self._routes = routes
-        self._askpass = askpass
-        self._protocols = protocols
-        self._credentials = credentials
+    git: Git
+    routes: Routes
+    askpass: Path
+    protocols: tuple[str, ...]
+    credentials: CredentialLookup | None
 
     async def resolve(self, tenant: str, repo: RepoRef, remote: Remote, cache: Path) -> Resolved:
         """The commit that a reference means now; it lies in the cache afterwards.
@@ -150,13 +140,13 @@ class RemoteRepositories:
         allowance: Allowance = _ASKING,
     ) -> GitResult:
         """Run git on the way to a remote. Raises GitFailed, Unavailable."""
-        return await self._git.run(
+        return await self.git.run(
             *args,
             options=connection.route.options,
             layout=layout,
-            cwd=self._askpass.parent if layout is None else None,
+            cwd=self.askpass.parent if layout is None else None,
             variables={**connection.route.variables, **connection.variables},
-            protocols=self._protocols,
+            protocols=self.protocols,
             timeout_seconds=timeout_seconds,
             allowance=allowance,
         )
@@ -188,11 +178,11 @@ class RemoteRepositories:
             # Tags that point into its history come along: git follows them where the target has a name.
             specification = f"+{wanted}:refs/fleet/fetched/{wanted}"
             await self._fetch(connection, cache, [specification], have=wanted, follows_tags=True)
-            return await self._git.commit(Layout(git_dir=cache), wanted)
+            return await self.git.commit(Layout(git_dir=cache), wanted)
         await self._fetch(connection, cache, ["+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*"])
-        commit = await self._git.commit(Layout(git_dir=cache), repo.commit or repo.ref)
+        commit = await self.git.commit(Layout(git_dir=cache), repo.commit or repo.ref)
         if commit:
-            await self._git.run("update-ref", f"refs/fleet/fetched/{commit}", commit, layout=Layout(git_dir=cache))
+            await self.git.run("update-ref", f"refs/fleet/fetched/{commit}", commit, layout=Layout(git_dir=cache))
         return commit
 
     async def _fetch(
@@ -204,7 +194,7 @@ class RemoteRepositories:
         have: str = "",
         follows_tags: bool = False,
     ) -> None:
-        if have and await self._git.commit(Layout(git_dir=cache), f"refs/fleet/fetched/{have}"):
+        if have and await self.git.commit(Layout(git_dir=cache), f"refs/fleet/fetched/{have}"):
             return
         tags = () if follows_tags else ("--no-tags",)
         try:
@@ -218,12 +208,12 @@ class RemoteRepositories:
             )
         except GitExhausted as error:
             _log.info("repository.too_large", host=connection.remote.host, reason=error.message)
-            await asyncio.to_thread(_remove_received, cache)
+            await asyncio.to_thread(remove_received, cache)
             raise ResourceExhausted(
                 "the repository takes more memory or disk than may be", field="repo.url", hint=error.hint
             ) from None
         except Unavailable:
-            await asyncio.to_thread(_remove_received, cache)
+            await asyncio.to_thread(remove_received, cache)
             raise
         except GitFailed as error:
             if have and re.search(r"not our ref|unadvertised object|couldn't find remote ref", error.message):
@@ -233,7 +223,7 @@ class RemoteRepositories:
     @asynccontextmanager
     async def _connected(self, tenant: str, reference: str, remote: Remote) -> AsyncGenerator[_Connection]:
         """A remote with the caller's credential. Raises InvalidRequest, PreconditionFailed, Unavailable."""
-        lookup = self._credentials
+        lookup = self.credentials
         credential = await lookup(tenant, reference, remote.url) if lookup is not None else None
         if credential is None and reference:
             raise InvalidRequest(f"there is no credential {reference[:64]!r}", field="repo.credential_ref")
@@ -241,26 +231,20 @@ class RemoteRepositories:
         if credential is not None and credential.password:
             await asyncio.to_thread(self._write_askpass)
             variables = {
-                "GIT_ASKPASS": str(self._askpass),
+                "GIT_ASKPASS": str(self.askpass),
                 "FLEET_GIT_HOST": urlsplit(remote.url).netloc.rpartition("@")[2],
                 "FLEET_GIT_USERNAME": credential.username,
                 "FLEET_GIT_PASSWORD": credential.password,
             }
-        async with self._routes.open(remote, credential) as route:
-            yield _Connection(tenant=tenant, remote=remote, route=route, variables=variables)
+        async with self.routes.open(remote, credential) as route:
+            yield _Connection(remote=remote, route=route, variables=variables)
 
     def _write_askpass(self) -> None:
-        if not self._askpass.exists() or self._askpass.read_text() != _ASKPASS:
-            draft = self._askpass.with_suffix(".new")
+        if not self.askpass.exists() or self.askpass.read_text() != _ASKPASS:
+            draft = self.askpass.with_suffix(".new")
             draft.write_text(_ASKPASS)
             draft.chmod(0o700)
-            draft.replace(self._askpass)
-
-
-def _remove_received(cache: Path) -> None:
-    """Take away what a git that was killed had received so far."""
-    for draft in (cache / "objects/pack").glob("tmp_*"):
-        draft.unlink(missing_ok=True)
+            draft.replace(self.askpass)
 
 
 def _choose(refs: dict[str, str], head_branch: str, repo: RepoRef) -> tuple[str, str]:
@@ -283,12 +267,12 @@ def _explained(connection: _Connection, error: GitFailed) -> PreconditionFailed 
     remote, text = connection.remote, error.message[:500]
     if connection.route.refusal:
         return out_of_reach(remote, connection.route.refusal)
-    known = (
+    faults = (
         (_DENIED, "the repository refuses access", "repo.credential_ref"),
         (_ABSENT, "there is no such repository", "repo.url"),
         (_STRANGER, "the server shows another host key than the known one, or none is known", "repo.url"),
     )
-    for pattern, words, field in known:
+    for pattern, words, field in faults:
         if pattern.search(text):
             _log.info("repository.refused", host=remote.host, port=remote.port, reason=text)
             return PreconditionFailed(words, field=field)
@@ -318,8 +302,10 @@ def mounted_credentials(directory: Path, *, by_tenant: bool = False, hosts: Sequ
 
     async def credential(tenant: str, reference: str, location: str) -> Credential | None:
         place = directory / check_identifier(tenant, field="tenant") if by_tenant else directory
+        named = reference not in ("", DEFAULT)
+        prefix = f"{check_identifier(reference, field='repo.credential_ref')}." if named else ""
         try:
-            return await asyncio.to_thread(_read, place, _prefix(reference), location, tuple(hosts))
+            return await asyncio.to_thread(_read, place, prefix, location, tuple(hosts))
         except PreconditionFailed:
             if not reference:
                 return None
@@ -328,16 +314,15 @@ def mounted_credentials(directory: Path, *, by_tenant: bool = False, hosts: Sequ
     return credential
 
 
-def _prefix(reference: str) -> str:
-    return "" if reference in ("", DEFAULT) else f"{check_identifier(reference, field='repo.credential_ref')}."
-
-
 def _read(directory: Path, prefix: str, location: str, hosts: Sequence[str]) -> Credential | None:
     over_http = urlsplit(location).scheme.lower() in ("http", "https")
     secret = directory / f"{prefix}{'password' if over_http else 'ssh-privatekey'}"
     if not secret.is_file():
         return None
-    host = _host(location)
+    try:
+        host = host_of(location)
+    except ValueError as fault:
+        raise InvalidRequest(f"{location[:128]!r} is not a URL", field="repo.url") from fault
     named = directory / f"{prefix}hosts"
     patterns = _line(named).split(",") if named.is_file() else [host for host in hosts if host != "*"]
     allowed = [pattern.strip().lower() for pattern in patterns if pattern.strip()]
@@ -351,17 +336,6 @@ def _read(directory: Path, prefix: str, location: str, hosts: Sequence[str]) -> 
         return Credential(key=_line(secret))
     username = directory / f"{prefix}username"
     return Credential(username=_line(username) if username.is_file() else "git", password=_line(secret))
-
-
-def _host(location: str) -> str:
-    """The host of a URL, or of git's short form `user@host:path`."""
-    try:
-        parts = urlsplit(location)
-        if parts.scheme and parts.hostname:
-            return parts.hostname.lower()
-    except ValueError as fault:
-        raise InvalidRequest(f"{location[:128]!r} is not a URL", field="repo.url") from fault
-    return location.partition(":")[0].rpartition("@")[2].lower()
 
 
 def _line(path: Path) -> str:

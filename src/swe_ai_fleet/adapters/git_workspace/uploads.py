@@ -16,7 +16,7 @@ from pathlib import Path
 from swe_ai_fleet.adapters.git_workspace.bundles import SHALLOW_REFS
 from swe_ai_fleet.adapters.git_workspace.directories import appearing, locked
 from swe_ai_fleet.adapters.git_workspace.git import COMMIT_ID, Allowance, Git, GitFailed, Layout, unpacking
-from swe_ai_fleet.adapters.git_workspace.git_dir import write_git_dir
+from swe_ai_fleet.adapters.git_workspace.git_dirs import write_git_dir
 from swe_ai_fleet.adapters.git_workspace.local import Resolved
 from swe_ai_fleet.adapters.git_workspace.staging import check_size
 from swe_ai_fleet.domain.blob import BlobRef
@@ -105,6 +105,7 @@ _TOLERATED = (
 )
 
 
+@dataclass(frozen=True, kw_only=True)
 class UploadedRepositories:
     """Takes bundles, and has their commits wherever they are needed.
 
@@ -113,9 +114,8 @@ class UploadedRepositories:
         fetch: Gets a bundle that was uploaded through another node; None: there are none.
     """
 
-    def __init__(self, git: Git, *, fetch: BlobFetch | None) -> None:
-        self._git = git
-        self._fetch = fetch
+    git: Git
+    fetch: BlobFetch | None
 
     async def take(
         self, tenant: str, cache: Path, bundle: Path, repo: RepoRef, store: Callable[[], Awaitable[None]]
@@ -154,10 +154,10 @@ class UploadedRepositories:
             field="repo.upload_id",
             hint="upload the bundle again",
         )
-        if self._fetch is None:
+        if self.fetch is None:
             raise missing
         try:
-            data = await self._fetch(upload_blob(tenant, digest))
+            data = await self.fetch(upload_blob(tenant, digest))
         except NotFound:
             raise missing from None
         async with appearing(cache) as draft:
@@ -172,7 +172,7 @@ class UploadedRepositories:
         rules = ",".join(f"{name}=ignore" for name in _TOLERATED)
         options = (f"--strict={rules}",) if strict else ()
         try:
-            await self._git.run(
+            await self.git.run(
                 *("index-pack", "--threads=2", *options, str(pack)),
                 layout=Layout(git_dir=directory),
                 timeout_seconds=_PACK_SECONDS,
@@ -186,7 +186,7 @@ class UploadedRepositories:
             )
             if lines:
                 layout = Layout(git_dir=directory)
-                await self._git.run("update-ref", "--stdin", layout=layout, stdin=lines.encode())
+                await self.git.run("update-ref", "--stdin", layout=layout, stdin=lines.encode())
         except GitFailed as error:
             raise InvalidRequest(
                 f"the bundle is broken, or not safe to unpack: {error.message[:400]}", field="chunk"
@@ -200,14 +200,14 @@ class UploadedRepositories:
         status = await asyncio.to_thread(bundle.stat)
         most = _FREE_BYTES + _MOST_TIMES * status.st_size
         try:
-            await check_size(self._git, layout, resolved.commit, most_bytes=most)
+            await check_size(self.git, layout, resolved.commit, most_bytes=most)
         except (GitFailed, PreconditionFailed) as error:
             raise InvalidRequest(f"the commit cannot be read: {error.message[:400]}", field="chunk") from error
         except ResourceExhausted as error:
             raise InvalidRequest(error.message, field="chunk", hint="leave out what a build generates") from error
         # Everything it stands on must be there: a commit alone proves nothing about its ancestors.
         try:
-            await self._git.run(
+            await self.git.run(
                 *("rev-list", "--objects", "--quiet", resolved.commit),
                 layout=layout,
                 timeout_seconds=_PACK_SECONDS,
@@ -224,7 +224,7 @@ class UploadedRepositories:
     async def _resolved(self, cache: Path, repo: RepoRef, *, prefix: str) -> Resolved:
         if repo.commit:
             commit = repo.commit.lower()
-            if not COMMIT_ID.fullmatch(commit) or not await self._git.commit(Layout(git_dir=cache), commit):
+            if not COMMIT_ID.fullmatch(commit) or not await self.git.commit(Layout(git_dir=cache), commit):
                 raise _unknown(repo.commit, f"{prefix}commit")
             return Resolved(commit=commit)
         if repo.ref in ("", "HEAD"):
@@ -234,7 +234,7 @@ class UploadedRepositories:
         names = (repo.ref, f"refs/{repo.ref}", f"refs/tags/{repo.ref}", f"refs/heads/{repo.ref}")
         for name in names:
             full = name.startswith("refs/") or COMMIT_ID.fullmatch(name) is not None
-            commit = await self._git.commit(Layout(git_dir=cache), name) if full else ""
+            commit = await self.git.commit(Layout(git_dir=cache), name) if full else ""
             if commit:
                 branch = name.removeprefix("refs/heads/") if name.startswith("refs/heads/") else ""
                 return Resolved(commit=commit, branch=branch)
@@ -244,7 +244,7 @@ class UploadedRepositories:
         """What the bundle calls HEAD, else its only branch."""
         head = (cache / "HEAD").read_text().strip()
         branch = head.removeprefix("ref: refs/heads/") if head.startswith("ref: ") else ""
-        commit = await self._git.commit(Layout(git_dir=cache), "HEAD")
+        commit = await self.git.commit(Layout(git_dir=cache), "HEAD")
         if not commit:
             raise InvalidRequest("the bundle has no HEAD", field=f"{prefix}ref", hint="choose one of its branches")
         return Resolved(commit=commit, branch=branch)

@@ -23,7 +23,7 @@ from swe_ai_fleet.domain.json_values import with_texts
 from swe_ai_fleet.domain.message import LIMIT_FIELDS, ModelReply, ModelRequest, Passthrough
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.ports import ChatModel
-from swe_ai_fleet.sandbox.proxy import unix_listener
+from swe_ai_fleet.sandbox.network import unix_listener
 from swe_ai_fleet.tools.secrets import Secrets
 
 LONGEST_BODY = 16 * 1024 * 1024

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.adapters.git_workspace.git import Git, Layout
-from swe_ai_fleet.adapters.git_workspace.git_dir import FIXED_IDENTITY
+from swe_ai_fleet.adapters.git_workspace.git_dirs import FIXED_IDENTITY
 from swe_ai_fleet.contract import from_message
 from swe_ai_fleet.domain.command import Command, CommandResult
 from swe_ai_fleet.domain.environment import Environment, Mount
@@ -33,7 +33,7 @@ from swe_ai_fleet.extensions.batch.log_parsers import grade, read_log, recording
 from swe_ai_fleet.extensions.batch.records import Hidden, Record
 from swe_ai_fleet.ports import Clone, WorkspaceProvider
 from swe_ai_fleet.sandbox import LocalWorkspace, NetworkGrant, Sandbox
-from swe_ai_fleet.sandbox.workspace import remove_tree
+from swe_ai_fleet.sandbox.disk import remove_tree
 
 SECONDS = 1800.0
 """For one command of a record's hidden tests."""
@@ -116,7 +116,7 @@ class Bench:
         """
         place = repository_place(self.repositories, record.instance_id)
         draft = place.with_name(f".{place.name}.{os.getpid()}")
-        remove_tree(draft)
+        remove_tree(draft, ignore_errors=True)
         tree = draft / "tree"
         tree.mkdir(parents=True)
         try:
@@ -131,10 +131,10 @@ class Bench:
                     harbor.copy_folder(clone.root, "", tree, links=True, times=_LARGER)
             await _commit(tree)
             if not place.exists() or await _head(place) != await _head(tree):
-                remove_tree(place)
+                remove_tree(place, ignore_errors=True)
                 tree.rename(place)
         finally:
-            remove_tree(draft)
+            remove_tree(draft, ignore_errors=True)
 
     async def _copy_image(self, image: str, empty: Path, tree: Path) -> None:
         """Copy what an image has in its working directory; `empty` becomes a repository of nothing."""
@@ -156,7 +156,7 @@ class Bench:
         if hidden.needs:
             return Evaluation(resolved=None, told=f"not run: needs {hidden.needs}")
         folder = self.folder(record.instance_id)
-        remove_tree(folder)
+        remove_tree(folder, ignore_errors=True)
         folder.mkdir(parents=True, mode=0o700)
         detect = not (environment.disable_detection or hidden.task or hidden.script)
         spec = from_message(EnvironmentSpec, environment, detect=detect)
@@ -278,7 +278,7 @@ class Bench:
             except InvalidRequest as fault:
                 return Evaluation(resolved=None, told=fault.message)
         finally:
-            remove_tree(tests)
+            remove_tree(tests, ignore_errors=True)
         resolved = harbor.passed(reward_values)
         reason = "a reward beyond 0 and 1 says neither" if resolved is None else "" if resolved else _end(result)
         return Evaluation(resolved=resolved, told=reason, rewards=reward_values)

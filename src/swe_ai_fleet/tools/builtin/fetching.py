@@ -16,7 +16,7 @@ import httpcore2
 import httpx2
 
 from swe_ai_fleet.domain.json_values import is_object, json_or_none
-from swe_ai_fleet.sandbox.addresses import Resolver
+from swe_ai_fleet.sandbox.network import Resolver
 from swe_ai_fleet.tools.definition import ToolFailure
 from swe_ai_fleet.tools.http_transport import (
     GuardedTransport,

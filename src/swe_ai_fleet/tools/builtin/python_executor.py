@@ -10,7 +10,6 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import cast
-
 from swe_ai_fleet.domain.command import Command, CommandResult
 from swe_ai_fleet.domain.json_values import json_object, mapping
 from swe_ai_fleet.domain.tool import Outcome, Risk, ToolResult
@@ -22,6 +21,11 @@ from swe_ai_fleet.sandbox.workspace import remove_tree
 from swe_ai_fleet.tools.base_tool import BaseTool, ToolParameter, as_text, presented
 from swe_ai_fleet.tools.definition import ToolFailure
 from swe_ai_fleet.tools.truncation import truncate
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, replace
+from swe_ai_fleet.sandbox.disk import remove_tree
+from swe_ai_fleet.tools.registry.base_tool import BaseTool, ToolParameter, as_text, presented
+
 
 MAX_CODE_BYTES = 100_000
 """The code is handed over as one argument of a process, which may have 128 KiB."""
@@ -128,7 +132,7 @@ class PythonExecutor(BaseTool):
             async with sandbox.workspace(directory) as workspace:
                 yield workspace
         finally:
-            await uninterrupted(asyncio.to_thread(remove_tree, parent))
+            await uninterrupted(asyncio.to_thread(remove_tree, parent, ignore_errors=True))
 
     async def _own_sandbox(self) -> Sandbox:
         """One for this call: it belongs to the event loop that runs now. What the host can hold is found out once."""

@@ -1,4 +1,8 @@
-"""The exit of a networked sandbox, and of our own git: an HTTP proxy that resolves, checks and connects itself."""
+"""The way out to the network: the addresses that may be reached, and an HTTP proxy that checks and connects itself.
+
+A host is resolved once and every address judged. Clients connect to the addresses that `judged` returns, so that no
+second look-up can give another answer. Sandboxes with a network, and our own git, go through the proxy.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +13,110 @@ import os
 import re
 import secrets
 import socket
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 from pathlib import Path
 from typing import Protocol
 from urllib.parse import urlsplit
 
-from swe_ai_fleet.sandbox.addresses import PrivateHostError, Resolver, UnknownHostError, judged
+from swe_ai_fleet.domain.network import address_of
+
+_NAT64 = IPv6Network("64:ff9b::/96")
+# The position of the IPv4 address in it is each network's own choice.
+_LOCAL_NAT64 = IPv6Network("64:ff9b:1::/48")
+_V4_COMPATIBLE = IPv6Network("::/96")
+METADATA = frozenset(map(ip_address, ("168.63.129.16", "100.100.100.200", "fd00:ec2::254")))
+"""Metadata services of clouds that do not answer at a link-local address; the first looks like any other."""
+
+
+class Resolver(Protocol):
+    """Turns a name into addresses."""
+
+    async def resolve(self, host: str, port: int) -> Sequence[str]:
+        """The addresses of a host as text, best first. Raises OSError if it has none."""
+        ...
+
+
+class SystemResolver:
+    """This machine's own resolver."""
+
+    async def resolve(self, host: str, port: int) -> Sequence[str]:
+        infos = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        return list(dict.fromkeys(str(address[0]) for *_, address in infos))
+
+
+class UnknownHostError(Exception):
+    """A host that has no address."""
+
+
+class PrivateHostError(Exception):
+    """A host with an address that is not public, or this machine's own."""
+
+
+async def judged(host: str, port: int, *, private: bool = False, resolver: Resolver | None = None) -> tuple[str, ...]:
+    """The addresses of a host, best first; with `private` whatever they are, else each of them public.
+
+    Raises UnknownHostError, PrivateHostError.
+    """
+    if (literal := address_of(host)) is not None:
+        addresses: Sequence[str] = (str(literal),)
+    else:
+        try:
+            addresses = await (resolver or SystemResolver()).resolve(host, port)
+        except (OSError, UnicodeError) as error:
+            raise UnknownHostError(f"the name {host} cannot be resolved: {error}") from error
+    if not addresses:
+        raise UnknownHostError(f"the name {host} has no address")
+    for address in addresses:
+        if address_of(address) is None or not (private or (is_public(address) and not _is_own(address))):
+            raise PrivateHostError(f"the host {host} is not on the public internet")
+    return tuple(addresses)
+
+
+def is_public(address: str) -> bool:
+    """Whether an address, as text, is public: not loopback, private, link-local, multicast, metadata or reserved.
+
+    IPv6 forms that carry an IPv4 address (mapped, compatible, 6to4, Teredo, NAT64) are judged by that. Raises
+    ValueError for what is not a valid address.
+    """
+    parsed = ip_address(address.partition("%")[0])
+    return all(_is_public(each) for each in _embedded(parsed) or (parsed,))
+
+
+def _is_public(address: IPv4Address | IPv6Address) -> bool:
+    if isinstance(address, IPv6Address) and (address.is_site_local or address in _LOCAL_NAT64):
+        return False
+    return address.is_global and not (address.is_multicast or address.is_reserved or address in METADATA)
+
+
+def _is_own(address: str) -> bool:
+    """Whether a public address is this machine's, where its own services answer. The check sends nothing."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((address, 9))
+            return str(probe.getsockname()[0]) == str(probe.getpeername()[0])
+    except OSError:
+        # There is no route to it, so it is not this machine's.
+        return False
+
+
+def _embedded(address: IPv4Address | IPv6Address) -> tuple[IPv4Address, ...]:
+    if isinstance(address, IPv4Address):
+        return ()
+    if address.ipv4_mapped:
+        return (address.ipv4_mapped,)
+    if address.sixtofour:
+        return (address.sixtofour,)
+    if address.teredo:
+        return address.teredo
+    if address in _V4_COMPATIBLE or address in _NAT64:
+        return (IPv4Address(int(address) & 0xFFFF_FFFF),)
+    return ()
+
 
 _HEAD_LIMIT = 64 * 1024
 _HEAD_SECONDS = 30.0
@@ -217,30 +317,30 @@ class FilteringProxy:
 
     async def _connect(self, host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         host = host.lower().rstrip(".")
+        shown = "".join(character for character in host[:253] if character.isprintable())
         private = self._grant.private(host, port)
         if not self._grant.covers(host, port):
-            raise self._refusal(
-                host, port, RefusalReason.NOT_GRANTED, f"The network grant does not cover {_shown_host(host)}:{port}"
-            )
+            text = f"The network grant does not cover {shown}:{port}"
+            raise self._refusal(shown, port, RefusalReason.NOT_GRANTED, text)
         try:
             async with asyncio.timeout(_CONNECT_SECONDS):
                 addresses = await judged(host, port, private=private, resolver=self._resolver)
         except (UnknownHostError, TimeoutError) as error:
-            raise self._refusal(host, port, RefusalReason.UNREACHABLE, f"Cannot resolve {_shown_host(host)}") from error
+            raise self._refusal(shown, port, RefusalReason.UNREACHABLE, f"Cannot resolve {shown}") from error
         except PrivateHostError as error:
-            text = f"{_shown_host(host)} is not at a public address"
-            raise self._refusal(host, port, RefusalReason.PRIVATE, text) from error
+            text = f"{shown} is not at a public address"
+            raise self._refusal(shown, port, RefusalReason.PRIVATE, text) from error
         for address in addresses:
             with suppress(OSError, TimeoutError):
                 async with asyncio.timeout(_CONNECT_SECONDS):
                     return await asyncio.open_connection(address, port)
-        raise self._refusal(host, port, RefusalReason.UNREACHABLE, f"Cannot connect to {_shown_host(host)}:{port}")
+        raise self._refusal(shown, port, RefusalReason.UNREACHABLE, f"Cannot connect to {shown}:{port}")
 
     def _refusal(self, host: str, port: int, reason: RefusalReason, text: str) -> _RefusalError:
-        key = (_shown_host(host), port)
+        key = (host, port)
         if len(self._refused) < _MAX_REFUSALS or key in self._refused:
             self._refused.pop(key, None)
-            self._refused[key] = Refusal(host=key[0], port=port, reason=reason, text=text)
+            self._refused[key] = Refusal(host=host, port=port, reason=reason, text=text)
         return _RefusalError(502 if reason is RefusalReason.UNREACHABLE else 403, text)
 
 
@@ -265,10 +365,6 @@ def _authority(target: str) -> tuple[str, int]:
     if not re.fullmatch(r"[0-9]{1,5}", port) or not host or "@" in host or not 0 < int(port) < 65536:
         raise _RefusalError(400, "CONNECT wants host:port")
     return host.removeprefix("[").removesuffix("]"), int(port)
-
-
-def _shown_host(host: str) -> str:
-    return "".join(character for character in host[:253] if character.isprintable())
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, count: int) -> None:

@@ -6,27 +6,26 @@ import asyncio
 import hashlib
 import os
 import re
-import time
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from swe_ai_fleet.adapters.git_workspace.directories import appearing, locked, remove_tree
+from swe_ai_fleet.adapters.git_workspace.directories import appearing, locked, vanishing
 from swe_ai_fleet.adapters.git_workspace.disk_space import TenantDisk
-from swe_ai_fleet.adapters.git_workspace.images.reference import FIELD, ImageReference
-from swe_ai_fleet.adapters.git_workspace.images.registry import Registry, RegistryRules
-from swe_ai_fleet.adapters.git_workspace.images.sources import (
+from swe_ai_fleet.adapters.git_workspace.image_registry import Registry, RegistryRules
+from swe_ai_fleet.adapters.git_workspace.image_sources import (
+    FIELD,
     MACHINE,
     Archive,
     Engine,
     FoundImage,
+    ImageReference,
     Layout,
-    Source,
     document,
     missing,
 )
-from swe_ai_fleet.adapters.git_workspace.images.unpacking import ImageLimits, Unpacking
+from swe_ai_fleet.adapters.git_workspace.image_unpacking import ImageLimits, Unpacking
 from swe_ai_fleet.adapters.git_workspace.locations import TENANT
 from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.environment import ImageRoot
@@ -34,6 +33,7 @@ from swe_ai_fleet.domain.errors import InvalidRequest, ResourceExhausted
 from swe_ai_fleet.domain.json_values import mapping, string, strings
 from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
 
+_Source = Layout | Archive | Engine | Registry
 _VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.S)
 _NUMBER = re.compile(r"[0-9]{1,9}")
 _HOSTS = b"127.0.0.1 localhost fleet\n::1 localhost\n"
@@ -125,21 +125,19 @@ class ImageStore:
         return replace(root, path=str(place / "root"))
 
     @asynccontextmanager
-    async def _source(self, tenant: str, reference: ImageReference, credential: str) -> AsyncGenerator[Source]:
+    async def _source(self, tenant: str, reference: ImageReference, credential: str) -> AsyncGenerator[_Source]:
         """Where a reference says that its image is. Raises InvalidRequest where the rules do not allow it."""
         if reference.transport == "docker":
             self._rules.registries.check(reference)
             registry = Registry(reference, self._rules.registries, tenant=tenant, credential=credential)
-            try:
+            async with aclosing(registry):
                 yield registry
-            finally:
-                await registry.close()
         elif reference.transport == "docker-daemon":
             if self._rules.engine is None:
                 raise InvalidRequest(
                     "images of an engine are not accepted", field=FIELD, hint="the operator names FLEET_IMAGE_ENGINE"
                 )
-            async with self._temporary() as directory:
+            async with vanishing(self._scratch) as directory:
                 yield Engine(reference, self._rules.engine, directory, self._rules.limits)
         else:
             folder = await asyncio.to_thread(self._folder, tenant, Path(reference.name))
@@ -156,7 +154,7 @@ class ImageStore:
             hint=f"the operator names FLEET_IMAGE_FOLDERS: {', '.join(map(str, self._rules.folders)) or 'none'}",
         )
 
-    async def _unpack(self, name: str, image: FoundImage, source: Source) -> None:
+    async def _unpack(self, name: str, image: FoundImage, source: _Source) -> None:
         config = mapping(document(image.config))
         place = f"{string(config.get('os'))}/{string(config.get('architecture'))}"
         if place != f"linux/{MACHINE}":
@@ -167,7 +165,7 @@ class ImageStore:
         limits = self._rules.limits
         if sum(layer.size for layer in image.layers) > limits.compressed_bytes:
             raise ResourceExhausted(f"the image has more than {limits.compressed_bytes:,} bytes", field=FIELD)
-        async with self._temporary() as fetched, appearing(self._home / name) as draft:
+        async with vanishing(self._scratch) as fetched, appearing(self._home / name) as draft:
             (draft / "root").mkdir()
             unpacking = Unpacking(draft / "root", limits)
             for number, (layer, diff_id) in enumerate(zip(image.layers, diff_ids, strict=True)):
@@ -175,15 +173,6 @@ class ImageStore:
                 await source.fetch(layer, file)
                 await uninterrupted(asyncio.to_thread(_unpack_layer, unpacking, file, diff_id))
             await uninterrupted(asyncio.to_thread(_finish, unpacking, draft, name, config))
-
-    @asynccontextmanager
-    async def _temporary(self) -> AsyncGenerator[Path]:
-        directory = self._scratch / f"image-{time.monotonic_ns()}-{os.getpid()}"
-        directory.mkdir(mode=0o700, parents=True)
-        try:
-            yield directory
-        finally:
-            await uninterrupted(asyncio.to_thread(remove_tree, directory))
 
 
 def _unpack_layer(unpacking: Unpacking, file: Path, diff_id: str) -> None:

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from swe_ai_fleet.domain.assignment import job_id
-from swe_ai_fleet.sandbox import carried
+from swe_ai_fleet.sandbox import images
 from swe_ai_fleet.settings import without_login
-from workers.container import (
+from workers.jobs import (
     CLONE_FROM,
     CLONE_HOSTS,
     DEFAULT_WORKSPACE,
@@ -25,8 +25,10 @@ from workers.container import (
     LOGIN,
     TENANT,
     WORKSPACE,
+    Ending,
+    EndReason,
+    JobSpec,
 )
-from workers.workspace_runner.backend import Ending, EndReason, JobSpec
 from workers.workspace_runner.settings import RunnerSettings
 
 MANAGER = "fleet-workspace-runner"
@@ -38,7 +40,7 @@ GIT_MOUNT, FILES_MOUNT, HOME = "/var/run/fleet/git", "/etc/fleet", "/home/fleet"
 _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 _DISRUPTED = {"type": "DisruptionTarget", "status": "True"}
 
-_SOCKET, _HELPER = f"{carried.INSIDE}/socket", f"{carried.INSIDE}/swe_ai_fleet/sandbox/container_helper.py"
+_SOCKET, _HELPER = f"{images.INSIDE}/socket", f"{images.INSIDE}/swe_ai_fleet/sandbox/container_helper.py"
 
 Json = dict[str, object]
 
@@ -136,9 +138,9 @@ def _pod(spec: JobSpec, settings: RunnerSettings, *, nats_url: str, model_url: s
     ]
     parts: list[Json] = []
     if spec.image:
-        parts = [{"name": "fleet", "mountPath": carried.INSIDE}]
+        parts = [{"name": "fleet", "mountPath": images.INSIDE}]
         volumes.append({"name": "fleet", "emptyDir": {"sizeLimit": "1Gi"}})
-        cloning[IMAGE_PARTS], working[IMAGE_SOCKET] = carried.INSIDE, _SOCKET
+        cloning[IMAGE_PARTS], working[IMAGE_SOCKET] = images.INSIDE, _SOCKET
     if settings.files_secret:
         volumes.append({"name": "files", "secret": {"secretName": settings.files_secret, "defaultMode": 0o440}})
         mounts.append({"name": "files", "mountPath": FILES_MOUNT, "readOnly": True})
@@ -223,12 +225,12 @@ def _image(spec: JobSpec, settings: RunnerSettings, mounts: list[Json]) -> Json:
         "image": spec.image,
         "imagePullPolicy": "Always",
         "restartPolicy": "Always",
-        "command": [*carried.PYTHON, "-I", "-S", _HELPER, _SOCKET],
+        "command": [*images.PYTHON, "-I", "-S", _HELPER, _SOCKET],
         # Of the image's own, these would load something of it into our helper.
         "env": [{"name": name, "value": ""} for name in ("LD_PRELOAD", "LD_AUDIT", "GLIBC_TUNABLES")],
         "resources": _resources(settings),
         "securityContext": _confined(settings),
-        "volumeMounts": [*mounts, {"name": "fleet", "mountPath": carried.INSIDE, "readOnly": True}],
+        "volumeMounts": [*mounts, {"name": "fleet", "mountPath": images.INSIDE, "readOnly": True}],
     }
 
 

@@ -13,15 +13,15 @@ from typing import Any
 
 import structlog
 
-from swe_ai_fleet.adapters.git_workspace.images.reference import FIELD, ImageReference
-from swe_ai_fleet.adapters.git_workspace.images.registry import RegistryRules
+from swe_ai_fleet.adapters.git_workspace.image_registry import RegistryRules
+from swe_ai_fleet.adapters.git_workspace.image_sources import FIELD, ImageReference
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
 from swe_ai_fleet.following import in_background, waits
 from swe_ai_fleet.runtime.factories import image_rules
 from swe_ai_fleet.settings import Settings
-from workers.workspace_runner.backend import Ending, EndReason, HeldJob, JobRef, JobSpec
-from workers.workspace_runner.kubernetes.api import Conflict, Gone, KubernetesApi, connected, own_namespace
-from workers.workspace_runner.kubernetes.job import (
+from workers.jobs import Ending, EndReason, HeldJob, JobRef, JobSpec
+from workers.workspace_runner.kubernetes_api import Conflict, Gone, KubernetesApi, connected, own_namespace
+from workers.workspace_runner.kubernetes_job import (
     AGENT,
     CLONE,
     PREFIX,
@@ -52,7 +52,7 @@ class Changes:
         self._condition = asyncio.Condition()
         self.count = 0
 
-    async def tell(self) -> None:
+    async def notify(self) -> None:
         """There was one."""
         self.count += 1
         async with self._condition:
@@ -102,7 +102,7 @@ class Watched:
     async def put(self, thing: Object) -> None:
         """Take in what the server just answered; the watch tells it again."""
         self._things.setdefault(_name(thing), thing)
-        await self._changes.tell()
+        await self._changes.notify()
 
     def forget(self, label: str, value: str) -> None:
         """Forget those removed that have a label."""
@@ -134,7 +134,7 @@ class Watched:
             self._remove(name, self._things[name])
         self._things = by_name
         self.synced.set()
-        await self._changes.tell()
+        await self._changes.notify()
         return version
 
     async def _take(self, event: str, thing: Object) -> None:
@@ -145,7 +145,7 @@ class Watched:
             self._things.pop(_name(thing), None)
         else:
             self._things[_name(thing)] = thing
-        await self._changes.tell()
+        await self._changes.notify()
 
     def _remove(self, name: str, thing: Object) -> None:
         self._gone[name] = thing

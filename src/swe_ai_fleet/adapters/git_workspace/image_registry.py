@@ -20,10 +20,11 @@ from urllib.parse import quote, urljoin, urlsplit
 
 import httpx2
 
-from swe_ai_fleet.adapters.git_workspace.images.reference import FIELD, ImageReference
-from swe_ai_fleet.adapters.git_workspace.images.sources import (
+from swe_ai_fleet.adapters.git_workspace.image_sources import (
+    FIELD,
     LARGEST_DOCUMENT,
     FoundImage,
+    ImageReference,
     Layer,
     blob_name,
     chosen,
@@ -31,8 +32,8 @@ from swe_ai_fleet.adapters.git_workspace.images.sources import (
     document,
     missing,
 )
-from swe_ai_fleet.adapters.git_workspace.images.unpacking import CHUNK
-from swe_ai_fleet.adapters.git_workspace.routes import Credential
+from swe_ai_fleet.adapters.git_workspace.image_unpacking import CHUNK
+from swe_ai_fleet.adapters.git_workspace.locations import Credential
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed, Unavailable
 from swe_ai_fleet.domain.json_values import mapping, string
 from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
@@ -98,7 +99,7 @@ class RegistryRules:
 
 
 class Registry:
-    """One image of a registry, as a source; an async context manager."""
+    """One image of a registry, as a source; to be closed."""
 
     def __init__(self, reference: ImageReference, rules: RegistryRules, *, tenant: str, credential: str) -> None:
         self._reference = reference
@@ -108,14 +109,15 @@ class Registry:
         self._url = rules.url(reference.registry)
         host = urlsplit(self._url)
         port = host.port or (80 if host.scheme == "http" else 443)
-        named = f"{_bracketed(host.hostname or '')}:{port}"
+        name = host.hostname or ""
+        named = f"[{name}]:{port}" if ":" in name else f"{name}:{port}"
         private = (named,) if rules.is_private(reference.registry) else ()
         tls = rules.tls
         self._own = _client(HttpPolicy(allowed_hosts=() if private else (named,), private_hosts=private), tls)
         self._public = _client(HttpPolicy(allowed_hosts=("*",), ports=(443,)), tls)
         self._authorization = ""
 
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         await self._own.aclose()
         await self._public.aclose()
 
@@ -267,7 +269,3 @@ async def _read(answer: httpx2.Response) -> bytes:
 def _basic(credential: Credential) -> str:
     text = f"{credential.username}:{credential.password}"
     return f"Basic {base64.b64encode(text.encode()).decode()}"
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host

@@ -1,4 +1,7 @@
-"""Images as files: OCI layouts, and archives as `docker save` writes them, of a folder or straight from an engine."""
+"""The names of images, as skopeo writes them, and images as files.
+
+Those are OCI layouts, and archives as `docker save` writes them, of a folder or straight from an engine.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import hashlib
 import os
 import platform
 import posixpath
+import re
 import stat
 import tarfile
 from abc import ABC, abstractmethod
@@ -14,15 +18,84 @@ from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO, Literal, cast
 from urllib.parse import quote
 
 import httpx2
 
-from swe_ai_fleet.adapters.git_workspace.images.reference import FIELD, ImageReference
-from swe_ai_fleet.adapters.git_workspace.images.unpacking import CHUNK, UNREADABLE, Header, ImageLimits
-from swe_ai_fleet.domain.errors import PreconditionFailed, ResourceExhausted, Unavailable
+from swe_ai_fleet.adapters.git_workspace.image_unpacking import CHUNK, UNREADABLE, Header, ImageLimits
+from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed, ResourceExhausted, Unavailable
 from swe_ai_fleet.domain.json_values import mapping, mappings, parse_json, parsed, string, strings
+
+FIELD = "environment.container_image"
+Transport = Literal["docker", "oci", "docker-archive", "docker-daemon"]
+_FORMS = ("docker://", "oci:/", "docker-archive:/", "docker-daemon:")
+_PINNED = re.compile(r"(?P<name>.+?)(?:@(?P<digest>sha256:[0-9a-f]{64}))?")
+_TAGGED = re.compile(r"(?P<name>.+?)(?::(?P<tag>[\w][\w.-]{0,127}))?", re.ASCII)
+_REPOSITORY = re.compile(r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*)*")
+_HOST = re.compile(r"(?:[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?")
+_LONGEST = 512
+_HUB = "docker.io"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageReference:
+    """A name taken apart.
+
+    `registry` is the host of `docker://`; `name` is a repository, or the absolute path of a layout or an archive.
+    """
+
+    transport: Transport
+    name: str
+    registry: str = ""
+    tag: str = ""
+    digest: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> ImageReference:
+        """Raises InvalidRequest, naming the field."""
+        form = next((form for form in _FORMS if text.startswith(form)), "")
+        rest = text.removeprefix(form.removesuffix("/") if form != "docker://" else form)
+        pinned = _PINNED.fullmatch(rest)
+        tagged = _TAGGED.fullmatch(pinned["name"]) if pinned else None
+        if pinned is None or tagged is None or len(text) > _LONGEST or not text.isprintable() or " " in text:
+            raise _not_an_image(text)
+        pin_parts = {"tag": tagged["tag"] or "", "digest": pinned["digest"] or ""}
+        name = tagged["name"]
+        if form in ("oci:/", "docker-archive:/"):
+            return cls(transport=cast("Transport", form.rstrip(":/")), name=name, **pin_parts)
+        if form == "docker-daemon:":
+            if not _REPOSITORY.fullmatch(name.removeprefix("localhost/")):
+                raise _not_an_image(text)
+            return cls(transport="docker-daemon", name=name, **pin_parts)
+        host, slash, repository = name.partition("/")
+        if not slash or not ("." in host or ":" in host or host == "localhost"):
+            host, repository = _HUB, name if slash else f"library/{name}"
+        if not _HOST.fullmatch(host) or not _REPOSITORY.fullmatch(repository):
+            raise _not_an_image(text)
+        return cls(transport="docker", registry=host, name=repository, **pin_parts)
+
+    def pinned(self, digest: str) -> ImageReference:
+        return replace(self, digest=digest)
+
+    @property
+    def path(self) -> str:
+        """The registry with the repository, as the operator's rules name it."""
+        return f"{self.registry}/{self.name}"
+
+    def __str__(self) -> str:
+        name = f"docker://{self.path}" if self.transport == "docker" else f"{self.transport}:{self.name}"
+        tag, digest = f":{self.tag}" if self.tag else "", f"@{self.digest}" if self.digest else ""
+        return name + tag + digest
+
+
+def _not_an_image(text: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"{text[:128]!r} names no image",
+        field=FIELD,
+        hint="python:3.12, registry.example.org/image:tag, oci:/PATH:TAG, docker-archive:/PATH, docker-daemon:NAME",
+    )
+
 
 LARGEST_DOCUMENT = 4 * 1024**2
 _MOST_LAYERS = 256
@@ -50,22 +123,6 @@ class FoundImage:
     digest: str
     config: bytes
     layers: tuple[Layer, ...]
-
-
-class Source(Protocol):
-    """Where an image is. Raises PreconditionFailed, ResourceExhausted, Unavailable, with the field."""
-
-    async def pin(self) -> str:
-        """The digest of what a reference means now."""
-        ...
-
-    async def find(self) -> FoundImage:
-        """The image; where its reference is pinned, that one and no other."""
-        ...
-
-    async def fetch(self, layer: Layer, target: Path) -> None:
-        """Write a layer to a new file, of the size and with the digest that its manifest names."""
-        ...
 
 
 def missing(reason: str, hint: str = "") -> PreconditionFailed:
@@ -136,7 +193,10 @@ def opened(path: Path, folder: Path) -> IO[bytes]:
 
 
 class Files(ABC):
-    """An image in files below `folder`, which are read in a thread."""
+    """An image in files below `folder`, which are read in a thread.
+
+    Sources raise PreconditionFailed, ResourceExhausted, Unavailable, with the field.
+    """
 
     def __init__(self, reference: ImageReference, folder: Path) -> None:
         self._reference = reference
@@ -144,12 +204,15 @@ class Files(ABC):
         self._folder = folder
 
     async def pin(self) -> str:
+        """The digest of what a reference means now."""
         return (await self.find()).digest
 
     async def find(self) -> FoundImage:
+        """The image; where its reference is pinned, that one and no other."""
         return await asyncio.to_thread(self._find)
 
     async def fetch(self, layer: Layer, target: Path) -> None:
+        """Write a layer to a new file, of the size and with the digest that its manifest names."""
         await asyncio.to_thread(self._fetch, layer, target)
 
     @abstractmethod

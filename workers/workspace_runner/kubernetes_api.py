@@ -14,7 +14,7 @@ from typing import Any, cast
 import structlog
 
 from swe_ai_fleet.domain.errors import FleetError, NotFound, PreconditionFailed, ResourceExhausted, Unavailable
-from workers.workspace_runner.kubernetes.job import SELECTOR, Object
+from workers.workspace_runner.kubernetes_job import SELECTOR, Object
 from workers.workspace_runner.settings import RunnerSettings
 
 _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")

@@ -1,12 +1,81 @@
-"""Where jobs run, as a boundary: Kubernetes, or processes of this machine."""
+"""The contract between the workspace runner and a job's containers: what they are started with, and how they end."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from typing import Protocol
 
-from swe_ai_fleet.domain.errors import AgentLost, FleetError, PreconditionFailed, ResourceExhausted
+from swe_ai_fleet.domain.assignment import Job
+from swe_ai_fleet.domain.errors import (
+    AgentLost,
+    FleetError,
+    InvalidRequest,
+    NotFound,
+    PreconditionFailed,
+    ResourceExhausted,
+)
+from swe_ai_fleet.runtime.job_board import JobBoard
+from swe_ai_fleet.settings import listed
+
+JOB_ID, TENANT, WORKSPACE, GIT_CREDENTIALS, CLONE_FROM, CLONE_HOSTS, LOGIN, IMAGE_PARTS, IMAGE_SOCKET = (
+    "FLEET_JOB_ID",
+    "FLEET_JOB_TENANT",
+    "FLEET_WORKSPACE",
+    "FLEET_GIT_CREDENTIALS",
+    "FLEET_CLONE_PROTOCOLS",
+    "FLEET_CLONE_HOSTS",
+    "FLEET_NATS_LOGIN",
+    "FLEET_IMAGE_PARTS",
+    "FLEET_IMAGE_CONTAINER",
+)
+DEFAULT_WORKSPACE = "/workspace"
+SETTLED, FENCED, UNREACHABLE, STOPPED = 0, 76, 69, 143
+"""Exit codes: the outcome stands on the board; another process has the run; NATS does not answer; told to end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Which job, where its clone is, and where the container that clones finds credentials.
+
+    `image_parts` is the directory for what the container of the task's image is to see of the fleet.
+    """
+
+    job_id: str
+    tenant: str
+    workspace: Path
+    credentials: Path | None = None
+    protocols: tuple[str, ...] = ("https", "ssh")
+    hosts: tuple[str, ...] = ("*",)
+    image_parts: Path | None = None
+
+    @classmethod
+    def of(cls, environment: Mapping[str, str] | None = None) -> Place:
+        """What this process was started with. Raises InvalidRequest naming the variable that is missing."""
+        variables = os.environ if environment is None else environment
+        for name in (JOB_ID, TENANT):
+            if not variables.get(name):
+                raise InvalidRequest(f"{name} is not set", field=name, hint="the workspace runner sets it")
+        credentials = variables.get(GIT_CREDENTIALS, "")
+        return cls(
+            job_id=variables[JOB_ID],
+            tenant=variables[TENANT],
+            workspace=Path(variables.get(WORKSPACE) or DEFAULT_WORKSPACE),
+            credentials=Path(credentials) if credentials else None,
+            protocols=listed(variables.get(CLONE_FROM, "")) or ("https", "ssh"),
+            hosts=listed(variables.get(CLONE_HOSTS, "")) or ("*",),
+            image_parts=Path(variables[IMAGE_PARTS]) if variables.get(IMAGE_PARTS) else None,
+        )
+
+    async def job(self, board: JobBoard) -> Job:
+        """The job as it stands on the board. Raises NotFound, Unavailable."""
+        job_found = await board.job(self.tenant, self.job_id)
+        if job_found is None:
+            raise NotFound(f"there is no job {self.job_id}", field=JOB_ID)
+        return job_found
 
 
 class EndReason(StrEnum):

@@ -1,1 +1,0 @@
-"""Container images without a daemon: found where the operator allows, checked, and unpacked once for a node."""

@@ -1,1 +1,0 @@
-"""Jobs as Kubernetes Jobs: the manifest, the API, the watch, and what an end means."""
