@@ -18,7 +18,7 @@ from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import InvalidRequest, NotFound, PreconditionFailed
 from swe_ai_fleet.domain.task import Delivery, EnvironmentSpec, PinnedRepository, RepoRef
 from swe_ai_fleet.ports import Clone
-from swe_ai_fleet.runtime.job_board import JobBoard
+from swe_ai_fleet.runtime.jobs import JobBoard
 from swe_ai_fleet.settings import listed
 
 JOB_ID, TENANT, WORKSPACE, GIT_CREDENTIALS, CLONE_FROM, CLONE_HOSTS, LOGIN, IMAGE_PARTS, IMAGE_SOCKET = (

@@ -28,7 +28,7 @@ from swe_ai_fleet.domain.event import CONTROL_SUBJECT, EXECUTION_SUBJECT, RunCla
 from swe_ai_fleet.domain.message import TextDelta
 from swe_ai_fleet.runtime.factories import connect_log
 from swe_ai_fleet.runtime.host_logins import HostLogins, open_host_logins
-from swe_ai_fleet.runtime.job_board import JOBS_BUCKET, JobBoard
+from swe_ai_fleet.runtime.jobs import JOBS_BUCKET, JobBoard
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.settings import Settings, without_login
 from tests.confinement import until

@@ -31,7 +31,7 @@ from swe_ai_fleet.domain.errors import (
 )
 from swe_ai_fleet.domain.release import misfit
 from swe_ai_fleet.domain.task import check_identifier
-from swe_ai_fleet.runtime.job_board import JobBoard, outcome_of
+from swe_ai_fleet.runtime.jobs import JobBoard, outcome_of
 from workers.workspace_runner.backend import Backend, Ending, JobRef, JobSpec
 from workers.workspace_runner.settings import RunnerSettings
 

@@ -31,7 +31,7 @@ from swe_ai_fleet.domain.task import (
 )
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.orchestrator.evidence.check_results import no_evidence
-from swe_ai_fleet.runtime.job_board import job_of
+from swe_ai_fleet.runtime.jobs import job_of
 from workers.workspace_runner.runner import RANKS, Runner
 from workers.workspace_runner.settings import RunnerSettings
 

@@ -37,8 +37,7 @@ from swe_ai_fleet.orchestrator.evidence.test_runs import TEST_RUNS_BUCKET, Known
 from swe_ai_fleet.orchestrator.recipes import RECIPES_BUCKET, Recipes
 from swe_ai_fleet.ports import ChatModel, Clone, EvidenceWorkspaces, Workshops, WorkspaceProvider
 from swe_ai_fleet.runtime.equipment import harness_agents, open_context_client, open_equipment, outside_agents
-from swe_ai_fleet.runtime.factories import connect_log, seed_seconds, workspace_provider
-from swe_ai_fleet.runtime.housekeeping import housekeeping, pause_seconds
+from swe_ai_fleet.runtime.factories import connect_log, housekeeping, workspace_provider
 from swe_ai_fleet.runtime.tool_services import with_isolation_level
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.telemetry import own_telemetry
@@ -157,7 +156,7 @@ async def open_worker(settings: Settings, *, host: str, prepared: Prepare | None
             rubric=RubricJudge(equipment=equipment),
         )
         # Hosts that were killed on this node may have left theirs; the orchestrator may be on another one.
-        async with housekeeping(provider.reap, pause=pause_seconds(seed_seconds(settings))):
+        async with housekeeping(provider, settings):
             yield AgentWorker(
                 workspaces=workspaces,
                 workshops=provider,

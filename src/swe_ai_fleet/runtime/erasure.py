@@ -43,8 +43,9 @@ from swe_ai_fleet.orchestrator.evidence.test_runs import TEST_RUNS_BUCKET
 from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.orchestrator.projection import over
 from swe_ai_fleet.orchestrator.recipes import RECIPES_BUCKET
-from swe_ai_fleet.runtime import fleet_view, lease_keeper
+from swe_ai_fleet.runtime import fleet_view
 from swe_ai_fleet.runtime.installation.nats_users import HOSTS_BUCKET
+from swe_ai_fleet.runtime.replicas import LEASES_BUCKET
 from swe_ai_fleet.snapshots import CONTEXT_SNAPSHOTS, EXECUTION_SNAPSHOTS
 
 _SETTLING_SECONDS = 60.0
@@ -276,7 +277,7 @@ class Erasures:
 def _bucket_owners() -> Mapping[str, str]:
     """Which buckets are not like those whose keys begin with a tenant."""
     core = {
-        **dict.fromkeys((lease_keeper.BUCKET, fleet_view.BUCKET, HOSTS_BUCKET), "fleet"),
+        **dict.fromkeys((LEASES_BUCKET, fleet_view.BUCKET, HOSTS_BUCKET), "fleet"),
         **dict.fromkeys((EXECUTION_SNAPSHOTS, CONTEXT_SNAPSHOTS), "fleet"),
         **dict.fromkeys((TEST_RUNS_BUCKET, RECIPES_BUCKET), "cache"),
         **dict.fromkeys((MEMORIES_BUCKET, OUTCOMES_BUCKET), "followed"),

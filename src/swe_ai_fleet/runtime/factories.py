@@ -37,14 +37,13 @@ from swe_ai_fleet.adapters.model_pool import (
     VLLMMetrics,
 )
 from swe_ai_fleet.adapters.model_pool.admission import Demand, Grant, Ledger
-from swe_ai_fleet.adapters.model_providers import ModelEndpoint
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.adapters.openai_model.faults import public_url, pushback
 from swe_ai_fleet.domain.errors import InvalidRequest, ModelError
 from swe_ai_fleet.domain.network import HostPattern, NetworkGrant
 from swe_ai_fleet.following import in_background
 from swe_ai_fleet.ports import BlobStore, KnownRecipes
-from swe_ai_fleet.runtime.model_servers import LOOK_SECONDS, ModelServers, model_endpoints
+from swe_ai_fleet.runtime.model_servers import LOOK_SECONDS, ModelEndpoint, ModelServers, model_endpoints
 from swe_ai_fleet.runtime.tool_services import make_sandbox, secret_mask
 from swe_ai_fleet.settings import Settings, listed
 from swe_ai_fleet.telemetry import own_telemetry
@@ -234,9 +233,28 @@ def workspace_provider(
         fetch=blobs.get if blobs is not None else None,
         recipes=recipes,
         images=image_rules(settings),
-        ages=Ages(seed=seed_seconds(settings)),
+        ages=Ages(seed=_seed_seconds(settings)),
         bounds=Bounds(checkpoint_bytes=settings.checkpoint_bytes, tenant_disk_bytes=settings.tenant_disk_bytes),
     )
+
+
+@asynccontextmanager
+async def housekeeping(workspaces: GitWorkspaceProvider, settings: Settings) -> AsyncGenerator[None]:
+    """Removes from the node what nobody needs any more: now, and again and again until the context ends."""
+    kept = _seed_seconds(settings)
+    pause = min(max(kept / 10, 5.0), 3_600.0) if kept else 3_600.0
+
+    async def reap() -> None:
+        while True:
+            await asyncio.sleep(pause)
+            try:
+                await workspaces.reap()
+            except OSError as error:
+                _log.warning("housekeeping.failed", reason=str(error))
+
+    await workspaces.reap()
+    async with in_background(reap(), name="housekeeping"):
+        yield
 
 
 def repository_roots(settings: Settings) -> tuple[Path, ...]:
@@ -295,7 +313,7 @@ def _git_credentials(settings: Settings) -> CredentialLookup | None:
     return mounted_credentials(settings.git_credentials, by_tenant=True) if settings.git_credentials else None
 
 
-def seed_seconds(settings: Settings) -> float:
+def _seed_seconds(settings: Settings) -> float:
     """How long a commit's history stays on a node once nobody uses it: no longer than the events that tell of it."""
     kept = settings.event_days * DAY_SECONDS
     return min(kept, Ages().seed) if kept else Ages().seed

@@ -17,7 +17,6 @@ import structlog
 from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.adapters.model_pool import ModelPool
 from swe_ai_fleet.adapters.model_pool.load import Load, read_load
-from swe_ai_fleet.adapters.model_providers import ModelEndpoint
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.adapters.openai_model.faults import public_url
 from swe_ai_fleet.codec import from_json, to_json
@@ -36,8 +35,8 @@ from swe_ai_fleet.domain.release import this_release
 from swe_ai_fleet.following import in_background
 from swe_ai_fleet.ports import KeyValue, Replicas
 from swe_ai_fleet.runtime.equipment import profile_settings
-from swe_ai_fleet.runtime.job_fleet import JobFleet
-from swe_ai_fleet.runtime.model_servers import ModelServers
+from swe_ai_fleet.runtime.jobs import JobFleet
+from swe_ai_fleet.runtime.model_servers import ModelEndpoint, ModelServers
 from swe_ai_fleet.runtime.node_load import NodeProbe, added_up, calls_waiting, model_use, own_memory, ray_node
 from swe_ai_fleet.runtime.ray_fleet import RayFleet
 from swe_ai_fleet.settings import Settings

@@ -35,7 +35,7 @@ from swe_ai_fleet.runtime.installation.nats_users import (
     hosts_account,
     sent_by_hosts,
 )
-from swe_ai_fleet.runtime.job_board import JOBS_BUCKET, JobBoard, digest_of
+from swe_ai_fleet.runtime.jobs import JOBS_BUCKET, JobBoard, digest_of
 from swe_ai_fleet.settings import Settings
 
 GRANT_SECONDS = 600.0

@@ -1,4 +1,4 @@
-"""Which model servers settings name, and which there are now; what asks them is made in `factories`, a second to load.
+"""Model servers and embedders that settings name, and the servers there are now. Their clients load a second: later.
 
 An address is the URL of a server, or says where the URLs are found: `dns+http://NAME:PORT/v1` has a server at each
 address that the name has, `file:/PATH` has the URLs in a file.
@@ -11,24 +11,104 @@ import os
 import re
 import socket
 import stat
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Literal, cast, get_args
 from urllib.parse import urlsplit
 
 import structlog
 
-from swe_ai_fleet.adapters.model_providers import ModelEndpoint, provider_endpoint
-from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.errors import InvalidRequest, ModelError
 from swe_ai_fleet.domain.json_values import items, parse_json, string
+from swe_ai_fleet.ports import Embedder
 from swe_ai_fleet.settings import Settings, listed
 
+_FIREWORKS_KEY = "fw_"
+_NOTHING: Mapping[str, str] = MappingProxyType({})
 LOOK_SECONDS = 5.0
 """Between two looks at where servers are found."""
 _DNS, _FILE = "dns+http", "file"
 _MOST_BYTES = 256 * 1024
 _MOST_SERVERS = 1_000
 _log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Provider:
+    """A preset. `default_model` is used where none is named; `model_prefix` completes a short model name.
+
+    `is_organisation` marks a prefix that real model names begin with as well (`openai/gpt-oss-20b`).
+    """
+
+    base_url: str
+    default_model: str = ""
+    model_prefix: str = ""
+    is_organisation: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelEndpoint:
+    """What `OpenAIChatModel` connects to. An empty model is the first one the server lists.
+
+    `note` is a word to the operator where the URL won against the provider that the model's name asks for.
+    """
+
+    base_url: str
+    model: str
+    api_key: str
+    note: str = ""
+
+
+PROVIDERS: Mapping[str, Provider] = MappingProxyType(
+    {
+        "vllm": Provider(base_url="http://127.0.0.1:8000/v1"),
+        "ollama": Provider(base_url="http://127.0.0.1:11434/v1"),
+        "openai": Provider(base_url="https://api.openai.com/v1", is_organisation=True),
+        "gemini": Provider(base_url="https://generativelanguage.googleapis.com/v1beta/openai"),
+        "fireworks": Provider(
+            base_url="https://api.fireworks.ai/inference/v1",
+            default_model="llama-v3p3-70b-instruct",
+            model_prefix="accounts/fireworks/models/",
+        ),
+    }
+)
+
+
+def provider_endpoint(
+    model: str, base_url: str, api_key: str, *, provider_keys: Mapping[str, str] = _NOTHING
+) -> ModelEndpoint:
+    """The endpoint that a model name like `ollama/llama3.1` stands for.
+
+    A base URL always wins over the preset's, with a note. Without one, the prefix picks the preset, a Fireworks key
+    picks Fireworks, and anything else is a vLLM server on this machine. `provider_keys` are keys by the names of
+    providers, each for its own provider alone; `api_key` goes before them.
+    """
+    note = ""
+    name, slash, rest = model.partition("/")
+    provider = PROVIDERS.get(name) if slash else None
+    if provider is not None and base_url and provider.is_organisation and not _same_host(base_url, provider.base_url):
+        provider = None
+    if provider is not None:
+        model = rest
+        if base_url and name != "vllm" and not _same_host(base_url, provider.base_url):
+            note = f"the model's name selects {name}, but model_url is another server; model_url is used"
+    elif not base_url and (api_key.startswith(_FIREWORKS_KEY) or (provider_keys.get("fireworks") and not api_key)):
+        provider = PROVIDERS["fireworks"]
+    elif not base_url:
+        provider = PROVIDERS["vllm"]
+    if provider is not None:
+        base_url = base_url or provider.base_url
+        model = model or provider.default_model
+        if model and "/" not in model:
+            model = provider.model_prefix + model
+    own = [key for name, key in provider_keys.items() if _same_host(base_url, PROVIDERS[name].base_url)]
+    return ModelEndpoint(base_url=base_url, model=model, api_key=api_key or next(iter(own), ""), note=note)
+
+
+def _same_host(url: str, other: str) -> bool:
+    return urlsplit(url).hostname == urlsplit(other).hostname
 
 
 def model_endpoints(settings: Settings) -> tuple[ModelEndpoint, ...]:
@@ -135,3 +215,70 @@ def _read(address: str) -> tuple[str, ...]:
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0 or "@" in url:
             raise ValueError("not all of it are URLs of HTTP without a user")
     return tuple(urls)
+
+
+EmbedderKind = Literal["auto", "server", "local", "none"]
+
+
+@asynccontextmanager
+async def open_embedder(
+    kind: str = "auto", *, url: str = "", model: str = "", api_key: str = ""
+) -> AsyncGenerator[Embedder | None]:
+    """The embedder that is asked for; None where memories are to be found by their words only.
+
+    Args:
+        kind: `server`, `local`, `none`, or `auto`: the server where a URL is given, else the local model where its
+            package is installed, else none.
+        url: of an OpenAI-compatible API.
+        model: its model; empty takes the first that the server lists, which must answer then.
+        api_key: its bearer key.
+
+    Raises InvalidRequest for another kind or a server without a URL, PreconditionFailed where the local model is not
+    installed, ModelUnavailable and ModelRejected where no model is named and the server does not say which it has.
+    """
+    if kind not in get_args(EmbedderKind):
+        raise InvalidRequest(
+            f"{kind[:64]!r} is not a kind of embeddings",
+            field="embeddings",
+            hint=f"one of {', '.join(get_args(EmbedderKind))}",
+        )
+    chosen = cast("EmbedderKind", kind)
+    if chosen == "server" and not url:
+        raise InvalidRequest("embeddings from a server need embeddings_url", field="embeddings_url")
+    if chosen == "server" or (chosen == "auto" and url):
+        from swe_ai_fleet.adapters.openai_model import OpenAIEmbedder
+
+        async with OpenAIEmbedder(base_url=url, model=model, api_key=api_key) as server:
+            yield server
+    elif chosen == "local" or chosen == "auto":
+        from swe_ai_fleet.adapters.embeddings import LocalEmbedder, is_installed
+
+        if chosen == "auto" and not is_installed():
+            yield None
+        else:
+            async with LocalEmbedder() as local:
+                yield local
+    else:
+        yield None
+
+
+@asynccontextmanager
+async def configured_embedder(settings: Settings) -> AsyncGenerator[Embedder | None]:
+    """The embedder of the settings; None without one, and where its server does not answer at the start.
+
+    Raises as `open_embedder` does, ModelError aside: memories are found by their words then.
+    """
+    async with AsyncExitStack() as stack:
+        embedder: Embedder | None = None
+        try:
+            embedder = await stack.enter_async_context(
+                open_embedder(
+                    settings.embeddings,
+                    url=settings.embeddings_url,
+                    model=settings.embeddings_model,
+                    api_key=settings.embeddings_api_key,
+                )
+            )
+        except ModelError as error:
+            _log.warning("memory.embedder_away", reason=error.message)
+        yield embedder

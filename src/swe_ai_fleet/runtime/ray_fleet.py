@@ -28,11 +28,11 @@ from swe_ai_fleet.domain.release import Release, this_release
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.domain.text import plain_line
 from swe_ai_fleet.following import in_background
-from swe_ai_fleet.runtime.drains import Drain, Drains, DrainTarget
 from swe_ai_fleet.runtime.host_logins import HostLogins
 from swe_ai_fleet.runtime.local_ray import ray_nodes
 from swe_ai_fleet.runtime.ray_jobs.agent_host import AgentHost
 from swe_ai_fleet.runtime.ray_jobs.vllm_agent_job import VLLMAgentJob
+from swe_ai_fleet.runtime.replicas import Drain, Drains, DrainTarget
 from swe_ai_fleet.settings import Settings, without_login
 
 _log = structlog.get_logger()

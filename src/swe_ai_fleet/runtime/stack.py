@@ -31,7 +31,6 @@ from swe_ai_fleet.orchestrator.metrics import Meter
 from swe_ai_fleet.orchestrator.quotas import Quotas, Rules, StorageUsage, no_rules
 from swe_ai_fleet.orchestrator.recipes import RECIPES_BUCKET, RECIPES_BYTES, RECIPES_KEPT_SECONDS, Recipes
 from swe_ai_fleet.ports import HeadSigner
-from swe_ai_fleet.runtime.drains import Drains, drained, open_drains
 from swe_ai_fleet.runtime.equipment import (
     COUNCILS_BUCKET,
     council_store,
@@ -40,13 +39,12 @@ from swe_ai_fleet.runtime.equipment import (
     profile_settings,
 )
 from swe_ai_fleet.runtime.erasure import Erasures
-from swe_ai_fleet.runtime.factories import DAY_SECONDS, open_model, seed_seconds, workspace_provider
+from swe_ai_fleet.runtime.factories import DAY_SECONDS, housekeeping, open_model, workspace_provider
 from swe_ai_fleet.runtime.fleet_view import FleetView, LogRoom, open_fleet_view
 from swe_ai_fleet.runtime.host_logins import open_host_logins
-from swe_ai_fleet.runtime.housekeeping import housekeeping, pause_seconds
-from swe_ai_fleet.runtime.job_fleet import JobFleet, open_job_fleet
-from swe_ai_fleet.runtime.lease_keeper import LeaseKeeper, open_leases
+from swe_ai_fleet.runtime.jobs import JobFleet, open_job_fleet
 from swe_ai_fleet.runtime.ray_fleet import RayFleet, open_ray_fleet
+from swe_ai_fleet.runtime.replicas import Drains, LeaseKeeper, drained, open_drains, open_leases
 from swe_ai_fleet.runtime.spending import SPENDING_BUCKET, SPENDING_KEPT_SECONDS, Spending
 from swe_ai_fleet.runtime.state import State
 from swe_ai_fleet.runtime.tool_services import tool_access, with_isolation_level
@@ -168,8 +166,7 @@ async def open_stack(
         context = await stack.enter_async_context(open_context_client(settings))
         model = await stack.enter_async_context(open_model(settings))
         workspaces = workspace_provider(here, log)
-        pause = pause_seconds(seed_seconds(settings))
-        await stack.enter_async_context(housekeeping(workspaces.reap, pause=pause))
+        await stack.enter_async_context(housekeeping(workspaces, settings))
         jobs = settings.executor == "kubernetes"
         admit = state.server.admit if state.server is not None else None
         logins = await stack.enter_async_context(open_host_logins(settings, log, admit=admit))

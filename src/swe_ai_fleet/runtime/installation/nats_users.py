@@ -33,7 +33,7 @@ from swe_ai_fleet.domain.event import CONTROL_SUBJECT, EXECUTION_SUBJECT
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.orchestrator.evidence.test_runs import TEST_RUNS_BUCKET
 from swe_ai_fleet.orchestrator.recipes import RECIPES_BUCKET, tenant_key
-from swe_ai_fleet.runtime.job_board import JOBS_BUCKET, tenant_token
+from swe_ai_fleet.runtime.jobs import JOBS_BUCKET, tenant_token
 
 _SEED_BYTES = 32
 

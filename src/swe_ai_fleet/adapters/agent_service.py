@@ -1,7 +1,4 @@
-"""Calls to agents that somebody else runs: assignments and results between domain values and `fleet.agent.v1`.
-
-A call goes to addresses that are allowed, and to no others, whatever a name resolves to.
-"""
+"""Agents behind `fleet.agent.v1.AgentService`, over gRPC."""
 
 from __future__ import annotations
 
@@ -34,6 +31,28 @@ from swe_ai_fleet.ports import SecretMask
 from swe_ai_fleet.sandbox.addresses import METADATA, Resolver, SystemResolver, is_public
 
 MAX_ADDRESSES = 4
+CHUNK_BYTES = 256 * 1024
+MAX_COUNT = 10**12
+MAX_COST = 1e9
+MAX_CRITIQUES = 16
+MAX_TEXT_CHARS = 16_000
+_MOST_FINDINGS = 50
+_COUNTS = ("prompt_tokens", "completion_tokens", "cached_tokens", "model_calls", "tool_calls", "duration_ms")
+PROTOCOL_VERSION = 1
+DESCRIBE_SECONDS = 10.0
+MAX_MESSAGE_BYTES = MAX_PATCH_BYTES + 1024 * 1024
+_DETAILS_CHARS = 500
+_TOO_LARGE = "message larger than max"
+_OPTIONS: tuple[tuple[str, Any], ...] = (
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_metadata_size", 16 * 1024),
+    # Nothing of this process's surroundings, and nothing that a name server says, decides about a call.
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.service_config_disable_resolution", 1),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+)
 
 
 async def target_of(endpoint: AgentEndpoint, rules: EndpointRules, resolver: Resolver | None = None) -> str:
@@ -84,15 +103,6 @@ def _is_guarded(text: str) -> bool:
         or (isinstance(address, IPv4Address) and address.is_reserved)
         or address in METADATA
     )
-
-
-CHUNK_BYTES = 256 * 1024
-MAX_COUNT = 10**12
-MAX_COST = 1e9
-MAX_CRITIQUES = 16
-MAX_TEXT_CHARS = 16_000
-_MOST_FINDINGS = 50
-_COUNTS = ("prompt_tokens", "completion_tokens", "cached_tokens", "model_calls", "tool_calls", "duration_ms")
 
 
 async def _requests(handout: Handout, mask: SecretMask) -> Iterator[pb.SolveRequest]:
@@ -216,23 +226,6 @@ def _usage(message: pb.Usage) -> Usage:
 
 def _count(value: int) -> int:
     return min(max(value, 0), MAX_COUNT)
-
-
-PROTOCOL_VERSION = 1
-DESCRIBE_SECONDS = 10.0
-MAX_MESSAGE_BYTES = MAX_PATCH_BYTES + 1024 * 1024
-_DETAILS_CHARS = 500
-_TOO_LARGE = "message larger than max"
-_OPTIONS: tuple[tuple[str, Any], ...] = (
-    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.max_metadata_size", 16 * 1024),
-    # Nothing of this process's surroundings, and nothing that a name server says, decides about a call.
-    ("grpc.enable_http_proxy", 0),
-    ("grpc.service_config_disable_resolution", 1),
-    ("grpc.use_local_subchannel_pool", 1),
-    ("grpc.keepalive_time_ms", 30_000),
-    ("grpc.keepalive_timeout_ms", 20_000),
-)
 
 
 class AgentServiceClient:
