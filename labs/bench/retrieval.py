@@ -27,7 +27,7 @@ from swe_ai_fleet.adapters.memory_index.sqlite import SqliteMemoryIndex
 from swe_ai_fleet.domain.memory import Memory, MemoryScope
 from swe_ai_fleet.memory.ranking import CANDIDATES, fused
 from swe_ai_fleet.ports import Embedder, Match
-from swe_ai_fleet.runtime.model_servers import open_embedder
+from swe_ai_fleet.runtime.embeddings import open_embedder
 
 ENTRIES = 100_000
 SEED = 20_090_719

@@ -37,8 +37,8 @@ from swe_ai_fleet.memory.shared import MEMORIES_BUCKET, SharedMemories
 from swe_ai_fleet.orchestrator.quotas import Pieces, Quotas, Rules, StorageUsage
 from swe_ai_fleet.ports import ContextSource, Memories, SecretMask
 from swe_ai_fleet.runtime.channels import card_entry, channel_tls, own_address
+from swe_ai_fleet.runtime.embeddings import configured_embedder
 from swe_ai_fleet.runtime.factories import connect_log
-from swe_ai_fleet.runtime.model_servers import configured_embedder
 from swe_ai_fleet.runtime.nats_server import read_address
 from swe_ai_fleet.runtime.private_files import kept_token, write_private
 from swe_ai_fleet.runtime.tool_services import secret_mask

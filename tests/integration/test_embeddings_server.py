@@ -13,7 +13,7 @@ import pytest
 from swe_ai_fleet.adapters.openai_model import OpenAIEmbedder
 from swe_ai_fleet.domain.errors import ModelRejected, PreconditionFailed
 from swe_ai_fleet.ports import Embedder
-from swe_ai_fleet.runtime.model_servers import open_embedder
+from swe_ai_fleet.runtime.embeddings import open_embedder
 from swe_ai_fleet.testing import Conversation, Failure, Script, ScriptedModelServer, Turn
 
 KEY = "sk-very-secret"

@@ -273,7 +273,7 @@ async def _vllm(settings: Settings) -> Finding:
 
 async def _memory(settings: Settings) -> Finding:
     """How memories are found; their index is made by the context service itself."""
-    from swe_ai_fleet.runtime.model_servers import open_embedder
+    from swe_ai_fleet.runtime.embeddings import open_embedder
 
     place = settings.memory_store.partition(":")[0] or "a file under home"
     chosen = {"url": settings.embeddings_url, "model": settings.embeddings_model}

@@ -31,7 +31,7 @@ from swe_ai_fleet.memory.conversation import MAX_CHARS, ConversationFile, Conver
 from swe_ai_fleet.memory.kept import KeptMemories
 from swe_ai_fleet.memory.presenting import presented, safe_text
 from swe_ai_fleet.ports import Memories, SecretMask
-from swe_ai_fleet.runtime.model_servers import configured_embedder
+from swe_ai_fleet.runtime.embeddings import configured_embedder
 from swe_ai_fleet.runtime.tool_services import secret_mask
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.tools.truncation import truncate
