@@ -16,7 +16,7 @@ import structlog
 from structlog.contextvars import bound_contextvars
 
 from swe_ai_fleet.adapters.jetstream import JetStream, PermanentError, Work, WorkQueue
-from swe_ai_fleet.adapters.jetstream.messages import event_of
+from swe_ai_fleet.adapters.jetstream.protocol import event_of
 from swe_ai_fleet.context.drafts import OPEN
 from swe_ai_fleet.context.store import ContextStore
 from swe_ai_fleet.context.work import work_record

@@ -19,8 +19,8 @@ import structlog.testing
 from nats.aio.client import Client
 
 from swe_ai_fleet.adapters.jetstream import Credentials, Issuer, JetStream, NatsLogin
+from swe_ai_fleet.adapters.jetstream.protocol import EVENTS, event_subject
 from swe_ai_fleet.adapters.jetstream.streams import last_message
-from swe_ai_fleet.adapters.jetstream.subjects import EVENTS, event_subject
 from swe_ai_fleet.domain.assignment import AssignmentKind, Job, JobOutcome
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.errors import FleetError, NotFound, PreconditionFailed

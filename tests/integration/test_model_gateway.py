@@ -15,7 +15,7 @@ import pytest
 from aiohttp import web
 
 from swe_ai_fleet.adapters.model_pool import Fault, Member, ModelPool, PoolRules
-from swe_ai_fleet.adapters.model_pool.endpoint import Circuit
+from swe_ai_fleet.adapters.model_pool.load import Circuit
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.adapters.openai_model.faults import pushback
 from swe_ai_fleet.agents.budget import Budget

@@ -18,7 +18,7 @@ import structlog
 from structlog.contextvars import bound_contextvars
 
 from swe_ai_fleet.adapters.jetstream import PermanentError, RetryAfter, Work, WorkQueue
-from swe_ai_fleet.adapters.jetstream.subjects import JOBS, job_subject
+from swe_ai_fleet.adapters.jetstream.protocol import JOBS, job_subject
 from swe_ai_fleet.codec import from_json
 from swe_ai_fleet.domain.assignment import Job, JobOutcome, JobPriority, seconds_of
 from swe_ai_fleet.domain.errors import (

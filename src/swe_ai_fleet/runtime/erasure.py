@@ -18,7 +18,7 @@ from typing import Literal, Protocol
 import structlog
 
 from swe_ai_fleet.adapters.jetstream import JetStream
-from swe_ai_fleet.adapters.jetstream.erasing import ErasureScope
+from swe_ai_fleet.adapters.jetstream.holdings import ErasureScope
 from swe_ai_fleet.codec import from_json
 from swe_ai_fleet.domain.audit_chains import AuditChains
 from swe_ai_fleet.domain.context import NO_STORY, Change, KnowledgeErased

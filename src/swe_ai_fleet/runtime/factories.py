@@ -36,7 +36,7 @@ from swe_ai_fleet.adapters.model_pool import (
     Quota,
     VLLMMetrics,
 )
-from swe_ai_fleet.adapters.model_pool.admission import Demand, Grant, Ledger
+from swe_ai_fleet.adapters.model_pool.ledger import Demand, Grant, Ledger
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.adapters.openai_model.faults import public_url, pushback
 from swe_ai_fleet.domain.errors import InvalidRequest, ModelError

@@ -21,7 +21,7 @@ from urllib.parse import unquote
 import structlog
 
 from swe_ai_fleet.adapters.jetstream import Issuer, JetStream, NatsLogin
-from swe_ai_fleet.adapters.jetstream.login import host_inbox
+from swe_ai_fleet.adapters.jetstream.nats_client import host_inbox
 from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.errors import FleetError, PreconditionFailed
 from swe_ai_fleet.following import in_background

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from swe_ai_fleet.adapters.model_pool import ModelPool
-from swe_ai_fleet.adapters.model_pool.endpoint import Circuit
+from swe_ai_fleet.adapters.model_pool.load import Circuit
 from swe_ai_fleet.domain.fleet_status import EndpointUse, GpuStatus, NodeStatus
 from swe_ai_fleet.domain.json_values import number_in
 from swe_ai_fleet.ports import ChatModel

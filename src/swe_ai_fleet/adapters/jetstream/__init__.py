@@ -13,18 +13,23 @@ from typing import Any, NoReturn
 
 import structlog
 
-from swe_ai_fleet.adapters.jetstream import streams, subjects
-from swe_ai_fleet.adapters.jetstream.blobs import JetStreamBlobs
+from swe_ai_fleet.adapters.jetstream import streams
+from swe_ai_fleet.adapters.jetstream.buckets import JetStreamBlobs, JetStreamKeyValue, bucket_stream
 from swe_ai_fleet.adapters.jetstream.changes import JetStreamChanges
 from swe_ai_fleet.adapters.jetstream.connection import Connection
-from swe_ai_fleet.adapters.jetstream.erasing import Erasing
 from swe_ai_fleet.adapters.jetstream.events import Events
-from swe_ai_fleet.adapters.jetstream.holdings import sizes
-from swe_ai_fleet.adapters.jetstream.journal import journal, tell
-from swe_ai_fleet.adapters.jetstream.key_value import JetStreamKeyValue, bucket_stream
+from swe_ai_fleet.adapters.jetstream.holdings import Erasing, sizes
+from swe_ai_fleet.adapters.jetstream.journal import journal, publish_result, tell
 from swe_ai_fleet.adapters.jetstream.live import LiveTexts, live_texts, watch_live
-from swe_ai_fleet.adapters.jetstream.login import Credentials
-from swe_ai_fleet.adapters.jetstream.messages import MESSAGE_ID
+from swe_ai_fleet.adapters.jetstream.nats_client import Credentials
+from swe_ai_fleet.adapters.jetstream.protocol import (
+    CONTEXT_CHANGES,
+    EVENTS,
+    MESSAGE_ID,
+    RESULTS,
+    event_subject,
+    job_subject,
+)
 from swe_ai_fleet.adapters.jetstream.requests import (
     Answers,
     Issuer,
@@ -32,7 +37,6 @@ from swe_ai_fleet.adapters.jetstream.requests import (
     answer_hosts,
     answer_logins,
 )
-from swe_ai_fleet.adapters.jetstream.results import JetStreamResults
 from swe_ai_fleet.adapters.jetstream.streams import StreamSettings, StreamUsage, object_stream
 from swe_ai_fleet.adapters.jetstream.work_queue import (
     Handler,
@@ -100,7 +104,7 @@ class JetStream(Events):
     ) -> None:
         super().__init__(connection, JetStreamBlobs(connection, settings.bucket, timeout=timeout), timeout)
         self._settings = settings
-        self._results = JetStreamResults(connection, timeout=timeout, stamp=stamp)
+        self._stamp = stamp
 
     @classmethod
     @asynccontextmanager
@@ -158,7 +162,7 @@ class JetStream(Events):
     async def snapshots(self, name: str, *buckets: str) -> Snapshots:
         """The bucket where projections of the streams, and of these buckets, are saved. Raises as `bucket` does."""
         kept = await self.bucket(name, ttl_seconds=KEPT_SECONDS)
-        streams = (subjects.EVENTS, subjects.RESULTS, subjects.CONTEXT_CHANGES, object_stream(self._settings.bucket))
+        streams = (EVENTS, RESULTS, CONTEXT_CHANGES, object_stream(self._settings.bucket))
         streams = (*streams, *map(bucket_stream, buckets))
         infos = [await self.connection.api(f"STREAM.INFO.{stream}", timeout=self._timeout) for stream in streams]
         return Snapshots(bucket=kept, origin=" ".join(str(info["created"]) for info in infos))
@@ -185,7 +189,7 @@ class JetStream(Events):
 
     async def hand_out(self, tenant: str, priority: str, job_id: str, payload: bytes) -> None:
         """Put a job where runners take it from; the same id within minutes is one job. Raises as `publish` does."""
-        subject = subjects.job_subject(tenant, priority)
+        subject = job_subject(tenant, priority)
         await self.connection.publish(subject, payload, headers={MESSAGE_ID: job_id}, timeout=self._timeout)
 
     def changes(self) -> ChangeLog:
@@ -218,7 +222,7 @@ class JetStream(Events):
         Without an end; None once what was stored before is told.
         """
         name = stream or streams.object_stream(self._settings.bucket)
-        if name == subjects.EVENTS:
+        if name == EVENTS:
             return self.event_sizes
         return lambda start: sizes(self.connection, name, start, timeout=self._timeout)
 
@@ -228,8 +232,15 @@ class JetStream(Events):
 
     async def publish(self, *, tenant: str, task_id: str, execution_id: str, agent_id: str, payload: bytes) -> bool:
         """Publish a result once; False when it stands already. Raises ResourceExhausted, Unavailable."""
-        return await self._results.publish(
-            tenant=tenant, task_id=task_id, execution_id=execution_id, agent_id=agent_id, payload=payload
+        return await publish_result(
+            self.connection,
+            tenant=tenant,
+            task_id=task_id,
+            execution_id=execution_id,
+            agent_id=agent_id,
+            payload=payload,
+            stamp=self._stamp(),
+            timeout=self._timeout,
         )
 
     async def answer_logins(
@@ -249,13 +260,15 @@ class JetStream(Events):
                 raise PreconditionFailed("the task does not belong to the execution", field="task_id")
             given = {name: str(told["headers"].get(name, "")) for name in _STAMPED}
             stamp = {name: text for name, text in given.items() if text and text.isascii() and text.isprintable()}
-            bus = JetStreamResults(self.connection, timeout=self._timeout, stamp=lambda: stamp)
-            return await bus.publish(
+            return await publish_result(
+                self.connection,
                 tenant=tenant,
                 task_id=str(told["task_id"]),
                 execution_id=execution_id,
                 agent_id=str(told["agent_id"]),
                 payload=base64.b64decode(told["payload"]),
+                stamp=stamp,
+                timeout=self._timeout,
             )
 
         answers = Answers(
@@ -269,8 +282,8 @@ class JetStream(Events):
 
     async def _task_of(self, tenant: str, execution_id: str) -> str:
         """The task of an execution, as its first event says; empty where there is none."""
-        subject = subjects.event_subject(tenant, execution_id, EXECUTION_SUBJECT)
-        first = await streams.first_message(self.connection, subjects.EVENTS, subject, timeout=self._timeout)
+        subject = event_subject(tenant, execution_id, EXECUTION_SUBJECT)
+        first = await streams.first_message(self.connection, EVENTS, subject, timeout=self._timeout)
         return (await self._event(first)).event.task_id if first is not None else ""
 
     async def consume(self, queue: WorkQueue, handler: Handler, *, room: Room | None = None) -> NoReturn:
@@ -293,7 +306,7 @@ class JetStream(Events):
 
     async def last_sequence(self) -> int:
         """The sequence of the newest event, 0 where there was none yet. Raises NotFound, Unavailable."""
-        return await streams.last_sequence(self.connection, subjects.EVENTS, timeout=self._timeout)
+        return await streams.last_sequence(self.connection, EVENTS, timeout=self._timeout)
 
     def live_texts(self) -> AbstractAsyncContextManager[LiveTexts]:
         """What passes on the text of models to those who watch."""
@@ -316,7 +329,7 @@ class JetStream(Events):
 
     async def clock(self) -> datetime | None:
         """The server's time, as it answers a question; None where it does not tell. Raises Unavailable."""
-        stream = f"STREAM.INFO.{subjects.EVENTS}"
+        stream = f"STREAM.INFO.{EVENTS}"
         info = await self.connection.api_unless(404, stream, timeout=self._timeout) or {}
         return datetime.fromisoformat(info["ts"]) if "ts" in info else None
 

@@ -14,10 +14,16 @@ from contextlib import aclosing
 
 import structlog
 
-from swe_ai_fleet.adapters.jetstream import subjects
 from swe_ai_fleet.adapters.jetstream.connection import Connection
-from swe_ai_fleet.adapters.jetstream.faults import Refused
-from swe_ai_fleet.adapters.jetstream.messages import EXPECTED_SEQUENCE, MESSAGE_ID, StoredMessage
+from swe_ai_fleet.adapters.jetstream.protocol import (
+    CONTEXT_CHANGES,
+    EXPECTED_SEQUENCE,
+    MESSAGE_ID,
+    Refused,
+    StoredMessage,
+    change_subject,
+    work_subject,
+)
 from swe_ai_fleet.adapters.jetstream.reader import messages
 from swe_ai_fleet.adapters.jetstream.streams import last_message
 from swe_ai_fleet.codec import from_json, to_json
@@ -48,18 +54,18 @@ class JetStreamChanges:
             Unavailable: No answer in time; the change may or may not be stored.
         """
         if isinstance(change.body, WorkRecorded):
-            subject = subjects.work_subject(change.tenant, change.body.record.execution_id)
+            subject = work_subject(change.tenant, change.body.record.execution_id)
             taken = AlreadyExists(f"execution {change.body.record.execution_id} is already recorded")
             return await self._publish(subject, change, 0, taken)
         if isinstance(change.body, KnowledgeErased):
-            subject = subjects.work_subject(change.tenant, change.body.execution_id or "_")
-            last = await last_message(self._connection, subjects.CONTEXT_CHANGES, subject, timeout=self._timeout)
+            subject = work_subject(change.tenant, change.body.execution_id or "_")
+            last = await last_message(self._connection, CONTEXT_CHANGES, subject, timeout=self._timeout)
             if change.body.execution_id and last is not None and is_erased(last.data):
                 return StoredChange(sequence=last.sequence, change=change)
             erased = AlreadyExists(f"{subject} was written meanwhile")
             return await self._publish(subject, change, last.sequence if last is not None else 0, erased)
-        subject = subjects.change_subject(change.tenant, change.story_id)
-        last = await last_message(self._connection, subjects.CONTEXT_CHANGES, subject, timeout=self._timeout)
+        subject = change_subject(change.tenant, change.story_id)
+        last = await last_message(self._connection, CONTEXT_CHANGES, subject, timeout=self._timeout)
         version = int(last.headers.get(_VERSION, "0")) if last is not None else 0
         stale = Fenced(f"version {change.version} is not the next of story {change.story_id}")
         if change.version != version + 1:
@@ -73,7 +79,7 @@ class JetStreamChanges:
         """
         stored = messages(
             self._connection,
-            subjects.CONTEXT_CHANGES,
+            CONTEXT_CHANGES,
             *_ALL,
             start=from_sequence,
             follow=follow,
@@ -112,7 +118,7 @@ class JetStreamChanges:
         """The first message of a subject behind a place in the stream."""
         stored = messages(
             self._connection,
-            subjects.CONTEXT_CHANGES,
+            CONTEXT_CHANGES,
             subject,
             start=sequence + 1,
             follow=False,

@@ -17,11 +17,20 @@ from urllib.parse import unquote
 
 import structlog
 
-from swe_ai_fleet.adapters.jetstream import streams, subjects
-from swe_ai_fleet.adapters.jetstream.blobs import JetStreamBlobs
+from swe_ai_fleet.adapters.jetstream import streams
+from swe_ai_fleet.adapters.jetstream.buckets import JetStreamBlobs
 from swe_ai_fleet.adapters.jetstream.connection import Connection
 from swe_ai_fleet.adapters.jetstream.holdings import HeardSizes, sizes
-from swe_ai_fleet.adapters.jetstream.messages import StoredMessage, event_of
+from swe_ai_fleet.adapters.jetstream.protocol import (
+    ALL_HEADS,
+    EVENTS,
+    STREAM_SUBJECTS,
+    StoredMessage,
+    event_of,
+    event_subject,
+    execution_filter,
+    token,
+)
 from swe_ai_fleet.adapters.jetstream.reader import messages
 from swe_ai_fleet.adapters.jetstream.requests import Ask, asked_messages
 from swe_ai_fleet.domain.access import StoredPiece
@@ -191,7 +200,7 @@ class Events:
 
         One that cannot be read is logged and left out: it must not hide all others. Raises NotFound, Unavailable.
         """
-        wanted = subjects.ALL_HEADS
+        wanted = ALL_HEADS
         async with aclosing(self._readable(wanted, from_sequence=from_sequence, follow=follow)) as stored:
             async for message, head in stored:
                 if head is not None or (follow and message is None):
@@ -199,7 +208,7 @@ class Events:
 
     async def everything(self, *, from_sequence: int = 0, follow: bool = False) -> AsyncGenerator[StoredEvent | None]:
         """The events of all executions and all their agents, of all tenants; otherwise as `heads`."""
-        wanted, feeder = subjects.STREAM_SUBJECTS[subjects.EVENTS], object()
+        wanted, feeder = STREAM_SUBJECTS[EVENTS], object()
         try:
             async with aclosing(self._readable(wanted, from_sequence=from_sequence, follow=follow)) as stored:
                 async for message, event in stored:
@@ -216,7 +225,7 @@ class Events:
         """The sizes of events as `sizes` tells them; read for this alone only until `everything` brings them, too."""
         heard, caught_up = self._histories.sizes, False
         while True:
-            async with aclosing(sizes(self.connection, subjects.EVENTS, start, timeout=self._timeout)) as pieces:
+            async with aclosing(sizes(self.connection, EVENTS, start, timeout=self._timeout)) as pieces:
                 async for piece in pieces:
                     yield piece
                     caught_up = caught_up or piece is None
@@ -232,8 +241,8 @@ class Events:
         history = self._histories.get(tenant, execution_id)
         if history is None or follow:
             return history
-        heard, subject = history.last, subjects.execution_filter(tenant, execution_id)
-        last = await streams.last_message(self.connection, subjects.EVENTS, subject, timeout=self._timeout)
+        heard, subject = history.last, execution_filter(tenant, execution_id)
+        last = await streams.last_message(self.connection, EVENTS, subject, timeout=self._timeout)
         if last is None or last.sequence < heard:
             # It was erased.
             self._histories.drop(tenant, execution_id)
@@ -247,9 +256,9 @@ class Events:
     def _of_execution(
         self, tenant: str, execution_id: str, agent_id: str, start: int, *, follow: bool = False
     ) -> AsyncGenerator[StoredMessage | None]:
-        subject = subjects.execution_filter(tenant, execution_id)
+        subject = execution_filter(tenant, execution_id)
         if agent_id:
-            subject = subjects.event_subject(tenant, execution_id, agent_id)
+            subject = event_subject(tenant, execution_id, agent_id)
         return self._messages(subject, from_sequence=start, follow=follow)
 
     async def _readable(
@@ -271,9 +280,7 @@ class Events:
                 yield message, event
 
     def _messages(self, *wanted: str, from_sequence: int, follow: bool) -> AsyncGenerator[StoredMessage | None]:
-        return messages(
-            self.connection, subjects.EVENTS, *wanted, start=from_sequence, follow=follow, timeout=self._timeout
-        )
+        return messages(self.connection, EVENTS, *wanted, start=from_sequence, follow=follow, timeout=self._timeout)
 
     async def _event(self, message: StoredMessage) -> StoredEvent:
         try:
@@ -286,7 +293,7 @@ class Events:
         # NATS lets each write on subjects of its own alone, whatever it says in the message.
         said = (event.tenant, event.execution_id, event.agent_id)
         place = tuple(message.subject.split(".")[2:])
-        if said != place and tuple(subjects.token(name or "-") for name in said) != place:
+        if said != place and tuple(token(name or "-") for name in said) != place:
             tenant, execution_id, agent_id = map(unquote, place)
             event = replace(event, tenant=tenant, execution_id=execution_id, agent_id=agent_id)
         return StoredEvent(sequence=message.sequence, event=event)

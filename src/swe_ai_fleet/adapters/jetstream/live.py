@@ -13,9 +13,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 
 from swe_ai_fleet.adapters.jetstream.connection import Connection
-from swe_ai_fleet.adapters.jetstream.faults import Unanswered
-from swe_ai_fleet.adapters.jetstream.messages import Message
-from swe_ai_fleet.adapters.jetstream.subjects import live_text_subject, live_want_subject, token
+from swe_ai_fleet.adapters.jetstream.protocol import Message, Unanswered, live_text_subject, live_want_subject, token
 from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.message import TextDelta
 

@@ -10,16 +10,16 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any, cast
 
 import structlog
 from nats.aio.subscription import Subscription
 
 from swe_ai_fleet.adapters.jetstream.connection import Connection
-from swe_ai_fleet.adapters.jetstream.faults import ApiFault, Backoff, Unanswered
-from swe_ai_fleet.adapters.jetstream.messages import Message, StoredMessage
+from swe_ai_fleet.adapters.jetstream.protocol import ApiFault, Backoff, Message, StoredMessage, Unanswered
 from swe_ai_fleet.adapters.jetstream.streams import last_message
 
 NANOSECONDS = 1_000_000_000
@@ -53,6 +53,16 @@ class Place:
         # $JS.ACK.[<domain>.<account>.]<stream>.<consumer>.<delivered>.<sseq>.<cseq>.<time>.<pending>[.<random>]
         deliveries, stream, consumer, at, pending = map(int, tokens[4:9] if len(tokens) == 9 else tokens[6:11])
         return cls(deliveries=deliveries, stream=stream, consumer=consumer, at=at / NANOSECONDS, pending=pending)
+
+
+async def make_consumer(connection: Connection, stream: str, config: Mapping[str, object]) -> dict[str, Any]:
+    """Make a consumer or bring it up to a configuration, asked for once. Raises Unanswered, ApiFault."""
+    body = json.dumps({"stream_name": stream, "config": config}).encode()
+    answer = await connection.request(f"$JS.API.CONSUMER.CREATE.{stream}.{config['name']}", body)
+    info = cast("dict[str, Any]", json.loads(answer.data))
+    if "error" in info:
+        raise ApiFault.from_json(info["error"])
+    return info
 
 
 async def pull(connection: Connection, stream: str, consumer: str, batch: int, inbox: str) -> None:
@@ -224,5 +234,5 @@ class _Consumer:
         }
         self._subscription = await self._connection.subscribe(self._inbox, self._arrived.put_nowait)
         self._created = True
-        info = await self._connection.make_consumer(self._stream, config)
+        info = await make_consumer(self._connection, self._stream, config)
         return int(info.get("num_pending", 0))

@@ -30,9 +30,7 @@ from urllib.parse import unquote
 import structlog
 
 from swe_ai_fleet.adapters.jetstream.connection import Connection
-from swe_ai_fleet.adapters.jetstream.faults import Backoff, Unanswered
-from swe_ai_fleet.adapters.jetstream.messages import Message, StoredMessage
-from swe_ai_fleet.adapters.jetstream.subjects import ASKED, ask_subject
+from swe_ai_fleet.adapters.jetstream.protocol import ASKED, Backoff, Message, StoredMessage, Unanswered, ask_subject
 from swe_ai_fleet.domain import errors
 from swe_ai_fleet.domain.errors import FleetError, InternalFault, InvalidRequest, PreconditionFailed, Unavailable
 

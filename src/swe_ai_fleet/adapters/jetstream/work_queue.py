@@ -19,10 +19,15 @@ import structlog
 from nats.aio.subscription import Subscription
 
 from swe_ai_fleet.adapters.jetstream.connection import Connection
-from swe_ai_fleet.adapters.jetstream.faults import ApiFault, Backoff, Unanswered
-from swe_ai_fleet.adapters.jetstream.messages import MESSAGE_ID, Message
-from swe_ai_fleet.adapters.jetstream.reader import NANOSECONDS, Broken, Place, pull, pulled
-from swe_ai_fleet.adapters.jetstream.subjects import dead_letter_subject
+from swe_ai_fleet.adapters.jetstream.protocol import (
+    MESSAGE_ID,
+    ApiFault,
+    Backoff,
+    Message,
+    Unanswered,
+    dead_letter_subject,
+)
+from swe_ai_fleet.adapters.jetstream.reader import NANOSECONDS, Broken, Place, make_consumer, pull, pulled
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, ModelUnavailable, ResourceExhausted, Unavailable
 
 _ACKNOWLEDGING_SECONDS = 1.0
@@ -221,7 +226,7 @@ class _Consumer:
             "max_ack_pending": queue.max_unsettled,
             "filter_subjects": list(queue.subjects),
         }
-        await self._connection.make_consumer(queue.stream, config)
+        await make_consumer(self._connection, queue.stream, config)
 
     async def _room(self) -> int:
         """Wait until another message may be begun; how many may."""

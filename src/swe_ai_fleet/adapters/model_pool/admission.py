@@ -8,17 +8,21 @@ import math
 import random
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import Generic, Protocol, Self, TypeVar
 
 import structlog
 
-from swe_ai_fleet.adapters.model_pool.line import QUANTUM_TOKENS, Line, Session
+from swe_ai_fleet.adapters.model_pool.ledger import Demand, Grant, Ledger, Quota
 from swe_ai_fleet.domain.errors import Unavailable
 from swe_ai_fleet.domain.message import AssistantMessage, ModelRequest
 
+QUANTUM_TOKENS = 16_000
+_EVERY = 16
+"""Of a tenant's turns each sixteenth goes to the call that has waited longest."""
 _CHARACTERS_PER_TOKEN = 4
 _TOKENS_PER_TOOL = 150
 _UNBOUNDED_COMPLETION = 1024
@@ -28,62 +32,90 @@ _FAREWELL_SECONDS = 1.0
 _log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Quota:
-    """The most calls at once, and tokens a minute (prompt and completion), of a whole fleet; 0 means no limit."""
+class Session(Protocol):
+    """What is known of the agent run behind a call. `attained`: tokens of service that it has had."""
 
-    max_in_flight: int = 0
-    tokens_per_minute: int = 0
+    tenant: str
+    priority: int
+    attained: int
+    started: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Demand:
-    """What one host holds and wants. Counts are whole, not changes, so that asking twice does no harm.
+class Waiting(Protocol):
+    """A call in line. `order` grows with each call that comes; `session` is None for a call that is all there is."""
 
-    Attributes:
-        host: who asks.
-        epoch: of the ledger that answered this host last; empty before the first answer.
-        slots: calls it may have under way by the lease it holds.
-        using: calls under way.
-        waiting: calls that wait.
-        spare: further calls that may soon begin.
-        tokens: tokens wanted on top of those it has.
-        head: those that the call in front of its line lacks.
-        returned: tokens it had been given and has no use for.
+    @property
+    def order(self) -> int: ...
+
+    @property
+    def session(self) -> Session | None: ...
+
+
+_C = TypeVar("_C", bound=Waiting)
+
+
+class Line(Generic[_C]):
+    """Calls that wait, in the order in which they are to go.
+
+    Tenants take turns. Of one tenant's calls those of a higher priority go first, and of these the one whose session
+    has had the least service, in tokens: least attained service, or foreground-background (M. Nuyens, A. Wierman, "The
+    Foreground-Background queue: A survey", 2008), which needs no guess of how long a session will be. It has levels
+    (multi-level feedback: L. Kleinrock, "Queueing Systems" II, 4.7), each twice as wide as the one before, since a
+    session that gives way loses its prompt in the server's cache: within a level the session that began first goes
+    first and keeps its cache warm. Each sixteenth turn of a tenant goes to its call that came first, so that with `n`
+    calls before it no call waits for more than `16 n` of its tenant's turns.
+
+    Args:
+        quantum: tokens of service that make up the lowest level; 0: first come, first served.
     """
 
-    host: str
-    epoch: str = ""
-    slots: int = 0
-    using: int = 0
-    waiting: int = 0
-    spare: int = 0
-    tokens: int = 0
-    head: int = 0
-    returned: int = 0
+    def __init__(self, quantum: int) -> None:
+        self._quantum = quantum
+        self._calls: dict[int, _C] = {}
+        self._turns: dict[str, int] = {}
+        self._served: Counter[str] = Counter()
 
+    def __len__(self) -> int:
+        return len(self._calls)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Grant:
-    """A lease. `slots` is the most calls the host may have under way in all, `tokens` come on top of what it has.
+    def __iter__(self):
+        return iter(self._calls.values())
 
-    It ends after `lease_seconds`; who wants more asks again after `again_seconds`. `contended`: others wait.
-    """
+    def add(self, call: _C) -> None:
+        """Let a call wait."""
+        self._calls[call.order] = call
 
-    epoch: str
-    slots: int
-    tokens: int
-    lease_seconds: float
-    again_seconds: float
-    contended: bool = False
+    def remove(self, call: _C) -> None:
+        """A call waits no more; it has had no turn."""
+        self._calls.pop(call.order, None)
 
+    def first(self, may: Callable[[_C], bool] | None = None) -> _C | None:
+        """The call whose turn it is, of those that may go; None where none may."""
+        calls = self._calls.values()
+        return min(calls if may is None else filter(may, calls), key=self._rank, default=None)
 
-class Ledger(Protocol):
-    """Who in the fleet holds how much."""
+    def take(self, call: _C) -> None:
+        """Give a call its turn."""
+        self.remove(call)
+        if not self._quantum:
+            return
+        tenant = call.session.tenant if call.session else ""
+        self._served[tenant] += 1
+        self._turns.pop(tenant, None)
+        self._turns[tenant] = self._served.total()
 
-    async def renew(self, demand: Demand, quota: Quota) -> Grant:
-        """Replace a host's lease. Raises Unavailable; then the old one stands until it ends."""
-        ...
+    def _rank(self, call: _C) -> tuple[float, ...]:
+        if not self._quantum:
+            return (call.order,)
+        session = call.session
+        tenant = session.tenant if session else ""
+        turn = self._turns.get(tenant, 0)
+        if session is None:
+            return (turn, 0, 0, 0, call.order)
+        if self._served[tenant] % _EVERY == _EVERY - 1:
+            return (turn, -math.inf, 0, 0, call.order)
+        level = (session.attained // self._quantum).bit_length()
+        return (turn, -session.priority, level, session.started, call.order)
 
 
 class Admission(Protocol):

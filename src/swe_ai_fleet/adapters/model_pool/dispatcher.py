@@ -12,19 +12,9 @@ from typing import TypeVar
 
 import structlog
 
-from swe_ai_fleet.adapters.model_pool.endpoint import (
-    Binding,
-    Circuit,
-    CircuitBreaker,
-    Endpoint,
-    Fault,
-    FaultKind,
-    Member,
-    Window,
-)
-from swe_ai_fleet.adapters.model_pool.line import QUANTUM_TOKENS, Line
-from swe_ai_fleet.adapters.model_pool.routes import Routes
-from swe_ai_fleet.adapters.model_pool.status import Counters
+from swe_ai_fleet.adapters.model_pool.admission import QUANTUM_TOKENS, Line
+from swe_ai_fleet.adapters.model_pool.endpoint import Binding, Counters, Endpoint, Member, Routes
+from swe_ai_fleet.adapters.model_pool.load import Circuit, CircuitBreaker, Fault, FaultKind, Window
 from swe_ai_fleet.domain.errors import ContextTooLong, ModelError, ModelRejected, ModelUnavailable
 from swe_ai_fleet.ports import ChatModel, Patience
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeGuard
 
-from swe_ai_fleet.adapters.openai_model import json_protocol
 from swe_ai_fleet.adapters.openai_model.faults import Refusal
+from swe_ai_fleet.adapters.openai_model.tool_protocols import read_envelope
 from swe_ai_fleet.agents import tool_call_dialects
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.json_values import is_list, is_object, items, mapping
@@ -193,7 +193,7 @@ def _native_call(call: object, number: int, repairs: list[str]) -> _Found:
 
 def _calls_in_text(content: str, asked: Asked, truncated: bool, repairs: list[str]) -> tuple[str, list[_Found]]:
     if asked.protocol is ToolProtocol.JSON:
-        envelope = json_protocol.read(content)
+        envelope = read_envelope(content)
         if envelope is not None:
             content, calls = envelope
             return content, [_Found(call.name, call.arguments) for call in calls] if asked.tools_offered else []

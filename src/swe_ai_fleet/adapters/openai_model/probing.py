@@ -6,10 +6,10 @@ import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
-from swe_ai_fleet.adapters.openai_model import json_protocol
 from swe_ai_fleet.adapters.openai_model.answers import Asked, ErrorAnswer, read_reply
 from swe_ai_fleet.adapters.openai_model.faults import Refusal
 from swe_ai_fleet.adapters.openai_model.streaming import BrokenStream, read_answer
+from swe_ai_fleet.adapters.openai_model.tool_protocols import response_format
 from swe_ai_fleet.domain.json_values import is_list, items, mapping, mappings, parse_json, string
 from swe_ai_fleet.domain.message import ModelCapabilities, ToolProtocol
 
@@ -153,7 +153,7 @@ def _with_tool(model: str, limit_field: str, *, strict: bool = True, parallel: b
 
 
 def _with_schema(model: str, limit_field: str) -> bytes:
-    schema = json_protocol.response_format(_VERDICT, name="verdict")
+    schema = response_format(_VERDICT, name="verdict")
     return _request(model, limit_field, _JSON_PROBE_TOKENS, response_format=schema)
 
 

@@ -9,7 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from weakref import ref
 
-from swe_ai_fleet.adapters.openai_model import json_protocol, text_protocol
+from swe_ai_fleet.adapters.openai_model.tool_protocols import (
+    JSON_INSTRUCTIONS,
+    TAGGED_INSTRUCTIONS,
+    envelope_schema,
+    response_format,
+    show_envelope,
+    show_tagged,
+)
 from swe_ai_fleet.domain.json_values import is_mapping, is_object, items, mapping, parse_json
 from swe_ai_fleet.domain.message import (
     AssistantMessage,
@@ -28,9 +35,9 @@ _CACHED_TOOL_SETS = 64
 _PLAIN = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _NO_NAME_LETTER = re.compile(r"[^A-Za-z0-9_-]+")
-_SHOW = {ToolProtocol.JSON: json_protocol.show, ToolProtocol.TEXT: text_protocol.show}
+_SHOW = {ToolProtocol.JSON: show_envelope, ToolProtocol.TEXT: show_tagged}
 _MATTERS_OF_COURSE = (("minLength", 1), ("minItems", 1), ("minimum", 0), ("exclusiveMinimum", 0))
-_INSTRUCTIONS = {ToolProtocol.JSON: json_protocol.INSTRUCTIONS, ToolProtocol.TEXT: text_protocol.INSTRUCTIONS}
+_INSTRUCTIONS = {ToolProtocol.JSON: JSON_INSTRUCTIONS, ToolProtocol.TEXT: TAGGED_INSTRUCTIONS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,8 +224,8 @@ class WireWriter:
         """The `response_format` that holds a reply to an envelope with calls of these tools."""
 
         def write(specs: tuple[OperationSpec, ...]) -> bytes:
-            schema = json_protocol.envelope_schema(specs, full=full)
-            return dump_json(json_protocol.response_format(schema, name="reply"))
+            schema = envelope_schema(specs, full=full)
+            return dump_json(response_format(schema, name="reply"))
 
         return self._tool_set("full" if full else "loose", tools, write)
 

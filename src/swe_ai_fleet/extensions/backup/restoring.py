@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from swe_ai_fleet.adapters.jetstream.connection import Connection
-from swe_ai_fleet.adapters.jetstream.snapshots import CHUNK_BYTES, StreamHead, restore, stream_heads
+from swe_ai_fleet.adapters.jetstream.streams import CHUNK_BYTES, StreamHead, restore, stream_heads
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.extensions.backup.making import Manifest, Report, Saved, read_manifest
 

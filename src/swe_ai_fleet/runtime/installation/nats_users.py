@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from swe_ai_fleet.adapters.jetstream.requests import Ask
-from swe_ai_fleet.adapters.jetstream.subjects import (
+from swe_ai_fleet.adapters.jetstream.protocol import (
     ASKED,
     COMMANDS,
     CONTEXT_CHANGES,
@@ -28,6 +27,7 @@ from swe_ai_fleet.adapters.jetstream.subjects import (
     results_of,
     token,
 )
+from swe_ai_fleet.adapters.jetstream.requests import Ask
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.domain.event import CONTROL_SUBJECT, EXECUTION_SUBJECT
 from swe_ai_fleet.domain.task import DEFAULT_TENANT

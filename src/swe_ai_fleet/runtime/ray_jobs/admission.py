@@ -10,7 +10,7 @@ import ray
 from ray.exceptions import RayError
 
 from swe_ai_fleet.adapters.model_pool import MemoryLedger
-from swe_ai_fleet.adapters.model_pool.admission import Demand, Grant, Quota
+from swe_ai_fleet.adapters.model_pool.ledger import Demand, Grant, Quota
 from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.errors import Unavailable
 
