@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -104,9 +104,8 @@ async def _opened(
     settings: Settings, workspace: Workspace, pipeline: Pipeline | None, builtin: BuiltinSettings
 ) -> AsyncGenerator[SubAgentTools]:
     # They bring the client of models along, and an index, which a calculator need not wait for.
+    from swe_ai_fleet.runtime.equipment import NamedModel
     from swe_ai_fleet.runtime.memory_manager import LIBRARY, open_library_memory
-    from swe_ai_fleet.runtime.named_model import NamedModel
-    from swe_ai_fleet.runtime.plan_tools import NothingRemembered
 
     named, seconds = NamedModel("", None, None, settings), settings.sub_agent_seconds
     way = pipeline or Pipeline(mask=named.mask)
@@ -127,3 +126,12 @@ async def _opened(
             memory=memory or NothingRemembered(),
             limits=SubAgentLimits(each=Limits(max_iterations=5, max_tool_calls=12, timeout_seconds=seconds)),
         )
+
+
+class NothingRemembered:
+    """A `MemorySearch` where no memory is kept: everything asked is a gap."""
+
+    async def search(self, entities: Sequence[str], queries: Sequence[str]) -> MemoryResults:
+        """Gaps, all of them."""
+        asked = tuple(dict.fromkeys((*entities, *queries)))
+        return MemoryResults(coverage=0.0 if asked else None, gaps=asked)

@@ -44,7 +44,7 @@ from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.orchestrator.projection import over
 from swe_ai_fleet.orchestrator.recipes import RECIPES_BUCKET
 from swe_ai_fleet.runtime import fleet_view
-from swe_ai_fleet.runtime.installation.nats_users import HOSTS_BUCKET
+from swe_ai_fleet.runtime.installation.nats_accounts import HOSTS_BUCKET
 from swe_ai_fleet.runtime.replicas import LEASES_BUCKET
 from swe_ai_fleet.snapshots import CONTEXT_SNAPSHOTS, EXECUTION_SNAPSHOTS
 

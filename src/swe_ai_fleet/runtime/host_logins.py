@@ -26,7 +26,7 @@ from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.errors import FleetError, PreconditionFailed
 from swe_ai_fleet.following import in_background
 from swe_ai_fleet.ports import KeyValue
-from swe_ai_fleet.runtime.installation.nats_users import (
+from swe_ai_fleet.runtime.installation.nats_accounts import (
     ACCOUNT,
     HOSTS_BUCKET,
     NEVER_BY_HOSTS,

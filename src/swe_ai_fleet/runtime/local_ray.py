@@ -1,4 +1,4 @@
-"""Ray for this process: a private cluster of its own, or the one that settings name."""
+"""Ray for this process: a private cluster of its own, or the one that settings name; the actor of admissions on it."""
 
 from __future__ import annotations
 
@@ -22,14 +22,17 @@ from ray import _raylet  # pyright: ignore[reportAttributeAccessIssue, reportUnk
 from ray._private import node as ray_node
 from ray._private import ray_constants as constants
 from ray._private import services
+from ray.exceptions import RayError
 
+from swe_ai_fleet.adapters.model_pool import MemoryLedger
+from swe_ai_fleet.adapters.model_pool.ledger import Demand, Grant, Quota
+from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.errors import Unavailable
 from swe_ai_fleet.following import in_background
 from swe_ai_fleet.settings import Settings
 
 OBJECT_STORE_BYTES = 80 * 1024 * 1024
 """Small on purpose: only assignments and candidates cross it, large content goes to the blob store."""
-
 _LOCAL_HOSTS = 1_000
 """How many hosts of agents a private cluster has room for, where settings say what one takes."""
 _LOOK_SECONDS = 5.0
@@ -55,8 +58,11 @@ _PRIVATE = {
     # No page of the autoscaler: it asks for no token, and there is nothing to scale. No such port can be listened on.
     "AUTOSCALER_METRIC_PORT": "-1",
 }
-
 _log = structlog.get_logger()
+ACTOR_NAME = "model-admission"
+_ANSWER_SECONDS = 5.0
+# The actor itself needs a second to start, on a busy machine several.
+_FIRST_ANSWER_SECONDS = 30.0
 
 
 class _BareNode(ray_node.Node):
@@ -263,3 +269,53 @@ def _until_the_end() -> Generator[None]:
         yield
     finally:
         ray.shutdown()  # pyright: ignore[reportUnknownMemberType]
+
+
+class AdmissionLedger:
+    """The actor: a `MemoryLedger` for whoever asks. Its state is in the leases, which end by themselves."""
+
+    def __init__(self) -> None:
+        self._ledger = MemoryLedger()
+
+    async def renew(self, demand: bytes, quota: bytes) -> bytes:
+        """Replace a host's lease; `Demand`, `Quota` and `Grant` cross as JSON."""
+        return to_json(await self._ledger.renew(from_json(Demand, demand), from_json(Quota, quota)))
+
+
+class RayLedger:
+    """The `Ledger` behind the fleet's one admission actor, made by whoever needs it first.
+
+    The actor is found by its name in this job's namespace, belongs to no host and needs no CPU. Where it died another
+    one is made; hosts that held leases tell it so.
+
+    Args:
+        name: the actor's.
+    """
+
+    def __init__(self, name: str = ACTOR_NAME) -> None:
+        self._name = name
+        self._actor: Any = None
+        self._answered = False
+
+    async def renew(self, demand: Demand, quota: Quota) -> Grant:
+        """Ask the actor. Raises Unavailable where it does not answer; the next try finds or makes another one."""
+        try:
+            if self._actor is None:
+                # Finding it is a call to the cluster's head, and blocks.
+                self._actor = await asyncio.to_thread(_find_or_make, self._name)
+            async with asyncio.timeout(_ANSWER_SECONDS if self._answered else _FIRST_ANSWER_SECONDS):
+                answer: bytes = await self._actor.renew.remote(to_json(demand), to_json(quota))
+        except (RayError, TimeoutError, ValueError, ConnectionError) as error:
+            self._actor, self._answered = None, False
+            raise Unavailable(f"the admission actor does not answer: {type(error).__name__}") from error
+        self._answered = True
+        return from_json(Grant, answer)
+
+
+def _find_or_make(name: str) -> Any:
+    remote = cast("Callable[[type], Any]", ray.remote)
+    return (
+        remote(AdmissionLedger)
+        .options(name=name, get_if_exists=True, lifetime="detached", num_cpus=0, max_restarts=0)
+        .remote()
+    )

@@ -43,10 +43,10 @@ from swe_ai_fleet.runtime.factories import DAY_SECONDS, housekeeping, open_model
 from swe_ai_fleet.runtime.fleet_view import FleetView, LogRoom, open_fleet_view
 from swe_ai_fleet.runtime.host_logins import open_host_logins
 from swe_ai_fleet.runtime.jobs import JobFleet, open_job_fleet
+from swe_ai_fleet.runtime.nats_server import State
 from swe_ai_fleet.runtime.ray_fleet import RayFleet, open_ray_fleet
 from swe_ai_fleet.runtime.replicas import Drains, LeaseKeeper, drained, open_drains, open_leases
 from swe_ai_fleet.runtime.spending import SPENDING_BUCKET, SPENDING_KEPT_SECONDS, Spending
-from swe_ai_fleet.runtime.state import State
 from swe_ai_fleet.runtime.tool_services import tool_access, with_isolation_level
 from swe_ai_fleet.sandbox import raise_file_limit
 from swe_ai_fleet.settings import Settings

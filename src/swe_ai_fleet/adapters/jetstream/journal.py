@@ -2,7 +2,7 @@
 
 Each publish of a journal names the last sequence it expects on the subject. Whoever publishes in between makes that
 wrong, and the server refuses what comes later: that is the fence. A repeated publish whose answer got lost is refused
-in the same way, so a refusal is settled by reading the subject's last message: these very bytes mean that it was stored.
+in the same way, so a refusal is settled by reading the subject's last message: these very bytes mean that it is stored.
 
 On a stream that takes atomic batches (ADR-50 of NATS) what is posted waits a moment for what must be durable and goes
 with it: the first message has the expected sequence, the last one is answered. Where a batch is refused for another

@@ -28,9 +28,9 @@ from swe_ai_fleet.extensions.chat.reply_run import SYSTEM_PROMPT
 from swe_ai_fleet.extensions.chat.session import Session, check_namespaces, check_session_id
 from swe_ai_fleet.extensions.chat.store import KeptSession, encoded, newest_first
 from swe_ai_fleet.ports import Memories
+from swe_ai_fleet.runtime.equipment import NamedModel
 from swe_ai_fleet.runtime.execution_tools import FleetView, TaskStarter
 from swe_ai_fleet.runtime.memory_manager import open_library_memory
-from swe_ai_fleet.runtime.named_model import NamedModel
 from swe_ai_fleet.runtime.private_files import write_private
 from swe_ai_fleet.settings import Settings
 

@@ -21,7 +21,7 @@ from swe_ai_fleet.extensions.chat.chat import Chat
 from swe_ai_fleet.extensions.chat.opening import open_chats
 from swe_ai_fleet.extensions.chat.session import MAX_CARD_CHARS, Session, check_namespaces
 from swe_ai_fleet.extensions.chat.store import CHATS_BUCKET
-from swe_ai_fleet.runtime.executions_view import ExecutionsView
+from swe_ai_fleet.runtime.execution_tools import ExecutionsView
 
 CHATS_KEPT_SECONDS = 90 * 86_400.0
 """After the last message of a session."""
