@@ -232,8 +232,6 @@ class AgentServiceClient:
     """An `OutsideAgent` over gRPC; each call has a connection of its own.
 
     Args:
-        rules: Which endpoints may be called.
-        mask: Hides secrets in what agents are told.
         token: Shown to agents as a bearer token, over TLS only; empty: none is.
         roots: The certificates, as PEM, that those of agents must go back to; None: gRPC's own.
     """

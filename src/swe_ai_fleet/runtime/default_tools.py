@@ -60,9 +60,7 @@ def planning_tools(
 
     Args:
         settings: The model, the limits of a sub-agent, the home whose memories are searched.
-        workspace: What is looked into.
         pipeline: The way calls of sub-agents go; without one, each call's own.
-        builtin: How the web is searched.
     """
     opened = partial(_opened, settings, workspace, pipeline, builtin)
     return tuple(_SubAgentTool(definition, opened) for definition in SubAgentTools.definitions.values())

@@ -150,8 +150,6 @@ def council_store(settings: Settings, store: KeyValue, tenants: Rules | None = N
     """The councils in a store, and those of `councils_file`. Raises InvalidRequest naming the setting or the key.
 
     Args:
-        settings: Which profiles and endpoints there are.
-        store: Where councils are kept.
         tenants: Where each tenant may have agents that others run, within what settings allow; None: anywhere there.
     """
     rules = CouncilRules(

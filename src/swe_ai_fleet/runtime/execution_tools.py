@@ -207,8 +207,6 @@ class StartTask(BaseTool):
     nothing twice.
 
     Args:
-        starter: Who starts it.
-        session_id: In whose plan.
         by: Who set the goal of the plan, and so is who hands the task in; empty: nobody knows.
     """
 
@@ -259,8 +257,6 @@ class ExecutionsView:
     """Executions as a chat sees them, and tasks from it; a `FleetView` and a `TaskStarter`.
 
     Args:
-        executions: Where they are.
-        tenant: Whose.
         caller: In whose name tasks are handed in where nobody knows who asks.
         by: Who asks now; empty where callers cannot be told apart.
     """

@@ -56,8 +56,6 @@ class EndpointProbe:
     Args:
         url: Its base URL without credentials.
         model: The model it is asked for; empty: the first that it lists.
-        profiles: What uses it.
-        client: Tells its load, and whether it answers.
     """
 
     url: str
@@ -162,18 +160,7 @@ _LOOK_SECONDS = 6.0
 
 @dataclass(kw_only=True)
 class FleetView:
-    """Measures the fleet. Made by `open_fleet_view`; what it said a moment ago it says again.
-
-    Args:
-        replicas: This orchestrator and the others.
-        fleet: Its hosts.
-        room: Knows how full the log is.
-        model: Its own pool of the default model.
-        store: Where orchestrators tell each other.
-        endpoints: The model servers.
-        probe: This machine.
-        stored: What tenants have stored, and the most they may.
-    """
+    """Measures the fleet. Made by `open_fleet_view`; what it said a moment ago it says again."""
 
     replicas: Replicas
     fleet: RayFleet | JobFleet
@@ -253,7 +240,6 @@ class LogRoom:
     """How full the log is. Whoever asks within some seconds shares one answer.
 
     Args:
-        log: Whose streams they are.
         seconds: How old an answer may be.
     """
 

@@ -60,7 +60,6 @@ class HostLogins:
     """Grants logins to hosts and keeps them. Made by `open_host_logins`.
 
     Args:
-        store: The bucket of grants.
         admit: Has the server know a tenant's hosts, where this process can see to it.
     """
 

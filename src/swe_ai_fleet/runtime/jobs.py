@@ -74,12 +74,7 @@ def job_of(assignment: Assignment[Any], *, agent_id: str = "", once: str = "") -
 
 
 class JobBoard:
-    """Jobs by their id: what they are, which commit they got, whether they are called off, how they ended.
-
-    Args:
-        store: The bucket `agent-jobs`.
-        blobs: Takes what is too long for it.
-    """
+    """Jobs by their id: what they are, which commit they got, whether they are called off, how they ended."""
 
     def __init__(self, store: KeyValue, blobs: BlobStore) -> None:
         self._store = store

@@ -287,9 +287,6 @@ class RayLedger:
 
     The actor is found by its name in this job's namespace, belongs to no host and needs no CPU. Where it died another
     one is made; hosts that held leases tell it so.
-
-    Args:
-        name: the actor's.
     """
 
     def __init__(self, name: str = ACTOR_NAME) -> None:

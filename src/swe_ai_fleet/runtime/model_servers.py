@@ -125,9 +125,6 @@ class ModelServers:
 
     What cannot be looked up, or is empty, changes nothing: a name server that is away, or a file half written, must not
     take servers away that answer. Raises InvalidRequest for an address that is malformed.
-
-    Attributes:
-        settings: Name the addresses, the model and its key, which every server gets.
     """
 
     settings: Settings

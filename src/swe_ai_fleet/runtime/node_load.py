@@ -67,11 +67,7 @@ def added_up(uses: Iterable[EndpointUse]) -> tuple[EndpointUse, ...]:
 
 
 class NodeProbe:
-    """Measures the machine that this process runs on; what it said a moment ago it says again.
-
-    Args:
-        node_id: What the cluster calls the machine.
-    """
+    """Measures the machine that this process runs on; what it said a moment ago it says again."""
 
     def __init__(self, node_id: str = "") -> None:
         self._node_id = node_id

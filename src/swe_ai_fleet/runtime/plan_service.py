@@ -76,18 +76,8 @@ class PlanEquipment:
     Code runs in the sandbox, in a directory that vanishes with the request.
 
     Attributes:
-        home: Where the directory is made.
-        sandbox: Of the commands.
-        builtin: Which servers search the web.
-        mask: Hides secrets.
         remembering: Makes of a repository's memory (None: there is none) one that asks what the fleet remembers too;
             None: nothing is remembered.
-        fleet: Where executions are looked at; None: nowhere.
-        starter: Starts tasks; None: none can be started.
-        plugins: Tools that the operator brought.
-        mcp: What the operator's MCP servers offer.
-        repositories: Where repositories are looked into; None: none are.
-        tenant: Whose sessions they are.
     """
 
     home: Path
@@ -218,12 +208,7 @@ class _NoFleet:
 
 
 class TenantPlans:
-    """The plan sessions of all tenants. No tenant reaches another's.
-
-    Args:
-        executions: Where their goals are executions.
-        made: What a tenant's plans are made with.
-    """
+    """The plan sessions of all tenants. No tenant reaches another's."""
 
     def __init__(self, executions: Executions, made: Callable[[str], Planner]) -> None:
         self._executions = executions
@@ -263,13 +248,8 @@ async def open_tenant_plans(
     """The plan sessions of a service, driven with a model client of their own until the context ends.
 
     Args:
-        settings: The model, the limits (those of chats), the servers of the web, the secrets.
         executions: Where goals are executions; None: in the memory of this process.
         buckets: Where sessions and their parts are kept; None: they end with the process.
-        memories: What memory is asked; None: nothing is remembered.
-        recorder: Who learns how sessions ended; None: nobody.
-        fleet: Where a tenant's executions are looked at.
-        starter: Starts a tenant's tasks that an approved plan asks for.
         repositories: Where repositories that goals are about are looked into; None: none are.
 
     Raises:

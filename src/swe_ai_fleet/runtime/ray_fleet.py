@@ -84,7 +84,6 @@ class RayFleet:
     Made by `open_ray_fleet`; Ray must be initialised.
 
     Args:
-        settings: What hosts are made with.
         logins: Lets hosts log in to NATS; None: with what `settings` have.
         drains: What is given nothing more; None: nothing is.
         me: This orchestrator, by whose name its hosts are drained.

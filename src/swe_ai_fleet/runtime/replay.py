@@ -65,8 +65,6 @@ async def replay(
 
     Args:
         settings: Where things are; with a fork also the model server that goes on.
-        state: The execution that the run belongs to.
-        run: The recording, whole.
         fork_at: After so many recorded replies the model server goes on; None: the recording is all there is.
         prompt: Stands in place of the system message.
 

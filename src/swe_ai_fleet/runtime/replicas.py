@@ -51,8 +51,6 @@ class LeaseKeeper:
     after an outage of NATS all leases may be missing for a moment.
 
     Args:
-        settings: Where NATS is, and how long a lease lives.
-        me: This replica's name.
         anew: Whether nobody else can be alive: this process has just started the server itself.
 
     Attributes:

@@ -26,10 +26,6 @@ class Spending:
 
     What cannot be stored is counted here all the same, and stored with what comes next; a process that dies before
     that takes it along. What was stored, but not heard to be, is counted twice.
-
-    Args:
-        store: The bucket of sums.
-        clock: Seconds since 1970.
     """
 
     def __init__(self, store: KeyValue, *, clock: Callable[[], float] = time.time) -> None:

@@ -183,7 +183,6 @@ async def operator_tools(
     Args:
         settings: The servers, and a sandbox that works here (see `with_isolation_level`).
         directory: Where servers that are commands run; made where it is not there.
-        reserved: Names that their tools cannot have.
         hints: Whether a tool only reads where its server says so, beside the operator's word.
     """
     servers = tool_access(settings).mcp_servers

@@ -82,11 +82,9 @@ async def vllm_served(
     for the end of this process, however it ends.
 
     Args:
-        order: What to serve.
         interpreter: A Python that has vLLM.
         log: Where the server's output goes; what is there is replaced.
         tell: Takes lines for the one who waits.
-        timeouts: How long to wait for what.
 
     Raises:
         PreconditionFailed: The interpreter has no vLLM.

@@ -116,8 +116,6 @@ class HarnessAgents:
     """An `OutsideAgent` for the harnesses of an installation, at endpoints `acp:NAME`.
 
     Attributes:
-        harnesses: By name.
-        sandbox: What confines them.
         approval_timeout_seconds: How long people have to decide what one of them asks; 0: for ever.
     """
 

@@ -119,8 +119,6 @@ class Permissions:
     asks for the same thing again, the decision is there.
 
     Args:
-        handout: The run.
-        policy: What the run may do.
         timeout_seconds: How long people have; 0: for ever.
     """
 

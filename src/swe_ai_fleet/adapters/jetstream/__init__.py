@@ -46,8 +46,6 @@ from swe_ai_fleet.adapters.jetstream.work_queue import (
     Work,
     WorkQueue,
     consume,
-    consumers,
-    remove_consumer,
 )
 from swe_ai_fleet.domain.access import StoredPiece
 from swe_ai_fleet.domain.blob import BlobRef
@@ -76,6 +74,7 @@ __all__ = [
 
 TIMEOUT_SECONDS = 60.0
 _PING_SECONDS = 2.0
+_NO_CONSUMER = 10014
 _STAMPED = ("traceparent", "tracestate")
 """What a host may have a result say beside what it is."""
 
@@ -124,7 +123,6 @@ class JetStream(Events):
         Args:
             url: `nats://host:port`, several separated by commas.
             credentials: How to log in; None for a server that asks for nothing.
-            name: What the server's own monitoring calls this client.
             settings: What `ensure_streams` creates; the bucket's name is used in any case.
             timeout: Seconds a call goes on trying while the server does not answer.
             waits: Seconds to go on trying to connect while no server answers.
@@ -161,11 +159,10 @@ class JetStream(Events):
 
     async def snapshots(self, name: str, *buckets: str) -> Snapshots:
         """The bucket where projections of the streams, and of these buckets, are saved. Raises as `bucket` does."""
-        kept = await self.bucket(name, ttl_seconds=KEPT_SECONDS)
-        streams = (EVENTS, RESULTS, CONTEXT_CHANGES, object_stream(self._settings.bucket))
-        streams = (*streams, *map(bucket_stream, buckets))
-        infos = [await self.connection.api(f"STREAM.INFO.{stream}", timeout=self._timeout) for stream in streams]
-        return Snapshots(bucket=kept, origin=" ".join(str(info["created"]) for info in infos))
+        names = (EVENTS, RESULTS, CONTEXT_CHANGES, object_stream(self._settings.bucket), *map(bucket_stream, buckets))
+        infos = [await self.connection.api(f"STREAM.INFO.{stream}", timeout=self._timeout) for stream in names]
+        origin = " ".join(str(info["created"]) for info in infos)
+        return Snapshots(bucket=await self.bucket(name, ttl_seconds=KEPT_SECONDS), origin=origin)
 
     async def has_bucket(self, name: str) -> bool:
         """Whether somebody has made a key-value bucket. Raises Unavailable."""
@@ -252,21 +249,21 @@ class JetStream(Events):
     async def answer_hosts(self) -> None:
         """Read and publish for hosts of agents what they may not themselves, until cancelled."""
 
-        async def result(tenant: str, execution_id: str, told: Mapping[str, Any]) -> bool:
+        async def result(tenant: str, execution_id: str, request: Mapping[str, Any]) -> bool:
             # What a host says of its agent; what executions come to, orchestrators say.
-            if not told["agent_id"] or told["agent_id"] == EXECUTION_SUBJECT:
+            if not request["agent_id"] or request["agent_id"] == EXECUTION_SUBJECT:
                 raise PreconditionFailed("a host may only publish results of agents", field="agent_id")
-            if await self._task_of(tenant, execution_id) != told["task_id"]:
+            if await self._task_of(tenant, execution_id) != request["task_id"]:
                 raise PreconditionFailed("the task does not belong to the execution", field="task_id")
-            given = {name: str(told["headers"].get(name, "")) for name in _STAMPED}
-            stamp = {name: text for name, text in given.items() if text and text.isascii() and text.isprintable()}
+            headers = {name: str(request["headers"].get(name, "")) for name in _STAMPED}
+            stamp = {name: text for name, text in headers.items() if text and text.isascii() and text.isprintable()}
             return await publish_result(
                 self.connection,
                 tenant=tenant,
-                task_id=str(told["task_id"]),
+                task_id=str(request["task_id"]),
                 execution_id=execution_id,
-                agent_id=str(told["agent_id"]),
-                payload=base64.b64decode(told["payload"]),
+                agent_id=str(request["agent_id"]),
+                payload=base64.b64decode(request["payload"]),
                 stamp=stamp,
                 timeout=self._timeout,
             )
@@ -294,19 +291,25 @@ class JetStream(Events):
         await consume(self.connection, queue, handler, room=room)
 
     async def remove_consumer(self, stream: str, consumer: str) -> None:
-        """Remove a durable consumer and its place in the stream; nothing happens where there is none.
-
-        Raises Unavailable.
-        """
-        await remove_consumer(self.connection, stream, consumer, timeout=self._timeout)
+        """Remove a durable consumer and its place in the stream, where there is one. Raises Unavailable."""
+        call = f"CONSUMER.DELETE.{stream}.{consumer}"
+        await self.connection.api_unless(_NO_CONSUMER, call, timeout=self._timeout)
 
     async def consumers(self, stream: str) -> tuple[str, ...]:
         """The names of a stream's consumers. Raises NotFound, Unavailable."""
-        return await consumers(self.connection, stream, timeout=self._timeout)
+        consumers: list[str] = []
+        while True:
+            call, body = f"CONSUMER.NAMES.{stream}", {"offset": len(consumers)}
+            page = await self.connection.api(call, body, timeout=self._timeout)
+            names: list[str] = page.get("consumers") or []
+            consumers += names
+            if not names or len(consumers) >= int(page["total"]):
+                return tuple(consumers)
 
     async def last_sequence(self) -> int:
         """The sequence of the newest event, 0 where there was none yet. Raises NotFound, Unavailable."""
-        return await streams.last_sequence(self.connection, EVENTS, timeout=self._timeout)
+        info = await self.connection.api(f"STREAM.INFO.{EVENTS}", timeout=self._timeout)
+        return int(info["state"]["last_seq"])
 
     def live_texts(self) -> AbstractAsyncContextManager[LiveTexts]:
         """What passes on the text of models to those who watch."""

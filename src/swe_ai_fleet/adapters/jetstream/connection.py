@@ -13,7 +13,7 @@ import re
 import secrets
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, NoReturn, cast
 
 import nats.errors
 import structlog
@@ -77,12 +77,6 @@ class Connection:
         cls, urls: Sequence[str], credentials: Credentials, *, name: str, waits: float = 0.0
     ) -> AsyncGenerator[Connection]:
         """Connect, and stay connected until the context ends.
-
-        Args:
-            urls: Of the servers.
-            credentials: How to log in.
-            name: What the server calls this client.
-            waits: Seconds to go on trying while no server answers.
 
         Raises:
             Unavailable: No server answered.
@@ -233,11 +227,9 @@ class Connection:
         """Store a message in its stream, sending the very same again until the server answers.
 
         Args:
-            subject: Full subject.
             payload: At most the server's max_payload (1 MiB unless configured).
             headers: With a `Nats-Msg-Id`, and where order matters an expected sequence: they make repeating safe.
             before: Messages of the same subject that are stored with it, all or none, in one atomic batch.
-            timeout: Seconds to keep trying; None = for ever.
             backoff: Instead of `timeout`: the caller's own clock.
 
         Raises:
@@ -302,6 +294,30 @@ class Connection:
             raise Unanswered(str(error)) from error
         self._subscriptions[subscription] = deliver
         return subscription
+
+    async def listen(
+        self, subject: str, hear: Callable[[Message], None], *, queue: str = "", heard: asyncio.Event | None = None
+    ) -> NoReturn:
+        """Hear a subject until cancelled, on every new connection too; `heard` is set once it is."""
+        backoff = Backoff.lasting(None)
+        while True:
+            lost = asyncio.Event()
+
+            def deliver(message: Message | None, lost: asyncio.Event = lost) -> None:
+                if message is None:
+                    lost.set()
+                else:
+                    hear(message)
+
+            try:
+                await self.subscribe(subject, deliver, queue=queue)
+            except Unanswered as reason:
+                await backoff.wait(reason)
+                continue
+            backoff = Backoff.lasting(None)
+            if heard is not None:
+                heard.set()
+            await lost.wait()
 
     async def unsubscribe(self, subscription: Subscription) -> None:
         if self._subscriptions.pop(subscription, None) is not None and self._client is not None:

@@ -40,7 +40,8 @@ class LiveTexts:
     def is_followed(self, tenant: str, execution_id: str) -> bool:
         """Whether anybody is known to listen to an execution now."""
         if tenant not in self._listening:
-            self._listening[tenant] = asyncio.create_task(self._listen(live_want_subject(token(tenant), "*")))
+            wants = live_want_subject(token(tenant), "*")
+            self._listening[tenant] = asyncio.create_task(self._connection.listen(wants, self._hear_want))
         until = self._wanted.get(live_want_subject(token(tenant), token(execution_id)), 0.0)
         return until > time.monotonic()
 
@@ -51,13 +52,6 @@ class LiveTexts:
             self._waiting.setdefault(subject, []).append(delta)
             self._news.set()
 
-    def hear_want(self, message: Message | None) -> None:
-        """Somebody listens."""
-        if message is not None:
-            now = time.monotonic()
-            self._wanted = {subject: until for subject, until in self._wanted.items() if until > now}
-            self._wanted[message.subject] = now + WANTED_FOR_SECONDS
-
     async def flush(self) -> None:
         """Send what is queued, again and again."""
         while True:
@@ -66,7 +60,8 @@ class LiveTexts:
             waiting, self._waiting = self._waiting, {}
             for subject, deltas in waiting.items():
                 for delta in _joined(deltas):
-                    await self._send(subject, to_json(delta))
+                    with suppress(Unanswered):  # later it is not live any more
+                        await self._connection.send(subject, to_json(delta))
             await asyncio.sleep(FLUSH_SECONDS)
 
     async def close(self) -> None:
@@ -75,26 +70,10 @@ class LiveTexts:
             task.cancel()
         await asyncio.gather(*self._listening.values(), return_exceptions=True)
 
-    async def _listen(self, wants: str) -> None:
-        """Hear wants, on every new connection too."""
-        while True:
-            lost = asyncio.Event()
-
-            def deliver(message: Message | None, lost: asyncio.Event = lost) -> None:
-                if message is None:
-                    lost.set()
-                self.hear_want(message)
-
-            try:
-                await self._connection.subscribe(wants, deliver)
-                await lost.wait()
-            except Unanswered:
-                await asyncio.sleep(WANT_SECONDS)
-
-    async def _send(self, subject: str, payload: bytes) -> None:
-        # nobody can hear it now, and later it is not live any more
-        with suppress(Unanswered):
-            await self._connection.send(subject, payload)
+    def _hear_want(self, message: Message) -> None:
+        now = time.monotonic()
+        self._wanted = {subject: until for subject, until in self._wanted.items() if until > now}
+        self._wanted[message.subject] = now + WANTED_FOR_SECONDS
 
 
 @asynccontextmanager

@@ -112,11 +112,6 @@ async def messages(
     With it, reading goes on until the generator is closed, however long the server is away.
 
     Args:
-        connection: To read over.
-        stream: Its name.
-        wanted: The subjects to read of it.
-        start: First sequence number wanted.
-        follow: Whether to wait for more.
         headers_only: Leave content out; the header `Nats-Msg-Size` says how much there is.
         timeout: Seconds to wait for a server that does not answer; once following, there is no such limit.
 

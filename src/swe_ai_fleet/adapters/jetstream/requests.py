@@ -55,10 +55,7 @@ async def respond(
     """Answer every request on a subject until cancelled.
 
     Args:
-        connection: Where they come in.
-        subject: Wildcards allowed.
         answer: What is answered; it raises nothing.
-        queue: Of those that share the requests.
         heard: Set once requests are heard.
     """
     room = asyncio.Semaphore(_AT_ONCE)
@@ -70,26 +67,12 @@ async def respond(
             await connection.send(message.reply, payload)
 
     async with asyncio.TaskGroup() as group:
-        backoff = Backoff.lasting(None)
-        while True:
-            lost = asyncio.Event()
 
-            def deliver(message: Message | None, lost: asyncio.Event = lost) -> None:
-                if message is None:
-                    lost.set()
-                elif message.reply:
-                    group.create_task(answered(message))
+        def hear(message: Message) -> None:
+            if message.reply:
+                group.create_task(answered(message))
 
-            try:
-                await connection.subscribe(subject, deliver, queue=queue)
-            except Unanswered as reason:
-                with suppress(Unavailable):
-                    await backoff.wait(reason)
-                continue
-            backoff = Backoff.lasting(None)
-            if heard is not None:
-                heard.set()
-            await lost.wait()
+        await connection.listen(subject, hear, queue=queue, heard=heard)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +137,6 @@ async def answer_logins(
     """Answer for everybody whom the server does not know itself, in turns with others, until cancelled.
 
     Args:
-        connection: In the account that the server asks in.
         issuer: Gives, for each login, the key that signs the answer. It may block.
         who: Tells who shows a token. Raises FleetError for what lets nobody in.
         heard: Set once the server can ask.

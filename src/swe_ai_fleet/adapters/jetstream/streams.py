@@ -147,12 +147,6 @@ async def usage(connection: Connection, settings: StreamSettings, *, timeout: fl
     return {**usages, ALL: whole}
 
 
-async def last_sequence(connection: Connection, stream: str, *, timeout: float) -> int:
-    """The sequence that was given last in a stream. Raises NotFound, Unavailable."""
-    info = await connection.api(f"STREAM.INFO.{stream}", timeout=timeout)
-    return int(info["state"]["last_seq"])
-
-
 async def last_message(
     connection: Connection, stream: str, subject: str, *, timeout: float | None
 ) -> StoredMessage | None:

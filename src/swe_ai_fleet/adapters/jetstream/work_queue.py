@@ -33,7 +33,6 @@ from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, ModelUnavaila
 _ACKNOWLEDGING_SECONDS = 1.0
 """For the server's answer to an acknowledgement; one that has just started may lose the first."""
 _REASON_CHARS = 1_000
-_NO_CONSUMER = 10014
 _ACK = b"+ACK"
 _AT_WORK = b"+WPI"
 _AGAIN = b"-NAK"
@@ -131,22 +130,6 @@ async def consume(connection: Connection, queue: WorkQueue, handler: Handler, *,
     """
     await _Consumer(connection, queue, handler, room).run()
     raise AssertionError("a consumer did not stop")
-
-
-async def remove_consumer(connection: Connection, stream: str, consumer: str, *, timeout: float) -> None:
-    """Remove a durable consumer; nothing happens where there is none. Raises Unavailable."""
-    await connection.api_unless(_NO_CONSUMER, f"CONSUMER.DELETE.{stream}.{consumer}", timeout=timeout)
-
-
-async def consumers(connection: Connection, stream: str, *, timeout: float) -> tuple[str, ...]:
-    """The names of a stream's consumers. Raises NotFound, Unavailable."""
-    names_found: list[str] = []
-    while True:
-        page = await connection.api(f"CONSUMER.NAMES.{stream}", {"offset": len(names_found)}, timeout=timeout)
-        names: list[str] = page.get("consumers") or []
-        names_found += names
-        if not names or len(names_found) >= int(page["total"]):
-            return tuple(names_found)
 
 
 class _Consumer:

@@ -55,7 +55,6 @@ class ModelPool:
         members: the endpoints; at least one where there is no `source`.
         read_fault: what a failed call says about its server; without it, that nobody answered.
         admission: holds calls to the fleet's limits; None where there are none.
-        rules: how it waits, tries again and asks.
         source: names where members are found, for messages; `renew` then says which there are.
     """
 

@@ -146,12 +146,6 @@ class LeasedAdmission:
     Within the process calls are let through in the order of a `Line`. No call asks the ledger itself: one task
     renews the lease, and a call waits for it only where the lease is used up. A lease that can't be renewed ends, and
     nothing begins until there is another one. Use it as an async context manager.
-
-    Args:
-        ledger: of the fleet, or of this process alone.
-        quota: the fleet's limits.
-        clock: in seconds; not turned back.
-        quantum: as of `Line`.
     """
 
     def __init__(

@@ -91,9 +91,6 @@ class Dispatcher:
     circuit is open is pinged, by one task, and gets calls again by and by.
 
     Args:
-        members: the endpoints.
-        read_fault: what a failed call says about the server.
-        rules: the numbers to go by.
         source: where members come from that are not known yet; empty: these are all.
     """
 

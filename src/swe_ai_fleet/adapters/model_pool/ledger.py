@@ -30,11 +30,8 @@ class Demand:
     """What one host holds and wants. Counts are whole, not changes, so that asking twice does no harm.
 
     Attributes:
-        host: who asks.
         epoch: of the ledger that answered this host last; empty before the first answer.
         slots: calls it may have under way by the lease it holds.
-        using: calls under way.
-        waiting: calls that wait.
         spare: further calls that may soon begin.
         tokens: tokens wanted on top of those it has.
         head: those that the call in front of its line lacks.
@@ -99,10 +96,6 @@ class MemoryLedger:
 
     A ledger that meets hosts with a grant of another ledger is a successor. For the length of one lease it then lets
     nobody have more calls than it had before.
-
-    Args:
-        clock: in seconds; not turned back.
-        lease_seconds: how long a lease lasts at least.
     """
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic, lease_seconds: float = _LEASE_SECONDS) -> None:

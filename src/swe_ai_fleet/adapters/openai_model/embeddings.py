@@ -94,8 +94,6 @@ class OpenAIEmbedder:
         base_url: of the API; a bare `http://host:port` gets `/v1`.
         model: its name on the server; empty takes the first that the server lists.
         api_key: sent as a bearer token; empty for servers that want none.
-        timeout_seconds: what one try of one request may take.
-        max_retries: how often a request is tried in all.
         retry_wait_seconds: before the second try, doubled before each further one, with as much jitter again.
         retry_wait_max_seconds: the longest wait; a server that asks for more with Retry-After is not asked again.
 

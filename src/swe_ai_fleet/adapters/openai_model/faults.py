@@ -37,9 +37,7 @@ class StatusError(Exception):
     """An answer with a status of failure.
 
     Attributes:
-        status: Of HTTP, 400 or more.
         body: What the answer holds: JSON where it is JSON, else its text.
-        retry_after: The header, as it came.
     """
 
     def __init__(self, status: int, answer: bytes, retry_after: str = "") -> None:
@@ -211,11 +209,7 @@ _NAMED_BY = {
 
 
 class Quirks:
-    """The features that a server turned out not to have; they are left out from then on, which the log says once.
-
-    Args:
-        server: Names it in the log.
-    """
+    """The features that a server turned out not to have; they are left out from then on, which the log says once."""
 
     def __init__(self, server: str) -> None:
         self._server = server

@@ -241,7 +241,6 @@ def accounts_file(
     Args:
         public_keys: The public nkey of each user by name: those of `fleet_users`, `sys`, `tenant-<name>`, `issuer`
             and `callout`.
-        tenants: Names of the tenants that have an account.
         others: Of those whose hosts have one only.
         former: Public nkeys of users from before a rotation, which are let in as well.
     """
@@ -273,8 +272,6 @@ def own_accounts(login: tuple[str, str], issuer: str, tenants: Sequence[str], *,
 
     Args:
         login: Name and password of that user.
-        issuer: The public nkey of who lets hosts in.
-        tenants: Whose hosts have an account.
         max_file_bytes: What the fleet may store in all, which clients are told; 0: as much as the server has room for.
     """
     name, password = login
@@ -292,16 +289,7 @@ def own_accounts(login: tuple[str, str], issuer: str, tenants: Sequence[str], *,
 def server_file(
     *, listen: str, store: Path, certificate: Path, key: Path, accounts: str, max_file_bytes: int = 0
 ) -> str:
-    """The configuration of a server on one machine.
-
-    Args:
-        listen: `host:port`.
-        store: Where JetStream keeps everything.
-        certificate: What it shows.
-        key: Its key.
-        accounts: The file with the accounts, from this one.
-        max_file_bytes: What JetStream may store in all; 0: the server's own default.
-    """
+    """The configuration of a server on one machine."""
     settings: dict[str, object] = {
         "server_name": "fleet",
         "listen": listen,

@@ -28,7 +28,6 @@ class AgentHost:
 
     Args:
         settings: The fleet's settings as JSON, NATS address included.
-        name: Names the host in the log.
     """
 
     def __init__(self, settings: str, name: str) -> None:
