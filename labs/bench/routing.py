@@ -144,7 +144,7 @@ async def opened(way: str, servers: Sequence[KVServer]) -> AsyncGenerator[Router
     elif way == "least busy":
         yield LeastBusy(servers)
     else:
-        members = [Member(name=str(number), model=server, load=server) for number, server in enumerate(servers)]
+        members = [Member(name=str(number), model=server, load=server.load) for number, server in enumerate(servers)]
         async with ModelPool(members, rules=PoolRules() if way == "ours" else PoolRules(quantum=0)) as pool:
             yield pool
 

@@ -37,7 +37,7 @@ async def servers() -> AsyncIterator[Mapping[str, ScriptedModelServer]]:
 
 @pytest.fixture(scope="module")
 async def models(servers: Mapping[str, ScriptedModelServer]) -> AsyncIterator[Mapping[str, OpenAIChatModel]]:
-    options: dict[str, Any] = {"retry_wait_seconds": 0.001, "retry_wait_max_seconds": 0.01, "timeout_seconds": 10.0}
+    options: dict[str, Any] = {"timeout_seconds": 10.0}
     async with AsyncExitStack() as stack:
         clients = {name: OpenAIChatModel(base_url=server.url, **options) for name, server in servers.items()}
         yield {name: await stack.enter_async_context(client) for name, client in clients.items()}

@@ -81,7 +81,7 @@ async def gate(
     async with (
         Server(script, model="qwen3-coder", api_key=KEY) as server,
         OpenAIChatModel(
-            base_url=server.url, api_key=KEY, max_retries=1, session_headers=["X-Session-ID"], timeout_seconds=5.0
+            base_url=server.url, api_key=KEY, session_headers=["X-Session-ID"], timeout_seconds=5.0
         ) as model,
         ModelPool(
             [Member(name="only", model=model)], read_fault=lambda error: Fault.of(*pushback(error)), rules=rules

@@ -86,7 +86,7 @@ class Scripted:
 
 
 def pool_of(*models: Scripted, rules: PoolRules = FAST) -> ModelPool:
-    members = [Member(name=model.name, model=model, load=model if model.load_of else None) for model in models]
+    members = [Member(name=model.name, model=model, load=model.load if model.load_of else None) for model in models]
     return ModelPool(members, read_fault=read, rules=rules)
 
 

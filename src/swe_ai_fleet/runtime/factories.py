@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,6 @@ from swe_ai_fleet.adapters.git_workspace import (
 )
 from swe_ai_fleet.adapters.jetstream import TIMEOUT_SECONDS, Credentials, JetStream, StreamSettings
 from swe_ai_fleet.adapters.model_pool import (
-    Admission,
     Fault,
     LeasedAdmission,
     Member,
@@ -34,7 +34,7 @@ from swe_ai_fleet.adapters.model_pool import (
     ModelPool,
     PoolRules,
     Quota,
-    VLLMMetrics,
+    vllm_load,
 )
 from swe_ai_fleet.adapters.model_pool.ledger import Demand, Grant, Ledger
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
@@ -108,7 +108,7 @@ def other_model(
 
 @asynccontextmanager
 async def open_model(
-    settings: Settings, *, admission: Admission | None = None, look_every: float = LOOK_SECONDS
+    settings: Settings, *, admission: LeasedAdmission | None = None, look_every: float = LOOK_SECONDS
 ) -> AsyncGenerator[ModelPool]:
     """The model servers as one model, until the context ends.
 
@@ -126,7 +126,7 @@ async def open_model(
             del members[endpoint]
         for endpoint, client in clients.items():
             await client.__aenter__()
-            name, load = public_url(endpoint.base_url), VLLMMetrics(client.metrics)
+            name, load = public_url(endpoint.base_url), partial(vllm_load, client.metrics)
             members[endpoint] = Member(name=name, model=client, load=load, close=client.__aexit__)
         return bool(departed or clients)
 
@@ -167,7 +167,6 @@ def model_client(endpoint: ModelEndpoint, settings: Settings) -> OpenAIChatModel
         model=endpoint.model,
         api_key=endpoint.api_key,
         timeout_seconds=settings.model_timeout_seconds,
-        max_retries=1,
         session_headers=listed(settings.model_session_headers),
     )
 

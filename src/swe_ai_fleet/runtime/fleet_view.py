@@ -130,7 +130,6 @@ class EndpointProbes:
                     model=endpoint.model,
                     api_key=endpoint.api_key,
                     timeout_seconds=_PING_SECONDS,
-                    max_retries=1,
                 )
                 await client.__aenter__()
                 self._probes[key] = EndpointProbe(url=key[0], model=key[1], profiles=tuple(profiles), client=client)

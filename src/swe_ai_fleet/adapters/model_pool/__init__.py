@@ -11,17 +11,16 @@ from dataclasses import replace
 from typing import Any, Self
 from weakref import WeakValueDictionary
 
-from swe_ai_fleet.adapters.model_pool.admission import Admission, LeasedAdmission, estimated_tokens
+from swe_ai_fleet.adapters.model_pool.admission import LeasedAdmission, estimated_tokens
 from swe_ai_fleet.adapters.model_pool.dispatcher import Dispatcher, PoolRules
 from swe_ai_fleet.adapters.model_pool.endpoint import Binding, Counters, Endpoint, Member, MemberStatus, PoolStatus
 from swe_ai_fleet.adapters.model_pool.ledger import MemoryLedger, Quota
-from swe_ai_fleet.adapters.model_pool.load import Circuit, Fault, FaultKind, VLLMMetrics
+from swe_ai_fleet.adapters.model_pool.load import Circuit, Fault, FaultKind, vllm_load
 from swe_ai_fleet.domain.errors import ModelError, ModelUnavailable
 from swe_ai_fleet.domain.message import ModelCapabilities, ModelReply, ModelRequest
 from swe_ai_fleet.ports import ChatModel, Patience
 
 __all__ = [
-    "Admission",
     "Fault",
     "FaultKind",
     "LeasedAdmission",
@@ -31,7 +30,7 @@ __all__ = [
     "ModelSession",
     "PoolRules",
     "Quota",
-    "VLLMMetrics",
+    "vllm_load",
 ]
 
 _GRACE_SECONDS = 2.0
@@ -63,7 +62,7 @@ class ModelPool:
         members: Sequence[Member],
         *,
         read_fault: Callable[[ModelUnavailable], Fault] = _unreachable,
-        admission: Admission | None = None,
+        admission: LeasedAdmission | None = None,
         rules: PoolRules | None = None,
         source: str = "",
     ) -> None:
@@ -273,7 +272,7 @@ class ModelPool:
                 self._wanted.clear()
                 await self._wanted.wait()
             under_way = endpoint.in_flight
-            load = await probe.load()
+            load = await probe()
             if load is not None:
                 endpoint.take_load(load, asked_with=under_way, now=loop.time())
             pause = self._rules.poll_every if load else min(2 * pause, _LONGEST_UNASKED_SECONDS)

@@ -16,6 +16,7 @@ from typing import Generic, Protocol, Self, TypeVar
 
 import structlog
 
+from swe_ai_fleet.adapters.model_pool.endpoint import Binding
 from swe_ai_fleet.adapters.model_pool.ledger import Demand, Grant, Ledger, Quota
 from swe_ai_fleet.domain.errors import Unavailable
 from swe_ai_fleet.domain.message import AssistantMessage, ModelRequest
@@ -32,15 +33,6 @@ _FAREWELL_SECONDS = 1.0
 _log = structlog.get_logger()
 
 
-class Session(Protocol):
-    """What is known of the agent run behind a call. `attained`: tokens of service that it has had."""
-
-    tenant: str
-    priority: int
-    attained: int
-    started: float
-
-
 class Waiting(Protocol):
     """A call in line. `order` grows with each call that comes; `session` is None for a call that is all there is."""
 
@@ -48,7 +40,7 @@ class Waiting(Protocol):
     def order(self) -> int: ...
 
     @property
-    def session(self) -> Session | None: ...
+    def session(self) -> Binding | None: ...
 
 
 _C = TypeVar("_C", bound=Waiting)
@@ -118,30 +110,18 @@ class Line(Generic[_C]):
         return (turn, -session.priority, level, session.started, call.order)
 
 
-class Admission(Protocol):
-    """Lets calls to models through as the fleet's limits allow."""
-
-    async def admit(self, tokens: int, session: Session | None = None) -> None:
-        """Wait until it is the turn of a call that may take so many tokens."""
-        ...
-
-    def settle(self, reserved: int, spent: int) -> None:
-        """A call that was admitted is over: give back its place and the tokens it did not take."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Call:
     """A call in line, and the tokens that it may take."""
 
     order: int
-    session: Session | None
+    session: Binding | None
     tokens: int
     place: asyncio.Future[None]
 
 
 class LeasedAdmission:
-    """The `Admission` of one process: it leases calls and tokens from a ledger in batches and hands them out itself.
+    """Holds the calls of one process to the fleet's limits: it leases calls and tokens in batches, and hands them out.
 
     Within the process calls are let through in the order of a `Line`. No call asks the ledger itself: one task
     renews the lease, and a call waits for it only where the lease is used up. A lease that can't be renewed ends, and
@@ -190,7 +170,7 @@ class LeasedAdmission:
         """Calls that wait."""
         return len(self._line)
 
-    async def admit(self, tokens: int, session: Session | None = None) -> None:
+    async def admit(self, tokens: int, session: Binding | None = None) -> None:
         """Wait until it is the turn, in this process, of a call that may take so many tokens."""
         self._typical = tokens if not self._typical else 0.9 * self._typical + 0.1 * tokens
         if not self._line and self._fits(tokens):

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from weakref import WeakSet
 
-from swe_ai_fleet.adapters.model_pool.load import Circuit, CircuitBreaker, Fault, Load, LoadProbe, Window
+from swe_ai_fleet.adapters.model_pool.load import Circuit, CircuitBreaker, Fault, Load, Window
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import ModelUnavailable
 from swe_ai_fleet.domain.message import ModelCapabilities
@@ -31,7 +31,7 @@ class Member:
 
     name: str
     model: ChatModel
-    load: LoadProbe | None = None
+    load: Callable[[], Awaitable[Load | None]] | None = None
     close: Callable[[], Awaitable[None]] | None = None
 
 

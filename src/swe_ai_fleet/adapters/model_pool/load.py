@@ -7,7 +7,7 @@ import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol, Self
+from typing import Self
 
 from swe_ai_fleet.domain.json_values import number_in
 
@@ -39,14 +39,6 @@ class Load:
     prefix_queries: float = 0.0
 
 
-class LoadProbe(Protocol):
-    """Asks one server how busy it is."""
-
-    async def load(self) -> Load | None:
-        """Its load now; None where it does not say."""
-        ...
-
-
 def read_load(metrics: bytes) -> Load | None:
     """The load in a page of Prometheus text; None where vLLM's metrics are not in it.
 
@@ -73,19 +65,9 @@ def read_load(metrics: bytes) -> Load | None:
     return Load(running=round(running), waiting=round(waiting), cache=cache, prefix_hits=hits, prefix_queries=queries)
 
 
-class VLLMMetrics:
-    """The `LoadProbe` of a vLLM server.
-
-    Args:
-        page: gives its page of metrics; empty where there is none.
-    """
-
-    def __init__(self, page: Callable[[], Awaitable[bytes]]) -> None:
-        self._page = page
-
-    async def load(self) -> Load | None:
-        """The server's load now; None where it does not say."""
-        return read_load(await self._page())
+async def vllm_load(page: Callable[[], Awaitable[bytes]]) -> Load | None:
+    """The load of a vLLM server whose metrics a page has; None where it does not say."""
+    return read_load(await page())
 
 
 def _sample(line: bytes) -> tuple[bytes, float]:

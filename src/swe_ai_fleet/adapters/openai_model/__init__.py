@@ -157,7 +157,7 @@ def _random_call_id() -> str:
 class OpenAIChatModel:
     """A `ChatModel` behind any OpenAI-compatible server, shared by all agents of a process.
 
-    Use it as an async context manager, within one event loop.
+    Use it as an async context manager, within one event loop. It tries nothing twice: whoever holds it does.
 
     Args:
         base_url: of the API; a bare `http://host:port` gets `/v1`. A user and password in it are sent as basic
@@ -165,9 +165,6 @@ class OpenAIChatModel:
         model: its name on the server; empty takes the first that the server lists.
         api_key: sent as a bearer token; empty for servers that want none.
         timeout_seconds: what one try may take from the first byte sent to the last received.
-        max_retries: how often a call is tried in all, at least once.
-        retry_wait_seconds: before the second try, doubled before each further one, with as much jitter again.
-        retry_wait_max_seconds: the longest wait; a server that asks for more with Retry-After is not asked again.
         session_headers: that carry a request's `session`, the client's own id where a request has none. Empty: none
             is sent.
         new_call_id: makes ids for tool calls, unique within a run.
@@ -182,21 +179,10 @@ class OpenAIChatModel:
         model: str = "",
         api_key: str = "",
         timeout_seconds: float = 600.0,
-        max_retries: int = 3,
-        retry_wait_seconds: float = 1.0,
-        retry_wait_max_seconds: float = 30.0,
         session_headers: Sequence[str] = (),
         new_call_id: Callable[[], str] = _random_call_id,
     ) -> None:
-        self._connection = Connection(
-            base_url=base_url,
-            model=model,
-            api_key=api_key,
-            timeout_seconds=timeout_seconds,
-            max_retries=max_retries,
-            retry_wait_seconds=retry_wait_seconds,
-            retry_wait_max_seconds=retry_wait_max_seconds,
-        )
+        self._connection = Connection(base_url=base_url, model=model, api_key=api_key, timeout_seconds=timeout_seconds)
         self._model = model
         self._session_headers, self._session = tuple(session_headers), uuid.uuid4().hex
         self._new_call_id = new_call_id
@@ -245,8 +231,7 @@ class OpenAIChatModel:
     async def reply(self, request: ModelRequest) -> ModelReply:
         """One completion, its calls by whichever protocol the probe found.
 
-        Raises ContextTooLong, ModelRejected, and ModelUnavailable once the tries are used up; ValueError for a
-        schema beside tools.
+        Raises ContextTooLong, ModelRejected, ModelUnavailable; ValueError for a schema beside tools.
         """
         if request.schema is not None and request.tools:
             raise ValueError("a reply can follow a schema or call tools, not both")
@@ -277,67 +262,63 @@ class OpenAIChatModel:
         headers: Mapping[str, str],
     ) -> ModelReply:
         on_delta = wanted.on_delta
+        answer, repairs, begun = b"", list[str](), False
+        stream = StreamedCompletion(_hearer(request.asked, on_delta))
 
-        async def attempt() -> ModelReply:
-            answer, repairs, begun = b"", list[str](), False
-            stream = StreamedCompletion(_hearer(request.asked, on_delta))
-
-            async def take(chunk: bytes) -> bool:
-                nonlocal begun
-                whole = stream.take(chunk)
-                if request.send is None or stream.failed:
-                    return whole
-                if stream.is_plain:
-                    raise ModelRejected(f"model server {public_url(self._connection.base_url)} does not stream")
-                begun = True
-                await request.send(chunk)
+        async def take(chunk: bytes) -> bool:
+            nonlocal begun
+            whole = stream.take(chunk)
+            if request.send is None or stream.failed:
                 return whole
+            if stream.is_plain:
+                raise ModelRejected(f"model server {public_url(self._connection.base_url)} does not stream")
+            begun = True
+            await request.send(chunk)
+            return whole
 
-            try:
-                if request.streams:
-                    await self._connection.stream(request.body, take, headers)
-                    answer = stream.beginning
-                    completion, repairs = stream.completion(), stream.repairs
-                else:
-                    answer = await self._connection.complete(request.body, headers=headers)
-                    completion = read_answer(answer, repairs)
-                tokens = read_tokens(completion, repairs) if Feature.SAMPLED in request.uses else None
-                duration_ms = round((time.monotonic() - started) * 1000)
-                reply = read_reply(
-                    completion,
-                    request.asked,
-                    repairs=repairs,
-                    new_call_id=self._new_call_id,
-                    duration_ms=duration_ms,
-                )
-            except ValueError as error:
-                fault, cause = self._connection.unreadable(answer), error
-            except BrokenStream as error:
-                fault, cause = broken_off(self._connection.base_url), error
-            except ErrorAnswer as error:
-                fault, cause = self._connection.refused(error.refusal), error
-            except ModelUnavailable as error:
-                fault, cause = error, error.__cause__
+        try:
+            if request.streams:
+                await self._connection.stream(request.body, take, headers)
+                answer = stream.beginning
+                completion, repairs = stream.completion(), stream.repairs
             else:
-                if request.send is not None and not request.streams:
-                    await request.send(answer)
-                if on_delta is not None and not request.streams and reply.message.content:
-                    on_delta(reply.message.content)
-                if tokens is not None and wanted.on_tokens is not None:
-                    wanted.on_tokens(tokens)
-                elif Feature.SAMPLED in request.uses and (reply.message.content or reply.message.tool_calls):
-                    self._quirks.miss(Feature.SAMPLED)
-                return replace(reply, server=self._server)
-            fault.__cause__ = cause
-            # What has begun to arrive elsewhere cannot be tried again. A fault that a stranger's request may have
-            # brought about says nothing of the server.
-            if begun:
-                raise ModelError(broken_off(self._connection.base_url).message) from cause
-            if request.send is not None and pushback(fault)[0] in _PROVOKED:
-                raise ModelError(fault.message) from cause
-            raise fault
-
-        return await self._connection.retry(attempt)
+                answer = await self._connection.complete(request.body, headers=headers)
+                completion = read_answer(answer, repairs)
+            tokens = read_tokens(completion, repairs) if Feature.SAMPLED in request.uses else None
+            duration_ms = round((time.monotonic() - started) * 1000)
+            reply = read_reply(
+                completion,
+                request.asked,
+                repairs=repairs,
+                new_call_id=self._new_call_id,
+                duration_ms=duration_ms,
+            )
+        except ValueError as error:
+            fault, cause = self._connection.unreadable(answer), error
+        except BrokenStream as error:
+            fault, cause = broken_off(self._connection.base_url), error
+        except ErrorAnswer as error:
+            fault, cause = self._connection.refused(error.refusal), error
+        except ModelUnavailable as error:
+            fault, cause = error, error.__cause__
+        else:
+            if request.send is not None and not request.streams:
+                await request.send(answer)
+            if on_delta is not None and not request.streams and reply.message.content:
+                on_delta(reply.message.content)
+            if tokens is not None and wanted.on_tokens is not None:
+                wanted.on_tokens(tokens)
+            elif Feature.SAMPLED in request.uses and (reply.message.content or reply.message.tool_calls):
+                self._quirks.miss(Feature.SAMPLED)
+            return replace(reply, server=self._server)
+        fault.__cause__ = cause
+        # What has begun to arrive elsewhere cannot be tried again. A fault that a stranger's request may have
+        # brought about says nothing of the server.
+        if begun:
+            raise ModelError(broken_off(self._connection.base_url).message) from cause
+        if request.send is not None and pushback(fault)[0] in _PROVOKED:
+            raise ModelError(fault.message) from cause
+        raise fault
 
     async def _findings(self) -> Findings:
         if self._probing is None or (self._probing.done() and not _succeeded(self._probing)):
@@ -352,16 +333,13 @@ class OpenAIChatModel:
     async def _listed_model(self) -> ListedModel:
         server = f"model server {public_url(self._connection.base_url)}"
 
-        async def attempt() -> list[ListedModel]:
+        try:
             answer = await self._connection.models()
             try:
-                return read_models(answer)
+                models = read_models(answer)
             except ValueError as error:
                 hint = "set the model, and check the base URL"
                 raise ModelRejected(f"{server} has no list of models", field="model", hint=hint) from error
-
-        try:
-            models = await self._connection.retry(attempt)
         except ModelError as error:
             answered = isinstance(error, ModelRejected) or isinstance(error.__cause__, StatusError)
             # Some servers have no list, or none for this key. With a name the completion will tell.
@@ -380,17 +358,14 @@ class OpenAIChatModel:
     async def _try_body(self, body: bytes) -> Refusal | bytes:
         """The answer to a probe, or the refusal, if it is about the request itself."""
 
-        async def attempt() -> Refusal | bytes:
-            try:
-                return await self._connection.complete(body)
-            except ModelError as error:
-                cause = error.__cause__
-                refusal = Refusal.of(cause) if isinstance(cause, StatusError) else None
-                if refusal is None or not is_about_the_request(refusal):
-                    raise
-                return refusal
-
-        return await self._connection.retry(attempt)
+        try:
+            return await self._connection.complete(body)
+        except ModelError as error:
+            cause = error.__cause__
+            refusal = Refusal.of(cause) if isinstance(cause, StatusError) else None
+            if refusal is None or not is_about_the_request(refusal):
+                raise
+            return refusal
 
 
 def _succeeded(task: asyncio.Task[Findings]) -> bool:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import base64
 import math
-import random
 import ssl
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import cache
 from types import MappingProxyType
-from typing import Self, TypeVar
+from typing import Self
 from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
@@ -21,8 +20,6 @@ from yarl import URL
 
 from swe_ai_fleet.adapters.openai_model import faults
 from swe_ai_fleet.domain.errors import ModelError, ModelRejected, ModelUnavailable
-
-_T = TypeVar("_T")
 
 _CHAT = "/chat/completions"
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
@@ -61,9 +58,6 @@ class Connection:
         model: str,
         api_key: str,
         timeout_seconds: float,
-        max_retries: int,
-        retry_wait_seconds: float,
-        retry_wait_max_seconds: float,
     ) -> None:
         url = _parse(base_url)
         self._url = url.with_user(None).with_fragment(None)
@@ -81,9 +75,6 @@ class Connection:
         self._model = model
         self._api_key = api_key
         self._timeout_seconds = timeout_seconds
-        self._retry_wait_seconds = retry_wait_seconds
-        self._retry_wait_max_seconds = retry_wait_max_seconds
-        self._max_retries = max_retries
         self._opened: aiohttp.ClientSession | None = None
         root = self._url.raw_path.rstrip("/").removesuffix("/v1")
         self._places = {_METRICS: self._url.with_path(root + _METRICS, encoded=True)}
@@ -151,22 +142,6 @@ class Connection:
                 async with asyncio.timeout(_DRAIN_SECONDS):
                     async for _ in chunks:
                         pass
-
-    async def retry(self, attempt: Callable[[], Awaitable[_T]]) -> _T:
-        """What `attempt` gives, tried again with growing waits while it raises ModelUnavailable."""
-        tried = 0
-        while True:
-            try:
-                return await attempt()
-            except ModelUnavailable as error:
-                tried += 1
-                asked, most = faults.retry_after_seconds(error.__cause__), self._retry_wait_max_seconds
-                if tried >= self._max_retries or (asked or 0.0) > most:
-                    raise
-            # Without jitter every agent that was told the same would come back at the same moment.
-            jitter = random.uniform(0, self._retry_wait_seconds)  # noqa: S311
-            own = min(most, self._retry_wait_seconds * 2 ** (tried - 1) + jitter)
-            await asyncio.sleep(own if asked is None else asked + jitter)
 
     def refused(self, refusal: faults.Refusal) -> ModelError:
         """The fault for an error that came with a status of success."""

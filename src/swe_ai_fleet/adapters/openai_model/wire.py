@@ -1,4 +1,4 @@
-"""Messages and tools as the JSON that goes out, each message written once."""
+"""Messages and tools as the JSON that goes out; what a conversation has sent natively is written once."""
 
 from __future__ import annotations
 
@@ -38,49 +38,6 @@ _NO_NAME_LETTER = re.compile(r"[^A-Za-z0-9_-]+")
 _SHOW = {ToolProtocol.JSON: show_envelope, ToolProtocol.TEXT: show_tagged}
 _MATTERS_OF_COURSE = (("minLength", 1), ("minItems", 1), ("minimum", 0), ("exclusiveMinimum", 0))
 _INSTRUCTIONS = {ToolProtocol.JSON: JSON_INSTRUCTIONS, ToolProtocol.TEXT: TAGGED_INSTRUCTIONS}
-
-
-@dataclass(frozen=True, slots=True)
-class _Written:
-    """One message as JSON. `message` goes with the conversation that it is of, and takes this along."""
-
-    message: ref[Message]
-    context: tuple[str, ...]
-    json: bytes
-
-
-class WrittenMessages:
-    """The JSON of messages for as long as they live, the newest `most_bytes` of it."""
-
-    def __init__(self, most_bytes: int) -> None:
-        self._most_bytes = most_bytes
-        self.bytes = 0
-        self._written: OrderedDict[tuple[int, str], _Written] = OrderedDict()
-
-    @property
-    def entries(self) -> int:
-        return len(self._written)
-
-    def get(self, message: Message, kind: str, context: tuple[str, ...], write: Callable[[], bytes]) -> bytes:
-        """The message in one kind of JSON, written anew where `context`, what else went into it, has changed."""
-        key = (id(message), kind)
-        written = self._written.get(key)
-        if written is not None and written.message() is message and written.context == context:
-            self._written.move_to_end(key)
-            return written.json
-        self._forget(key)
-        # Called before another message can have the id.
-        written = _Written(ref(message, lambda _: self._forget(key)), context, write())
-        self._written[key] = written
-        self.bytes += len(written.json)
-        while self.bytes > self._most_bytes:
-            self._forget(next(iter(self._written)))
-        return written.json
-
-    def _forget(self, key: tuple[int, str]) -> None:
-        written = self._written.pop(key, None)
-        if written is not None:
-            self.bytes -= len(written.json)
 
 
 @dataclass(slots=True)
@@ -131,7 +88,7 @@ class _Turn:
 
     role: str
     texts: list[list[bytes]] = field(default_factory=lambda: [[]])
-    images: list[list[bytes]] = field(default_factory=list[list[bytes]])
+    images: list[bytes] = field(default_factory=list[bytes])
 
     def json(self) -> bytes:
         texts = [b"\\n\\n".join(pieces) for pieces in self.texts]
@@ -142,19 +99,18 @@ class _Turn:
             if text:
                 parts.append(b'{"type":"text","text":"%b"}' % text)
             if index < len(self.images):
-                parts += self.images[index]
+                parts.append(self.images[index])
         return b'{"role":"%b","content":[%b]}' % (self.role.encode(), b",".join(parts))
 
 
 class WireWriter:
-    """Writes request bodies. Messages are frozen, so each is turned into JSON once, not once per call.
+    """Writes request bodies. Messages are frozen: natively each is turned into JSON once, not once per call.
 
     The newest 64 MiB of JSON are kept, of whatever conversation. `head` is the inside of a body's other
     fields, `response_format` one more of them.
     """
 
     def __init__(self, *, cache_bytes: int = _CACHE_BYTES) -> None:
-        self._messages = WrittenMessages(cache_bytes)
         self._conversations: OrderedDict[int, Conversation] = OrderedDict()
         self._cache_bytes = cache_bytes
         self._tools: OrderedDict[tuple[str, tuple[int, ...]], _ToolSet] = OrderedDict()
@@ -211,7 +167,7 @@ class WireWriter:
             if piece := self._spoken_message(message, names, protocol):
                 turn.texts[-1].append(piece)
             if isinstance(message, UserMessage) and message.images:
-                turn.images.append(self._images(message))
+                turn.images.append(dump_json(_image_parts(message))[1:-1])
                 turn.texts.append([])
         if tools:
             turns[0].texts[0].append(self._tools_in_words(tools, protocol))
@@ -229,18 +185,14 @@ class WireWriter:
 
         return self._tool_set("full" if full else "loose", tools, write)
 
-    def _spoken_message(self, message: Message, names: Mapping[str, str], protocol: ToolProtocol) -> bytes:
+    @staticmethod
+    def _spoken_message(message: Message, names: Mapping[str, str], protocol: ToolProtocol) -> bytes:
         if isinstance(message, ToolMessage):
             name = names.get(message.call_id) or "the tool call"
-            return self._messages.get(
-                message, "text", (name,), lambda: _inside(f"Result of {name}:\n{message.content}")
-            )
+            return _inside(f"Result of {name}:\n{message.content}")
         if isinstance(message, AssistantMessage):
-            return self._messages.get(message, protocol, (), lambda: _inside(_SHOW[protocol](message)))
-        return self._messages.get(message, "text", (), lambda: _inside(message.content))
-
-    def _images(self, message: UserMessage) -> list[bytes]:
-        return [self._messages.get(message, "images", (), lambda: dump_json(_image_parts(message))[1:-1])]
+            return _inside(_SHOW[protocol](message))
+        return _inside(message.content)
 
     def _native_tools(self, tools: Sequence[OperationSpec], strict: bool) -> bytes:
         extra = {"strict": True} if strict else {}
