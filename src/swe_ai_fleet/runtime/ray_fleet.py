@@ -9,10 +9,10 @@ import asyncio
 import itertools
 import math
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import ray
 import structlog
@@ -52,12 +52,6 @@ class _Misfit(Exception):
     """A host that may not work for this orchestrator, or has ended before it began."""
 
 
-class ObjectRef(Protocol):
-    """What Ray gives for a call under way."""
-
-    def __await__(self) -> Any: ...
-
-
 @dataclass(eq=False, kw_only=True)
 class Host:
     """One actor of the pool, how many calls it has under way, the tenant it serves, and its login.
@@ -83,13 +77,9 @@ class RayFleet:
 
     Made by `open_ray_fleet`; Ray must be initialised.
 
-    Args:
-        logins: Lets hosts log in to NATS; None: with what `settings` have.
-        drains: What is given nothing more; None: nothing is.
-        me: This orchestrator, by whose name its hosts are drained.
-
     Attributes:
-        nodes: The machines of the cluster, as Ray knows them.
+        logins: Lets hosts log in to NATS; None: with what `settings` have.
+        me: This orchestrator, by whose name its hosts are drained.
         unfit: Nodes whose hosts are of a release that does not fit, and why, by id.
     """
 
@@ -104,6 +94,7 @@ class RayFleet:
     _open_nodes: int = 1
     _draining: set[str] = field(default_factory=set[str])
     _cluster: tuple[list[dict[str, Any]], set[str]] | None = None
+    """All nodes, those that are gone among them, and the ids of those that Ray itself drains."""
     _names: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
 
     @property
@@ -128,18 +119,17 @@ class RayFleet:
 
         Raises Unavailable where a node did not: it is to be asked again.
         """
-        nodes = ray_nodes() if self.settings.ray_address else []
         task = cast("Any", ray.remote(_forget))  # pyright: ignore[reportUnknownMemberType]
         about = self.host_settings(), tenant, list(executions), list(uploads), whole
-        places = (NodeAffinitySchedulingStrategy(node["NodeID"], soft=False) for node in nodes if node["Alive"])
+        nodes = [node["NodeID"] for node in ray_nodes() if node["Alive"]] if self.settings.ray_address else []
+        places = (NodeAffinitySchedulingStrategy(node, soft=False) for node in nodes)
         try:
             await asyncio.gather(
                 *(_awaited(task.options(num_cpus=0, scheduling_strategy=place).remote(*about)) for place in places)
             )
         except RayError as error:
-            raise Unavailable(
-                f"a Ray node did not erase its caches: {type(error).__name__}", hint="erase again"
-            ) from None
+            fault = f"a Ray node did not erase its caches: {type(error).__name__}"
+            raise Unavailable(fault, hint="erase again") from None
 
     async def measure(self) -> tuple[HostStatus, ...]:
         """Every host as it is now; one that does not answer within 2 seconds counts as not alive. Raises nothing."""
@@ -176,7 +166,7 @@ class RayFleet:
         """See which nodes there are. Drained hosts end, and all but one after `ray_idle_seconds` without work."""
         if self.settings.ray_address or self._cluster is None:
             # A Ray of this process's own has one node, for ever.
-            self._cluster = await asyncio.to_thread(_cluster)
+            self._cluster = await asyncio.to_thread(lambda: (ray_nodes(), set(state.get_draining_nodes())))
         nodes, self._draining = self._cluster
         self.nodes = tuple(
             NodeStatus(
@@ -226,7 +216,7 @@ class RayFleet:
             self._end(host)
         await asyncio.gather(*self._ending)
 
-    async def _call(self, call: Callable[[Any, str], ObjectRef], tenant: str) -> bytes:
+    async def _call(self, call: Callable[[Any, str], Awaitable[Any]], tenant: str) -> bytes:
         while True:
             host = self._host(tenant)
             host.busy += 1
@@ -244,7 +234,7 @@ class RayFleet:
                 if self._alone and host in self._hosts:
                     self._end(host)
 
-    async def _settled(self, reference: ObjectRef) -> Any:
+    async def _settled(self, reference: Awaitable[Any]) -> Any:
         """The call's value; its fault as the exception it was; cancelled together with the caller."""
         call = asyncio.ensure_future(_awaited(reference))
         try:
@@ -364,11 +354,6 @@ async def open_ray_fleet(
         await fleet.close()
 
 
-def _cluster() -> tuple[list[dict[str, Any]], set[str]]:
-    """The nodes of the cluster, those that are gone among them, and the ids of those that Ray itself drains."""
-    return ray_nodes(), set(state.get_draining_nodes())
-
-
 def _forget(settings: str, tenant: str, executions: list[str], uploads: list[str], whole: bool) -> None:
     from swe_ai_fleet.runtime.factories import workspace_provider
 
@@ -397,18 +382,14 @@ async def _greeted(host: Host) -> tuple[str, Release]:
 
 async def _reported(host: Host) -> HostReport | None:
     """What a host says of itself; None where it does not say anything in time."""
-    asked = asyncio.ensure_future(_awaited(host.actor.measure.remote()))
-    await asyncio.wait([asked], timeout=_MEASURE_SECONDS)
-    if not asked.done():
-        asked.cancel()
-        return None
     try:
-        return from_json(HostReport, asked.result())
-    except (RayError, ValueError):
+        async with asyncio.timeout(_MEASURE_SECONDS):
+            return from_json(HostReport, await host.actor.measure.remote())
+    except (TimeoutError, RayError, ValueError):
         return None
 
 
-async def _awaited(reference: ObjectRef) -> Any:
+async def _awaited(reference: Awaitable[Any]) -> Any:
     return await reference
 
 

@@ -13,7 +13,7 @@ import re
 import secrets
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Any, NamedTuple, NoReturn, cast
+from typing import Any, NamedTuple, cast
 
 import nats.errors
 import structlog
@@ -76,7 +76,7 @@ class Connection:
     async def open(
         cls, urls: Sequence[str], credentials: Credentials, *, name: str, waits: float = 0.0
     ) -> AsyncGenerator[Connection]:
-        """Connect, and stay connected until the context ends.
+        """Connect, trying for `waits` seconds while no server answers, and stay connected until the context ends.
 
         Raises:
             Unavailable: No server answered.
@@ -294,30 +294,6 @@ class Connection:
             raise Unanswered(str(error)) from error
         self._subscriptions[subscription] = deliver
         return subscription
-
-    async def listen(
-        self, subject: str, hear: Callable[[Message], None], *, queue: str = "", heard: asyncio.Event | None = None
-    ) -> NoReturn:
-        """Hear a subject until cancelled, on every new connection too; `heard` is set once it is."""
-        backoff = Backoff.lasting(None)
-        while True:
-            lost = asyncio.Event()
-
-            def deliver(message: Message | None, lost: asyncio.Event = lost) -> None:
-                if message is None:
-                    lost.set()
-                else:
-                    hear(message)
-
-            try:
-                await self.subscribe(subject, deliver, queue=queue)
-            except Unanswered as reason:
-                await backoff.wait(reason)
-                continue
-            backoff = Backoff.lasting(None)
-            if heard is not None:
-                heard.set()
-            await lost.wait()
 
     async def unsubscribe(self, subscription: Subscription) -> None:
         if self._subscriptions.pop(subscription, None) is not None and self._client is not None:

@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager, suppress
 
 from swe_ai_fleet.adapters.jetstream.connection import Connection
 from swe_ai_fleet.adapters.jetstream.protocol import Message, Unanswered, live_text_subject, live_want_subject, token
+from swe_ai_fleet.adapters.jetstream.requests import listen
 from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.message import TextDelta
 
@@ -41,7 +42,7 @@ class LiveTexts:
         """Whether anybody is known to listen to an execution now."""
         if tenant not in self._listening:
             wants = live_want_subject(token(tenant), "*")
-            self._listening[tenant] = asyncio.create_task(self._connection.listen(wants, self._hear_want))
+            self._listening[tenant] = asyncio.create_task(listen(self._connection, wants, self._hear_want))
         until = self._wanted.get(live_want_subject(token(tenant), token(execution_id)), 0.0)
         return until > time.monotonic()
 

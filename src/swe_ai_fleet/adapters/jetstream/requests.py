@@ -24,7 +24,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 from urllib.parse import unquote
 
 import structlog
@@ -42,6 +42,36 @@ _log = structlog.get_logger(__name__)
 TIMEOUT_SECONDS = 600.0
 """How long a host waits for an orchestrator: as long as it takes to start one anew on another node."""
 _PAGE_BYTES = 512 * 1024
+
+
+async def listen(
+    connection: Connection,
+    subject: str,
+    hear: Callable[[Message], None],
+    *,
+    queue: str = "",
+    heard: asyncio.Event | None = None,
+) -> NoReturn:
+    """Hear a subject until cancelled, on every new connection too; `heard` is set once it is."""
+    backoff = Backoff.lasting(None)
+    while True:
+        lost = asyncio.Event()
+
+        def deliver(message: Message | None, lost: asyncio.Event = lost) -> None:
+            if message is None:
+                lost.set()
+            else:
+                hear(message)
+
+        try:
+            await connection.subscribe(subject, deliver, queue=queue)
+        except Unanswered as reason:
+            await backoff.wait(reason)
+            continue
+        backoff = Backoff.lasting(None)
+        if heard is not None:
+            heard.set()
+        await lost.wait()
 
 
 async def respond(
@@ -72,7 +102,7 @@ async def respond(
             if message.reply:
                 group.create_task(answered(message))
 
-        await connection.listen(subject, hear, queue=queue, heard=heard)
+        await listen(connection, subject, hear, queue=queue, heard=heard)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
