@@ -158,35 +158,34 @@ def _assignment(
 
 
 def _constraints(task: Task, mask: SecretMask) -> pb.Constraints:
-    given, limits = task.constraints, task.constraints.limits
-    return pb.Constraints(
-        rubric=mask(given.rubric),
-        requirements=[mask(each) for each in given.requirements],
-        allowed_paths=given.allowed_paths,
+    constraints = task.constraints
+    return to_message(
+        pb.Constraints,
+        constraints.limits,
+        rubric=mask(constraints.rubric),
+        requirements=[mask(each) for each in constraints.requirements],
+        allowed_paths=constraints.allowed_paths,
         checks=[
-            pb.Check(
+            to_message(
+                pb.Check,
+                check,
                 name=mask(check.name),
                 command=mask(check.command),
                 timeout_seconds=int(check.timeout_seconds),
-                required=check.required,
-                expected_exit_code=check.expected_exit_code,
             )
-            for check in given.checks
+            for check in constraints.checks
         ],
-        timeout_seconds=max(1, int(limits.timeout_seconds)),
-        max_tokens=limits.max_tokens,
-        max_tool_calls=limits.max_tool_calls,
-        max_cost=limits.max_cost,
-        metadata={mask(name): mask(value) for name, value in given.metadata.items()},
+        timeout_seconds=max(1, int(constraints.limits.timeout_seconds)),
+        metadata={mask(name): mask(value) for name, value in constraints.metadata.items()},
         read_only=not task.enable_tools,
     )
 
 
 def _checks(report: CheckReport, mask: SecretMask) -> list[pb.CheckResult]:
     return [
-        pb.CheckResult(
-            name=result.name,
-            passed=result.passed,
+        to_message(
+            pb.CheckResult,
+            result,
             message=mask(result.message[:MAX_TEXT_CHARS]),
             output=mask(result.output[-MAX_TEXT_CHARS:]),
             problems=[mask(each[:MAX_TEXT_CHARS]) for each in result.problems[:_MOST_FINDINGS]],
@@ -197,17 +196,12 @@ def _checks(report: CheckReport, mask: SecretMask) -> list[pb.CheckResult]:
 
 
 def _critique(critique: Critique, mask: SecretMask) -> pb.Critique:
-    return pb.Critique(
-        reviewer_id=critique.reviewer_id,
-        score=critique.score,
+    return to_message(
+        pb.Critique,
+        critique,
         content=mask(critique.content[:MAX_TEXT_CHARS]),
         findings=[
-            pb.Finding(
-                text=mask(finding.text[:MAX_TEXT_CHARS]),
-                file=finding.file,
-                line=finding.line,
-                must_fix=finding.must_fix,
-            )
+            to_message(pb.Finding, finding, text=mask(finding.text[:MAX_TEXT_CHARS]))
             for finding in critique.findings[:_MOST_FINDINGS]
         ],
     )

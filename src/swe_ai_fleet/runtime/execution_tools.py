@@ -140,7 +140,17 @@ class TaskStarter(Protocol):
         ...
 
 
-class ListExecutions(BaseTool):
+class _LookingTool(BaseTool):
+    read_only = True
+    risk = Risk.LOW
+    network = False
+    locks = frozenset[str]()
+
+    def __init__(self, fleet: FleetView) -> None:
+        self._fleet = fleet
+
+
+class ListExecutions(_LookingTool):
     """`list_executions(status="", limit=10) -> {executions: [...]}`, the newest first."""
 
     name = "list_executions"
@@ -149,13 +159,6 @@ class ListExecutions(BaseTool):
         ToolParameter("status", "string", "Only those: pending, running, completed, failed, ...", required=False),
         ToolParameter("limit", "integer", f"How many, at most {MAX_LISTED}.", required=False, default=10),
     )
-    read_only = True
-    risk = Risk.LOW
-    network = False
-    locks = frozenset[str]()
-
-    def __init__(self, fleet: FleetView) -> None:
-        self._fleet = fleet
 
     async def execute(self, status: str = "", limit: int = 10) -> dict[str, object]:
         """The executions. Raises FleetError."""
@@ -173,7 +176,7 @@ class ListExecutions(BaseTool):
         return replace(presented(self.name, value), content="\n".join(lines) or "There are none.")
 
 
-class ShowExecution(BaseTool):
+class ShowExecution(_LookingTool):
     """`show_execution(execution) -> {execution, winner, checks, files, candidates, ...}`."""
 
     name = "show_execution"
@@ -181,13 +184,6 @@ class ShowExecution(BaseTool):
         "Show one execution: its status, winner, verdict, checks, changed files, branch and what it waits for."
     )
     parameters = (ToolParameter("execution", "string", "Its id, or its task's id."),)
-    read_only = True
-    risk = Risk.LOW
-    network = False
-    locks = frozenset[str]()
-
-    def __init__(self, fleet: FleetView) -> None:
-        self._fleet = fleet
 
     async def execute(self, execution: str) -> dict[str, object]:
         """Its details. Raises FleetError."""

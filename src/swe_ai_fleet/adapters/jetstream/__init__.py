@@ -23,6 +23,7 @@ from swe_ai_fleet.adapters.jetstream.journal import journal, publish_result, tel
 from swe_ai_fleet.adapters.jetstream.live import LiveTexts, live_texts, watch_live
 from swe_ai_fleet.adapters.jetstream.nats_client import Credentials
 from swe_ai_fleet.adapters.jetstream.protocol import (
+    BLOBS,
     CONTEXT_CHANGES,
     EVENTS,
     MESSAGE_ID,
@@ -37,15 +38,15 @@ from swe_ai_fleet.adapters.jetstream.requests import (
     answer_hosts,
     answer_logins,
 )
-from swe_ai_fleet.adapters.jetstream.streams import StreamSettings, StreamUsage, object_stream
+from swe_ai_fleet.adapters.jetstream.streams import StreamSettings, StreamUsage
 from swe_ai_fleet.adapters.jetstream.work_queue import (
+    Consumer,
     Handler,
     PermanentError,
     RetryAfter,
     Room,
     Work,
     WorkQueue,
-    consume,
 )
 from swe_ai_fleet.domain.access import StoredPiece
 from swe_ai_fleet.domain.blob import BlobRef
@@ -101,7 +102,7 @@ class JetStream(Events):
         timeout: float,
         stamp: Callable[[], Mapping[str, str]] = dict[str, str],
     ) -> None:
-        super().__init__(connection, JetStreamBlobs(connection, settings.bucket, timeout=timeout), timeout)
+        super().__init__(connection, JetStreamBlobs(connection, timeout=timeout), timeout)
         self._settings = settings
         self._stamp = stamp
 
@@ -123,7 +124,7 @@ class JetStream(Events):
         Args:
             url: `nats://host:port`, several separated by commas.
             credentials: How to log in; None for a server that asks for nothing.
-            settings: What `ensure_streams` creates; the bucket's name is used in any case.
+            settings: What `ensure_streams` creates.
             timeout: Seconds a call goes on trying while the server does not answer.
             waits: Seconds to go on trying to connect while no server answers.
             stamp: Headers that name what a result belongs to, for those who trace it.
@@ -159,7 +160,7 @@ class JetStream(Events):
 
     async def snapshots(self, name: str, *buckets: str) -> Snapshots:
         """The bucket where projections of the streams, and of these buckets, are saved. Raises as `bucket` does."""
-        names = (EVENTS, RESULTS, CONTEXT_CHANGES, object_stream(self._settings.bucket), *map(bucket_stream, buckets))
+        names = (EVENTS, RESULTS, CONTEXT_CHANGES, BLOBS, *map(bucket_stream, buckets))
         infos = [await self.connection.api(f"STREAM.INFO.{stream}", timeout=self._timeout) for stream in names]
         origin = " ".join(str(info["created"]) for info in infos)
         return Snapshots(bucket=await self.bucket(name, ttl_seconds=KEPT_SECONDS), origin=origin)
@@ -178,7 +179,6 @@ class JetStream(Events):
         return Erasing(
             connection=self.connection,
             blobs=self._blobs,
-            bucket=self._settings.bucket,
             whose=whose,
             memories=memories,
             timeout=self._timeout,
@@ -218,7 +218,7 @@ class JetStream(Events):
 
         Without an end; None once what was stored before is told.
         """
-        name = stream or streams.object_stream(self._settings.bucket)
+        name = stream or BLOBS
         if name == EVENTS:
             return self.event_sizes
         return lambda start: sizes(self.connection, name, start, timeout=self._timeout)
@@ -288,7 +288,8 @@ class JetStream(Events):
 
         With `room`, messages are asked for only when and as far as the process has room for them.
         """
-        await consume(self.connection, queue, handler, room=room)
+        await Consumer(self.connection, queue, handler, room).run()
+        raise AssertionError("a consumer did not stop")
 
     async def remove_consumer(self, stream: str, consumer: str) -> None:
         """Remove a durable consumer and its place in the stream, where there is one. Raises Unavailable."""

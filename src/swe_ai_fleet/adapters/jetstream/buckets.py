@@ -18,10 +18,18 @@ from datetime import UTC, datetime
 from typing import Any
 
 from swe_ai_fleet.adapters.jetstream.connection import Connection
-from swe_ai_fleet.adapters.jetstream.protocol import EXPECTED_SEQUENCE, MESSAGE_ID, Refused, StoredMessage, chunk_prefix
+from swe_ai_fleet.adapters.jetstream.protocol import (
+    BLOBS,
+    BLOBS_BUCKET,
+    EXPECTED_SEQUENCE,
+    MESSAGE_ID,
+    Refused,
+    StoredMessage,
+    chunk_prefix,
+)
 from swe_ai_fleet.adapters.jetstream.reader import messages
 from swe_ai_fleet.adapters.jetstream.requests import Ask, ask, asked_messages
-from swe_ai_fleet.adapters.jetstream.streams import last_message, object_stream
+from swe_ai_fleet.adapters.jetstream.streams import last_message
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.errors import Fenced, InvalidRequest, NotFound, PreconditionFailed
 from swe_ai_fleet.ports import KeyValueChange, KeyValueEntry
@@ -145,12 +153,10 @@ class JetStreamKeyValue:
 
 
 class JetStreamBlobs:
-    """A `BlobStore` in one bucket."""
+    """A `BlobStore`."""
 
-    def __init__(self, connection: Connection, bucket: str, *, timeout: float) -> None:
+    def __init__(self, connection: Connection, *, timeout: float) -> None:
         self._connection = connection
-        self._bucket = bucket
-        self._stream = object_stream(bucket)
         self._timeout = timeout
 
     async def put(self, tenant: str, execution_id: str, data: bytes, media_type: str, *, place: str = "") -> BlobRef:
@@ -177,7 +183,7 @@ class JetStreamBlobs:
             )
         meta = {
             "name": name,
-            "bucket": self._bucket,
+            "bucket": BLOBS_BUCKET,
             "nuid": object_id,
             "size": len(data),
             "chunks": len(chunks),
@@ -199,7 +205,7 @@ class JetStreamBlobs:
         object_id = f"{chunk_prefix(tenant)}{_object_id(ref.name)}"
         meta = {
             "name": ref.name,
-            "bucket": self._bucket,
+            "bucket": BLOBS_BUCKET,
             "nuid": object_id,
             "size": 0,
             "chunks": 0,
@@ -229,7 +235,7 @@ class JetStreamBlobs:
         """The description under a name. Raises Unavailable."""
         if self._connection.is_host:
             return (await ask(self._connection, Ask.INFO, *_place(name), {"name": name}))["info"]
-        meta = await last_message(self._connection, self._stream, self._meta_subject(name), timeout=self._timeout)
+        meta = await last_message(self._connection, BLOBS, self._meta_subject(name), timeout=self._timeout)
         return None if meta is None else json.loads(meta.data)
 
     async def content(self, name: str, start: int) -> AsyncGenerator[StoredMessage | None, None]:
@@ -276,7 +282,7 @@ class JetStreamBlobs:
     def _messages(self, object_id: str, *, start: int = 1) -> AsyncGenerator[StoredMessage | None, None]:
         return messages(
             self._connection,
-            self._stream,
+            BLOBS,
             self._chunk_subject(object_id),
             start=start,
             follow=False,
@@ -287,10 +293,10 @@ class JetStreamBlobs:
         # Whoever describes a blob says it: it must be nothing but an id where it stands in a subject.
         if not _OBJECT_ID.fullmatch(object_id):
             raise PreconditionFailed(f"{object_id[:80]!r} is not an object id")
-        return f"$O.{self._bucket}.C.{object_id}"
+        return f"$O.{BLOBS_BUCKET}.C.{object_id}"
 
     def _meta_subject(self, name: str) -> str:
-        return f"$O.{self._bucket}.M.{base64.urlsafe_b64encode(name.encode()).decode()}"
+        return f"$O.{BLOBS_BUCKET}.M.{base64.urlsafe_b64encode(name.encode()).decode()}"
 
     async def _publish(self, subject: str, payload: bytes, headers: dict[str, str]) -> None:
         await self._connection.publish(subject, payload, headers=headers, timeout=self._timeout)

@@ -26,6 +26,8 @@ from swe_ai_fleet.adapters.jetstream.buckets import OPERATION, JetStreamBlobs, J
 from swe_ai_fleet.adapters.jetstream.changes import is_erased
 from swe_ai_fleet.adapters.jetstream.connection import Connection
 from swe_ai_fleet.adapters.jetstream.protocol import (
+    BLOBS,
+    BLOBS_BUCKET,
     COMMANDS,
     CONTEXT_CHANGES,
     EVENTS,
@@ -39,7 +41,7 @@ from swe_ai_fleet.adapters.jetstream.protocol import (
     token,
 )
 from swe_ai_fleet.adapters.jetstream.reader import messages
-from swe_ai_fleet.adapters.jetstream.streams import object_stream, stream_heads
+from swe_ai_fleet.adapters.jetstream.streams import stream_heads
 from swe_ai_fleet.domain.access import StoredPiece
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.domain.event import ExecutionErased
@@ -191,7 +193,6 @@ class Erasing:
 
     connection: Connection
     blobs: JetStreamBlobs
-    bucket: str
     memories: str
     whose: Mapping[str, str]
     timeout: float
@@ -243,7 +244,7 @@ class Erasing:
         for name in sorted(names, key=lambda name: name != EVENTS):
             if name.startswith("KV_"):
                 pieces_found = self._values(name, scope)
-            elif name == object_stream(self.bucket):
+            elif name == BLOBS:
                 pieces_found = self._objects(name, scope, kept)
             elif name in STREAM_SUBJECTS:
                 pieces_found = self._messages(name, scope, kept)
@@ -299,14 +300,14 @@ class Erasing:
         return True
 
     async def _objects(self, stream: str, scope: ErasureScope, kept: set[str]) -> AsyncGenerator[_Piece]:
-        async with aclosing(self._all(stream, f"$O.{self.bucket}.M.>")) as metas:
+        async with aclosing(self._all(stream, f"$O.{BLOBS_BUCKET}.M.>")) as metas:
             async for meta in metas:
                 info: dict[str, Any] = json.loads(meta.data)
                 tenant, place, digest = (*str(info["name"]).split("/", 2), "", "")[:3]
                 wanted = place in scope.executions or (place == "uploads" and digest in scope.uploads)
                 if tenant == scope.tenant and info["name"] not in kept and (scope.everything or wanted):
                     # The description last: until then it says what else there is to find.
-                    for subject in (f"$O.{self.bucket}.C.{info['nuid']}", meta.subject):
+                    for subject in (f"$O.{BLOBS_BUCKET}.C.{info['nuid']}", meta.subject):
                         async with aclosing(self._all(stream, subject)) as parts:
                             async for part in parts:
                                 yield _Piece(stream=stream, sequence=part.sequence, bytes=len(part.data))

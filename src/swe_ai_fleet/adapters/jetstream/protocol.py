@@ -47,6 +47,9 @@ PLANS = "AGENT_PLANS"
 JOBS = "AGENT_JOBS"
 DEAD_LETTERS = "AGENT_DLQ"
 CONTEXT_CHANGES = "CONTEXT_CHANGES"
+BLOBS_BUCKET = "agent-blobs"
+BLOBS = f"OBJ_{BLOBS_BUCKET}"
+"""The stream behind the object store, as every NATS client names it."""
 STREAM_SUBJECTS = {
     EVENTS: ("agent.events.>",),
     RESULTS: ("agent.results.>",),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from typing import Any
 
 from swe_ai_fleet.adapters.jetstream.connection import Connection
 from swe_ai_fleet.adapters.jetstream.protocol import (
+    BLOBS,
+    BLOBS_BUCKET,
     COMMANDS,
     CONTEXT_CHANGES,
     EVENTS,
@@ -34,6 +37,7 @@ from swe_ai_fleet.domain.errors import PreconditionFailed, Unavailable
 
 _NANOSECONDS = 1_000_000_000
 _DAY_SECONDS = 86_400.0
+_DUPLICATE_WINDOW_SECONDS = 120.0
 _NO_MESSAGE = 10037
 _NAME_IN_USE = 10058
 _WORK_QUEUES = (COMMANDS, PLANS, JOBS)
@@ -56,8 +60,6 @@ class StreamSettings:
     max_event_bytes: int = 0
     max_result_bytes: int = 0
     max_blob_bytes: int = 0
-    duplicate_window_seconds: float = 120.0
-    bucket: str = "agent-blobs"
 
     @property
     def blob_age_seconds(self) -> float:
@@ -126,7 +128,7 @@ async def ensure_bucket(
         "discard": "old" if max_bytes else "new",
         "max_msgs_per_subject": 1,
         "allow_rollup_hdrs": True,
-        "duplicate_window": int(min(ttl_seconds or 120.0, 120.0) * _NANOSECONDS),
+        "duplicate_window": int(min(ttl_seconds or math.inf, _DUPLICATE_WINDOW_SECONDS) * _NANOSECONDS),
     }
     await _ensure_one(connection, config, timeout=timeout)
 
@@ -176,11 +178,6 @@ async def first_message(connection: Connection, stream: str, subject: str, *, ti
     return None if answer is None else from_api(answer)
 
 
-def object_stream(bucket: str) -> str:
-    """The stream behind an object store, as every NATS client names it."""
-    return f"OBJ_{bucket}"
-
-
 def _configurations(settings: StreamSettings) -> list[dict[str, object]]:
     limits = {EVENTS: settings.max_event_bytes, RESULTS: settings.max_result_bytes}
     configurations = [
@@ -196,12 +193,11 @@ def _configurations(settings: StreamSettings) -> list[dict[str, object]]:
         | ({"allow_atomic": True} if name == EVENTS and settings.replicas > 1 else {})
         for name, patterns in STREAM_SUBJECTS.items()
     ]
-    bucket = settings.bucket
     # A blob is stored before the event that names it and must not expire before it.
     blobs = _stream(
         settings,
-        object_stream(bucket),
-        [f"$O.{bucket}.C.>", f"$O.{bucket}.M.>"],
+        BLOBS,
+        [f"$O.{BLOBS_BUCKET}.C.>", f"$O.{BLOBS_BUCKET}.M.>"],
         max_bytes=settings.max_blob_bytes,
         age=settings.blob_age_seconds,
     )
@@ -219,7 +215,7 @@ def _stream(
     age: float | None = None,
 ) -> dict[str, object]:
     age = settings.max_age_seconds if age is None else age
-    window = min(settings.duplicate_window_seconds, age) if age else settings.duplicate_window_seconds
+    window = min(_DUPLICATE_WINDOW_SECONDS, age or math.inf)
     return {
         "name": name,
         "subjects": patterns,

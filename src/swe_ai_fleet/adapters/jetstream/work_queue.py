@@ -13,7 +13,6 @@ import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
-from typing import NoReturn
 
 import structlog
 from nats.aio.subscription import Subscription
@@ -122,17 +121,13 @@ Room = Callable[[], Awaitable[int]]
 """Waits until the process has room for work of a queue, and says for how many messages."""
 
 
-async def consume(connection: Connection, queue: WorkQueue, handler: Handler, *, room: Room | None = None) -> NoReturn:
-    """Handle the messages of a queue until cancelled, however often the server goes away.
+class Consumer:
+    """Handles the messages of a queue, however often the server goes away.
 
-    What is being handled at a cancellation is cancelled and left to the other replicas at once. `room` is asked before
-    messages are: several queues of a process can share it.
+    What is being handled at a cancellation is cancelled and left to the other replicas at once. `shared` is asked for
+    room before messages are: several queues of a process can share it.
     """
-    await _Consumer(connection, queue, handler, room).run()
-    raise AssertionError("a consumer did not stop")
 
-
-class _Consumer:
     def __init__(self, connection: Connection, queue: WorkQueue, handler: Handler, shared: Room | None) -> None:
         self._shared = shared
         self._connection = connection

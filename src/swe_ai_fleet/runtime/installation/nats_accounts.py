@@ -17,6 +17,8 @@ from pathlib import Path
 
 from swe_ai_fleet.adapters.jetstream.protocol import (
     ASKED,
+    BLOBS,
+    BLOBS_BUCKET,
     COMMANDS,
     CONTEXT_CHANGES,
     EVENTS,
@@ -47,7 +49,6 @@ HOSTS_BUCKET = "agent-hosts"
 KV = "$KV."
 _API = "$JS.API"
 _GET = f"{_API}.DIRECT.GET"
-_BLOBS = "agent-blobs"
 _READ = (
     "STREAM.INFO.{}",
     "STREAM.MSG.GET.{}",
@@ -135,7 +136,7 @@ def fleet_users() -> tuple[NatsUser, ...]:
                 f"{_API}.INFO",
                 f"{_API}.STREAM.INFO.*",
                 *_calls(EVENTS, _READ),
-                *_calls(f"OBJ_{_BLOBS}", _READ),
+                *_calls(BLOBS, _READ),
                 *_calls(CONTEXT_CHANGES, _READ, _MAKE),
                 *_calls("KV_agent-memories", _READ, _MAKE),
                 *_calls("KV_agent-outcomes", _READ, _MAKE),
@@ -157,14 +158,14 @@ def fleet_users() -> tuple[NatsUser, ...]:
                 "agent.results.>",
                 "agent.dlq.*",
                 f"$KV.{JOBS_BUCKET}.>",
-                f"$O.{_BLOBS}.>",
+                f"$O.{BLOBS_BUCKET}.>",
                 f"$JS.ACK.{JOBS}.>",
                 f"$JS.ACK.{COMMANDS}.>",
                 f"{_API}.INFO",
                 f"{_API}.STREAM.INFO.*",
                 *_calls(JOBS, _READ),
                 *_calls(COMMANDS, _READ),
-                *_calls(f"OBJ_{_BLOBS}", _READ),
+                *_calls(BLOBS, _READ),
                 *_calls(f"KV_{JOBS_BUCKET}", _READ, _MAKE),
                 f"{_API}.STREAM.MSG.GET.{RESULTS}",
             ),
@@ -209,7 +210,7 @@ def sent_by_hosts(tenant: str, only: OneRun | None = None) -> tuple[str, ...]:
     return (
         f"agent.events.{name}.{execution}.{agent}",
         f"agent.live.text.{name}.{execution}.*",
-        f"$O.{_BLOBS}.C.{name}.*",
+        f"$O.{BLOBS_BUCKET}.C.{name}.*",
         f"{board}.{job}.outcome",
         f"{board}.{run}.pinned",
         f"{KV}{TEST_RUNS_BUCKET}.{shared}.*",
