@@ -82,8 +82,7 @@ async def open_equipment(
     """The models connected and the rest made, until the context ends.
 
     `alone` says whether nobody but the agents changes their workspaces; tasks that read memory recall from `memories`.
-    Raises InvalidRequest naming a malformed
-    setting, ModelRejected for a URL that is none.
+    Raises InvalidRequest naming a malformed setting, ModelRejected for a URL that is none.
     """
     prices, mask = model_prices(settings), secret_mask(settings)
     async with AsyncExitStack() as stack:
@@ -105,14 +104,16 @@ async def open_equipment(
             planning_mode=PlanningMode(settings.planning_mode),
             mode_rules=ModeRules(threshold=settings.hybrid_threshold),
             parallel=settings.parallel_calls,
-            sub_agents=SubAgentLimits(
-                depth=settings.sub_agent_depth,
-                number=settings.sub_agents,
-                each=Limits(max_iterations=5, max_tool_calls=12, timeout_seconds=settings.sub_agent_seconds),
-            ),
+            sub_agents=sub_agent_limits(settings),
             live=live,
             remembering=remembering(memories, mask) if memories is not None else None,
         )
+
+
+def sub_agent_limits(settings: Settings) -> SubAgentLimits:
+    """What sub-agents of one run may spend."""
+    each = Limits(max_iterations=5, max_tool_calls=12, timeout_seconds=settings.sub_agent_seconds)
+    return SubAgentLimits(depth=settings.sub_agent_depth, number=settings.sub_agents, each=each)
 
 
 def profile_settings(settings: Settings) -> Mapping[str, Settings]:
@@ -159,7 +160,11 @@ def council_store(settings: Settings, store: KeyValue, tenants: Rules | None = N
         max_agents=settings.max_agents,
     )
     defaults = read_councils(settings.councils_file) if settings.councils_file else ()
-    return CouncilStore(store, defaults=defaults, rules=rules, places=None if tenants is None else _places(tenants))
+
+    def places(tenant: str) -> EndpointRules:
+        return EndpointRules(patterns=tenants(tenant).agent_endpoints if tenants is not None else ())
+
+    return CouncilStore(store, defaults=defaults, rules=rules, places=None if tenants is None else places)
 
 
 def council_models(settings: Settings) -> Mapping[str, str]:
@@ -192,10 +197,6 @@ def harness_agents(settings: Settings, access: ToolAccess) -> HarnessAgents:
         sandbox=access.sandbox,
         approval_timeout_seconds=settings.approval_timeout_seconds,
     )
-
-
-def _places(tenants: Rules) -> Callable[[str], EndpointRules]:
-    return lambda tenant: EndpointRules(patterns=tenants(tenant).agent_endpoints)
 
 
 def _endpoints(settings: Settings) -> EndpointRules:

@@ -170,7 +170,7 @@ class _AuthCallout:
                 return _login(name, job.tenant, only)
         elif not tenant and _ID.fullmatch(name):
             entry = await self.hosts.get(name)
-            grant = _grant(entry.value) if entry is not None else None
+            grant = from_json(HostGrant, entry.value) if entry is not None else None
             if grant is not None and hmac.compare_digest(grant.digest, digest_of(secret)):
                 return _login(name, grant.tenant)
         raise PreconditionFailed("this login belongs to no agent host")
@@ -184,10 +184,3 @@ def _login(name: str, tenant: str, only: OneRun | None = None) -> NatsLogin:
         hears=(f"{host_inbox(name)}.>", heard_by_hosts(tenant)),
         seconds=_CONNECTION_SECONDS,
     )
-
-
-def _grant(value: bytes) -> HostGrant | None:
-    try:
-        return from_json(HostGrant, value)
-    except ValueError:
-        return None

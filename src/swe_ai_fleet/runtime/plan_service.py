@@ -18,7 +18,6 @@ from typing import Protocol, TypeVar
 
 from swe_ai_fleet.agents.equipment import ANY_MODEL
 from swe_ai_fleet.agents.plan_session import KeyValueSessions, PlanOutcome, PlanSession, PlanTools
-from swe_ai_fleet.agents.sub_agents import SubAgentLimits
 from swe_ai_fleet.agents.sub_agents.memory import MemorySearch, RepositoryMemory
 from swe_ai_fleet.domain.assignment import Assignment
 from swe_ai_fleet.domain.budget import Limits
@@ -37,7 +36,7 @@ from swe_ai_fleet.orchestrator.plan_sessions import PlanSessions
 from swe_ai_fleet.orchestrator.plans import Planner, Plans
 from swe_ai_fleet.ports import KeyValue, Memories, Workspace, WorkspaceProvider
 from swe_ai_fleet.runtime.default_tools import NothingRemembered
-from swe_ai_fleet.runtime.equipment import model_prices
+from swe_ai_fleet.runtime.equipment import model_prices, sub_agent_limits
 from swe_ai_fleet.runtime.execution_tools import FleetView, ListExecutions, ShowExecution, StartTask, TaskStarter
 from swe_ai_fleet.runtime.factories import open_model, workspace_provider
 from swe_ai_fleet.runtime.tool_services import (
@@ -299,12 +298,13 @@ async def open_tenant_plans(
                 model=model,
                 tools=equipment.open,
                 store=KeyValueSessions(*(buckets or in_memory), tenant=tenant),
-                limits=plan_limits(settings),
-                sub_agents=SubAgentLimits(
-                    depth=settings.sub_agent_depth,
-                    number=settings.sub_agents,
-                    each=Limits(max_iterations=5, max_tool_calls=12, timeout_seconds=settings.sub_agent_seconds),
+                # Those of chats.
+                limits=Limits(
+                    max_iterations=settings.chat_max_iterations,
+                    max_tool_calls=settings.chat_max_tool_calls,
+                    timeout_seconds=settings.chat_timeout_seconds,
                 ),
+                sub_agents=sub_agent_limits(settings),
                 prices=prices.get(settings.model) or prices.get(ANY_MODEL),
                 listener=Learning(recorder=recorder, tenant=tenant) if recorder else None,
                 secrets=mask,
@@ -314,12 +314,3 @@ async def open_tenant_plans(
         plans = TenantPlans(executions, made)
         await stack.enter_async_context(executions.planning(Plans(plans.planner)))
         yield plans
-
-
-def plan_limits(settings: Settings) -> Limits:
-    """The limits of one search for an approach: those of chats."""
-    return Limits(
-        max_iterations=settings.chat_max_iterations,
-        max_tool_calls=settings.chat_max_tool_calls,
-        timeout_seconds=settings.chat_timeout_seconds,
-    )

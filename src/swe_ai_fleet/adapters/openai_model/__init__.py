@@ -23,7 +23,6 @@ from swe_ai_fleet.adapters.openai_model.faults import (
     Quirks,
     Refusal,
     StatusError,
-    broken_off,
     public_url,
     pushback,
 )
@@ -271,7 +270,7 @@ class OpenAIChatModel:
             if request.send is None or stream.failed:
                 return whole
             if stream.is_plain:
-                raise ModelRejected(f"model server {public_url(self._connection.base_url)} does not stream")
+                raise ModelRejected(f"{self._connection.server} does not stream")
             begun = True
             await request.send(chunk)
             return whole
@@ -296,7 +295,7 @@ class OpenAIChatModel:
         except ValueError as error:
             fault, cause = self._connection.unreadable(answer), error
         except BrokenStream as error:
-            fault, cause = broken_off(self._connection.base_url), error
+            fault, cause = self._connection.broken_off(), error
         except ErrorAnswer as error:
             fault, cause = self._connection.refused(error.refusal), error
         except ModelUnavailable as error:
@@ -315,7 +314,7 @@ class OpenAIChatModel:
         # What has begun to arrive elsewhere cannot be tried again. A fault that a stranger's request may have
         # brought about says nothing of the server.
         if begun:
-            raise ModelError(broken_off(self._connection.base_url).message) from cause
+            raise ModelError(self._connection.broken_off().message) from cause
         if request.send is not None and pushback(fault)[0] in _PROVOKED:
             raise ModelError(fault.message) from cause
         raise fault
@@ -331,7 +330,7 @@ class OpenAIChatModel:
         return await find_out(listed, self._try_body)
 
     async def _listed_model(self) -> ListedModel:
-        server = f"model server {public_url(self._connection.base_url)}"
+        server = self._connection.server
 
         try:
             answer = await self._connection.models()

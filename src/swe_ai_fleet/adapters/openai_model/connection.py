@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import math
+import re
 import ssl
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
@@ -18,7 +19,7 @@ import aiohttp
 import httpx2
 from yarl import URL
 
-from swe_ai_fleet.adapters.openai_model import faults
+from swe_ai_fleet.adapters.openai_model.faults import Refusal, StatusError, public_url, quoted, status_error
 from swe_ai_fleet.domain.errors import ModelError, ModelRejected, ModelUnavailable
 
 _CHAT = "/chat/completions"
@@ -36,6 +37,7 @@ _METRICS_SECONDS = 2.0
 _LONGEST_METRICS = 4 * 1024 * 1024
 _LONGEST_ANSWER = 64 * 1024 * 1024
 _LONGEST_REFUSAL = 1024 * 1024
+_TLS_SETTINGS = re.compile(r" ssl:(?:<[^>]*>|\S+)")
 _URL_HINT = "for example http://127.0.0.1:8000/v1"
 
 
@@ -143,17 +145,34 @@ class Connection:
                     async for _ in chunks:
                         pass
 
-    def refused(self, refusal: faults.Refusal) -> ModelError:
-        """The fault for an error that came with a status of success."""
-        return faults.refused(refusal, base_url=self.base_url, model=self._model, secret=self._api_key)
+    @property
+    def server(self) -> str:
+        """The server, for people: without user, password and query."""
+        return f"model server {public_url(self.base_url)}"
+
+    def refused(self, refusal: Refusal) -> ModelError:
+        """The fault that a refusal stands for."""
+        text, words = f"{self.server} answered {refusal.status}", quoted(refusal.message, self._api_key)
+        return status_error(refusal, f"{text}: {words}" if words else text, self._model)
 
     def unreachable(self, error: BaseException) -> ModelUnavailable:
         """The fault for a connection that failed, broke or took too long."""
-        return faults.unreachable(self.base_url, error, secret=self._api_key)
+        # aiohttp names its TLS settings in every such fault, of plain HTTP too.
+        reason = quoted(_TLS_SETTINGS.sub("", str(error)), self._api_key)
+        if not reason:
+            reason = "timed out" if isinstance(error, TimeoutError) else type(error).__name__
+        message, hint = f"{self.server} cannot be reached: {reason}", "start the server, or set another model_url"
+        return ModelUnavailable(message, field="model_url", hint=hint)
 
     def unreadable(self, answer: bytes) -> ModelUnavailable:
         """The fault for an answer of success that is no completion."""
-        return faults.unreadable(self.base_url, answer[:2000].decode(errors="replace"), secret=self._api_key)
+        words = quoted(answer[:2000].decode(errors="replace"), self._api_key)
+        message = f"{self.server} did not answer with a completion: {words}"
+        return ModelUnavailable(message, field="model_url", hint="is this the base URL of an OpenAI-compatible API?")
+
+    def broken_off(self) -> ModelUnavailable:
+        """The fault for a stream that ended before the reply did."""
+        return ModelUnavailable(f"{self.server} broke off in the middle of a reply", field="model_url")
 
     async def _whole(
         self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] = _NO_HEADERS
@@ -182,7 +201,7 @@ class Connection:
                 ) as response,
             ):
                 if response.status >= 400:
-                    raise faults.StatusError(
+                    raise StatusError(
                         response.status,
                         await _beginning(response, _LONGEST_REFUSAL),
                         response.headers.get("Retry-After", ""),
@@ -193,8 +212,8 @@ class Connection:
     def _faults(self) -> Generator[None]:
         try:
             yield
-        except faults.StatusError as error:
-            raise self.refused(faults.Refusal.of(error)) from error
+        except StatusError as error:
+            raise self.refused(Refusal.of(error)) from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise self.unreachable(error) from error
         self.answered_at = time.monotonic()

@@ -14,10 +14,9 @@ from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Self, TypeVar
 
-from swe_ai_fleet.adapters.openai_model import faults
 from swe_ai_fleet.adapters.openai_model.answers import ErrorAnswer
 from swe_ai_fleet.adapters.openai_model.connection import Connection
-from swe_ai_fleet.adapters.openai_model.faults import Refusal
+from swe_ai_fleet.adapters.openai_model.faults import Refusal, retry_after_seconds
 from swe_ai_fleet.adapters.openai_model.probing import read_models
 from swe_ai_fleet.adapters.openai_model.streaming import read_json
 from swe_ai_fleet.adapters.openai_model.wire import dump_json
@@ -192,8 +191,7 @@ class OpenAIEmbedder:
             raise self._connection.refused(error.refusal) from error
         except ValueError as error:
             # The same texts would be answered the same way.
-            url = faults.public_url(self._connection.base_url)
-            message = f"model server {url} gave embeddings that cannot be used: {error}"
+            message = f"{self._connection.server} gave embeddings that cannot be used: {error}"
             raise ModelRejected(message, field="model", hint="is it a model for embeddings?") from error
         self._dimensions = len(vectors[0])
         return vectors
@@ -206,7 +204,7 @@ class OpenAIEmbedder:
                 return await attempt()
             except ModelUnavailable as error:
                 tried += 1
-                asked = faults.retry_after_seconds(error.__cause__)
+                asked = retry_after_seconds(error.__cause__)
                 if tried >= _TRIES or (asked or 0.0) > _LONGEST_WAIT_SECONDS:
                     raise
             # Without jitter every agent that was told the same would come back at the same moment.
@@ -219,8 +217,9 @@ class OpenAIEmbedder:
         try:
             return read_models(answer)[0].id
         except (ValueError, IndexError) as error:
-            url = faults.public_url(self._connection.base_url)
-            raise ModelRejected(f"model server {url} lists no model", field="model", hint="set the model") from error
+            raise ModelRejected(
+                f"{self._connection.server} lists no model", field="model", hint="set the model"
+            ) from error
 
 
 def read_vectors(answer: object, count: int) -> list[Sequence[float]]:

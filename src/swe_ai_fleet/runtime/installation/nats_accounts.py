@@ -36,13 +36,7 @@ from swe_ai_fleet.orchestrator.recipes import RECIPES_BUCKET, tenant_key
 from swe_ai_fleet.runtime.jobs import JOBS_BUCKET, tenant_token
 
 ACCOUNT, SYSTEM, HOSTS = "FLEET", "SYS", "HOSTS"
-ORCHESTRATOR, CONTEXT, GATEWAY, WORKER, OPERATOR = (
-    "orchestrator",
-    "context",
-    "gateway",
-    "worker",
-    "operator",
-)
+OPERATOR = "operator"
 NEVER_BY_HOSTS = (f"agent.events.*.*.{EXECUTION_SUBJECT}", f"agent.events.*.*.{CONTROL_SUBJECT}")
 HOSTS_BUCKET = "agent-hosts"
 """Who may log in as a host of agents, as long as it lives."""
@@ -106,7 +100,7 @@ def fleet_users() -> tuple[NatsUser, ...]:
     """Every user of the fleet's account."""
     return (
         NatsUser(
-            name=ORCHESTRATOR,
+            name="orchestrator",
             sends=(
                 *(subject for subjects in STREAM_SUBJECTS.values() for subject in subjects),
                 "agent.live.>",
@@ -124,7 +118,7 @@ def fleet_users() -> tuple[NatsUser, ...]:
             answers=True,
         ),
         NatsUser(
-            name=CONTEXT,
+            name="context",
             sends=(
                 *STREAM_SUBJECTS[CONTEXT_CHANGES],
                 "agent.dlq.*",
@@ -144,7 +138,7 @@ def fleet_users() -> tuple[NatsUser, ...]:
             ),
         ),
         NatsUser(
-            name=GATEWAY,
+            name="gateway",
             sends=(
                 "$KV.HTTP_KEYS.>",
                 f"{_API}.INFO",
@@ -153,7 +147,7 @@ def fleet_users() -> tuple[NatsUser, ...]:
             ),
         ),
         NatsUser(
-            name=WORKER,
+            name="worker",
             sends=(
                 "agent.results.>",
                 "agent.dlq.*",
@@ -287,15 +281,13 @@ def own_accounts(login: tuple[str, str], issuer: str, tenants: Sequence[str], *,
     return f'"accounts": {_json(accounts)}\n"authorization": {_json(_callout(issuer, name))}\n'
 
 
-def server_file(
-    *, listen: str, store: Path, certificate: Path, key: Path, accounts: str, max_file_bytes: int = 0
-) -> str:
+def server_file(*, listen: str, store: Path, certificate: Path, key: Path, accounts: str) -> str:
     """The configuration of a server on one machine."""
     settings: dict[str, object] = {
         "server_name": "fleet",
         "listen": listen,
         "tls": {"cert_file": str(certificate), "key_file": str(key), "min_version": "1.2"},
-        "jetstream": {"store_dir": str(store)} | ({"max_file_store": max_file_bytes} if max_file_bytes else {}),
+        "jetstream": {"store_dir": str(store)},
     }
     lines = [f'"{name}": {_json(value)}\n' for name, value in settings.items()]
     return f"{_SERVER_NOTE}{''.join(lines)}include {json.dumps(accounts)}\n"
