@@ -122,13 +122,13 @@ def _chunks(data: bytes) -> Iterator[bytes]:
 
 
 def _assignment(
-    given: CodingAssignment, repository: RepositoryBundle, revised: bytes, mask: SecretMask
+    assignment: CodingAssignment, repository: RepositoryBundle, revised: bytes, mask: SecretMask
 ) -> pb.Assignment:
-    task, revision = given.task, given.revision
+    task, revision = assignment.task, assignment.revision
     message = pb.Assignment(
-        execution_id=given.execution_id,
-        agent_id=given.agent_id,
-        attempt=given.generation,
+        execution_id=assignment.execution_id,
+        agent_id=assignment.agent_id,
+        attempt=assignment.generation,
         task_id=task.task_id,
         role=str(task.role),
         task_description=mask(task.description),
@@ -136,12 +136,12 @@ def _assignment(
         constraints=_constraints(task, mask),
         repository=pb.Repository(
             base_commit=repository.commit,
-            branch=given.repository.branch,
-            subdirectory=given.repository.subdirectory,
+            branch=assignment.repository.branch,
+            subdirectory=assignment.repository.subdirectory,
             bundle_bytes=len(repository.data),
             without_history=repository.without_history,
         ),
-        perspective=to_message(pb.Perspective, given.perspective),
+        perspective=to_message(pb.Perspective, assignment.perspective),
     )
     if revision is not None:
         message.revision.CopyFrom(

@@ -68,19 +68,19 @@ class AgentWorker:
 
     async def run(self, assignment: Assignment[T]) -> T:
         """One assignment, in a clone of its own, which is gone afterwards. Raises FleetErrors of the work."""
-        given: Any = assignment
+        untyped: Any = assignment
         with bound_contextvars(**assignment.ids):
-            if isinstance(given, CheckAssignment):
-                return cast("T", await self.evidence.gather(given))
-            if isinstance(given, BaselineAssignment):
-                return cast("T", await self.evidence.baseline(given))
-            if isinstance(given, ExamineAssignment):
-                return cast("T", await self.evidence.examine(given))
-            if given.repository is None:
-                return cast("T", await self.derivations.run(given, None))
-            kind: Any = self.external if _outside(given) else self.runs[given.kind]
-            async with self._clone(given, given.repository) as clone:
-                return await kind.run(given, clone)
+            if isinstance(untyped, CheckAssignment):
+                return cast("T", await self.evidence.gather(untyped))
+            if isinstance(untyped, BaselineAssignment):
+                return cast("T", await self.evidence.baseline(untyped))
+            if isinstance(untyped, ExamineAssignment):
+                return cast("T", await self.evidence.examine(untyped))
+            if untyped.repository is None:
+                return cast("T", await self.derivations.run(untyped, None))
+            kind: Any = self.external if _outside(untyped) else self.runs[untyped.kind]
+            async with self._clone(untyped, untyped.repository) as clone:
+                return await kind.run(untyped, clone)
 
     @asynccontextmanager
     async def _clone(

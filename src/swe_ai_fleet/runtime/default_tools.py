@@ -131,5 +131,5 @@ class NothingRemembered:
 
     async def search(self, entities: Sequence[str], queries: Sequence[str]) -> MemoryResults:
         """Gaps, all of them."""
-        asked = tuple(dict.fromkeys((*entities, *queries)))
-        return MemoryResults(coverage=0.0 if asked else None, gaps=asked)
+        gaps = tuple(dict.fromkeys((*entities, *queries)))
+        return MemoryResults(coverage=0.0 if gaps else None, gaps=gaps)

@@ -184,8 +184,8 @@ def harnesses(settings: Settings) -> Mapping[str, Harness]:
         try:
             harness_tables[name] = from_plain(Harness, table)
         except ValueError as error:
-            words = str(error).splitlines()[0]
-            raise InvalidRequest(f"the harness {name!r} is malformed: {words}", field=f"harnesses.{name}") from None
+            reason = str(error).splitlines()[0]
+            raise InvalidRequest(f"the harness {name!r} is malformed: {reason}", field=f"harnesses.{name}") from None
         harness_tables[name].check(name)
     return harness_tables
 
@@ -226,10 +226,10 @@ class NamedModel:
     ) -> None:
         if model_params is not None and litellm_params is not None:
             raise ValueError("model_params and litellm_params are the same; give one of them")
-        given = dict(model_params if model_params is not None else litellm_params or {})
+        parameters = dict(model_params if model_params is not None else litellm_params or {})
         chosen = settings or Settings()
-        url, key = _take(given, str, "base_url", "api_base"), _take(given, str, "api_key")
-        timeout = _take(given, float, "timeout", "request_timeout")
+        url, key = _take(parameters, str, "base_url", "api_base"), _take(parameters, str, "api_key")
+        timeout = _take(parameters, float, "timeout", "request_timeout")
         if timeout is not None and timeout <= 0:
             raise ValueError("the model parameter timeout must be above 0")
         other = other_model(chosen, model=model_name or "", url=url or "", api_key=key or "")
@@ -239,29 +239,29 @@ class NamedModel:
         servers = listed(self._settings.model_url)
         self.pooled = limited or len(servers) > 1 or bool(ModelServers(settings=self._settings).source)
         """Whether a pool is asked, which tries again by itself."""
-        self._retries = _take(given, int, "num_retries")
+        self._retries = _take(parameters, int, "num_retries")
         if self._retries is not None and (self._retries < 0 or self.pooled):
             why = (
                 "is below 0" if self._retries < 0 else "cannot be set with several servers or limits; the pool retries"
             )
             raise ValueError(f"the model parameter num_retries {why}")
-        stop = given.pop("stop", None)
+        stop = parameters.pop("stop", None)
         stops = [stop] if isinstance(stop, str) else items(stop)
         if not all(isinstance(text, str) for text in stops) or (stop and not stops):
             raise ValueError(f"the model parameter stop is a {type(stop).__name__}, not a text or a list of texts")
-        extra = _take(given, dict[str, object], "extra_body") or {}
+        extra = _take(parameters, dict[str, object], "extra_body") or {}
         if ours := _OURS & extra.keys():
             raise ValueError(f"extra_body may not hold {', '.join(sorted(ours))}, which each request sets itself")
         self.sampling = Sampling(
-            temperature=_take(given, float, "temperature"),
-            top_p=_take(given, float, "top_p"),
-            seed=_take(given, int, "seed"),
-            max_tokens=_take(given, int, "max_tokens", "max_completion_tokens"),
+            temperature=_take(parameters, float, "temperature"),
+            top_p=_take(parameters, float, "top_p"),
+            seed=_take(parameters, int, "seed"),
+            max_tokens=_take(parameters, int, "max_tokens", "max_completion_tokens"),
             stop=tuple(map(str, stops)),
             extra=extra,
         )
-        if given:
-            raise ValueError(f"unknown model parameters: {', '.join(map(str, given))}; known are: {KNOWN}")
+        if parameters:
+            raise ValueError(f"unknown model parameters: {', '.join(map(str, parameters))}; known are: {KNOWN}")
         self.mask = secret_mask(self._settings)
         self.name = self._settings.model
         self.prices = model_prices(self._settings)
@@ -301,9 +301,9 @@ class NamedModel:
         return model_client(endpoint, chosen)
 
 
-def _take(given: dict[str, object], kind: type[T], *names: str) -> T | None:
+def _take(parameters: dict[str, object], kind: type[T], *names: str) -> T | None:
     """The value of a parameter under whichever of its names, taken out. Raises ValueError where it has another type."""
-    values_given = [value for name in names if (value := given.pop(name, None)) is not None]
+    values_given = [value for name in names if (value := parameters.pop(name, None)) is not None]
     if not values_given:
         return None
     value = float(values_given[0]) if kind is float and type(values_given[0]) is int else values_given[0]

@@ -142,7 +142,7 @@ class Erasures:
 
     async def _targets(self, erasure: Erasure) -> list[ExecutionState]:
         """The executions that go, and their parts."""
-        known = list(self.executions.projection.select(erasure.tenant))
+        states = list(self.executions.projection.select(erasure.tenant))
         targets: list[ExecutionState] = []
         match erasure.kind:
             case "execution_id":
@@ -151,19 +151,19 @@ class Erasures:
                     raise NotFound(f"no execution {erasure.name[:64]!r}", field="execution_id")
                 targets = [state] if state is not None else []
             case "caller":
-                targets = [state for state in known if state.task.caller == erasure.name]
+                targets = [state for state in states if state.task.caller == erasure.name]
             case "tenant" if erasure.name != erasure.tenant:
                 hint = f"{erasure.tenant!r} is; a tenant is erased by its own admins, or in its name"
                 raise InvalidRequest("the name is not that of your tenant", field="tenant", hint=hint)
             case "tenant":
-                targets = known
+                targets = states
             case "retention":
-                ended = (state for state in known if over(state) and not state.task.parent_execution_id)
+                ended = (state for state in states if over(state) and not state.task.parent_execution_id)
                 targets = [state for state in ended if state.finished_at < erasure.before]
             case "memories":
                 pass
         names = {state.execution_id for state in targets}
-        while parts := [s for s in known if s.task.parent_execution_id in names and s.execution_id not in names]:
+        while parts := [s for s in states if s.task.parent_execution_id in names and s.execution_id not in names]:
             targets += parts
             names.update(state.execution_id for state in parts)
         return targets
@@ -264,14 +264,14 @@ class Erasures:
         old = (
             outcome for outcome in (from_json(Outcome, entry.value) for entry in entries) if outcome.ended_at < before
         )
-        known = {state.execution_id for state in self.executions.projection.select(tenant)}
-        subjects_gone = frozenset(outcome.subject_id for outcome in old if outcome.subject_id.count("-") == 4) - known
+        ids = {state.execution_id for state in self.executions.projection.select(tenant)}
+        subjects_gone = frozenset(outcome.subject_id for outcome in old if outcome.subject_id.count("-") == 4) - ids
         reason = f"kept for {counted(days, 'day')}"
-        wanted = Erasure(
+        erasure = Erasure(
             tenant=tenant, kind="retention", by="retention", reason=reason, before=before, gone=subjects_gone
         )
-        if subjects_gone or await self._targets(wanted):
-            await self.erase(wanted)
+        if subjects_gone or await self._targets(erasure):
+            await self.erase(erasure)
 
 
 def _bucket_owners() -> Mapping[str, str]:

@@ -271,8 +271,8 @@ class ExecutionsView:
         if status:
             named = _STATUSES.get(status)
             if named is None and status not in set(ExecutionStatus):
-                known = ", ".join(ExecutionStatus)
-                raise InvalidRequest(f"{status[:40]!r} is not a status; one of {known}", field="status")
+                allowed = ", ".join(ExecutionStatus)
+                raise InvalidRequest(f"{status[:40]!r} is not a status; one of {allowed}", field="status")
             statuses = frozenset({named or ExecutionStatus(status)})
         states = self._executions.projection.select(self._tenant, statuses=statuses)
         return [_summary(state) for state in islice(states, limit)]

@@ -95,13 +95,13 @@ def other_model(
         raise InvalidRequest(
             f"record_tokens is {record_tokens[:64]!r}", field="model_profiles", hint='"true" or "false"'
         )
-    given = {"model": model, "model_url": url, "model_api_key": api_key}
-    update: dict[str, str | bool] = {name: value for name, value in given.items() if value}
+    overrides = {"model": model, "model_url": url, "model_api_key": api_key}
+    update: dict[str, str | bool] = {name: value for name, value in overrides.items() if value}
     if record_tokens:
         update["model_record_tokens"] = record_tokens == "true"
     chosen = settings.model_copy(update=update)
-    known = {public_url(endpoint.base_url) for endpoint in model_endpoints(settings)}
-    if api_key or all(public_url(endpoint.base_url) in known for endpoint in model_endpoints(chosen)):
+    known_urls = {public_url(endpoint.base_url) for endpoint in model_endpoints(settings)}
+    if api_key or all(public_url(endpoint.base_url) in known_urls for endpoint in model_endpoints(chosen)):
         return chosen
     return chosen.model_copy(update={"model_api_key": ""})
 
@@ -179,7 +179,7 @@ def connect_log(
     Calls go on trying for `timeout` seconds; the first connection is waited for up to `waits` seconds.
     """
     credentials = nats_credentials(settings)
-    kept = StreamSettings(
+    streams = StreamSettings(
         replicas=settings.stream_replicas,
         max_age_seconds=settings.event_days * DAY_SECONDS,
         max_event_bytes=settings.event_bytes,
@@ -190,7 +190,7 @@ def connect_log(
         settings.nats_url,
         credentials=credentials,
         name=name,
-        settings=kept,
+        settings=streams,
         timeout=timeout,
         waits=waits,
         stamp=own_telemetry().stamp,
@@ -240,8 +240,8 @@ def workspace_provider(
 @asynccontextmanager
 async def housekeeping(workspaces: GitWorkspaceProvider, settings: Settings) -> AsyncGenerator[None]:
     """Removes from the node what nobody needs any more: now, and again and again until the context ends."""
-    kept = _seed_seconds(settings)
-    pause = min(max(kept / 10, 5.0), 3_600.0) if kept else 3_600.0
+    seconds = _seed_seconds(settings)
+    pause = min(max(seconds / 10, 5.0), 3_600.0) if seconds else 3_600.0
 
     async def reap() -> None:
         while True:
@@ -314,5 +314,5 @@ def _git_credentials(settings: Settings) -> CredentialLookup | None:
 
 def _seed_seconds(settings: Settings) -> float:
     """How long a commit's history stays on a node once nobody uses it: no longer than the events that tell of it."""
-    kept = settings.event_days * DAY_SECONDS
-    return min(kept, Ages().seed) if kept else Ages().seed
+    seconds = settings.event_days * DAY_SECONDS
+    return min(seconds, Ages().seed) if seconds else Ages().seed

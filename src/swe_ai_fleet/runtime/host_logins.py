@@ -116,16 +116,16 @@ async def open_host_logins(
         yield None
         return
     file = settings.nats_issuer_file
-    kept = _issuer(file)
+    current = _issuer(file)
 
     def issuer() -> Issuer:
         # A rotated key is in the file before NATS, restarted, asks for it.
-        nonlocal kept
+        nonlocal current
         try:
-            kept = _issuer(file)
+            current = _issuer(file)
         except PreconditionFailed as fault:
             _log.warning("hosts.issuer_not_read", reason=str(fault))
-        return kept
+        return current
 
     logins = HostLogins(store=await log.bucket(HOSTS_BUCKET, ttl_seconds=GRANT_SECONDS), admit=admit)
     callout = _AuthCallout(
@@ -155,11 +155,11 @@ class _AuthCallout:
     jobs: JobBoard | None
     token: str
 
-    async def authenticate(self, shown: str) -> NatsLogin:
+    async def authenticate(self, token: str) -> NatsLogin:
         """The login of a token. Raises PreconditionFailed for a token that grants none, Unavailable."""
-        if self.token and hmac.compare_digest(shown.encode(), self.token.encode()):
+        if self.token and hmac.compare_digest(token.encode(), self.token.encode()):
             return NatsLogin(account=ACCOUNT)
-        name, _, rest = shown.partition(".")
+        name, _, rest = token.partition(".")
         secret, _, tenant = rest.partition(".")
         if tenant and self.jobs is not None and _JOB.fullmatch(name):
             job = await self.jobs.logging_in(unquote(tenant), name, secret)

@@ -131,10 +131,10 @@ class EmbeddedNats:
         Raises Unavailable where the server does not take it.
         """
         async with self._admitting:
-            known = _tenants(self._directory)
-            if tenant in known:
+            tenants = _tenants(self._directory)
+            if tenant in tenants:
                 return
-            write_private(self._directory / "tenants.json", json.dumps([*known, tenant]))
+            write_private(self._directory / "tenants.json", json.dumps([*tenants, tenant]))
             write_private(self._directory / "nats.conf", self._config(_token(self._directory)))
             # What an account of the first reload imports, the server subscribes to with the second one.
             for _ in range(2):

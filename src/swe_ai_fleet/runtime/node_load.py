@@ -55,13 +55,13 @@ def added_up(uses: Iterable[EndpointUse]) -> tuple[EndpointUse, ...]:
     """The same, one for each URL."""
     endpoint_uses: dict[str, EndpointUse] = {}
     for use in uses:
-        known = endpoint_uses.get(use.url, EndpointUse(url=use.url, in_flight=0, sessions=0))
+        sum_so_far = endpoint_uses.get(use.url, EndpointUse(url=use.url, in_flight=0, sessions=0))
         endpoint_uses[use.url] = EndpointUse(
             url=use.url,
-            in_flight=known.in_flight + use.in_flight,
-            sessions=known.sessions + use.sessions,
-            last_fault=known.last_fault or use.last_fault,
-            open_circuits=known.open_circuits + use.open_circuits,
+            in_flight=sum_so_far.in_flight + use.in_flight,
+            sessions=sum_so_far.sessions + use.sessions,
+            last_fault=sum_so_far.last_fault or use.last_fault,
+            open_circuits=sum_so_far.open_circuits + use.open_circuits,
         )
     return tuple(endpoint_uses.values())
 
@@ -135,10 +135,10 @@ class NodeProbe:
         return read_gpus(output.decode(errors="replace"))
 
 
-def read_gpus(told: str) -> tuple[GpuStatus, ...]:
+def read_gpus(output: str) -> tuple[GpuStatus, ...]:
     """The GPUs in what nvidia-smi prints as CSV without units; a line that is none is left out."""
     gpu_statuses: list[GpuStatus] = []
-    for line in told.splitlines()[:_MOST_GPUS]:
+    for line in output.splitlines()[:_MOST_GPUS]:
         cells = [cell.strip() for cell in line.split(",")]
         if len(cells) != len(_GPU_FIELDS.split(",")) or not (cells[0].isascii() and cells[0].isdecimal()):
             continue

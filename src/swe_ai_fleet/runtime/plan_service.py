@@ -130,8 +130,8 @@ class PlanEquipment:
             return
         if self.repositories is None:
             raise InvalidRequest("this service does not read repositories", field="repository", hint="leave it out")
-        wanted = RepoRef(location=session.repository, ref=session.ref, uncommitted=UncommittedChanges.IGNORE)
-        pinned = await self.repositories.pin(self.tenant, wanted)
+        reference = RepoRef(location=session.repository, ref=session.ref, uncommitted=UncommittedChanges.IGNORE)
+        pinned = await self.repositories.pin(self.tenant, reference)
         execution_id = self._run(session.session_id)
         try:
             async with self.repositories.open(execution_id, "planner", pinned, Environment()) as clone:

@@ -134,9 +134,9 @@ class RayFleet:
     async def measure(self) -> tuple[HostStatus, ...]:
         """Every host as it is now; one that does not answer within 2 seconds counts as not alive. Raises nothing."""
         # A host without a release is still being started.
-        asked = [host for host in self._hosts if host.release is not None][:_MEASURED]
-        reports = await asyncio.gather(*(_reported(host) for host in asked))
-        by_name = dict(zip((host.name for host in asked), reports, strict=True))
+        started = [host for host in self._hosts if host.release is not None][:_MEASURED]
+        reports = await asyncio.gather(*(_reported(host) for host in started))
+        by_name = dict(zip((host.name for host in started), reports, strict=True))
         return tuple(
             HostStatus(
                 host_id=host.name,
@@ -182,9 +182,9 @@ class RayFleet:
         alive: dict[str, dict[str, float]] = {node["NodeID"]: node["Resources"] for node in nodes if node["Alive"]}
         # What is gone does not count against anything any more: its successor has another id.
         self.unfit = {node_id: why for node_id, why in self.unfit.items() if node_id in alive}
-        closed, wanted = self._closed(), self.settings.ray_resources.items()
+        closed, required = self._closed(), self.settings.ray_resources.items()
         self._open_nodes = sum(
-            node_id not in closed and all(offered.get(name, 0.0) >= amount for name, amount in wanted)
+            node_id not in closed and all(offered.get(name, 0.0) >= amount for name, amount in required)
             for node_id, offered in alive.items()
         )
         before = time.monotonic() - (self.settings.ray_idle_seconds or math.inf)

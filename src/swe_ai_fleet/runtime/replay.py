@@ -110,13 +110,13 @@ async def replay(
         limits = ToolLimits(command_timeout_seconds=task.constraints.limits.command_timeout_seconds)
         trail = AuditTrail(execution_id=replay_id, agent_id=run.agent_id)
         pipeline = Pipeline(trail=trail, policy=policy_of(task), mask=secret_mask(settings), limits=limits)
-        held = await stack.enter_async_context(open_toolkits(clone, pipeline, access, task))
+        opened = await stack.enter_async_context(open_toolkits(clone, pipeline, access, task))
         news = RecordedNews(run, _failing_before(state))
-        if isinstance(tests := held.toolkits.get(TestTool.name), TestTool):
+        if isinstance(tests := opened.toolkits.get(TestTool.name), TestTool):
             tests.failed_before = news.failing
         parts = RunParts(
             model=model,
-            toolbox=Toolbox(held.toolkits, pipeline, idle=held.idle, unlisted=held.unlisted),
+            toolbox=Toolbox(opened.toolkits, pipeline, idle=opened.idle, unlisted=opened.unlisted),
             history=History(forked_history(run, prompt)),
             budget=Budget(task.constraints.limits),
             rules=Rules(abort_on_error=task.constraints.abort_on_error),

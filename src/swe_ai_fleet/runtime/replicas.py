@@ -158,9 +158,9 @@ class LeaseKeeper:
             return
         leased = {entry.key.removeprefix(_PREFIX) for entry in await store.entries(_PREFIX)}
         grace = self._settings.lease_seconds / 3
-        kept = {name: at for name, at in self._seen.items() if now - at < grace}
-        self.ended += len(self._seen.keys() - kept.keys() - leased)
-        self._seen = {**kept, **dict.fromkeys(leased, now)}
+        recent = {name: at for name, at in self._seen.items() if now - at < grace}
+        self.ended += len(self._seen.keys() - recent.keys() - leased)
+        self._seen = {**recent, **dict.fromkeys(leased, now)}
         self._checked_at = now
 
 

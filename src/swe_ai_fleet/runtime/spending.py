@@ -52,16 +52,16 @@ class Spending:
     async def today(self, tenant: str) -> int:
         """The prompt and completion tokens of a tenant since midnight UTC. Raises Unavailable."""
         key = self._key(tenant)
-        kept = await self._store.get(key)
-        return (int(kept.value) if kept else 0) + self._owed[key]
+        entry = await self._store.get(key)
+        return (int(entry.value) if entry else 0) + self._owed[key]
 
     def metered(self, tenant: str, model: ChatModel) -> MeteredModel:
         """The model, what it is asked from now on counted as the tenant's."""
         return MeteredModel(model=model, tenant=tenant, spending=self)
 
     async def _store_more(self, key: str, tokens: int) -> None:
-        def more(kept: KeyValueEntry | None) -> bytes:
-            return str((int(kept.value) if kept else 0) + tokens).encode()
+        def more(entry: KeyValueEntry | None) -> bytes:
+            return str((int(entry.value) if entry else 0) + tokens).encode()
 
         await rewritten(self._store, key, more, name="what a tenant spent")
 

@@ -157,9 +157,9 @@ async def open_stack(
     Raises PreconditionFailed, Unavailable and InvalidRequest naming the setting at fault.
     """
     raise_file_limit()
-    if (given := state.settings.git_credentials) is not None and not given.is_dir():
+    if (credentials := state.settings.git_credentials) is not None and not credentials.is_dir():
         hint = "it must have a directory for each tenant; see docs/tenants.md"
-        raise InvalidRequest(f"{given} is not a directory", field="git_credentials", hint=hint)
+        raise InvalidRequest(f"{credentials} is not a directory", field="git_credentials", hint=hint)
     settings, log, telemetry = state.settings, state.log, own_telemetry()
     here = await with_isolation_level(settings)
     async with AsyncExitStack() as stack:

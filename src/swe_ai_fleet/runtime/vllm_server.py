@@ -253,8 +253,8 @@ class _Supervisor:
         async with asyncio.timeout(self._timeouts.reply):
             reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
             try:
-                asked = f"GET {path} HTTP/1.0\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {self._key}\r\n\r\n"
-                writer.write(asked.encode())
+                request = f"GET {path} HTTP/1.0\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {self._key}\r\n\r\n"
+                writer.write(request.encode())
                 reply = bytearray()
                 while len(reply) < _REPLY_BYTES and (part := await reader.read(_REPLY_BYTES)):
                     reply += part

@@ -154,14 +154,14 @@ class HarnessAgents:
                 read_only=not task.enable_tools or permissions.gate.wants_proposal,
             )
             try:
-                left = await self._worked(command, handout, pipeline, permissions, prompt=_prompt(handout, decisions))
+                result = await self._worked(command, handout, pipeline, permissions, prompt=_prompt(handout, decisions))
             except AgentFault:
                 if gateway.spent is None:
                     raise
-                left = HandedIn(summary=handout.record.answer)
-            if gateway.spent is not None and left.stop is not StopReason.AWAITING_APPROVAL:
-                left = replace(left, stop=gateway.spent, error=f"its model is not asked any more: {gateway.spent}")
-            return left
+                result = HandedIn(summary=handout.record.answer)
+            if gateway.spent is not None and result.stop is not StopReason.AWAITING_APPROVAL:
+                result = replace(result, stop=gateway.spent, error=f"its model is not asked any more: {gateway.spent}")
+            return result
 
     async def _worked(
         self,

@@ -63,14 +63,16 @@ class ToolUse:
     texts: tuple[str, ...] = ()
     diffs: tuple[str, ...] = ()
 
-    def updated(self, told: Mapping[str, object]) -> ToolUse:
+    def updated(self, message: Mapping[str, object]) -> ToolUse:
         """With what a further message has; each part that it has takes the place of what was told before."""
-        content, raw = mappings(told.get("content"))[:_MOST_PARTS], told.get("rawInput")
+        content, raw = mappings(message.get("content"))[:_MOST_PARTS], message.get("rawInput")
         diffs = [item for item in content if item.get("type") == "diff"]
-        named = [string(location.get("path")) for location in (*mappings(told.get("locations"))[:_MOST_PARTS], *diffs)]
+        named = [
+            string(location.get("path")) for location in (*mappings(message.get("locations"))[:_MOST_PARTS], *diffs)
+        ]
         named += [string(mapping(raw).get(key)) for key in _PATHS]
         texts = [string(mapping(part.get("content")).get("text")) for part in content if part.get("type") == "content"]
-        kind, title = _cut(string(told.get("kind"))) or self.kind, _cut(string(told.get("title"))) or self.title
+        kind, title = _cut(string(message.get("kind"))) or self.kind, _cut(string(message.get("title"))) or self.title
         command = mapping(raw).get("command")
         words = strings(command)[:_MOST_PARTS]
         command_text = (words[0] if isinstance(command, str) else shlex.join(words)) if words else self.command
@@ -78,7 +80,7 @@ class ToolUse:
         return ToolUse(
             kind=kind,
             title=title,
-            status=string(told.get("status")) or self.status,
+            status=string(message.get("status")) or self.status,
             input=_cut(written) or self.input,
             command=_cut(command_text or (title if kind == "execute" else "")),
             paths=tuple(dict.fromkeys(_cut(path.removeprefix(MOUNT)) for path in named if path)) or self.paths,

@@ -184,9 +184,9 @@ class Connection:
 
     def _settle(self, inbox: str, answer: Message | Exception) -> None:
         """Hand over what there is for a request, unless it has been already."""
-        if (asked := self._pending.pop(inbox, None)) is not None:
-            asked.timer.cancel()
-            asked.hear(answer)
+        if (request := self._pending.pop(inbox, None)) is not None:
+            request.timer.cancel()
+            request.hear(answer)
 
     async def send(self, subject: str, payload: bytes, *, reply: str = "") -> None:
         """Send without waiting for an answer. Raises Unanswered when not connected."""
@@ -348,7 +348,7 @@ class Connection:
         # The server says it once and answers nothing: whoever waits would wait in vain, again and again.
         refused = _FORBIDDEN.search(text)
         subject = refused[1] if refused else ""
-        waiting = [inbox for inbox, asked in self._pending.items() if asked.subject == subject]
+        waiting = [inbox for inbox, request in self._pending.items() if request.subject == subject]
         for inbox in waiting:
             self._settle(inbox, Forbidden.to(subject))
         if not waiting:

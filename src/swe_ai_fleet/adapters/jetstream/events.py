@@ -200,17 +200,17 @@ class Events:
 
         One that cannot be read is logged and left out: it must not hide all others. Raises NotFound, Unavailable.
         """
-        wanted = ALL_HEADS
-        async with aclosing(self._readable(wanted, from_sequence=from_sequence, follow=follow)) as stored:
+        subjects = ALL_HEADS
+        async with aclosing(self._readable(subjects, from_sequence=from_sequence, follow=follow)) as stored:
             async for message, head in stored:
                 if head is not None or (follow and message is None):
                     yield head
 
     async def everything(self, *, from_sequence: int = 0, follow: bool = False) -> AsyncGenerator[StoredEvent | None]:
         """The events of all executions and all their agents, of all tenants; otherwise as `heads`."""
-        wanted, feeder = STREAM_SUBJECTS[EVENTS], object()
+        subjects, feeder = STREAM_SUBJECTS[EVENTS], object()
         try:
-            async with aclosing(self._readable(wanted, from_sequence=from_sequence, follow=follow)) as stored:
+            async with aclosing(self._readable(subjects, from_sequence=from_sequence, follow=follow)) as stored:
                 async for message, event in stored:
                     if message is not None:
                         self._histories.take(feeder, message, event)
@@ -262,10 +262,10 @@ class Events:
         return self._messages(subject, from_sequence=start, follow=follow)
 
     async def _readable(
-        self, wanted: Sequence[str], *, from_sequence: int, follow: bool
+        self, subjects: Sequence[str], *, from_sequence: int, follow: bool
     ) -> AsyncGenerator[tuple[StoredMessage | None, StoredEvent | None]]:
         """Messages with their events (None: one that cannot be read); without either once what was stored is told."""
-        async with aclosing(self._messages(*wanted, from_sequence=from_sequence, follow=follow)) as stored:
+        async with aclosing(self._messages(*subjects, from_sequence=from_sequence, follow=follow)) as stored:
             async for message in stored:
                 if message is None:
                     yield None, None
@@ -279,8 +279,8 @@ class Events:
                     self._histories.drop(*(unquote(part) for part in message.subject.split(".")[2:4]))
                 yield message, event
 
-    def _messages(self, *wanted: str, from_sequence: int, follow: bool) -> AsyncGenerator[StoredMessage | None]:
-        return messages(self.connection, EVENTS, *wanted, start=from_sequence, follow=follow, timeout=self._timeout)
+    def _messages(self, *subjects: str, from_sequence: int, follow: bool) -> AsyncGenerator[StoredMessage | None]:
+        return messages(self.connection, EVENTS, *subjects, start=from_sequence, follow=follow, timeout=self._timeout)
 
     async def _event(self, message: StoredMessage) -> StoredEvent:
         try:
@@ -291,9 +291,9 @@ class Events:
                 hint="it may be of a newer version of the fleet",
             ) from error
         # NATS lets each write on subjects of its own alone, whatever it says in the message.
-        said = (event.tenant, event.execution_id, event.agent_id)
+        claimed = (event.tenant, event.execution_id, event.agent_id)
         place = tuple(message.subject.split(".")[2:])
-        if said != place and tuple(token(name or "-") for name in said) != place:
+        if claimed != place and tuple(token(name or "-") for name in claimed) != place:
             tenant, execution_id, agent_id = map(unquote, place)
             event = replace(event, tenant=tenant, execution_id=execution_id, agent_id=agent_id)
         return StoredEvent(sequence=message.sequence, event=event)

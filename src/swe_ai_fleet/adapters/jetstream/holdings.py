@@ -70,9 +70,9 @@ async def sizes(
     """
     kind, _, bucket = stream.partition("_")
     prefix = {"KV": f"$KV.{bucket}.", "OBJ": f"$O.{bucket}.M."}.get(kind, "")
-    wanted = (f"{prefix}>",) if prefix else STREAM_SUBJECTS[stream]
+    subjects = (f"{prefix}>",) if prefix else STREAM_SUBJECTS[stream]
     stored = messages(
-        connection, stream, *wanted, start=start, follow=True, timeout=timeout, headers_only=kind != "OBJ"
+        connection, stream, *subjects, start=start, follow=True, timeout=timeout, headers_only=kind != "OBJ"
     )
     async with aclosing(stored) as heads:
         async for head in heads:
@@ -217,8 +217,8 @@ class Erasing:
 
     async def clear(self, *buckets: str) -> None:
         """Erase all values of these buckets, as far as there are such, the last one first. Raises as `erase` does."""
-        there = {head.name for head in await stream_heads(self.connection, timeout=self.timeout)}
-        for stream in there.intersection(f"KV_{bucket}" for bucket in buckets):
+        existing = {head.name for head in await stream_heads(self.connection, timeout=self.timeout)}
+        for stream in existing.intersection(f"KV_{bucket}" for bucket in buckets):
             async with aclosing(self._all(stream, f"$KV.{stream.removeprefix('KV_')}.>")) as stored:
                 pieces = [_Piece(stream=stream, sequence=message.sequence, bytes=0) async for message in stored]
             for piece in reversed(pieces):
@@ -229,25 +229,25 @@ class Erasing:
             bucket = piece.stream.removeprefix("KV_")
             await JetStreamKeyValue(self.connection, bucket, timeout=self.timeout).delete(piece.followed_key)
             return
-        wanted = {"seq": piece.sequence}
+        body = {"seq": piece.sequence}
         try:
-            await self.connection.api(f"STREAM.MSG.DELETE.{piece.stream}", wanted, timeout=self.timeout)
+            await self.connection.api(f"STREAM.MSG.DELETE.{piece.stream}", body, timeout=self.timeout)
         except PreconditionFailed:
             call = f"STREAM.MSG.GET.{piece.stream}"
-            if await self.connection.api_unless(_NO_MESSAGE, call, wanted, timeout=self.timeout) is not None:
+            if await self.connection.api_unless(_NO_MESSAGE, call, body, timeout=self.timeout) is not None:
                 raise
 
     async def _find(self, scope: ErasureScope) -> AsyncGenerator[_Piece]:
         names = [head.name for head in await stream_heads(self.connection, timeout=self.timeout)]
         # A tombstone may be so large that its body is a blob: events come first.
-        kept: set[str] = set()
+        tombstones: set[str] = set()
         for name in sorted(names, key=lambda name: name != EVENTS):
             if name.startswith("KV_"):
                 pieces_found = self._values(name, scope)
             elif name == BLOBS:
-                pieces_found = self._objects(name, scope, kept)
+                pieces_found = self._objects(name, scope, tombstones)
             elif name in STREAM_SUBJECTS:
-                pieces_found = self._messages(name, scope, kept)
+                pieces_found = self._messages(name, scope, tombstones)
             else:
                 continue
             async with aclosing(pieces_found) as pieces:
@@ -274,18 +274,18 @@ class Erasing:
                     size = len(message.data)
                     yield _Piece(stream=stream, sequence=message.sequence, bytes=size, followed_key=followed)
 
-    async def _messages(self, stream: str, scope: ErasureScope, kept: set[str]) -> AsyncGenerator[_Piece]:
+    async def _messages(self, stream: str, scope: ErasureScope, tombstones: set[str]) -> AsyncGenerator[_Piece]:
         async with aclosing(self._all(stream, *_subjects_of(stream, scope))) as stored:
             async for message in stored:
                 about = message.headers.get("Fleet-Subject") or message.subject
                 text = " ".join((message.subject, about, *message.headers.values())).encode() + message.data
                 if tenant_of(about) != scope.tenant or not _names(scope, text):
                     continue
-                if not await self._is_tombstone(stream, message, kept):
+                if not await self._is_tombstone(stream, message, tombstones):
                     size = len(message.subject) + len(message.data)
                     yield _Piece(stream=stream, sequence=message.sequence, bytes=size)
 
-    async def _is_tombstone(self, stream: str, message: StoredMessage, kept: set[str]) -> bool:
+    async def _is_tombstone(self, stream: str, message: StoredMessage, tombstones: set[str]) -> bool:
         """Only executions themselves say it: an agent's event of that kind keeps nothing from being erased."""
         if stream == CONTEXT_CHANGES:
             return is_erased(message.data)
@@ -296,31 +296,31 @@ class Erasing:
             return False
         if not isinstance((await event_of(message.data, self.blobs)).body, ExecutionErased):
             return False
-        kept |= {str(json.loads(message.data)["body_ref"]["name"])} if is_spilled else set()
+        tombstones |= {str(json.loads(message.data)["body_ref"]["name"])} if is_spilled else set()
         return True
 
-    async def _objects(self, stream: str, scope: ErasureScope, kept: set[str]) -> AsyncGenerator[_Piece]:
+    async def _objects(self, stream: str, scope: ErasureScope, tombstones: set[str]) -> AsyncGenerator[_Piece]:
         async with aclosing(self._all(stream, f"$O.{BLOBS_BUCKET}.M.>")) as metas:
             async for meta in metas:
                 info: dict[str, Any] = json.loads(meta.data)
                 tenant, place, digest = (*str(info["name"]).split("/", 2), "", "")[:3]
-                wanted = place in scope.executions or (place == "uploads" and digest in scope.uploads)
-                if tenant == scope.tenant and info["name"] not in kept and (scope.everything or wanted):
+                named = place in scope.executions or (place == "uploads" and digest in scope.uploads)
+                if tenant == scope.tenant and info["name"] not in tombstones and (scope.everything or named):
                     # The description last: until then it says what else there is to find.
                     for subject in (f"$O.{BLOBS_BUCKET}.C.{info['nuid']}", meta.subject):
                         async with aclosing(self._all(stream, subject)) as parts:
                             async for part in parts:
                                 yield _Piece(stream=stream, sequence=part.sequence, bytes=len(part.data))
 
-    async def _all(self, stream: str, *wanted: str) -> AsyncGenerator[StoredMessage]:
+    async def _all(self, stream: str, *subjects: str) -> AsyncGenerator[StoredMessage]:
         if stream in (COMMANDS, PLANS, JOBS):
             # A second consumer of a work queue would take messages away from the first.
-            call, asked = f"STREAM.MSG.GET.{stream}", {"seq": 1, "next_by_subj": ">"}
-            while answer := await self.connection.api_unless(_NO_MESSAGE, call, asked, timeout=self.timeout):
+            call, body = f"STREAM.MSG.GET.{stream}", {"seq": 1, "next_by_subj": ">"}
+            while answer := await self.connection.api_unless(_NO_MESSAGE, call, body, timeout=self.timeout):
                 yield (message := from_api(answer))
-                asked["seq"] = message.sequence + 1
-        elif wanted:
-            stored = messages(self.connection, stream, *wanted, follow=False, timeout=self.timeout)
+                body["seq"] = message.sequence + 1
+        elif subjects:
+            stored = messages(self.connection, stream, *subjects, follow=False, timeout=self.timeout)
             async with aclosing(stored):
                 async for message in stored:
                     if message is not None:

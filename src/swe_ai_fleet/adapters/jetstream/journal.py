@@ -155,9 +155,9 @@ class JetStreamJournal:
         if isinstance(answer, FleetError):
             self._break(answer)
         elif isinstance(answer, Message):
-            told = json_object(answer.data)
-            sequence, fault = told.get("seq"), mapping(told, "error")
-            if isinstance(sequence, int) and not fault and not told.get("duplicate"):
+            reply = json_object(answer.data)
+            sequence, fault = reply.get("seq"), mapping(reply, "error")
+            if isinstance(sequence, int) and not fault and not reply.get("duplicate"):
                 self._sequence = sequence
                 self._stored(1)
                 self._begin()

@@ -91,11 +91,11 @@ async def live_texts(connection: Connection) -> AsyncGenerator[LiveTexts]:
 
 async def watch_live(connection: Connection, tenant: str, execution_id: str) -> AsyncGenerator[TextDelta]:
     """What the models of an execution say from now on, without an end; gaps are possible."""
-    heard: asyncio.Queue[bytes | None] = asyncio.Queue(maxsize=_MOST_WAITING)
+    messages: asyncio.Queue[bytes | None] = asyncio.Queue(maxsize=_MOST_WAITING)
 
     def deliver(message: Message | None) -> None:
-        if not heard.full():
-            heard.put_nowait(message.data if message is not None else None)
+        if not messages.full():
+            messages.put_nowait(message.data if message is not None else None)
 
     asking = asyncio.create_task(_ask(connection, live_want_subject(token(tenant), token(execution_id))))
     subject = live_text_subject(tenant, execution_id, "*")
@@ -107,7 +107,7 @@ async def watch_live(connection: Connection, tenant: str, execution_id: str) -> 
                 await asyncio.sleep(WANT_SECONDS)
                 continue
             try:
-                while (data := await heard.get()) is not None:
+                while (data := await messages.get()) is not None:
                     yield from_json(TextDelta, data)
             finally:
                 await connection.unsubscribe(subscription)

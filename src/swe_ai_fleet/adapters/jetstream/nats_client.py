@@ -229,7 +229,7 @@ class NatsClient(Client):
     def _connect_command(self) -> bytes:
         tls_required: object = self._server_info.get("tls_required")  # pyright: ignore[reportUnknownMemberType]
         server = self._current_server
-        asked = "tls" in self.options or (server is not None and server.uri.scheme == "tls")
-        if asked and not tls_required:
+        wants_tls = "tls" in self.options or (server is not None and server.uri.scheme == "tls")
+        if wants_tls and not tls_required:
             raise nats.errors.Error("the server has no TLS, but nats_ca or a tls:// address requires it")
         return super()._connect_command()

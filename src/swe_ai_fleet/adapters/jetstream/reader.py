@@ -166,12 +166,12 @@ async def _newest(connection: Connection, stream: str, subject: str, *, timeout:
 
 class _Consumer:
     def __init__(
-        self, connection: Connection, stream: str, wanted: Sequence[str], start: int, *, headers_only: bool
+        self, connection: Connection, stream: str, subjects: Sequence[str], start: int, *, headers_only: bool
     ) -> None:
         self._connection = connection
         self._stream = stream
         self._name = f"read-{secrets.token_hex(8)}"
-        self._wanted = wanted
+        self._wanted = subjects
         self._start = start
         self._headers_only = headers_only
         self._inbox = connection.inbox()

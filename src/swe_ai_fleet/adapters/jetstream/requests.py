@@ -174,19 +174,19 @@ async def answer_logins(
 
     async def answered(message: Message) -> bytes:
         claims: dict[str, Any] = json.loads(_decoded(message.data.split(b".")[1]))
-        asked: dict[str, Any] = claims["nats"]
-        user = str(asked["user_nkey"])
+        request: dict[str, Any] = claims["nats"]
+        user = str(request["user_nkey"])
         fields: dict[str, object] = {"type": "authorization_response", "version": 2}
         signer = await asyncio.to_thread(issuer)
         try:
-            login = await who(str(asked["connect_opts"].get("auth_token", "")))
+            login = await who(str(request["connect_opts"].get("auth_token", "")))
             fields["jwt"] = signer.user(user, login)
         except Exception as fault:  # noqa: BLE001 - the edge of the process
             fields["error"] = fault.message if isinstance(fault, FleetError) else "internal error; see the log"
             if not isinstance(fault, FleetError):
                 _log.exception("nats.login_fault")
-            _log.warning("nats.login_refused", reason=str(fields["error"]), host=asked["client_info"].get("host", ""))
-        return signer.signed({"sub": user, "aud": asked["server_id"]["id"], "nats": fields}).encode()
+            _log.warning("nats.login_refused", reason=str(fields["error"]), host=request["client_info"].get("host", ""))
+        return signer.signed({"sub": user, "aud": request["server_id"]["id"], "nats": fields}).encode()
 
     await respond(connection, _LOGIN_SUBJECT, answered, queue=_GROUP, heard=heard)
 

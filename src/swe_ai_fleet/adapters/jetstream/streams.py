@@ -139,8 +139,8 @@ async def usage(connection: Connection, settings: StreamSettings, *, timeout: fl
     limits: dict[str, int] = account["limits"]
     usages: dict[str, StreamUsage] = {}
     names = [str(config["name"]) for config in _configurations(settings)]
-    asked = (connection.api(f"STREAM.INFO.{name}", timeout=timeout) for name in names)
-    for name, info in zip(names, await asyncio.gather(*asked), strict=True):
+    infos = (connection.api(f"STREAM.INFO.{name}", timeout=timeout) for name in names)
+    for name, info in zip(names, await asyncio.gather(*infos), strict=True):
         state: dict[str, int] = info["state"]
         limit: int = info["config"].get("max_bytes", -1)
         usages[name] = StreamUsage(messages=state["messages"], bytes=state["bytes"], max_bytes=max(0, limit))
@@ -166,15 +166,15 @@ async def last_message(
         return StoredMessage(
             sequence=int(headers["Nats-Sequence"]), subject=headers["Nats-Subject"], data=message.data, headers=headers
         )
-    wanted = {"last_by_subj": subject}
-    answer = await connection.api_unless(_NO_MESSAGE, f"STREAM.MSG.GET.{stream}", wanted, timeout=timeout)
+    body = {"last_by_subj": subject}
+    answer = await connection.api_unless(_NO_MESSAGE, f"STREAM.MSG.GET.{stream}", body, timeout=timeout)
     return None if answer is None else from_api(answer)
 
 
 async def first_message(connection: Connection, stream: str, subject: str, *, timeout: float) -> StoredMessage | None:
     """The oldest message on a subject, read from the stream's leader. Raises Unavailable."""
-    wanted = {"next_by_subj": subject, "seq": 1}
-    answer = await connection.api_unless(_NO_MESSAGE, f"STREAM.MSG.GET.{stream}", wanted, timeout=timeout)
+    body = {"next_by_subj": subject, "seq": 1}
+    answer = await connection.api_unless(_NO_MESSAGE, f"STREAM.MSG.GET.{stream}", body, timeout=timeout)
     return None if answer is None else from_api(answer)
 
 

@@ -162,16 +162,16 @@ class Consumer:
         try:
             subscription = await self._connection.subscribe(inbox, arrived.put_nowait)
             await self._create()
-            wanted = 0
+            remaining = 0
             while True:
-                if not wanted:
-                    wanted = await self._room()
-                    await pull(self._connection, self._queue.stream, self._queue.consumer, wanted, inbox)
+                if not remaining:
+                    remaining = await self._room()
+                    await pull(self._connection, self._queue.stream, self._queue.consumer, remaining, inbox)
                 message = await pulled(arrived)
                 if message is None:
-                    wanted = 0
+                    remaining = 0
                     continue
-                wanted -= 1
+                remaining -= 1
                 if any(mark in message.data for mark in self._queue.marks):
                     yield message
                 else:
@@ -182,10 +182,10 @@ class Consumer:
                 await self._connection.unsubscribe(subscription)
             # What came in and was not begun goes to the other replicas at once, not after `ack_wait_seconds`.
             while not arrived.empty():
-                left = arrived.get_nowait()
-                if left is not None and not left.status:
+                unhandled = arrived.get_nowait()
+                if unhandled is not None and not unhandled.status:
                     with suppress(Unanswered):
-                        await self._connection.send(left.reply, _AGAIN)
+                        await self._connection.send(unhandled.reply, _AGAIN)
 
     async def _create(self) -> None:
         """Create the consumer, or bring the one that stands there up to the settings."""

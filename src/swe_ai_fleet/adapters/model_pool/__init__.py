@@ -95,9 +95,9 @@ class ModelPool:
         Runs stay where they are, but for those of a member that leaves: their next calls go elsewhere, what it has
         under way ends there. A member that comes gets calls once it answers a ping.
         """
-        came, left = self._dispatcher.renew(members)
+        came, departed = self._dispatcher.renew(members)
         self._start_polling(came)
-        for endpoint in left:
+        for endpoint in departed:
             leaving = asyncio.create_task(self._leave(endpoint))
             self._leaving[leaving] = endpoint
             leaving.add_done_callback(self._leaving.pop)
@@ -155,10 +155,10 @@ class ModelPool:
         await self._ask_all()
         if not any(endpoint.capabilities for endpoint in self._endpoints):
             # Every endpoint is slow or down: their own faults and time limits decide.
-            asked = [self._probe(endpoint) for endpoint in self._endpoints]
-            await asyncio.wait(asked)
+            probes = [self._probe(endpoint) for endpoint in self._endpoints]
+            await asyncio.wait(probes)
             if not any(endpoint.capabilities for endpoint in self._endpoints):
-                return asked[0].result()
+                return probes[0].result()
         return self._merged()
 
     async def ping(self) -> None:
@@ -251,9 +251,9 @@ class ModelPool:
 
     async def _ask_all(self) -> None:
         """Ask every endpoint that serves, and wait a moment for those that do not answer; most remember."""
-        asked = [self._probe(endpoint) for endpoint in self._endpoints if endpoint.breaker.circuit is not Circuit.OPEN]
-        if asked:
-            await asyncio.wait(asked, timeout=_GRACE_SECONDS)
+        probes = [self._probe(endpoint) for endpoint in self._endpoints if endpoint.breaker.circuit is not Circuit.OPEN]
+        if probes:
+            await asyncio.wait(probes, timeout=_GRACE_SECONDS)
 
     def _probe(self, endpoint: Endpoint) -> asyncio.Task[ModelCapabilities]:
         task = self._probing.get(endpoint)
@@ -268,7 +268,7 @@ class ModelPool:
         assert probe is not None
         loop = asyncio.get_running_loop()
         while True:
-            if not self._bindings and not any(one.in_flight for one in self._endpoints):
+            if not self._bindings and not any(other.in_flight for other in self._endpoints):
                 self._wanted.clear()
                 await self._wanted.wait()
             under_way = endpoint.in_flight

@@ -125,21 +125,21 @@ class Dispatcher:
         """
         stay = [endpoint for endpoint in self.endpoints if endpoint.member in members]
         known = [endpoint.member for endpoint in stay]
-        left = [endpoint for endpoint in self.endpoints if endpoint.member not in members]
+        departed = [endpoint for endpoint in self.endpoints if endpoint.member not in members]
         came = [self._endpoint(member) for member in members if member not in known]
         self.endpoints = (*stay, *came)
-        for endpoint in left:
+        for endpoint in departed:
             endpoint.emptied = asyncio.Event()
             if not endpoint.in_flight:
                 endpoint.emptied.set()
         for recovery, endpoint in self._recoveries.items():
-            if endpoint in left:
+            if endpoint in departed:
                 recovery.cancel()
         for endpoint in came:
             endpoint.breaker.circuit = Circuit.OPEN
             self._ping_until_back(endpoint)
         self._dispatch()
-        return came, left
+        return came, departed
 
     async def serve(
         self,
@@ -316,8 +316,8 @@ class Dispatcher:
 
     def _timed_out(self, call: _Call) -> ModelUnavailable:
         self.counters.gave_up += 1
-        known = [endpoint.last_fault for endpoint in self.endpoints if endpoint.last_fault is not None]
-        last = call.error or (known[-1] if known else self.nobody())
+        faults = [endpoint.last_fault for endpoint in self.endpoints if endpoint.last_fault is not None]
+        last = call.error or (faults[-1] if faults else self.nobody())
         hint = last.hint or f"no server accepted the call within {call.patience:g} s"
         return ModelUnavailable(last.message, field=last.field, hint=hint)
 

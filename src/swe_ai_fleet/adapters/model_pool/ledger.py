@@ -165,19 +165,19 @@ class MemoryLedger:
 
     def _part(self, host: str, lease: _Lease, capacity: int) -> int:
         """A host's max-min fair part of the calls, at most what it needs."""
-        left, level = capacity, 0
+        remaining, level = capacity, 0
         needs = sorted(other.need for other in self._leases.values())
         for index, need in enumerate(needs):
-            level = left // (len(needs) - index)
+            level = remaining // (len(needs) - index)
             if need > level:
                 break
-            left -= need
+            remaining -= need
         else:
             return lease.need
         if lease.need <= level:
             return lease.need
         hungry = [other for other in self._leases.values() if other.need > level]
-        extra = left - level * len(hungry) - sum(other.held > level for other in hungry if other is not lease)
+        extra = remaining - level * len(hungry) - sum(other.held > level for other in hungry if other is not lease)
         # Kept for those who wait longer, though they may ask a moment later.
         ahead = sum(
             (other.hungry_since, name) < (lease.hungry_since, host)

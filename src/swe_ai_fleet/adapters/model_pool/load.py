@@ -217,10 +217,10 @@ class Window:
         """When time alone makes room for one more call; infinite where it does not."""
         if self._ramp_from is None:
             return math.inf
-        wanted = math.floor(self.limit(now)) + 1
-        if wanted >= _WIDEST_WINDOW:
+        target = math.floor(self.limit(now)) + 1
+        if target >= _WIDEST_WINDOW:
             return now
-        return self._ramp_from + self._ramp_seconds * math.log2(wanted)
+        return self._ramp_from + self._ramp_seconds * math.log2(target)
 
     def _by_time(self, now: float) -> float:
         assert self._ramp_from is not None

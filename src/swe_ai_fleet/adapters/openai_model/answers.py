@@ -139,10 +139,10 @@ def read_tokens(completion: object, repairs: list[str]) -> SampledTokens | None:
     prompt, written = _token_ids(fields.get("prompt_token_ids")), _token_ids(choice.get("token_ids"))
     if prompt is None or written is None:
         return None
-    given = [mapping(token).get("logprob") for token in items(mapping(choice, "logprobs").get("content"))]
-    logprobs = [min(0.0, float(value)) for value in given if _is_logprob(value)]
+    listed = [mapping(token).get("logprob") for token in items(mapping(choice, "logprobs").get("content"))]
+    logprobs = [min(0.0, float(value)) for value in listed if _is_logprob(value)]
     if len(logprobs) != len(written):
-        if given:
+        if listed:
             repairs.append(f"{len(logprobs)} log-probabilities for {len(written)} tokens left out")
         logprobs.clear()
     return SampledTokens(prompt_token_ids=prompt, completion_token_ids=written, logprobs=tuple(logprobs))

@@ -204,13 +204,13 @@ class OpenAIEmbedder:
                 return await attempt()
             except ModelUnavailable as error:
                 tried += 1
-                asked = retry_after_seconds(error.__cause__)
-                if tried >= _TRIES or (asked or 0.0) > _LONGEST_WAIT_SECONDS:
+                retry_after = retry_after_seconds(error.__cause__)
+                if tried >= _TRIES or (retry_after or 0.0) > _LONGEST_WAIT_SECONDS:
                     raise
             # Without jitter every agent that was told the same would come back at the same moment.
             jitter = random.uniform(0, self._retry_wait_seconds)  # noqa: S311
             own = min(_LONGEST_WAIT_SECONDS, self._retry_wait_seconds * 2 ** (tried - 1) + jitter)
-            await asyncio.sleep(own if asked is None else asked + jitter)
+            await asyncio.sleep(own if retry_after is None else retry_after + jitter)
 
     async def _first_model(self) -> str:
         answer = await self._connection.models()

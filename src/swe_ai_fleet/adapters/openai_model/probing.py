@@ -113,8 +113,8 @@ async def find_out(model: ListedModel, ask: Ask) -> Findings:
         protocol = ToolProtocol.NATIVE
     else:
         parallel = True
-        held = _obeys(await ask(_with_schema(model.id, limit_field)))
-        protocol = ToolProtocol.JSON if held else ToolProtocol.TEXT
+        obeys = _obeys(await ask(_with_schema(model.id, limit_field)))
+        protocol = ToolProtocol.JSON if obeys else ToolProtocol.TEXT
     capabilities = ModelCapabilities(
         model=model.id,
         max_model_len=model.longest,

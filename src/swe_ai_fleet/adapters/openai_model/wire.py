@@ -233,14 +233,14 @@ def _name_calls(messages: Sequence[Message], ids: dict[str, str], taken: set[str
 
 def head_fields(model: str, sampling: Sampling, *, limit_field: str, more: Mapping[str, object] | None = None) -> bytes:
     """The fields beside messages and tools, as the inside of a JSON object."""
-    given = {
+    optional = {
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
         "seed": sampling.seed,
         limit_field: sampling.max_tokens,
         "stop": list(sampling.stop) or None,
     }
-    fields = {name: value for name, value in given.items() if value is not None}
+    fields = {name: value for name, value in optional.items() if value is not None}
     return dump_json({**sampling.extra, "model": model, **fields, **(more or {})})[1:-1]
 
 

@@ -156,8 +156,8 @@ def _certificates(layout: Layout, done: Installed, hosts: Sequence[str], *, anew
             raise PreconditionFailed(
                 f"without {key.name} no certificate can be issued", field="init", hint=f"restore {key} for the rotation"
             )
-        known = _names_in(path)
-        names = tuple(dict.fromkeys((*server_names(server, hosts), *known)))
+        earlier = _names_in(path)
+        names = tuple(dict.fromkeys((*server_names(server, hosts), *earlier)))
         pair = new_certificate(
             KeyPair(certificate=certificate.read_text(), key=key.read_text()),
             f"fleet-{server}",
@@ -202,33 +202,33 @@ def _audit_keys(layout: Layout, done: Installed, *, anew: bool) -> None:
     """The key, and the public keys: one that was rotated away goes on counting for what it signed."""
     write = _write if anew else _keep
     write(done, layout.audit_key, new_key_pem())
-    known = public_keys(layout.audit_public_keys) if layout.audit_public_keys.exists() else PublicKeys()
+    earlier = public_keys(layout.audit_public_keys) if layout.audit_public_keys.exists() else PublicKeys()
     own = signing_key(layout.audit_key.read_text(encoding="utf-8")).public
-    _write(done, layout.audit_public_keys, known.with_key(own).pem())
+    _write(done, layout.audit_public_keys, earlier.with_key(own).pem())
 
 
 def _access(layout: Layout, done: Installed, tenants: tuple[str, ...], until: float) -> None:
     """Who may come in: what is there stays, what is missing is added at its end."""
     text = layout.access.read_text(encoding="utf-8") if layout.access.exists() else _ACCESS_NOTE
-    known, tokens = layout.named_tenants(), layout.named_tokens()
+    named, tokens = layout.named_tenants(), layout.named_tokens()
     parts: list[str] = [text.rstrip("\n") + "\n"]
-    parts += [f"\n[tenants.{tenant}]\n" for tenant in dict.fromkeys((DEFAULT_TENANT, *tenants)) if tenant not in known]
+    parts += [f"\n[tenants.{tenant}]\n" for tenant in dict.fromkeys((DEFAULT_TENANT, *tenants)) if tenant not in named]
     for service in SERVICES:
         digest = _digest(layout.service_token(service).read_text().strip())
         stale = tokens.get(f"service:{service}")
         if not stale:
             parts.append(_entry(f"service:{service}", DEFAULT_TENANT, "service", digest))
         elif stale != digest:
-            told = f'sha256 = "{digest}"\n'
+            entry = f'sha256 = "{digest}"\n'
             if until:
                 ends = datetime.fromtimestamp(until, UTC)
-                told += f'previous_sha256 = "{stale}"\nprevious_expires = {ends:%Y-%m-%dT%H:%M:%SZ}\n'
-            parts[0], changed = re.subn(_ROTATED % stale, told, parts[0], flags=re.MULTILINE)
+                entry += f'previous_sha256 = "{stale}"\nprevious_expires = {ends:%Y-%m-%dT%H:%M:%SZ}\n'
+            parts[0], changed = re.subn(_ROTATED % stale, entry, parts[0], flags=re.MULTILINE)
             if not changed:  # people wrote it in another way
                 parts[0] = parts[0].replace(stale, digest)
     for tenant in tenants:
         name = f"admin@{tenant}"[:64]
-        if name not in tokens and tenant not in known:
+        if name not in tokens and tenant not in named:
             done.tokens[tenant] = _new_token()
             parts.append(_entry(name, tenant, "admin", _digest(done.tokens[tenant])))
     _write(done, layout.access, "".join(parts))

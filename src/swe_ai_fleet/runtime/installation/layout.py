@@ -190,7 +190,7 @@ def manifests(layout: Layout) -> Mapping[str, str]:
         certificates[f"{server}.key"] = layout.key(server).read_text()
     names = [*(user.name for user in fleet_users() if user.name != OPERATOR), ISSUER]
     nkeys = {f"{name}.nk": layout.nkey(name).read_text() for name in names}
-    shown = {f"{service}.token": layout.service_token(service).read_text() for service in SERVICES}
+    tokens = {f"{service}.token": layout.service_token(service).read_text() for service in SERVICES}
     ray = {"auth_token": layout.ray_token.read_text().strip()}
     audit = {"signing-key.pem": layout.audit_key.read_text(), "public-keys.pem": layout.audit_public_keys.read_text()}
     key = _model_key(layout.kubernetes / "fleet-model.json")
@@ -198,7 +198,7 @@ def manifests(layout: Layout) -> Mapping[str, str]:
     files = {
         "fleet-tls.json": _secret("fleet-tls", certificates),
         "fleet-nats.json": _secret("fleet-nats", {"accounts.conf": layout.accounts.read_text(), **nkeys}),
-        "fleet-access.json": _secret("fleet-access", {"access.toml": layout.access.read_text(), **shown}),
+        "fleet-access.json": _secret("fleet-access", {"access.toml": layout.access.read_text(), **tokens}),
         "fleet-ray.json": _secret("fleet-ray", ray),
         "fleet-audit.json": _secret("fleet-audit", audit),
         "fleet-model.json": _secret("fleet-model", {"api-key": key}),
@@ -214,7 +214,7 @@ def manifests(layout: Layout) -> Mapping[str, str]:
         for tenant in layout.tenants()
     }
     # Who comes in, people or users of NATS, is read anew by whom it concerns.
-    read = {**files, "fleet-nats.json": json.dumps(nkeys), "fleet-access.json": json.dumps(shown)}
+    read = {**files, "fleet-nats.json": json.dumps(nkeys), "fleet-access.json": json.dumps(tokens)}
     digest = hashlib.sha256("".join(read.values()).encode()).hexdigest()[:16]
     return {
         **files,
@@ -292,11 +292,11 @@ def _authority(layout: Layout, again: str) -> list[Finding]:
         f"move it and {layout.authority_key.name} away, {again} --rotate certificates, give the new one to all clients"
     )
     try:
-        left = days_left(path.read_text())
+        days = days_left(path.read_text())
     except ValueError as error:
         return [Finding(file=path, fault=f"is not a certificate: {error}", mend=mend)]
-    if left < SOON_DAYS:
-        return [Finding(file=path, fault="has expired" if left < 0 else f"expires in {left:.0f} days", mend=mend)]
+    if days < SOON_DAYS:
+        return [Finding(file=path, fault="has expired" if days < 0 else f"expires in {days:.0f} days", mend=mend)]
     return []
 
 
@@ -305,14 +305,14 @@ def _certificate(layout: Layout, server: str, mend: str) -> list[Finding]:
     if not path.exists() or not key.exists():
         return []
     try:
-        left = days_left(path.read_text())
+        days = days_left(path.read_text())
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(path, key, password="")
     except (ValueError, ssl.SSLError) as error:
         return [Finding(file=path, fault=f"is not a certificate of {key.name}: {error}", mend=mend)]
     if not signed_by(path.read_text(), layout.authority.read_text()):
         return [Finding(file=path, fault=f"is not signed by {layout.authority.name}", mend=mend)]
-    if left < SOON_DAYS:
-        return [Finding(file=path, fault="has expired" if left < 0 else f"expires in {left:.0f} days", mend=mend)]
+    if days < SOON_DAYS:
+        return [Finding(file=path, fault="has expired" if days < 0 else f"expires in {days:.0f} days", mend=mend)]
     return []
 
 

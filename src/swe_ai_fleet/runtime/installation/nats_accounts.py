@@ -299,8 +299,8 @@ def _callout(issuer: str, user: str) -> dict[str, object]:
     A server that runs cannot change this, so no tenant stands in it, and of users one whose key is as old as the
     issuer's: it must name one. Who answers is told by the signature.
     """
-    asked = {"issuer": issuer, "account": ACCOUNT, "auth_users": [user], "allowed_accounts": [HOSTS]}
-    return {"timeout": _LOGIN_SECONDS, "auth_callout": asked}
+    callout = {"issuer": issuer, "account": ACCOUNT, "auth_users": [user], "allowed_accounts": [HOSTS]}
+    return {"timeout": _LOGIN_SECONDS, "auth_callout": callout}
 
 
 def _for_hosts(tenants: Sequence[str]) -> list[Mapping[str, object]]:
