@@ -239,7 +239,6 @@ class AgentServiceClient:
     in_place = False
 
     async def describe(self, endpoint: str) -> str:
-        """The name of the agent that answers there. Raises AgentFault."""
         async with self._connected(endpoint) as (stub, metadata, place):
             with _explained(place):
                 description = await stub.Describe(pb.DescribeRequest(), metadata=metadata, timeout=DESCRIBE_SECONDS)
@@ -253,7 +252,6 @@ class AgentServiceClient:
             return f"external:{description.name or place}"
 
     async def solve(self, endpoint: str, handout: Handout) -> HandedIn:
-        """What the agent hands in; see `OutsideAgent`."""
         requests = await _requests(handout, self._mask)
         async with self._connected(endpoint) as (stub, metadata, place):
             call = stub.Solve(_stream(requests), metadata=metadata)

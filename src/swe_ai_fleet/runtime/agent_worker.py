@@ -78,7 +78,8 @@ class AgentWorker:
                 return cast("T", await self.evidence.examine(untyped))
             if untyped.repository is None:
                 return cast("T", await self.derivations.run(untyped, None))
-            kind: Any = self.external if _outside(untyped) else self.runs[untyped.kind]
+            outside = isinstance(untyped, CodingAssignment) and bool(untyped.perspective.endpoint)
+            kind: Any = self.external if outside else self.runs[untyped.kind]
             async with self._clone(untyped, untyped.repository) as clone:
                 return await kind.run(untyped, clone)
 
@@ -97,11 +98,6 @@ class AgentWorker:
         environment = replace(environment, network=self.access.hosts(task.constraints))
         async with self.workspaces.open(assignment.execution_id, assignment.agent_id, repository, environment) as clone:
             yield clone
-
-
-def _outside(assignment: Assignment[object]) -> bool:
-    """Whether somebody else's agent works on it."""
-    return isinstance(assignment, CodingAssignment) and bool(assignment.perspective.endpoint)
 
 
 @asynccontextmanager

@@ -130,6 +130,5 @@ class NothingRemembered:
     """A `MemorySearch` where no memory is kept: everything asked is a gap."""
 
     async def search(self, entities: Sequence[str], queries: Sequence[str]) -> MemoryResults:
-        """Gaps, all of them."""
         gaps = tuple(dict.fromkeys((*entities, *queries)))
         return MemoryResults(coverage=0.0 if gaps else None, gaps=gaps)

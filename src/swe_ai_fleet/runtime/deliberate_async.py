@@ -41,7 +41,7 @@ _FAULTS: Mapping[grpc.StatusCode, type[FleetError]] = {
     grpc.StatusCode.DEADLINE_EXCEEDED: Unavailable,
 }
 # What a fleet decides for all of its tasks.
-_NOT_HERE = ("command_timeout_seconds",)
+_RESERVED = "command_timeout_seconds"
 
 
 class Accepted(TypedDict):
@@ -145,9 +145,9 @@ def constraints_message(constraints: Mapping[str, object]) -> pb.TaskConstraints
 
     Raises InvalidRequest naming what is malformed.
     """
-    for name in _NOT_HERE:
-        if name in constraints:
-            raise InvalidRequest(f"{name} is reserved by the fleet", field=f"constraints.{name}", hint="leave it out")
+    if _RESERVED in constraints:
+        field = f"constraints.{_RESERVED}"
+        raise InvalidRequest(f"{_RESERVED} is reserved by the fleet", field=field, hint="leave it out")
     read = read_constraints(constraints)
     limits, hosts = read.limits, read.allowed_hosts
     numbers: dict[str, float] = {

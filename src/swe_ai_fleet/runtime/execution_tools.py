@@ -266,7 +266,6 @@ class ExecutionsView:
         self._by = by
 
     async def executions(self, *, status: str = "", limit: int = 10) -> Sequence[ExecutionSummary]:
-        """The newest executions, of one status only where it is given. Raises InvalidRequest."""
         statuses: frozenset[ExecutionStatus] = frozenset()
         if status:
             named = _STATUSES.get(status)
@@ -278,14 +277,9 @@ class ExecutionsView:
         return [_summary(state) for state in islice(states, limit)]
 
     async def execution(self, name: str) -> ExecutionDetail:
-        """One by its id, the beginning of it, or its task's id. Raises NotFound, InvalidRequest."""
         return _detail(await self._find(name))
 
     async def start(self, proposal: Proposal, *, key: str) -> str:
-        """Start a task that a person confirmed; its execution id. The same key again is the same execution.
-
-        Raises InvalidRequest, PreconditionFailed, ModelError, ResourceExhausted, Unavailable.
-        """
         task = Task(
             task_id=key,
             kind=TaskKind.ORCHESTRATE,

@@ -17,7 +17,6 @@ from swe_ai_fleet.adapters.git_workspace import (
     TENANT,
     Ages,
     Bounds,
-    CredentialLookup,
     GitWorkspaceProvider,
     ImageLimits,
     ImageRules,
@@ -68,7 +67,6 @@ class SharedLedger:
         self._ledger: Ledger | None = None
 
     async def renew(self, demand: Demand, quota: Quota) -> Grant:
-        """Ask whichever it is. Raises Unavailable as that does."""
         if self._ledger is None:
             self._ledger = _ray_ledger() or MemoryLedger()
         return await self._ledger.renew(demand, quota)
@@ -225,7 +223,7 @@ def workspace_provider(
         allowed_roots=roots,
         allow_local_paths=bool(roots),
         hosts=("*", *git_private_hosts(settings)),
-        credentials=_git_credentials(settings),
+        credentials=mounted_credentials(settings.git_credentials, by_tenant=True) if settings.git_credentials else None,
         known_hosts=settings.git_known_hosts,
         setup=setup_policy(settings),
         mask=secret_mask(settings),
@@ -306,10 +304,6 @@ def image_rules(settings: Settings) -> ImageRules:
         pulled_by_cluster=settings.executor == "kubernetes" and settings.sandbox == "landlock",
         limits=ImageLimits(unpacked_bytes=settings.image_bytes),
     )
-
-
-def _git_credentials(settings: Settings) -> CredentialLookup | None:
-    return mounted_credentials(settings.git_credentials, by_tenant=True) if settings.git_credentials else None
 
 
 def _seed_seconds(settings: Settings) -> float:

@@ -175,7 +175,6 @@ class FleetView:
 
     @property
     def me(self) -> str:
-        """This orchestrator's name."""
         return self.replicas.me
 
     async def status(self) -> FleetStatus:

@@ -253,12 +253,10 @@ class JobFleet:
 
     @property
     def running(self) -> int:
-        """How many assignments have been sent whose outcomes have not come back."""
         return len(self._running)
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """The jobs they are."""
         return tuple(sorted(self._running))
 
     async def measure(self) -> tuple[HostStatus, ...]:

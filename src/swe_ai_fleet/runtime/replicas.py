@@ -76,11 +76,9 @@ class LeaseKeeper:
 
     @property
     def me(self) -> str:
-        """This replica's name."""
         return self._me
 
     def alive(self) -> frozenset[str]:
-        """Those that hold a lease, or held one a moment ago; nobody while NATS cannot be asked."""
         if time.monotonic() - self._checked_at > self._settings.lease_seconds:
             return frozenset()
         return frozenset(self._seen)

@@ -78,14 +78,12 @@ class MeteredModel(ModelWrapper):
     spending: Spending
 
     def session(self, key: str, *, tenant: str = "", priority: int = 0, patience: Patience | None = None) -> ChatModel:
-        """The model for one run, metered too."""
         if not isinstance(self.model, ModelSessions):
             return self
         model = self.model.session(key, tenant=tenant or self.tenant, priority=priority, patience=patience)
         return self.spending.metered(self.tenant, model)
 
     async def reply(self, request: ModelRequest) -> ModelReply:
-        """The model's reply, once it is counted. Raises as the model does."""
         reply = await self.model.reply(request)
         await self.spending.add(self.tenant, reply.usage.total_tokens)
         return reply

@@ -361,7 +361,7 @@ class Session:
         return {}
 
     async def _release_terminal(self, parameters: Parameters) -> object:
-        self._terminal(parameters).cancel()
+        await self._kill_terminal(parameters)
         del self._terminals[string(parameters.get("terminalId"))]
         return {}
 

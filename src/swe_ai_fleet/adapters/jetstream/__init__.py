@@ -202,15 +202,12 @@ class JetStream(Events):
         return journal(self.connection, self._blobs, writer, fresh=fresh, timeout=self._timeout)
 
     async def tell(self, writer: Writer, body: EventBody) -> StoredEvent:
-        """Append one event to a subject that many may write. Raises ResourceExhausted, Unavailable."""
         return await tell(self.connection, self._blobs, writer, body, timeout=self._timeout)
 
     async def put(self, tenant: str, execution_id: str, data: bytes, media_type: str, *, place: str = "") -> BlobRef:
-        """Store content unless it already exists. Raises ResourceExhausted, Unavailable."""
         return await self._blobs.put(tenant, execution_id, data, media_type, place=place)
 
     async def get(self, ref: BlobRef) -> bytes:
-        """The content. Raises NotFound, Unavailable."""
         return await self._blobs.get(ref)
 
     def sizes(self, stream: str = "") -> Callable[[int], AsyncGenerator[StoredPiece | None]]:
@@ -224,11 +221,9 @@ class JetStream(Events):
         return lambda start: sizes(self.connection, name, start, timeout=self._timeout)
 
     async def discard(self, ref: BlobRef) -> None:
-        """Give back the room of what was put into a place. Raises Unavailable."""
         await self._blobs.discard(ref)
 
     async def publish(self, *, tenant: str, task_id: str, execution_id: str, agent_id: str, payload: bytes) -> bool:
-        """Publish a result once; False when it stands already. Raises ResourceExhausted, Unavailable."""
         return await publish_result(
             self.connection,
             tenant=tenant,

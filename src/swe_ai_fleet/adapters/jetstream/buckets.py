@@ -60,15 +60,10 @@ class JetStreamKeyValue:
         self._timeout = timeout
 
     async def get(self, key: str) -> KeyValueEntry | None:
-        """The value, None where there is none (any more). Raises InvalidRequest, Unavailable."""
         message = await last_message(self._connection, self._stream, self._subject(key), timeout=self._timeout)
         return None if message is None else self._entry(message)
 
     async def put(self, key: str, value: bytes, *, revision: int | None = None) -> int:
-        """Store a value; its revision. With a `revision` only on that one (0: only where there is none).
-
-        Raises Fenced where somebody else changed it, InvalidRequest, ResourceExhausted, Unavailable.
-        """
         subject = self._subject(key)
         headers: dict[str, str] = {}
         if revision is not None:
@@ -83,13 +78,11 @@ class JetStreamKeyValue:
         return ack.sequence
 
     async def delete(self, key: str) -> None:
-        """Remove a value; nothing happens where there is none. Raises InvalidRequest, Unavailable."""
         if await self.get(key) is None:
             return
         await self._connection.publish(self._subject(key), b"", headers={OPERATION: "DEL"}, timeout=self._timeout)
 
     async def entries(self, prefix: str = "") -> tuple[KeyValueEntry, ...]:
-        """Everything under keys that begin so, by key. Raises Unavailable."""
         entries: dict[str, KeyValueEntry] = {}
         seen = 0
         # A value that is replaced while this reads lies behind what there was to read at first.
@@ -112,10 +105,6 @@ class JetStreamKeyValue:
     async def changes(
         self, *, from_revision: int = 0, follow: bool = False
     ) -> AsyncGenerator[KeyValueChange | None, None]:
-        """What was stored and removed from a revision on, the last of each key; with `follow` without an end.
-
-        With `follow` a None is yielded once everything stored before the call has been. Raises Unavailable.
-        """
         stored = messages(
             self._connection,
             self._stream,
@@ -217,7 +206,6 @@ class JetStreamBlobs:
         await self._clear(object_id)
 
     async def get(self, ref: BlobRef) -> bytes:
-        """The content, checked against its digest. Raises NotFound (also for damaged content), Unavailable."""
         info = await self.info(ref.name)
         if info is None or info.get("deleted"):
             raise NotFound(f"no blob {ref.name}")

@@ -44,15 +44,6 @@ class JetStreamChanges:
         self._timeout = timeout
 
     async def append(self, change: Change) -> StoredChange:
-        """Write a change, if its `version` is the next of its story, or record an execution that was not.
-
-        Raises:
-            Fenced: The story has another version by now.
-            AlreadyExists: The execution is recorded.
-            InvalidRequest: It is too large.
-            ResourceExhausted: The storage is full.
-            Unavailable: No answer in time; the change may or may not be stored.
-        """
         if isinstance(change.body, WorkRecorded):
             subject = work_subject(change.tenant, change.body.record.execution_id)
             taken = AlreadyExists(f"execution {change.body.record.execution_id} is already recorded")

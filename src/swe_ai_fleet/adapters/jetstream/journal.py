@@ -92,7 +92,6 @@ class JetStreamJournal:
         return self._fault is None
 
     def post(self, body: EventBody) -> Event:
-        """Queue an event. Raises the fault that closed the journal, if one did."""
         if self._fault is not None:
             raise _again(self._fault)
         ordinal = self._ordinal + 1
@@ -106,13 +105,11 @@ class JetStreamJournal:
         return event
 
     async def append(self, body: EventBody) -> Event:
-        """Write an event; durable on return. Raises Fenced, AlreadyExists, ResourceExhausted, Unavailable."""
         event = self.post(body)
         await self.flush()
         return event
 
     async def flush(self) -> None:
-        """Wait until everything posted is durable. Raises as `append` does."""
         if self._fault is not None:
             raise _again(self._fault)
         if self._durable < self._ordinal:

@@ -39,7 +39,6 @@ class LiveTexts:
         self._news = asyncio.Event()
 
     def is_followed(self, tenant: str, execution_id: str) -> bool:
-        """Whether anybody is known to listen to an execution now."""
         if tenant not in self._listening:
             wants = live_want_subject(token(tenant), "*")
             self._listening[tenant] = asyncio.create_task(listen(self._connection, wants, self._hear_want))

@@ -293,15 +293,12 @@ class ModelSession:
         return self._binding.endpoint.member.name if self._binding.endpoint else ""
 
     async def probe(self) -> ModelCapabilities:
-        """What the pool's endpoints can do; waits while none serves. Raises ModelError."""
         return await self._pool.probe_at(self._binding, self._patience)
 
     async def ping(self) -> None:
-        """Whether any endpoint answers now. Raises ModelUnavailable, ModelRejected."""
         await self._pool.ping()
 
     async def reply(self, request: ModelRequest) -> ModelReply:
-        """One completion, as `ModelPool.reply` gives it, from the endpoint this run is bound to."""
         return await self._pool.reply_at(self._binding, replace(request, session=self._binding.name), self._patience)
 
 

@@ -109,7 +109,6 @@ class MemoryLedger:
         self._filled_at = self._born
 
     async def renew(self, demand: Demand, quota: Quota) -> Grant:
-        """Replace a host's lease by one for what it needs, as far as the quota and the other hosts allow."""
         now = self._clock()
         self._leases = {host: lease for host, lease in self._leases.items() if lease.ends_at > now}
         if demand.epoch not in ("", self._epoch) and not self._successor:

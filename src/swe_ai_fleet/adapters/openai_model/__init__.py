@@ -149,10 +149,6 @@ def _with_words(messages: Sequence[Message], words: str) -> list[Message]:
     return [*messages[:-1], replace(last, content=content)]
 
 
-def _random_call_id() -> str:
-    return uuid.uuid4().hex[:12]
-
-
 class OpenAIChatModel:
     """A `ChatModel` behind any OpenAI-compatible server, shared by all agents of a process.
 
@@ -179,7 +175,7 @@ class OpenAIChatModel:
         api_key: str = "",
         timeout_seconds: float = 600.0,
         session_headers: Sequence[str] = (),
-        new_call_id: Callable[[], str] = _random_call_id,
+        new_call_id: Callable[[], str] = lambda: uuid.uuid4().hex[:12],
     ) -> None:
         self._connection = Connection(base_url=base_url, model=model, api_key=api_key, timeout_seconds=timeout_seconds)
         self._model = model

@@ -61,11 +61,6 @@ TEXTS = (
 )
 
 
-def centre_of(vectors: Sequence[Sequence[float]]) -> list[float]:
-    """The mean of vectors."""
-    return [math.fsum(column) / len(vectors) for column in zip(*vectors, strict=True)]
-
-
 def centred(vector: Sequence[float], centre: Sequence[float]) -> list[float]:
     """The vector less the centre, of length 1; what lies in the centre itself stays as it is."""
     moved = [a - b for a, b in zip(vector, centre, strict=True)]
@@ -143,11 +138,11 @@ class OpenAIEmbedder:
         return f"server:{self._model}:{VERSION}"
 
     async def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
-        """A vector of length 1 for each text. Raises ModelUnavailable after its tries, ModelRejected at once."""
         vectors: list[Sequence[float]] = []
         with _own_fields():
             if texts and not self._centre:
-                self._centre = centre_of(await self._fitted(TEXTS))
+                vectors_of_ours = await self._fitted(TEXTS)
+                self._centre = [math.fsum(column) / len(TEXTS) for column in zip(*vectors_of_ours, strict=True)]
             for batch in _batches([text[:_LONGEST_TEXT] for text in texts]):
                 vectors += [centred(vector, self._centre) for vector in await self._fitted(batch)]
         return vectors

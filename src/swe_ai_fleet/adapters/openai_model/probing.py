@@ -113,7 +113,8 @@ async def find_out(model: ListedModel, ask: Ask) -> Findings:
         protocol = ToolProtocol.NATIVE
     else:
         parallel = True
-        obeys = _obeys(await ask(_with_schema(model.id, limit_field)))
+        schema = response_format(_VERDICT, name="verdict")
+        obeys = _obeys(await ask(_request(model.id, limit_field, _JSON_PROBE_TOKENS, response_format=schema)))
         protocol = ToolProtocol.JSON if obeys else ToolProtocol.TEXT
     capabilities = ModelCapabilities(
         model=model.id,
@@ -150,11 +151,6 @@ def _with_tool(model: str, limit_field: str, *, strict: bool = True, parallel: b
         function["strict"] = True
     more: dict[str, object] = {"parallel_tool_calls": True} if parallel else {}
     return _request(model, limit_field, _PROBE_TOKENS, tools=[{"type": "function", "function": function}], **more)
-
-
-def _with_schema(model: str, limit_field: str) -> bytes:
-    schema = response_format(_VERDICT, name="verdict")
-    return _request(model, limit_field, _JSON_PROBE_TOKENS, response_format=schema)
 
 
 def _request(model: str, limit_field: str, tokens: int, **more: object) -> bytes:

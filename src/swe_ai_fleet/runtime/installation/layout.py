@@ -49,29 +49,31 @@ SOON_DAYS = 30.0
 _Told = TypeVar("_Told", dict[str, object], list[object])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
     """The files below a directory that `fleet init` writes."""
 
-    directory: Path
-
-    @property
-    def settings(self) -> Path:
-        return self.directory / "fleet.toml"
-
-    @property
-    def access(self) -> Path:
-        return self.directory / "access.toml"
-
-    @property
-    def authority(self) -> Path:
+    def __init__(self, *, directory: Path) -> None:
+        tls, secrets_ = directory / "tls", directory / "secrets"
+        self.directory, self.nats = directory, directory / "nats"
+        self.directories = (directory, tls, self.nats, secrets_, directory / "home")
+        """Those that every installation has, the outermost first."""
+        self.settings = directory / "fleet.toml"
+        self.access = directory / "access.toml"
+        self.authority = tls / "ca.pem"
         """The certificate that everybody who calls needs."""
-        return self.directory / "tls" / "ca.pem"
-
-    @property
-    def authority_key(self) -> Path:
+        self.authority_key = tls / "ca-key.pem"
         """The one file that no server needs: whoever has it makes certificates."""
-        return self.directory / "tls" / "ca-key.pem"
+        self.accounts = self.nats / "accounts.conf"
+        self.former = self.nats / "former.json"
+        """An overlap after a rotation: until when, and the public nkeys that are let in as well."""
+        self.server = self.nats / "nats.conf"
+        """The configuration of a NATS server on this machine."""
+        self.ray_token = secrets_ / "ray-token"
+        self.audit_key = secrets_ / "audit-signing-key.pem"
+        """What signs where audit chains stand; the orchestrators' alone."""
+        self.audit_public_keys = secrets_ / "audit-public-keys.pem"
+        """By what others verify it, earlier keys' too."""
+        self.kubernetes = directory / "kubernetes"
 
     def certificate(self, name: str) -> Path:
         """Of one of `SERVERS`."""
@@ -82,16 +84,11 @@ class Layout:
 
     def nkey(self, user: str) -> Path:
         """The seed of a user on NATS."""
-        return self.directory / "nats" / f"{user}.nkey"
+        return self.nats / f"{user}.nkey"
 
-    @property
-    def accounts(self) -> Path:
-        return self.directory / "nats" / "accounts.conf"
-
-    @property
-    def former(self) -> Path:
-        """An overlap after a rotation: until when, and the public nkeys that are let in as well."""
-        return self.directory / "nats" / "former.json"
+    def service_token(self, name: str) -> Path:
+        """What one of `SERVICES` shows to those that it calls for others."""
+        return self.directory / "secrets" / f"{name}.token"
 
     def former_keys(self) -> tuple[Mapping[str, str], float]:
         """Those keys by user, and the end of the overlap (seconds since 1970, 0: none). Raises PreconditionFailed."""
@@ -105,41 +102,9 @@ class Layout:
                 f"{self.former} cannot be read: {error!r}", field="init", hint="remove it: then only new keys count"
             ) from error
 
-    @property
-    def server(self) -> Path:
-        """The configuration of a NATS server on this machine."""
-        return self.directory / "nats" / "nats.conf"
-
-    @property
-    def ray_token(self) -> Path:
-        return self.directory / "secrets" / "ray-token"
-
-    @property
-    def audit_key(self) -> Path:
-        """What signs where audit chains stand; the orchestrators' alone."""
-        return self.directory / "secrets" / "audit-signing-key.pem"
-
-    @property
-    def audit_public_keys(self) -> Path:
-        """By what others verify it, earlier keys' too."""
-        return self.directory / "secrets" / "audit-public-keys.pem"
-
-    def service_token(self, name: str) -> Path:
-        """What one of `SERVICES` shows to those that it calls for others."""
-        return self.directory / "secrets" / f"{name}.token"
-
-    @property
-    def kubernetes(self) -> Path:
-        return self.directory / "kubernetes"
-
-    @property
-    def directories(self) -> tuple[Path, ...]:
-        """Those that every installation has, the outermost first."""
-        return (self.directory, *(self.directory / name for name in ("tls", "nats", "secrets", "home")))
-
     def tenants(self) -> tuple[str, ...]:
         """The tenants that have an account on NATS, by name."""
-        return tuple(sorted(path.stem.removeprefix("tenant-") for path in self.nkey("x").parent.glob("tenant-*.nkey")))
+        return tuple(sorted(path.stem.removeprefix("tenant-") for path in self.nats.glob("tenant-*.nkey")))
 
     def named_tenants(self) -> tuple[str, ...]:
         """The tenants that the access file names, account or not. Raises PreconditionFailed where it is broken."""
