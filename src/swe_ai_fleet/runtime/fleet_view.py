@@ -51,7 +51,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(kw_only=True)
 class EndpointProbe:
-    """Asks one model server, by its metrics where it has some, else whether it answers.
+    """Measures one model server by its metrics, else by whether it answers.
 
     Args:
         url: Its base URL without credentials.
@@ -111,7 +111,7 @@ class EndpointProbes:
         self._probes: dict[tuple[str, str], EndpointProbe] = {}
 
     async def close(self) -> None:
-        """Ask nobody any more."""
+        """Close the clients of all servers."""
         await self._only(())
 
     async def measure(self) -> tuple[EndpointStatus, ...]:

@@ -1,4 +1,4 @@
-"""Who may log in to NATS as a host of agents: granted at its start, for one tenant, and for as long as it lives.
+"""Logins to NATS for agent hosts: granted at a host's start, for one tenant, for as long as the host lives.
 
 A grant stands in a bucket without its secret, and the orchestrator that started the host keeps it there; one that is
 not kept is gone after ten minutes. The container of a job has its login on the board of jobs, until the job has ended.
@@ -78,14 +78,14 @@ class HostLogins:
         return f"{name}.{secret}"
 
     async def end(self, login: str) -> None:
-        """Let nobody in by a login any more. What cannot be said now is true in ten minutes."""
+        """Revoke a login; where NATS does not answer it expires within ten minutes."""
         name = login.partition(".")[0]
         if self._kept.pop(name, None) is not None:
             with suppress(FleetError):
                 await self.store.delete(name)
 
     async def keep(self) -> None:
-        """Put the grants anew, again and again, until cancelled."""
+        """Renew the grants until cancelled."""
         while True:
             await asyncio.sleep(_KEPT_SECONDS)
             for name, grant in tuple(self._kept.items()):

@@ -112,7 +112,7 @@ class JobBoard:
         return f"{job.job_id}.{secret}.{quote(job.tenant, safe='')}"
 
     async def shut_out(self, job: Job) -> None:
-        """Let the containers of a job log in no more. Raises Unavailable."""
+        """Revoke the login of a job's containers. Raises Unavailable."""
         await self._store.delete(_key(job.tenant, job.job_id, "login"))
 
     async def logging_in(self, tenant: str, job_id: str, secret: str) -> Job | None:
@@ -145,11 +145,11 @@ class JobBoard:
         return await self._blobs.get(outcome.blob) if outcome.blob is not None else outcome.value.encode()
 
     async def call_off(self, tenant: str, job_id: str) -> None:
-        """Ask whoever runs a job to end it. Raises Unavailable."""
+        """Ask the runner of a job to cancel it. Raises Unavailable."""
         await self._store.put(_key(tenant, job_id, "stop"), b"{}")
 
     async def called_off(self, tenant: str, job_id: str) -> bool:
-        """Whether a job is to be ended. Raises Unavailable."""
+        """Whether a job is to be cancelled. Raises Unavailable."""
         return await self._store.get(_key(tenant, job_id, "stop")) is not None
 
     async def settled(self, tenant: str, job_id: str) -> JobOutcome:
@@ -167,7 +167,7 @@ class JobBoard:
 
     @asynccontextmanager
     async def watching(self) -> AsyncGenerator[JobBoard]:
-        """Inside, those who wait hear of what other processes put here. Raises Unavailable."""
+        """Inside, waiting calls learn of what other processes put here. Raises Unavailable."""
         # What was put before is looked up; only what comes from here on is to be heard of.
         start = await self._store.put(_HERE, b"")
         async with in_background(self._follow(start), name="job board"):

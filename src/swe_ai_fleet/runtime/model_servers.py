@@ -136,7 +136,7 @@ class ModelServers:
         """The addresses where servers are found; empty: all are known."""
 
     async def look(self) -> tuple[ModelEndpoint, ...]:
-        """The servers there are now; those of the last time where nobody says."""
+        """The current servers; the last known ones where a look-up fails."""
         urls: list[str] = []
         for address in listed(self.settings.model_url) or ("",):
             urls += await self._urls(address) if _found_by(address) else (address,)

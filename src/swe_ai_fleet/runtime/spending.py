@@ -1,4 +1,4 @@
-"""What tenants spend on models outside of executions: in chats, which are not in the event log."""
+"""Tokens that tenants spend on models outside of executions: chats, which are not in the event log."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ TIMEOUT_SECONDS = 60.0
 _PING_SECONDS = 2.0
 _NO_CONSUMER = 10014
 _STAMPED = ("traceparent", "tracestate")
-"""What a host may have a result say beside what it is."""
+"""Headers of a trace that a host may set on a result."""
 
 _log = structlog.get_logger(__name__)
 
@@ -142,9 +142,9 @@ class JetStream(Events):
         await streams.ensure(self.connection, self._settings, timeout=self._timeout)
 
     async def bucket(self, name: str, *, ttl_seconds: float = 0.0, max_bytes: int = 0) -> KeyValue:
-        """A key-value bucket, made where there is none; values vanish `ttl_seconds` after they were put (0: never).
+        """A key-value bucket, created if missing; a value expires `ttl_seconds` after its put (0: never).
 
-        With `max_bytes` the oldest values vanish before that where there is no room for a new one.
+        With `max_bytes` the oldest values make room for new ones.
 
         Raises PreconditionFailed, ResourceExhausted, Unavailable.
         """
@@ -166,16 +166,16 @@ class JetStream(Events):
         return Snapshots(bucket=await self.bucket(name, ttl_seconds=KEPT_SECONDS), origin=origin)
 
     async def has_bucket(self, name: str) -> bool:
-        """Whether somebody has made a key-value bucket. Raises Unavailable."""
+        """Whether a key-value bucket exists. Raises Unavailable."""
         stream = f"STREAM.INFO.{bucket_stream(name)}"
         return await self.connection.api_unless(404, stream, timeout=self._timeout) is not None
 
     def made_bucket(self, name: str) -> KeyValue:
-        """A key-value bucket that somebody else has made, for those who may not."""
+        """A key-value bucket that another process created, for logins that may not create one."""
         return JetStreamKeyValue(self.connection, name, timeout=self._timeout)
 
     def erasing(self, whose: Mapping[str, str], *, memories: str) -> Erasing:
-        """What finds and erases; `whose` says which buckets are not the tenants', see `Erasing`."""
+        """Finds and erases stored data; `whose` classifies buckets, see `Erasing`."""
         return Erasing(
             connection=self.connection,
             blobs=self._blobs,
@@ -185,12 +185,12 @@ class JetStream(Events):
         )
 
     async def hand_out(self, tenant: str, priority: str, job_id: str, payload: bytes) -> None:
-        """Put a job where runners take it from; the same id within minutes is one job. Raises as `publish` does."""
+        """Queue a job for runners; the same id within minutes is the same job. Raises as `publish` does."""
         subject = job_subject(tenant, priority)
         await self.connection.publish(subject, payload, headers={MESSAGE_ID: job_id}, timeout=self._timeout)
 
     def changes(self) -> ChangeLog:
-        """The stream of what projects know of themselves, once `ensure_streams` has made it."""
+        """The change log of what projects know, once `ensure_streams` has created its stream."""
         return JetStreamChanges(self.connection, timeout=self._timeout)
 
     def journal(self, writer: Writer, *, fresh: bool = False) -> AbstractAsyncContextManager[Journal]:
@@ -211,9 +211,9 @@ class JetStream(Events):
         return await self._blobs.get(ref)
 
     def sizes(self, stream: str = "") -> Callable[[int], AsyncGenerator[StoredPiece | None]]:
-        """The sizes of what a stream, a bucket (`KV_name`) or (none named) the blobs hold, from a sequence on.
+        """Sizes of the messages of a stream, of a bucket (`KV_name`) or, unnamed, of the blobs, from a sequence on.
 
-        Without an end; None once what was stored before is told.
+        They never end; a None follows everything that was stored before the call.
         """
         name = stream or BLOBS
         if name == EVENTS:
@@ -238,11 +238,11 @@ class JetStream(Events):
     async def answer_logins(
         self, issuer: Callable[[], Issuer], who: Callable[[str], Awaitable[NatsLogin]], *, heard: asyncio.Event
     ) -> None:
-        """Tell NATS who logs in, of those whom it does not know itself, until cancelled; `heard` says from when on."""
+        """Answer the logins that NATS asks about (auth callout) until cancelled; `heard` is set once it can ask."""
         await answer_logins(self.connection, issuer, who, heard=heard)
 
     async def answer_hosts(self) -> None:
-        """Read and publish for hosts of agents what they may not themselves, until cancelled."""
+        """Read and publish for agent hosts what their permissions on NATS do not cover, until cancelled."""
 
         async def result(tenant: str, execution_id: str, request: Mapping[str, Any]) -> bool:
             # What a host says of its agent; what executions come to, orchestrators say.
@@ -279,9 +279,9 @@ class JetStream(Events):
         return (await self._event(first)).event.task_id if first is not None else ""
 
     async def consume(self, queue: WorkQueue, handler: Handler, *, room: Room | None = None) -> NoReturn:
-        """Handle the messages of a work queue until cancelled, side by side with the other replicas.
+        """Handle the messages of a work queue until cancelled; replicas share them.
 
-        With `room`, messages are asked for only when and as far as the process has room for them.
+        With `room`, the consumer pulls no more messages than the process has room for.
         """
         await Consumer(self.connection, queue, handler, room).run()
         raise AssertionError("a consumer did not stop")
@@ -308,11 +308,11 @@ class JetStream(Events):
         return int(info["state"]["last_seq"])
 
     def live_texts(self) -> AbstractAsyncContextManager[LiveTexts]:
-        """What passes on the text of models to those who watch."""
+        """A publisher of model text to watchers."""
         return live_texts(self.connection)
 
     def watch_live(self, tenant: str, execution_id: str) -> AsyncGenerator[TextDelta]:
-        """What the models of an execution say from now on, without an end; gaps are possible."""
+        """Text of an execution's models from now on; it never ends, gaps are possible."""
         return watch_live(self.connection, tenant, execution_id)
 
     async def ping(self) -> Ping:
@@ -327,7 +327,7 @@ class JetStream(Events):
         return Ping(ok=not error, version=self.connection.server_version, latency_ms=elapsed, error=error)
 
     async def clock(self) -> datetime | None:
-        """The server's time, as it answers a question; None where it does not tell. Raises Unavailable."""
+        """The server's time; None where it does not say. Raises Unavailable."""
         stream = f"STREAM.INFO.{EVENTS}"
         info = await self.connection.api_unless(404, stream, timeout=self._timeout) or {}
         return datetime.fromisoformat(info["ts"]) if "ts" in info else None

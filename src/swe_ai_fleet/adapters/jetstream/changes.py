@@ -1,4 +1,4 @@
-"""What projects know of themselves, as a stream of changes.
+"""Project knowledge as a stream of changes.
 
 A story's changes go to one subject, in the order of their versions, which the server keeps: each is written behind the
 very message that holds the version before it. A record of what an execution did goes to a subject of that execution,
@@ -66,7 +66,7 @@ class JetStreamChanges:
     async def read(self, *, from_sequence: int = 0, follow: bool = False) -> AsyncGenerator[StoredChange | None, None]:
         """The changes of all tenants from a sequence number on; with `follow` a None after those stored before.
 
-        One that cannot be read is logged and left out: it must not hide all others. Raises NotFound, Unavailable.
+        An unreadable change is logged and skipped: it must not hide all others. Raises NotFound, Unavailable.
         """
         stored = messages(
             self._connection,

@@ -183,7 +183,7 @@ class Connection:
         return client
 
     def _settle(self, inbox: str, answer: Message | Exception) -> None:
-        """Hand over what there is for a request, unless it has been already."""
+        """Deliver the answer to a request, once."""
         if (request := self._pending.pop(inbox, None)) is not None:
             request.timer.cancel()
             request.hear(answer)

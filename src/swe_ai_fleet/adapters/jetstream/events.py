@@ -1,8 +1,7 @@
-"""Events as the log has them, decoded once for everybody in a process who reads them.
+"""Events of the log, decoded once for all readers of a process.
 
-A process that follows the whole log keeps what passes of the executions that begin meanwhile, and answers from there
-who reads one of them. Where an execution is not known from its first event on, or takes too much room, its events are
-read from the server.
+A process that follows the whole log keeps the events of executions that begin meanwhile, and serves readers of one
+execution from there. Events of an execution that began earlier, or takes too much room, come from the server.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(kw_only=True, eq=False)
 class History:
-    """All events of one execution so far, in their order; of no more use once it is `closed`."""
+    """All events of one execution so far, in order; a `closed` history gets no more."""
 
     events: list[StoredEvent] = field(default_factory=list[StoredEvent])
     bytes: int = 0
@@ -73,7 +72,7 @@ class History:
         return bisect_left(self.events, sequence, key=_sequence)
 
     def tell(self) -> None:
-        """Wake those who wait for a change."""
+        """Wake everybody who waits for a change."""
         self._changed.set()
         self._changed.clear()
 
@@ -98,11 +97,11 @@ class Histories:
         return self._known.get((tenant, execution_id))
 
     def begin(self, feeder: object) -> None:
-        """From now on events come from somebody; of several who would bring them, from the first."""
+        """Accept events from a feeder from now on; the first of several feeders wins."""
         self._feeder = self._feeder or feeder
 
     def end(self, feeder: object) -> None:
-        """Nothing more comes from somebody."""
+        """Forget a feeder, and everything with it if it was the one that counted."""
         if self._feeder is feeder:
             self._feeder = None
             self.sizes.end()
@@ -110,7 +109,7 @@ class Histories:
                 self.drop(*key)
 
     def take(self, feeder: object, message: StoredMessage, stored: StoredEvent | None) -> None:
-        """Take in the next event of the log; None: it cannot be read."""
+        """Take the next event of the log; None: it cannot be read."""
         if self._feeder is not feeder:
             return
         self.sizes.take(message)
@@ -136,7 +135,7 @@ class Histories:
             self.drop(*next(iter(self._known)))
 
     def drop(self, tenant: str, execution_id: str) -> None:
-        """Keep an execution no longer; who reads it goes on at the server."""
+        """Stop keeping an execution; its readers go on at the server."""
         history = self._known.pop((tenant, execution_id), None)
         if history is not None:
             self._bytes -= history.bytes
@@ -196,9 +195,9 @@ class Events:
                     yield await self._event(message)
 
     async def heads(self, *, from_sequence: int = 0, follow: bool = False) -> AsyncGenerator[StoredEvent | None]:
-        """What all executions say and are told; with `follow` a None after everything stored before the call.
+        """Events of executions themselves and controls; with `follow` a None after everything stored before the call.
 
-        One that cannot be read is logged and left out: it must not hide all others. Raises NotFound, Unavailable.
+        An unreadable event is logged and skipped: it must not hide all others. Raises NotFound, Unavailable.
         """
         subjects = ALL_HEADS
         async with aclosing(self._readable(subjects, from_sequence=from_sequence, follow=follow)) as stored:

@@ -1,8 +1,8 @@
-"""What models are saying at this moment, on plain NATS: heard by those who listen, kept nowhere.
+"""Live text of models on plain NATS: delivered to current listeners, stored nowhere.
 
 A watcher says every few seconds on `agent.live.want.<tenant>.<execution>` that it listens, and hears
-`agent.live.text.<tenant>.<execution>.<agent>`. Hosts publish only for executions that somebody asked for lately, so
-that an unwatched fleet pays nothing.
+`agent.live.text.<tenant>.<execution>.<agent>`. Hosts publish only for executions that a watcher named lately, so that
+an unwatched fleet pays nothing.
 """
 
 from __future__ import annotations

@@ -194,7 +194,7 @@ class NatsClient(Client):
         return inbox
 
     async def hear(self, subject: str, deliver: Callable[[Message], None], queue: str = "") -> Subscription:
-        """Have messages of a subject handed over as they are read."""
+        """Deliver messages of a subject as they are read."""
         subscription = await self.subscribe(subject, queue)  # pyright: ignore[reportUnknownMemberType]
         self._heard[subscription] = deliver
         return subscription
@@ -214,7 +214,7 @@ class NatsClient(Client):
                 await self._transport.drain()
 
     async def forget(self, subscription: Subscription) -> None:
-        """Have no more of them."""
+        """End a subscription."""
         self._heard.pop(subscription, None)
         await subscription.unsubscribe()
 
