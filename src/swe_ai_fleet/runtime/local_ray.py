@@ -1,4 +1,4 @@
-"""Ray for this process: a private cluster of its own, or the one that settings name; the actor of admissions on it."""
+"""Ray for this process: a private cluster of its own, or the one that settings name."""
 
 from __future__ import annotations
 
@@ -22,11 +22,7 @@ from ray import _raylet  # pyright: ignore[reportAttributeAccessIssue, reportUnk
 from ray._private import node as ray_node
 from ray._private import ray_constants as constants
 from ray._private import services
-from ray.exceptions import RayError
 
-from swe_ai_fleet.adapters.model_pool import MemoryLedger
-from swe_ai_fleet.adapters.model_pool.ledger import Demand, Grant, Quota
-from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.errors import Unavailable
 from swe_ai_fleet.following import in_background
 from swe_ai_fleet.settings import Settings
@@ -59,10 +55,6 @@ _PRIVATE = {
     "AUTOSCALER_METRIC_PORT": "-1",
 }
 _log = structlog.get_logger()
-ACTOR_NAME = "model-admission"
-_ANSWER_SECONDS = 5.0
-# The actor itself needs a second to start, on a busy machine several.
-_FIRST_ANSWER_SECONDS = 30.0
 
 
 class _BareNode(ray_node.Node):
@@ -269,49 +261,3 @@ def _until_the_end() -> Generator[None]:
         yield
     finally:
         ray.shutdown()  # pyright: ignore[reportUnknownMemberType]
-
-
-class AdmissionLedger:
-    """The actor: a `MemoryLedger` for whoever asks. Its state is in the leases, which end by themselves."""
-
-    def __init__(self) -> None:
-        self._ledger = MemoryLedger()
-
-    async def renew(self, demand: bytes, quota: bytes) -> bytes:
-        """Replace a host's lease; `Demand`, `Quota` and `Grant` cross as JSON."""
-        return to_json(await self._ledger.renew(from_json(Demand, demand), from_json(Quota, quota)))
-
-
-class RayLedger:
-    """The `Ledger` behind the fleet's one admission actor, made by whoever needs it first.
-
-    The actor is found by its name in this job's namespace, belongs to no host and needs no CPU. Where it died another
-    one is made; hosts that held leases tell it so.
-    """
-
-    def __init__(self) -> None:
-        self._actor: Any = None
-        self._answered = False
-
-    async def renew(self, demand: Demand, quota: Quota) -> Grant:
-        """Ask the actor. Raises Unavailable where it does not answer; the next try finds or makes another one."""
-        try:
-            if self._actor is None:
-                # Finding it is a call to the cluster's head, and blocks.
-                self._actor = await asyncio.to_thread(_find_or_make)
-            async with asyncio.timeout(_ANSWER_SECONDS if self._answered else _FIRST_ANSWER_SECONDS):
-                answer: bytes = await self._actor.renew.remote(to_json(demand), to_json(quota))
-        except (RayError, TimeoutError, ValueError, ConnectionError) as error:
-            self._actor, self._answered = None, False
-            raise Unavailable(f"the admission actor does not answer: {type(error).__name__}") from error
-        self._answered = True
-        return from_json(Grant, answer)
-
-
-def _find_or_make() -> Any:
-    remote = cast("Callable[[type], Any]", ray.remote)
-    return (
-        remote(AdmissionLedger)
-        .options(name=ACTOR_NAME, get_if_exists=True, lifetime="detached", num_cpus=0, max_restarts=0)
-        .remote()
-    )
