@@ -112,11 +112,8 @@ class Erasures:
         """
         targets = await self._targets(erasure)
         ids = tuple(sorted(state.execution_id for state in targets))
-        erasing, items, sizes = (
-            self.log.erasing(_bucket_owners(), memories=MEMORIES_BUCKET),
-            Counter[str](),
-            Counter[str](),
-        )
+        erasing = self.log.erasing(_bucket_owners(), memories=MEMORIES_BUCKET)
+        items, sizes = Counter[str](), Counter[str]()
         if not erasure.dry_run:
             await self._settle(erasure, [state.execution_id for state in targets if not over(state)])
         async with self._turn:

@@ -349,8 +349,9 @@ class Connection:
         refused = _FORBIDDEN.search(text)
         subject = refused[1] if refused else ""
         waiting = [inbox for inbox, request in self._pending.items() if request.subject == subject]
+        fault = f"NATS does not allow this process to publish to {subject}"
         for inbox in waiting:
-            self._settle(inbox, Forbidden.to(subject))
+            self._settle(inbox, Forbidden(fault, field="nats", hint="check the permissions of its NATS user"))
         if not waiting:
             _log.warning("nats.forbidden", reason=text)
 

@@ -181,15 +181,6 @@ class Unanswered(Exception):
 class Forbidden(PreconditionFailed):
     """The server does not let this user send to a subject; no repetition changes that."""
 
-    @classmethod
-    def to(cls, subject: str) -> Forbidden:
-        """The fault of whoever sends to a subject."""
-        return cls(
-            f"NATS does not allow this process to publish to {subject}",
-            field="nats",
-            hint="check the permissions of its NATS user",
-        )
-
 
 class ApiFault(Exception):
     """JetStream's own error: `code` is HTTP-like, `error_code` says which."""
@@ -201,13 +192,8 @@ class ApiFault(Exception):
         self.description = description
 
     @classmethod
-    def from_json(cls, error: Mapping[str, object]) -> ApiFault:
-        code, error_code = error.get("code"), error.get("err_code")
-        return cls(
-            code if isinstance(code, int) else 500,
-            error_code if isinstance(error_code, int) else 0,
-            str(error.get("description", "")),
-        )
+    def from_json(cls, error: Mapping[str, Any]) -> ApiFault:
+        return cls(error.get("code", 500), error.get("err_code", 0), error.get("description", ""))
 
     @property
     def conflict(self) -> bool:
