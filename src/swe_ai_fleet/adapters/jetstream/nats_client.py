@@ -27,7 +27,7 @@ _REFUSALS = ("authorization", "authentication", "unexpected eof")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
-    """How to log in: a token, a user with a password, the path of a `.creds` file or of an nkey seed; empty for none.
+    """How to log in: a token, a user with a password, the path of an nkey seed; empty for none.
 
     `host` is the login of a host of agents (`<id>.<secret>`), which may do what is its own alone. A login that stands
     in the address goes before a token.
@@ -39,7 +39,6 @@ class Credentials:
     token: str = field(default="", repr=False)
     user: str = ""
     password: str = field(default="", repr=False)
-    file: str = ""
     nkey: str = ""
     host: str = field(default="", repr=False)
     ca: str = ""
@@ -159,7 +158,6 @@ class NatsClient(Client):
                     token=login.host or (None if any("@" in url for url in urls) else login.token) or None,
                     user=login.user or None,
                     password=login.password or None,
-                    user_credentials=login.file or None,
                     nkeys_seed=login.nkey or None,
                     inbox_prefix=login.inbox(),
                     tls=login.context(),

@@ -12,7 +12,7 @@ from typing import Any, Self
 from weakref import WeakValueDictionary
 
 from swe_ai_fleet.adapters.model_pool.admission import LeasedAdmission, estimated_tokens
-from swe_ai_fleet.adapters.model_pool.dispatcher import Dispatcher, PoolRules
+from swe_ai_fleet.adapters.model_pool.dispatcher import PING_SECONDS, Dispatcher, PoolRules
 from swe_ai_fleet.adapters.model_pool.endpoint import Binding, Counters, Endpoint, Member, MemberStatus, PoolStatus
 from swe_ai_fleet.adapters.model_pool.ledger import MemoryLedger, Quota
 from swe_ai_fleet.adapters.model_pool.load import Circuit, Fault, FaultKind, vllm_load
@@ -38,10 +38,6 @@ _LONGEST_UNASKED_SECONDS = 60.0
 _USUAL = Patience()
 
 
-def _unreachable(error: ModelUnavailable) -> Fault:
-    return Fault()
-
-
 class ModelPool:
     """A `ChatModel` over one endpoint or several, shared by all agents of a process.
 
@@ -52,7 +48,7 @@ class ModelPool:
 
     Args:
         members: the endpoints; at least one where there is no `source`.
-        read_fault: what a failed call says about its server; without it, that nobody answered.
+        read_fault: what a failed call says about its server.
         admission: holds calls to the fleet's limits; None where there are none.
         source: names where members are found, for messages; `renew` then says which there are.
     """
@@ -61,7 +57,7 @@ class ModelPool:
         self,
         members: Sequence[Member],
         *,
-        read_fault: Callable[[ModelUnavailable], Fault] = _unreachable,
+        read_fault: Callable[[ModelUnavailable], Fault],
         admission: LeasedAdmission | None = None,
         rules: PoolRules | None = None,
         source: str = "",
@@ -118,7 +114,7 @@ class ModelPool:
         assert endpoint.emptied is not None
         await endpoint.emptied.wait()
         # Whoever asks all endpoints for a sign of life may still be at it.
-        await asyncio.sleep(self._rules.ping_within)
+        await asyncio.sleep(PING_SECONDS)
         await _close(endpoint)
 
     @property

@@ -134,13 +134,12 @@ class LeasedAdmission:
         quota: Quota,
         *,
         clock: Callable[[], float] = time.monotonic,
-        quantum: int = QUANTUM_TOKENS,
     ) -> None:
         self._ledger = ledger
         self._quota = quota
         self._clock = clock
         self._host = uuid.uuid4().hex
-        self._line: Line[_Call] = Line(quantum)
+        self._line: Line[_Call] = Line(QUANTUM_TOKENS)
         self._orders = itertools.count()
         self.using = 0
         self._balance = 0

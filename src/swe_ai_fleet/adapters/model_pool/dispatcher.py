@@ -20,6 +20,11 @@ from swe_ai_fleet.ports import ChatModel, Patience
 
 _T = TypeVar("_T")
 _STALE_POLLS = 3
+_MOST_TRIES = 3
+"""So often a call may meet a server that breaks (5xx, no completion), wherever."""
+_MOST_CUTS = 8
+"""So often its reply may be cut off: more often than servers end, it is the call that ends them."""
+PING_SECONDS = 10.0
 _SHORTEST_WAIT = 0.001
 _log = structlog.get_logger()
 
@@ -30,32 +35,24 @@ class PoolRules:
 
     Attributes:
         timeout: how long a call waits while no endpoint serves, and goes on trying from its first fault on.
-        max_tries: how often a call may meet a server that breaks (5xx, no completion), wherever.
-        max_cuts: how often its reply may be cut off: more often than servers end, it is the call that ends them.
         notice: how long no endpoint serves before a call that waits says so, doubled each further time.
         backoff: before the next try at the same endpoint, doubled each time, with jitter.
         longest_backoff: the longest of these waits.
-        fault_threshold: faults in a row that open an endpoint's circuit.
         open_for: how long a circuit stays open the first time, doubled each time it opens again.
         longest_open: the longest a circuit stays open.
         ramp: the time in which an endpoint that is back may get twice as many calls at once.
         poll_every: between two looks at the servers' own metrics.
-        ping_within: what a ping may take.
         quantum: as of `Line`.
     """
 
     timeout: float = 120.0
-    max_tries: int = 3
-    max_cuts: int = 8
     notice: float = 5.0
     backoff: float = 1.0
     longest_backoff: float = 30.0
-    fault_threshold: int = 3
     open_for: float = 1.0
     longest_open: float = 10.0
     ramp: float = 2.0
     poll_every: float = 2.0
-    ping_within: float = 10.0
     quantum: int = QUANTUM_TOKENS
 
 
@@ -303,8 +300,7 @@ class Dispatcher:
         call.cut += fault.kind is FaultKind.CUT
         if call.deadline is None:
             call.deadline = now + call.patience
-        rules = self._rules
-        if call.broken >= rules.max_tries or call.cut >= rules.max_cuts or now >= call.deadline:
+        if call.broken >= _MOST_TRIES or call.cut >= _MOST_CUTS or now >= call.deadline:
             self.counters.gave_up += 1
             raise error
         call.avoid = endpoint
@@ -328,9 +324,7 @@ class Dispatcher:
 
     def _endpoint(self, member: Member) -> Endpoint:
         rules = self._rules
-        breaker = CircuitBreaker(
-            threshold=rules.fault_threshold, open_seconds=rules.open_for, longest_seconds=rules.longest_open
-        )
+        breaker = CircuitBreaker(open_seconds=rules.open_for, longest_seconds=rules.longest_open)
         return Endpoint(member=member, breaker=breaker, window=Window(ramp_seconds=rules.ramp))
 
     async def _recover(self, endpoint: Endpoint) -> None:
@@ -338,7 +332,7 @@ class Dispatcher:
         while True:
             await asyncio.sleep(max(0.0, endpoint.breaker.retry_at - _now()))
             try:
-                async with asyncio.timeout(self._rules.ping_within):
+                async with asyncio.timeout(PING_SECONDS):
                     await endpoint.member.model.ping()
             except (ModelUnavailable, TimeoutError):
                 endpoint.breaker.ping_failed(_now())

@@ -21,6 +21,8 @@ _WIDEST_WINDOW = 1024.0
 _WINDOW_GROWTH = 0.05
 _ROOM_GROWTH = 0.25
 _FEW = 2
+_THRESHOLD = 3
+"""So many faults in a row open a closed circuit; one does where it is half-open."""
 _CACHE_IN_USE = 0.6
 _HIT_SHARE = 0.9
 
@@ -96,13 +98,11 @@ class CircuitBreaker:
     `epoch` in which their call began: what began before the circuit last opened says nothing new.
 
     Args:
-        threshold: faults in a row that open a closed circuit; one does where it is half-open.
         open_seconds: how long it stays open the first time.
         longest_seconds: the longest it stays open.
     """
 
-    def __init__(self, *, threshold: int = 3, open_seconds: float = 1.0, longest_seconds: float = 30.0) -> None:
-        self._threshold = threshold
+    def __init__(self, *, open_seconds: float, longest_seconds: float) -> None:
         self._open_seconds = open_seconds
         self._longest_seconds = longest_seconds
         self._faults = 0
@@ -126,7 +126,7 @@ class CircuitBreaker:
         if epoch != self.epoch or self.circuit is Circuit.OPEN:
             return False
         self._faults += 1
-        if self.circuit is Circuit.CLOSED and self._faults < self._threshold:
+        if self.circuit is Circuit.CLOSED and self._faults < _THRESHOLD:
             return False
         self.epoch += 1
         self._open(now)
@@ -158,7 +158,7 @@ class Window:
     that were under way together; from there each round of successes adds 5 %, and at least one.
     """
 
-    def __init__(self, *, ramp_seconds: float = 2.0) -> None:
+    def __init__(self, *, ramp_seconds: float) -> None:
         self._ramp_seconds = ramp_seconds
         self._size = math.inf
         self._ramp_from: float | None = None
