@@ -150,7 +150,7 @@ def _hit_rate(load: Load, before: Load | None) -> float | None:
 
 
 BUCKET = "fleet-view"
-TOLD_EVERY_SECONDS = 5.0
+_REPORT_EVERY_SECONDS = 5.0
 _KEPT_SECONDS = 20.0
 _FRESH_SECONDS = 3.0
 _LOOK_SECONDS = 6.0
@@ -184,7 +184,7 @@ class FleetView:
                 self._last = await self._measure()
             return self._last
 
-    async def tell(self) -> None:
+    async def publish_reports(self) -> None:
         """Go on telling the other orchestrators of this one's hosts, as long as there are any, until cancelled."""
         while True:
             try:
@@ -192,7 +192,7 @@ class FleetView:
                     await self.store.put(self.me, to_json(await self._report()))
             except FleetError as error:
                 _log.info("fleet_view.not_told", reason=error.message)
-            await asyncio.sleep(TOLD_EVERY_SECONDS)
+            await asyncio.sleep(_REPORT_EVERY_SECONDS)
 
     async def _measure(self) -> FleetStatus:
         mine, others, endpoints, storage = await asyncio.gather(
@@ -285,7 +285,7 @@ async def open_fleet_view(
         stored=stored,
     )
     try:
-        async with in_background(view.tell(), name="fleet view"):
+        async with in_background(view.publish_reports(), name="fleet view"):
             yield view
     finally:
         await view.endpoints.close()

@@ -71,7 +71,7 @@ class History:
         """Where the events from a sequence on begin."""
         return bisect_left(self.events, sequence, key=_sequence)
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """Wake everybody who waits for a change."""
         self._changed.set()
         self._changed.clear()
@@ -126,7 +126,7 @@ class Histories:
         history.events.append(stored)
         history.bytes += size + _EVENT_BYTES
         self._bytes += size + _EVENT_BYTES
-        history.tell()
+        history.notify()
         if event.agent_id == EXECUTION_SUBJECT and isinstance(body, ExecutionErased):
             self.drop(*key)
         elif isinstance(body, ResultPublished):
@@ -140,7 +140,7 @@ class Histories:
         if history is not None:
             self._bytes -= history.bytes
             history.closed = True
-            history.tell()
+            history.notify()
 
 
 class Events:

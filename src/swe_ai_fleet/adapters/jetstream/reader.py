@@ -33,12 +33,12 @@ _ANSWERED = ("404", "408")
 _log = structlog.get_logger(__name__)
 
 
-class Broken(Exception):
+class ConsumerBroken(Exception):
     """This consumer is of no more use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Delivery:
     """Where a delivered message stands, as its reply subject says."""
 
     deliveries: int
@@ -48,7 +48,7 @@ class Place:
     pending: int
 
     @classmethod
-    def of(cls, reply: str) -> Place:
+    def of(cls, reply: str) -> Delivery:
         tokens = reply.split(".")
         # $JS.ACK.[<domain>.<account>.]<stream>.<consumer>.<delivered>.<sseq>.<cseq>.<time>.<pending>[.<random>]
         deliveries, stream, consumer, at, pending = map(int, tokens[4:9] if len(tokens) == 9 else tokens[6:11])
@@ -76,8 +76,8 @@ async def pull(connection: Connection, stream: str, consumer: str, batch: int, i
     await connection.send(subject, json.dumps(request).encode(), reply=inbox)
 
 
-async def pulled(arrived: asyncio.Queue[Message | None]) -> Message | None:
-    """The next message that was pulled, None for the end of a pull. Raises Broken."""
+async def next_message(arrived: asyncio.Queue[Message | None]) -> Message | None:
+    """The next message that was pulled, None for the end of a pull. Raises ConsumerBroken."""
     while True:
         try:
             if arrived.empty():
@@ -86,15 +86,15 @@ async def pulled(arrived: asyncio.Queue[Message | None]) -> Message | None:
             else:
                 message = arrived.get_nowait()
         except TimeoutError:
-            raise Broken("no message and no heartbeat") from None
+            raise ConsumerBroken("no message and no heartbeat") from None
         if message is None:
-            raise Broken("the connection was lost")
+            raise ConsumerBroken("the connection was lost")
         if not message.status:
             return message
         if message.status in _ANSWERED:
             return None
         if message.status != "100":
-            raise Broken(f"{message.status} {message.headers.get('Description', '')}")
+            raise ConsumerBroken(f"{message.status} {message.headers.get('Description', '')}")
 
 
 async def messages(
@@ -141,7 +141,7 @@ async def messages(
                     yield None
                     if not follow:
                         return
-        except (Broken, Unanswered) as reason:
+        except (ConsumerBroken, Unanswered) as reason:
             _log.debug("nats.consumer_replaced", stream=stream, subjects=wanted, reason=str(reason))
             backoff = backoff or Backoff.lasting(None if follow else timeout)
             await backoff.wait(reason)
@@ -187,13 +187,13 @@ class _Consumer:
             if not wanted:
                 await pull(self._connection, self._stream, self._name, _BATCH, self._inbox)
                 wanted = _BATCH
-            message = await pulled(self._arrived)
+            message = await next_message(self._arrived)
             if message is None:
                 wanted = 0
                 continue
-            place = Place.of(message.reply)
+            place = Delivery.of(message.reply)
             if place.consumer != expected:
-                raise Broken(f"message {expected} of the consumer is missing")
+                raise ConsumerBroken(f"message {expected} of the consumer is missing")
             expected += 1
             wanted -= 1
             stored = StoredMessage(

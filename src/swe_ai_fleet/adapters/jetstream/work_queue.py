@@ -26,7 +26,14 @@ from swe_ai_fleet.adapters.jetstream.protocol import (
     Unanswered,
     dead_letter_subject,
 )
-from swe_ai_fleet.adapters.jetstream.reader import NANOSECONDS, Broken, Place, make_consumer, pull, pulled
+from swe_ai_fleet.adapters.jetstream.reader import (
+    NANOSECONDS,
+    ConsumerBroken,
+    Delivery,
+    make_consumer,
+    next_message,
+    pull,
+)
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, ModelUnavailable, ResourceExhausted, Unavailable
 
 _ACKNOWLEDGING_SECONDS = 1.0
@@ -102,7 +109,7 @@ class Work:
 
     @classmethod
     def of(cls, message: Message) -> Work:
-        place = Place.of(message.reply)
+        place = Delivery.of(message.reply)
         return cls(
             subject=message.subject,
             data=message.data,
@@ -147,7 +154,7 @@ class Consumer:
                             backoff = Backoff.lasting(None)
                             self._busy += 1
                             handling.create_task(self._handle(message), name=f"{self._queue.consumer} {message.reply}")
-                except (Broken, Unanswered) as reason:
+                except (ConsumerBroken, Unanswered) as reason:
                     _log.debug("nats.pull_replaced", consumer=self._queue.consumer, reason=str(reason))
                     await backoff.wait(reason)
                 except ApiFault as fault:
@@ -155,7 +162,7 @@ class Consumer:
                     await backoff.wait(fault)
 
     async def _messages(self) -> AsyncGenerator[Message]:
-        """Messages of one subscription, never more than there is room for. Ends by Broken, Unanswered or ApiFault."""
+        """Messages of one subscription, as far as there is room. Ends by ConsumerBroken, Unanswered or ApiFault."""
         arrived: asyncio.Queue[Message | None] = asyncio.Queue()
         inbox = self._connection.inbox()
         subscription: Subscription | None = None
@@ -167,7 +174,7 @@ class Consumer:
                 if not remaining:
                     remaining = await self._room()
                     await pull(self._connection, self._queue.stream, self._queue.consumer, remaining, inbox)
-                message = await pulled(arrived)
+                message = await next_message(arrived)
                 if message is None:
                     remaining = 0
                     continue

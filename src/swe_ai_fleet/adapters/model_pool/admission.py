@@ -46,7 +46,7 @@ class Waiting(Protocol):
 _C = TypeVar("_C", bound=Waiting)
 
 
-class Line(Generic[_C]):
+class CallQueue(Generic[_C]):
     """Calls that wait, in the order in which they are to go.
 
     Tenants take turns. Of one tenant's calls those of a higher priority go first, and of these the one whose session
@@ -123,7 +123,7 @@ class _Call:
 class LeasedAdmission:
     """Holds the calls of one process to the fleet's limits: it leases calls and tokens in batches, and hands them out.
 
-    Within the process calls are let through in the order of a `Line`. No call asks the ledger itself: one task
+    Within the process calls are let through in the order of a `CallQueue`. No call asks the ledger itself: one task
     renews the lease, and a call waits for it only where the lease is used up. A lease that can't be renewed ends, and
     nothing begins until there is another one. Use it as an async context manager.
     """
@@ -139,7 +139,7 @@ class LeasedAdmission:
         self._quota = quota
         self._clock = clock
         self._host = uuid.uuid4().hex
-        self._line: Line[_Call] = Line(QUANTUM_TOKENS)
+        self._queue: CallQueue[_Call] = CallQueue(QUANTUM_TOKENS)
         self._orders = itertools.count()
         self.using = 0
         self._balance = 0
@@ -167,17 +167,17 @@ class LeasedAdmission:
     @property
     def waiting(self) -> int:
         """Calls that wait."""
-        return len(self._line)
+        return len(self._queue)
 
     async def admit(self, tokens: int, session: Binding | None = None) -> None:
         """Wait until it is the turn, in this process, of a call that may take so many tokens."""
         self._typical = tokens if not self._typical else 0.9 * self._typical + 0.1 * tokens
-        if not self._line and self._fits(tokens):
+        if not self._queue and self._fits(tokens):
             self._take(tokens)
             return
         place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         call = _Call(order=next(self._orders), session=session, tokens=tokens, place=place)
-        self._line.add(call)
+        self._queue.add(call)
         self._wake.set()
         try:
             await place
@@ -185,7 +185,7 @@ class LeasedAdmission:
             if place.done() and not place.cancelled():
                 self.settle(tokens, 0)
             else:
-                self._line.remove(call)
+                self._queue.remove(call)
                 self._let_through()
             raise
 
@@ -195,7 +195,7 @@ class LeasedAdmission:
         self._balance += reserved - spent
         self._spent += spent
         self._let_through()
-        if not self._line and (not self.using or self._grant.contended):
+        if not self._queue and (not self.using or self._grant.contended):
             self._wake.set()
 
     def _fits(self, tokens: int) -> bool:
@@ -214,37 +214,37 @@ class LeasedAdmission:
             self._wake.set()
 
     def _let_through(self) -> None:
-        while (call := self._line.first()) is not None and self._fits(call.tokens):
-            self._line.take(call)
+        while (call := self._queue.first()) is not None and self._fits(call.tokens):
+            self._queue.take(call)
             self._take(call.tokens)
             call.place.set_result(None)
-        if self._line:
+        if self._queue:
             self._wake.set()
 
     async def _keep(self) -> None:
         """Renew the lease when more is wanted, before it ends, and once nothing goes on any more."""
         idle_since: float | None = None
         while True:
-            if not self._held and not self._line:
+            if not self._held and not self._queue:
                 await self._wake.wait()
             elif not self._wake.is_set():
                 with suppress(TimeoutError):
                     async with asyncio.timeout(self._grant.lease_seconds / 3):
                         await self._wake.wait()
             self._wake.clear()
-            if self.using or self._line:
+            if self.using or self._queue:
                 idle_since = None
             elif idle_since is None and not self._grant.contended:
                 # A short pause between two calls is no reason to give everything back.
                 idle_since = self._clock()
                 continue
             idle = idle_since is not None and self._clock() - idle_since >= _IDLE_PART * self._grant.lease_seconds
-            done = not self.using and not self._line and (idle or self._grant.contended)
+            done = not self.using and not self._queue and (idle or self._grant.contended)
             await self._renew(self._farewell() if done else self._demand())
             if done:
                 self._held, self._ends_at, idle_since = False, -math.inf, None
                 self._balance = min(0, self._balance)
-            if self._line or not done:
+            if self._queue or not done:
                 await asyncio.sleep(self._grant.again_seconds * random.uniform(0.75, 1.25))  # noqa: S311
 
     async def _renew(self, demand: Demand) -> None:
@@ -267,11 +267,11 @@ class LeasedAdmission:
     def _demand(self) -> Demand:
         want = head = spare = 0
         if self._quota.tokens_per_minute:
-            queued = sum(call.tokens for call in self._line)
+            queued = sum(call.tokens for call in self._queue)
             # What was spent since the last renewal will be wanted before the next one, or more.
             soon = round(self._typical * (self.using + 1)) + 2 * self._spent
             want = max(0, queued + soon - self._balance)
-            first = self._line.first()
+            first = self._queue.first()
             head = max(0, first.tokens - self._balance) if first else 0
         if self._quota.max_in_flight:
             spare = max(1, self.using // 4)
@@ -280,7 +280,7 @@ class LeasedAdmission:
             epoch=self._grant.epoch,
             slots=self._grant.slots if self._clock() < self._ends_at else 0,
             using=self.using,
-            waiting=len(self._line),
+            waiting=len(self._queue),
             spare=spare,
             tokens=want,
             head=head,

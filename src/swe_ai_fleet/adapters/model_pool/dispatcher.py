@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import structlog
 
-from swe_ai_fleet.adapters.model_pool.admission import QUANTUM_TOKENS, Line
+from swe_ai_fleet.adapters.model_pool.admission import QUANTUM_TOKENS, CallQueue
 from swe_ai_fleet.adapters.model_pool.endpoint import Binding, Counters, Endpoint, Member, Routes
 from swe_ai_fleet.adapters.model_pool.load import Circuit, CircuitBreaker, Fault, FaultKind, Window
 from swe_ai_fleet.domain.errors import ContextTooLong, ModelError, ModelRejected, ModelUnavailable
@@ -42,7 +42,7 @@ class PoolRules:
         longest_open: the longest a circuit stays open.
         ramp: the time in which an endpoint that is back may get twice as many calls at once.
         poll_every: between two looks at the servers' own metrics.
-        quantum: as of `Line`.
+        quantum: as of `CallQueue`.
     """
 
     timeout: float = 120.0
@@ -84,8 +84,8 @@ class _Call:
 class Dispatcher:
     """Takes calls to endpoints: the least loaded one, or the one that the agent run is bound to.
 
-    Calls that no endpoint has room for wait in a `Line`; trying again does not cost a call its place. An endpoint whose
-    circuit is open is pinged, by one task, and gets calls again by and by.
+    Calls that no endpoint has room for wait in a `CallQueue`; trying again does not cost a call its place. An endpoint
+    whose circuit is open is pinged, by one task, and gets calls again by and by.
 
     Args:
         source: where members come from that are not known yet; empty: these are all.
@@ -106,14 +106,14 @@ class Dispatcher:
         self.counters = Counters()
         self._stale_after = _STALE_POLLS * rules.poll_every
         self._orders = itertools.count()
-        self._line: Line[_Call] = Line(rules.quantum)
+        self._queue: CallQueue[_Call] = CallQueue(rules.quantum)
         self._timer: asyncio.TimerHandle | None = None
         self._recoveries: dict[asyncio.Task[None], Endpoint] = {}
 
     @property
     def waiting(self) -> int:
         """How many calls wait for an endpoint."""
-        return len(self._line)
+        return len(self._queue)
 
     def renew(self, members: Collection[Member]) -> tuple[list[Endpoint], list[Endpoint]]:
         """Have these members from now on; the endpoints that came, and those that left.
@@ -151,7 +151,7 @@ class Dispatcher:
         seconds = self._rules.timeout if patience.seconds is None else patience.seconds
         call = _Call(next(self._orders), binding, seconds, self._rules.notice, patience.hear)
         while True:
-            endpoint = await self._seat(call)
+            endpoint = await self._acquire(call)
             self.counters.admitted += 1
             epoch, began = endpoint.breaker.epoch, _now()
             try:
@@ -174,8 +174,8 @@ class Dispatcher:
         """End what runs in the background. Calls that still wait for an endpoint fail with ModelUnavailable."""
         if self._timer is not None:
             self._timer.cancel()
-        for call in tuple(self._line):
-            self._line.remove(call)
+        for call in tuple(self._queue):
+            self._queue.remove(call)
             if call.place is not None and not call.place.done():
                 call.place.set_exception(ModelUnavailable("the pool of model servers was closed", field="model_url"))
         recoveries = list(self._recoveries)
@@ -183,11 +183,11 @@ class Dispatcher:
             recovery.cancel()
         await asyncio.gather(*recoveries, return_exceptions=True)
 
-    async def _seat(self, call: _Call) -> Endpoint:
-        if not self._line and (endpoint := self._routes(_now()).of(call.session, call.avoid)) is not None:
-            return self._seated(call, endpoint)
+    async def _acquire(self, call: _Call) -> Endpoint:
+        if not self._queue and (endpoint := self._routes(_now()).of(call.session, call.avoid)) is not None:
+            return self._assign(call, endpoint)
         call.place = place = asyncio.get_running_loop().create_future()
-        self._line.add(call)
+        self._queue.add(call)
         self._dispatch()
         if place.done():
             return place.result()
@@ -220,28 +220,28 @@ class Dispatcher:
                 place.result().ended()
             place.cancel()
             call.tell(is_away=False)
-            self._line.remove(call)
+            self._queue.remove(call)
             self._dispatch()
             raise
         return place.result()
 
     def _dispatch(self) -> None:
         """Let those whose turn it is go where there is room for them."""
-        if not self._line:
+        if not self._queue:
             return
         now = _now()
-        while self._line:
+        while self._queue:
             if not (routes := self._routes(now)).ready:
                 break
-            call = self._line.first(lambda call, to=routes.of: to(call.session, call.avoid) is not None)
+            call = self._queue.first(lambda call, to=routes.of: to(call.session, call.avoid) is not None)
             if call is None or call.place is None or (endpoint := routes.of(call.session, call.avoid)) is None:
                 break
-            self._line.take(call)
-            call.place.set_result(self._seated(call, endpoint))
+            self._queue.take(call)
+            call.place.set_result(self._assign(call, endpoint))
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._line:
+        if self._queue:
             # An open circuit is looked after by its own task.
             at = min(
                 (endpoint.opens_at(now) for endpoint in self.endpoints if endpoint.breaker.circuit is not Circuit.OPEN),
@@ -254,7 +254,7 @@ class Dispatcher:
     def _routes(self, now: float) -> Routes:
         return Routes(self.endpoints, now, stale_after=self._stale_after)
 
-    def _seated(self, call: _Call, endpoint: Endpoint) -> Endpoint:
+    def _assign(self, call: _Call, endpoint: Endpoint) -> Endpoint:
         endpoint.in_flight += 1
         session = call.session
         # One fault is no reason to leave a warm prefix cache for good.

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 from urllib.parse import urlsplit
 
-from swe_ai_fleet.adapters.openai_model.answers import Asked, ErrorAnswer, read_reply, read_tokens
+from swe_ai_fleet.adapters.openai_model.answers import ErrorAnswer, ReplyContext, read_reply, read_tokens
 from swe_ai_fleet.adapters.openai_model.connection import Connection
 from swe_ai_fleet.adapters.openai_model.embeddings import OpenAIEmbedder
 from swe_ai_fleet.adapters.openai_model.faults import (
@@ -29,8 +29,8 @@ from swe_ai_fleet.adapters.openai_model.faults import (
 from swe_ai_fleet.adapters.openai_model.probing import (
     Findings,
     ListedModel,
-    find_out,
     is_about_the_request,
+    probe_features,
     read_models,
 )
 from swe_ai_fleet.adapters.openai_model.streaming import BrokenStream, StreamedCompletion, read_answer
@@ -65,7 +65,7 @@ class Request:
     """
 
     body: bytes
-    asked: Asked
+    context: ReplyContext
     uses: tuple[Feature, ...]
     streams: bool = False
     send: Callable[[bytes], Awaitable[None]] | None = None
@@ -112,8 +112,10 @@ class RequestWriter:
             body = self._writer.native(conversation, tools, head=head, strict=strict, response_format=held_to)
         else:
             body = self._writer.spoken(messages, tools, head=head, protocol=protocol, response_format=held_to)
-        asked = Asked(protocol=protocol, tools_offered=bool(tools), taken=tuple(ids.values()), raw=schema is not None)
-        return Request(body=body, asked=asked, uses=tuple(uses), streams=Feature.STREAM in uses)
+        context = ReplyContext(
+            protocol=protocol, tools_offered=bool(tools), taken=tuple(ids.values()), raw=schema is not None
+        )
+        return Request(body=body, context=context, uses=tuple(uses), streams=Feature.STREAM in uses)
 
     def _passed_on(self, wanted: Passthrough, findings: Findings) -> Request:
         """A request in somebody else's words, with the model's name, the server's name for its bound, and a stream that
@@ -127,8 +129,8 @@ class RequestWriter:
         if streams and self._quirks.allow(Feature.STREAM_OPTIONS):
             fields["stream_options"] = {**mapping(wanted.fields, "stream_options"), "include_usage": True}
             uses.append(Feature.STREAM_OPTIONS)
-        asked = Asked(protocol=ToolProtocol.NATIVE, tools_offered=True, raw=True)
-        return Request(body=dump_json(fields), asked=asked, uses=tuple(uses), streams=streams, send=wanted.send)
+        context = ReplyContext(protocol=ToolProtocol.NATIVE, tools_offered=True, raw=True)
+        return Request(body=dump_json(fields), context=context, uses=tuple(uses), streams=streams, send=wanted.send)
 
     def _stream_fields(self, wanted: bool) -> tuple[dict[str, object], list[Feature]]:
         if not wanted or not self._quirks.allow(Feature.STREAM):
@@ -258,7 +260,7 @@ class OpenAIChatModel:
     ) -> ModelReply:
         on_delta = wanted.on_delta
         answer, repairs, begun = b"", list[str](), False
-        stream = StreamedCompletion(_hearer(request.asked, on_delta))
+        stream = StreamedCompletion(_hearer(request.context, on_delta))
 
         async def take(chunk: bytes) -> bool:
             nonlocal begun
@@ -283,7 +285,7 @@ class OpenAIChatModel:
             duration_ms = round((time.monotonic() - started) * 1000)
             reply = read_reply(
                 completion,
-                request.asked,
+                request.context,
                 repairs=repairs,
                 new_call_id=self._new_call_id,
                 duration_ms=duration_ms,
@@ -323,7 +325,7 @@ class OpenAIChatModel:
 
     async def _probe(self) -> Findings:
         listed = await self._listed_model()
-        return await find_out(listed, self._try_body)
+        return await probe_features(listed, self._try_body)
 
     async def _listed_model(self) -> ListedModel:
         server = self._connection.server
@@ -367,9 +369,9 @@ def _succeeded(task: asyncio.Task[Findings]) -> bool:
     return not task.cancelled() and task.exception() is None
 
 
-def _hearer(asked: Asked, on_delta: Callable[[str], None] | None) -> Callable[[str], None] | None:
+def _hearer(context: ReplyContext, on_delta: Callable[[str], None] | None) -> Callable[[str], None] | None:
     """Who hears the text as it comes: of calls as JSON, only the thought."""
-    enveloped = asked.protocol is ToolProtocol.JSON and asked.tools_offered
+    enveloped = context.protocol is ToolProtocol.JSON and context.tools_offered
     return ThoughtDeltas(on_delta) if enveloped and on_delta is not None else on_delta
 
 

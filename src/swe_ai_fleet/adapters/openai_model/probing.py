@@ -6,7 +6,7 @@ import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
-from swe_ai_fleet.adapters.openai_model.answers import Asked, ErrorAnswer, read_reply
+from swe_ai_fleet.adapters.openai_model.answers import ErrorAnswer, ReplyContext, read_reply
 from swe_ai_fleet.adapters.openai_model.faults import Refusal
 from swe_ai_fleet.adapters.openai_model.streaming import BrokenStream, read_answer
 from swe_ai_fleet.adapters.openai_model.tool_protocols import response_format
@@ -87,7 +87,7 @@ def is_about_the_request(refusal: Refusal) -> bool:
     return refusal.status in (404, 500) and refusal.names("tool", "response_format", "schema", "grammar")
 
 
-async def find_out(model: ListedModel, ask: Ask) -> Findings:
+async def probe_features(model: ListedModel, ask: Ask) -> Findings:
     """Ask with a strict tool and parallel calls; leave out what the refusal names and ask again.
 
     The request is the kind that agents send (the model is free to call or not), as servers take a forced call even
@@ -136,9 +136,9 @@ def _obeys(answer: Refusal | bytes) -> bool:
     """
     if isinstance(answer, Refusal):
         return False
-    asked = Asked(protocol=ToolProtocol.TEXT, tools_offered=False, raw=True)
+    context = ReplyContext(protocol=ToolProtocol.TEXT, tools_offered=False, raw=True)
     try:
-        reply = read_reply(read_answer(answer, []), asked, repairs=(), new_call_id=str, duration_ms=0)
+        reply = read_reply(read_answer(answer, []), context, repairs=(), new_call_id=str, duration_ms=0)
     except (ValueError, ErrorAnswer, BrokenStream):
         return False
     text = "".join(reply.message.content.split())

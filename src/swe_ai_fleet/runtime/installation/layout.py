@@ -46,7 +46,7 @@ _NOTE = "# Written by `fleet init`; keep it out of repositories.\n"
 SOON_DAYS = 30.0
 
 
-_Told = TypeVar("_Told", dict[str, object], list[object])
+_Section = TypeVar("_Section", dict[str, object], list[object])
 
 
 class Layout:
@@ -115,7 +115,7 @@ class Layout:
         entries = mappings(self._table("tokens", list[object]()))
         return {str(entry.get("name", "")): str(entry.get("sha256", "")) for entry in entries}
 
-    def _table(self, name: str, default: _Told) -> _Told:
+    def _table(self, name: str, default: _Section) -> _Section:
         try:
             value: object = tomllib.loads(self.access.read_text(encoding="utf-8")).get(name, default)
         except FileNotFoundError:
