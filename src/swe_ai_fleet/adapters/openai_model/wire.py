@@ -32,6 +32,8 @@ from swe_ai_fleet.domain.tool import FOR_PROGRAMS, OperationSpec
 
 _CACHE_BYTES = 64 * 1024 * 1024
 _CACHED_TOOL_SETS = 64
+_Part = str | dict[str, object]
+"""A text, or a picture as a server takes it."""
 _PLAIN = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _NO_NAME_LETTER = re.compile(r"[^A-Za-z0-9_-]+")
@@ -80,27 +82,6 @@ class _ToolSet:
 
     specs: tuple[OperationSpec, ...]
     json: bytes
-
-
-@dataclass(slots=True)
-class _Turn:
-    """What one side says in a row, as the insides of JSON strings and whole image parts."""
-
-    role: str
-    texts: list[list[bytes]] = field(default_factory=lambda: [[]])
-    images: list[bytes] = field(default_factory=list[bytes])
-
-    def json(self) -> bytes:
-        texts = [b"\\n\\n".join(pieces) for pieces in self.texts]
-        if not self.images:
-            return b'{"role":"%b","content":"%b"}' % (self.role.encode(), texts[0])
-        parts: list[bytes] = []
-        for index, text in enumerate(texts):
-            if text:
-                parts.append(b'{"type":"text","text":"%b"}' % text)
-            if index < len(self.images):
-                parts.append(self.images[index])
-        return b'{"role":"%b","content":[%b]}' % (self.role.encode(), b",".join(parts))
 
 
 class WireWriter:
@@ -156,25 +137,25 @@ class WireWriter:
     ) -> bytes:
         """The body of a request that describes the tools in words and shows calls and results as text."""
         names: dict[str, str] = {}
-        turns = [_Turn("system")]
+        turns: list[tuple[str, list[_Part]]] = [("system", [])]
         for message in messages:
             names.update((call.call_id, call.name) for call in _calls(message))
             role = "user" if isinstance(message, ToolMessage) else message.role
             # Some chat templates insist on turns that alternate.
-            if turns[-1].role != role:
-                turns.append(_Turn(role))
-            turn = turns[-1]
-            if piece := self._spoken_message(message, names, protocol):
-                turn.texts[-1].append(piece)
-            if isinstance(message, UserMessage) and message.images:
-                turn.images.append(dump_json(_image_parts(message))[1:-1])
-                turn.texts.append([])
+            if turns[-1][0] != role:
+                turns.append((role, []))
+            parts = turns[-1][1]
+            if text := _spoken(message, names, protocol):
+                parts.append(text)
+            if isinstance(message, UserMessage):
+                parts += _image_parts(message)
         if tools:
-            turns[0].texts[0].append(self._tools_in_words(tools, protocol))
-        elif not turns[0].texts[0]:
+            lines = [json.dumps(_function(spec), ensure_ascii=False) for spec in tools]
+            turns[0][1].append(_INSTRUCTIONS[protocol] + "\n".join(lines))
+        elif not turns[0][1]:
             del turns[0]
-        written = b",".join([turn.json() for turn in turns])
-        return b'{%b,"messages":[%b]%b}' % (head, written, _format_field(response_format))
+        written = dump_json([{"role": role, "content": _content(parts)} for role, parts in turns])
+        return b'{%b,"messages":%b%b}' % (head, written, _format_field(response_format))
 
     def envelope_format(self, tools: Sequence[OperationSpec], *, full: bool) -> bytes:
         """The `response_format` that holds a reply to an envelope with calls of these tools."""
@@ -185,15 +166,6 @@ class WireWriter:
 
         return self._tool_set("full" if full else "loose", tools, write)
 
-    @staticmethod
-    def _spoken_message(message: Message, names: Mapping[str, str], protocol: ToolProtocol) -> bytes:
-        if isinstance(message, ToolMessage):
-            name = names.get(message.call_id) or "the tool call"
-            return _inside(f"Result of {name}:\n{message.content}")
-        if isinstance(message, AssistantMessage):
-            return _inside(_SHOW[protocol](message))
-        return _inside(message.content)
-
     def _native_tools(self, tools: Sequence[OperationSpec], strict: bool) -> bytes:
         extra = {"strict": True} if strict else {}
 
@@ -201,13 +173,6 @@ class WireWriter:
             return dump_json([{"type": "function", "function": {**_function(spec), **extra}} for spec in specs])
 
         return self._tool_set("strict" if strict else "plain", tools, write)
-
-    def _tools_in_words(self, tools: Sequence[OperationSpec], protocol: ToolProtocol) -> bytes:
-        def write(specs: tuple[OperationSpec, ...]) -> bytes:
-            lines = [json.dumps(_function(spec), ensure_ascii=False) for spec in specs]
-            return _inside(_INSTRUCTIONS[protocol] + "\n".join(lines))
-
-        return self._tool_set(protocol, tools, write)
 
     def _tool_set(
         self, kind: str, tools: Sequence[OperationSpec], write: Callable[[tuple[OperationSpec, ...]], bytes]
@@ -319,9 +284,26 @@ def _schema_shown(schema: object) -> object:
     return {name: value for name, value in fields.items() if (name, value) not in _MATTERS_OF_COURSE}
 
 
-def _inside(text: str) -> bytes:
-    """The inside of the JSON string of a text."""
-    return dump_json(text)[1:-1]
+def _spoken(message: Message, names: Mapping[str, str], protocol: ToolProtocol) -> str:
+    if isinstance(message, ToolMessage):
+        return f"Result of {names.get(message.call_id) or 'the tool call'}:\n{message.content}"
+    return _SHOW[protocol](message) if isinstance(message, AssistantMessage) else message.content
+
+
+def _content(parts: Sequence[_Part]) -> object:
+    """Texts in a row as one; beside pictures they are parts."""
+    texts = [part for part in parts if isinstance(part, str)]
+    if len(texts) == len(parts):
+        return "\n\n".join(texts)
+    content: list[dict[str, object]] = []
+    for part in parts:
+        if not isinstance(part, str):
+            content.append(part)
+        elif content and content[-1]["type"] == "text":
+            content[-1]["text"] = f"{content[-1]['text']}\n\n{part}"
+        else:
+            content.append({"type": "text", "text": part})
+    return content
 
 
 def _format_field(response_format: bytes) -> bytes:
