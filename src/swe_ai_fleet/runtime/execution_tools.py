@@ -13,7 +13,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
 from swe_ai_fleet.codec import to_plain
-from swe_ai_fleet.domain.candidate import CheckResult
+from swe_ai_fleet.domain.candidate import Candidate, CheckResult, RankedCandidate
 from swe_ai_fleet.domain.errors import InvalidRequest, NotFound
 from swe_ai_fleet.domain.event import ExecutionStatus
 from swe_ai_fleet.domain.execution import ExecutionState
@@ -323,10 +323,10 @@ def _detail(state: ExecutionState) -> ExecutionDetail:
     winner = state.candidates.get(state.winner_id)
     report, best = state.reports.get(state.winner_id), state.best_report
     ranks = {ranked.candidate_id: ranked for ranked in state.ranking}
-    candidates = sorted(
-        state.candidates.values(),
-        key=lambda candidate: ranks[candidate.candidate_id].rank if candidate.candidate_id in ranks else 10**6,
-    )
+    candidates = [
+        _candidate(state, candidate, ranks.get(candidate.candidate_id)) for candidate in state.candidates.values()
+    ]
+    candidates.sort(key=lambda candidate: candidate.rank or 10**6)
     delivered = state.delivered
     return ExecutionDetail(
         execution=_summary(state),
@@ -339,22 +339,22 @@ def _detail(state: ExecutionState) -> ExecutionDetail:
         error=state.error[:_SUMMARY_CHARS],
         checks=tuple(_check(result) for result in report.results) if report else (),
         files=winner.artifacts.files_changed[:_MOST_FILES] if winner else (),
-        candidates=tuple(
-            CandidateSummary(
-                candidate_id=candidate.candidate_id,
-                agent=candidate.author,
-                rank=ranks[candidate.candidate_id].rank if candidate.candidate_id in ranks else 0,
-                score=round(ranks[candidate.candidate_id].score, 3) if candidate.candidate_id in ranks else 0.0,
-                verdict=state.reports[candidate.candidate_id].verdict_word
-                if candidate.candidate_id in state.reports
-                else "",
-                lines_changed=candidate.artifacts.insertions + candidate.artifacts.deletions,
-            )
-            for candidate in candidates[:_MOST_CANDIDATES]
-        ),
+        candidates=tuple(candidates[:_MOST_CANDIDATES]),
         waiting_for=tuple(
             " ".join(request.approach.split())[:_DESCRIPTION_CHARS] or request.approval_id for request in state.pending
         ),
+    )
+
+
+def _candidate(state: ExecutionState, candidate: Candidate, ranked: RankedCandidate | None) -> CandidateSummary:
+    report = state.reports.get(candidate.candidate_id)
+    return CandidateSummary(
+        candidate_id=candidate.candidate_id,
+        agent=candidate.author,
+        rank=ranked.rank if ranked else 0,
+        score=round(ranked.score, 3) if ranked else 0.0,
+        verdict=report.verdict_word if report else "",
+        lines_changed=candidate.artifacts.insertions + candidate.artifacts.deletions,
     )
 
 

@@ -37,7 +37,7 @@ from swe_ai_fleet.ports import KeyValue, Replicas
 from swe_ai_fleet.runtime.equipment import profile_settings
 from swe_ai_fleet.runtime.jobs import JobFleet
 from swe_ai_fleet.runtime.model_servers import ModelEndpoint, ModelServers
-from swe_ai_fleet.runtime.node_load import NodeProbe, added_up, calls_waiting, model_use, own_memory, ray_node
+from swe_ai_fleet.runtime.node_load import NodeProbe, added_up, host_report, ray_node
 from swe_ai_fleet.runtime.ray_fleet import RayFleet
 from swe_ai_fleet.settings import Settings
 
@@ -212,13 +212,7 @@ class FleetView:
         )
 
     async def _report(self) -> ReplicaReport:
-        hosts, node = await asyncio.gather(self.fleet.measure(), self.probe.measure())
-        here = HostReport(
-            node=node,
-            memory=own_memory(),
-            endpoints=model_use({"": self.model}),
-            waiting=calls_waiting({"": self.model}),
-        )
+        hosts, here = await asyncio.gather(self.fleet.measure(), host_report(self.probe, {"": self.model}))
         version, unfit = str(this_release()), self.fleet.unfit
         return ReplicaReport(
             name=self.me, started_at=self.started_at, hosts=hosts, here=here, version=version, unfit=unfit

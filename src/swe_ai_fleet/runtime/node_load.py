@@ -14,7 +14,7 @@ from pathlib import Path
 
 from swe_ai_fleet.adapters.model_pool import ModelPool
 from swe_ai_fleet.adapters.model_pool.load import Circuit
-from swe_ai_fleet.domain.fleet_status import EndpointUse, GpuStatus, NodeStatus
+from swe_ai_fleet.domain.fleet_status import EndpointUse, GpuStatus, HostReport, NodeStatus
 from swe_ai_fleet.domain.json_values import number_in
 from swe_ai_fleet.ports import ChatModel
 
@@ -27,9 +27,10 @@ _MOST_GPUS = 64
 _MEBIBYTE = 1 << 20
 
 
-def model_use(models: Mapping[str, ChatModel]) -> tuple[EndpointUse, ...]:
-    """By model server, what the pools of all profiles have there."""
-    return added_up(
+async def host_report(probe: NodeProbe, models: Mapping[str, ChatModel]) -> HostReport:
+    """This process, the machine it is on, and its calls under way at model servers, of the pools of all profiles."""
+    pools = {id(model): model for model in models.values() if isinstance(model, ModelPool)}.values()
+    endpoints = added_up(
         EndpointUse(
             url=endpoint.name,
             in_flight=endpoint.in_flight,
@@ -37,18 +38,11 @@ def model_use(models: Mapping[str, ChatModel]) -> tuple[EndpointUse, ...]:
             last_fault=endpoint.last_fault,
             open_circuits=int(endpoint.circuit is Circuit.OPEN),
         )
-        for pool in _pools(models)
+        for pool in pools
         for endpoint in pool.status().endpoints
     )
-
-
-def calls_waiting(models: Mapping[str, ChatModel]) -> int:
-    """Calls of this process that wait for a model server."""
-    return sum(pool.status().waiting for pool in _pools(models))
-
-
-def _pools(models: Mapping[str, ChatModel]) -> Iterable[ModelPool]:
-    return {id(model): model for model in models.values() if isinstance(model, ModelPool)}.values()
+    waiting = sum(pool.status().waiting for pool in pools)
+    return HostReport(node=await probe.measure(), memory=_own_memory(), endpoints=endpoints, waiting=waiting)
 
 
 def added_up(uses: Iterable[EndpointUse]) -> tuple[EndpointUse, ...]:
@@ -155,7 +149,7 @@ def read_gpus(output: str) -> tuple[GpuStatus, ...]:
     return tuple(gpu_statuses)
 
 
-def own_memory() -> int:
+def _own_memory() -> int:
     """The resident memory of this process, in bytes; 0 where nothing says."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 
@@ -111,7 +110,9 @@ async def replay(
         trail = AuditTrail(execution_id=replay_id, agent_id=run.agent_id)
         pipeline = Pipeline(trail=trail, policy=policy_of(task), mask=secret_mask(settings), limits=limits)
         opened = await stack.enter_async_context(open_toolkits(clone, pipeline, access, task))
-        news = RecordedNews(run, _failing_before(state))
+        suites = state.baseline.suites if state.baseline is not None else ()
+        # What the log says failed on the untouched commit.
+        news = RecordedNews(run, next((suite.tests.failing for suite in suites if suite.tests is not None), ()))
         if isinstance(tests := opened.toolkits.get(TestTool.name), TestTool):
             tests.failed_before = news.failing
         parts = RunParts(
@@ -136,12 +137,6 @@ async def replay(
         forked_at=fork_at,
         same=not differences and ended and model.exhausted,
     )
-
-
-def _failing_before(state: ExecutionState) -> Sequence[str]:
-    """The tests that the log says failed on the untouched commit."""
-    suites = state.baseline.suites if state.baseline is not None else ()
-    return next((suite.tests.failing for suite in suites if suite.tests is not None), ())
 
 
 def _differences(run: RunState, trajectory: Trajectory, *, until: int | None) -> tuple[Difference, ...]:

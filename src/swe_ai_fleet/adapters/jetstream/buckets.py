@@ -61,7 +61,9 @@ class JetStreamKeyValue:
 
     async def get(self, key: str) -> KeyValueEntry | None:
         message = await last_message(self._connection, self._stream, self._subject(key), timeout=self._timeout)
-        return None if message is None else self._entry(message)
+        if message is None or OPERATION in message.headers:
+            return None
+        return KeyValueEntry(key=key, value=message.data, revision=message.sequence)
 
     async def put(self, key: str, value: bytes, *, revision: int | None = None) -> int:
         subject = self._subject(key)
@@ -128,12 +130,6 @@ class JetStreamKeyValue:
             return revision
         last = await last_message(self._connection, self._stream, self._subject(key), timeout=self._timeout)
         return last.sequence if last is not None and OPERATION in last.headers else 0
-
-    def _entry(self, message: StoredMessage) -> KeyValueEntry | None:
-        if OPERATION in message.headers:
-            return None
-        key = message.subject.removeprefix(f"$KV.{self._bucket}.")
-        return KeyValueEntry(key=key, value=message.data, revision=message.sequence)
 
     def _subject(self, key: str) -> str:
         if not _KEY.fullmatch(key):

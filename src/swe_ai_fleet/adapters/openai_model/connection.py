@@ -8,8 +8,8 @@ import math
 import re
 import ssl
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from functools import cache
 from types import MappingProxyType
 from typing import Self
@@ -193,7 +193,7 @@ class Connection:
         if (url := self._places.get(path)) is None:
             url = self._url.with_path(self._url.raw_path.rstrip("/") + path, encoded=True, keep_query=True)
             self._places[path] = url
-        with self._faults():
+        try:
             async with (
                 asyncio.timeout(self._timeout_seconds),
                 self._opened.request(
@@ -207,11 +207,6 @@ class Connection:
                         response.headers.get("Retry-After", ""),
                     )
                 yield response
-
-    @contextmanager
-    def _faults(self) -> Generator[None]:
-        try:
-            yield
         except StatusError as error:
             raise self.refused(Refusal.of(error)) from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
