@@ -60,7 +60,7 @@ class LeaseKeeper:
 
     def __init__(self, settings: Settings, me: str, *, anew: bool) -> None:
         self._settings = settings
-        self._me = me
+        self.me = me
         self._anew = anew
         self._seen: dict[str, float] = {}
         self._revision = 0
@@ -73,10 +73,6 @@ class LeaseKeeper:
         self.failures = 0
         self.ended = 0
         self._thread = threading.Thread(target=self._run, name="leases", daemon=True)
-
-    @property
-    def me(self) -> str:
-        return self._me
 
     def alive(self) -> frozenset[str]:
         if time.monotonic() - self._checked_at > self._settings.lease_seconds:
@@ -116,7 +112,7 @@ class LeaseKeeper:
     async def _keep(self) -> None:
         self._loop = asyncio.get_running_loop()
         seconds = self._settings.lease_seconds
-        async with connect_log(self._settings, name=f"leases of {self._me}", timeout=seconds / 3) as log:
+        async with connect_log(self._settings, name=f"leases of {self.me}", timeout=seconds / 3) as log:
             store = await log.bucket(LEASES_BUCKET, ttl_seconds=seconds)
             if self._anew:
                 for entry in await store.entries(_PREFIX):
@@ -135,23 +131,23 @@ class LeaseKeeper:
                         _log.warning("the lease could not be renewed", reason=str(error))
             try:
                 async with asyncio.timeout(seconds / _RENEWALS):
-                    await store.delete(_PREFIX + self._me)
+                    await store.delete(_PREFIX + self.me)
             except (FleetError, TimeoutError) as error:
                 _log.info("the lease expired", reason=str(error))
 
     async def _renew(self, store: KeyValue) -> None:
         if self._resting:
             if self._revision:
-                await store.delete(_PREFIX + self._me)
+                await store.delete(_PREFIX + self.me)
             revision = 0
         else:
-            revision = await store.put(_PREFIX + self._me, str(os.getpid()).encode())
+            revision = await store.put(_PREFIX + self.me, str(os.getpid()).encode())
         now = time.monotonic()
         # Everything in the bucket is a lease: without a revision in between nobody else has taken or given back one.
-        still_alone = self._seen.keys() == {self._me} and revision == self._revision + 1 > 1
+        still_alone = self._seen.keys() == {self.me} and revision == self._revision + 1 > 1
         self._revision = revision
         if still_alone:
-            self._seen = {self._me: now}
+            self._seen = {self.me: now}
             self._checked_at = now
             return
         leased = {entry.key.removeprefix(_PREFIX) for entry in await store.entries(_PREFIX)}

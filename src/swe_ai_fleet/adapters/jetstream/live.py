@@ -90,29 +90,21 @@ async def live_texts(connection: Connection) -> AsyncGenerator[LiveTexts]:
 
 async def watch_live(connection: Connection, tenant: str, execution_id: str) -> AsyncGenerator[TextDelta]:
     """What the models of an execution say from now on, without an end; gaps are possible."""
-    messages: asyncio.Queue[bytes | None] = asyncio.Queue(maxsize=_MOST_WAITING)
+    texts: asyncio.Queue[bytes] = asyncio.Queue(maxsize=_MOST_WAITING)
 
-    def deliver(message: Message | None) -> None:
-        if not messages.full():
-            messages.put_nowait(message.data if message is not None else None)
+    def hear(message: Message) -> None:
+        if not texts.full():
+            texts.put_nowait(message.data)
 
     asking = asyncio.create_task(_ask(connection, live_want_subject(token(tenant), token(execution_id))))
-    subject = live_text_subject(tenant, execution_id, "*")
+    hearing = asyncio.create_task(listen(connection, live_text_subject(tenant, execution_id, "*"), hear))
     try:
         while True:
-            try:
-                subscription = await connection.subscribe(subject, deliver)
-            except Unanswered:
-                await asyncio.sleep(WANT_SECONDS)
-                continue
-            try:
-                while (data := await messages.get()) is not None:
-                    yield from_json(TextDelta, data)
-            finally:
-                await connection.unsubscribe(subscription)
+            yield from_json(TextDelta, await texts.get())
     finally:
         asking.cancel()
-        await asyncio.gather(asking, return_exceptions=True)
+        hearing.cancel()
+        await asyncio.gather(asking, hearing, return_exceptions=True)
 
 
 async def _ask(connection: Connection, subject: str) -> None:

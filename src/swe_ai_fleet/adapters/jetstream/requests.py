@@ -64,14 +64,17 @@ async def listen(
                 hear(message)
 
         try:
-            await connection.subscribe(subject, deliver, queue=queue)
+            subscription = await connection.subscribe(subject, deliver, queue=queue)
         except Unanswered as reason:
             await backoff.wait(reason)
             continue
         backoff = Backoff.lasting(None)
         if heard is not None:
             heard.set()
-        await lost.wait()
+        try:
+            await lost.wait()
+        finally:
+            await connection.unsubscribe(subscription)
 
 
 async def respond(
