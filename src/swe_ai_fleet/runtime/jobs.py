@@ -11,12 +11,10 @@ import hmac
 import secrets
 import time
 from collections.abc import AsyncGenerator, Generator, Mapping
-from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from urllib.parse import quote
-
-import structlog
 
 from swe_ai_fleet.codec import from_json, from_plain, to_json, to_plain
 from swe_ai_fleet.domain import errors
@@ -30,12 +28,12 @@ from swe_ai_fleet.domain.assignment import (
     RecordedAssignment,
     job_id,
 )
-from swe_ai_fleet.domain.errors import Fenced, FleetError, InternalFault, Unavailable
+from swe_ai_fleet.domain.errors import Fenced, FleetError, InternalFault
 from swe_ai_fleet.domain.fleet_status import HostStatus, NodeStatus
 from swe_ai_fleet.domain.release import this_release
 from swe_ai_fleet.domain.task import PinnedRepository
-from swe_ai_fleet.following import in_background
-from swe_ai_fleet.ports import BlobStore, KeyValue
+from swe_ai_fleet.following import Follower
+from swe_ai_fleet.ports import BlobStore, KeyValue, KeyValueChange
 
 if TYPE_CHECKING:
     from swe_ai_fleet.adapters.jetstream import JetStream
@@ -46,9 +44,7 @@ JOBS_KEPT_SECONDS = 8 * 86_400.0
 MAX_INLINE_BYTES = 256 * 1024
 _JSON = "application/json"
 _HERE = "_here"
-_AGAIN_SECONDS = 1.0
 _LOOK_SECONDS = 30.0
-_log = structlog.get_logger(__name__)
 T = TypeVar("T")
 _CANCEL_SECONDS = 15.0
 
@@ -169,9 +165,18 @@ class JobBoard:
     async def watching(self) -> AsyncGenerator[JobBoard]:
         """Inside, waiting calls learn of what other processes put here. Raises Unavailable."""
         # What was put before is looked up; only what comes from here on is to be heard of.
-        start = await self._store.put(_HERE, b"")
-        async with in_background(self._follow(start), name="job board"):
+        first = await self._store.put(_HERE, b"")
+        follower = Follower[KeyValueChange](
+            "the board of jobs",
+            lambda start: self._store.changes(from_revision=max(start, first), follow=True),
+            self._wake,
+            hint="restart this process",
+        )
+        follower.begin()
+        try:
             yield self
+        finally:
+            await follower.stop()
 
     @contextmanager
     def _listening(self, key: str) -> Generator[asyncio.Event]:
@@ -184,18 +189,10 @@ class JobBoard:
             if not self._listeners[key]:
                 del self._listeners[key]
 
-    async def _follow(self, start: int) -> None:
-        while True:
-            try:
-                async with aclosing(self._store.changes(from_revision=start, follow=True)) as changes:
-                    async for change in changes:
-                        if change is not None:
-                            start = change.revision + 1
-                            for signal in self._listeners.get(change.key, ()):
-                                signal.set()
-            except (Unavailable, errors.NotFound) as fault:
-                _log.warning("jobs.board_unread", reason=str(fault))
-            await asyncio.sleep(_AGAIN_SECONDS)
+    def _wake(self, change: KeyValueChange) -> int:
+        for signal in self._listeners.get(change.key, ()):
+            signal.set()
+        return change.revision
 
 
 async def _wait_for(signal: asyncio.Event) -> None:
