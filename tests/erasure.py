@@ -8,9 +8,9 @@ from contextlib import aclosing
 from pathlib import Path
 
 from swe_ai_fleet.adapters.jetstream import JetStream
-from swe_ai_fleet.adapters.jetstream.messages import StoredMessage, from_api
+from swe_ai_fleet.adapters.jetstream.protocol import StoredMessage, from_api
 from swe_ai_fleet.adapters.jetstream.reader import messages
-from swe_ai_fleet.adapters.jetstream.snapshots import StreamHead, stream_heads
+from swe_ai_fleet.adapters.jetstream.streams import StreamHead, stream_heads
 
 NO_MESSAGE = 10037
 

@@ -19,9 +19,9 @@ from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceStub
 from services.orchestrator.main import RunningFleet, open_fleet
 from swe_ai_fleet.adapters.jetstream.connection import Connection
-from swe_ai_fleet.adapters.jetstream.login import Credentials
+from swe_ai_fleet.adapters.jetstream.nats_client import Credentials
+from swe_ai_fleet.adapters.jetstream.protocol import EVENTS
 from swe_ai_fleet.adapters.jetstream.reader import messages
-from swe_ai_fleet.adapters.jetstream.subjects import EVENTS
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.repositories import make_repository

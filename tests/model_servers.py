@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from swe_ai_fleet.adapters.model_pool.endpoint import Circuit
+from swe_ai_fleet.adapters.model_pool.load import Circuit
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.message import AssistantMessage, Message, ModelRequest, SystemMessage, UserMessage
 from swe_ai_fleet.ports import ChatModel

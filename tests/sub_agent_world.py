@@ -144,7 +144,7 @@ async def world(
     async with (
         _web() as site,
         ScriptedModelServer(script_of(conversations), keep=500, **options) as server,
-        OpenAIChatModel(base_url=server.url, retry_wait_seconds=0.001, max_retries=2) as model,
+        OpenAIChatModel(base_url=server.url) as model,
         open_workspace(root) as workspace,
         AsyncExitStack() as stack,
     ):

@@ -43,13 +43,13 @@ from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.orchestrator.metrics import Meter
 from swe_ai_fleet.orchestrator.planning_events import PlanningEvents
 from swe_ai_fleet.orchestrator.quotas import Quotas
-from swe_ai_fleet.runtime.drains import Drains
 from swe_ai_fleet.runtime.erasure import Erasures
-from swe_ai_fleet.runtime.executions_view import ExecutionsView
+from swe_ai_fleet.runtime.execution_tools import ExecutionsView
 from swe_ai_fleet.runtime.factories import connect_log, workspace_provider
 from swe_ai_fleet.runtime.knowledge import ContextClient, open_context_client
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.runtime.plan_service import open_tenant_plans
+from swe_ai_fleet.runtime.replicas import Drains
 from swe_ai_fleet.runtime.spending import Spending
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Script, ScriptedModelServer

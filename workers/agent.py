@@ -31,7 +31,7 @@ from swe_ai_fleet.domain.task import Delivery, EnvironmentSpec, PinnedRepository
 from swe_ai_fleet.ports import Clone
 from swe_ai_fleet.runtime.agent_worker import open_worker
 from swe_ai_fleet.runtime.factories import connect_log
-from swe_ai_fleet.runtime.job_board import JOBS_BUCKET, JobBoard, outcome_of
+from swe_ai_fleet.runtime.jobs import JOBS_BUCKET, JobBoard, outcome_of
 from swe_ai_fleet.runtime.tool_services import secret_mask
 from swe_ai_fleet.sandbox import raise_file_limit
 from swe_ai_fleet.settings import Settings

@@ -18,7 +18,7 @@ from swe_ai_fleet.domain.assignment import Job
 from swe_ai_fleet.domain.errors import Fenced, FleetError, Unavailable
 from swe_ai_fleet.domain.task import PinnedRepository
 from swe_ai_fleet.runtime.factories import connect_log, git_private_hosts, repository_roots
-from swe_ai_fleet.runtime.job_board import JOBS_BUCKET, JobBoard, outcome_of
+from swe_ai_fleet.runtime.jobs import JOBS_BUCKET, JobBoard, outcome_of
 from swe_ai_fleet.runtime.tool_services import make_sandbox, secret_mask
 from swe_ai_fleet.sandbox.images import carry
 from swe_ai_fleet.sandbox.jail import shell

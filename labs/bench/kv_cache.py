@@ -120,7 +120,7 @@ class _Call:
 
 @dataclass(kw_only=True)
 class KVServer:
-    """A `ChatModel` and its `LoadProbe`, as a pool has them; `request.on_delta` hears of the first token."""
+    """A `ChatModel` and what tells its load, as a pool has them; `request.on_delta` hears of the first token."""
 
     engine: Engine = field(default_factory=Engine)
 

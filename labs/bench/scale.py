@@ -27,9 +27,9 @@ from labs.bench.steps import COMMAND, FILES, scripted_steps
 from labs.chaos.ray_node import HOST
 from labs.chaos.stage import RAY_VARIABLES, Replica, said
 from swe_ai_fleet.adapters.jetstream.connection import Connection
-from swe_ai_fleet.adapters.jetstream.login import Credentials
+from swe_ai_fleet.adapters.jetstream.nats_client import Credentials
+from swe_ai_fleet.adapters.jetstream.protocol import EVENTS
 from swe_ai_fleet.adapters.jetstream.reader import messages
-from swe_ai_fleet.adapters.jetstream.subjects import EVENTS
 from swe_ai_fleet.testing.repositories import make_repository
 from tests.processes import Child, free_port
 

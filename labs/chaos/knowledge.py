@@ -17,8 +17,8 @@ from labs.chaos.model import description, lesson
 from labs.chaos.proof import Proof
 from labs.chaos.stage import Replica, Stage
 from swe_ai_fleet.adapters.jetstream.connection import Connection
+from swe_ai_fleet.adapters.jetstream.protocol import CONTEXT_CHANGES
 from swe_ai_fleet.adapters.jetstream.reader import messages
-from swe_ai_fleet.adapters.jetstream.subjects import CONTEXT_CHANGES
 
 _RECORDED_SECONDS = 30.0
 _CALL_SECONDS = 30.0

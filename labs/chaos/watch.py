@@ -11,9 +11,9 @@ from datetime import datetime
 from typing import Any
 
 from swe_ai_fleet.adapters.jetstream.connection import Connection
-from swe_ai_fleet.adapters.jetstream.login import Credentials
+from swe_ai_fleet.adapters.jetstream.nats_client import Credentials
+from swe_ai_fleet.adapters.jetstream.protocol import EVENTS, RESULTS
 from swe_ai_fleet.adapters.jetstream.reader import messages
-from swe_ai_fleet.adapters.jetstream.subjects import EVENTS, RESULTS
 from swe_ai_fleet.domain.errors import NotFound
 
 _TIMEOUT = 60.0

@@ -27,7 +27,7 @@ from services.nats_figures import nats_metrics
 from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.runtime.channels import channel_tls, is_here, target
-from swe_ai_fleet.runtime.state import open_state
+from swe_ai_fleet.runtime.nats_server import open_state
 from swe_ai_fleet.runtime.tool_services import secret_mask
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.telemetry import configure_logging, open_telemetry, own_telemetry

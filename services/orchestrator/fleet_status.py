@@ -28,8 +28,8 @@ from swe_ai_fleet.domain.moment import milliseconds
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.domain.text import counted
 from swe_ai_fleet.orchestrator.executions import Executions
-from swe_ai_fleet.runtime.drains import Drains, DrainTarget
 from swe_ai_fleet.runtime.fleet_view import FleetView, endpoint_use
+from swe_ai_fleet.runtime.replicas import Drains, DrainTarget
 
 MAX_MESSAGE_CHARS = 500
 _COUNCIL_SECONDS = 3.0

@@ -36,8 +36,8 @@ from swe_ai_fleet.orchestrator.metrics import (
     ToolFigures,
 )
 from swe_ai_fleet.runtime.fleet_view import FleetView
-from swe_ai_fleet.runtime.lease_keeper import LeaseKeeper
 from swe_ai_fleet.runtime.node_load import added_up
+from swe_ai_fleet.runtime.replicas import LeaseKeeper
 from swe_ai_fleet.runtime.stack import Stack
 from swe_ai_fleet.telemetry import Telemetry
 

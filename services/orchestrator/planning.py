@@ -43,7 +43,7 @@ from swe_ai_fleet.orchestrator.plan_sessions import PlanSessions
 from swe_ai_fleet.orchestrator.planning_events import PlanningEvent, PlanningEvents, PlanningOutcome
 from swe_ai_fleet.orchestrator.subtasks import child_task_id
 from swe_ai_fleet.ports import KeyValue, SecretMask
-from swe_ai_fleet.runtime.executions_view import ExecutionsView
+from swe_ai_fleet.runtime.execution_tools import ExecutionsView
 from swe_ai_fleet.runtime.plan_service import open_tenant_plans
 from swe_ai_fleet.runtime.tool_services import secret_mask
 

@@ -19,8 +19,8 @@ import structlog.testing
 from nats.aio.client import Client
 
 from swe_ai_fleet.adapters.jetstream import Credentials, Issuer, JetStream, NatsLogin
+from swe_ai_fleet.adapters.jetstream.protocol import EVENTS, event_subject
 from swe_ai_fleet.adapters.jetstream.streams import last_message
-from swe_ai_fleet.adapters.jetstream.subjects import EVENTS, event_subject
 from swe_ai_fleet.domain.assignment import AssignmentKind, Job, JobOutcome
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.errors import FleetError, NotFound, PreconditionFailed
@@ -28,7 +28,7 @@ from swe_ai_fleet.domain.event import CONTROL_SUBJECT, EXECUTION_SUBJECT, RunCla
 from swe_ai_fleet.domain.message import TextDelta
 from swe_ai_fleet.runtime.factories import connect_log
 from swe_ai_fleet.runtime.host_logins import HostLogins, open_host_logins
-from swe_ai_fleet.runtime.job_board import JOBS_BUCKET, JobBoard
+from swe_ai_fleet.runtime.jobs import JOBS_BUCKET, JobBoard
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.settings import Settings, without_login
 from tests.confinement import until

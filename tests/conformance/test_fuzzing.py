@@ -78,7 +78,7 @@ async def server() -> AsyncIterator[ScriptedModelServer]:
 
 @pytest.fixture(scope="module")
 async def model(server: ScriptedModelServer) -> AsyncIterator[OpenAIChatModel]:
-    async with OpenAIChatModel(base_url=server.url, retry_wait_seconds=0.0005, timeout_seconds=5.0) as model:
+    async with OpenAIChatModel(base_url=server.url, timeout_seconds=5.0) as model:
         await model.probe()
         yield model
 

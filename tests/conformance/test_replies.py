@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 
+from swe_ai_fleet.adapters.model_pool import Fault, Member, ModelPool, PoolRules
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
+from swe_ai_fleet.adapters.openai_model.faults import pushback
 from swe_ai_fleet.domain.message import ToolProtocol
 from swe_ai_fleet.testing import Conversation, ScriptedModelServer, Turn
 from tests.conformance.replies import DONE, Case, assert_well_formed, kind, load_cases, run_agent, script_of
@@ -36,22 +38,24 @@ async def servers() -> AsyncIterator[Mapping[str, ScriptedModelServer]]:
 
 
 @pytest.fixture(scope="module")
-async def models(servers: Mapping[str, ScriptedModelServer]) -> AsyncIterator[Mapping[str, OpenAIChatModel]]:
-    options: dict[str, Any] = {"retry_wait_seconds": 0.001, "retry_wait_max_seconds": 0.01, "timeout_seconds": 10.0}
+async def models(servers: Mapping[str, ScriptedModelServer]) -> AsyncIterator[Mapping[str, ModelPool]]:
+    rules, pools = PoolRules(backoff=0.001, open_for=0.001), dict[str, ModelPool]()
     async with AsyncExitStack() as stack:
-        clients = {name: OpenAIChatModel(base_url=server.url, **options) for name, server in servers.items()}
-        yield {name: await stack.enter_async_context(client) for name, client in clients.items()}
+        for name, server in servers.items():
+            client = await stack.enter_async_context(OpenAIChatModel(base_url=server.url, timeout_seconds=10.0))
+            members = [Member(name=name, model=client)]
+            pool = ModelPool(members, read_fault=lambda error: Fault.of(*pushback(error)), rules=rules)
+            pools[name] = await stack.enter_async_context(pool)
+        yield pools
 
 
-async def test_the_servers_are_spoken_to_as_they_can(models: Mapping[str, OpenAIChatModel]) -> None:
+async def test_the_servers_are_spoken_to_as_they_can(models: Mapping[str, ModelPool]) -> None:
     probed = {name: (await model.probe()).protocol for name, model in models.items()}
     assert probed == {"native": ToolProtocol.NATIVE, "text": ToolProtocol.TEXT, "json": ToolProtocol.JSON}
 
 
 @table("case", CASES)
-async def test_a_reply(
-    case: Case, models: Mapping[str, OpenAIChatModel], servers: Mapping[str, ScriptedModelServer]
-) -> None:
+async def test_a_reply(case: Case, models: Mapping[str, ModelPool], servers: Mapping[str, ScriptedModelServer]) -> None:
     expect = case.expect
     before = servers[case.protocol].requests
     ran = await run_agent(models[case.protocol], case.marker, stream=case.stream)

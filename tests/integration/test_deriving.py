@@ -80,7 +80,7 @@ class Planner:
 async def planner(*turns: Turn | Failure) -> AsyncGenerator[Planner]:
     async with (
         ScriptedModelServer(Script.of(*turns), keep=20) as server,
-        OpenAIChatModel(base_url=server.url, model="scripted", max_retries=0) as model,
+        OpenAIChatModel(base_url=server.url, model="scripted") as model,
     ):
         yield Planner(server, model)
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from swe_ai_fleet.runtime.factories import connect_log
-from swe_ai_fleet.runtime.lease_keeper import BUCKET, open_leases
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
+from swe_ai_fleet.runtime.replicas import LEASES_BUCKET, open_leases
 from swe_ai_fleet.settings import Settings
 from tests.confinement import until
 
@@ -34,7 +34,7 @@ async def test_those_who_are_there_see_each_other_and_notice_who_leaves(settings
 
 async def test_one_that_died_is_gone_when_its_lease_is(settings: Settings) -> None:
     async with connect_log(settings, name="test") as log:
-        store = await log.bucket(BUCKET, ttl_seconds=settings.lease_seconds)
+        store = await log.bucket(LEASES_BUCKET, ttl_seconds=settings.lease_seconds)
         await store.put("replicas.dead", b"1")
         async with open_leases(settings, anew=False) as keeper:
             assert keeper.alive() == {keeper.me, "dead"}

@@ -15,7 +15,7 @@ import pytest
 from aiohttp import web
 
 from swe_ai_fleet.adapters.model_pool import Fault, Member, ModelPool, PoolRules
-from swe_ai_fleet.adapters.model_pool.endpoint import Circuit
+from swe_ai_fleet.adapters.model_pool.load import Circuit
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.adapters.openai_model.faults import pushback
 from swe_ai_fleet.agents.budget import Budget
@@ -81,7 +81,7 @@ async def gate(
     async with (
         Server(script, model="qwen3-coder", api_key=KEY) as server,
         OpenAIChatModel(
-            base_url=server.url, api_key=KEY, max_retries=1, session_headers=["X-Session-ID"], timeout_seconds=5.0
+            base_url=server.url, api_key=KEY, session_headers=["X-Session-ID"], timeout_seconds=5.0
         ) as model,
         ModelPool(
             [Member(name="only", model=model)], read_fault=lambda error: Fault.of(*pushback(error)), rules=rules

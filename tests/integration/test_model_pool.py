@@ -6,11 +6,12 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from swe_ai_fleet.adapters.model_pool import Fault, Member, ModelPool, PoolRules, VLLMMetrics
+from swe_ai_fleet.adapters.model_pool import Fault, Member, ModelPool, PoolRules, vllm_load
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.adapters.openai_model.faults import pushback
 from swe_ai_fleet.agents.coding_run import CodingRun
@@ -33,8 +34,8 @@ async def pool_of(*urls: str, rules: PoolRules = QUICK, **options: str) -> Async
     async with AsyncExitStack() as stack:
         members: list[Member] = []
         for url in urls:
-            model = await stack.enter_async_context(OpenAIChatModel(base_url=url, max_retries=1, **options))
-            load = VLLMMetrics(model.metrics) if len(urls) > 1 else None
+            model = await stack.enter_async_context(OpenAIChatModel(base_url=url, **options))
+            load = partial(vllm_load, model.metrics) if len(urls) > 1 else None
             members.append(Member(name=url, model=model, load=load))
         yield await stack.enter_async_context(
             ModelPool(members, read_fault=lambda error: Fault.of(*pushback(error)), rules=rules)
@@ -176,7 +177,7 @@ async def test_a_run_whose_model_is_away_waits_for_it_and_says_so(tmp_path: Path
         port = int(server.url.split(":")[2].split("/")[0])
     rules = PoolRules(timeout=0.0, backoff=0.02, open_for=0.02, longest_open=0.05, notice=0.05)
     async with AsyncExitStack() as stack:
-        model = await stack.enter_async_context(OpenAIChatModel(base_url=server.url, max_retries=1))
+        model = await stack.enter_async_context(OpenAIChatModel(base_url=server.url))
         pool = await stack.enter_async_context(
             ModelPool([Member(name="only", model=model)], read_fault=lambda e: Fault.of(*pushback(e)), rules=rules)
         )

@@ -12,12 +12,12 @@ import pytest
 from aiohttp import web
 from structlog.testing import capture_logs
 
-from swe_ai_fleet.adapters import model_providers
-from swe_ai_fleet.adapters.model_providers import PROVIDERS
 from swe_ai_fleet.domain.errors import ModelRejected
 from swe_ai_fleet.domain.message import AssistantMessage, ModelRequest, Sampling, ToolMessage, UserMessage
 from swe_ai_fleet.domain.tool import OperationSpec
+from swe_ai_fleet.runtime import model_servers
 from swe_ai_fleet.runtime.factories import open_model
+from swe_ai_fleet.runtime.model_servers import PROVIDERS
 from swe_ai_fleet.settings import Settings
 
 Refuse = Callable[[Mapping[str, Any]], web.Response | None]
@@ -119,7 +119,7 @@ async def serving(name: str, monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[
     try:
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         preset = replace(PROVIDERS[name], base_url=f"http://127.0.0.1:{runner.addresses[0][1]}/v1")
-        monkeypatch.setattr(model_providers, "PROVIDERS", {**PROVIDERS, name: preset})
+        monkeypatch.setattr(model_servers, "PROVIDERS", {**PROVIDERS, name: preset})
         for variable in ("FLEET_MODEL_URL", "VLLM_URL", "FLEET_MODEL_API_KEY"):
             monkeypatch.delenv(variable, raising=False)
         monkeypatch.setenv(f"{name.upper()}_API_KEY", double.key)

@@ -19,7 +19,7 @@ import nats
 import pytest
 
 from swe_ai_fleet.adapters.jetstream import Credentials, JetStream, StreamSettings
-from swe_ai_fleet.adapters.jetstream.subjects import event_subject, result_subject
+from swe_ai_fleet.adapters.jetstream.protocol import event_subject, result_subject
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed, ResourceExhausted, Unavailable
 from swe_ai_fleet.domain.event import StoredEvent, Writer
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats, NatsAddress, read_address

@@ -18,7 +18,7 @@ import pytest
 from nats.aio.client import Client
 
 from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
-from swe_ai_fleet.adapters.jetstream.subjects import COMMANDS, EVENTS, STREAM_SUBJECTS
+from swe_ai_fleet.adapters.jetstream.protocol import COMMANDS, EVENTS, STREAM_SUBJECTS
 from swe_ai_fleet.domain.errors import PreconditionFailed, Unavailable
 from swe_ai_fleet.domain.event import CONTROL_SUBJECT, EXECUTION_SUBJECT
 from swe_ai_fleet.runtime.factories import connect_log

@@ -22,8 +22,8 @@ from swe_ai_fleet.following import in_background
 from swe_ai_fleet.ports import Journal
 from swe_ai_fleet.runtime.factories import connect_log
 from swe_ai_fleet.runtime.host_logins import open_host_logins
-from swe_ai_fleet.runtime.installation.checking import check
 from swe_ai_fleet.runtime.installation.installing import install
+from swe_ai_fleet.runtime.installation.layout import check
 from swe_ai_fleet.settings import Settings
 from tests.confinement import until
 from tests.secured import SecuredNats, secured_nats

@@ -157,7 +157,7 @@ async def bench(
     log = MemoryLog()
     async with (
         ScriptedModelServer(Script(conversations=conversations)) as server,
-        OpenAIChatModel(base_url=server.url, retry_wait_seconds=0.001, max_retries=2) as model,
+        OpenAIChatModel(base_url=server.url) as model,
         open_workspace(root, environment=WITH_PYTEST) as workspace,
         log.journal(WRITER) as journal,
     ):

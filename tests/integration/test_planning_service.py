@@ -35,7 +35,7 @@ from swe_ai_fleet.domain.task import DEFAULT_TENANT, TaskKind
 from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.ports import KeyValue, Replicas
 from swe_ai_fleet.runtime.channels import named_field
-from swe_ai_fleet.runtime.executions_view import ExecutionsView
+from swe_ai_fleet.runtime.execution_tools import ExecutionsView
 from swe_ai_fleet.runtime.factories import workspace_provider
 from swe_ai_fleet.runtime.knowledge import ContextClient, open_context_client
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from swe_ai_fleet.adapters.jetstream import Credentials, JetStream, events
-from swe_ai_fleet.adapters.jetstream.subjects import event_subject
+from swe_ai_fleet.adapters.jetstream.protocol import event_subject
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain.access import StoredPiece
 from swe_ai_fleet.domain.errors import PreconditionFailed

@@ -12,17 +12,17 @@ from random import Random
 
 import pytest
 
-from swe_ai_fleet.adapters.jetstream import subjects
 from swe_ai_fleet.adapters.jetstream.connection import Connection
-from swe_ai_fleet.adapters.jetstream.faults import Unanswered
 from swe_ai_fleet.adapters.jetstream.journal import journal
-from swe_ai_fleet.adapters.jetstream.login import Credentials
-from swe_ai_fleet.adapters.jetstream.messages import (
+from swe_ai_fleet.adapters.jetstream.nats_client import Credentials
+from swe_ai_fleet.adapters.jetstream.protocol import (
     EXPECTED_SEQUENCE,
     MESSAGE_ID,
     Message,
     Outgoing,
     StoredMessage,
+    Unanswered,
+    event_subject,
     place_of,
 )
 from swe_ai_fleet.codec import from_json
@@ -172,7 +172,7 @@ class Writers:
         return INCOMPLETE if chance < 0.1 else self.random.randrange(count) if chance < 0.2 else count
 
     def stored(self, agent_id: str = "_") -> list[Event]:
-        subject = subjects.event_subject("default", "e", agent_id)
+        subject = event_subject("default", "e", agent_id)
         return [from_json(Event, one.data) for one in self.server.stored if one.subject == subject]
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swe_ai_fleet.adapters.agent_service.client import target_of
+from swe_ai_fleet.adapters.agent_service import target_of
 from swe_ai_fleet.agents.external_agent import AgentFault
 from swe_ai_fleet.domain.council import Council, CouncilMember, EndpointRules
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed

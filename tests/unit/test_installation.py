@@ -15,9 +15,8 @@ from services.access.access_file import read_access
 from swe_ai_fleet.domain.access import AccessRole
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.runtime.installation.authority import days_left, host_names, new_authority, new_certificate, signed_by
-from swe_ai_fleet.runtime.installation.checking import check
 from swe_ai_fleet.runtime.installation.installing import ROTATIONS, install
-from swe_ai_fleet.runtime.installation.layout import SERVERS, Layout
+from swe_ai_fleet.runtime.installation.layout import SERVERS, Layout, check
 from swe_ai_fleet.settings import Settings
 
 

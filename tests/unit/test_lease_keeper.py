@@ -11,8 +11,8 @@ import pytest
 
 from swe_ai_fleet.domain.errors import Unavailable
 from swe_ai_fleet.ports import KeyValueEntry
-from swe_ai_fleet.runtime import lease_keeper
-from swe_ai_fleet.runtime.lease_keeper import BUCKET, LeaseKeeper, replica_name
+from swe_ai_fleet.runtime import replicas
+from swe_ai_fleet.runtime.replicas import LEASES_BUCKET, LeaseKeeper, replica_name
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
 from tests.confinement import until
@@ -38,7 +38,7 @@ def keeper_on(monkeypatch: pytest.MonkeyPatch, store: MemoryKeyValue | None, *, 
     """A keeper whose connection has a bucket of leases that end by themselves, or that nobody answers."""
 
     async def bucket(name: str, *, ttl_seconds: float) -> MemoryKeyValue | None:
-        assert (name, ttl_seconds) == (BUCKET, seconds)
+        assert (name, ttl_seconds) == (LEASES_BUCKET, seconds)
         return store
 
     @asynccontextmanager
@@ -47,7 +47,7 @@ def keeper_on(monkeypatch: pytest.MonkeyPatch, store: MemoryKeyValue | None, *, 
             raise Unavailable("nobody answers")
         yield SimpleNamespace(bucket=bucket)
 
-    monkeypatch.setattr(lease_keeper, "connect_log", connect)
+    monkeypatch.setattr(replicas, "connect_log", connect)
     return LeaseKeeper(Settings(lease_seconds=seconds), "me", anew=False)
 
 
@@ -76,7 +76,7 @@ async def test_who_is_alone_reads_the_leases_of_others_only_once_there_are_any(m
 
 async def test_a_lease_that_is_missing_for_a_moment_is_nobodys_end(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1_000.0
-    monkeypatch.setattr(lease_keeper, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(replicas, "time", SimpleNamespace(monotonic=lambda: now))
     store = MemoryKeyValue()
     keeper = keeper_on(monkeypatch, store)
     assert (keeper.alive(), keeper.failures, keeper.ended) == (frozenset(), 0, 0)
@@ -129,7 +129,7 @@ async def test_renewals_go_on_through_an_outage_and_each_that_failed_is_counted(
 
 def test_a_name_says_host_and_process_and_is_nobody_elses(monkeypatch: pytest.MonkeyPatch) -> None:
     host_name = SimpleNamespace(gethostname=lambda: "node_1.example." + "x" * 60)
-    monkeypatch.setattr(lease_keeper, "socket", host_name)
+    monkeypatch.setattr(replicas, "socket", host_name)
     names = {replica_name() for _ in range(20)}
     assert len(names) == 20
     for name in names:

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swe_ai_fleet.adapters.model_pool import LeasedAdmission, MemoryLedger, Quota
-from swe_ai_fleet.adapters.model_pool.admission import Demand, Grant, estimated_tokens
+from swe_ai_fleet.adapters.model_pool.admission import estimated_tokens
+from swe_ai_fleet.adapters.model_pool.ledger import Demand, Grant
 from swe_ai_fleet.domain.message import (
     AssistantMessage,
     Message,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from swe_ai_fleet.adapters.model_pool import LeasedAdmission, Quota, admission
-from swe_ai_fleet.adapters.model_pool.admission import Demand, Grant
+from swe_ai_fleet.adapters.model_pool.ledger import Demand, Grant
 from swe_ai_fleet.domain.errors import Unavailable
 from tests.simulation.virtual_loop import on_virtual_time
 

@@ -86,7 +86,7 @@ class Scripted:
 
 
 def pool_of(*models: Scripted, rules: PoolRules = FAST) -> ModelPool:
-    members = [Member(name=model.name, model=model, load=model if model.load_of else None) for model in models]
+    members = [Member(name=model.name, model=model, load=model.load if model.load_of else None) for model in models]
     return ModelPool(members, read_fault=read, rules=rules)
 
 
@@ -182,7 +182,7 @@ def test_tenants_take_turns_sessions_with_the_least_service_go_first_and_none_wa
         clock = asyncio.get_running_loop().time
         async with (
             LeasedAdmission(MemoryLedger(clock=clock), Quota(max_in_flight=1), clock=clock) as admission,
-            ModelPool([Member(name="m", model=model)], admission=admission) as pool,
+            ModelPool([Member(name="m", model=model)], read_fault=read, admission=admission) as pool,
         ):
             old = pool.session("old", tenant="a")
             model.usage = Usage(prompt_tokens=300_000, cached_tokens=1_000, completion_tokens=500)

@@ -1,6 +1,6 @@
 """The presets behind a model name's prefix."""
 
-from swe_ai_fleet.adapters.model_providers import PROVIDERS, provider_endpoint
+from swe_ai_fleet.runtime.model_servers import PROVIDERS, provider_endpoint
 from tests.tables import table
 
 HERE = "http://127.0.0.1:9/v1"

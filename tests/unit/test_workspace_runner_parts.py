@@ -22,7 +22,7 @@ from swe_ai_fleet.domain.assignment import (
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
 from swe_ai_fleet.domain.task import PinnedRepository, RepoRef, Task, TaskKind
 from swe_ai_fleet.in_process import MemoryLog
-from swe_ai_fleet.runtime.job_board import JobBoard
+from swe_ai_fleet.runtime.jobs import JobBoard
 from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
 from workers.jobs import Ending, EndReason, HeldJob, JobRef, JobSpec
 from workers.workspace_runner.runner import Runner, Slots

@@ -96,7 +96,7 @@ async def test_overload_is_503_and_passes(servers: Servers) -> None:
     before = (await servers.plain.metrics()).get("vllm:admission_rejections_total", 0.0)
     sampling = Sampling(max_tokens=64, temperature=1.0)
     refused = 0
-    async with OpenAIChatModel(base_url=servers.plain.url, max_retries=1) as once:
+    async with OpenAIChatModel(base_url=servers.plain.url) as once:
         await once.probe()
         for outcome in await asyncio.gather(
             *(once.reply(ModelRequest(OPENING, (), sampling)) for _ in range(12)), return_exceptions=True
@@ -104,7 +104,7 @@ async def test_overload_is_503_and_passes(servers: Servers) -> None:
             if isinstance(outcome, BaseException):
                 assert isinstance(outcome, ModelUnavailable), outcome
                 refused += 1
-    async with OpenAIChatModel(base_url=servers.plain.url, max_retries=12, retry_wait_seconds=0.2) as patient:
+    async with open_model(Settings(model_url=servers.plain.url)) as patient:
         replies = await asyncio.gather(*(patient.reply(ModelRequest(OPENING, (), sampling)) for _ in range(12)))
     after = (await servers.plain.metrics())["vllm:admission_rejections_total"]
     assert refused and len(replies) == 12 and after - before >= refused

@@ -21,8 +21,8 @@ from swe_ai_fleet.adapters.jetstream import TIMEOUT_SECONDS, Handler, JetStream,
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.following import in_background
 from swe_ai_fleet.runtime.factories import connect_log
-from swe_ai_fleet.runtime.installation.nats_users import HOSTS_BUCKET
-from swe_ai_fleet.runtime.job_board import JOBS_BUCKET, JOBS_KEPT_SECONDS, JobBoard
+from swe_ai_fleet.runtime.installation.nats_accounts import HOSTS_BUCKET
+from swe_ai_fleet.runtime.jobs import JOBS_BUCKET, JOBS_KEPT_SECONDS, JobBoard
 from swe_ai_fleet.runtime.tool_services import secret_mask
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.telemetry import Telemetry, open_telemetry

@@ -15,7 +15,7 @@ from services.errors import NotAvailable
 from services.orchestrator.requests import not_for_tasks, submitted_task
 from services.values import parsed_message
 from swe_ai_fleet.adapters.jetstream import JetStream, PermanentError, Work, WorkQueue
-from swe_ai_fleet.adapters.jetstream.subjects import COMMANDS
+from swe_ai_fleet.adapters.jetstream.protocol import COMMANDS
 from swe_ai_fleet.agents.results import agent_result, failed_result, tool_record
 from swe_ai_fleet.codec import from_json
 from swe_ai_fleet.domain.assignment import CheckAssignment, CodingAssignment, JobOutcome, JobPriority
@@ -31,7 +31,7 @@ from swe_ai_fleet.domain.task import (
 )
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.orchestrator.evidence.check_results import no_evidence
-from swe_ai_fleet.runtime.job_board import job_of
+from swe_ai_fleet.runtime.jobs import job_of
 from workers.workspace_runner.runner import RANKS, Runner
 from workers.workspace_runner.settings import RunnerSettings
 

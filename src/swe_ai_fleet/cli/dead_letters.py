@@ -14,20 +14,20 @@ from swe_ai_fleet.settings import Settings
 
 if TYPE_CHECKING:
     from swe_ai_fleet.adapters.jetstream.connection import Connection
-    from swe_ai_fleet.adapters.jetstream.messages import StoredMessage
+    from swe_ai_fleet.adapters.jetstream.protocol import StoredMessage
 
 Number = Annotated[int, argument("As `fleet dlq list` shows it.", min=1, metavar="NUMBER")]
 _TIMEOUT_SECONDS = 30.0
 
 
 async def list_letters(screen: Screen, settings: Settings) -> Exit:
-    from swe_ai_fleet.adapters.jetstream import subjects
+    from swe_ai_fleet.adapters.jetstream.protocol import DEAD_LETTERS
     from swe_ai_fleet.adapters.jetstream.reader import messages
     from swe_ai_fleet.runtime.factories import connect_log
 
     letters_found: list[StoredMessage] = []
     async with connect_log(nats_of(settings), name="dlq") as log:
-        stored = messages(log.connection, subjects.DEAD_LETTERS, ">", follow=False, timeout=_TIMEOUT_SECONDS)
+        stored = messages(log.connection, DEAD_LETTERS, ">", follow=False, timeout=_TIMEOUT_SECONDS)
         async with aclosing(stored) as letters:
             letters_found = [letter async for letter in letters if letter is not None]
     documents = [
@@ -75,10 +75,9 @@ async def settle(connection: Connection, number: int, *, again: bool) -> str:
         NotFound: There is none with this number.
         CommandFault: It cannot be handed in again, since it was too large to be kept.
     """
-    from swe_ai_fleet.adapters.jetstream import subjects
-    from swe_ai_fleet.adapters.jetstream.messages import MESSAGE_ID, from_api
+    from swe_ai_fleet.adapters.jetstream.protocol import DEAD_LETTERS, MESSAGE_ID, from_api
 
-    stream = subjects.DEAD_LETTERS
+    stream = DEAD_LETTERS
     wanted = {"seq": number}
     answer = await connection.api_unless(404, f"STREAM.MSG.GET.{stream}", wanted, timeout=_TIMEOUT_SECONDS)
     if answer is None:

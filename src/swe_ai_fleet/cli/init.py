@@ -85,7 +85,7 @@ async def init(
 
 
 async def _checked(screen: Screen, directory: Path) -> Exit:
-    from swe_ai_fleet.runtime.installation.checking import check
+    from swe_ai_fleet.runtime.installation.layout import check
 
     findings = await asyncio.to_thread(check, directory)
     if screen.json:

@@ -7,10 +7,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar, cast
-
 import structlog
 from structlog.contextvars import bound_contextvars
-
 from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider
 from swe_ai_fleet.adapters.jetstream import TIMEOUT_SECONDS
 from swe_ai_fleet.agents.answering import AnswerRun, OperateRun
@@ -47,6 +45,9 @@ from swe_ai_fleet.sandbox.uninterrupted import ended
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.telemetry import own_telemetry
 from swe_ai_fleet.tools.catalogue import ToolAccess, operations
+from swe_ai_fleet.runtime.equipment import harness_agents, open_context_client, open_equipment, outside_agents
+from swe_ai_fleet.runtime.factories import connect_log, housekeeping, workspace_provider
+
 
 Prepare = Callable[[GitWorkspaceProvider], EvidenceWorkspaces]
 T = TypeVar("T")
@@ -79,18 +80,18 @@ class AgentWorker:
         The clone and its sandbox are removed after the result is returned: nobody waits for that. Where there is no
         result (a fault, a cancellation) they are gone when this returns.
         """
-        given: Any = assignment
+        untyped: Any = assignment
         with bound_contextvars(**assignment.ids):
-            if isinstance(given, CheckAssignment):
-                return cast("T", await self.evidence.gather(given))
-            if isinstance(given, BaselineAssignment):
-                return cast("T", await self.evidence.baseline(given))
-            if isinstance(given, ExamineAssignment):
-                return cast("T", await self.evidence.examine(given))
-            if given.repository is None:
-                return cast("T", await self.derivations.run(given, None))
+            if isinstance(untyped, CheckAssignment):
+                return cast("T", await self.evidence.gather(untyped))
+            if isinstance(untyped, BaselineAssignment):
+                return cast("T", await self.evidence.baseline(untyped))
+            if isinstance(untyped, ExamineAssignment):
+                return cast("T", await self.evidence.examine(untyped))
+            if untyped.repository is None:
+                return cast("T", await self.derivations.run(untyped, None))
             result: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-            work = asyncio.create_task(self._run_in_clone(given, given.repository, result))
+            work = asyncio.create_task(self._run_in_clone(untyped, untyped.repository, result))
             try:
                 await asyncio.wait({work, result}, return_when=asyncio.FIRST_COMPLETED)
             except asyncio.CancelledError:
@@ -113,7 +114,8 @@ class AgentWorker:
             _log.error("clone_not_removed", exc_info=error)
 
     async def _run_in_clone(self, assignment: Any, repository: PinnedRepository, result: asyncio.Future[Any]) -> None:
-        kind: Any = self.external if _outside(assignment) else self.runs[assignment.kind]
+        outside = isinstance(assignment, CodingAssignment) and bool(assignment.perspective.endpoint)
+        kind: Any = self.external if outside else self.runs[assignment.kind]
         async with self._clone(assignment, repository) as clone:
             result.set_result(await kind.run(assignment, clone))
 
@@ -132,11 +134,6 @@ class AgentWorker:
         environment = replace(environment, network=self.access.hosts(task.constraints))
         async with self.workspaces.open(assignment.execution_id, assignment.agent_id, repository, environment) as clone:
             yield clone
-
-
-def _outside(assignment: Assignment[object]) -> bool:
-    """Whether somebody else's agent works on it."""
-    return isinstance(assignment, CodingAssignment) and bool(assignment.perspective.endpoint)
 
 
 @asynccontextmanager
@@ -191,7 +188,7 @@ async def open_worker(settings: Settings, *, host: str, prepared: Prepare | None
             rubric=RubricJudge(equipment=equipment),
         )
         # Hosts that were killed on this node may have left theirs; the orchestrator may be on another one.
-        async with housekeeping(provider.reap, pause=pause_seconds(seed_seconds(settings))):
+        async with housekeeping(provider, settings):
             worker = AgentWorker(
                 workspaces=workspaces,
                 workshops=provider,

@@ -140,7 +140,7 @@ def open_audit_keys(settings: Settings) -> AuditKeys:
     """
     directory = settings.home / "audit"
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    own, known = directory / "signing-key.pem", directory / "public-keys.pem"
+    own, public_file = directory / "signing-key.pem", directory / "public-keys.pem"
     text = settings.audit_signing_key
     if not text:
         keep_private(own, new_key_pem)
@@ -152,13 +152,13 @@ def open_audit_keys(settings: Settings) -> AuditKeys:
                 hint=f"chmod 600 {own}, or remove it for a new one",
             )
     signing = signing_key(text)
-    public = public_keys(known) if known.exists() else PublicKeys()
+    public = public_keys(public_file) if public_file.exists() else PublicKeys()
     if signing.public not in public.keys.values():
         public = public.with_key(signing.public)
-        write_private(known, public.pem())
+        write_private(public_file, public.pem())
     if settings.audit_public_keys is not None:
-        given = public_keys(settings.audit_public_keys)
-        public = PublicKeys(keys={**given.keys, **public.keys})
+        configured = public_keys(settings.audit_public_keys)
+        public = PublicKeys(keys={**configured.keys, **public.keys})
     return AuditKeys(signing=signing, public=public)
 
 

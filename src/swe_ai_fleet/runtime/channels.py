@@ -237,23 +237,23 @@ def find_context(settings: Settings | ClientSettings, *, server: str = "", token
     Else the one that runs there by itself. A home's token is sent to the address it was made for and to no other.
     """
     fleet, token = running_place(settings.home), token.strip()
-    here = (
+    services = (
         []
         if fleet is None or not fleet.context
         else [Place(address=fleet.context, token=fleet.token, pid=fleet.pid, tls=fleet.tls)]
     )
     if (alone := _place_of(settings.home / "context.json")) is not None:
-        here.append(alone)
+        services.append(alone)
     address = server or settings.context_url
     if not address:
-        return here[0] if here else None
+        return services[0] if services else None
     if not token and address == settings.context_url:
         token = settings.context_token
-    known = next((service for service in here if service.address == address), None)
+    match = next((service for service in services if service.address == address), None)
     return Place(
         address=address,
-        token=token or (known.token if known is not None else ""),
-        tls=known.tls if known is not None else channel_tls(settings, address),
+        token=token or (match.token if match is not None else ""),
+        tls=match.tls if match is not None else channel_tls(settings, address),
     )
 
 

@@ -7,7 +7,6 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-
 from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.function_calling.setup import FUNCTION_CALLING
 from swe_ai_fleet.agents.recollections import FleetMemory
@@ -28,6 +27,13 @@ from swe_ai_fleet.tools.git import GitTool
 from swe_ai_fleet.tools.operation import BareDirectory
 from swe_ai_fleet.tools.pipeline import Pipeline
 from swe_ai_fleet.tools.registry import ToolRegistry
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from swe_ai_fleet.memory.searching import FleetMemory
+from swe_ai_fleet.tools.builtin import BuiltinSettings, BuiltinTools, builtin_tools
+from swe_ai_fleet.tools.builtin.toolkit import WIKIPEDIA
+from swe_ai_fleet.tools.registry.base_tool import BaseTool, declared
+from swe_ai_fleet.tools.registry.registry import ToolRegistry
+
 
 Open = Callable[[], AbstractAsyncContextManager[SubAgentTools]]
 
@@ -59,9 +65,7 @@ def planning_tools(
 
     Args:
         settings: The model, the limits of a sub-agent, the home whose memories are searched.
-        workspace: What is looked into.
         pipeline: The way calls of sub-agents go; without one, each call's own.
-        builtin: How the web is searched.
     """
     opened = partial(_opened, settings, workspace, pipeline, builtin)
     return tuple(_SubAgentTool(definition, opened) for definition in SubAgentTools.definitions.values())
@@ -103,9 +107,8 @@ async def _opened(
     settings: Settings, workspace: Workspace, pipeline: Pipeline | None, builtin: BuiltinSettings
 ) -> AsyncGenerator[SubAgentTools]:
     # They bring the client of models along, which a calculator need not wait for.
+    from swe_ai_fleet.runtime.equipment import NamedModel
     from swe_ai_fleet.runtime.knowledge import LIBRARY, installed
-    from swe_ai_fleet.runtime.named_model import NamedModel
-    from swe_ai_fleet.runtime.plan_tools import NothingRemembered
 
     named, seconds = NamedModel("", None, None, settings), settings.sub_agent_seconds
     way = pipeline or Pipeline(mask=named.mask)
@@ -126,3 +129,11 @@ async def _opened(
             memory=memory or NothingRemembered(),
             limits=SubAgentLimits(each=Limits(max_iterations=5, max_tool_calls=12, timeout_seconds=seconds)),
         )
+
+
+class NothingRemembered:
+    """A `MemorySearch` where no memory is kept: everything asked is a gap."""
+
+    async def search(self, entities: Sequence[str], queries: Sequence[str]) -> MemoryResults:
+        gaps = tuple(dict.fromkeys((*entities, *queries)))
+        return MemoryResults(coverage=0.0 if gaps else None, gaps=gaps)

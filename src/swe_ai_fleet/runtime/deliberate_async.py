@@ -41,7 +41,7 @@ _FAULTS: Mapping[grpc.StatusCode, type[FleetError]] = {
     grpc.StatusCode.DEADLINE_EXCEEDED: Unavailable,
 }
 # What a fleet decides for all of its tasks.
-_NOT_HERE = ("command_timeout_seconds",)
+_RESERVED = "command_timeout_seconds"
 
 
 class Accepted(TypedDict):
@@ -119,10 +119,10 @@ class DeliberateAsync:
         return Accepted(task_id=answer.task_id, execution_id=answer.execution_id, status=status)
 
     def _request(
-        self, task_id: str, task: str, context: str, wanted: dict[str, object], num_agents: int
+        self, task_id: str, task: str, context: str, constraints: dict[str, object], num_agents: int
     ) -> pb.SubmitTaskRequest:
-        location = str(wanted.pop("repo_url", "") or "") or self._repo
-        ref = str(wanted.pop("ref", "") or "")
+        location = str(constraints.pop("repo_url", "") or "") or self._repo
+        ref = str(constraints.pop("ref", "") or "")
         if num_agents < 1:
             raise InvalidRequest(f"num_agents is {num_agents}", field="num_agents", hint="at least 1")
         return pb.SubmitTaskRequest(
@@ -130,7 +130,7 @@ class DeliberateAsync:
                 task_id=task_id,
                 task_description=task,
                 role=self._role,
-                constraints=constraints_message(wanted),
+                constraints=constraints_message(constraints),
                 rounds=self._rounds,
                 num_agents=num_agents,
                 repo=repository_reference(location, ref=ref) if location else pb.RepoRef(ref=ref),
@@ -140,15 +140,15 @@ class DeliberateAsync:
         )
 
 
-def constraints_message(wanted: Mapping[str, object]) -> pb.TaskConstraints:
+def constraints_message(constraints: Mapping[str, object]) -> pb.TaskConstraints:
     """Constraints as library callers write them, for the wire; what is not given is left to the fleet.
 
     Raises InvalidRequest naming what is malformed.
     """
-    for name in _NOT_HERE:
-        if name in wanted:
-            raise InvalidRequest(f"{name} is reserved by the fleet", field=f"constraints.{name}", hint="leave it out")
-    read = read_constraints(wanted)
+    if _RESERVED in constraints:
+        field = f"constraints.{_RESERVED}"
+        raise InvalidRequest(f"{_RESERVED} is reserved by the fleet", field=field, hint="leave it out")
+    read = read_constraints(constraints)
     limits, hosts = read.limits, read.allowed_hosts
     numbers: dict[str, float] = {
         "max_iterations": limits.max_iterations,
@@ -167,7 +167,7 @@ def constraints_message(wanted: Mapping[str, object]) -> pb.TaskConstraints:
         total_max_tokens=read.totals.max_tokens,
         total_max_tool_calls=read.totals.max_tool_calls,
         total_max_cost=read.totals.max_cost,
-        **{name: value if name in wanted else None for name, value in numbers.items()},
+        **{name: value if name in constraints else None for name, value in numbers.items()},
     )
 
 

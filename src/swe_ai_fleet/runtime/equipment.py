@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import fields
-
 from swe_ai_fleet.adapters.acp import Harness, HarnessAgents
 from swe_ai_fleet.adapters.agent_service import AgentServiceClient
 from swe_ai_fleet.agents.equipment import Equipment
@@ -32,10 +31,26 @@ from swe_ai_fleet.runtime.tool_services import secret_mask, tool_access
 from swe_ai_fleet.settings import Settings, listed
 from swe_ai_fleet.tools.catalogue import ToolAccess
 from swe_ai_fleet.tools.result_cache import SharedResults
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from typing import Self, TypeVar, cast, get_origin
+from swe_ai_fleet.adapters.context_service import ContextServiceClient
+from swe_ai_fleet.domain.json_values import items
+from swe_ai_fleet.domain.message import Sampling
+from swe_ai_fleet.memory.searching import FleetMemory
+from swe_ai_fleet.runtime.channels import channel_credentials, channel_tls, target
+from swe_ai_fleet.runtime.factories import model_admission, model_client, open_model, other_model
+from swe_ai_fleet.runtime.model_servers import ModelServers, model_endpoints
+
 
 _PROFILE_FIELDS = ("model", "url", "api_key", "record_tokens")
 _PRICED = frozenset(field.name for field in fields(Prices))
 COUNCILS_BUCKET = "councils"
+T = TypeVar("T")
+KNOWN = "base_url, api_key, timeout, num_retries, temperature, top_p, seed, max_tokens, stop, extra_body"
+"""The parameters of a model; those of sampling go out with each request, `extra_body` as further fields of it."""
+_OURS = frozenset(("model", "messages", "tools", "tool_choice", "parallel_tool_calls", "stream", "response_format"))
+_LONGEST_WAIT = 60.0
 
 
 def remembering(memories: Memories, mask: SecretMask) -> Callable[[Task, MemorySearch], MemorySearch]:
@@ -55,8 +70,7 @@ async def open_equipment(
     """The models connected and the rest made, until the context ends.
 
     `alone` says whether nobody but the agents changes their workspaces; tasks that read memory recall from `memories`.
-    Raises InvalidRequest naming a malformed
-    setting, ModelRejected for a URL that is none.
+    Raises InvalidRequest naming a malformed setting, ModelRejected for a URL that is none.
     """
     prices, mask = model_prices(settings), secret_mask(settings)
     async with AsyncExitStack() as stack:
@@ -78,14 +92,16 @@ async def open_equipment(
             planning_mode=PlanningMode(settings.planning_mode),
             mode_rules=ModeRules(threshold=settings.hybrid_threshold),
             parallel=settings.parallel_calls,
-            sub_agents=SubAgentLimits(
-                depth=settings.sub_agent_depth,
-                number=settings.sub_agents,
-                each=Limits(max_iterations=5, max_tool_calls=12, timeout_seconds=settings.sub_agent_seconds),
-            ),
+            sub_agents=sub_agent_limits(settings),
             live=live,
             remembering=remembering(memories, mask) if memories is not None else None,
         )
+
+
+def sub_agent_limits(settings: Settings) -> SubAgentLimits:
+    """What sub-agents of one run may spend."""
+    each = Limits(max_iterations=5, max_tool_calls=12, timeout_seconds=settings.sub_agent_seconds)
+    return SubAgentLimits(depth=settings.sub_agent_depth, number=settings.sub_agents, each=each)
 
 
 def profile_settings(settings: Settings) -> Mapping[str, Settings]:
@@ -123,8 +139,6 @@ def council_store(settings: Settings, store: KeyValue, tenants: Rules | None = N
     """The councils in a store, and those of `councils_file`. Raises InvalidRequest naming the setting or the key.
 
     Args:
-        settings: Which profiles and endpoints there are.
-        store: Where councils are kept.
         tenants: Where each tenant may have agents that others run, within what settings allow; None: anywhere there.
     """
     rules = CouncilRules(
@@ -134,7 +148,11 @@ def council_store(settings: Settings, store: KeyValue, tenants: Rules | None = N
         max_agents=settings.max_agents,
     )
     defaults = read_councils(settings.councils_file) if settings.councils_file else ()
-    return CouncilStore(store, defaults=defaults, rules=rules, places=None if tenants is None else _places(tenants))
+
+    def places(tenant: str) -> EndpointRules:
+        return EndpointRules(patterns=tenants(tenant).agent_endpoints if tenants is not None else ())
+
+    return CouncilStore(store, defaults=defaults, rules=rules, places=None if tenants is None else places)
 
 
 def council_models(settings: Settings) -> Mapping[str, str]:
@@ -154,8 +172,8 @@ def harnesses(settings: Settings) -> Mapping[str, Harness]:
         try:
             harness_tables[name] = from_plain(Harness, table)
         except ValueError as error:
-            words = str(error).splitlines()[0]
-            raise InvalidRequest(f"the harness {name!r} is malformed: {words}", field=f"harnesses.{name}") from None
+            reason = str(error).splitlines()[0]
+            raise InvalidRequest(f"the harness {name!r} is malformed: {reason}", field=f"harnesses.{name}") from None
         harness_tables[name].check(name)
     return harness_tables
 
@@ -169,9 +187,114 @@ def harness_agents(settings: Settings, access: ToolAccess) -> HarnessAgents:
     )
 
 
-def _places(tenants: Rules) -> Callable[[str], EndpointRules]:
-    return lambda tenant: EndpointRules(patterns=tenants(tenant).agent_endpoints)
-
-
 def _endpoints(settings: Settings) -> EndpointRules:
     return EndpointRules(patterns=listed(settings.agent_endpoints))
+
+
+class NamedModel:
+    """How the model is reached; entered, one client of it serves all runs, otherwise each opens its own.
+
+    Args:
+        model_name: `<provider>/<model>` or a model; empty: what settings say.
+        model_params: Those of `KNOWN`; `api_base` is `base_url`, too.
+        litellm_params: Another name of `model_params`.
+        settings: For what is not given; from the environment without them.
+
+    Raises:
+        ValueError: An unknown parameter, one of a wrong type, or both names for them.
+        InvalidRequest: Settings give a malformed price.
+    """
+
+    def __init__(
+        self,
+        model_name: str,
+        model_params: Mapping[str, object] | None,
+        litellm_params: Mapping[str, object] | None,
+        settings: Settings | None,
+    ) -> None:
+        if model_params is not None and litellm_params is not None:
+            raise ValueError("model_params and litellm_params are the same; give one of them")
+        parameters = dict(model_params if model_params is not None else litellm_params or {})
+        chosen = settings or Settings()
+        url, key = _take(parameters, str, "base_url", "api_base"), _take(parameters, str, "api_key")
+        timeout = _take(parameters, float, "timeout", "request_timeout")
+        if timeout is not None and timeout <= 0:
+            raise ValueError("the model parameter timeout must be above 0")
+        other = other_model(chosen, model=model_name or "", url=url or "", api_key=key or "")
+        self._settings = other.model_copy(update={"model_timeout_seconds": timeout or chosen.model_timeout_seconds})
+        self.parallel_calls = chosen.parallel_calls
+        limited = bool(chosen.model_max_in_flight or chosen.model_tokens_per_minute)
+        servers = listed(self._settings.model_url)
+        self.pooled = limited or len(servers) > 1 or bool(ModelServers(settings=self._settings).source)
+        """Whether a pool is asked, which tries again by itself."""
+        self._retries = _take(parameters, int, "num_retries")
+        if self._retries is not None and (self._retries < 0 or self.pooled):
+            why = (
+                "is below 0" if self._retries < 0 else "cannot be set with several servers or limits; the pool retries"
+            )
+            raise ValueError(f"the model parameter num_retries {why}")
+        stop = parameters.pop("stop", None)
+        stops = [stop] if isinstance(stop, str) else items(stop)
+        if not all(isinstance(text, str) for text in stops) or (stop and not stops):
+            raise ValueError(f"the model parameter stop is a {type(stop).__name__}, not a text or a list of texts")
+        extra = _take(parameters, dict[str, object], "extra_body") or {}
+        if ours := _OURS & extra.keys():
+            raise ValueError(f"extra_body may not hold {', '.join(sorted(ours))}, which each request sets itself")
+        self.sampling = Sampling(
+            temperature=_take(parameters, float, "temperature"),
+            top_p=_take(parameters, float, "top_p"),
+            seed=_take(parameters, int, "seed"),
+            max_tokens=_take(parameters, int, "max_tokens", "max_completion_tokens"),
+            stop=tuple(map(str, stops)),
+            extra=extra,
+        )
+        if parameters:
+            raise ValueError(f"unknown model parameters: {', '.join(map(str, parameters))}; known are: {KNOWN}")
+        self.mask = secret_mask(self._settings)
+        self.name = self._settings.model
+        self.prices = model_prices(self._settings)
+        self._held = AsyncExitStack()
+        self._model: ChatModel | None = None
+
+    def waits(self, usual: Sequence[float]) -> tuple[float, ...]:
+        """Seconds before each further try of a call: as many as `num_retries` says, else the usual ones."""
+        if self.pooled or self._retries is None:
+            return () if self.pooled else tuple(usual)
+        first = usual[0] if usual else 0.0
+        return tuple(min(first * 2**number, _LONGEST_WAIT) for number in range(self._retries))
+
+    async def __aenter__(self) -> Self:
+        self._model = await self._held.enter_async_context(self._make())
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self._model = None
+        await self._held.aclose()
+
+    @asynccontextmanager
+    async def open(self) -> AsyncGenerator[ChatModel]:
+        """The model, for one run."""
+        if self._model is not None:
+            yield self._model
+            return
+        async with self._make() as model:
+            yield model
+
+    def _make(self) -> AbstractAsyncContextManager[ChatModel]:
+        """One server is spoken to directly; several, or the fleet's limits on calls, are a pool's business."""
+        chosen = self._settings
+        if self.pooled:
+            return open_model(chosen)
+        (endpoint,) = model_endpoints(chosen)
+        return model_client(endpoint, chosen)
+
+
+def _take(parameters: dict[str, object], kind: type[T], *names: str) -> T | None:
+    """The value of a parameter under whichever of its names, taken out. Raises ValueError where it has another type."""
+    values_given = [value for name in names if (value := parameters.pop(name, None)) is not None]
+    if not values_given:
+        return None
+    value = float(values_given[0]) if kind is float and type(values_given[0]) is int else values_given[0]
+    if not isinstance(value, get_origin(kind) or kind) or isinstance(value, bool):
+        raise ValueError(f"the model parameter {names[0]} is a {type(value).__name__}, not a {kind.__name__}")
+    return cast("T", value)

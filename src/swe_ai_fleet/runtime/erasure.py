@@ -18,7 +18,7 @@ from typing import Literal, Protocol
 import structlog
 
 from swe_ai_fleet.adapters.jetstream import JetStream
-from swe_ai_fleet.adapters.jetstream.erasing import ErasureScope
+from swe_ai_fleet.adapters.jetstream.holdings import ErasureScope
 from swe_ai_fleet.codec import from_json
 from swe_ai_fleet.domain.audit_chains import AuditChains
 from swe_ai_fleet.domain.context import NO_STORY, Change, KnowledgeErased
@@ -42,8 +42,9 @@ from swe_ai_fleet.orchestrator.evidence.test_runs import TEST_RUNS_BUCKET
 from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.orchestrator.projection import over
 from swe_ai_fleet.orchestrator.recipes import RECIPES_BUCKET
-from swe_ai_fleet.runtime import fleet_view, lease_keeper
-from swe_ai_fleet.runtime.installation.nats_users import HOSTS_BUCKET
+from swe_ai_fleet.runtime import fleet_view
+from swe_ai_fleet.runtime.installation.nats_accounts import HOSTS_BUCKET
+from swe_ai_fleet.runtime.replicas import LEASES_BUCKET
 from swe_ai_fleet.snapshots import CONTEXT_SNAPSHOTS, EXECUTION_SNAPSHOTS
 
 _SETTLING_SECONDS = 60.0
@@ -110,11 +111,8 @@ class Erasures:
         """
         targets = await self._targets(erasure)
         ids = tuple(sorted(state.execution_id for state in targets))
-        erasing, items, sizes = (
-            self.log.erasing(_bucket_owners(), memories=MEMORIES_BUCKET),
-            Counter[str](),
-            Counter[str](),
-        )
+        erasing = self.log.erasing(_bucket_owners(), memories=MEMORIES_BUCKET)
+        items, sizes = Counter[str](), Counter[str]()
         if not erasure.dry_run:
             await self._settle(erasure, [state.execution_id for state in targets if not over(state)])
         async with self._turn:
@@ -140,7 +138,7 @@ class Erasures:
 
     async def _targets(self, erasure: Erasure) -> list[ExecutionState]:
         """The executions that go, and their parts."""
-        known = list(self.executions.projection.select(erasure.tenant))
+        states = list(self.executions.projection.select(erasure.tenant))
         targets: list[ExecutionState] = []
         match erasure.kind:
             case "execution_id":
@@ -149,19 +147,19 @@ class Erasures:
                     raise NotFound(f"no execution {erasure.name[:64]!r}", field="execution_id")
                 targets = [state] if state is not None else []
             case "caller":
-                targets = [state for state in known if state.task.caller == erasure.name]
+                targets = [state for state in states if state.task.caller == erasure.name]
             case "tenant" if erasure.name != erasure.tenant:
                 hint = f"{erasure.tenant!r} is; a tenant is erased by its own admins, or in its name"
                 raise InvalidRequest("the name is not that of your tenant", field="tenant", hint=hint)
             case "tenant":
-                targets = known
+                targets = states
             case "retention":
-                ended = (state for state in known if over(state) and not state.task.parent_execution_id)
+                ended = (state for state in states if over(state) and not state.task.parent_execution_id)
                 targets = [state for state in ended if state.finished_at < erasure.before]
             case "memories":
                 pass
         names = {state.execution_id for state in targets}
-        while parts := [s for s in known if s.task.parent_execution_id in names and s.execution_id not in names]:
+        while parts := [s for s in states if s.task.parent_execution_id in names and s.execution_id not in names]:
             targets += parts
             names.update(state.execution_id for state in parts)
         return targets
@@ -262,20 +260,20 @@ class Erasures:
         old = (
             outcome for outcome in (from_json(Outcome, entry.value) for entry in entries) if outcome.ended_at < before
         )
-        known = {state.execution_id for state in self.executions.projection.select(tenant)}
-        subjects_gone = frozenset(outcome.subject_id for outcome in old if outcome.subject_id.count("-") == 4) - known
+        ids = {state.execution_id for state in self.executions.projection.select(tenant)}
+        subjects_gone = frozenset(outcome.subject_id for outcome in old if outcome.subject_id.count("-") == 4) - ids
         reason = f"kept for {counted(days, 'day')}"
-        wanted = Erasure(
+        erasure = Erasure(
             tenant=tenant, kind="retention", by="retention", reason=reason, before=before, gone=subjects_gone
         )
-        if subjects_gone or await self._targets(wanted):
-            await self.erase(wanted)
+        if subjects_gone or await self._targets(erasure):
+            await self.erase(erasure)
 
 
 def _bucket_owners() -> Mapping[str, str]:
     """Which buckets are not like those whose keys begin with a tenant."""
     core = {
-        **dict.fromkeys((lease_keeper.BUCKET, fleet_view.BUCKET, HOSTS_BUCKET), "fleet"),
+        **dict.fromkeys((LEASES_BUCKET, fleet_view.BUCKET, HOSTS_BUCKET), "fleet"),
         **dict.fromkeys((EXECUTION_SNAPSHOTS, CONTEXT_SNAPSHOTS), "fleet"),
         **dict.fromkeys((TEST_RUNS_BUCKET, RECIPES_BUCKET), "cache"),
         **dict.fromkeys((MEMORIES_BUCKET, OUTCOMES_BUCKET), "followed"),

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,6 @@ from swe_ai_fleet.adapters.git_workspace import (
     TENANT,
     Ages,
     Bounds,
-    CredentialLookup,
     GitWorkspaceProvider,
     ImageLimits,
     ImageRules,
@@ -26,7 +26,6 @@ from swe_ai_fleet.adapters.git_workspace import (
 )
 from swe_ai_fleet.adapters.jetstream import TIMEOUT_SECONDS, Credentials, JetStream, StreamSettings
 from swe_ai_fleet.adapters.model_pool import (
-    Admission,
     Fault,
     LeasedAdmission,
     Member,
@@ -34,17 +33,16 @@ from swe_ai_fleet.adapters.model_pool import (
     ModelPool,
     PoolRules,
     Quota,
-    VLLMMetrics,
+    vllm_load,
 )
-from swe_ai_fleet.adapters.model_pool.admission import Demand, Grant, Ledger
-from swe_ai_fleet.adapters.model_providers import ModelEndpoint
+from swe_ai_fleet.adapters.model_pool.ledger import Demand, Grant, Ledger
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.adapters.openai_model.faults import public_url, pushback
 from swe_ai_fleet.domain.errors import InvalidRequest, ModelError
 from swe_ai_fleet.domain.network import HostPattern, NetworkGrant
 from swe_ai_fleet.following import in_background
 from swe_ai_fleet.ports import BlobStore, KnownRecipes
-from swe_ai_fleet.runtime.model_servers import LOOK_SECONDS, ModelServers, model_endpoints
+from swe_ai_fleet.runtime.model_servers import LOOK_SECONDS, ModelEndpoint, ModelServers, model_endpoints
 from swe_ai_fleet.runtime.tool_services import make_sandbox, secret_mask
 from swe_ai_fleet.settings import Settings, listed
 from swe_ai_fleet.telemetry import own_telemetry
@@ -69,7 +67,6 @@ class SharedLedger:
         self._ledger: Ledger | None = None
 
     async def renew(self, demand: Demand, quota: Quota) -> Grant:
-        """Ask whichever it is. Raises Unavailable as that does."""
         if self._ledger is None:
             self._ledger = _ray_ledger() or MemoryLedger()
         return await self._ledger.renew(demand, quota)
@@ -96,20 +93,20 @@ def other_model(
         raise InvalidRequest(
             f"record_tokens is {record_tokens[:64]!r}", field="model_profiles", hint='"true" or "false"'
         )
-    given = {"model": model, "model_url": url, "model_api_key": api_key}
-    update: dict[str, str | bool] = {name: value for name, value in given.items() if value}
+    overrides = {"model": model, "model_url": url, "model_api_key": api_key}
+    update: dict[str, str | bool] = {name: value for name, value in overrides.items() if value}
     if record_tokens:
         update["model_record_tokens"] = record_tokens == "true"
     chosen = settings.model_copy(update=update)
-    known = {public_url(endpoint.base_url) for endpoint in model_endpoints(settings)}
-    if api_key or all(public_url(endpoint.base_url) in known for endpoint in model_endpoints(chosen)):
+    known_urls = {public_url(endpoint.base_url) for endpoint in model_endpoints(settings)}
+    if api_key or all(public_url(endpoint.base_url) in known_urls for endpoint in model_endpoints(chosen)):
         return chosen
     return chosen.model_copy(update={"model_api_key": ""})
 
 
 @asynccontextmanager
 async def open_model(
-    settings: Settings, *, admission: Admission | None = None, look_every: float = LOOK_SECONDS
+    settings: Settings, *, admission: LeasedAdmission | None = None, look_every: float = LOOK_SECONDS
 ) -> AsyncGenerator[ModelPool]:
     """The model servers as one model, until the context ends.
 
@@ -127,7 +124,7 @@ async def open_model(
             del members[endpoint]
         for endpoint, client in clients.items():
             await client.__aenter__()
-            name, load = public_url(endpoint.base_url), VLLMMetrics(client.metrics)
+            name, load = public_url(endpoint.base_url), partial(vllm_load, client.metrics)
             members[endpoint] = Member(name=name, model=client, load=load, close=client.__aexit__)
         return bool(departed or clients)
 
@@ -168,7 +165,6 @@ def model_client(endpoint: ModelEndpoint, settings: Settings) -> OpenAIChatModel
         model=endpoint.model,
         api_key=endpoint.api_key,
         timeout_seconds=settings.model_timeout_seconds,
-        max_retries=1,
         session_headers=listed(settings.model_session_headers),
     )
 
@@ -181,7 +177,7 @@ def connect_log(
     Calls go on trying for `timeout` seconds; the first connection is waited for up to `waits` seconds.
     """
     credentials = nats_credentials(settings)
-    kept = StreamSettings(
+    streams = StreamSettings(
         replicas=settings.stream_replicas,
         max_age_seconds=settings.event_days * DAY_SECONDS,
         max_event_bytes=settings.event_bytes,
@@ -192,7 +188,7 @@ def connect_log(
         settings.nats_url,
         credentials=credentials,
         name=name,
-        settings=kept,
+        settings=streams,
         timeout=timeout,
         waits=waits,
         stamp=own_telemetry().stamp,
@@ -227,16 +223,35 @@ def workspace_provider(
         allowed_roots=roots,
         allow_local_paths=bool(roots),
         hosts=("*", *git_private_hosts(settings)),
-        credentials=_git_credentials(settings),
+        credentials=mounted_credentials(settings.git_credentials, by_tenant=True) if settings.git_credentials else None,
         known_hosts=settings.git_known_hosts,
         setup=setup_policy(settings),
         mask=secret_mask(settings),
         fetch=blobs.get if blobs is not None else None,
         recipes=recipes,
         images=image_rules(settings),
-        ages=Ages(seed=seed_seconds(settings)),
+        ages=Ages(seed=_seed_seconds(settings)),
         bounds=Bounds(checkpoint_bytes=settings.checkpoint_bytes, tenant_disk_bytes=settings.tenant_disk_bytes),
     )
+
+
+@asynccontextmanager
+async def housekeeping(workspaces: GitWorkspaceProvider, settings: Settings) -> AsyncGenerator[None]:
+    """Removes from the node what nobody needs any more: now, and again and again until the context ends."""
+    seconds = _seed_seconds(settings)
+    pause = min(max(seconds / 10, 5.0), 3_600.0) if seconds else 3_600.0
+
+    async def reap() -> None:
+        while True:
+            await asyncio.sleep(pause)
+            try:
+                await workspaces.reap()
+            except OSError as error:
+                _log.warning("housekeeping.failed", reason=str(error))
+
+    await workspaces.reap()
+    async with in_background(reap(), name="housekeeping"):
+        yield
 
 
 def repository_roots(settings: Settings) -> tuple[Path, ...]:
@@ -291,11 +306,7 @@ def image_rules(settings: Settings) -> ImageRules:
     )
 
 
-def _git_credentials(settings: Settings) -> CredentialLookup | None:
-    return mounted_credentials(settings.git_credentials, by_tenant=True) if settings.git_credentials else None
-
-
-def seed_seconds(settings: Settings) -> float:
+def _seed_seconds(settings: Settings) -> float:
     """How long a commit's history stays on a node once nobody uses it: no longer than the events that tell of it."""
-    kept = settings.event_days * DAY_SECONDS
-    return min(kept, Ages().seed) if kept else Ages().seed
+    seconds = settings.event_days * DAY_SECONDS
+    return min(seconds, Ages().seed) if seconds else Ages().seed

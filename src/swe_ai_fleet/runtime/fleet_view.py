@@ -17,7 +17,6 @@ import structlog
 from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.adapters.model_pool import ModelPool
 from swe_ai_fleet.adapters.model_pool.load import Load, read_load
-from swe_ai_fleet.adapters.model_providers import ModelEndpoint
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.adapters.openai_model.faults import public_url
 from swe_ai_fleet.codec import from_json, to_json
@@ -36,9 +35,9 @@ from swe_ai_fleet.domain.release import this_release
 from swe_ai_fleet.following import in_background
 from swe_ai_fleet.ports import KeyValue, Replicas
 from swe_ai_fleet.runtime.equipment import profile_settings
-from swe_ai_fleet.runtime.job_fleet import JobFleet
-from swe_ai_fleet.runtime.model_servers import ModelServers
-from swe_ai_fleet.runtime.node_load import NodeProbe, added_up, calls_waiting, model_use, own_memory, ray_node
+from swe_ai_fleet.runtime.jobs import JobFleet
+from swe_ai_fleet.runtime.model_servers import ModelEndpoint, ModelServers
+from swe_ai_fleet.runtime.node_load import NodeProbe, added_up, host_report, ray_node
 from swe_ai_fleet.runtime.ray_fleet import RayFleet
 from swe_ai_fleet.settings import Settings
 
@@ -52,13 +51,11 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(kw_only=True)
 class EndpointProbe:
-    """Asks one model server, by its metrics where it has some, else whether it answers.
+    """Measures one model server by its metrics, else by whether it answers.
 
     Args:
         url: Its base URL without credentials.
         model: The model it is asked for; empty: the first that it lists.
-        profiles: What uses it.
-        client: Tells its load, and whether it answers.
     """
 
     url: str
@@ -114,7 +111,7 @@ class EndpointProbes:
         self._probes: dict[tuple[str, str], EndpointProbe] = {}
 
     async def close(self) -> None:
-        """Ask nobody any more."""
+        """Close the clients of all servers."""
         await self._only(())
 
     async def measure(self) -> tuple[EndpointStatus, ...]:
@@ -133,7 +130,6 @@ class EndpointProbes:
                     model=endpoint.model,
                     api_key=endpoint.api_key,
                     timeout_seconds=_PING_SECONDS,
-                    max_retries=1,
                 )
                 await client.__aenter__()
                 self._probes[key] = EndpointProbe(url=key[0], model=key[1], profiles=tuple(profiles), client=client)
@@ -154,7 +150,7 @@ def _hit_rate(load: Load, before: Load | None) -> float | None:
 
 
 BUCKET = "fleet-view"
-TOLD_EVERY_SECONDS = 5.0
+_REPORT_EVERY_SECONDS = 5.0
 _KEPT_SECONDS = 20.0
 _FRESH_SECONDS = 3.0
 _LOOK_SECONDS = 6.0
@@ -163,18 +159,7 @@ _LOOK_SECONDS = 6.0
 
 @dataclass(kw_only=True)
 class FleetView:
-    """Measures the fleet. Made by `open_fleet_view`; what it said a moment ago it says again.
-
-    Args:
-        replicas: This orchestrator and the others.
-        fleet: Its hosts.
-        room: Knows how full the log is.
-        model: Its own pool of the default model.
-        store: Where orchestrators tell each other.
-        endpoints: The model servers.
-        probe: This machine.
-        stored: What tenants have stored, and the most they may.
-    """
+    """Measures the fleet. Made by `open_fleet_view`; what it said a moment ago it says again."""
 
     replicas: Replicas
     fleet: RayFleet | JobFleet
@@ -190,7 +175,6 @@ class FleetView:
 
     @property
     def me(self) -> str:
-        """This orchestrator's name."""
         return self.replicas.me
 
     async def status(self) -> FleetStatus:
@@ -200,7 +184,7 @@ class FleetView:
                 self._last = await self._measure()
             return self._last
 
-    async def tell(self) -> None:
+    async def publish_reports(self) -> None:
         """Go on telling the other orchestrators of this one's hosts, as long as there are any, until cancelled."""
         while True:
             try:
@@ -208,7 +192,7 @@ class FleetView:
                     await self.store.put(self.me, to_json(await self._report()))
             except FleetError as error:
                 _log.info("fleet_view.not_told", reason=error.message)
-            await asyncio.sleep(TOLD_EVERY_SECONDS)
+            await asyncio.sleep(_REPORT_EVERY_SECONDS)
 
     async def _measure(self) -> FleetStatus:
         mine, others, endpoints, storage = await asyncio.gather(
@@ -228,13 +212,7 @@ class FleetView:
         )
 
     async def _report(self) -> ReplicaReport:
-        hosts, node = await asyncio.gather(self.fleet.measure(), self.probe.measure())
-        here = HostReport(
-            node=node,
-            memory=own_memory(),
-            endpoints=model_use({"": self.model}),
-            waiting=calls_waiting({"": self.model}),
-        )
+        hosts, here = await asyncio.gather(self.fleet.measure(), host_report(self.probe, {"": self.model}))
         version, unfit = str(this_release()), self.fleet.unfit
         return ReplicaReport(
             name=self.me, started_at=self.started_at, hosts=hosts, here=here, version=version, unfit=unfit
@@ -254,7 +232,6 @@ class LogRoom:
     """How full the log is. Whoever asks within some seconds shares one answer.
 
     Args:
-        log: Whose streams they are.
         seconds: How old an answer may be.
     """
 
@@ -302,7 +279,7 @@ async def open_fleet_view(
         stored=stored,
     )
     try:
-        async with in_background(view.tell(), name="fleet view"):
+        async with in_background(view.publish_reports(), name="fleet view"):
             yield view
     finally:
         await view.endpoints.close()

@@ -16,7 +16,7 @@ from swe_ai_fleet.agents.function_calling.responses import AgentResponse, AgentT
 from swe_ai_fleet.agents.function_calling.setup import CHAT, FUNCTION_CALLING, Setup, Tool, gathered
 from swe_ai_fleet.domain.budget import Limits
 from swe_ai_fleet.runtime.default_tools import library_registry
-from swe_ai_fleet.runtime.named_model import NamedModel
+from swe_ai_fleet.runtime.equipment import NamedModel
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.tools.http_transport import HttpPolicy
 

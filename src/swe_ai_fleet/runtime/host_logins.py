@@ -1,4 +1,4 @@
-"""Who may log in to NATS as a host of agents: granted at its start, for one tenant, and for as long as it lives.
+"""Logins to NATS for agent hosts: granted at a host's start, for one tenant, for as long as the host lives.
 
 A grant stands in a bucket without its secret, and the orchestrator that started the host keeps it there; one that is
 not kept is gone after ten minutes. The container of a job has its login on the board of jobs, until the job has ended.
@@ -21,12 +21,12 @@ from urllib.parse import unquote
 import structlog
 
 from swe_ai_fleet.adapters.jetstream import Issuer, JetStream, NatsLogin
-from swe_ai_fleet.adapters.jetstream.login import host_inbox
+from swe_ai_fleet.adapters.jetstream.nats_client import host_inbox
 from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.errors import FleetError, PreconditionFailed
 from swe_ai_fleet.following import in_background
 from swe_ai_fleet.ports import KeyValue
-from swe_ai_fleet.runtime.installation.nats_users import (
+from swe_ai_fleet.runtime.installation.nats_accounts import (
     ACCOUNT,
     HOSTS_BUCKET,
     NEVER_BY_HOSTS,
@@ -35,7 +35,7 @@ from swe_ai_fleet.runtime.installation.nats_users import (
     hosts_account,
     sent_by_hosts,
 )
-from swe_ai_fleet.runtime.job_board import JOBS_BUCKET, JobBoard, digest_of
+from swe_ai_fleet.runtime.jobs import JOBS_BUCKET, JobBoard, digest_of
 from swe_ai_fleet.settings import Settings
 
 GRANT_SECONDS = 600.0
@@ -60,7 +60,6 @@ class HostLogins:
     """Grants logins to hosts and keeps them. Made by `open_host_logins`.
 
     Args:
-        store: The bucket of grants.
         admit: Has the server know a tenant's hosts, where this process can see to it.
     """
 
@@ -79,14 +78,14 @@ class HostLogins:
         return f"{name}.{secret}"
 
     async def end(self, login: str) -> None:
-        """Let nobody in by a login any more. What cannot be said now is true in ten minutes."""
+        """Revoke a login; where NATS does not answer it expires within ten minutes."""
         name = login.partition(".")[0]
         if self._kept.pop(name, None) is not None:
             with suppress(FleetError):
                 await self.store.delete(name)
 
     async def keep(self) -> None:
-        """Put the grants anew, again and again, until cancelled."""
+        """Renew the grants until cancelled."""
         while True:
             await asyncio.sleep(_KEPT_SECONDS)
             for name, grant in tuple(self._kept.items()):
@@ -117,16 +116,16 @@ async def open_host_logins(
         yield None
         return
     file = settings.nats_issuer_file
-    kept = _issuer(file)
+    current = _issuer(file)
 
     def issuer() -> Issuer:
         # A rotated key is in the file before NATS, restarted, asks for it.
-        nonlocal kept
+        nonlocal current
         try:
-            kept = _issuer(file)
+            current = _issuer(file)
         except PreconditionFailed as fault:
             _log.warning("hosts.issuer_not_read", reason=str(fault))
-        return kept
+        return current
 
     logins = HostLogins(store=await log.bucket(HOSTS_BUCKET, ttl_seconds=GRANT_SECONDS), admit=admit)
     callout = _AuthCallout(
@@ -156,11 +155,11 @@ class _AuthCallout:
     jobs: JobBoard | None
     token: str
 
-    async def authenticate(self, shown: str) -> NatsLogin:
+    async def authenticate(self, token: str) -> NatsLogin:
         """The login of a token. Raises PreconditionFailed for a token that grants none, Unavailable."""
-        if self.token and hmac.compare_digest(shown.encode(), self.token.encode()):
+        if self.token and hmac.compare_digest(token.encode(), self.token.encode()):
             return NatsLogin(account=ACCOUNT)
-        name, _, rest = shown.partition(".")
+        name, _, rest = token.partition(".")
         secret, _, tenant = rest.partition(".")
         if tenant and self.jobs is not None and _JOB.fullmatch(name):
             job = await self.jobs.logging_in(unquote(tenant), name, secret)
@@ -171,7 +170,7 @@ class _AuthCallout:
                 return _login(name, job.tenant, only)
         elif not tenant and _ID.fullmatch(name):
             entry = await self.hosts.get(name)
-            grant = _grant(entry.value) if entry is not None else None
+            grant = from_json(HostGrant, entry.value) if entry is not None else None
             if grant is not None and hmac.compare_digest(grant.digest, digest_of(secret)):
                 return _login(name, grant.tenant)
         raise PreconditionFailed("this login belongs to no agent host")
@@ -185,10 +184,3 @@ def _login(name: str, tenant: str, only: OneRun | None = None) -> NatsLogin:
         hears=(f"{host_inbox(name)}.>", heard_by_hosts(tenant)),
         seconds=_CONNECTION_SECONDS,
     )
-
-
-def _grant(value: bytes) -> HostGrant | None:
-    try:
-        return from_json(HostGrant, value)
-    except ValueError:
-        return None

@@ -26,24 +26,24 @@ _UNCOMMITTED = {
 }
 
 
-def read_constraints(wanted: Mapping[str, object]) -> Constraints:
+def read_constraints(constraints: Mapping[str, object]) -> Constraints:
     """The constraints of a mapping. Raises InvalidRequest, for names that are none of ours too.
 
     Limits stand beside the others (`max_iterations`, `timeout_seconds`, …); a check is a command or a mapping with
     `command` and, if wanted, `name`, `timeout_seconds`, `required`, `expected_exit_code`.
     """
-    plain: dict[str, object] = {name: wanted[name] for name in _OWN & wanted.keys()}
-    plain["limits"] = {name: wanted[name] for name in _LIMITS & wanted.keys()}
-    checks = wanted.get("checks", ())
+    plain: dict[str, object] = {name: constraints[name] for name in _OWN & constraints.keys()}
+    plain["limits"] = {name: constraints[name] for name in _LIMITS & constraints.keys()}
+    checks = constraints.get("checks", ())
     if not is_array(checks):
         raise InvalidRequest("checks must be a list", field="constraints.checks")
     plain["checks"] = [_check(check) for check in checks]
     known = _KNOWN | {"repo_url", "ref"}
-    for name in wanted:
+    for name in constraints:
         if name not in _KNOWN:
             where = f"constraints.{name[:64]}"
             raise InvalidRequest(f"there is no constraint {name[:64]!r}", field=where, hint=nearest(name, known))
-    plain["metadata"] = {name: str(value) for name, value in mapping(wanted, "metadata").items()}
+    plain["metadata"] = {name: str(value) for name, value in mapping(constraints, "metadata").items()}
     # Only here: what names a repository needs none of what reads constraints.
     from swe_ai_fleet.codec import from_plain
 

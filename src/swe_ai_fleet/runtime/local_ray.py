@@ -29,7 +29,6 @@ from swe_ai_fleet.settings import Settings
 
 OBJECT_STORE_BYTES = 80 * 1024 * 1024
 """Small on purpose: only assignments and candidates cross it, large content goes to the blob store."""
-
 _LOCAL_HOSTS = 1_000
 """How many hosts of agents a private cluster has room for, where settings say what one takes."""
 _LOOK_SECONDS = 5.0
@@ -55,7 +54,6 @@ _PRIVATE = {
     # No page of the autoscaler: it asks for no token, and there is nothing to scale. No such port can be listened on.
     "AUTOSCALER_METRIC_PORT": "-1",
 }
-
 _log = structlog.get_logger()
 
 

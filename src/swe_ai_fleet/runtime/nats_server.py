@@ -1,4 +1,7 @@
-"""A NATS server of our own on one machine: a child process with its data in one directory."""
+"""A NATS server of our own on one machine: a child process with its data in one directory.
+
+The state of a fleet lies there, or on the server that settings name.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +15,20 @@ import shutil
 import signal
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
+from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.domain.errors import PreconditionFailed, Unavailable
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
-from swe_ai_fleet.runtime.installation.nats_config import own_accounts
-from swe_ai_fleet.runtime.installation.nats_users import ACCOUNT, new_seed, public_key
-from swe_ai_fleet.runtime.private_files import keep_private, write_private
+from swe_ai_fleet.runtime.factories import connect_log
+from swe_ai_fleet.runtime.installation.nats_accounts import ACCOUNT, own_accounts
+from swe_ai_fleet.runtime.private_files import keep_private, new_seed, public_key, write_private
+from swe_ai_fleet.settings import Settings
 
 START_SECONDS = 20.0
 STOP_SECONDS = 10.0
@@ -33,7 +39,6 @@ _USER = "fleet"
 _RELOADED = b"Reloaded server configuration"
 # Below what Linux gives to outgoing connections, one of which could hold the port when the server comes back.
 _PORTS = range(20_000, 32_768)
-
 # Runs in a fresh interpreter between fork and the server, where a pre-exec function would not be safe beside threads.
 # The check of the parent's pid catches a parent that died before the signal was asked for. Linux sends the signal when
 # the thread that started the server ends, so that has to be a lasting one (the main thread's event loop).
@@ -126,10 +131,10 @@ class EmbeddedNats:
         Raises Unavailable where the server does not take it.
         """
         async with self._admitting:
-            known = _tenants(self._directory)
-            if tenant in known:
+            tenants = _tenants(self._directory)
+            if tenant in tenants:
                 return
-            write_private(self._directory / "tenants.json", json.dumps([*known, tenant]))
+            write_private(self._directory / "tenants.json", json.dumps([*tenants, tenant]))
             write_private(self._directory / "nats.conf", self._config(_token(self._directory)))
             # What an account of the first reload imports, the server subscribes to with the second one.
             for _ in range(2):
@@ -350,3 +355,37 @@ def _tail(log: Path) -> str:
         file.seek(max(0, log.stat().st_size - _LOG_TAIL_BYTES))
         return file.read().decode(errors="replace").strip()
     return ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class State:
+    """The log, its streams made. `settings` hold the address that was really taken; `server`: that of ours."""
+
+    settings: Settings
+    log: JetStream
+    server: EmbeddedNats | None = None
+
+
+@asynccontextmanager
+async def open_state(settings: Settings, *, name: str) -> AsyncGenerator[State]:
+    """Connect to NATS under a name, or start it first, until the context ends.
+
+    Raises PreconditionFailed and Unavailable naming the setting at fault.
+    """
+    settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    async with AsyncExitStack() as stack:
+        server = None
+        if not settings.nats_url:
+            server = await stack.enter_async_context(
+                EmbeddedNats(settings.home / "nats", max_file_bytes=settings.nats_bytes)
+            )
+            settings = settings.model_copy(
+                update={
+                    "nats_url": server.address.url,
+                    "nats_token": server.address.token,
+                    "nats_issuer_file": server.issuer_file,
+                }
+            )
+        log = await stack.enter_async_context(connect_log(settings, name=name))
+        await log.ensure_streams()
+        yield State(settings=settings, log=log, server=server)

@@ -13,8 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from swe_ai_fleet.adapters.model_pool import ModelPool
-from swe_ai_fleet.adapters.model_pool.endpoint import Circuit
-from swe_ai_fleet.domain.fleet_status import EndpointUse, GpuStatus, NodeStatus
+from swe_ai_fleet.adapters.model_pool.load import Circuit
+from swe_ai_fleet.domain.fleet_status import EndpointUse, GpuStatus, HostReport, NodeStatus
 from swe_ai_fleet.domain.json_values import number_in
 from swe_ai_fleet.ports import ChatModel
 
@@ -27,9 +27,10 @@ _MOST_GPUS = 64
 _MEBIBYTE = 1 << 20
 
 
-def model_use(models: Mapping[str, ChatModel]) -> tuple[EndpointUse, ...]:
-    """By model server, what the pools of all profiles have there."""
-    return added_up(
+async def host_report(probe: NodeProbe, models: Mapping[str, ChatModel]) -> HostReport:
+    """This process, the machine it is on, and its calls under way at model servers, of the pools of all profiles."""
+    pools = {id(model): model for model in models.values() if isinstance(model, ModelPool)}.values()
+    endpoints = added_up(
         EndpointUse(
             url=endpoint.name,
             in_flight=endpoint.in_flight,
@@ -37,41 +38,30 @@ def model_use(models: Mapping[str, ChatModel]) -> tuple[EndpointUse, ...]:
             last_fault=endpoint.last_fault,
             open_circuits=int(endpoint.circuit is Circuit.OPEN),
         )
-        for pool in _pools(models)
+        for pool in pools
         for endpoint in pool.status().endpoints
     )
-
-
-def calls_waiting(models: Mapping[str, ChatModel]) -> int:
-    """Calls of this process that wait for a model server."""
-    return sum(pool.status().waiting for pool in _pools(models))
-
-
-def _pools(models: Mapping[str, ChatModel]) -> Iterable[ModelPool]:
-    return {id(model): model for model in models.values() if isinstance(model, ModelPool)}.values()
+    waiting = sum(pool.status().waiting for pool in pools)
+    return HostReport(node=await probe.measure(), memory=_own_memory(), endpoints=endpoints, waiting=waiting)
 
 
 def added_up(uses: Iterable[EndpointUse]) -> tuple[EndpointUse, ...]:
     """The same, one for each URL."""
     endpoint_uses: dict[str, EndpointUse] = {}
     for use in uses:
-        known = endpoint_uses.get(use.url, EndpointUse(url=use.url, in_flight=0, sessions=0))
+        sum_so_far = endpoint_uses.get(use.url, EndpointUse(url=use.url, in_flight=0, sessions=0))
         endpoint_uses[use.url] = EndpointUse(
             url=use.url,
-            in_flight=known.in_flight + use.in_flight,
-            sessions=known.sessions + use.sessions,
-            last_fault=known.last_fault or use.last_fault,
-            open_circuits=known.open_circuits + use.open_circuits,
+            in_flight=sum_so_far.in_flight + use.in_flight,
+            sessions=sum_so_far.sessions + use.sessions,
+            last_fault=sum_so_far.last_fault or use.last_fault,
+            open_circuits=sum_so_far.open_circuits + use.open_circuits,
         )
     return tuple(endpoint_uses.values())
 
 
 class NodeProbe:
-    """Measures the machine that this process runs on; what it said a moment ago it says again.
-
-    Args:
-        node_id: What the cluster calls the machine.
-    """
+    """Measures the machine that this process runs on; what it said a moment ago it says again."""
 
     def __init__(self, node_id: str = "") -> None:
         self._node_id = node_id
@@ -139,10 +129,10 @@ class NodeProbe:
         return read_gpus(output.decode(errors="replace"))
 
 
-def read_gpus(told: str) -> tuple[GpuStatus, ...]:
+def read_gpus(output: str) -> tuple[GpuStatus, ...]:
     """The GPUs in what nvidia-smi prints as CSV without units; a line that is none is left out."""
     gpu_statuses: list[GpuStatus] = []
-    for line in told.splitlines()[:_MOST_GPUS]:
+    for line in output.splitlines()[:_MOST_GPUS]:
         cells = [cell.strip() for cell in line.split(",")]
         if len(cells) != len(_GPU_FIELDS.split(",")) or not (cells[0].isascii() and cells[0].isdecimal()):
             continue
@@ -159,7 +149,7 @@ def read_gpus(told: str) -> tuple[GpuStatus, ...]:
     return tuple(gpu_statuses)
 
 
-def own_memory() -> int:
+def _own_memory() -> int:
     """The resident memory of this process, in bytes; 0 where nothing says."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -1,4 +1,7 @@
-"""Plan sessions from settings: their limits, their tools, their model, where they are kept, and who hears of them."""
+"""Plan sessions from settings: their limits, their model, where they are kept, who hears of them, and their tools.
+
+Tools are memory, the web, sub-agents, the fleet, and the operator's own.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeVar
-
 from swe_ai_fleet.agents.equipment import ANY_MODEL
 from swe_ai_fleet.agents.plan_session import KeyValueSessions, PlanOutcome
 from swe_ai_fleet.agents.recollections import FleetMemory
@@ -27,7 +29,6 @@ from swe_ai_fleet.ports import KeyValue, Memories, WorkspaceProvider
 from swe_ai_fleet.runtime.equipment import model_prices
 from swe_ai_fleet.runtime.execution_tools import FleetView, TaskStarter
 from swe_ai_fleet.runtime.factories import open_model, workspace_provider
-from swe_ai_fleet.runtime.plan_tools import PlanEquipment
 from swe_ai_fleet.runtime.tool_services import (
     make_sandbox,
     operator_tools,
@@ -36,6 +37,29 @@ from swe_ai_fleet.runtime.tool_services import (
     with_isolation_level,
 )
 from swe_ai_fleet.settings import Settings
+import asyncio
+import tempfile
+from datetime import UTC, datetime
+from pathlib import Path
+from swe_ai_fleet.agents.plan_session import KeyValueSessions, PlanOutcome, PlanSession, PlanTools
+from swe_ai_fleet.agents.sub_agents.memory import MemorySearch, RepositoryMemory
+from swe_ai_fleet.domain.command import Owner
+from swe_ai_fleet.domain.environment import Environment
+from swe_ai_fleet.domain.task import DEFAULT_TENANT, RepoRef, UncommittedChanges
+from swe_ai_fleet.ports import KeyValue, Memories, Workspace, WorkspaceProvider
+from swe_ai_fleet.runtime.default_tools import NothingRemembered
+from swe_ai_fleet.runtime.equipment import model_prices, sub_agent_limits
+from swe_ai_fleet.runtime.execution_tools import FleetView, ListExecutions, ShowExecution, StartTask, TaskStarter
+from swe_ai_fleet.sandbox import Sandbox
+from swe_ai_fleet.tools.builtin import BuiltinSettings, BuiltinTools
+from swe_ai_fleet.tools.files import FileTool
+from swe_ai_fleet.tools.git import GitTool
+from swe_ai_fleet.tools.operation import Toolkit
+from swe_ai_fleet.tools.pipeline import Pipeline
+from swe_ai_fleet.tools.registry.base_tool import BaseTool
+from swe_ai_fleet.tools.registry.toolkit import RegisteredTools
+from swe_ai_fleet.tools.secrets import Secrets
+
 
 T = TypeVar("T")
 MODEL_TIMEOUT_SECONDS = 60.0
@@ -46,6 +70,116 @@ _RESERVED = frozenset(
      "search_wikipedia", "propose_approach", "ask_user", "request_tools", "final_answer", "builtin", "fleet",
      "registered", "sub_agents", "plan_session"}
 )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanEquipment:
+    """Opens what a session works with, for the time of one request.
+
+    Code runs in the sandbox, in a directory that vanishes with the request.
+
+    Attributes:
+        remembering: Makes of a repository's memory (None: there is none) one that asks what the fleet remembers too;
+            None: nothing is remembered.
+    """
+
+    home: Path
+    sandbox: Sandbox
+    builtin: BuiltinSettings
+    mask: Secrets
+    fleet: FleetView | None = None
+    starter: TaskStarter | None = None
+    plugins: tuple[BaseTool, ...] = ()
+    mcp: tuple[Toolkit, ...] = ()
+    remembering: Callable[[MemorySearch | None], MemorySearch] | None = None
+    repositories: WorkspaceProvider | None = None
+    tenant: str = DEFAULT_TENANT
+
+    @asynccontextmanager
+    async def open(self, session: PlanSession) -> AsyncGenerator[PlanTools]:
+        """The tools of a session. Raises FleetError where sandbox or repository cannot be had."""
+        place = self.home / "plans"
+        await asyncio.to_thread(place.mkdir, mode=0o700, parents=True, exist_ok=True)
+        scratch = await asyncio.to_thread(tempfile.TemporaryDirectory, prefix="work-", dir=place)
+        try:
+            async with self._workspace(session, Path(scratch.name)) as workspace:
+                pipeline = Pipeline(mask=self.mask)
+                kits: tuple[Toolkit, ...] = (
+                    BuiltinTools(workspace, pipeline, settings=self.builtin, names=self._builtin_names()),
+                    _FleetTools(self._fleet_tools(session), workspace, pipeline),
+                    RegisteredTools(self.plugins, workspace, pipeline),
+                    *self.mcp,
+                    *(_looking(workspace, pipeline) if session.repository else ()),
+                )
+                repository = RepositoryMemory(workspace) if session.repository else None
+                useless = frozenset[str]() if self.searches else frozenset({"research"})
+                yield PlanTools(
+                    workspace=workspace,
+                    pipeline=pipeline,
+                    toolkits={kit.name: kit for kit in kits},
+                    idle=useless,
+                    unlisted=useless,
+                    memory=self.remembering(repository) if self.remembering else repository or NothingRemembered(),
+                )
+        finally:
+            await asyncio.to_thread(scratch.cleanup)
+
+    @asynccontextmanager
+    async def _workspace(self, session: PlanSession, scratch: Path) -> AsyncGenerator[Workspace]:
+        """A clone of the session's repository, or an empty directory."""
+        if not session.repository:
+            owner = Owner(tenant=self.tenant, execution_id=self._run(session.session_id))
+            async with self.sandbox.workspace(scratch, owner=owner) as workspace:
+                yield workspace
+            return
+        if self.repositories is None:
+            raise InvalidRequest("this service does not read repositories", field="repository", hint="leave it out")
+        reference = RepoRef(location=session.repository, ref=session.ref, uncommitted=UncommittedChanges.IGNORE)
+        pinned = await self.repositories.pin(self.tenant, reference)
+        execution_id = self._run(session.session_id)
+        try:
+            async with self.repositories.open(execution_id, "planner", pinned, Environment()) as clone:
+                yield clone
+        finally:
+            await self.repositories.release(execution_id)
+
+    @property
+    def searches(self) -> bool:
+        """Whether anything finds pages: without it there is nothing to begin research with."""
+        return bool(self.builtin.search_url or self.builtin.wikipedia_url)
+
+    def _builtin_names(self) -> frozenset[str]:
+        web = {"web_search": self.builtin.search_url, "search_wikipedia": self.builtin.wikipedia_url}
+        names = {name for name, url in web.items() if url}
+        return frozenset({"calculator", "python_executor", *names, *(("read_webpage",) if names else ())})
+
+    def _run(self, session_id: str) -> str:
+        """What clones are named after: no other tenant's session has the same."""
+        return f"plan-{session_id}" if self.tenant == DEFAULT_TENANT else f"plan-{self.tenant}.{session_id}"
+
+    def _fleet_tools(self, session: PlanSession) -> list[BaseTool]:
+        tools: list[BaseTool] = []
+        if self.fleet is not None:
+            tools += [ListExecutions(self.fleet), ShowExecution(self.fleet)]
+        if self.starter is not None:
+            tools.append(StartTask(self.starter, session.session_id, session.started_by))
+        return tools
+
+
+class _FleetTools(RegisteredTools):
+    name = "fleet"
+
+
+def _looking(workspace: Workspace, pipeline: Pipeline) -> tuple[Toolkit, ...]:
+    """What reads a repository: changes in a clone that nobody gets would be lost."""
+    kits: tuple[Toolkit, ...] = (FileTool(workspace, pipeline), GitTool(workspace, pipeline))
+    for kit in kits:
+        kit.definitions = {
+            name: definition
+            for name, definition in kit.definitions.items()
+            if definition.spec.read_only and not definition.spec.executes and not definition.spec.network
+        }
+    return kits
 
 
 class PlanRecorder(Protocol):
@@ -76,12 +210,7 @@ class _NoFleet:
 
 
 class TenantPlans:
-    """The plan sessions of all tenants. No tenant reaches another's.
-
-    Args:
-        executions: Where their goals are executions.
-        made: What a tenant's plans are made with.
-    """
+    """The plan sessions of all tenants. No tenant reaches another's."""
 
     def __init__(self, executions: Executions, made: Callable[[str], Planner]) -> None:
         self._executions = executions
@@ -121,13 +250,8 @@ async def open_tenant_plans(
     """The plan sessions of a service, driven with a model client of their own until the context ends.
 
     Args:
-        settings: The model, the limits (those of chats), the servers of the web, the secrets.
         executions: Where goals are executions; None: in the memory of this process.
         buckets: Where sessions and their parts are kept; None: they end with the process.
-        memories: What memory is asked; None: nothing is remembered.
-        recorder: Who learns how sessions ended; None: nobody.
-        fleet: Where a tenant's executions are looked at.
-        starter: Starts a tenant's tasks that an approved plan asks for.
         repositories: Where repositories that goals are about are looked into; None: none are.
 
     Raises:
@@ -177,12 +301,13 @@ async def open_tenant_plans(
                 model=model,
                 tools=equipment.open,
                 store=KeyValueSessions(*(buckets or in_memory), tenant=tenant),
-                limits=plan_limits(settings),
-                sub_agents=SubAgentLimits(
-                    depth=settings.sub_agent_depth,
-                    number=settings.sub_agents,
-                    each=Limits(max_iterations=5, max_tool_calls=12, timeout_seconds=settings.sub_agent_seconds),
+                # Those of chats.
+                limits=Limits(
+                    max_iterations=settings.chat_max_iterations,
+                    max_tool_calls=settings.chat_max_tool_calls,
+                    timeout_seconds=settings.chat_timeout_seconds,
                 ),
+                sub_agents=sub_agent_limits(settings),
                 prices=prices.get(settings.model) or prices.get(ANY_MODEL),
                 listener=Learning(recorder=recorder, tenant=tenant) if recorder else None,
                 secrets=mask,
@@ -192,12 +317,3 @@ async def open_tenant_plans(
         plans = TenantPlans(executions, made)
         await stack.enter_async_context(executions.planning(Plans(plans.planner)))
         yield plans
-
-
-def plan_limits(settings: Settings) -> Limits:
-    """The limits of one search for an approach: those of chats."""
-    return Limits(
-        max_iterations=settings.chat_max_iterations,
-        max_tool_calls=settings.chat_max_tool_calls,
-        timeout_seconds=settings.chat_timeout_seconds,
-    )

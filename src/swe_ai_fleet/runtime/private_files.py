@@ -1,4 +1,7 @@
-"""Files that only their owner can read (keys, tokens, cards): whole or not there at all, and never a key twice."""
+"""Files that only their owner can read (keys, tokens, cards): whole or not there at all, and never a key twice.
+
+The seed of an nkey of NATS lies in such a file, its public key in the server's configuration.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,9 @@ import os
 import secrets
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, cast
+
+from swe_ai_fleet.domain.errors import PreconditionFailed
 
 
 def write_private(path: Path, text: str) -> None:
@@ -44,3 +50,31 @@ def _draft(path: Path, text: str) -> Path:
         # A key that is there but empty after a loss of power would never be written again.
         os.fsync(file.fileno())
     return draft
+
+
+def new_seed(*, account: bool = False) -> str:
+    """The seed of a new user, or of an account."""
+    import nkeys
+
+    library = cast("Any", nkeys)
+    kind = library.PREFIX_BYTE_ACCOUNT if account else library.PREFIX_BYTE_USER
+    return bytes(library.encode_seed(secrets.token_bytes(32), kind)).decode() + "\n"
+
+
+def public_key(path: Path, *, as_user: bool = False) -> str:
+    """The public key of the seed in a file; `as_user`, that of a user with the key of an account.
+
+    Raises PreconditionFailed where there is no seed.
+    """
+    import nkeys
+
+    library = cast("Any", nkeys)
+    try:
+        seed = bytearray(path.read_bytes().strip())
+        if as_user:
+            seed = library.encode_seed(library.decode_seed(seed)[1], library.PREFIX_BYTE_USER)
+        return bytes(library.from_seed(bytearray(seed)).public_key).decode().rstrip("=")
+    except (OSError, nkeys.NkeysError, ValueError) as error:
+        raise PreconditionFailed(
+            f"{path} contains no nkey seed: {error}", field="init", hint="restore it, or `fleet init --rotate nats`"
+        ) from error

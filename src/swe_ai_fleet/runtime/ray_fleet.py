@@ -9,10 +9,10 @@ import asyncio
 import itertools
 import math
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import ray
 import structlog
@@ -28,11 +28,11 @@ from swe_ai_fleet.domain.release import Release, this_release
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.domain.text import plain_line
 from swe_ai_fleet.following import in_background
-from swe_ai_fleet.runtime.drains import Drain, Drains, DrainTarget
 from swe_ai_fleet.runtime.host_logins import HostLogins
 from swe_ai_fleet.runtime.local_ray import ray_nodes
 from swe_ai_fleet.runtime.ray_jobs.agent_host import AgentHost
 from swe_ai_fleet.runtime.ray_jobs.vllm_agent_job import VLLMAgentJob
+from swe_ai_fleet.runtime.replicas import Drain, Drains, DrainTarget
 from swe_ai_fleet.settings import Settings, without_login
 
 _log = structlog.get_logger()
@@ -50,12 +50,6 @@ _CHECKS_PER_HOST = 8
 
 class _Misfit(Exception):
     """A host that may not work for this orchestrator, or has ended before it began."""
-
-
-class ObjectRef(Protocol):
-    """What Ray gives for a call under way."""
-
-    def __await__(self) -> Any: ...
 
 
 @dataclass(eq=False, kw_only=True)
@@ -83,14 +77,9 @@ class RayFleet:
 
     Made by `open_ray_fleet`; Ray must be initialised.
 
-    Args:
-        settings: What hosts are made with.
-        logins: Lets hosts log in to NATS; None: with what `settings` have.
-        drains: What is given nothing more; None: nothing is.
-        me: This orchestrator, by whose name its hosts are drained.
-
     Attributes:
-        nodes: The machines of the cluster, as Ray knows them.
+        logins: Lets hosts log in to NATS; None: with what `settings` have.
+        me: This orchestrator, by whose name its hosts are drained.
         unfit: Nodes whose hosts are of a release that does not fit, and why, by id.
     """
 
@@ -105,6 +94,7 @@ class RayFleet:
     _open_nodes: int = 1
     _draining: set[str] = field(default_factory=set[str])
     _cluster: tuple[list[dict[str, Any]], set[str]] | None = None
+    """All nodes, those that are gone among them, and the ids of those that Ray itself drains."""
     _names: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
 
     @property
@@ -129,25 +119,24 @@ class RayFleet:
 
         Raises Unavailable where a node did not: it is to be asked again.
         """
-        nodes = ray_nodes() if self.settings.ray_address else []
         task = cast("Any", ray.remote(_forget))  # pyright: ignore[reportUnknownMemberType]
         about = self.host_settings(), tenant, list(executions), list(uploads), whole
-        places = (NodeAffinitySchedulingStrategy(node["NodeID"], soft=False) for node in nodes if node["Alive"])
+        nodes = [node["NodeID"] for node in ray_nodes() if node["Alive"]] if self.settings.ray_address else []
+        places = (NodeAffinitySchedulingStrategy(node, soft=False) for node in nodes)
         try:
             await asyncio.gather(
                 *(_awaited(task.options(num_cpus=0, scheduling_strategy=place).remote(*about)) for place in places)
             )
         except RayError as error:
-            raise Unavailable(
-                f"a Ray node did not erase its caches: {type(error).__name__}", hint="erase again"
-            ) from None
+            fault = f"a Ray node did not erase its caches: {type(error).__name__}"
+            raise Unavailable(fault, hint="erase again") from None
 
     async def measure(self) -> tuple[HostStatus, ...]:
         """Every host as it is now; one that does not answer within 2 seconds counts as not alive. Raises nothing."""
         # A host without a release is still being started.
-        asked = [host for host in self._hosts if host.release is not None][:_MEASURED]
-        reports = await asyncio.gather(*(_reported(host) for host in asked))
-        by_name = dict(zip((host.name for host in asked), reports, strict=True))
+        started = [host for host in self._hosts if host.release is not None][:_MEASURED]
+        reports = await asyncio.gather(*(_reported(host) for host in started))
+        by_name = dict(zip((host.name for host in started), reports, strict=True))
         return tuple(
             HostStatus(
                 host_id=host.name,
@@ -177,7 +166,7 @@ class RayFleet:
         """See which nodes there are. Drained hosts end, and all but one after `ray_idle_seconds` without work."""
         if self.settings.ray_address or self._cluster is None:
             # A Ray of this process's own has one node, for ever.
-            self._cluster = await asyncio.to_thread(_cluster)
+            self._cluster = await asyncio.to_thread(lambda: (ray_nodes(), set(state.get_draining_nodes())))
         nodes, self._draining = self._cluster
         self.nodes = tuple(
             NodeStatus(
@@ -193,9 +182,9 @@ class RayFleet:
         alive: dict[str, dict[str, float]] = {node["NodeID"]: node["Resources"] for node in nodes if node["Alive"]}
         # What is gone does not count against anything any more: its successor has another id.
         self.unfit = {node_id: why for node_id, why in self.unfit.items() if node_id in alive}
-        closed, wanted = self._closed(), self.settings.ray_resources.items()
+        closed, required = self._closed(), self.settings.ray_resources.items()
         self._open_nodes = sum(
-            node_id not in closed and all(offered.get(name, 0.0) >= amount for name, amount in wanted)
+            node_id not in closed and all(offered.get(name, 0.0) >= amount for name, amount in required)
             for node_id, offered in alive.items()
         )
         before = time.monotonic() - (self.settings.ray_idle_seconds or math.inf)
@@ -227,7 +216,7 @@ class RayFleet:
             self._end(host)
         await asyncio.gather(*self._ending)
 
-    async def _call(self, call: Callable[[Any, str], ObjectRef], tenant: str) -> bytes:
+    async def _call(self, call: Callable[[Any, str], Awaitable[Any]], tenant: str) -> bytes:
         while True:
             host = self._host(tenant)
             host.busy += 1
@@ -245,7 +234,7 @@ class RayFleet:
                 if self._alone and host in self._hosts:
                     self._end(host)
 
-    async def _settled(self, reference: ObjectRef) -> Any:
+    async def _settled(self, reference: Awaitable[Any]) -> Any:
         """The call's value; its fault as the exception it was; cancelled together with the caller."""
         call = asyncio.ensure_future(_awaited(reference))
         try:
@@ -365,11 +354,6 @@ async def open_ray_fleet(
         await fleet.close()
 
 
-def _cluster() -> tuple[list[dict[str, Any]], set[str]]:
-    """The nodes of the cluster, those that are gone among them, and the ids of those that Ray itself drains."""
-    return ray_nodes(), set(state.get_draining_nodes())
-
-
 def _forget(settings: str, tenant: str, executions: list[str], uploads: list[str], whole: bool) -> None:
     from swe_ai_fleet.runtime.factories import workspace_provider
 
@@ -398,18 +382,14 @@ async def _greeted(host: Host) -> tuple[str, Release]:
 
 async def _reported(host: Host) -> HostReport | None:
     """What a host says of itself; None where it does not say anything in time."""
-    asked = asyncio.ensure_future(_awaited(host.actor.measure.remote()))
-    await asyncio.wait([asked], timeout=_MEASURE_SECONDS)
-    if not asked.done():
-        asked.cancel()
-        return None
     try:
-        return from_json(HostReport, asked.result())
-    except (RayError, ValueError):
+        async with asyncio.timeout(_MEASURE_SECONDS):
+            return from_json(HostReport, await host.actor.measure.remote())
+    except (TimeoutError, RayError, ValueError):
         return None
 
 
-async def _awaited(reference: ObjectRef) -> Any:
+async def _awaited(reference: Awaitable[Any]) -> Any:
     return await reference
 
 

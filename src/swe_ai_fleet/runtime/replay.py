@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 
@@ -65,8 +64,6 @@ async def replay(
 
     Args:
         settings: Where things are; with a fork also the model server that goes on.
-        state: The execution that the run belongs to.
-        run: The recording, whole.
         fork_at: After so many recorded replies the model server goes on; None: the recording is all there is.
         prompt: Stands in place of the system message.
 
@@ -112,13 +109,15 @@ async def replay(
         limits = ToolLimits(command_timeout_seconds=task.constraints.limits.command_timeout_seconds)
         trail = AuditTrail(execution_id=replay_id, agent_id=run.agent_id)
         pipeline = Pipeline(trail=trail, policy=policy_of(task), mask=secret_mask(settings), limits=limits)
-        held = await stack.enter_async_context(open_toolkits(clone, pipeline, access, task))
-        news = RecordedNews(run, _failing_before(state))
-        if isinstance(tests := held.toolkits.get(TestTool.name), TestTool):
+        opened = await stack.enter_async_context(open_toolkits(clone, pipeline, access, task))
+        suites = state.baseline.suites if state.baseline is not None else ()
+        # What the log says failed on the untouched commit.
+        news = RecordedNews(run, next((suite.tests.failing for suite in suites if suite.tests is not None), ()))
+        if isinstance(tests := opened.toolkits.get(TestTool.name), TestTool):
             tests.failed_before = news.failing
         parts = RunParts(
             model=model,
-            toolbox=Toolbox(held.toolkits, pipeline, idle=held.idle, unlisted=held.unlisted),
+            toolbox=Toolbox(opened.toolkits, pipeline, idle=opened.idle, unlisted=opened.unlisted),
             history=History(forked_history(run, prompt)),
             budget=Budget(task.constraints.limits),
             rules=Rules(abort_on_error=task.constraints.abort_on_error),
@@ -138,12 +137,6 @@ async def replay(
         forked_at=fork_at,
         same=not differences and ended and model.exhausted,
     )
-
-
-def _failing_before(state: ExecutionState) -> Sequence[str]:
-    """The tests that the log says failed on the untouched commit."""
-    suites = state.baseline.suites if state.baseline is not None else ()
-    return next((suite.tests.failing for suite in suites if suite.tests is not None), ())
 
 
 def _differences(run: RunState, trajectory: Trajectory, *, until: int | None) -> tuple[Difference, ...]:

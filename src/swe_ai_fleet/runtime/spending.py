@@ -1,4 +1,4 @@
-"""What tenants spend on models outside of executions: in chats, which are not in the event log."""
+"""Tokens that tenants spend on models outside of executions: chats, which are not in the event log."""
 
 from __future__ import annotations
 
@@ -26,10 +26,6 @@ class Spending:
 
     What cannot be stored is counted here all the same, and stored with what comes next; a process that dies before
     that takes it along. What was stored, but not heard to be, is counted twice.
-
-    Args:
-        store: The bucket of sums.
-        clock: Seconds since 1970.
     """
 
     def __init__(self, store: KeyValue, *, clock: Callable[[], float] = time.time) -> None:
@@ -56,16 +52,16 @@ class Spending:
     async def today(self, tenant: str) -> int:
         """The prompt and completion tokens of a tenant since midnight UTC. Raises Unavailable."""
         key = self._key(tenant)
-        kept = await self._store.get(key)
-        return (int(kept.value) if kept else 0) + self._owed[key]
+        entry = await self._store.get(key)
+        return (int(entry.value) if entry else 0) + self._owed[key]
 
     def metered(self, tenant: str, model: ChatModel) -> MeteredModel:
         """The model, what it is asked from now on counted as the tenant's."""
         return MeteredModel(model=model, tenant=tenant, spending=self)
 
     async def _store_more(self, key: str, tokens: int) -> None:
-        def more(kept: KeyValueEntry | None) -> bytes:
-            return str((int(kept.value) if kept else 0) + tokens).encode()
+        def more(entry: KeyValueEntry | None) -> bytes:
+            return str((int(entry.value) if entry else 0) + tokens).encode()
 
         await rewritten(self._store, key, more, name="what a tenant spent")
 
@@ -82,14 +78,12 @@ class MeteredModel(ModelWrapper):
     spending: Spending
 
     def session(self, key: str, *, tenant: str = "", priority: int = 0, patience: Patience | None = None) -> ChatModel:
-        """The model for one run, metered too."""
         if not isinstance(self.model, ModelSessions):
             return self
         model = self.model.session(key, tenant=tenant or self.tenant, priority=priority, patience=patience)
         return self.spending.metered(self.tenant, model)
 
     async def reply(self, request: ModelRequest) -> ModelReply:
-        """The model's reply, once it is counted. Raises as the model does."""
         reply = await self.model.reply(request)
         await self.spending.add(self.tenant, reply.usage.total_tokens)
         return reply

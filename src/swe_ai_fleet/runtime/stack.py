@@ -7,9 +7,7 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
-
 import structlog
-
 from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider
 from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.adapters.model_pool import ModelPool
@@ -55,6 +53,20 @@ from swe_ai_fleet.telemetry import own_telemetry
 from swe_ai_fleet.tools.catalogue import ToolAccess
 from swe_ai_fleet.tools.definition import ToolFailure
 from swe_ai_fleet.tools.docker import reap
+from swe_ai_fleet.adapters.context_service import ContextServiceClient
+from swe_ai_fleet.learning.tracker import OUTCOMES_BUCKET, LearningTracker
+from swe_ai_fleet.runtime.equipment import (
+    COUNCILS_BUCKET,
+    council_store,
+    model_prices,
+    open_context_client,
+    profile_settings,
+)
+from swe_ai_fleet.runtime.factories import DAY_SECONDS, housekeeping, open_model, workspace_provider
+from swe_ai_fleet.runtime.jobs import JobFleet, open_job_fleet
+from swe_ai_fleet.runtime.nats_server import State
+from swe_ai_fleet.runtime.replicas import Drains, LeaseKeeper, drained, open_drains, open_leases
+
 
 _PROBE_SECONDS = 10.0
 _log = structlog.get_logger()
@@ -157,17 +169,16 @@ async def open_stack(
     Raises PreconditionFailed, Unavailable and InvalidRequest naming the setting at fault.
     """
     raise_file_limit()
-    if (given := state.settings.git_credentials) is not None and not given.is_dir():
+    if (credentials := state.settings.git_credentials) is not None and not credentials.is_dir():
         hint = "it must have a directory for each tenant; see docs/tenants.md"
-        raise InvalidRequest(f"{given} is not a directory", field="git_credentials", hint=hint)
+        raise InvalidRequest(f"{credentials} is not a directory", field="git_credentials", hint=hint)
     settings, log, telemetry = state.settings, state.log, own_telemetry()
     here = await with_isolation_level(settings)
     async with AsyncExitStack() as stack:
         context = await stack.enter_async_context(open_context_client(settings))
         model = await stack.enter_async_context(open_model(settings))
         workspaces = workspace_provider(here, log)
-        pause = pause_seconds(seed_seconds(settings))
-        await stack.enter_async_context(housekeeping(workspaces.reap, pause=pause))
+        await stack.enter_async_context(housekeeping(workspaces, settings))
         jobs = settings.executor == "kubernetes"
         admit = state.server.admit if state.server is not None else None
         logins = await stack.enter_async_context(open_host_logins(settings, log, admit=admit))

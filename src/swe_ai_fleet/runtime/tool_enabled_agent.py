@@ -71,8 +71,8 @@ class ToolEnabledAgent:
         *,
         settings: Settings | None = None,
     ) -> None:
-        given = {"model_url": vllm_url or "", "model": model}
-        self._settings = (settings or Settings()).model_copy(update={k: v for k, v in given.items() if v})
+        overrides = {"model_url": vllm_url or "", "model": model}
+        self._settings = (settings or Settings()).model_copy(update={k: v for k, v in overrides.items() if v})
         self.agent_id = agent_id
         self.role = Role.parse(role)
         self.workspace_path = Path(workspace_path).absolute()
@@ -112,9 +112,9 @@ class ToolEnabledAgent:
             InvalidRequest: A malformed constraint, or no workspace and no `repo_url`.
             PreconditionFailed, Unavailable: No sandbox, no repository, no NATS.
         """
-        wanted = dict(constraints or {})
-        location = str(wanted.pop("repo_url", "") or "")
-        ref = str(wanted.pop("ref", "") or "")
+        options = dict(constraints or {})
+        location = str(options.pop("repo_url", "") or "")
+        ref = str(options.pop("ref", "") or "")
         task_id = task_id or f"task-{uuid.uuid4().hex[:12]}"
         settings = await with_isolation_level(self._settings)
         access = tool_access(settings)
@@ -141,7 +141,7 @@ class ToolEnabledAgent:
                 repo=repo,
                 role=self.role,
                 context=context,
-                constraints=read_constraints(wanted),
+                constraints=read_constraints(options),
                 num_agents=1,
             ).validated(max_agents=1)
             check_tools(request, access)
@@ -227,19 +227,19 @@ async def _evidence(
 
 
 def _result(solution: Solution, record: ToolRecord, report: CheckReport | None, *, needs_proof: bool) -> AgentResult:
-    trajectory, left = solution.trajectory, solution.artifacts(None)
+    trajectory, artifacts = solution.trajectory, solution.artifacts(None)
     operations = [operation for operations_of_run in record.operations.values() for operation in operations_of_run]
     trail = [entry for entries_of_run in record.entries.values() for entry in entries_of_run]
-    tests = left.tests or (report.tests if report else None)
+    tests = artifacts.tests or (report.tests if report else None)
     objection = report.objection(needs_proof=needs_proof) if report else ""
     return AgentResult(
         success=trajectory.stop_reason is StopReason.FINAL_ANSWER and not objection,
         operations=tuple(operations),
         artifacts={
-            "commit_sha": left.commit_sha,
-            "branch": left.branch,
+            "commit_sha": artifacts.commit_sha,
+            "branch": artifacts.branch,
             "patch": solution.diff.patch.decode("utf-8", "replace"),
-            "files_changed": list(left.files_changed),
+            "files_changed": list(artifacts.files_changed),
             "tests": to_plain(tests) if tests else None,
             "answer": trajectory.answer,
         },

@@ -63,11 +63,11 @@ def sandbox_policy(settings: Settings) -> SandboxPolicy:
 
 def _own_ports(settings: Settings) -> frozenset[int]:
     """The ports of this machine at which the fleet listens or asks, so that no command waits there in its place."""
-    asked = (
+    called = (
         *(settings.nats_url, settings.ray_address, settings.model_url, settings.embeddings_url),
         *(settings.orchestrator_url, settings.context_url),
     )
-    urls = [urlsplit(url if "://" in url else f"//{url}") for text in asked for url in listed(text)]
+    urls = [urlsplit(url if "://" in url else f"//{url}") for text in called for url in listed(text)]
     ports = [url.port or 0 for url in urls if on_loopback(f"{url.hostname}:0")]
     listening = (
         *(settings.listen, settings.context_address, settings.http_listen),
@@ -183,7 +183,6 @@ async def operator_tools(
     Args:
         settings: The servers, and a sandbox that works here (see `with_isolation_level`).
         directory: Where servers that are commands run; made where it is not there.
-        reserved: Names that their tools cannot have.
         hints: Whether a tool only reads where its server says so, beside the operator's word.
     """
     servers = tool_access(settings).mcp_servers

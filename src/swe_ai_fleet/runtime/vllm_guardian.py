@@ -48,11 +48,11 @@ def guard(parent: int, grace: float, argv: list[str]) -> int:
     signal.signal(signal.SIGQUIT, overdue)
     signal.signal(signal.SIGTERM, asked)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    held = {signal.SIGTERM, signal.SIGQUIT}
-    signal.pthread_sigmask(signal.SIG_BLOCK, held)
-    process = subprocess.Popen(argv, start_new_session=True, preexec_fn=lambda: _as_child(held))
+    blocked = {signal.SIGTERM, signal.SIGQUIT}
+    signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
+    process = subprocess.Popen(argv, start_new_session=True, preexec_fn=lambda: _as_child(blocked))
     child.append(process.pid)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, held)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, blocked)
     status = _status_of(process.pid)
     child.clear()
     signal.setitimer(signal.ITIMER_REAL, 0)
@@ -61,8 +61,8 @@ def guard(parent: int, grace: float, argv: list[str]) -> int:
     return status
 
 
-def _as_child(held: set[signal.Signals]) -> None:
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, held)
+def _as_child(blocked: set[signal.Signals]) -> None:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, blocked)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     # Should this guardian itself be killed.
     _control(_PARENT_DEATH_SIGNAL, signal.SIGKILL)

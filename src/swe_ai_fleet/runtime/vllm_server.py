@@ -82,11 +82,9 @@ async def vllm_served(
     for the end of this process, however it ends.
 
     Args:
-        order: What to serve.
         interpreter: A Python that has vLLM.
         log: Where the server's output goes; what is there is replaced.
         tell: Takes lines for the one who waits.
-        timeouts: How long to wait for what.
 
     Raises:
         PreconditionFailed: The interpreter has no vLLM.
@@ -255,8 +253,8 @@ class _Supervisor:
         async with asyncio.timeout(self._timeouts.reply):
             reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
             try:
-                asked = f"GET {path} HTTP/1.0\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {self._key}\r\n\r\n"
-                writer.write(asked.encode())
+                request = f"GET {path} HTTP/1.0\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {self._key}\r\n\r\n"
+                writer.write(request.encode())
                 reply = bytearray()
                 while len(reply) < _REPLY_BYTES and (part := await reader.read(_REPLY_BYTES)):
                     reply += part

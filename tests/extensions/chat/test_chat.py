@@ -42,7 +42,7 @@ async def server() -> AsyncIterator[ScriptedModelServer]:
 
 @pytest.fixture(scope="module")
 async def model(server: ScriptedModelServer) -> AsyncIterator[OpenAIChatModel]:
-    async with OpenAIChatModel(base_url=server.url, model="scripted", api_key="", max_retries=1) as opened:
+    async with OpenAIChatModel(base_url=server.url, model="scripted", api_key="") as opened:
         yield opened
 
 

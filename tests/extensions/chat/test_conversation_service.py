@@ -29,7 +29,7 @@ from swe_ai_fleet.extensions.chat.service import ConversationServicer
 from swe_ai_fleet.in_process import MemoryLog
 from swe_ai_fleet.orchestrator.execution_context import ExecutionDeps
 from swe_ai_fleet.orchestrator.executions import Executions
-from swe_ai_fleet.runtime.executions_view import ExecutionsView
+from swe_ai_fleet.runtime.execution_tools import ExecutionsView
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Conversation, Script, ScriptedModelServer, Turn
 from swe_ai_fleet.testing.memory_stores import MemoryKeyValue

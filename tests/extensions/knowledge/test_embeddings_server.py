@@ -27,7 +27,7 @@ async def server() -> AsyncIterator[ScriptedModelServer]:
 
 
 def client(server: ScriptedModelServer, **options: Any) -> OpenAIEmbedder:
-    settings: dict[str, Any] = {"base_url": server.url, "model": "words", "api_key": KEY, "timeout_seconds": 5.0}
+    settings: dict[str, Any] = {"base_url": server.url, "model": "words", "api_key": KEY}
     return OpenAIEmbedder(**{**settings, "retry_wait_seconds": 0.001, **options})
 
 

@@ -47,7 +47,6 @@ class Peer:
     """A conversation with a program over its pipes.
 
     Args:
-        process: The program.
         answer: Answers its requests by method and parameters. Raises RequestRefused; anything else that it raises ends
             the conversation, as what `hear` raises does.
         hear: Hears its notifications, in their order.

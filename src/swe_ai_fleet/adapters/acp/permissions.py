@@ -7,9 +7,9 @@ import json
 import shlex
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from swe_ai_fleet.agents.approval_gate import PolicyGate, Reading, Verdict
+from swe_ai_fleet.agents.approval_gate import PolicyGate, Reading, Ruling, Verdict
 from swe_ai_fleet.agents.approval_requests import RunApprovalService
 from swe_ai_fleet.agents.external_agent import Handout
 from swe_ai_fleet.agents.history import History
@@ -63,14 +63,16 @@ class ToolUse:
     texts: tuple[str, ...] = ()
     diffs: tuple[str, ...] = ()
 
-    def updated(self, told: Mapping[str, object]) -> ToolUse:
+    def updated(self, message: Mapping[str, object]) -> ToolUse:
         """With what a further message has; each part that it has takes the place of what was told before."""
-        content, raw = mappings(told.get("content"))[:_MOST_PARTS], told.get("rawInput")
+        content, raw = mappings(message.get("content"))[:_MOST_PARTS], message.get("rawInput")
         diffs = [item for item in content if item.get("type") == "diff"]
-        named = [string(location.get("path")) for location in (*mappings(told.get("locations"))[:_MOST_PARTS], *diffs)]
+        named = [
+            string(location.get("path")) for location in (*mappings(message.get("locations"))[:_MOST_PARTS], *diffs)
+        ]
         named += [string(mapping(raw).get(key)) for key in _PATHS]
         texts = [string(mapping(part.get("content")).get("text")) for part in content if part.get("type") == "content"]
-        kind, title = _cut(string(told.get("kind"))) or self.kind, _cut(string(told.get("title"))) or self.title
+        kind, title = _cut(string(message.get("kind"))) or self.kind, _cut(string(message.get("title"))) or self.title
         command = mapping(raw).get("command")
         words = strings(command)[:_MOST_PARTS]
         command_text = (words[0] if isinstance(command, str) else shlex.join(words)) if words else self.command
@@ -78,7 +80,7 @@ class ToolUse:
         return ToolUse(
             kind=kind,
             title=title,
-            status=string(told.get("status")) or self.status,
+            status=string(message.get("status")) or self.status,
             input=_cut(written) or self.input,
             command=_cut(command_text or (title if kind == "execute" else "")),
             paths=tuple(dict.fromkeys(_cut(path.removeprefix(MOUNT)) for path in named if path)) or self.paths,
@@ -104,14 +106,6 @@ class ToolUse:
         return Reading(spec=_UNKNOWN, arguments={"title": self.title, "input": self.input})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """Whether something may be done, and why; or the run ends, to wait for a person or for good."""
-
-    verdict: Verdict
-    text: str = ""
-
-
 class Permissions:
     """Decides what a harness of one run may do of what it asks for.
 
@@ -119,8 +113,6 @@ class Permissions:
     asks for the same thing again, the decision is there.
 
     Args:
-        handout: The run.
-        policy: What the run may do.
         timeout_seconds: How long people have; 0: for ever.
     """
 
@@ -147,7 +139,7 @@ class Permissions:
             earlier=self._earlier,
         )
 
-    async def ask(self, use: ToolUse, *, text: str) -> Answer:
+    async def ask(self, use: ToolUse, *, text: str) -> Ruling:
         """Whether the harness may do something by itself; a step of its own. Raises FleetError."""
         reading = use.reading()
         call_id = self._name(reading)
@@ -155,7 +147,7 @@ class Permissions:
         call = self._record.call(f"{HARNESS}_permission", arguments, text=text, call_id=call_id)
         refusal = self._policy.decide(reading.spec, reading.arguments)
         if refusal.refused:
-            answer = Answer(verdict=Verdict.REFUSE, text=refusal.reason)
+            answer = Ruling(verdict=Verdict.REFUSE, text=refusal.reason)
         else:
             answer = await self._ruled(call, reading)
         if answer.verdict is Verdict.GO:
@@ -176,7 +168,7 @@ class Permissions:
             )
         return answer
 
-    async def carry_out(self, spec: OperationSpec, arguments: Mapping[str, object], *, text: str) -> tuple[str, Answer]:
+    async def carry_out(self, spec: OperationSpec, arguments: Mapping[str, object], *, text: str) -> tuple[str, Ruling]:
         """Whether the fleet may do something for the harness, and the id of its call; a step of its own.
 
         What a person has approved when the harness asked before is not asked about again. Raises FleetError.
@@ -186,10 +178,10 @@ class Permissions:
         keys = _keys(reading)
         if keys and all(self._granted[key] for key in keys):
             self._granted.subtract(keys)
-            return call.call_id, Answer(verdict=Verdict.GO)
+            return call.call_id, Ruling(verdict=Verdict.GO)
         return call.call_id, await self._ruled(call, reading)
 
-    async def propose(self, approach: str) -> Answer:
+    async def propose(self, approach: str) -> Ruling:
         """Whether a plan that the harness wrote is approved; a step of its own."""
         reading = Reading(spec=operations()[PROPOSE].spec, arguments={"approach": approach, "reasoning": ""})
         call = self._record.call(PROPOSE, reading.arguments, call_id=self._name(reading))
@@ -211,10 +203,10 @@ class Permissions:
             lines.append(f"{request.approach}\nDecision: {text}")
         return tuple(lines)
 
-    async def _ruled(self, call: ToolCall, reading: Reading) -> Answer:
+    async def _ruled(self, call: ToolCall, reading: Reading) -> Ruling:
         self._readings[call.call_id] = reading
         [ruling] = await self.gate.review([call], step=self._record.step)
-        return Answer(verdict=ruling.verdict, text=ruling.text or "nobody has to be asked")
+        return replace(ruling, text=ruling.text or "nobody has to be asked")
 
     def _name(self, reading: Reading) -> str:
         """The same for the same thing, asked for the first, second, ... time by a process of the run."""

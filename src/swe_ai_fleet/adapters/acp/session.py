@@ -89,8 +89,8 @@ class HarnessFiles(FileTool):
         lines = decode(path, data).raw.splitlines(keepends=True)
         start = max(0, (line or 1) - 1)
         self.text = "".join(lines[start : None if limit is None else start + limit])
-        said = f"{len(lines)} lines, {len(data)} bytes"
-        return ToolResult(success=True, operation="files_read_text_file", content=said)
+        summary = f"{len(lines)} lines, {len(data)} bytes"
+        return ToolResult(success=True, operation="files_read_text_file", content=summary)
 
 
 class Session:
@@ -131,13 +131,13 @@ class Session:
         self._session_id, _ = await opened(self._peer, self._handout.clone.mount)
         if not self._permissions.gate.wants_proposal:
             return await self._prompted(prompt)
-        left = await self._prompted(f"{prompt}\n\n{PROPOSE}")
-        if left.stop is not StopReason.FINAL_ANSWER:
-            return left
-        answer = await self._permissions.propose(left.summary)
+        result = await self._prompted(f"{prompt}\n\n{PROPOSE}")
+        if result.stop is not StopReason.FINAL_ANSWER:
+            return result
+        answer = await self._permissions.propose(result.summary)
         if answer.verdict is Verdict.WAIT:
             return HandedIn(stop=StopReason.AWAITING_APPROVAL)
-        return HandedIn(stop=StopReason.REJECTED, summary=left.summary, error=answer.text)
+        return HandedIn(stop=StopReason.REJECTED, summary=result.summary, error=answer.text)
 
     async def close(self) -> None:
         """End the harness and all that it started; what it told and never ended is told as broken off."""
@@ -247,9 +247,9 @@ class Session:
             self._end(HandedIn(stop=StopReason.MAX_TOOL_CALLS, error=over))
         budget.settle(Usage(tool_calls=1))
 
-    def _end(self, left: HandedIn) -> None:
+    def _end(self, result: HandedIn) -> None:
         if not self._ended.done():
-            self._ended.set_result(left)
+            self._ended.set_result(result)
 
     # What the harness asks for
 
@@ -361,7 +361,7 @@ class Session:
         return {}
 
     async def _release_terminal(self, parameters: Parameters) -> object:
-        self._terminal(parameters).cancel()
+        await self._kill_terminal(parameters)
         del self._terminals[string(parameters.get("terminalId"))]
         return {}
 

@@ -13,18 +13,24 @@ from typing import Any, NoReturn
 
 import structlog
 
-from swe_ai_fleet.adapters.jetstream import streams, subjects
-from swe_ai_fleet.adapters.jetstream.blobs import JetStreamBlobs
+from swe_ai_fleet.adapters.jetstream import streams
+from swe_ai_fleet.adapters.jetstream.buckets import JetStreamBlobs, JetStreamKeyValue, bucket_stream
 from swe_ai_fleet.adapters.jetstream.changes import JetStreamChanges
 from swe_ai_fleet.adapters.jetstream.connection import Connection
-from swe_ai_fleet.adapters.jetstream.erasing import Erasing
 from swe_ai_fleet.adapters.jetstream.events import Events
-from swe_ai_fleet.adapters.jetstream.holdings import sizes
-from swe_ai_fleet.adapters.jetstream.journal import journal, tell
-from swe_ai_fleet.adapters.jetstream.key_value import JetStreamKeyValue, bucket_stream
+from swe_ai_fleet.adapters.jetstream.holdings import Erasing, sizes
+from swe_ai_fleet.adapters.jetstream.journal import journal, publish_result, tell
 from swe_ai_fleet.adapters.jetstream.live import LiveTexts, live_texts, watch_live
-from swe_ai_fleet.adapters.jetstream.login import Credentials
-from swe_ai_fleet.adapters.jetstream.messages import MESSAGE_ID
+from swe_ai_fleet.adapters.jetstream.nats_client import Credentials
+from swe_ai_fleet.adapters.jetstream.protocol import (
+    BLOBS,
+    CONTEXT_CHANGES,
+    EVENTS,
+    MESSAGE_ID,
+    RESULTS,
+    event_subject,
+    job_subject,
+)
 from swe_ai_fleet.adapters.jetstream.requests import (
     Answers,
     Issuer,
@@ -32,18 +38,15 @@ from swe_ai_fleet.adapters.jetstream.requests import (
     answer_hosts,
     answer_logins,
 )
-from swe_ai_fleet.adapters.jetstream.results import JetStreamResults
-from swe_ai_fleet.adapters.jetstream.streams import StreamSettings, StreamUsage, object_stream
+from swe_ai_fleet.adapters.jetstream.streams import StreamSettings, StreamUsage
 from swe_ai_fleet.adapters.jetstream.work_queue import (
+    Consumer,
     Handler,
     PermanentError,
     RetryAfter,
     Room,
     Work,
     WorkQueue,
-    consume,
-    consumers,
-    remove_consumer,
 )
 from swe_ai_fleet.domain.access import StoredPiece
 from swe_ai_fleet.domain.blob import BlobRef
@@ -72,8 +75,9 @@ __all__ = [
 
 TIMEOUT_SECONDS = 60.0
 _PING_SECONDS = 2.0
+_NO_CONSUMER = 10014
 _STAMPED = ("traceparent", "tracestate")
-"""What a host may have a result say beside what it is."""
+"""Headers of a trace that a host may set on a result."""
 
 _log = structlog.get_logger(__name__)
 
@@ -98,9 +102,9 @@ class JetStream(Events):
         timeout: float,
         stamp: Callable[[], Mapping[str, str]] = dict[str, str],
     ) -> None:
-        super().__init__(connection, JetStreamBlobs(connection, settings.bucket, timeout=timeout), timeout)
+        super().__init__(connection, JetStreamBlobs(connection, timeout=timeout), timeout)
         self._settings = settings
-        self._results = JetStreamResults(connection, timeout=timeout, stamp=stamp)
+        self._stamp = stamp
 
     @classmethod
     @asynccontextmanager
@@ -120,8 +124,7 @@ class JetStream(Events):
         Args:
             url: `nats://host:port`, several separated by commas.
             credentials: How to log in; None for a server that asks for nothing.
-            name: What the server's own monitoring calls this client.
-            settings: What `ensure_streams` creates; the bucket's name is used in any case.
+            settings: What `ensure_streams` creates.
             timeout: Seconds a call goes on trying while the server does not answer.
             waits: Seconds to go on trying to connect while no server answers.
             stamp: Headers that name what a result belongs to, for those who trace it.
@@ -139,9 +142,9 @@ class JetStream(Events):
         await streams.ensure(self.connection, self._settings, timeout=self._timeout)
 
     async def bucket(self, name: str, *, ttl_seconds: float = 0.0, max_bytes: int = 0) -> KeyValue:
-        """A key-value bucket, made where there is none; values vanish `ttl_seconds` after they were put (0: never).
+        """A key-value bucket, created if missing; a value expires `ttl_seconds` after its put (0: never).
 
-        With `max_bytes` the oldest values vanish before that where there is no room for a new one.
+        With `max_bytes` the oldest values make room for new ones.
 
         Raises PreconditionFailed, ResourceExhausted, Unavailable.
         """
@@ -157,39 +160,37 @@ class JetStream(Events):
 
     async def snapshots(self, name: str, *buckets: str) -> Snapshots:
         """The bucket where projections of the streams, and of these buckets, are saved. Raises as `bucket` does."""
-        kept = await self.bucket(name, ttl_seconds=KEPT_SECONDS)
-        streams = (subjects.EVENTS, subjects.RESULTS, subjects.CONTEXT_CHANGES, object_stream(self._settings.bucket))
-        streams = (*streams, *map(bucket_stream, buckets))
-        infos = [await self.connection.api(f"STREAM.INFO.{stream}", timeout=self._timeout) for stream in streams]
-        return Snapshots(bucket=kept, origin=" ".join(str(info["created"]) for info in infos))
+        names = (EVENTS, RESULTS, CONTEXT_CHANGES, BLOBS, *map(bucket_stream, buckets))
+        infos = [await self.connection.api(f"STREAM.INFO.{stream}", timeout=self._timeout) for stream in names]
+        origin = " ".join(str(info["created"]) for info in infos)
+        return Snapshots(bucket=await self.bucket(name, ttl_seconds=KEPT_SECONDS), origin=origin)
 
     async def has_bucket(self, name: str) -> bool:
-        """Whether somebody has made a key-value bucket. Raises Unavailable."""
+        """Whether a key-value bucket exists. Raises Unavailable."""
         stream = f"STREAM.INFO.{bucket_stream(name)}"
         return await self.connection.api_unless(404, stream, timeout=self._timeout) is not None
 
     def made_bucket(self, name: str) -> KeyValue:
-        """A key-value bucket that somebody else has made, for those who may not."""
+        """A key-value bucket that another process created, for logins that may not create one."""
         return JetStreamKeyValue(self.connection, name, timeout=self._timeout)
 
     def erasing(self, whose: Mapping[str, str], *, memories: str) -> Erasing:
-        """What finds and erases; `whose` says which buckets are not the tenants', see `Erasing`."""
+        """Finds and erases stored data; `whose` classifies buckets, see `Erasing`."""
         return Erasing(
             connection=self.connection,
             blobs=self._blobs,
-            bucket=self._settings.bucket,
             whose=whose,
             memories=memories,
             timeout=self._timeout,
         )
 
     async def hand_out(self, tenant: str, priority: str, job_id: str, payload: bytes) -> None:
-        """Put a job where runners take it from; the same id within minutes is one job. Raises as `publish` does."""
-        subject = subjects.job_subject(tenant, priority)
+        """Queue a job for runners; the same id within minutes is the same job. Raises as `publish` does."""
+        subject = job_subject(tenant, priority)
         await self.connection.publish(subject, payload, headers={MESSAGE_ID: job_id}, timeout=self._timeout)
 
     def changes(self) -> ChangeLog:
-        """The stream of what projects know of themselves, once `ensure_streams` has made it."""
+        """The change log of what projects know, once `ensure_streams` has created its stream."""
         return JetStreamChanges(self.connection, timeout=self._timeout)
 
     def journal(self, writer: Writer, *, fresh: bool = False) -> AbstractAsyncContextManager[Journal]:
@@ -201,61 +202,65 @@ class JetStream(Events):
         return journal(self.connection, self._blobs, writer, fresh=fresh, timeout=self._timeout)
 
     async def tell(self, writer: Writer, body: EventBody) -> StoredEvent:
-        """Append one event to a subject that many may write. Raises ResourceExhausted, Unavailable."""
         return await tell(self.connection, self._blobs, writer, body, timeout=self._timeout)
 
     async def put(self, tenant: str, execution_id: str, data: bytes, media_type: str, *, place: str = "") -> BlobRef:
-        """Store content unless it already exists. Raises ResourceExhausted, Unavailable."""
         return await self._blobs.put(tenant, execution_id, data, media_type, place=place)
 
     async def get(self, ref: BlobRef) -> bytes:
-        """The content. Raises NotFound, Unavailable."""
         return await self._blobs.get(ref)
 
     def sizes(self, stream: str = "") -> Callable[[int], AsyncGenerator[StoredPiece | None]]:
-        """The sizes of what a stream, a bucket (`KV_name`) or (none named) the blobs hold, from a sequence on.
+        """Sizes of the messages of a stream, of a bucket (`KV_name`) or, unnamed, of the blobs, from a sequence on.
 
-        Without an end; None once what was stored before is told.
+        They never end; a None follows everything that was stored before the call.
         """
-        name = stream or streams.object_stream(self._settings.bucket)
-        if name == subjects.EVENTS:
+        name = stream or BLOBS
+        if name == EVENTS:
             return self.event_sizes
         return lambda start: sizes(self.connection, name, start, timeout=self._timeout)
 
     async def discard(self, ref: BlobRef) -> None:
-        """Give back the room of what was put into a place. Raises Unavailable."""
         await self._blobs.discard(ref)
 
     async def publish(self, *, tenant: str, task_id: str, execution_id: str, agent_id: str, payload: bytes) -> bool:
-        """Publish a result once; False when it stands already. Raises ResourceExhausted, Unavailable."""
-        return await self._results.publish(
-            tenant=tenant, task_id=task_id, execution_id=execution_id, agent_id=agent_id, payload=payload
+        return await publish_result(
+            self.connection,
+            tenant=tenant,
+            task_id=task_id,
+            execution_id=execution_id,
+            agent_id=agent_id,
+            payload=payload,
+            stamp=self._stamp(),
+            timeout=self._timeout,
         )
 
     async def answer_logins(
         self, issuer: Callable[[], Issuer], who: Callable[[str], Awaitable[NatsLogin]], *, heard: asyncio.Event
     ) -> None:
-        """Tell NATS who logs in, of those whom it does not know itself, until cancelled; `heard` says from when on."""
+        """Answer the logins that NATS asks about (auth callout) until cancelled; `heard` is set once it can ask."""
         await answer_logins(self.connection, issuer, who, heard=heard)
 
     async def answer_hosts(self) -> None:
-        """Read and publish for hosts of agents what they may not themselves, until cancelled."""
+        """Read and publish for agent hosts what their permissions on NATS do not cover, until cancelled."""
 
-        async def result(tenant: str, execution_id: str, told: Mapping[str, Any]) -> bool:
+        async def result(tenant: str, execution_id: str, request: Mapping[str, Any]) -> bool:
             # What a host says of its agent; what executions come to, orchestrators say.
-            if not told["agent_id"] or told["agent_id"] == EXECUTION_SUBJECT:
+            if not request["agent_id"] or request["agent_id"] == EXECUTION_SUBJECT:
                 raise PreconditionFailed("a host may only publish results of agents", field="agent_id")
-            if await self._task_of(tenant, execution_id) != told["task_id"]:
+            if await self._task_of(tenant, execution_id) != request["task_id"]:
                 raise PreconditionFailed("the task does not belong to the execution", field="task_id")
-            given = {name: str(told["headers"].get(name, "")) for name in _STAMPED}
-            stamp = {name: text for name, text in given.items() if text and text.isascii() and text.isprintable()}
-            bus = JetStreamResults(self.connection, timeout=self._timeout, stamp=lambda: stamp)
-            return await bus.publish(
+            headers = {name: str(request["headers"].get(name, "")) for name in _STAMPED}
+            stamp = {name: text for name, text in headers.items() if text and text.isascii() and text.isprintable()}
+            return await publish_result(
+                self.connection,
                 tenant=tenant,
-                task_id=str(told["task_id"]),
+                task_id=str(request["task_id"]),
                 execution_id=execution_id,
-                agent_id=str(told["agent_id"]),
-                payload=base64.b64decode(told["payload"]),
+                agent_id=str(request["agent_id"]),
+                payload=base64.b64decode(request["payload"]),
+                stamp=stamp,
+                timeout=self._timeout,
             )
 
         answers = Answers(
@@ -269,38 +274,45 @@ class JetStream(Events):
 
     async def _task_of(self, tenant: str, execution_id: str) -> str:
         """The task of an execution, as its first event says; empty where there is none."""
-        subject = subjects.event_subject(tenant, execution_id, EXECUTION_SUBJECT)
-        first = await streams.first_message(self.connection, subjects.EVENTS, subject, timeout=self._timeout)
+        subject = event_subject(tenant, execution_id, EXECUTION_SUBJECT)
+        first = await streams.first_message(self.connection, EVENTS, subject, timeout=self._timeout)
         return (await self._event(first)).event.task_id if first is not None else ""
 
     async def consume(self, queue: WorkQueue, handler: Handler, *, room: Room | None = None) -> NoReturn:
-        """Handle the messages of a work queue until cancelled, side by side with the other replicas.
+        """Handle the messages of a work queue until cancelled; replicas share them.
 
-        With `room`, messages are asked for only when and as far as the process has room for them.
+        With `room`, the consumer pulls no more messages than the process has room for.
         """
-        await consume(self.connection, queue, handler, room=room)
+        await Consumer(self.connection, queue, handler, room).run()
+        raise AssertionError("a consumer did not stop")
 
     async def remove_consumer(self, stream: str, consumer: str) -> None:
-        """Remove a durable consumer and its place in the stream; nothing happens where there is none.
-
-        Raises Unavailable.
-        """
-        await remove_consumer(self.connection, stream, consumer, timeout=self._timeout)
+        """Remove a durable consumer and its place in the stream, where there is one. Raises Unavailable."""
+        call = f"CONSUMER.DELETE.{stream}.{consumer}"
+        await self.connection.api_unless(_NO_CONSUMER, call, timeout=self._timeout)
 
     async def consumers(self, stream: str) -> tuple[str, ...]:
         """The names of a stream's consumers. Raises NotFound, Unavailable."""
-        return await consumers(self.connection, stream, timeout=self._timeout)
+        consumers: list[str] = []
+        while True:
+            call, body = f"CONSUMER.NAMES.{stream}", {"offset": len(consumers)}
+            page = await self.connection.api(call, body, timeout=self._timeout)
+            names: list[str] = page.get("consumers") or []
+            consumers += names
+            if not names or len(consumers) >= int(page["total"]):
+                return tuple(consumers)
 
     async def last_sequence(self) -> int:
         """The sequence of the newest event, 0 where there was none yet. Raises NotFound, Unavailable."""
-        return await streams.last_sequence(self.connection, subjects.EVENTS, timeout=self._timeout)
+        info = await self.connection.api(f"STREAM.INFO.{EVENTS}", timeout=self._timeout)
+        return int(info["state"]["last_seq"])
 
     def live_texts(self) -> AbstractAsyncContextManager[LiveTexts]:
-        """What passes on the text of models to those who watch."""
+        """A publisher of model text to watchers."""
         return live_texts(self.connection)
 
     def watch_live(self, tenant: str, execution_id: str) -> AsyncGenerator[TextDelta]:
-        """What the models of an execution say from now on, without an end; gaps are possible."""
+        """Text of an execution's models from now on; it never ends, gaps are possible."""
         return watch_live(self.connection, tenant, execution_id)
 
     async def ping(self) -> Ping:
@@ -315,8 +327,8 @@ class JetStream(Events):
         return Ping(ok=not error, version=self.connection.server_version, latency_ms=elapsed, error=error)
 
     async def clock(self) -> datetime | None:
-        """The server's time, as it answers a question; None where it does not tell. Raises Unavailable."""
-        stream = f"STREAM.INFO.{subjects.EVENTS}"
+        """The server's time; None where it does not say. Raises Unavailable."""
+        stream = f"STREAM.INFO.{EVENTS}"
         info = await self.connection.api_unless(404, stream, timeout=self._timeout) or {}
         return datetime.fromisoformat(info["ts"]) if "ts" in info else None
 

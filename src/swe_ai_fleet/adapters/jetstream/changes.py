@@ -1,4 +1,4 @@
-"""What projects know of themselves, as a stream of changes.
+"""Project knowledge as a stream of changes.
 
 A story's changes go to one subject, in the order of their versions, which the server keeps: each is written behind the
 very message that holds the version before it. A record of what an execution did goes to a subject of that execution,
@@ -14,10 +14,16 @@ from contextlib import aclosing
 
 import structlog
 
-from swe_ai_fleet.adapters.jetstream import subjects
 from swe_ai_fleet.adapters.jetstream.connection import Connection
-from swe_ai_fleet.adapters.jetstream.faults import Refused
-from swe_ai_fleet.adapters.jetstream.messages import EXPECTED_SEQUENCE, MESSAGE_ID, StoredMessage
+from swe_ai_fleet.adapters.jetstream.protocol import (
+    CONTEXT_CHANGES,
+    EXPECTED_SEQUENCE,
+    MESSAGE_ID,
+    Refused,
+    StoredMessage,
+    change_subject,
+    work_subject,
+)
 from swe_ai_fleet.adapters.jetstream.reader import messages
 from swe_ai_fleet.adapters.jetstream.streams import last_message
 from swe_ai_fleet.codec import from_json, to_json
@@ -38,28 +44,19 @@ class JetStreamChanges:
         self._timeout = timeout
 
     async def append(self, change: Change) -> StoredChange:
-        """Write a change, if its `version` is the next of its story, or record an execution that was not.
-
-        Raises:
-            Fenced: The story has another version by now.
-            AlreadyExists: The execution is recorded.
-            InvalidRequest: It is too large.
-            ResourceExhausted: The storage is full.
-            Unavailable: No answer in time; the change may or may not be stored.
-        """
         if isinstance(change.body, WorkRecorded):
-            subject = subjects.work_subject(change.tenant, change.body.record.execution_id)
+            subject = work_subject(change.tenant, change.body.record.execution_id)
             taken = AlreadyExists(f"execution {change.body.record.execution_id} is already recorded")
             return await self._publish(subject, change, 0, taken)
         if isinstance(change.body, KnowledgeErased):
-            subject = subjects.work_subject(change.tenant, change.body.execution_id or "_")
-            last = await last_message(self._connection, subjects.CONTEXT_CHANGES, subject, timeout=self._timeout)
+            subject = work_subject(change.tenant, change.body.execution_id or "_")
+            last = await last_message(self._connection, CONTEXT_CHANGES, subject, timeout=self._timeout)
             if change.body.execution_id and last is not None and is_erased(last.data):
                 return StoredChange(sequence=last.sequence, change=change)
             erased = AlreadyExists(f"{subject} was written meanwhile")
             return await self._publish(subject, change, last.sequence if last is not None else 0, erased)
-        subject = subjects.change_subject(change.tenant, change.story_id)
-        last = await last_message(self._connection, subjects.CONTEXT_CHANGES, subject, timeout=self._timeout)
+        subject = change_subject(change.tenant, change.story_id)
+        last = await last_message(self._connection, CONTEXT_CHANGES, subject, timeout=self._timeout)
         version = int(last.headers.get(_VERSION, "0")) if last is not None else 0
         stale = Fenced(f"version {change.version} is not the next of story {change.story_id}")
         if change.version != version + 1:
@@ -69,11 +66,11 @@ class JetStreamChanges:
     async def read(self, *, from_sequence: int = 0, follow: bool = False) -> AsyncGenerator[StoredChange | None, None]:
         """The changes of all tenants from a sequence number on; with `follow` a None after those stored before.
 
-        One that cannot be read is logged and left out: it must not hide all others. Raises NotFound, Unavailable.
+        An unreadable change is logged and skipped: it must not hide all others. Raises NotFound, Unavailable.
         """
         stored = messages(
             self._connection,
-            subjects.CONTEXT_CHANGES,
+            CONTEXT_CHANGES,
             *_ALL,
             start=from_sequence,
             follow=follow,
@@ -112,7 +109,7 @@ class JetStreamChanges:
         """The first message of a subject behind a place in the stream."""
         stored = messages(
             self._connection,
-            subjects.CONTEXT_CHANGES,
+            CONTEXT_CHANGES,
             subject,
             start=sequence + 1,
             follow=False,

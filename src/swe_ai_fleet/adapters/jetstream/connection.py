@@ -11,7 +11,6 @@ import asyncio
 import json
 import re
 import secrets
-import ssl
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, NamedTuple, cast
@@ -20,23 +19,23 @@ import nats.errors
 import structlog
 from nats.aio.subscription import Subscription
 
-from swe_ai_fleet.adapters.jetstream.faults import (
+from swe_ai_fleet.adapters.jetstream.nats_client import INBOX, Credentials, NatsClient, without_logins
+from swe_ai_fleet.adapters.jetstream.protocol import (
     FIRST_SECONDS,
-    LAST_SECONDS,
+    Ack,
     ApiFault,
     Backoff,
     Forbidden,
+    Message,
+    Outgoing,
     Refused,
     Unanswered,
+    as_batch,
+    head_of,
 )
-from swe_ai_fleet.adapters.jetstream.login import INBOX, Credentials
-from swe_ai_fleet.adapters.jetstream.messages import Ack, Message, Outgoing, as_batch, head_of
-from swe_ai_fleet.adapters.jetstream.nats_client import NatsClient
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed, Unavailable
 
 REQUEST_SECONDS = 5.0
-# A server that greets and then closes the connection refuses as well: over TLS its last word is lost at times.
-_REFUSALS = ("authorization", "authentication", "unexpected eof")
 _BATCHES_SINCE = (2, 12)
 """An older server would store the messages of a batch one by one, as if they were none."""
 _FORBIDDEN = re.compile(r"permissions violation for publish to \"([^\"]*)\"")
@@ -56,10 +55,7 @@ class Connection:
     """A connection that reconnects for ever. Made by `Connection.open`."""
 
     def __init__(self, urls: Sequence[str], credentials: Credentials, name: str) -> None:
-        self._urls = list(urls)
-        # A URL may carry a login, which has no business in logs and errors.
-        self._servers = ", ".join(url.rpartition("@")[2].rpartition("/")[2] for url in urls)
-        self._named = any("@" in url for url in urls)
+        self._urls = urls
         self._expired = False
         self._credentials = credentials
         self._name = name
@@ -80,13 +76,7 @@ class Connection:
     async def open(
         cls, urls: Sequence[str], credentials: Credentials, *, name: str, waits: float = 0.0
     ) -> AsyncGenerator[Connection]:
-        """Connect, and stay connected until the context ends.
-
-        Args:
-            urls: Of the servers.
-            credentials: How to log in.
-            name: What the server calls this client.
-            waits: Seconds to go on trying while no server answers.
+        """Connect, trying for `waits` seconds while no server answers, and stay connected until the context ends.
 
         Raises:
             Unavailable: No server answered.
@@ -96,7 +86,7 @@ class Connection:
         backoff = Backoff.lasting(waits)
         while True:
             try:
-                await connection._connect(REQUEST_SECONDS)
+                await connection._connect()
                 break
             except (Unavailable, PreconditionFailed) as fault:
                 # The server refuses a host where no orchestrator speaks for it in time; the next one may.
@@ -193,10 +183,10 @@ class Connection:
         return client
 
     def _settle(self, inbox: str, answer: Message | Exception) -> None:
-        """Hand over what there is for a request, unless it has been already."""
-        if (asked := self._pending.pop(inbox, None)) is not None:
-            asked.timer.cancel()
-            asked.hear(answer)
+        """Deliver the answer to a request, once."""
+        if (request := self._pending.pop(inbox, None)) is not None:
+            request.timer.cancel()
+            request.hear(answer)
 
     async def send(self, subject: str, payload: bytes, *, reply: str = "") -> None:
         """Send without waiting for an answer. Raises Unanswered when not connected."""
@@ -237,11 +227,9 @@ class Connection:
         """Store a message in its stream, sending the very same again until the server answers.
 
         Args:
-            subject: Full subject.
             payload: At most the server's max_payload (1 MiB unless configured).
             headers: With a `Nats-Msg-Id`, and where order matters an expected sequence: they make repeating safe.
             before: Messages of the same subject that are stored with it, all or none, in one atomic batch.
-            timeout: Seconds to keep trying; None = for ever.
             backoff: Instead of `timeout`: the caller's own clock.
 
         Raises:
@@ -292,15 +280,6 @@ class Connection:
                 raise fault.as_fleet_error() from fault
             await backoff.wait(fault)
 
-    async def make_consumer(self, stream: str, config: Mapping[str, object]) -> dict[str, Any]:
-        """Make a consumer or bring it up to a configuration, asked for once. Raises Unanswered, ApiFault."""
-        body = {"stream_name": stream, "config": config}
-        answer = await self.request(f"$JS.API.CONSUMER.CREATE.{stream}.{config['name']}", json.dumps(body).encode())
-        info = cast("dict[str, Any]", json.loads(answer.data))
-        if "error" in info:
-            raise ApiFault.from_json(info["error"])
-        return info
-
     async def subscribe(
         self, subject: str, deliver: Callable[[Message | None], None], *, queue: str = ""
     ) -> Subscription:
@@ -338,65 +317,22 @@ class Connection:
         except TimeoutError:
             raise Unanswered("not connected") from None
 
-    async def _connect(self, seconds: float) -> None:
+    async def _connect(self) -> None:
         client = NatsClient()
-        login = self._credentials
-        context = login.context()
-        self._prefix = login.inbox()
 
         async def closed() -> None:
             self._lost(client)
 
-        try:
-            async with asyncio.timeout(seconds):
-                await client.connect(
-                    self._urls,
-                    name=self._name,
-                    allow_reconnect=False,
-                    max_reconnect_attempts=1,
-                    reconnect_time_wait=cast("int", 0.1),
-                    # Until a server asks the orchestrators about a login in vain it takes three seconds.
-                    connect_timeout=cast("int", seconds),
-                    ping_interval=10,
-                    pending_size=0,  # no buffer for a lost connection, and no forced flush, which swallows cancellation
-                    skip_subject_validation=True,
-                    error_cb=self._report,
-                    closed_cb=closed,
-                    token=login.host or (None if self._named else login.token) or None,
-                    user=login.user or None,
-                    password=login.password or None,
-                    user_credentials=login.file or None,
-                    nkeys_seed=login.nkey or None,
-                    inbox_prefix=self._prefix,
-                    tls=context,
-                )
-                inbox = client.new_inbox()
-                await client.hear(f"{inbox}.*", self._answer)
-                # The library takes a ping of a server that is still deciding for its consent.
-                await client.flush()
-            if client.is_closed:
-                raise nats.errors.ConnectionClosedError
-        except (nats.errors.Error, OSError, TimeoutError) as error:
-            # After a handshake that failed the client library would wait for an end that never comes.
-            with suppress(TimeoutError):
-                async with asyncio.timeout(LAST_SECONDS):
-                    await client.close()
-            if any(word in f"{error} {client.last_error}".lower() for word in _REFUSALS):
-                raise PreconditionFailed(
-                    "NATS refused the credentials",
-                    field="nats",
-                    hint="check the token, the nkey or the credentials file",
-                ) from error
-            if isinstance(error, ssl.SSLCertVerificationError):
-                raise PreconditionFailed(
-                    f"the certificate of NATS at {self._servers} is not trusted: {error.verify_message}",
-                    field="nats_ca",
-                    hint="FLEET_NATS_CA must name the PEM file of its authority",
-                ) from error
-            raise Unavailable(
-                f"no NATS server answers at {self._servers}: {error or 'timeout'}",
-                hint="is the server running and reachable?",
-            ) from error
+        self._prefix = self._credentials.inbox()
+        inbox = await client.open(
+            self._urls,
+            self._credentials,
+            name=self._name,
+            seconds=REQUEST_SECONDS,
+            answer=self._answer,
+            report=self._report,
+            closed=closed,
+        )
         version = client.connected_server_version
         self.batches = (version.major, version.minor) >= _BATCHES_SINCE
         self._client = client
@@ -412,9 +348,10 @@ class Connection:
         # The server says it once and answers nothing: whoever waits would wait in vain, again and again.
         refused = _FORBIDDEN.search(text)
         subject = refused[1] if refused else ""
-        waiting = [inbox for inbox, asked in self._pending.items() if asked.subject == subject]
+        waiting = [inbox for inbox, request in self._pending.items() if request.subject == subject]
+        fault = f"NATS does not allow this process to publish to {subject}"
         for inbox in waiting:
-            self._settle(inbox, Forbidden.to(subject))
+            self._settle(inbox, Forbidden(fault, field="nats", hint="check the permissions of its NATS user"))
         if not waiting:
             _log.warning("nats.forbidden", reason=text)
 
@@ -433,7 +370,7 @@ class Connection:
             deliver(None)
         if not self._closing:
             if not self._expired:
-                _log.warning("nats.connection_lost", servers=self._servers)
+                _log.warning("nats.connection_lost", servers=without_logins(self._urls))
             self._expired = False
             self._reconnecting = asyncio.get_running_loop().create_task(self._reconnect())
 
@@ -441,13 +378,13 @@ class Connection:
         backoff = Backoff.lasting(None)
         while not self._closing:
             try:
-                await self._connect(REQUEST_SECONDS)
+                await self._connect()
             except (Unavailable, PreconditionFailed) as fault:
                 if not self._closing:
                     _log.info("nats.reconnect_failed", reason=str(fault))
                     await backoff.wait(fault)
             else:
-                _log.info("nats.reconnected", servers=self._servers)
+                _log.info("nats.reconnected", servers=without_logins(self._urls))
                 return
 
     async def _close(self) -> None:

@@ -1,8 +1,7 @@
-"""Events as the log has them, decoded once for everybody in a process who reads them.
+"""Events of the log, decoded once for all readers of a process.
 
-A process that follows the whole log keeps what passes of the executions that begin meanwhile, and answers from there
-who reads one of them. Where an execution is not known from its first event on, or takes too much room, its events are
-read from the server.
+A process that follows the whole log keeps the events of executions that begin meanwhile, and serves readers of one
+execution from there. Events of an execution that began earlier, or takes too much room, come from the server.
 """
 
 from __future__ import annotations
@@ -17,11 +16,20 @@ from urllib.parse import unquote
 
 import structlog
 
-from swe_ai_fleet.adapters.jetstream import streams, subjects
-from swe_ai_fleet.adapters.jetstream.blobs import JetStreamBlobs
+from swe_ai_fleet.adapters.jetstream import streams
+from swe_ai_fleet.adapters.jetstream.buckets import JetStreamBlobs
 from swe_ai_fleet.adapters.jetstream.connection import Connection
 from swe_ai_fleet.adapters.jetstream.holdings import HeardSizes, sizes
-from swe_ai_fleet.adapters.jetstream.messages import StoredMessage, event_of
+from swe_ai_fleet.adapters.jetstream.protocol import (
+    ALL_HEADS,
+    EVENTS,
+    STREAM_SUBJECTS,
+    StoredMessage,
+    event_of,
+    event_subject,
+    execution_filter,
+    token,
+)
 from swe_ai_fleet.adapters.jetstream.reader import messages
 from swe_ai_fleet.adapters.jetstream.requests import Ask, asked_messages
 from swe_ai_fleet.domain.access import StoredPiece
@@ -47,7 +55,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(kw_only=True, eq=False)
 class History:
-    """All events of one execution so far, in their order; of no more use once it is `closed`."""
+    """All events of one execution so far, in order; a `closed` history gets no more."""
 
     events: list[StoredEvent] = field(default_factory=list[StoredEvent])
     bytes: int = 0
@@ -63,8 +71,8 @@ class History:
         """Where the events from a sequence on begin."""
         return bisect_left(self.events, sequence, key=_sequence)
 
-    def tell(self) -> None:
-        """Wake those who wait for a change."""
+    def notify(self) -> None:
+        """Wake everybody who waits for a change."""
         self._changed.set()
         self._changed.clear()
 
@@ -89,11 +97,11 @@ class Histories:
         return self._known.get((tenant, execution_id))
 
     def begin(self, feeder: object) -> None:
-        """From now on events come from somebody; of several who would bring them, from the first."""
+        """Accept events from a feeder from now on; the first of several feeders wins."""
         self._feeder = self._feeder or feeder
 
     def end(self, feeder: object) -> None:
-        """Nothing more comes from somebody."""
+        """Forget a feeder, and everything with it if it was the one that counted."""
         if self._feeder is feeder:
             self._feeder = None
             self.sizes.end()
@@ -101,7 +109,7 @@ class Histories:
                 self.drop(*key)
 
     def take(self, feeder: object, message: StoredMessage, stored: StoredEvent | None) -> None:
-        """Take in the next event of the log; None: it cannot be read."""
+        """Take the next event of the log; None: it cannot be read."""
         if self._feeder is not feeder:
             return
         self.sizes.take(message)
@@ -118,7 +126,7 @@ class Histories:
         history.events.append(stored)
         history.bytes += size + _EVENT_BYTES
         self._bytes += size + _EVENT_BYTES
-        history.tell()
+        history.notify()
         if event.agent_id == EXECUTION_SUBJECT and isinstance(body, ExecutionErased):
             self.drop(*key)
         elif isinstance(body, ResultPublished):
@@ -127,12 +135,12 @@ class Histories:
             self.drop(*next(iter(self._known)))
 
     def drop(self, tenant: str, execution_id: str) -> None:
-        """Keep an execution no longer; who reads it goes on at the server."""
+        """Stop keeping an execution; its readers go on at the server."""
         history = self._known.pop((tenant, execution_id), None)
         if history is not None:
             self._bytes -= history.bytes
             history.closed = True
-            history.tell()
+            history.notify()
 
 
 class Events:
@@ -187,21 +195,21 @@ class Events:
                     yield await self._event(message)
 
     async def heads(self, *, from_sequence: int = 0, follow: bool = False) -> AsyncGenerator[StoredEvent | None]:
-        """What all executions say and are told; with `follow` a None after everything stored before the call.
+        """Events of executions themselves and controls; with `follow` a None after everything stored before the call.
 
-        One that cannot be read is logged and left out: it must not hide all others. Raises NotFound, Unavailable.
+        An unreadable event is logged and skipped: it must not hide all others. Raises NotFound, Unavailable.
         """
-        wanted = subjects.ALL_HEADS
-        async with aclosing(self._readable(wanted, from_sequence=from_sequence, follow=follow)) as stored:
+        subjects = ALL_HEADS
+        async with aclosing(self._readable(subjects, from_sequence=from_sequence, follow=follow)) as stored:
             async for message, head in stored:
                 if head is not None or (follow and message is None):
                     yield head
 
     async def everything(self, *, from_sequence: int = 0, follow: bool = False) -> AsyncGenerator[StoredEvent | None]:
         """The events of all executions and all their agents, of all tenants; otherwise as `heads`."""
-        wanted, feeder = subjects.STREAM_SUBJECTS[subjects.EVENTS], object()
+        subjects, feeder = STREAM_SUBJECTS[EVENTS], object()
         try:
-            async with aclosing(self._readable(wanted, from_sequence=from_sequence, follow=follow)) as stored:
+            async with aclosing(self._readable(subjects, from_sequence=from_sequence, follow=follow)) as stored:
                 async for message, event in stored:
                     if message is not None:
                         self._histories.take(feeder, message, event)
@@ -216,7 +224,7 @@ class Events:
         """The sizes of events as `sizes` tells them; read for this alone only until `everything` brings them, too."""
         heard, caught_up = self._histories.sizes, False
         while True:
-            async with aclosing(sizes(self.connection, subjects.EVENTS, start, timeout=self._timeout)) as pieces:
+            async with aclosing(sizes(self.connection, EVENTS, start, timeout=self._timeout)) as pieces:
                 async for piece in pieces:
                     yield piece
                     caught_up = caught_up or piece is None
@@ -232,8 +240,8 @@ class Events:
         history = self._histories.get(tenant, execution_id)
         if history is None or follow:
             return history
-        heard, subject = history.last, subjects.execution_filter(tenant, execution_id)
-        last = await streams.last_message(self.connection, subjects.EVENTS, subject, timeout=self._timeout)
+        heard, subject = history.last, execution_filter(tenant, execution_id)
+        last = await streams.last_message(self.connection, EVENTS, subject, timeout=self._timeout)
         if last is None or last.sequence < heard:
             # It was erased.
             self._histories.drop(tenant, execution_id)
@@ -247,16 +255,16 @@ class Events:
     def _of_execution(
         self, tenant: str, execution_id: str, agent_id: str, start: int, *, follow: bool = False
     ) -> AsyncGenerator[StoredMessage | None]:
-        subject = subjects.execution_filter(tenant, execution_id)
+        subject = execution_filter(tenant, execution_id)
         if agent_id:
-            subject = subjects.event_subject(tenant, execution_id, agent_id)
+            subject = event_subject(tenant, execution_id, agent_id)
         return self._messages(subject, from_sequence=start, follow=follow)
 
     async def _readable(
-        self, wanted: Sequence[str], *, from_sequence: int, follow: bool
+        self, subjects: Sequence[str], *, from_sequence: int, follow: bool
     ) -> AsyncGenerator[tuple[StoredMessage | None, StoredEvent | None]]:
         """Messages with their events (None: one that cannot be read); without either once what was stored is told."""
-        async with aclosing(self._messages(*wanted, from_sequence=from_sequence, follow=follow)) as stored:
+        async with aclosing(self._messages(*subjects, from_sequence=from_sequence, follow=follow)) as stored:
             async for message in stored:
                 if message is None:
                     yield None, None
@@ -270,10 +278,8 @@ class Events:
                     self._histories.drop(*(unquote(part) for part in message.subject.split(".")[2:4]))
                 yield message, event
 
-    def _messages(self, *wanted: str, from_sequence: int, follow: bool) -> AsyncGenerator[StoredMessage | None]:
-        return messages(
-            self.connection, subjects.EVENTS, *wanted, start=from_sequence, follow=follow, timeout=self._timeout
-        )
+    def _messages(self, *subjects: str, from_sequence: int, follow: bool) -> AsyncGenerator[StoredMessage | None]:
+        return messages(self.connection, EVENTS, *subjects, start=from_sequence, follow=follow, timeout=self._timeout)
 
     async def _event(self, message: StoredMessage) -> StoredEvent:
         try:
@@ -284,9 +290,9 @@ class Events:
                 hint="it may be of a newer version of the fleet",
             ) from error
         # NATS lets each write on subjects of its own alone, whatever it says in the message.
-        said = (event.tenant, event.execution_id, event.agent_id)
+        claimed = (event.tenant, event.execution_id, event.agent_id)
         place = tuple(message.subject.split(".")[2:])
-        if said != place and tuple(subjects.token(name or "-") for name in said) != place:
+        if claimed != place and tuple(token(name or "-") for name in claimed) != place:
             tenant, execution_id, agent_id = map(unquote, place)
             event = replace(event, tenant=tenant, execution_id=execution_id, agent_id=agent_id)
         return StoredEvent(sequence=message.sequence, event=event)

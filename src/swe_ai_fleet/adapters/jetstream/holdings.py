@@ -1,29 +1,64 @@
-"""What streams hold for each tenant: sizes only, no content."""
+"""What streams, buckets and objects hold of each tenant: its sizes, and what is erased of it.
+
+What goes is overwritten in the server's files. Only in buckets that processes follow it is replaced by the marker of a
+deletion, which they hear, and the server reuses the room in its own time.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
 import json
+import re
+from base64 import b64decode
+from binascii import Error
 from collections import deque
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
+from typing import Any
 from urllib.parse import unquote
+from uuid import UUID
 
-from swe_ai_fleet.adapters.jetstream import subjects
+from swe_ai_fleet.adapters.jetstream.buckets import OPERATION, JetStreamBlobs, JetStreamKeyValue
+from swe_ai_fleet.adapters.jetstream.changes import is_erased
 from swe_ai_fleet.adapters.jetstream.connection import Connection
-from swe_ai_fleet.adapters.jetstream.key_value import OPERATION
-from swe_ai_fleet.adapters.jetstream.messages import StoredMessage
+from swe_ai_fleet.adapters.jetstream.protocol import (
+    BLOBS,
+    BLOBS_BUCKET,
+    COMMANDS,
+    CONTEXT_CHANGES,
+    EVENTS,
+    JOBS,
+    PLANS,
+    STREAM_SUBJECTS,
+    StoredMessage,
+    event_of,
+    execution_filter,
+    from_api,
+    token,
+)
 from swe_ai_fleet.adapters.jetstream.reader import messages
+from swe_ai_fleet.adapters.jetstream.streams import stream_heads
 from swe_ai_fleet.domain.access import StoredPiece
+from swe_ai_fleet.domain.errors import PreconditionFailed
+from swe_ai_fleet.domain.event import ExecutionErased
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
+from swe_ai_fleet.orchestrator.recipes import tenant_key
 
 _SIZE = "Nats-Msg-Size"
 _MOST_HEARD = 256
 _SEGMENTS_OF_CONTENT = 3
 """`<tenant>/<execution>/<sha256>`; a place has more."""
+_NO_MESSAGE = 10037
+_AT_ONCE = 64
+_ONE_BY_ONE = 50
+"""Of more executions than that the events of the whole tenant are read once, not those of each by itself."""
+_IDS = re.compile(rb"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|(?<![0-9a-f])[0-9a-f]{32}(?![0-9a-f])")
+_ENCODED = re.compile(rb"[A-Za-z0-9+/]{48,}={0,2}")
+_BEFORE_TENANT = re.compile(r"^(card|event|list|pending)\.")
 
 
 async def sizes(
@@ -35,9 +70,9 @@ async def sizes(
     """
     kind, _, bucket = stream.partition("_")
     prefix = {"KV": f"$KV.{bucket}.", "OBJ": f"$O.{bucket}.M."}.get(kind, "")
-    wanted = (f"{prefix}>",) if prefix else subjects.STREAM_SUBJECTS[stream]
+    subjects = (f"{prefix}>",) if prefix else STREAM_SUBJECTS[stream]
     stored = messages(
-        connection, stream, *wanted, start=start, follow=True, timeout=timeout, headers_only=kind != "OBJ"
+        connection, stream, *subjects, start=start, follow=True, timeout=timeout, headers_only=kind != "OBJ"
     )
     async with aclosing(stored) as heads:
         async for head in heads:
@@ -120,3 +155,204 @@ def tenant_of(subject: str) -> str:
     if subject.startswith("agent.cmd.") and (named in ("high", "normal", "low") or named.isdigit()):
         return DEFAULT_TENANT
     return named or DEFAULT_TENANT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErasureScope:
+    """What is to be erased of a tenant: executions with whatever names them, uploads by digest, memories by id,
+    namespace or `caller` who put them there; or everything."""
+
+    tenant: str
+    executions: frozenset[str] = frozenset()
+    uploads: frozenset[str] = frozenset()
+    memories: frozenset[str] = frozenset()
+    namespaces: frozenset[str] = frozenset()
+    caller: str = ""
+    everything: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Piece:
+    stream: str
+    sequence: int
+    bytes: int
+    followed_key: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Erasing:
+    """Finds and erases over one connection.
+
+    Attributes:
+        connection: To NATS, with the right to delete messages.
+        blobs: Reads events that are too large for a message.
+        whose: Of buckets that are not like others: `fleet` for what is of no tenant, `cache` for what can be made
+            again and cannot be told by execution (with any erasure the tenant's goes), `followed` where processes
+            keep copies.
+    """
+
+    connection: Connection
+    blobs: JetStreamBlobs
+    memories: str
+    whose: Mapping[str, str]
+    timeout: float
+
+    async def erase(self, scope: ErasureScope, *, dry_run: bool = False) -> Mapping[str, tuple[int, int]]:
+        """Erase everything that the scope names, but tombstones; by stream how many pieces and bytes that is.
+
+        What is gone already is none the worse. Raises Unavailable, also without the right to delete.
+        """
+        erased: dict[str, tuple[int, int]] = {}
+        batch: list[_Piece] = []
+        async with aclosing(self._find(scope)) as pieces:
+            async for piece in pieces:
+                items, size = erased.get(piece.stream, (0, 0))
+                erased[piece.stream] = items + 1, size + piece.bytes
+                batch += [] if dry_run else [piece]
+                if len(batch) >= _AT_ONCE:
+                    await asyncio.gather(*map(self._erase, batch))
+                    batch.clear()
+        await asyncio.gather(*map(self._erase, batch))
+        return erased
+
+    async def clear(self, *buckets: str) -> None:
+        """Erase all values of these buckets, as far as there are such, the last one first. Raises as `erase` does."""
+        existing = {head.name for head in await stream_heads(self.connection, timeout=self.timeout)}
+        for stream in existing.intersection(f"KV_{bucket}" for bucket in buckets):
+            async with aclosing(self._all(stream, f"$KV.{stream.removeprefix('KV_')}.>")) as stored:
+                pieces = [_Piece(stream=stream, sequence=message.sequence, bytes=0) async for message in stored]
+            for piece in reversed(pieces):
+                await self._erase(piece)
+
+    async def _erase(self, piece: _Piece) -> None:
+        if piece.followed_key:
+            bucket = piece.stream.removeprefix("KV_")
+            await JetStreamKeyValue(self.connection, bucket, timeout=self.timeout).delete(piece.followed_key)
+            return
+        body = {"seq": piece.sequence}
+        try:
+            await self.connection.api(f"STREAM.MSG.DELETE.{piece.stream}", body, timeout=self.timeout)
+        except PreconditionFailed:
+            call = f"STREAM.MSG.GET.{piece.stream}"
+            if await self.connection.api_unless(_NO_MESSAGE, call, body, timeout=self.timeout) is not None:
+                raise
+
+    async def _find(self, scope: ErasureScope) -> AsyncGenerator[_Piece]:
+        names = [head.name for head in await stream_heads(self.connection, timeout=self.timeout)]
+        # A tombstone may be so large that its body is a blob: events come first.
+        tombstones: set[str] = set()
+        for name in sorted(names, key=lambda name: name != EVENTS):
+            if name.startswith("KV_"):
+                pieces_found = self._values(name, scope)
+            elif name == BLOBS:
+                pieces_found = self._objects(name, scope, tombstones)
+            elif name in STREAM_SUBJECTS:
+                pieces_found = self._messages(name, scope, tombstones)
+            else:
+                continue
+            async with aclosing(pieces_found) as pieces:
+                async for piece in pieces:
+                    yield piece
+
+    async def _values(self, stream: str, scope: ErasureScope) -> AsyncGenerator[_Piece]:
+        bucket, prefix = stream.removeprefix("KV_"), f"$KV.{stream.removeprefix('KV_')}."
+        whose = self.whose.get(bucket, "")
+        async with aclosing(self._all(stream, f"{prefix}>")) as stored:
+            async for message in stored:
+                key, is_marker = message.subject.removeprefix(prefix), OPERATION in message.headers
+                if whose == "fleet" or (whose == "followed" and is_marker) or not _owns(scope.tenant, key):
+                    continue
+                named = _names(scope, message.subject.encode() + message.data)
+                if whose == "cache":
+                    named = bool(scope.executions or scope.everything)
+                elif bucket == self.memories and not named:
+                    memory = json.loads(message.data)
+                    by = f"caller:{scope.caller}" in memory.get("source", "").split(", ")
+                    named = by or memory["namespace"] in scope.namespaces or key.rpartition(".")[2] in scope.memories
+                if named:
+                    followed = key if whose == "followed" else ""
+                    size = len(message.data)
+                    yield _Piece(stream=stream, sequence=message.sequence, bytes=size, followed_key=followed)
+
+    async def _messages(self, stream: str, scope: ErasureScope, tombstones: set[str]) -> AsyncGenerator[_Piece]:
+        async with aclosing(self._all(stream, *_subjects_of(stream, scope))) as stored:
+            async for message in stored:
+                about = message.headers.get("Fleet-Subject") or message.subject
+                text = " ".join((message.subject, about, *message.headers.values())).encode() + message.data
+                if tenant_of(about) != scope.tenant or not _names(scope, text):
+                    continue
+                if not await self._is_tombstone(stream, message, tombstones):
+                    size = len(message.subject) + len(message.data)
+                    yield _Piece(stream=stream, sequence=message.sequence, bytes=size)
+
+    async def _is_tombstone(self, stream: str, message: StoredMessage, tombstones: set[str]) -> bool:
+        """Only executions themselves say it: an agent's event of that kind keeps nothing from being erased."""
+        if stream == CONTEXT_CHANGES:
+            return is_erased(message.data)
+        is_spilled = b"body_ref" in message.data
+        if stream != EVENTS or not message.subject.endswith("._"):
+            return False
+        if not (is_spilled or b"execution_erased" in message.data):
+            return False
+        if not isinstance((await event_of(message.data, self.blobs)).body, ExecutionErased):
+            return False
+        tombstones |= {str(json.loads(message.data)["body_ref"]["name"])} if is_spilled else set()
+        return True
+
+    async def _objects(self, stream: str, scope: ErasureScope, tombstones: set[str]) -> AsyncGenerator[_Piece]:
+        async with aclosing(self._all(stream, f"$O.{BLOBS_BUCKET}.M.>")) as metas:
+            async for meta in metas:
+                info: dict[str, Any] = json.loads(meta.data)
+                tenant, place, digest = (*str(info["name"]).split("/", 2), "", "")[:3]
+                named = place in scope.executions or (place == "uploads" and digest in scope.uploads)
+                if tenant == scope.tenant and info["name"] not in tombstones and (scope.everything or named):
+                    # The description last: until then it says what else there is to find.
+                    for subject in (f"$O.{BLOBS_BUCKET}.C.{info['nuid']}", meta.subject):
+                        async with aclosing(self._all(stream, subject)) as parts:
+                            async for part in parts:
+                                yield _Piece(stream=stream, sequence=part.sequence, bytes=len(part.data))
+
+    async def _all(self, stream: str, *subjects: str) -> AsyncGenerator[StoredMessage]:
+        if stream in (COMMANDS, PLANS, JOBS):
+            # A second consumer of a work queue would take messages away from the first.
+            call, body = f"STREAM.MSG.GET.{stream}", {"seq": 1, "next_by_subj": ">"}
+            while answer := await self.connection.api_unless(_NO_MESSAGE, call, body, timeout=self.timeout):
+                yield (message := from_api(answer))
+                body["seq"] = message.sequence + 1
+        elif subjects:
+            stored = messages(self.connection, stream, *subjects, follow=False, timeout=self.timeout)
+            async with aclosing(stored):
+                async for message in stored:
+                    if message is not None:
+                        yield message
+
+
+def _subjects_of(stream: str, scope: ErasureScope) -> tuple[str, ...]:
+    """The subjects that can have something."""
+    tenant = token(scope.tenant)
+    if stream == EVENTS and not scope.everything and len(scope.executions) <= _ONE_BY_ONE:
+        return tuple(execution_filter(scope.tenant, execution) for execution in sorted(scope.executions))
+    if stream == EVENTS:
+        return (f"agent.events.{tenant}.>",)
+    if stream == CONTEXT_CHANGES:
+        return tuple(f"context.{kind}.{tenant}.>" for kind in ("changes", "work"))
+    return STREAM_SUBJECTS[stream]
+
+
+def _owns(tenant: str, key: str) -> bool:
+    """Whether a key is a tenant's: its name, or the digest of it, stands first; bare keys are the default tenant's."""
+    first, dot, _ = _BEFORE_TENANT.sub("", key).partition(".")
+    return first in (tenant, tenant_key(tenant)) if dot else tenant == DEFAULT_TENANT and not key.startswith("_")
+
+
+def _names(scope: ErasureScope, text: bytes) -> bool:
+    return scope.everything or any(name in scope.executions for name in _ids(text))
+
+
+def _ids(text: bytes) -> Iterator[str]:
+    """The ids of executions in a text, plan sessions' (without hyphens) and those in base64 too."""
+    for match in _IDS.findall(text):
+        yield str(UUID(match.decode()))
+    for match in _ENCODED.findall(text):
+        with suppress(Error):
+            yield from _ids(b64decode(match))

@@ -1,8 +1,8 @@
-"""The one writer of one subject.
+"""Writing behind what is expected: the one writer of a subject, an event behind whatever stands, a result once.
 
-Each publish names the last sequence it expects on the subject. Whoever publishes in between makes that wrong, and the
-server refuses what comes later: that is the fence. A repeated publish whose answer got lost is refused in the same
-way, so a refusal is settled by reading the subject's last message: these very bytes mean that it was stored.
+Each publish of a journal names the last sequence it expects on the subject. Whoever publishes in between makes that
+wrong, and the server refuses what comes later: that is the fence. A repeated publish whose answer got lost is refused
+in the same way, so a refusal is settled by reading the subject's last message: these very bytes mean that it is stored.
 
 On a stream that takes atomic batches (ADR-50 of NATS) what is posted waits a moment for what must be durable and goes
 with it: the first message has the expected sequence, the last one is answered. Where a batch is refused for another
@@ -12,27 +12,37 @@ reason, its events go one by one.
 from __future__ import annotations
 
 import asyncio
+import base64
 from collections import deque
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime
 from itertools import accumulate, islice
 
 import structlog
 
-from swe_ai_fleet.adapters.jetstream import subjects
 from swe_ai_fleet.adapters.jetstream.connection import Connection
-from swe_ai_fleet.adapters.jetstream.faults import ApiFault, Backoff, Refused, Unanswered
-from swe_ai_fleet.adapters.jetstream.messages import (
+from swe_ai_fleet.adapters.jetstream.protocol import (
+    EVENTS,
     EXPECTED_SEQUENCE,
     MAX_EVENT_BYTES,
     MESSAGE_ID,
+    RESULTS,
+    ApiFault,
+    Backoff,
     Message,
     Outgoing,
+    Refused,
+    StoredMessage,
+    Unanswered,
+    event_subject,
     headers_of,
     outgoing,
     place_of,
+    result_subject,
 )
+from swe_ai_fleet.adapters.jetstream.reader import messages
+from swe_ai_fleet.adapters.jetstream.requests import Ask, ask
 from swe_ai_fleet.adapters.jetstream.streams import last_message
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain.errors import AlreadyExists, Fenced, FleetError, Unavailable
@@ -43,8 +53,8 @@ from swe_ai_fleet.ports import BlobStore
 _WAIT_SECONDS = 0.02
 """How long what is posted waits for more: a step's events are milliseconds apart."""
 _BATCH_EVENTS, _BATCH_BYTES = 100, 1024 * 1024
-
 _log = structlog.get_logger(__name__)
+EXECUTION_HEADER = "Fleet-Execution-Id"
 
 
 class JetStreamJournal:
@@ -63,7 +73,7 @@ class JetStreamJournal:
         self._connection = connection
         self._blobs = blobs
         self._writer = writer
-        self._subject = subjects.event_subject(writer.tenant, writer.execution_id, writer.agent_id)
+        self._subject = event_subject(writer.tenant, writer.execution_id, writer.agent_id)
         self._fresh = fresh
         self._timeout = timeout
         self._sequence = sequence
@@ -82,7 +92,6 @@ class JetStreamJournal:
         return self._fault is None
 
     def post(self, body: EventBody) -> Event:
-        """Queue an event. Raises the fault that closed the journal, if one did."""
         if self._fault is not None:
             raise _again(self._fault)
         ordinal = self._ordinal + 1
@@ -96,13 +105,11 @@ class JetStreamJournal:
         return event
 
     async def append(self, body: EventBody) -> Event:
-        """Write an event; durable on return. Raises Fenced, AlreadyExists, ResourceExhausted, Unavailable."""
         event = self.post(body)
         await self.flush()
         return event
 
     async def flush(self) -> None:
-        """Wait until everything posted is durable. Raises as `append` does."""
         if self._fault is not None:
             raise _again(self._fault)
         if self._durable < self._ordinal:
@@ -145,9 +152,9 @@ class JetStreamJournal:
         if isinstance(answer, FleetError):
             self._break(answer)
         elif isinstance(answer, Message):
-            told = json_object(answer.data)
-            sequence, fault = told.get("seq"), mapping(told, "error")
-            if isinstance(sequence, int) and not fault and not told.get("duplicate"):
+            reply = json_object(answer.data)
+            sequence, fault = reply.get("seq"), mapping(reply, "error")
+            if isinstance(sequence, int) and not fault and not reply.get("duplicate"):
                 self._sequence = sequence
                 self._stored(1)
                 self._begin()
@@ -229,7 +236,7 @@ class JetStreamJournal:
 
     async def _settle(self, messages: Sequence[Outgoing], unanswered: int) -> int:
         """How many of refused events stand after all, 0 to send them again. Raises the fence."""
-        last = await last_message(self._connection, subjects.EVENTS, self._subject, timeout=self._timeout)
+        last = await last_message(self._connection, EVENTS, self._subject, timeout=self._timeout)
         sequence = last.sequence if last is not None else 0
         first_of_fresh = self._fresh and not self._owner
         if last is not None and (unanswered or not first_of_fresh):
@@ -263,8 +270,8 @@ async def journal(
     """
     sequence = 0
     if not fresh:
-        subject = subjects.event_subject(writer.tenant, writer.execution_id, writer.agent_id)
-        last = await last_message(connection, subjects.EVENTS, subject, timeout=timeout)
+        subject = event_subject(writer.tenant, writer.execution_id, writer.agent_id)
+        last = await last_message(connection, EVENTS, subject, timeout=timeout)
         if last is not None:
             sequence = last.sequence
             generation, _ = place_of(last.headers.get(MESSAGE_ID, ""))
@@ -298,12 +305,12 @@ async def tell(
         ResourceExhausted: There is no room.
         Unavailable: NATS did not answer within `timeout` seconds.
     """
-    subject = subjects.event_subject(writer.tenant, writer.execution_id, writer.agent_id)
+    subject = event_subject(writer.tenant, writer.execution_id, writer.agent_id)
     backoff = Backoff.lasting(timeout)
     sent: dict[bytes, Event] = {}
     at = datetime.now(UTC).isoformat()
     while True:
-        last = await last_message(connection, subjects.EVENTS, subject, timeout=timeout)
+        last = await last_message(connection, EVENTS, subject, timeout=timeout)
         if last is not None and last.data in sent:
             return StoredEvent(sequence=last.sequence, event=sent[last.data])
         _, ordinal = place_of(last.headers.get(MESSAGE_ID, "")) if last is not None else (0, 0)
@@ -321,3 +328,52 @@ async def tell(
 
 def _again(fault: FleetError) -> FleetError:
     return type(fault)(fault.message, field=fault.field, hint=fault.hint)
+
+
+async def publish_result(
+    connection: Connection,
+    *,
+    tenant: str,
+    task_id: str,
+    execution_id: str,
+    agent_id: str,
+    payload: bytes,
+    stamp: Mapping[str, str],
+    timeout: float,
+) -> bool:
+    """Publish a result once; False when it stands there already. Raises ResourceExhausted, Unavailable.
+
+    An orchestrator publishes what a host has: of the default tenant's results subjects could be another tenant's.
+    """
+    if connection.is_host:
+        content = base64.b64encode(payload).decode()
+        document = {"task_id": task_id, "agent_id": agent_id, "payload": content, "headers": dict(stamp)}
+        return bool((await ask(connection, Ask.RESULT, tenant, execution_id, document))["published"])
+    subject = result_subject(tenant, task_id, agent_id)
+    headers = {MESSAGE_ID: f"{subject}/{execution_id}", EXECUTION_HEADER: execution_id, **stamp}
+    backoff = Backoff.lasting(timeout)
+    unanswered = 0
+    while True:
+        last = await last_message(connection, RESULTS, subject, timeout=timeout)
+        if last is not None and await _has_result(connection, last, execution_id, timeout=timeout):
+            # After a publish whose answer got lost, what stands there is what this call published.
+            return unanswered > 0
+        headers[EXPECTED_SEQUENCE] = str(last.sequence if last is not None else 0)
+        try:
+            ack = await connection.publish(subject, payload, headers=headers, timeout=None, backoff=backoff)
+        except Refused as refusal:
+            unanswered += refusal.unanswered
+            await backoff.wait(refusal)
+        else:
+            return not ack.duplicate or unanswered + ack.unanswered > 0
+
+
+async def _has_result(connection: Connection, last: StoredMessage, execution_id: str, *, timeout: float) -> bool:
+    """Whether the result of an execution stands where `last` is the newest: a later attempt may stand behind it."""
+    if last.headers.get(EXECUTION_HEADER) == execution_id:
+        return True
+    async with aclosing(messages(connection, RESULTS, last.subject, follow=False, timeout=timeout)) as stored:
+        async for message in stored:
+            if message is not None and message.headers.get(EXECUTION_HEADER) == execution_id:
+                return True
+    return False

@@ -1,8 +1,8 @@
-"""What models are saying at this moment, on plain NATS: heard by those who listen, kept nowhere.
+"""Live text of models on plain NATS: delivered to current listeners, stored nowhere.
 
 A watcher says every few seconds on `agent.live.want.<tenant>.<execution>` that it listens, and hears
-`agent.live.text.<tenant>.<execution>.<agent>`. Hosts publish only for executions that somebody asked for lately, so
-that an unwatched fleet pays nothing.
+`agent.live.text.<tenant>.<execution>.<agent>`. Hosts publish only for executions that a watcher named lately, so that
+an unwatched fleet pays nothing.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 
 from swe_ai_fleet.adapters.jetstream.connection import Connection
-from swe_ai_fleet.adapters.jetstream.faults import Unanswered
-from swe_ai_fleet.adapters.jetstream.messages import Message
-from swe_ai_fleet.adapters.jetstream.subjects import live_text_subject, live_want_subject, token
+from swe_ai_fleet.adapters.jetstream.protocol import Message, Unanswered, live_text_subject, live_want_subject, token
+from swe_ai_fleet.adapters.jetstream.requests import listen
 from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.message import TextDelta
 
@@ -40,9 +39,9 @@ class LiveTexts:
         self._news = asyncio.Event()
 
     def is_followed(self, tenant: str, execution_id: str) -> bool:
-        """Whether anybody is known to listen to an execution now."""
         if tenant not in self._listening:
-            self._listening[tenant] = asyncio.create_task(self._listen(live_want_subject(token(tenant), "*")))
+            wants = live_want_subject(token(tenant), "*")
+            self._listening[tenant] = asyncio.create_task(listen(self._connection, wants, self._hear_want))
         until = self._wanted.get(live_want_subject(token(tenant), token(execution_id)), 0.0)
         return until > time.monotonic()
 
@@ -53,13 +52,6 @@ class LiveTexts:
             self._waiting.setdefault(subject, []).append(delta)
             self._news.set()
 
-    def hear_want(self, message: Message | None) -> None:
-        """Somebody listens."""
-        if message is not None:
-            now = time.monotonic()
-            self._wanted = {subject: until for subject, until in self._wanted.items() if until > now}
-            self._wanted[message.subject] = now + WANTED_FOR_SECONDS
-
     async def flush(self) -> None:
         """Send what is queued, again and again."""
         while True:
@@ -68,7 +60,8 @@ class LiveTexts:
             waiting, self._waiting = self._waiting, {}
             for subject, deltas in waiting.items():
                 for delta in _joined(deltas):
-                    await self._send(subject, to_json(delta))
+                    with suppress(Unanswered):  # later it is not live any more
+                        await self._connection.send(subject, to_json(delta))
             await asyncio.sleep(FLUSH_SECONDS)
 
     async def close(self) -> None:
@@ -77,26 +70,10 @@ class LiveTexts:
             task.cancel()
         await asyncio.gather(*self._listening.values(), return_exceptions=True)
 
-    async def _listen(self, wants: str) -> None:
-        """Hear wants, on every new connection too."""
-        while True:
-            lost = asyncio.Event()
-
-            def deliver(message: Message | None, lost: asyncio.Event = lost) -> None:
-                if message is None:
-                    lost.set()
-                self.hear_want(message)
-
-            try:
-                await self._connection.subscribe(wants, deliver)
-                await lost.wait()
-            except Unanswered:
-                await asyncio.sleep(WANT_SECONDS)
-
-    async def _send(self, subject: str, payload: bytes) -> None:
-        # nobody can hear it now, and later it is not live any more
-        with suppress(Unanswered):
-            await self._connection.send(subject, payload)
+    def _hear_want(self, message: Message) -> None:
+        now = time.monotonic()
+        self._wanted = {subject: until for subject, until in self._wanted.items() if until > now}
+        self._wanted[message.subject] = now + WANTED_FOR_SECONDS
 
 
 @asynccontextmanager
@@ -113,29 +90,21 @@ async def live_texts(connection: Connection) -> AsyncGenerator[LiveTexts]:
 
 async def watch_live(connection: Connection, tenant: str, execution_id: str) -> AsyncGenerator[TextDelta]:
     """What the models of an execution say from now on, without an end; gaps are possible."""
-    heard: asyncio.Queue[bytes | None] = asyncio.Queue(maxsize=_MOST_WAITING)
+    texts: asyncio.Queue[bytes] = asyncio.Queue(maxsize=_MOST_WAITING)
 
-    def deliver(message: Message | None) -> None:
-        if not heard.full():
-            heard.put_nowait(message.data if message is not None else None)
+    def hear(message: Message) -> None:
+        if not texts.full():
+            texts.put_nowait(message.data)
 
     asking = asyncio.create_task(_ask(connection, live_want_subject(token(tenant), token(execution_id))))
-    subject = live_text_subject(tenant, execution_id, "*")
+    hearing = asyncio.create_task(listen(connection, live_text_subject(tenant, execution_id, "*"), hear))
     try:
         while True:
-            try:
-                subscription = await connection.subscribe(subject, deliver)
-            except Unanswered:
-                await asyncio.sleep(WANT_SECONDS)
-                continue
-            try:
-                while (data := await heard.get()) is not None:
-                    yield from_json(TextDelta, data)
-            finally:
-                await connection.unsubscribe(subscription)
+            yield from_json(TextDelta, await texts.get())
     finally:
         asking.cancel()
-        await asyncio.gather(asking, return_exceptions=True)
+        hearing.cancel()
+        await asyncio.gather(asking, hearing, return_exceptions=True)
 
 
 async def _ask(connection: Connection, subject: str) -> None:

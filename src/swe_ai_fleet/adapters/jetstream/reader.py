@@ -10,16 +10,16 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any, cast
 
 import structlog
 from nats.aio.subscription import Subscription
 
 from swe_ai_fleet.adapters.jetstream.connection import Connection
-from swe_ai_fleet.adapters.jetstream.faults import ApiFault, Backoff, Unanswered
-from swe_ai_fleet.adapters.jetstream.messages import Message, StoredMessage
+from swe_ai_fleet.adapters.jetstream.protocol import ApiFault, Backoff, Message, StoredMessage, Unanswered
 from swe_ai_fleet.adapters.jetstream.streams import last_message
 
 NANOSECONDS = 1_000_000_000
@@ -33,12 +33,12 @@ _ANSWERED = ("404", "408")
 _log = structlog.get_logger(__name__)
 
 
-class Broken(Exception):
+class ConsumerBroken(Exception):
     """This consumer is of no more use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Delivery:
     """Where a delivered message stands, as its reply subject says."""
 
     deliveries: int
@@ -48,11 +48,21 @@ class Place:
     pending: int
 
     @classmethod
-    def of(cls, reply: str) -> Place:
+    def of(cls, reply: str) -> Delivery:
         tokens = reply.split(".")
         # $JS.ACK.[<domain>.<account>.]<stream>.<consumer>.<delivered>.<sseq>.<cseq>.<time>.<pending>[.<random>]
         deliveries, stream, consumer, at, pending = map(int, tokens[4:9] if len(tokens) == 9 else tokens[6:11])
         return cls(deliveries=deliveries, stream=stream, consumer=consumer, at=at / NANOSECONDS, pending=pending)
+
+
+async def make_consumer(connection: Connection, stream: str, config: Mapping[str, object]) -> dict[str, Any]:
+    """Make a consumer or bring it up to a configuration, asked for once. Raises Unanswered, ApiFault."""
+    body = json.dumps({"stream_name": stream, "config": config}).encode()
+    answer = await connection.request(f"$JS.API.CONSUMER.CREATE.{stream}.{config['name']}", body)
+    info = cast("dict[str, Any]", json.loads(answer.data))
+    if "error" in info:
+        raise ApiFault.from_json(info["error"])
+    return info
 
 
 async def pull(connection: Connection, stream: str, consumer: str, batch: int, inbox: str) -> None:
@@ -66,8 +76,8 @@ async def pull(connection: Connection, stream: str, consumer: str, batch: int, i
     await connection.send(subject, json.dumps(request).encode(), reply=inbox)
 
 
-async def pulled(arrived: asyncio.Queue[Message | None]) -> Message | None:
-    """The next message that was pulled, None for the end of a pull. Raises Broken."""
+async def next_message(arrived: asyncio.Queue[Message | None]) -> Message | None:
+    """The next message that was pulled, None for the end of a pull. Raises ConsumerBroken."""
     while True:
         try:
             if arrived.empty():
@@ -76,15 +86,15 @@ async def pulled(arrived: asyncio.Queue[Message | None]) -> Message | None:
             else:
                 message = arrived.get_nowait()
         except TimeoutError:
-            raise Broken("no message and no heartbeat") from None
+            raise ConsumerBroken("no message and no heartbeat") from None
         if message is None:
-            raise Broken("the connection was lost")
+            raise ConsumerBroken("the connection was lost")
         if not message.status:
             return message
         if message.status in _ANSWERED:
             return None
         if message.status != "100":
-            raise Broken(f"{message.status} {message.headers.get('Description', '')}")
+            raise ConsumerBroken(f"{message.status} {message.headers.get('Description', '')}")
 
 
 async def messages(
@@ -102,11 +112,6 @@ async def messages(
     With it, reading goes on until the generator is closed, however long the server is away.
 
     Args:
-        connection: To read over.
-        stream: Its name.
-        wanted: The subjects to read of it.
-        start: First sequence number wanted.
-        follow: Whether to wait for more.
         headers_only: Leave content out; the header `Nats-Msg-Size` says how much there is.
         timeout: Seconds to wait for a server that does not answer; once following, there is no such limit.
 
@@ -136,7 +141,7 @@ async def messages(
                     yield None
                     if not follow:
                         return
-        except (Broken, Unanswered) as reason:
+        except (ConsumerBroken, Unanswered) as reason:
             _log.debug("nats.consumer_replaced", stream=stream, subjects=wanted, reason=str(reason))
             backoff = backoff or Backoff.lasting(None if follow else timeout)
             await backoff.wait(reason)
@@ -161,12 +166,12 @@ async def _newest(connection: Connection, stream: str, subject: str, *, timeout:
 
 class _Consumer:
     def __init__(
-        self, connection: Connection, stream: str, wanted: Sequence[str], start: int, *, headers_only: bool
+        self, connection: Connection, stream: str, subjects: Sequence[str], start: int, *, headers_only: bool
     ) -> None:
         self._connection = connection
         self._stream = stream
         self._name = f"read-{secrets.token_hex(8)}"
-        self._wanted = wanted
+        self._wanted = subjects
         self._start = start
         self._headers_only = headers_only
         self._inbox = connection.inbox()
@@ -182,13 +187,13 @@ class _Consumer:
             if not wanted:
                 await pull(self._connection, self._stream, self._name, _BATCH, self._inbox)
                 wanted = _BATCH
-            message = await pulled(self._arrived)
+            message = await next_message(self._arrived)
             if message is None:
                 wanted = 0
                 continue
-            place = Place.of(message.reply)
+            place = Delivery.of(message.reply)
             if place.consumer != expected:
-                raise Broken(f"message {expected} of the consumer is missing")
+                raise ConsumerBroken(f"message {expected} of the consumer is missing")
             expected += 1
             wanted -= 1
             stored = StoredMessage(
@@ -224,5 +229,5 @@ class _Consumer:
         }
         self._subscription = await self._connection.subscribe(self._inbox, self._arrived.put_nowait)
         self._created = True
-        info = await self._connection.make_consumer(self._stream, config)
+        info = await make_consumer(self._connection, self._stream, config)
         return int(info.get("num_pending", 0))

@@ -24,15 +24,13 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 from urllib.parse import unquote
 
 import structlog
 
 from swe_ai_fleet.adapters.jetstream.connection import Connection
-from swe_ai_fleet.adapters.jetstream.faults import Backoff, Unanswered
-from swe_ai_fleet.adapters.jetstream.messages import Message, StoredMessage
-from swe_ai_fleet.adapters.jetstream.subjects import ASKED, ask_subject
+from swe_ai_fleet.adapters.jetstream.protocol import ASKED, Backoff, Message, StoredMessage, Unanswered, ask_subject
 from swe_ai_fleet.domain import errors
 from swe_ai_fleet.domain.errors import FleetError, InternalFault, InvalidRequest, PreconditionFailed, Unavailable
 
@@ -46,6 +44,39 @@ TIMEOUT_SECONDS = 600.0
 _PAGE_BYTES = 512 * 1024
 
 
+async def listen(
+    connection: Connection,
+    subject: str,
+    hear: Callable[[Message], None],
+    *,
+    queue: str = "",
+    heard: asyncio.Event | None = None,
+) -> NoReturn:
+    """Hear a subject until cancelled, on every new connection too; `heard` is set once it is."""
+    backoff = Backoff.lasting(None)
+    while True:
+        lost = asyncio.Event()
+
+        def deliver(message: Message | None, lost: asyncio.Event = lost) -> None:
+            if message is None:
+                lost.set()
+            else:
+                hear(message)
+
+        try:
+            subscription = await connection.subscribe(subject, deliver, queue=queue)
+        except Unanswered as reason:
+            await backoff.wait(reason)
+            continue
+        backoff = Backoff.lasting(None)
+        if heard is not None:
+            heard.set()
+        try:
+            await lost.wait()
+        finally:
+            await connection.unsubscribe(subscription)
+
+
 async def respond(
     connection: Connection,
     subject: str,
@@ -57,10 +88,7 @@ async def respond(
     """Answer every request on a subject until cancelled.
 
     Args:
-        connection: Where they come in.
-        subject: Wildcards allowed.
         answer: What is answered; it raises nothing.
-        queue: Of those that share the requests.
         heard: Set once requests are heard.
     """
     room = asyncio.Semaphore(_AT_ONCE)
@@ -72,26 +100,12 @@ async def respond(
             await connection.send(message.reply, payload)
 
     async with asyncio.TaskGroup() as group:
-        backoff = Backoff.lasting(None)
-        while True:
-            lost = asyncio.Event()
 
-            def deliver(message: Message | None, lost: asyncio.Event = lost) -> None:
-                if message is None:
-                    lost.set()
-                elif message.reply:
-                    group.create_task(answered(message))
+        def hear(message: Message) -> None:
+            if message.reply:
+                group.create_task(answered(message))
 
-            try:
-                await connection.subscribe(subject, deliver, queue=queue)
-            except Unanswered as reason:
-                with suppress(Unavailable):
-                    await backoff.wait(reason)
-                continue
-            backoff = Backoff.lasting(None)
-            if heard is not None:
-                heard.set()
-            await lost.wait()
+        await listen(connection, subject, hear, queue=queue, heard=heard)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +170,6 @@ async def answer_logins(
     """Answer for everybody whom the server does not know itself, in turns with others, until cancelled.
 
     Args:
-        connection: In the account that the server asks in.
         issuer: Gives, for each login, the key that signs the answer. It may block.
         who: Tells who shows a token. Raises FleetError for what lets nobody in.
         heard: Set once the server can ask.
@@ -164,19 +177,19 @@ async def answer_logins(
 
     async def answered(message: Message) -> bytes:
         claims: dict[str, Any] = json.loads(_decoded(message.data.split(b".")[1]))
-        asked: dict[str, Any] = claims["nats"]
-        user = str(asked["user_nkey"])
+        request: dict[str, Any] = claims["nats"]
+        user = str(request["user_nkey"])
         fields: dict[str, object] = {"type": "authorization_response", "version": 2}
         signer = await asyncio.to_thread(issuer)
         try:
-            login = await who(str(asked["connect_opts"].get("auth_token", "")))
+            login = await who(str(request["connect_opts"].get("auth_token", "")))
             fields["jwt"] = signer.user(user, login)
         except Exception as fault:  # noqa: BLE001 - the edge of the process
             fields["error"] = fault.message if isinstance(fault, FleetError) else "internal error; see the log"
             if not isinstance(fault, FleetError):
                 _log.exception("nats.login_fault")
-            _log.warning("nats.login_refused", reason=str(fields["error"]), host=asked["client_info"].get("host", ""))
-        return signer.signed({"sub": user, "aud": asked["server_id"]["id"], "nats": fields}).encode()
+            _log.warning("nats.login_refused", reason=str(fields["error"]), host=request["client_info"].get("host", ""))
+        return signer.signed({"sub": user, "aud": request["server_id"]["id"], "nats": fields}).encode()
 
     await respond(connection, _LOGIN_SUBJECT, answered, queue=_GROUP, heard=heard)
 

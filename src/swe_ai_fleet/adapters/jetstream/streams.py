@@ -1,27 +1,54 @@
-"""The streams of the fleet: what they keep, for how long, and how full they are."""
+"""The streams of the fleet: what they keep, for how long, how full they are; snapshots of whole streams, and back.
+
+A snapshot is what the server stores: every message with its sequence, its time and its headers, and the places of
+durable consumers. (ADR-1 of NATS: `$JS.API.STREAM.SNAPSHOT` and `RESTORE`.)
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from contextlib import suppress
+import json
+import math
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from typing import Any
 
-from swe_ai_fleet.adapters.jetstream import subjects
 from swe_ai_fleet.adapters.jetstream.connection import Connection
-from swe_ai_fleet.adapters.jetstream.faults import Backoff, Forbidden
-from swe_ai_fleet.adapters.jetstream.messages import StoredMessage, from_api
-from swe_ai_fleet.domain.errors import Unavailable
+from swe_ai_fleet.adapters.jetstream.protocol import (
+    BLOBS,
+    BLOBS_BUCKET,
+    COMMANDS,
+    CONTEXT_CHANGES,
+    EVENTS,
+    JOBS,
+    PLANS,
+    RESULTS,
+    STREAM_SUBJECTS,
+    ApiFault,
+    Backoff,
+    Forbidden,
+    Message,
+    StoredMessage,
+    Unanswered,
+    from_api,
+)
+from swe_ai_fleet.domain.errors import PreconditionFailed, Unavailable
 
 _NANOSECONDS = 1_000_000_000
 _DAY_SECONDS = 86_400.0
+_DUPLICATE_WINDOW_SECONDS = 120.0
 _NO_MESSAGE = 10037
 _NAME_IN_USE = 10058
-_WORK_QUEUES = (subjects.COMMANDS, subjects.PLANS, subjects.JOBS)
+_WORK_QUEUES = (COMMANDS, PLANS, JOBS)
 ALL = "all"
 """The name under which `usage` has everything that is stored in the fleet's account, buckets too."""
-_KEPT = (subjects.CONTEXT_CHANGES,)
+_KEPT = (CONTEXT_CHANGES,)
 """What is known does not get old: it is only what was done that is forgotten in the end."""
+CHUNK_BYTES = 128 * 1024
+SILENCE_SECONDS = 60.0
+"""A snapshot of which nothing comes for so long is broken off."""
+_END = ("", "204")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,8 +60,6 @@ class StreamSettings:
     max_event_bytes: int = 0
     max_result_bytes: int = 0
     max_blob_bytes: int = 0
-    duplicate_window_seconds: float = 120.0
-    bucket: str = "agent-blobs"
 
     @property
     def blob_age_seconds(self) -> float:
@@ -103,7 +128,7 @@ async def ensure_bucket(
         "discard": "old" if max_bytes else "new",
         "max_msgs_per_subject": 1,
         "allow_rollup_hdrs": True,
-        "duplicate_window": int(min(ttl_seconds or 120.0, 120.0) * _NANOSECONDS),
+        "duplicate_window": int(min(ttl_seconds or math.inf, _DUPLICATE_WINDOW_SECONDS) * _NANOSECONDS),
     }
     await _ensure_one(connection, config, timeout=timeout)
 
@@ -114,20 +139,14 @@ async def usage(connection: Connection, settings: StreamSettings, *, timeout: fl
     limits: dict[str, int] = account["limits"]
     usages: dict[str, StreamUsage] = {}
     names = [str(config["name"]) for config in _configurations(settings)]
-    asked = (connection.api(f"STREAM.INFO.{name}", timeout=timeout) for name in names)
-    for name, info in zip(names, await asyncio.gather(*asked), strict=True):
+    infos = (connection.api(f"STREAM.INFO.{name}", timeout=timeout) for name in names)
+    for name, info in zip(names, await asyncio.gather(*infos), strict=True):
         state: dict[str, int] = info["state"]
         limit: int = info["config"].get("max_bytes", -1)
         usages[name] = StreamUsage(messages=state["messages"], bytes=state["bytes"], max_bytes=max(0, limit))
     messages = sum(stream.messages for stream in usages.values())
     whole = StreamUsage(messages=messages, bytes=account["storage"], max_bytes=max(0, limits["max_storage"]))
     return {**usages, ALL: whole}
-
-
-async def last_sequence(connection: Connection, stream: str, *, timeout: float) -> int:
-    """The sequence that was given last in a stream. Raises NotFound, Unavailable."""
-    info = await connection.api(f"STREAM.INFO.{stream}", timeout=timeout)
-    return int(info["state"]["last_seq"])
 
 
 async def last_message(
@@ -147,25 +166,20 @@ async def last_message(
         return StoredMessage(
             sequence=int(headers["Nats-Sequence"]), subject=headers["Nats-Subject"], data=message.data, headers=headers
         )
-    wanted = {"last_by_subj": subject}
-    answer = await connection.api_unless(_NO_MESSAGE, f"STREAM.MSG.GET.{stream}", wanted, timeout=timeout)
+    body = {"last_by_subj": subject}
+    answer = await connection.api_unless(_NO_MESSAGE, f"STREAM.MSG.GET.{stream}", body, timeout=timeout)
     return None if answer is None else from_api(answer)
 
 
 async def first_message(connection: Connection, stream: str, subject: str, *, timeout: float) -> StoredMessage | None:
     """The oldest message on a subject, read from the stream's leader. Raises Unavailable."""
-    wanted = {"next_by_subj": subject, "seq": 1}
-    answer = await connection.api_unless(_NO_MESSAGE, f"STREAM.MSG.GET.{stream}", wanted, timeout=timeout)
+    body = {"next_by_subj": subject, "seq": 1}
+    answer = await connection.api_unless(_NO_MESSAGE, f"STREAM.MSG.GET.{stream}", body, timeout=timeout)
     return None if answer is None else from_api(answer)
 
 
-def object_stream(bucket: str) -> str:
-    """The stream behind an object store, as every NATS client names it."""
-    return f"OBJ_{bucket}"
-
-
 def _configurations(settings: StreamSettings) -> list[dict[str, object]]:
-    limits = {subjects.EVENTS: settings.max_event_bytes, subjects.RESULTS: settings.max_result_bytes}
+    limits = {EVENTS: settings.max_event_bytes, RESULTS: settings.max_result_bytes}
     configurations = [
         _stream(
             settings,
@@ -176,15 +190,14 @@ def _configurations(settings: StreamSettings) -> list[dict[str, object]]:
         )
         | ({"max_age": 0} if name in _KEPT else {})
         # With one copy the server makes a store of files for each batch: over thirty times the CPU of single messages.
-        | ({"allow_atomic": True} if name == subjects.EVENTS and settings.replicas > 1 else {})
-        for name, patterns in subjects.STREAM_SUBJECTS.items()
+        | ({"allow_atomic": True} if name == EVENTS and settings.replicas > 1 else {})
+        for name, patterns in STREAM_SUBJECTS.items()
     ]
-    bucket = settings.bucket
     # A blob is stored before the event that names it and must not expire before it.
     blobs = _stream(
         settings,
-        object_stream(bucket),
-        [f"$O.{bucket}.C.>", f"$O.{bucket}.M.>"],
+        BLOBS,
+        [f"$O.{BLOBS_BUCKET}.C.>", f"$O.{BLOBS_BUCKET}.M.>"],
         max_bytes=settings.max_blob_bytes,
         age=settings.blob_age_seconds,
     )
@@ -202,7 +215,7 @@ def _stream(
     age: float | None = None,
 ) -> dict[str, object]:
     age = settings.max_age_seconds if age is None else age
-    window = min(settings.duplicate_window_seconds, age) if age else settings.duplicate_window_seconds
+    window = min(_DUPLICATE_WINDOW_SECONDS, age or math.inf)
     return {
         "name": name,
         "subjects": patterns,
@@ -219,3 +232,131 @@ def _stream(
         "duplicate_window": int(window * _NANOSECONDS),
         "allow_direct": True,
     }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamHead:
+    """A stream as its server describes it: configuration as in the JetStream API, and what it holds."""
+
+    config: Mapping[str, Any]
+    messages: int
+    bytes: int
+    first_sequence: int
+    last_sequence: int
+    consumers: int
+
+    @property
+    def name(self) -> str:
+        return str(self.config["name"])
+
+
+async def stream_heads(connection: Connection, *, timeout: float) -> list[StreamHead]:
+    """Every stream that this login sees, by name. Raises Unavailable, PreconditionFailed."""
+    heads: list[StreamHead] = []
+    while True:
+        page = await connection.api("STREAM.LIST", {"offset": len(heads)}, timeout=timeout)
+        streams: list[dict[str, Any]] = page.get("streams") or []
+        heads += [_head(stream) for stream in streams]
+        if not streams or len(heads) >= int(page.get("total", 0)):
+            return sorted(heads, key=lambda head: head.name)
+
+
+@asynccontextmanager
+async def snapshot(
+    connection: Connection, stream: str, *, timeout: float
+) -> AsyncGenerator[tuple[StreamHead, AsyncIterator[bytes]], None]:
+    """A stream as it is when the server begins, and the bytes of it.
+
+    Raises:
+        NotFound: There is no such stream.
+        PreconditionFailed: The server refuses, or found the stream damaged.
+        Unavailable: The connection was lost, or nothing came for `SILENCE_SECONDS`; begin anew.
+    """
+    inbox = f"_INBOX.fleet.snapshot.{stream}.{id(connection):x}"
+    arrived: asyncio.Queue[Message | None] = asyncio.Queue()
+    try:
+        subscription = await connection.subscribe(inbox, arrived.put_nowait)
+    except Unanswered as fault:
+        raise Unavailable(f"the snapshot of {stream} could not start: {fault}") from fault
+    try:
+        request = {"deliver_subject": inbox, "chunk_size": CHUNK_BYTES, "no_consumers": False, "jsck": True}
+        info = await connection.api(f"STREAM.SNAPSHOT.{stream}", request, timeout=timeout)
+        yield _head(info), _chunks(connection, stream, arrived)
+    finally:
+        await connection.unsubscribe(subscription)
+
+
+async def _chunks(connection: Connection, stream: str, arrived: asyncio.Queue[Message | None]) -> AsyncIterator[bytes]:
+    while True:
+        try:
+            async with asyncio.timeout(SILENCE_SECONDS):
+                message = await arrived.get()
+        except TimeoutError:
+            raise Unavailable(f"the snapshot of {stream} stalled") from None
+        if message is None:
+            raise Unavailable(f"the connection was lost during the snapshot of {stream}")
+        if not message.data:
+            if message.status not in _END:
+                reason = message.headers.get("Description", "")
+                raise PreconditionFailed(f"the snapshot of {stream} failed: {message.status} {reason}".strip())
+            return
+        yield message.data
+        if message.reply:
+            try:
+                await connection.send(message.reply, b"")
+            except Unanswered as fault:
+                raise Unavailable(f"the connection was lost during the snapshot of {stream}") from fault
+
+
+async def restore(
+    connection: Connection, head: StreamHead, chunks: AsyncIterator[bytes], *, timeout: float
+) -> StreamHead:
+    """Make a stream out of a snapshot; how it stands then. The server must have none of that name.
+
+    Raises:
+        PreconditionFailed: The server refuses the stream, or what it is sent.
+        ResourceExhausted: It has no room for it.
+        Unavailable: The connection was lost; remove the stream and begin anew.
+    """
+    state = {
+        "messages": head.messages,
+        "bytes": head.bytes,
+        "first_seq": head.first_sequence,
+        "last_seq": head.last_sequence,
+        "consumer_count": head.consumers,
+    }
+    info = await connection.api(
+        f"STREAM.RESTORE.{head.name}", {"config": dict(head.config), "state": state}, timeout=timeout
+    )
+    target = str(info["deliver_subject"])
+    async for chunk in chunks:
+        await _send(connection, head.name, target, chunk)
+    answer = await _send(connection, head.name, target, b"")
+    return _head(json.loads(answer))
+
+
+async def _send(connection: Connection, stream: str, target: str, chunk: bytes) -> bytes:
+    try:
+        message = await connection.request(target, chunk, seconds=SILENCE_SECONDS)
+    except Unanswered as fault:
+        raise Unavailable(f"the server did not accept a chunk of {stream}: {fault}") from fault
+    if message.data.startswith(b"{"):
+        answer: dict[str, Any] = json.loads(message.data)
+        if "error" in answer:
+            error = ApiFault.from_json(answer["error"]).as_fleet_error()
+            raise type(error)(f"{stream} could not be restored: {error.message}", hint=error.hint)
+    elif message.data.startswith(b"-ERR"):
+        raise PreconditionFailed(f"the server refused {stream}: {message.data.decode(errors='replace')[:300]}")
+    return message.data
+
+
+def _head(info: Mapping[str, Any]) -> StreamHead:
+    state = info["state"]
+    return StreamHead(
+        config=info["config"],
+        messages=state["messages"],
+        bytes=state["bytes"],
+        first_sequence=state["first_seq"],
+        last_sequence=state["last_seq"],
+        consumers=state.get("consumer_count", 0),
+    )

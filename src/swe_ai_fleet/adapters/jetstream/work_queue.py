@@ -13,22 +13,32 @@ import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
-from typing import NoReturn
 
 import structlog
 from nats.aio.subscription import Subscription
 
 from swe_ai_fleet.adapters.jetstream.connection import Connection
-from swe_ai_fleet.adapters.jetstream.faults import ApiFault, Backoff, Unanswered
-from swe_ai_fleet.adapters.jetstream.messages import MESSAGE_ID, Message
-from swe_ai_fleet.adapters.jetstream.reader import NANOSECONDS, Broken, Place, pull, pulled
-from swe_ai_fleet.adapters.jetstream.subjects import dead_letter_subject
+from swe_ai_fleet.adapters.jetstream.protocol import (
+    MESSAGE_ID,
+    ApiFault,
+    Backoff,
+    Message,
+    Unanswered,
+    dead_letter_subject,
+)
+from swe_ai_fleet.adapters.jetstream.reader import (
+    NANOSECONDS,
+    ConsumerBroken,
+    Delivery,
+    make_consumer,
+    next_message,
+    pull,
+)
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, ModelUnavailable, ResourceExhausted, Unavailable
 
 _ACKNOWLEDGING_SECONDS = 1.0
 """For the server's answer to an acknowledgement; one that has just started may lose the first."""
 _REASON_CHARS = 1_000
-_NO_CONSUMER = 10014
 _ACK = b"+ACK"
 _AT_WORK = b"+WPI"
 _AGAIN = b"-NAK"
@@ -99,7 +109,7 @@ class Work:
 
     @classmethod
     def of(cls, message: Message) -> Work:
-        place = Place.of(message.reply)
+        place = Delivery.of(message.reply)
         return cls(
             subject=message.subject,
             data=message.data,
@@ -118,33 +128,13 @@ Room = Callable[[], Awaitable[int]]
 """Waits until the process has room for work of a queue, and says for how many messages."""
 
 
-async def consume(connection: Connection, queue: WorkQueue, handler: Handler, *, room: Room | None = None) -> NoReturn:
-    """Handle the messages of a queue until cancelled, however often the server goes away.
+class Consumer:
+    """Handles the messages of a queue, however often the server goes away.
 
-    What is being handled at a cancellation is cancelled and left to the other replicas at once. `room` is asked before
-    messages are: several queues of a process can share it.
+    What is being handled at a cancellation is cancelled and left to the other replicas at once. `shared` is asked for
+    room before messages are: several queues of a process can share it.
     """
-    await _Consumer(connection, queue, handler, room).run()
-    raise AssertionError("a consumer did not stop")
 
-
-async def remove_consumer(connection: Connection, stream: str, consumer: str, *, timeout: float) -> None:
-    """Remove a durable consumer; nothing happens where there is none. Raises Unavailable."""
-    await connection.api_unless(_NO_CONSUMER, f"CONSUMER.DELETE.{stream}.{consumer}", timeout=timeout)
-
-
-async def consumers(connection: Connection, stream: str, *, timeout: float) -> tuple[str, ...]:
-    """The names of a stream's consumers. Raises NotFound, Unavailable."""
-    names_found: list[str] = []
-    while True:
-        page = await connection.api(f"CONSUMER.NAMES.{stream}", {"offset": len(names_found)}, timeout=timeout)
-        names: list[str] = page.get("consumers") or []
-        names_found += names
-        if not names or len(names_found) >= int(page["total"]):
-            return tuple(names_found)
-
-
-class _Consumer:
     def __init__(self, connection: Connection, queue: WorkQueue, handler: Handler, shared: Room | None) -> None:
         self._shared = shared
         self._connection = connection
@@ -164,7 +154,7 @@ class _Consumer:
                             backoff = Backoff.lasting(None)
                             self._busy += 1
                             handling.create_task(self._handle(message), name=f"{self._queue.consumer} {message.reply}")
-                except (Broken, Unanswered) as reason:
+                except (ConsumerBroken, Unanswered) as reason:
                     _log.debug("nats.pull_replaced", consumer=self._queue.consumer, reason=str(reason))
                     await backoff.wait(reason)
                 except ApiFault as fault:
@@ -172,23 +162,23 @@ class _Consumer:
                     await backoff.wait(fault)
 
     async def _messages(self) -> AsyncGenerator[Message]:
-        """Messages of one subscription, never more than there is room for. Ends by Broken, Unanswered or ApiFault."""
+        """Messages of one subscription, as far as there is room. Ends by ConsumerBroken, Unanswered or ApiFault."""
         arrived: asyncio.Queue[Message | None] = asyncio.Queue()
         inbox = self._connection.inbox()
         subscription: Subscription | None = None
         try:
             subscription = await self._connection.subscribe(inbox, arrived.put_nowait)
             await self._create()
-            wanted = 0
+            remaining = 0
             while True:
-                if not wanted:
-                    wanted = await self._room()
-                    await pull(self._connection, self._queue.stream, self._queue.consumer, wanted, inbox)
-                message = await pulled(arrived)
+                if not remaining:
+                    remaining = await self._room()
+                    await pull(self._connection, self._queue.stream, self._queue.consumer, remaining, inbox)
+                message = await next_message(arrived)
                 if message is None:
-                    wanted = 0
+                    remaining = 0
                     continue
-                wanted -= 1
+                remaining -= 1
                 if any(mark in message.data for mark in self._queue.marks):
                     yield message
                 else:
@@ -199,10 +189,10 @@ class _Consumer:
                 await self._connection.unsubscribe(subscription)
             # What came in and was not begun goes to the other replicas at once, not after `ack_wait_seconds`.
             while not arrived.empty():
-                left = arrived.get_nowait()
-                if left is not None and not left.status:
+                unhandled = arrived.get_nowait()
+                if unhandled is not None and not unhandled.status:
                     with suppress(Unanswered):
-                        await self._connection.send(left.reply, _AGAIN)
+                        await self._connection.send(unhandled.reply, _AGAIN)
 
     async def _create(self) -> None:
         """Create the consumer, or bring the one that stands there up to the settings."""
@@ -221,7 +211,7 @@ class _Consumer:
             "max_ack_pending": queue.max_unsettled,
             "filter_subjects": list(queue.subjects),
         }
-        await self._connection.make_consumer(queue.stream, config)
+        await make_consumer(self._connection, queue.stream, config)
 
     async def _room(self) -> int:
         """Wait until another message may be begun; how many may."""

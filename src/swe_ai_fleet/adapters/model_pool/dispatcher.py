@@ -12,24 +12,19 @@ from typing import TypeVar
 
 import structlog
 
-from swe_ai_fleet.adapters.model_pool.endpoint import (
-    Binding,
-    Circuit,
-    CircuitBreaker,
-    Endpoint,
-    Fault,
-    FaultKind,
-    Member,
-    Window,
-)
-from swe_ai_fleet.adapters.model_pool.line import QUANTUM_TOKENS, Line
-from swe_ai_fleet.adapters.model_pool.routes import Routes
-from swe_ai_fleet.adapters.model_pool.status import Counters
+from swe_ai_fleet.adapters.model_pool.admission import QUANTUM_TOKENS, CallQueue
+from swe_ai_fleet.adapters.model_pool.endpoint import Binding, Counters, Endpoint, Member, Routes
+from swe_ai_fleet.adapters.model_pool.load import Circuit, CircuitBreaker, Fault, FaultKind, Window
 from swe_ai_fleet.domain.errors import ContextTooLong, ModelError, ModelRejected, ModelUnavailable
 from swe_ai_fleet.ports import ChatModel, Patience
 
 _T = TypeVar("_T")
 _STALE_POLLS = 3
+_MOST_TRIES = 3
+"""So often a call may meet a server that breaks (5xx, no completion), wherever."""
+_MOST_CUTS = 8
+"""So often its reply may be cut off: more often than servers end, it is the call that ends them."""
+PING_SECONDS = 10.0
 _SHORTEST_WAIT = 0.001
 _log = structlog.get_logger()
 
@@ -40,32 +35,24 @@ class PoolRules:
 
     Attributes:
         timeout: how long a call waits while no endpoint serves, and goes on trying from its first fault on.
-        max_tries: how often a call may meet a server that breaks (5xx, no completion), wherever.
-        max_cuts: how often its reply may be cut off: more often than servers end, it is the call that ends them.
         notice: how long no endpoint serves before a call that waits says so, doubled each further time.
         backoff: before the next try at the same endpoint, doubled each time, with jitter.
         longest_backoff: the longest of these waits.
-        fault_threshold: faults in a row that open an endpoint's circuit.
         open_for: how long a circuit stays open the first time, doubled each time it opens again.
         longest_open: the longest a circuit stays open.
         ramp: the time in which an endpoint that is back may get twice as many calls at once.
         poll_every: between two looks at the servers' own metrics.
-        ping_within: what a ping may take.
-        quantum: as of `Line`.
+        quantum: as of `CallQueue`.
     """
 
     timeout: float = 120.0
-    max_tries: int = 3
-    max_cuts: int = 8
     notice: float = 5.0
     backoff: float = 1.0
     longest_backoff: float = 30.0
-    fault_threshold: int = 3
     open_for: float = 1.0
     longest_open: float = 10.0
     ramp: float = 2.0
     poll_every: float = 2.0
-    ping_within: float = 10.0
     quantum: int = QUANTUM_TOKENS
 
 
@@ -97,13 +84,10 @@ class _Call:
 class Dispatcher:
     """Takes calls to endpoints: the least loaded one, or the one that the agent run is bound to.
 
-    Calls that no endpoint has room for wait in a `Line`; trying again does not cost a call its place. An endpoint whose
-    circuit is open is pinged, by one task, and gets calls again by and by.
+    Calls that no endpoint has room for wait in a `CallQueue`; trying again does not cost a call its place. An endpoint
+    whose circuit is open is pinged, by one task, and gets calls again by and by.
 
     Args:
-        members: the endpoints.
-        read_fault: what a failed call says about the server.
-        rules: the numbers to go by.
         source: where members come from that are not known yet; empty: these are all.
     """
 
@@ -122,14 +106,14 @@ class Dispatcher:
         self.counters = Counters()
         self._stale_after = _STALE_POLLS * rules.poll_every
         self._orders = itertools.count()
-        self._line: Line[_Call] = Line(rules.quantum)
+        self._queue: CallQueue[_Call] = CallQueue(rules.quantum)
         self._timer: asyncio.TimerHandle | None = None
         self._recoveries: dict[asyncio.Task[None], Endpoint] = {}
 
     @property
     def waiting(self) -> int:
         """How many calls wait for an endpoint."""
-        return len(self._line)
+        return len(self._queue)
 
     def renew(self, members: Collection[Member]) -> tuple[list[Endpoint], list[Endpoint]]:
         """Have these members from now on; the endpoints that came, and those that left.
@@ -138,21 +122,21 @@ class Dispatcher:
         """
         stay = [endpoint for endpoint in self.endpoints if endpoint.member in members]
         known = [endpoint.member for endpoint in stay]
-        left = [endpoint for endpoint in self.endpoints if endpoint.member not in members]
+        departed = [endpoint for endpoint in self.endpoints if endpoint.member not in members]
         came = [self._endpoint(member) for member in members if member not in known]
         self.endpoints = (*stay, *came)
-        for endpoint in left:
+        for endpoint in departed:
             endpoint.emptied = asyncio.Event()
             if not endpoint.in_flight:
                 endpoint.emptied.set()
         for recovery, endpoint in self._recoveries.items():
-            if endpoint in left:
+            if endpoint in departed:
                 recovery.cancel()
         for endpoint in came:
             endpoint.breaker.circuit = Circuit.OPEN
             self._ping_until_back(endpoint)
         self._dispatch()
-        return came, left
+        return came, departed
 
     async def serve(
         self,
@@ -167,7 +151,7 @@ class Dispatcher:
         seconds = self._rules.timeout if patience.seconds is None else patience.seconds
         call = _Call(next(self._orders), binding, seconds, self._rules.notice, patience.hear)
         while True:
-            endpoint = await self._seat(call)
+            endpoint = await self._acquire(call)
             self.counters.admitted += 1
             epoch, began = endpoint.breaker.epoch, _now()
             try:
@@ -190,8 +174,8 @@ class Dispatcher:
         """End what runs in the background. Calls that still wait for an endpoint fail with ModelUnavailable."""
         if self._timer is not None:
             self._timer.cancel()
-        for call in tuple(self._line):
-            self._line.remove(call)
+        for call in tuple(self._queue):
+            self._queue.remove(call)
             if call.place is not None and not call.place.done():
                 call.place.set_exception(ModelUnavailable("the pool of model servers was closed", field="model_url"))
         recoveries = list(self._recoveries)
@@ -199,11 +183,11 @@ class Dispatcher:
             recovery.cancel()
         await asyncio.gather(*recoveries, return_exceptions=True)
 
-    async def _seat(self, call: _Call) -> Endpoint:
-        if not self._line and (endpoint := self._routes(_now()).of(call.session, call.avoid)) is not None:
-            return self._seated(call, endpoint)
+    async def _acquire(self, call: _Call) -> Endpoint:
+        if not self._queue and (endpoint := self._routes(_now()).of(call.session, call.avoid)) is not None:
+            return self._assign(call, endpoint)
         call.place = place = asyncio.get_running_loop().create_future()
-        self._line.add(call)
+        self._queue.add(call)
         self._dispatch()
         if place.done():
             return place.result()
@@ -236,28 +220,28 @@ class Dispatcher:
                 place.result().ended()
             place.cancel()
             call.tell(is_away=False)
-            self._line.remove(call)
+            self._queue.remove(call)
             self._dispatch()
             raise
         return place.result()
 
     def _dispatch(self) -> None:
         """Let those whose turn it is go where there is room for them."""
-        if not self._line:
+        if not self._queue:
             return
         now = _now()
-        while self._line:
+        while self._queue:
             if not (routes := self._routes(now)).ready:
                 break
-            call = self._line.first(lambda call, to=routes.of: to(call.session, call.avoid) is not None)
+            call = self._queue.first(lambda call, to=routes.of: to(call.session, call.avoid) is not None)
             if call is None or call.place is None or (endpoint := routes.of(call.session, call.avoid)) is None:
                 break
-            self._line.take(call)
-            call.place.set_result(self._seated(call, endpoint))
+            self._queue.take(call)
+            call.place.set_result(self._assign(call, endpoint))
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._line:
+        if self._queue:
             # An open circuit is looked after by its own task.
             at = min(
                 (endpoint.opens_at(now) for endpoint in self.endpoints if endpoint.breaker.circuit is not Circuit.OPEN),
@@ -270,7 +254,7 @@ class Dispatcher:
     def _routes(self, now: float) -> Routes:
         return Routes(self.endpoints, now, stale_after=self._stale_after)
 
-    def _seated(self, call: _Call, endpoint: Endpoint) -> Endpoint:
+    def _assign(self, call: _Call, endpoint: Endpoint) -> Endpoint:
         endpoint.in_flight += 1
         session = call.session
         # One fault is no reason to leave a warm prefix cache for good.
@@ -316,8 +300,7 @@ class Dispatcher:
         call.cut += fault.kind is FaultKind.CUT
         if call.deadline is None:
             call.deadline = now + call.patience
-        rules = self._rules
-        if call.broken >= rules.max_tries or call.cut >= rules.max_cuts or now >= call.deadline:
+        if call.broken >= _MOST_TRIES or call.cut >= _MOST_CUTS or now >= call.deadline:
             self.counters.gave_up += 1
             raise error
         call.avoid = endpoint
@@ -329,8 +312,8 @@ class Dispatcher:
 
     def _timed_out(self, call: _Call) -> ModelUnavailable:
         self.counters.gave_up += 1
-        known = [endpoint.last_fault for endpoint in self.endpoints if endpoint.last_fault is not None]
-        last = call.error or (known[-1] if known else self.nobody())
+        faults = [endpoint.last_fault for endpoint in self.endpoints if endpoint.last_fault is not None]
+        last = call.error or (faults[-1] if faults else self.nobody())
         hint = last.hint or f"no server accepted the call within {call.patience:g} s"
         return ModelUnavailable(last.message, field=last.field, hint=hint)
 
@@ -341,9 +324,7 @@ class Dispatcher:
 
     def _endpoint(self, member: Member) -> Endpoint:
         rules = self._rules
-        breaker = CircuitBreaker(
-            threshold=rules.fault_threshold, open_seconds=rules.open_for, longest_seconds=rules.longest_open
-        )
+        breaker = CircuitBreaker(open_seconds=rules.open_for, longest_seconds=rules.longest_open)
         return Endpoint(member=member, breaker=breaker, window=Window(ramp_seconds=rules.ramp))
 
     async def _recover(self, endpoint: Endpoint) -> None:
@@ -351,7 +332,7 @@ class Dispatcher:
         while True:
             await asyncio.sleep(max(0.0, endpoint.breaker.retry_at - _now()))
             try:
-                async with asyncio.timeout(self._rules.ping_within):
+                async with asyncio.timeout(PING_SECONDS):
                     await endpoint.member.model.ping()
             except (ModelUnavailable, TimeoutError):
                 endpoint.breaker.ping_failed(_now())

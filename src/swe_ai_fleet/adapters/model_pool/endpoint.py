@@ -3,203 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import Self
 from weakref import WeakSet
 
-from swe_ai_fleet.adapters.model_pool.load import Load, LoadProbe
+from swe_ai_fleet.adapters.model_pool.load import Circuit, CircuitBreaker, Fault, Load, Window
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import ModelUnavailable
 from swe_ai_fleet.domain.message import ModelCapabilities
+from swe_ai_fleet.domain.text import counted
 from swe_ai_fleet.ports import ChatModel
 
-_WIDEST_WINDOW = 1024.0
-_WINDOW_GROWTH = 0.05
-_ROOM_GROWTH = 0.25
-_FEW = 2
-_CACHE_IN_USE = 0.6
-_HIT_SHARE = 0.9
 _LONGEST_PAUSE_SECONDS = 300.0
 _LONGEST_OWN_PAUSE_SECONDS = 30.0
-
-
-class Circuit(StrEnum):
-    """Closed: calls go through. Open: none does. Half-open: it answered a ping; calls go through until one fails."""
-
-    CLOSED = "closed"
-    OPEN = "open"
-    HALF_OPEN = "half_open"
-
-
-class CircuitBreaker:
-    """Stops calls to an endpoint that fails, after M. Nygard, "Release It!".
-
-    Each time it opens again without a success in between it stays open twice as long. Faults and successes carry the
-    `epoch` in which their call began: what began before the circuit last opened says nothing new.
-
-    Args:
-        threshold: faults in a row that open a closed circuit; one does where it is half-open.
-        open_seconds: how long it stays open the first time.
-        longest_seconds: the longest it stays open.
-    """
-
-    def __init__(self, *, threshold: int = 3, open_seconds: float = 1.0, longest_seconds: float = 30.0) -> None:
-        self._threshold = threshold
-        self._open_seconds = open_seconds
-        self._longest_seconds = longest_seconds
-        self._faults = 0
-        self._openings = 0
-        self.circuit = Circuit.CLOSED
-        self.epoch = 0
-        self.retry_at = 0.0
-        """When an open circuit is due for a ping."""
-
-    def succeeded(self, epoch: int) -> bool:
-        """A call was answered; whether that closed the circuit."""
-        if epoch != self.epoch or self.circuit is Circuit.OPEN:
-            return False
-        closed = self.circuit is Circuit.HALF_OPEN
-        self.circuit = Circuit.CLOSED
-        self._faults = self._openings = 0
-        return closed
-
-    def failed(self, epoch: int, now: float) -> bool:
-        """A call failed; whether that opened the circuit."""
-        if epoch != self.epoch or self.circuit is Circuit.OPEN:
-            return False
-        self._faults += 1
-        if self.circuit is Circuit.CLOSED and self._faults < self._threshold:
-            return False
-        self.epoch += 1
-        self._open(now)
-        return True
-
-    def ping_failed(self, now: float) -> None:
-        """The endpoint of an open circuit is still away."""
-        self._open(now)
-
-    def ping_answered(self) -> None:
-        """The endpoint of an open circuit is back, as far as a ping can tell."""
-        self.circuit = Circuit.HALF_OPEN
-
-    def _open(self, now: float) -> None:
-        self.circuit = Circuit.OPEN
-        self._faults = 0
-        seconds = min(self._longest_seconds, self._open_seconds * 2.0 ** min(self._openings, 30))
-        self._openings += 1
-        # With jitter, so that the processes of a fleet do not ping in step.
-        self.retry_at = now + seconds * random.uniform(0.5, 1.0)  # noqa: S311
-
-
-class Window:
-    """Unbounded until there is trouble; then slow start and additive increase, multiplicative decrease.
-
-    The rules are TCP's (V. Jacobson, "Congestion Avoidance and Control", 1988), calls in place of segments. After an
-    outage the window is one call; each success adds one, and as replies of a model may take a minute, so does time:
-    it doubles every `ramp_seconds` too. A server that turns calls away for overload halves it, once for all calls
-    that were under way together; from there each round of successes adds 5 %, and at least one.
-    """
-
-    def __init__(self, *, ramp_seconds: float = 2.0) -> None:
-        self._ramp_seconds = ramp_seconds
-        self._size = math.inf
-        self._ramp_from: float | None = None
-        self._halved_at = -math.inf
-
-    def limit(self, now: float) -> float:
-        """The most calls that may be under way."""
-        if self._ramp_from is None:
-            return self._size
-        return max(self._size, self._by_time(now))
-
-    def adjust(self, in_flight: int, load: Load, *, hit_share: float) -> None:
-        """The server says how much runs and waits there while so many of the requests are ours.
-
-        What would only wait there is held back here, where it can be put in order, but for a few that keep the server
-        busy. Where prompts are less and less found in its cache, a part of that is left to the sessions whose tools
-        run. Each process gives up the same share of what it has there, down to an eighth of what runs. Where none
-        waits any more, more are let through.
-        """
-        few = max(_FEW, load.running // 8)
-        share = math.inf
-        if load.waiting > few:
-            share = (load.running + few) / (load.running + load.waiting)
-        if hit_share < _HIT_SHARE and load.cache > _CACHE_IN_USE:
-            share = min(share, _CACHE_IN_USE / load.cache)
-        if share < math.inf:
-            self._size = min(self._size, max(share * in_flight, load.running / 8, 1.0))
-            self._ramp_from = None
-        elif not load.waiting and self._ramp_from is None and in_flight + 1 > self._size:
-            has_room = hit_share >= _HIT_SHARE and load.cache <= _CACHE_IN_USE
-            self._size += max(1.0, (_ROOM_GROWTH if has_room else _WINDOW_GROWTH) * self._size)
-
-    def restart(self, now: float) -> None:
-        """Begin again with one call: the server was away."""
-        self._size = 1.0
-        self._ramp_from = now
-
-    def succeeded(self) -> None:
-        """A call was answered."""
-        if self._size == math.inf:
-            return
-        self._size += 1.0 if self._ramp_from is not None else max(1.0, _WINDOW_GROWTH * self._size) / self._size
-        if self._size >= _WIDEST_WINDOW:
-            self._size, self._ramp_from = math.inf, None
-
-    def turned_away(self, in_flight: int, began: float, now: float) -> bool:
-        """A call that began at `began` was rejected for overload; whether that halved the window."""
-        if began < self._halved_at:
-            return False
-        self._halved_at = now
-        self._size = max(1.0, min(self.limit(now), in_flight) / 2)
-        self._ramp_from = None
-        return True
-
-    def next_growth(self, now: float) -> float:
-        """When time alone makes room for one more call; infinite where it does not."""
-        if self._ramp_from is None:
-            return math.inf
-        wanted = math.floor(self.limit(now)) + 1
-        if wanted >= _WIDEST_WINDOW:
-            return now
-        return self._ramp_from + self._ramp_seconds * math.log2(wanted)
-
-    def _by_time(self, now: float) -> float:
-        assert self._ramp_from is not None
-        doublings = min((now - self._ramp_from) / self._ramp_seconds, math.log2(_WIDEST_WINDOW))
-        return 2.0**doublings
-
-
-class FaultKind(StrEnum):
-    """What an unavailable model means: nobody answered, the answer was cut off, the server broke, or is overloaded."""
-
-    UNREACHABLE = "unreachable"
-    CUT = "cut"
-    BROKEN = "broken"
-    OVERLOADED = "overloaded"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
-    """A failed call as the pool sees it. `retry_after` is in seconds, None where the server does not say."""
-
-    kind: FaultKind = FaultKind.UNREACHABLE
-    retry_after: float | None = None
-
-    @classmethod
-    def of(cls, status: int, retry_after: float | None, reached: bool = False) -> Self:
-        """The fault behind an HTTP status; 0 where no whole answer came, though the server may have been `reached`."""
-        if not status:
-            return cls(kind=FaultKind.CUT if reached else FaultKind.UNREACHABLE)
-        # 529 is what some providers answer instead of 503.
-        if status in (429, 503, 529) or retry_after is not None:
-            return cls(kind=FaultKind.OVERLOADED, retry_after=retry_after)
-        # 502 is what a router says while the server behind it is away.
-        return cls(kind=FaultKind.CUT if status == 502 else FaultKind.BROKEN)
+_LOADED_MARGIN = 8
+_COLD_MARGIN = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,7 +31,7 @@ class Member:
 
     name: str
     model: ChatModel
-    load: LoadProbe | None = None
+    load: Callable[[], Awaitable[Load | None]] | None = None
     close: Callable[[], Awaitable[None]] | None = None
 
 
@@ -344,3 +163,105 @@ class Endpoint:
     def queues(self, now: float, *, stale_after: float) -> bool:
         """Whether the server said lately that requests wait there."""
         return self.load is not None and self.load.waiting > 0 and now - self._loaded_at <= stale_after
+
+
+class Routes:
+    """Where calls can go at one moment: where their run is bound to while that serves, else where there is least to do.
+
+    A run leaves its endpoint where that has no room, or says that requests wait there, and another one is much less
+    busy; one whose prompt is no longer in the cache there has less to lose.
+    """
+
+    def __init__(self, endpoints: Sequence[Endpoint], now: float, *, stale_after: float) -> None:
+        self.ready = [endpoint for endpoint in endpoints if endpoint.admits(now)]
+        self._now, self._stale_after = now, stale_after
+        self._alone = len(endpoints) == 1
+        self._ranked: list[tuple[tuple[bool, float, float], Endpoint]] = []
+        if self.ready and not self._alone:
+            ranked = [(self._pressure(endpoint), random.random(), endpoint) for endpoint in self.ready]  # noqa: S311
+            self._ranked = [(pressure, endpoint) for pressure, _, endpoint in sorted(ranked, key=lambda rank: rank[:2])]
+        self._known: dict[tuple[Endpoint, bool], Endpoint | None] = {}
+
+    def of(self, session: Binding | None, avoid: Endpoint | None) -> Endpoint | None:
+        """Where a call of a run can go now, best not to the endpoint to avoid; None where it is to wait."""
+        if self._alone or not self.ready:
+            return self.ready[0] if self.ready else None
+        best = next((endpoint for _, endpoint in self._ranked if endpoint is not avoid), self._ranked[0][1])
+        if session is None or session.endpoint is None:
+            return best
+        bound = session.endpoint
+        if bound is avoid:
+            return best
+        key = bound, session.is_cold
+        if key not in self._known:
+            self._known[key] = self._from(bound, is_cold=session.is_cold)
+        return self._known[key]
+
+    def _from(self, bound: Endpoint, *, is_cold: bool) -> Endpoint | None:
+        (best_full, least, _), best = self._ranked[0]
+        if bound is best or not bound.up(self._now):
+            return best
+        is_ready = bound in self.ready
+        if not is_ready or bound.queues(self._now, stale_after=self._stale_after):
+            full, pressure, _ = self._pressure(bound)
+            limit = least + _COLD_MARGIN if is_cold else 2 * least + _LOADED_MARGIN
+            if (full and not best_full) or pressure > limit:
+                return best
+        return bound if is_ready else None
+
+    def _pressure(self, endpoint: Endpoint) -> tuple[bool, float, float]:
+        return endpoint.pressure(self._now, stale_after=self._stale_after)
+
+
+@dataclass(slots=True, kw_only=True)
+class Counters:
+    """Counted since the pool was opened.
+
+    Attributes:
+        admitted: calls that reached an endpoint, tries again included.
+        waited: times a call had to wait for an endpoint.
+        failed_over: calls that went to another endpoint after a fault.
+        moved: agent runs that were bound to another endpoint.
+        opened: circuits that opened.
+        turned_away: calls that a server refused for overload.
+        gave_up: calls that ended because no endpoint served them in time.
+    """
+
+    admitted: int = 0
+    waited: int = 0
+    failed_over: int = 0
+    moved: int = 0
+    opened: int = 0
+    turned_away: int = 0
+    gave_up: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberStatus:
+    """One member as this process sees it; `limit` is the most calls that it would let be under way.
+
+    `load` is the server's own word, None where it gives none.
+    """
+
+    name: str
+    circuit: Circuit
+    in_flight: int
+    limit: float
+    sessions: int
+    load: Load | None
+    last_fault: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolStatus:
+    """All endpoints, and how many calls wait for one."""
+
+    endpoints: tuple[MemberStatus, ...]
+    waiting: int
+
+    @property
+    def summary(self) -> str:
+        """A line for people: `2 of 3 endpoints up, 12 calls running, 0 waiting`."""
+        up = sum(endpoint.circuit is not Circuit.OPEN for endpoint in self.endpoints)
+        calls = counted(sum(endpoint.in_flight for endpoint in self.endpoints), "call")
+        return f"{up} of {len(self.endpoints)} endpoints up, {calls} running, {self.waiting} waiting"

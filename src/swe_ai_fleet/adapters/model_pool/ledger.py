@@ -1,4 +1,4 @@
-"""The fleet's ledger of who may make how many calls, and its bucket of tokens."""
+"""The fleet's limits on calls to models, and the ledger of who in it holds how much of them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-
-from swe_ai_fleet.adapters.model_pool.admission import Demand, Grant, Quota
+from typing import Protocol
 
 _LEASE_SECONDS = 5.0
 _BURST_SECONDS = 10.0
@@ -16,6 +15,61 @@ _AGAIN_SECONDS_PER_HOST = 0.01
 _LONGEST_AGAIN_SECONDS = 5.0
 _LONGEST_DRY_SECONDS = 1.0
 _LEASE_ROUNDS = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quota:
+    """The most calls at once, and tokens a minute (prompt and completion), of a whole fleet; 0 means no limit."""
+
+    max_in_flight: int = 0
+    tokens_per_minute: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """What one host holds and wants. Counts are whole, not changes, so that asking twice does no harm.
+
+    Attributes:
+        epoch: of the ledger that answered this host last; empty before the first answer.
+        slots: calls it may have under way by the lease it holds.
+        spare: further calls that may soon begin.
+        tokens: tokens wanted on top of those it has.
+        head: those that the call in front of its line lacks.
+        returned: tokens it had been given and has no use for.
+    """
+
+    host: str
+    epoch: str = ""
+    slots: int = 0
+    using: int = 0
+    waiting: int = 0
+    spare: int = 0
+    tokens: int = 0
+    head: int = 0
+    returned: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """A lease. `slots` is the most calls the host may have under way in all, `tokens` come on top of what it has.
+
+    It ends after `lease_seconds`; who wants more asks again after `again_seconds`. `contended`: others wait.
+    """
+
+    epoch: str
+    slots: int
+    tokens: int
+    lease_seconds: float
+    again_seconds: float
+    contended: bool = False
+
+
+class Ledger(Protocol):
+    """Who in the fleet holds how much."""
+
+    async def renew(self, demand: Demand, quota: Quota) -> Grant:
+        """Replace a host's lease. Raises Unavailable; then the old one stands until it ends."""
+        ...
 
 
 @dataclass(slots=True, kw_only=True)
@@ -42,10 +96,6 @@ class MemoryLedger:
 
     A ledger that meets hosts with a grant of another ledger is a successor. For the length of one lease it then lets
     nobody have more calls than it had before.
-
-    Args:
-        clock: in seconds; not turned back.
-        lease_seconds: how long a lease lasts at least.
     """
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic, lease_seconds: float = _LEASE_SECONDS) -> None:
@@ -59,7 +109,6 @@ class MemoryLedger:
         self._filled_at = self._born
 
     async def renew(self, demand: Demand, quota: Quota) -> Grant:
-        """Replace a host's lease by one for what it needs, as far as the quota and the other hosts allow."""
         now = self._clock()
         self._leases = {host: lease for host, lease in self._leases.items() if lease.ends_at > now}
         if demand.epoch not in ("", self._epoch) and not self._successor:
@@ -115,19 +164,19 @@ class MemoryLedger:
 
     def _part(self, host: str, lease: _Lease, capacity: int) -> int:
         """A host's max-min fair part of the calls, at most what it needs."""
-        left, level = capacity, 0
+        remaining, level = capacity, 0
         needs = sorted(other.need for other in self._leases.values())
         for index, need in enumerate(needs):
-            level = left // (len(needs) - index)
+            level = remaining // (len(needs) - index)
             if need > level:
                 break
-            left -= need
+            remaining -= need
         else:
             return lease.need
         if lease.need <= level:
             return lease.need
         hungry = [other for other in self._leases.values() if other.need > level]
-        extra = left - level * len(hungry) - sum(other.held > level for other in hungry if other is not lease)
+        extra = remaining - level * len(hungry) - sum(other.held > level for other in hungry if other is not lease)
         # Kept for those who wait longer, though they may ask a moment later.
         ahead = sum(
             (other.hungry_since, name) < (lease.hungry_since, host)

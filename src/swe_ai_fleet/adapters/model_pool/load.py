@@ -1,10 +1,13 @@
-"""How busy a server says it is: vLLM's routing metrics."""
+"""How much a server takes: its own word (vLLM's routing metrics), a circuit breaker, a window of calls."""
 
 from __future__ import annotations
 
+import math
+import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Protocol
+from enum import StrEnum
+from typing import Self
 
 from swe_ai_fleet.domain.json_values import number_in
 
@@ -14,6 +17,14 @@ _WAITING = b"vllm:num_requests_waiting"
 _CACHE = (b"vllm:kv_cache_usage_perc", b"vllm:gpu_cache_usage_perc")
 _PREFIX_HITS = (b"vllm:prefix_cache_hits_total", b"vllm:gpu_prefix_cache_hits_total")
 _PREFIX_QUERIES = (b"vllm:prefix_cache_queries_total", b"vllm:gpu_prefix_cache_queries_total")
+_WIDEST_WINDOW = 1024.0
+_WINDOW_GROWTH = 0.05
+_ROOM_GROWTH = 0.25
+_FEW = 2
+_THRESHOLD = 3
+"""So many faults in a row open a closed circuit; one does where it is half-open."""
+_CACHE_IN_USE = 0.6
+_HIT_SHARE = 0.9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,14 +39,6 @@ class Load:
     cache: float = 0.0
     prefix_hits: float = 0.0
     prefix_queries: float = 0.0
-
-
-class LoadProbe(Protocol):
-    """Asks one server how busy it is."""
-
-    async def load(self) -> Load | None:
-        """Its load now; None where it does not say."""
-        ...
 
 
 def read_load(metrics: bytes) -> Load | None:
@@ -64,19 +67,9 @@ def read_load(metrics: bytes) -> Load | None:
     return Load(running=round(running), waiting=round(waiting), cache=cache, prefix_hits=hits, prefix_queries=queries)
 
 
-class VLLMMetrics:
-    """The `LoadProbe` of a vLLM server.
-
-    Args:
-        page: gives its page of metrics; empty where there is none.
-    """
-
-    def __init__(self, page: Callable[[], Awaitable[bytes]]) -> None:
-        self._page = page
-
-    async def load(self) -> Load | None:
-        """The server's load now; None where it does not say."""
-        return read_load(await self._page())
+async def vllm_load(page: Callable[[], Awaitable[bytes]]) -> Load | None:
+    """The load of a vLLM server whose metrics a page has; None where it does not say."""
+    return read_load(await page())
 
 
 def _sample(line: bytes) -> tuple[bytes, float]:
@@ -88,3 +81,176 @@ def _sample(line: bytes) -> tuple[bytes, float]:
         name, _, rest = line.partition(b" ")
     words = rest.split(maxsplit=1)
     return name.strip(), (number_in(words[0], 0, 1e15) or 0.0) if words else 0.0
+
+
+class Circuit(StrEnum):
+    """Closed: calls go through. Open: none does. Half-open: it answered a ping; calls go through until one fails."""
+
+    CLOSED = "closed"
+    OPEN = "open"
+    HALF_OPEN = "half_open"
+
+
+class CircuitBreaker:
+    """Stops calls to an endpoint that fails, after M. Nygard, "Release It!".
+
+    Each time it opens again without a success in between it stays open twice as long. Faults and successes carry the
+    `epoch` in which their call began: what began before the circuit last opened says nothing new.
+
+    Args:
+        open_seconds: how long it stays open the first time.
+        longest_seconds: the longest it stays open.
+    """
+
+    def __init__(self, *, open_seconds: float, longest_seconds: float) -> None:
+        self._open_seconds = open_seconds
+        self._longest_seconds = longest_seconds
+        self._faults = 0
+        self._openings = 0
+        self.circuit = Circuit.CLOSED
+        self.epoch = 0
+        self.retry_at = 0.0
+        """When an open circuit is due for a ping."""
+
+    def succeeded(self, epoch: int) -> bool:
+        """A call was answered; whether that closed the circuit."""
+        if epoch != self.epoch or self.circuit is Circuit.OPEN:
+            return False
+        closed = self.circuit is Circuit.HALF_OPEN
+        self.circuit = Circuit.CLOSED
+        self._faults = self._openings = 0
+        return closed
+
+    def failed(self, epoch: int, now: float) -> bool:
+        """A call failed; whether that opened the circuit."""
+        if epoch != self.epoch or self.circuit is Circuit.OPEN:
+            return False
+        self._faults += 1
+        if self.circuit is Circuit.CLOSED and self._faults < _THRESHOLD:
+            return False
+        self.epoch += 1
+        self._open(now)
+        return True
+
+    def ping_failed(self, now: float) -> None:
+        """The endpoint of an open circuit is still away."""
+        self._open(now)
+
+    def ping_answered(self) -> None:
+        """The endpoint of an open circuit is back, as far as a ping can tell."""
+        self.circuit = Circuit.HALF_OPEN
+
+    def _open(self, now: float) -> None:
+        self.circuit = Circuit.OPEN
+        self._faults = 0
+        seconds = min(self._longest_seconds, self._open_seconds * 2.0 ** min(self._openings, 30))
+        self._openings += 1
+        # With jitter, so that the processes of a fleet do not ping in step.
+        self.retry_at = now + seconds * random.uniform(0.5, 1.0)  # noqa: S311
+
+
+class Window:
+    """Unbounded until there is trouble; then slow start and additive increase, multiplicative decrease.
+
+    The rules are TCP's (V. Jacobson, "Congestion Avoidance and Control", 1988), calls in place of segments. After an
+    outage the window is one call; each success adds one, and as replies of a model may take a minute, so does time:
+    it doubles every `ramp_seconds` too. A server that turns calls away for overload halves it, once for all calls
+    that were under way together; from there each round of successes adds 5 %, and at least one.
+    """
+
+    def __init__(self, *, ramp_seconds: float) -> None:
+        self._ramp_seconds = ramp_seconds
+        self._size = math.inf
+        self._ramp_from: float | None = None
+        self._halved_at = -math.inf
+
+    def limit(self, now: float) -> float:
+        """The most calls that may be under way."""
+        if self._ramp_from is None:
+            return self._size
+        return max(self._size, self._by_time(now))
+
+    def adjust(self, in_flight: int, load: Load, *, hit_share: float) -> None:
+        """The server says how much runs and waits there while so many of the requests are ours.
+
+        What would only wait there is held back here, where it can be put in order, but for a few that keep the server
+        busy. Where prompts are less and less found in its cache, a part of that is left to the sessions whose tools
+        run. Each process gives up the same share of what it has there, down to an eighth of what runs. Where none
+        waits any more, more are let through.
+        """
+        few = max(_FEW, load.running // 8)
+        share = math.inf
+        if load.waiting > few:
+            share = (load.running + few) / (load.running + load.waiting)
+        if hit_share < _HIT_SHARE and load.cache > _CACHE_IN_USE:
+            share = min(share, _CACHE_IN_USE / load.cache)
+        if share < math.inf:
+            self._size = min(self._size, max(share * in_flight, load.running / 8, 1.0))
+            self._ramp_from = None
+        elif not load.waiting and self._ramp_from is None and in_flight + 1 > self._size:
+            has_room = hit_share >= _HIT_SHARE and load.cache <= _CACHE_IN_USE
+            self._size += max(1.0, (_ROOM_GROWTH if has_room else _WINDOW_GROWTH) * self._size)
+
+    def restart(self, now: float) -> None:
+        """Begin again with one call: the server was away."""
+        self._size = 1.0
+        self._ramp_from = now
+
+    def succeeded(self) -> None:
+        """A call was answered."""
+        if self._size == math.inf:
+            return
+        self._size += 1.0 if self._ramp_from is not None else max(1.0, _WINDOW_GROWTH * self._size) / self._size
+        if self._size >= _WIDEST_WINDOW:
+            self._size, self._ramp_from = math.inf, None
+
+    def turned_away(self, in_flight: int, began: float, now: float) -> bool:
+        """A call that began at `began` was rejected for overload; whether that halved the window."""
+        if began < self._halved_at:
+            return False
+        self._halved_at = now
+        self._size = max(1.0, min(self.limit(now), in_flight) / 2)
+        self._ramp_from = None
+        return True
+
+    def next_growth(self, now: float) -> float:
+        """When time alone makes room for one more call; infinite where it does not."""
+        if self._ramp_from is None:
+            return math.inf
+        target = math.floor(self.limit(now)) + 1
+        if target >= _WIDEST_WINDOW:
+            return now
+        return self._ramp_from + self._ramp_seconds * math.log2(target)
+
+    def _by_time(self, now: float) -> float:
+        assert self._ramp_from is not None
+        doublings = min((now - self._ramp_from) / self._ramp_seconds, math.log2(_WIDEST_WINDOW))
+        return 2.0**doublings
+
+
+class FaultKind(StrEnum):
+    """What an unavailable model means: nobody answered, the answer was cut off, the server broke, or is overloaded."""
+
+    UNREACHABLE = "unreachable"
+    CUT = "cut"
+    BROKEN = "broken"
+    OVERLOADED = "overloaded"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """A failed call as the pool sees it. `retry_after` is in seconds, None where the server does not say."""
+
+    kind: FaultKind = FaultKind.UNREACHABLE
+    retry_after: float | None = None
+
+    @classmethod
+    def of(cls, status: int, retry_after: float | None, reached: bool = False) -> Self:
+        """The fault behind an HTTP status; 0 where no whole answer came, though the server may have been `reached`."""
+        if not status:
+            return cls(kind=FaultKind.CUT if reached else FaultKind.UNREACHABLE)
+        # 529 is what some providers answer instead of 503.
+        if status in (429, 503, 529) or retry_after is not None:
+            return cls(kind=FaultKind.OVERLOADED, retry_after=retry_after)
+        # 502 is what a router says while the server behind it is away.
+        return cls(kind=FaultKind.CUT if status == 502 else FaultKind.BROKEN)

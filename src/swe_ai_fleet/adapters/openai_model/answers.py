@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeGuard
 
-from swe_ai_fleet.adapters.openai_model import json_protocol
 from swe_ai_fleet.adapters.openai_model.faults import Refusal
+from swe_ai_fleet.adapters.openai_model.tool_protocols import read_envelope
 from swe_ai_fleet.agents import tool_call_dialects
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.json_values import is_list, is_object, items, mapping
@@ -49,7 +49,7 @@ class ErrorAnswer(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class ReplyContext:
     """What a reply has to be read against.
 
     `taken` are the wire ids that the conversation already uses: a model id among them gives way to ours.
@@ -63,14 +63,19 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _ParsedCall:
     name: str
     arguments: str
     id: str = ""
 
 
 def read_reply(
-    completion: object, asked: Asked, *, repairs: Sequence[str], new_call_id: Callable[[], str], duration_ms: int
+    completion: object,
+    context: ReplyContext,
+    *,
+    repairs: Sequence[str],
+    new_call_id: Callable[[], str],
+    duration_ms: int,
 ) -> ModelReply:
     """The reply in a completion. Raises ValueError where there is none, ErrorAnswer where there is an error instead.
 
@@ -83,14 +88,14 @@ def read_reply(
     reason = choice.get("finish_reason")
     finish: FinishReason = _FINISH_REASONS.get(reason.lower(), "other") if isinstance(reason, str) else "other"
     repaired = list(repairs)
-    calls_found = _native_calls(message, repaired)
-    if not calls_found and not asked.raw:
-        content, calls_found = _calls_in_text(content, asked, finish == "length", repaired)
-    if calls_found and finish in ("stop", "other"):
+    parsed_calls = _native_calls(message, repaired)
+    if not parsed_calls and not context.raw:
+        content, parsed_calls = _calls_in_text(content, context, finish == "length", repaired)
+    if parsed_calls and finish in ("stop", "other"):
         finish = "tool_calls"
-    used = set(asked.taken)
+    used = set(context.taken)
     calls: list[ToolCall] = []
-    for call in calls_found:
+    for call in parsed_calls:
         call_id = new_call_id()
         wire_id = call.id if call.id and call.id not in used else call_id
         used.add(wire_id)
@@ -139,10 +144,10 @@ def read_tokens(completion: object, repairs: list[str]) -> SampledTokens | None:
     prompt, written = _token_ids(fields.get("prompt_token_ids")), _token_ids(choice.get("token_ids"))
     if prompt is None or written is None:
         return None
-    given = [mapping(token).get("logprob") for token in items(mapping(choice, "logprobs").get("content"))]
-    logprobs = [min(0.0, float(value)) for value in given if _is_logprob(value)]
+    listed = [mapping(token).get("logprob") for token in items(mapping(choice, "logprobs").get("content"))]
+    logprobs = [min(0.0, float(value)) for value in listed if _is_logprob(value)]
     if len(logprobs) != len(written):
-        if given:
+        if listed:
             repairs.append(f"{len(logprobs)} log-probabilities for {len(written)} tokens left out")
         logprobs.clear()
     return SampledTokens(prompt_token_ids=prompt, completion_token_ids=written, logprobs=tuple(logprobs))
@@ -159,7 +164,7 @@ def _is_logprob(value: object) -> TypeGuard[float | int]:
     return isinstance(value, float | int) and not isinstance(value, bool) and _LEAST_LOGPROB < value < 1
 
 
-def _native_calls(message: Mapping[str, object], repairs: list[str]) -> list[_Found]:
+def _native_calls(message: Mapping[str, object], repairs: list[str]) -> list[_ParsedCall]:
     listed = message.get("tool_calls")
     calls = items(listed) or ([listed] if listed else [])
     if not calls and (old := message.get("function_call")):
@@ -168,7 +173,7 @@ def _native_calls(message: Mapping[str, object], repairs: list[str]) -> list[_Fo
     return [_native_call(call, number, repairs) for number, call in enumerate(calls, 1) if call is not None]
 
 
-def _native_call(call: object, number: int, repairs: list[str]) -> _Found:
+def _native_call(call: object, number: int, repairs: list[str]) -> _ParsedCall:
     fields = mapping(call)
     function = mapping(fields, "function") or fields
     name, model_id = function.get("name"), fields.get("id")
@@ -188,21 +193,23 @@ def _native_call(call: object, number: int, repairs: list[str]) -> _Found:
         text = json.dumps(arguments, ensure_ascii=False)
         repairs.append(f"call {number} has its arguments as JSON instead of text")
     known = str(model_id) if isinstance(model_id, str | int) else ""
-    return _Found(name=name, arguments=text, id=known if len(known) <= _LONGEST_ID else "")
+    return _ParsedCall(name=name, arguments=text, id=known if len(known) <= _LONGEST_ID else "")
 
 
-def _calls_in_text(content: str, asked: Asked, truncated: bool, repairs: list[str]) -> tuple[str, list[_Found]]:
-    if asked.protocol is ToolProtocol.JSON:
-        envelope = json_protocol.read(content)
+def _calls_in_text(
+    content: str, context: ReplyContext, truncated: bool, repairs: list[str]
+) -> tuple[str, list[_ParsedCall]]:
+    if context.protocol is ToolProtocol.JSON:
+        envelope = read_envelope(content)
         if envelope is not None:
             content, calls = envelope
-            return content, [_Found(call.name, call.arguments) for call in calls] if asked.tools_offered else []
-    if not asked.tools_offered:
+            return content, [_ParsedCall(call.name, call.arguments) for call in calls] if context.tools_offered else []
+    if not context.tools_offered:
         return content, []
     content, raw = tool_call_dialects.parse(content, truncated=truncated)
-    if raw and asked.protocol is not ToolProtocol.TEXT:
+    if raw and context.protocol is not ToolProtocol.TEXT:
         repairs.append("tool calls read from the reply's text")
-    return content, [_Found(call.name, call.arguments) for call in raw]
+    return content, [_ParsedCall(call.name, call.arguments) for call in raw]
 
 
 def _spent(usage: Mapping[str, object], duration_ms: int) -> Usage:

@@ -5,24 +5,22 @@ from __future__ import annotations
 import asyncio
 import base64
 import math
-import random
+import re
 import ssl
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from functools import cache
 from types import MappingProxyType
-from typing import Self, TypeVar
+from typing import Self
 from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 import httpx2
 from yarl import URL
 
-from swe_ai_fleet.adapters.openai_model import faults
+from swe_ai_fleet.adapters.openai_model.faults import Refusal, StatusError, public_url, quoted, status_error
 from swe_ai_fleet.domain.errors import ModelError, ModelRejected, ModelUnavailable
-
-_T = TypeVar("_T")
 
 _CHAT = "/chat/completions"
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
@@ -39,6 +37,7 @@ _METRICS_SECONDS = 2.0
 _LONGEST_METRICS = 4 * 1024 * 1024
 _LONGEST_ANSWER = 64 * 1024 * 1024
 _LONGEST_REFUSAL = 1024 * 1024
+_TLS_SETTINGS = re.compile(r" ssl:(?:<[^>]*>|\S+)")
 _URL_HINT = "for example http://127.0.0.1:8000/v1"
 
 
@@ -61,9 +60,6 @@ class Connection:
         model: str,
         api_key: str,
         timeout_seconds: float,
-        max_retries: int,
-        retry_wait_seconds: float,
-        retry_wait_max_seconds: float,
     ) -> None:
         url = _parse(base_url)
         self._url = url.with_user(None).with_fragment(None)
@@ -81,9 +77,6 @@ class Connection:
         self._model = model
         self._api_key = api_key
         self._timeout_seconds = timeout_seconds
-        self._retry_wait_seconds = retry_wait_seconds
-        self._retry_wait_max_seconds = retry_wait_max_seconds
-        self._max_retries = max_retries
         self._opened: aiohttp.ClientSession | None = None
         root = self._url.raw_path.rstrip("/").removesuffix("/v1")
         self._places = {_METRICS: self._url.with_path(root + _METRICS, encoded=True)}
@@ -152,33 +145,34 @@ class Connection:
                     async for _ in chunks:
                         pass
 
-    async def retry(self, attempt: Callable[[], Awaitable[_T]]) -> _T:
-        """What `attempt` gives, tried again with growing waits while it raises ModelUnavailable."""
-        tried = 0
-        while True:
-            try:
-                return await attempt()
-            except ModelUnavailable as error:
-                tried += 1
-                asked, most = faults.retry_after_seconds(error.__cause__), self._retry_wait_max_seconds
-                if tried >= self._max_retries or (asked or 0.0) > most:
-                    raise
-            # Without jitter every agent that was told the same would come back at the same moment.
-            jitter = random.uniform(0, self._retry_wait_seconds)  # noqa: S311
-            own = min(most, self._retry_wait_seconds * 2 ** (tried - 1) + jitter)
-            await asyncio.sleep(own if asked is None else asked + jitter)
+    @property
+    def server(self) -> str:
+        """The server, for people: without user, password and query."""
+        return f"model server {public_url(self.base_url)}"
 
-    def refused(self, refusal: faults.Refusal) -> ModelError:
-        """The fault for an error that came with a status of success."""
-        return faults.refused(refusal, base_url=self.base_url, model=self._model, secret=self._api_key)
+    def refused(self, refusal: Refusal) -> ModelError:
+        """The fault that a refusal stands for."""
+        text, words = f"{self.server} answered {refusal.status}", quoted(refusal.message, self._api_key)
+        return status_error(refusal, f"{text}: {words}" if words else text, self._model)
 
     def unreachable(self, error: BaseException) -> ModelUnavailable:
         """The fault for a connection that failed, broke or took too long."""
-        return faults.unreachable(self.base_url, error, secret=self._api_key)
+        # aiohttp names its TLS settings in every such fault, of plain HTTP too.
+        reason = quoted(_TLS_SETTINGS.sub("", str(error)), self._api_key)
+        if not reason:
+            reason = "timed out" if isinstance(error, TimeoutError) else type(error).__name__
+        message, hint = f"{self.server} cannot be reached: {reason}", "start the server, or set another model_url"
+        return ModelUnavailable(message, field="model_url", hint=hint)
 
     def unreadable(self, answer: bytes) -> ModelUnavailable:
         """The fault for an answer of success that is no completion."""
-        return faults.unreadable(self.base_url, answer[:2000].decode(errors="replace"), secret=self._api_key)
+        words = quoted(answer[:2000].decode(errors="replace"), self._api_key)
+        message = f"{self.server} did not answer with a completion: {words}"
+        return ModelUnavailable(message, field="model_url", hint="is this the base URL of an OpenAI-compatible API?")
+
+    def broken_off(self) -> ModelUnavailable:
+        """The fault for a stream that ended before the reply did."""
+        return ModelUnavailable(f"{self.server} broke off in the middle of a reply", field="model_url")
 
     async def _whole(
         self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] = _NO_HEADERS
@@ -199,7 +193,7 @@ class Connection:
         if (url := self._places.get(path)) is None:
             url = self._url.with_path(self._url.raw_path.rstrip("/") + path, encoded=True, keep_query=True)
             self._places[path] = url
-        with self._faults():
+        try:
             async with (
                 asyncio.timeout(self._timeout_seconds),
                 self._opened.request(
@@ -207,19 +201,14 @@ class Connection:
                 ) as response,
             ):
                 if response.status >= 400:
-                    raise faults.StatusError(
+                    raise StatusError(
                         response.status,
                         await _beginning(response, _LONGEST_REFUSAL),
                         response.headers.get("Retry-After", ""),
                     )
                 yield response
-
-    @contextmanager
-    def _faults(self) -> Generator[None]:
-        try:
-            yield
-        except faults.StatusError as error:
-            raise self.refused(faults.Refusal.of(error)) from error
+        except StatusError as error:
+            raise self.refused(Refusal.of(error)) from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise self.unreachable(error) from error
         self.answered_at = time.monotonic()

@@ -7,19 +7,20 @@ Viswanath 2018, "All-but-the-Top").
 
 from __future__ import annotations
 
+import asyncio
 import math
-from collections.abc import Generator, Sequence
+import random
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager
-from typing import Self
+from typing import Self, TypeVar
 
-from swe_ai_fleet.adapters.openai_model import faults
 from swe_ai_fleet.adapters.openai_model.answers import ErrorAnswer
 from swe_ai_fleet.adapters.openai_model.connection import Connection
-from swe_ai_fleet.adapters.openai_model.faults import Refusal
+from swe_ai_fleet.adapters.openai_model.faults import Refusal, retry_after_seconds
 from swe_ai_fleet.adapters.openai_model.probing import read_models
 from swe_ai_fleet.adapters.openai_model.streaming import read_json
 from swe_ai_fleet.adapters.openai_model.wire import dump_json
-from swe_ai_fleet.domain.errors import ContextTooLong, ModelError, ModelRejected
+from swe_ai_fleet.domain.errors import ContextTooLong, ModelError, ModelRejected, ModelUnavailable
 from swe_ai_fleet.domain.json_values import is_list, items, mapping
 
 VERSION = 1
@@ -60,11 +61,6 @@ TEXTS = (
 )
 
 
-def centre_of(vectors: Sequence[Sequence[float]]) -> list[float]:
-    """The mean of vectors."""
-    return [math.fsum(column) / len(vectors) for column in zip(*vectors, strict=True)]
-
-
 def centred(vector: Sequence[float], centre: Sequence[float]) -> list[float]:
     """The vector less the centre, of length 1; what lies in the centre itself stays as it is."""
     moved = [a - b for a, b in zip(vector, centre, strict=True)]
@@ -73,6 +69,8 @@ def centred(vector: Sequence[float], centre: Sequence[float]) -> list[float]:
 
 
 _PATH = "/embeddings"
+_TRIES, _LONGEST_WAIT_SECONDS, _TIMEOUT_SECONDS = 3, 10.0, 60.0
+_T = TypeVar("_T")
 # What the strictest of the common servers (text-embeddings-inference) takes unless told otherwise.
 _MOST_TEXTS = 32
 _MOST_CHARACTERS = 64_000
@@ -94,10 +92,7 @@ class OpenAIEmbedder:
         base_url: of the API; a bare `http://host:port` gets `/v1`.
         model: its name on the server; empty takes the first that the server lists.
         api_key: sent as a bearer token; empty for servers that want none.
-        timeout_seconds: what one try of one request may take.
-        max_retries: how often a request is tried in all.
-        retry_wait_seconds: before the second try, doubled before each further one, with as much jitter again.
-        retry_wait_max_seconds: the longest wait; a server that asks for more with Retry-After is not asked again.
+        retry_wait_seconds: before the second of three tries, doubled before the third, with as much jitter again.
 
     Raises ModelRejected for a base URL that is none.
     """
@@ -108,21 +103,16 @@ class OpenAIEmbedder:
         base_url: str,
         model: str = "",
         api_key: str = "",
-        timeout_seconds: float = 60.0,
-        max_retries: int = 3,
         retry_wait_seconds: float = 0.5,
-        retry_wait_max_seconds: float = 10.0,
     ) -> None:
         with _own_fields():
             self._connection = Connection(
                 base_url=base_url,
                 model=model,
                 api_key=api_key,
-                timeout_seconds=timeout_seconds,
-                max_retries=max_retries,
-                retry_wait_seconds=retry_wait_seconds,
-                retry_wait_max_seconds=retry_wait_max_seconds,
+                timeout_seconds=_TIMEOUT_SECONDS,
             )
+        self._retry_wait_seconds = retry_wait_seconds
         self._model = model
         self._longest = _LONGEST_TEXT
         self._dimensions = 0
@@ -133,7 +123,7 @@ class OpenAIEmbedder:
         try:
             if not self._model:
                 with _own_fields():
-                    self._model = await self._connection.retry(self._first_model)
+                    self._model = await self._retry(self._first_model)
         except BaseException:
             await self._connection.__aexit__()
             raise
@@ -148,11 +138,11 @@ class OpenAIEmbedder:
         return f"server:{self._model}:{VERSION}"
 
     async def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
-        """A vector of length 1 for each text. Raises ModelUnavailable after its tries, ModelRejected at once."""
         vectors: list[Sequence[float]] = []
         with _own_fields():
             if texts and not self._centre:
-                self._centre = centre_of(await self._fitted(TEXTS))
+                vectors_of_ours = await self._fitted(TEXTS)
+                self._centre = [math.fsum(column) / len(TEXTS) for column in zip(*vectors_of_ours, strict=True)]
             for batch in _batches([text[:_LONGEST_TEXT] for text in texts]):
                 vectors += [centred(vector, self._centre) for vector in await self._fitted(batch)]
         return vectors
@@ -183,7 +173,7 @@ class OpenAIEmbedder:
                 raise self._connection.unreadable(answer) from error
             return self._read(read, len(texts))
 
-        return await self._connection.retry(attempt)
+        return await self._retry(attempt)
 
     def _read(self, answer: object, count: int) -> list[Sequence[float]]:
         try:
@@ -196,19 +186,35 @@ class OpenAIEmbedder:
             raise self._connection.refused(error.refusal) from error
         except ValueError as error:
             # The same texts would be answered the same way.
-            url = faults.public_url(self._connection.base_url)
-            message = f"model server {url} gave embeddings that cannot be used: {error}"
+            message = f"{self._connection.server} gave embeddings that cannot be used: {error}"
             raise ModelRejected(message, field="model", hint="is it a model for embeddings?") from error
         self._dimensions = len(vectors[0])
         return vectors
+
+    async def _retry(self, attempt: Callable[[], Awaitable[_T]]) -> _T:
+        """What `attempt` gives, tried again with growing waits while it raises ModelUnavailable."""
+        tried = 0
+        while True:
+            try:
+                return await attempt()
+            except ModelUnavailable as error:
+                tried += 1
+                retry_after = retry_after_seconds(error.__cause__)
+                if tried >= _TRIES or (retry_after or 0.0) > _LONGEST_WAIT_SECONDS:
+                    raise
+            # Without jitter every agent that was told the same would come back at the same moment.
+            jitter = random.uniform(0, self._retry_wait_seconds)  # noqa: S311
+            own = min(_LONGEST_WAIT_SECONDS, self._retry_wait_seconds * 2 ** (tried - 1) + jitter)
+            await asyncio.sleep(own if retry_after is None else retry_after + jitter)
 
     async def _first_model(self) -> str:
         answer = await self._connection.models()
         try:
             return read_models(answer)[0].id
         except (ValueError, IndexError) as error:
-            url = faults.public_url(self._connection.base_url)
-            raise ModelRejected(f"model server {url} lists no model", field="model", hint="set the model") from error
+            raise ModelRejected(
+                f"{self._connection.server} lists no model", field="model", hint="set the model"
+            ) from error
 
 
 def read_vectors(answer: object, count: int) -> list[Sequence[float]]:

@@ -22,7 +22,6 @@ _log = structlog.get_logger()
 _LONGEST_QUOTE = 500
 _RETRYABLE = frozenset({408, 409, 425, 429})
 _STATUS = re.compile(r"[45][0-9]{2}")
-_TLS_SETTINGS = re.compile(r" ssl:(?:<[^>]*>|\S+)")
 _TOO_LONG = re.compile(
     r"context.{0,20}(length|window|size)|(prompt|input|request).{0,20}too (long|large)|too many (input )?tokens"
     r"|maximum (number of|input) tokens|reduce the length",
@@ -37,9 +36,7 @@ class StatusError(Exception):
     """An answer with a status of failure.
 
     Attributes:
-        status: Of HTTP, 400 or more.
         body: What the answer holds: JSON where it is JSON, else its text.
-        retry_after: The header, as it came.
     """
 
     def __init__(self, status: int, answer: bytes, retry_after: str = "") -> None:
@@ -98,42 +95,6 @@ class Refusal:
         return self.status in (400, 422) and _TOO_LONG.search(self.message) is not None
 
 
-def refused(refusal: Refusal, *, base_url: str, model: str, secret: str) -> ModelError:
-    """The fault of ours that a refusal stands for; `secret` is kept out of its message."""
-    text = f"model server {public_url(base_url)} answered {refusal.status}"
-    quoted = _quote(refusal.message, secret)
-    return _status_error(refusal, f"{text}: {quoted}" if quoted else text, model)
-
-
-def unreachable(base_url: str, error: BaseException, *, secret: str) -> ModelUnavailable:
-    """The fault for a connection that failed, broke or took too long."""
-    # aiohttp names its TLS settings in every such fault, of plain HTTP too.
-    reason = _quote(_TLS_SETTINGS.sub("", str(error)), secret)
-    if not reason:
-        reason = "timed out" if isinstance(error, TimeoutError) else type(error).__name__
-    return ModelUnavailable(
-        f"model server {public_url(base_url)} cannot be reached: {reason}",
-        field="model_url",
-        hint="start the server, or set another model_url",
-    )
-
-
-def unreadable(base_url: str, answer: str, *, secret: str) -> ModelUnavailable:
-    """The fault for an answer of success that is no completion."""
-    return ModelUnavailable(
-        f"model server {public_url(base_url)} did not answer with a completion: {_quote(answer, secret)}",
-        field="model_url",
-        hint="is this the base URL of an OpenAI-compatible API?",
-    )
-
-
-def broken_off(base_url: str) -> ModelUnavailable:
-    """The fault for a stream that ended before the reply did."""
-    return ModelUnavailable(
-        f"model server {public_url(base_url)} broke off in the middle of a reply", field="model_url"
-    )
-
-
 def retry_after_seconds(error: BaseException | None) -> float | None:
     """How long the server asks to wait before another try, where it says so in seconds."""
     return number_in(error.retry_after, 0, 1e9) if isinstance(error, StatusError) else None
@@ -145,7 +106,8 @@ def public_url(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}".rstrip("/")
 
 
-def _status_error(refusal: Refusal, text: str, model: str) -> ModelError:
+def status_error(refusal: Refusal, text: str, model: str) -> ModelError:
+    """The fault of ours that a refusal stands for."""
     if refusal.too_long:
         return ContextTooLong(text)
     if refusal.status in (401, 403):
@@ -161,7 +123,8 @@ def _status_error(refusal: Refusal, text: str, model: str) -> ModelError:
     return ModelRejected(text)
 
 
-def _quote(text: str, secret: str) -> str:
+def quoted(text: str, secret: str) -> str:
+    """What a server said, on one line of at most 500 characters, without the secret."""
     text = " ".join(text.split())
     if secret:
         text = text.replace(secret, "***")
@@ -211,11 +174,7 @@ _NAMED_BY = {
 
 
 class Quirks:
-    """The features that a server turned out not to have; they are left out from then on, which the log says once.
-
-    Args:
-        server: Names it in the log.
-    """
+    """The features that a server turned out not to have; they are left out from then on, which the log says once."""
 
     def __init__(self, server: str) -> None:
         self._server = server

@@ -6,10 +6,10 @@ import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
-from swe_ai_fleet.adapters.openai_model import json_protocol
-from swe_ai_fleet.adapters.openai_model.answers import Asked, ErrorAnswer, read_reply
+from swe_ai_fleet.adapters.openai_model.answers import ErrorAnswer, ReplyContext, read_reply
 from swe_ai_fleet.adapters.openai_model.faults import Refusal
 from swe_ai_fleet.adapters.openai_model.streaming import BrokenStream, read_answer
+from swe_ai_fleet.adapters.openai_model.tool_protocols import response_format
 from swe_ai_fleet.domain.json_values import is_list, items, mapping, mappings, parse_json, string
 from swe_ai_fleet.domain.message import ModelCapabilities, ToolProtocol
 
@@ -87,7 +87,7 @@ def is_about_the_request(refusal: Refusal) -> bool:
     return refusal.status in (404, 500) and refusal.names("tool", "response_format", "schema", "grammar")
 
 
-async def find_out(model: ListedModel, ask: Ask) -> Findings:
+async def probe_features(model: ListedModel, ask: Ask) -> Findings:
     """Ask with a strict tool and parallel calls; leave out what the refusal names and ask again.
 
     The request is the kind that agents send (the model is free to call or not), as servers take a forced call even
@@ -113,8 +113,9 @@ async def find_out(model: ListedModel, ask: Ask) -> Findings:
         protocol = ToolProtocol.NATIVE
     else:
         parallel = True
-        held = _obeys(await ask(_with_schema(model.id, limit_field)))
-        protocol = ToolProtocol.JSON if held else ToolProtocol.TEXT
+        schema = response_format(_VERDICT, name="verdict")
+        obeys = _obeys(await ask(_request(model.id, limit_field, _JSON_PROBE_TOKENS, response_format=schema)))
+        protocol = ToolProtocol.JSON if obeys else ToolProtocol.TEXT
     capabilities = ModelCapabilities(
         model=model.id,
         max_model_len=model.longest,
@@ -135,9 +136,9 @@ def _obeys(answer: Refusal | bytes) -> bool:
     """
     if isinstance(answer, Refusal):
         return False
-    asked = Asked(protocol=ToolProtocol.TEXT, tools_offered=False, raw=True)
+    context = ReplyContext(protocol=ToolProtocol.TEXT, tools_offered=False, raw=True)
     try:
-        reply = read_reply(read_answer(answer, []), asked, repairs=(), new_call_id=str, duration_ms=0)
+        reply = read_reply(read_answer(answer, []), context, repairs=(), new_call_id=str, duration_ms=0)
     except (ValueError, ErrorAnswer, BrokenStream):
         return False
     text = "".join(reply.message.content.split())
@@ -150,11 +151,6 @@ def _with_tool(model: str, limit_field: str, *, strict: bool = True, parallel: b
         function["strict"] = True
     more: dict[str, object] = {"parallel_tool_calls": True} if parallel else {}
     return _request(model, limit_field, _PROBE_TOKENS, tools=[{"type": "function", "function": function}], **more)
-
-
-def _with_schema(model: str, limit_field: str) -> bytes:
-    schema = json_protocol.response_format(_VERDICT, name="verdict")
-    return _request(model, limit_field, _JSON_PROBE_TOKENS, response_format=schema)
 
 
 def _request(model: str, limit_field: str, tokens: int, **more: object) -> bytes:

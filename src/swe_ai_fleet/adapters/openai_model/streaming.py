@@ -250,8 +250,8 @@ class StreamedCompletion:
     def _add_call(self, fields: Mapping[str, object]) -> None:
         function = mapping(fields, "function") or fields
         name, arguments, index = function.get("name"), function.get("arguments"), fields.get("index")
-        given = fields.get("id")
-        call_id = str(given) if isinstance(given, str | int) else ""
+        wire_id = fields.get("id")
+        call_id = str(wire_id) if isinstance(wire_id, str | int) else ""
         name = name if isinstance(name, str) else ""
         call = self._call_of(index if isinstance(index, int) else None, call_id, name)
         if call_id and not call.id:
@@ -268,13 +268,13 @@ class StreamedCompletion:
     def _call_of(self, index: int | None, call_id: str, name: str) -> _Call:
         """The call that a fragment belongs to: by its index, by its id, else the last one."""
         if index is not None:
-            known = self._places.get(index)
-            if known is not None and not _begins_another(known, call_id, name):
-                return known
+            match = self._places.get(index)
+            if match is not None and not _begins_another(match, call_id, name):
+                return match
         elif call_id:
-            known = self._by_id.get(call_id)
-            if known is not None:
-                return known
+            match = self._by_id.get(call_id)
+            if match is not None:
+                return match
         elif self._calls and not name:
             return self._calls[-1]
         call = _Call()
@@ -313,10 +313,10 @@ def read_answer(body: bytes, repairs: list[str]) -> object:
     return read_json(body, repairs)
 
 
-def _begins_another(known: _Call, call_id: str, name: str) -> bool:
+def _begins_another(call: _Call, call_id: str, name: str) -> bool:
     """Whether a fragment under a known index is of another call: servers give all of them the same number."""
     if not name:
         return False
-    if call_id and known.id:
-        return call_id != known.id
-    return name != known.name and bool(known.arguments)
+    if call_id and call.id:
+        return call_id != call.id
+    return name != call.name and bool(call.arguments)

@@ -1,4 +1,4 @@
-"""Messages and tools as the JSON that goes out, each message written once."""
+"""Messages and tools as the JSON that goes out; what a conversation has sent natively is written once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from weakref import ref
 
-from swe_ai_fleet.adapters.openai_model import json_protocol, text_protocol
+from swe_ai_fleet.adapters.openai_model.tool_protocols import (
+    JSON_INSTRUCTIONS,
+    TAGGED_INSTRUCTIONS,
+    envelope_schema,
+    response_format,
+    show_envelope,
+    show_tagged,
+)
 from swe_ai_fleet.domain.json_values import is_mapping, is_object, items, mapping, parse_json
 from swe_ai_fleet.domain.message import (
     AssistantMessage,
@@ -25,55 +32,14 @@ from swe_ai_fleet.domain.tool import FOR_PROGRAMS, OperationSpec
 
 _CACHE_BYTES = 64 * 1024 * 1024
 _CACHED_TOOL_SETS = 64
+_Part = str | dict[str, object]
+"""A text, or a picture as a server takes it."""
 _PLAIN = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _NO_NAME_LETTER = re.compile(r"[^A-Za-z0-9_-]+")
-_SHOW = {ToolProtocol.JSON: json_protocol.show, ToolProtocol.TEXT: text_protocol.show}
+_SHOW = {ToolProtocol.JSON: show_envelope, ToolProtocol.TEXT: show_tagged}
 _MATTERS_OF_COURSE = (("minLength", 1), ("minItems", 1), ("minimum", 0), ("exclusiveMinimum", 0))
-_INSTRUCTIONS = {ToolProtocol.JSON: json_protocol.INSTRUCTIONS, ToolProtocol.TEXT: text_protocol.INSTRUCTIONS}
-
-
-@dataclass(frozen=True, slots=True)
-class _Written:
-    """One message as JSON. `message` goes with the conversation that it is of, and takes this along."""
-
-    message: ref[Message]
-    context: tuple[str, ...]
-    json: bytes
-
-
-class WrittenMessages:
-    """The JSON of messages for as long as they live, the newest `most_bytes` of it."""
-
-    def __init__(self, most_bytes: int) -> None:
-        self._most_bytes = most_bytes
-        self.bytes = 0
-        self._written: OrderedDict[tuple[int, str], _Written] = OrderedDict()
-
-    @property
-    def entries(self) -> int:
-        return len(self._written)
-
-    def get(self, message: Message, kind: str, context: tuple[str, ...], write: Callable[[], bytes]) -> bytes:
-        """The message in one kind of JSON, written anew where `context`, what else went into it, has changed."""
-        key = (id(message), kind)
-        written = self._written.get(key)
-        if written is not None and written.message() is message and written.context == context:
-            self._written.move_to_end(key)
-            return written.json
-        self._forget(key)
-        # Called before another message can have the id.
-        written = _Written(ref(message, lambda _: self._forget(key)), context, write())
-        self._written[key] = written
-        self.bytes += len(written.json)
-        while self.bytes > self._most_bytes:
-            self._forget(next(iter(self._written)))
-        return written.json
-
-    def _forget(self, key: tuple[int, str]) -> None:
-        written = self._written.pop(key, None)
-        if written is not None:
-            self.bytes -= len(written.json)
+_INSTRUCTIONS = {ToolProtocol.JSON: JSON_INSTRUCTIONS, ToolProtocol.TEXT: TAGGED_INSTRUCTIONS}
 
 
 @dataclass(slots=True)
@@ -118,36 +84,14 @@ class _ToolSet:
     json: bytes
 
 
-@dataclass(slots=True)
-class _Turn:
-    """What one side says in a row, as the insides of JSON strings and whole image parts."""
-
-    role: str
-    texts: list[list[bytes]] = field(default_factory=lambda: [[]])
-    images: list[list[bytes]] = field(default_factory=list[list[bytes]])
-
-    def json(self) -> bytes:
-        texts = [b"\\n\\n".join(pieces) for pieces in self.texts]
-        if not self.images:
-            return b'{"role":"%b","content":"%b"}' % (self.role.encode(), texts[0])
-        parts: list[bytes] = []
-        for index, text in enumerate(texts):
-            if text:
-                parts.append(b'{"type":"text","text":"%b"}' % text)
-            if index < len(self.images):
-                parts += self.images[index]
-        return b'{"role":"%b","content":[%b]}' % (self.role.encode(), b",".join(parts))
-
-
 class WireWriter:
-    """Writes request bodies. Messages are frozen, so each is turned into JSON once, not once per call.
+    """Writes request bodies. Messages are frozen: natively each is turned into JSON once, not once per call.
 
     The newest 64 MiB of JSON are kept, of whatever conversation. `head` is the inside of a body's other
     fields, `response_format` one more of them.
     """
 
     def __init__(self, *, cache_bytes: int = _CACHE_BYTES) -> None:
-        self._messages = WrittenMessages(cache_bytes)
         self._conversations: OrderedDict[int, Conversation] = OrderedDict()
         self._cache_bytes = cache_bytes
         self._tools: OrderedDict[tuple[str, tuple[int, ...]], _ToolSet] = OrderedDict()
@@ -193,47 +137,34 @@ class WireWriter:
     ) -> bytes:
         """The body of a request that describes the tools in words and shows calls and results as text."""
         names: dict[str, str] = {}
-        turns = [_Turn("system")]
+        turns: list[tuple[str, list[_Part]]] = [("system", [])]
         for message in messages:
             names.update((call.call_id, call.name) for call in _calls(message))
             role = "user" if isinstance(message, ToolMessage) else message.role
             # Some chat templates insist on turns that alternate.
-            if turns[-1].role != role:
-                turns.append(_Turn(role))
-            turn = turns[-1]
-            if piece := self._spoken_message(message, names, protocol):
-                turn.texts[-1].append(piece)
-            if isinstance(message, UserMessage) and message.images:
-                turn.images.append(self._images(message))
-                turn.texts.append([])
+            if turns[-1][0] != role:
+                turns.append((role, []))
+            parts = turns[-1][1]
+            if text := _spoken(message, names, protocol):
+                parts.append(text)
+            if isinstance(message, UserMessage):
+                parts += _image_parts(message)
         if tools:
-            turns[0].texts[0].append(self._tools_in_words(tools, protocol))
-        elif not turns[0].texts[0]:
+            lines = [json.dumps(_function(spec), ensure_ascii=False) for spec in tools]
+            turns[0][1].append(_INSTRUCTIONS[protocol] + "\n".join(lines))
+        elif not turns[0][1]:
             del turns[0]
-        written = b",".join([turn.json() for turn in turns])
-        return b'{%b,"messages":[%b]%b}' % (head, written, _format_field(response_format))
+        written = dump_json([{"role": role, "content": _content(parts)} for role, parts in turns])
+        return b'{%b,"messages":%b%b}' % (head, written, _format_field(response_format))
 
     def envelope_format(self, tools: Sequence[OperationSpec], *, full: bool) -> bytes:
         """The `response_format` that holds a reply to an envelope with calls of these tools."""
 
         def write(specs: tuple[OperationSpec, ...]) -> bytes:
-            schema = json_protocol.envelope_schema(specs, full=full)
-            return dump_json(json_protocol.response_format(schema, name="reply"))
+            schema = envelope_schema(specs, full=full)
+            return dump_json(response_format(schema, name="reply"))
 
         return self._tool_set("full" if full else "loose", tools, write)
-
-    def _spoken_message(self, message: Message, names: Mapping[str, str], protocol: ToolProtocol) -> bytes:
-        if isinstance(message, ToolMessage):
-            name = names.get(message.call_id) or "the tool call"
-            return self._messages.get(
-                message, "text", (name,), lambda: _inside(f"Result of {name}:\n{message.content}")
-            )
-        if isinstance(message, AssistantMessage):
-            return self._messages.get(message, protocol, (), lambda: _inside(_SHOW[protocol](message)))
-        return self._messages.get(message, "text", (), lambda: _inside(message.content))
-
-    def _images(self, message: UserMessage) -> list[bytes]:
-        return [self._messages.get(message, "images", (), lambda: dump_json(_image_parts(message))[1:-1])]
 
     def _native_tools(self, tools: Sequence[OperationSpec], strict: bool) -> bytes:
         extra = {"strict": True} if strict else {}
@@ -242,13 +173,6 @@ class WireWriter:
             return dump_json([{"type": "function", "function": {**_function(spec), **extra}} for spec in specs])
 
         return self._tool_set("strict" if strict else "plain", tools, write)
-
-    def _tools_in_words(self, tools: Sequence[OperationSpec], protocol: ToolProtocol) -> bytes:
-        def write(specs: tuple[OperationSpec, ...]) -> bytes:
-            lines = [json.dumps(_function(spec), ensure_ascii=False) for spec in specs]
-            return _inside(_INSTRUCTIONS[protocol] + "\n".join(lines))
-
-        return self._tool_set(protocol, tools, write)
 
     def _tool_set(
         self, kind: str, tools: Sequence[OperationSpec], write: Callable[[tuple[OperationSpec, ...]], bytes]
@@ -274,14 +198,14 @@ def _name_calls(messages: Sequence[Message], ids: dict[str, str], taken: set[str
 
 def head_fields(model: str, sampling: Sampling, *, limit_field: str, more: Mapping[str, object] | None = None) -> bytes:
     """The fields beside messages and tools, as the inside of a JSON object."""
-    given = {
+    optional = {
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
         "seed": sampling.seed,
         limit_field: sampling.max_tokens,
         "stop": list(sampling.stop) or None,
     }
-    fields = {name: value for name, value in given.items() if value is not None}
+    fields = {name: value for name, value in optional.items() if value is not None}
     return dump_json({**sampling.extra, "model": model, **fields, **(more or {})})[1:-1]
 
 
@@ -360,9 +284,26 @@ def _schema_shown(schema: object) -> object:
     return {name: value for name, value in fields.items() if (name, value) not in _MATTERS_OF_COURSE}
 
 
-def _inside(text: str) -> bytes:
-    """The inside of the JSON string of a text."""
-    return dump_json(text)[1:-1]
+def _spoken(message: Message, names: Mapping[str, str], protocol: ToolProtocol) -> str:
+    if isinstance(message, ToolMessage):
+        return f"Result of {names.get(message.call_id) or 'the tool call'}:\n{message.content}"
+    return _SHOW[protocol](message) if isinstance(message, AssistantMessage) else message.content
+
+
+def _content(parts: Sequence[_Part]) -> object:
+    """Texts in a row as one; beside pictures they are parts."""
+    texts = [part for part in parts if isinstance(part, str)]
+    if len(texts) == len(parts):
+        return "\n\n".join(texts)
+    content: list[dict[str, object]] = []
+    for part in parts:
+        if not isinstance(part, str):
+            content.append(part)
+        elif content and content[-1]["type"] == "text":
+            content[-1]["text"] = f"{content[-1]['text']}\n\n{part}"
+        else:
+            content.append({"type": "text", "text": part})
+    return content
 
 
 def _format_field(response_format: bytes) -> bytes:

@@ -24,13 +24,16 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO
-
 from pydantic import TypeAdapter, ValidationError
-
 from swe_ai_fleet.adapters.jetstream import subjects
 from swe_ai_fleet.adapters.jetstream.connection import Connection
 from swe_ai_fleet.adapters.jetstream.snapshots import CHUNK_BYTES, StreamHead, restore, snapshot, stream_heads
 from swe_ai_fleet.domain.errors import NotFound, PreconditionFailed, Unavailable
+from collections.abc import Awaitable, Callable
+from typing import Any
+from swe_ai_fleet.adapters.jetstream.protocol import COMMANDS, EVENTS, JOBS, PLANS
+from swe_ai_fleet.adapters.jetstream.streams import StreamHead, snapshot, stream_heads
+
 
 NAME = "manifest.json"
 FORMAT = 1
@@ -109,7 +112,7 @@ def manifest_bytes(manifest: Manifest) -> bytes:
 
 
 ATTEMPTS = 3
-_QUEUES = (subjects.COMMANDS, subjects.PLANS, subjects.JOBS)
+_QUEUES = (COMMANDS, PLANS, JOBS)
 _TIMEOUT_SECONDS = 60.0
 
 Report = Callable[[str], None]
@@ -119,7 +122,7 @@ def rank(head: StreamHead) -> tuple[int, str]:
     """The position of a stream in the order of a backup."""
     if head.config.get("retention") == "workqueue" or head.name in _QUEUES:
         return 0, head.name
-    if head.name == subjects.EVENTS:
+    if head.name == EVENTS:
         return 1, head.name
     return (3 if head.name.startswith("OBJ_") else 2), head.name
 
@@ -141,7 +144,7 @@ async def back_up(
     """
     await asyncio.to_thread(_make, directory)
     heads = sorted(await stream_heads(connection, timeout=_TIMEOUT_SECONDS), key=rank)
-    if not any(head.name == subjects.EVENTS for head in heads):
+    if not any(head.name == EVENTS for head in heads):
         raise PreconditionFailed("this NATS server has no event stream of a fleet", field="nats_url")
     saved: list[Saved] = []
     for head in heads:

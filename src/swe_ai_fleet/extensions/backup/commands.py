@@ -11,8 +11,8 @@ from typing import Annotated
 
 from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.adapters.jetstream.connection import Connection
+from swe_ai_fleet.adapters.jetstream.protocol import BLOBS, BLOBS_BUCKET
 from swe_ai_fleet.adapters.jetstream.reader import messages
-from swe_ai_fleet.adapters.jetstream.streams import StreamSettings, object_stream
 from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.options import argument, option
 from swe_ai_fleet.cli.place import nats_of
@@ -79,9 +79,8 @@ async def _begun(log: JetStream) -> dict[tuple[str, str], None]:
 
 async def _blobs(connection: Connection) -> set[str]:
     """The names of the stored blobs."""
-    bucket = StreamSettings().bucket
     names: set[str] = set()
-    described = messages(connection, object_stream(bucket), f"$O.{bucket}.M.>", follow=False, timeout=_TIMEOUT_SECONDS)
+    described = messages(connection, BLOBS, f"$O.{BLOBS_BUCKET}.M.>", follow=False, timeout=_TIMEOUT_SECONDS)
     async with aclosing(described) as metas:
         async for meta in metas:
             if meta is not None:

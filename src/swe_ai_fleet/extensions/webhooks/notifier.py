@@ -18,8 +18,7 @@ from datetime import UTC, datetime, timedelta
 import structlog
 
 from swe_ai_fleet.adapters.jetstream import JetStream, PermanentError, RetryAfter, Work, WorkQueue
-from swe_ai_fleet.adapters.jetstream.messages import event_of
-from swe_ai_fleet.adapters.jetstream.subjects import EVENTS, token
+from swe_ai_fleet.adapters.jetstream.protocol import EVENTS, event_of, token
 from swe_ai_fleet.domain.errors import FleetError, NotFound, PreconditionFailed
 from swe_ai_fleet.domain.event import CONTROL_SUBJECT, EXECUTION_SUBJECT, StoredEvent
 from swe_ai_fleet.extensions.webhooks.notification import Notification, notification_of, trial, type_of, wants

@@ -92,11 +92,8 @@ def new_certificate(
     """A certificate signed by an authority.
 
     Args:
-        authority: Signs it.
         name: Its common name; for clients also a DNS name among its alternative ones, by which they can be told.
         hosts: The DNS names and addresses of a server.
-        server: Whether servers may show it.
-        client: Whether clients may show it.
 
     Raises:
         InvalidRequest: A host is neither a name nor an address.

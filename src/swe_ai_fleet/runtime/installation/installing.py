@@ -1,17 +1,13 @@
-"""A secured installation written into a directory: keys once, what follows from them each time.
-
-Its secrets are written as manifests too, for `kubectl apply -k`.
-"""
+"""A secured installation written into a directory: keys once, what follows from them each time."""
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 import re
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,7 +16,6 @@ from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.runtime.audit_keys import PublicKeys, new_key_pem, public_keys, signing_key
 from swe_ai_fleet.runtime.installation.authority import (
-    NAMESPACE,
     KeyPair,
     host_names,
     make_directory,
@@ -29,96 +24,9 @@ from swe_ai_fleet.runtime.installation.authority import (
     server_names,
     update_private,
 )
-from swe_ai_fleet.runtime.installation.layout import ISSUER, SERVERS, SERVICES, Layout, accounts_of, users
-from swe_ai_fleet.runtime.installation.nats_config import server_file
-from swe_ai_fleet.runtime.installation.nats_users import OPERATOR, fleet_users, new_seed, public_key
-from swe_ai_fleet.runtime.private_files import keep_private
-
-AGENTS_NAMESPACE = "fleet-agents"
-_ROLL = """\
-# Written by `fleet init`: as a component of a site's overlay it starts Deployments anew once secrets have changed.
-apiVersion: kustomize.config.k8s.io/v1alpha1
-kind: Component
-patches:
-  - target: {kind: Deployment}
-    patch: |-
-      apiVersion: apps/v1
-      kind: Deployment
-      metadata: {name: any}
-      spec: {template: {metadata: {annotations: {fleet/secrets: "%s"}}}}
-"""
-_NOTE = "# Written by `fleet init`; keep it out of repositories.\n"
-
-
-def manifests(layout: Layout) -> Mapping[str, str]:
-    """The files of a directory that `kubectl apply -k` takes, by name: a secret each, and what names them all.
-
-    The authority's key, the operator's and tenants' nkeys stay out: nothing in a cluster needs them. `fleet-model`
-    holds a new key, for a model server in the cluster; one that somebody put there stays. Jobs of agents get the same.
-
-    Raises InvalidRequest for a `fleet-model` that holds none.
-    """
-    authority = layout.authority.read_text()
-    certificates = {"ca.crt": authority}
-    for server in SERVERS:
-        certificates[f"{server}.crt"] = layout.certificate(server).read_text()
-        certificates[f"{server}.key"] = layout.key(server).read_text()
-    names = [*(user.name for user in fleet_users() if user.name != OPERATOR), ISSUER]
-    nkeys = {f"{name}.nk": layout.nkey(name).read_text() for name in names}
-    shown = {f"{service}.token": layout.service_token(service).read_text() for service in SERVICES}
-    ray = {"auth_token": layout.ray_token.read_text().strip()}
-    audit = {"signing-key.pem": layout.audit_key.read_text(), "public-keys.pem": layout.audit_public_keys.read_text()}
-    key = _model_key(layout.kubernetes / "fleet-model.json")
-    # JSON is YAML, and needs no library to be written.
-    files = {
-        "fleet-tls.json": _secret("fleet-tls", certificates),
-        "fleet-nats.json": _secret("fleet-nats", {"accounts.conf": layout.accounts.read_text(), **nkeys}),
-        "fleet-access.json": _secret("fleet-access", {"access.toml": layout.access.read_text(), **shown}),
-        "fleet-ray.json": _secret("fleet-ray", ray),
-        "fleet-audit.json": _secret("fleet-audit", audit),
-        "fleet-model.json": _secret("fleet-model", {"api-key": key}),
-    }
-    of_agents = {"fleet-agents-model": {"FLEET_MODEL_API_KEY": key}, "fleet-agents": {"ca.crt": authority}}
-    files |= {f"{name}.json": _secret(name, values, namespace=AGENTS_NAMESPACE) for name, values in of_agents.items()}
-    resources = "".join(f"  - {name}\n" for name in files)
-    head = "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n"
-    # For namespaces that a cluster of one tenant does not have, so they are not among the resources.
-    tenants = {
-        f"tenants/{tenant}/{name}.json": _secret(name, values, namespace=f"{AGENTS_NAMESPACE}-{tenant}")
-        for name, values in of_agents.items()
-        for tenant in layout.tenants()
-    }
-    # Who comes in, people or users of NATS, is read anew by whom it concerns.
-    read = {**files, "fleet-nats.json": json.dumps(nkeys), "fleet-access.json": json.dumps(shown)}
-    digest = hashlib.sha256("".join(read.values()).encode()).hexdigest()[:16]
-    return {
-        **files,
-        **tenants,
-        "kustomization.yaml": f"{_NOTE}{head}resources:\n{resources}",
-        "roll/kustomization.yaml": _ROLL % digest,
-    }
-
-
-def _model_key(written: Path) -> str:
-    if not written.exists():
-        return secrets.token_urlsafe(32)
-    try:
-        return base64.b64decode(json.loads(written.read_text())["data"]["api-key"]).decode().strip()
-    except (ValueError, KeyError, TypeError) as fault:
-        hint = "put the key there in base64, or remove the file for a new one"
-        raise InvalidRequest(f"{written} has no data.api-key", field="kubernetes", hint=hint) from fault
-
-
-def _secret(name: str, files: Mapping[str, str], *, namespace: str = NAMESPACE) -> str:
-    manifest = {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": {"name": name, "namespace": namespace, "labels": {"app.kubernetes.io/part-of": "swe-ai-fleet"}},
-        "type": "Opaque",
-        "data": {key: base64.b64encode(text.encode()).decode() for key, text in files.items()},
-    }
-    return json.dumps(manifest, indent=2) + "\n"
-
+from swe_ai_fleet.runtime.installation.layout import ISSUER, SERVERS, SERVICES, Layout, accounts_of, manifests, users
+from swe_ai_fleet.runtime.installation.nats_accounts import server_file
+from swe_ai_fleet.runtime.private_files import keep_private, new_seed, public_key
 
 NATS_LISTEN = "127.0.0.1:4222"
 ROTATIONS = ("certificates", "nats", "issuer", "ray", "services", "audit")
@@ -131,6 +39,14 @@ _TENANT = re.compile(r"[a-z][a-z0-9-]{0,62}")
 _TOKEN_BYTES = 32
 _ROTATED = r'^sha256 *= *"%s"\n(previous_\w+ *=.*\n)*'
 """The digest of a service's token, and what an earlier rotation left below it."""
+_ACCESS_NOTE = """\
+# Tenants and how callers prove that they belong to one. Of tokens only digests stand here.
+# Read anew when it changes. `fleet access` makes more tokens.
+"""
+_SETTINGS_NOTE = """\
+# Settings of a fleet on this machine; `fleet init` wrote them once, and does not change them again.
+# The model server is missing: set model_url here, or FLEET_MODEL_URL.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,8 +156,8 @@ def _certificates(layout: Layout, done: Installed, hosts: Sequence[str], *, anew
             raise PreconditionFailed(
                 f"without {key.name} no certificate can be issued", field="init", hint=f"restore {key} for the rotation"
             )
-        known = _names_in(path)
-        names = tuple(dict.fromkeys((*server_names(server, hosts), *known)))
+        earlier = _names_in(path)
+        names = tuple(dict.fromkeys((*server_names(server, hosts), *earlier)))
         pair = new_certificate(
             KeyPair(certificate=certificate.read_text(), key=key.read_text()),
             f"fleet-{server}",
@@ -286,33 +202,33 @@ def _audit_keys(layout: Layout, done: Installed, *, anew: bool) -> None:
     """The key, and the public keys: one that was rotated away goes on counting for what it signed."""
     write = _write if anew else _keep
     write(done, layout.audit_key, new_key_pem())
-    known = public_keys(layout.audit_public_keys) if layout.audit_public_keys.exists() else PublicKeys()
+    earlier = public_keys(layout.audit_public_keys) if layout.audit_public_keys.exists() else PublicKeys()
     own = signing_key(layout.audit_key.read_text(encoding="utf-8")).public
-    _write(done, layout.audit_public_keys, known.with_key(own).pem())
+    _write(done, layout.audit_public_keys, earlier.with_key(own).pem())
 
 
 def _access(layout: Layout, done: Installed, tenants: tuple[str, ...], until: float) -> None:
     """Who may come in: what is there stays, what is missing is added at its end."""
     text = layout.access.read_text(encoding="utf-8") if layout.access.exists() else _ACCESS_NOTE
-    known, tokens = layout.named_tenants(), layout.named_tokens()
+    named, tokens = layout.named_tenants(), layout.named_tokens()
     parts: list[str] = [text.rstrip("\n") + "\n"]
-    parts += [f"\n[tenants.{tenant}]\n" for tenant in dict.fromkeys((DEFAULT_TENANT, *tenants)) if tenant not in known]
+    parts += [f"\n[tenants.{tenant}]\n" for tenant in dict.fromkeys((DEFAULT_TENANT, *tenants)) if tenant not in named]
     for service in SERVICES:
         digest = _digest(layout.service_token(service).read_text().strip())
         stale = tokens.get(f"service:{service}")
         if not stale:
             parts.append(_entry(f"service:{service}", DEFAULT_TENANT, "service", digest))
         elif stale != digest:
-            told = f'sha256 = "{digest}"\n'
+            entry = f'sha256 = "{digest}"\n'
             if until:
                 ends = datetime.fromtimestamp(until, UTC)
-                told += f'previous_sha256 = "{stale}"\nprevious_expires = {ends:%Y-%m-%dT%H:%M:%SZ}\n'
-            parts[0], changed = re.subn(_ROTATED % stale, told, parts[0], flags=re.MULTILINE)
+                entry += f'previous_sha256 = "{stale}"\nprevious_expires = {ends:%Y-%m-%dT%H:%M:%SZ}\n'
+            parts[0], changed = re.subn(_ROTATED % stale, entry, parts[0], flags=re.MULTILINE)
             if not changed:  # people wrote it in another way
                 parts[0] = parts[0].replace(stale, digest)
     for tenant in tenants:
         name = f"admin@{tenant}"[:64]
-        if name not in tokens and tenant not in known:
+        if name not in tokens and tenant not in named:
             done.tokens[tenant] = _new_token()
             parts.append(_entry(name, tenant, "admin", _digest(done.tokens[tenant])))
     _write(done, layout.access, "".join(parts))
@@ -361,13 +277,3 @@ def _keep(done: Installed, path: Path, text: str) -> None:
 def _write(done: Installed, path: Path, text: str) -> None:
     if update_private(path, text):
         done.files_written.append(path)
-
-
-_ACCESS_NOTE = """\
-# Tenants and how callers prove that they belong to one. Of tokens only digests stand here.
-# Read anew when it changes. `fleet access` makes more tokens.
-"""
-_SETTINGS_NOTE = """\
-# Settings of a fleet on this machine; `fleet init` wrote them once, and does not change them again.
-# The model server is missing: set model_url here, or FLEET_MODEL_URL.
-"""

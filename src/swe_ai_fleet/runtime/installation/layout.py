@@ -1,18 +1,27 @@
-"""Where everything of an installation lies."""
+"""What an installation consists of: where everything lies, Kubernetes manifests of its secrets, what is wrong with it.
+
+Faults are found before a server that does not start finds them.
+"""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
+import secrets
+import ssl
+import time
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from swe_ai_fleet.domain.errors import PreconditionFailed
+from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, PreconditionFailed
 from swe_ai_fleet.domain.json_values import mappings
-from swe_ai_fleet.runtime.installation.nats_config import accounts_file
-from swe_ai_fleet.runtime.installation.nats_users import fleet_users, public_key
+from swe_ai_fleet.runtime.installation.authority import NAMESPACE, days_left, others_may_read, signed_by
+from swe_ai_fleet.runtime.installation.nats_accounts import OPERATOR, accounts_file, fleet_users
+from swe_ai_fleet.runtime.private_files import public_key
 
 SERVERS = ("orchestrator", "context", "gateway", "nats")
 """Who shows a certificate."""
@@ -20,32 +29,51 @@ SERVICES = ("orchestrator", "gateway")
 """Who calls other services for somebody."""
 ISSUER = "issuer"
 """Whose key lets hosts of agents in on NATS."""
-_Told = TypeVar("_Told", dict[str, object], list[object])
+AGENTS_NAMESPACE = "fleet-agents"
+_ROLL = """\
+# Written by `fleet init`: as a component of a site's overlay it starts Deployments anew once secrets have changed.
+apiVersion: kustomize.config.k8s.io/v1alpha1
+kind: Component
+patches:
+  - target: {kind: Deployment}
+    patch: |-
+      apiVersion: apps/v1
+      kind: Deployment
+      metadata: {name: any}
+      spec: {template: {metadata: {annotations: {fleet/secrets: "%s"}}}}
+"""
+_NOTE = "# Written by `fleet init`; keep it out of repositories.\n"
+SOON_DAYS = 30.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+_Section = TypeVar("_Section", dict[str, object], list[object])
+
+
 class Layout:
     """The files below a directory that `fleet init` writes."""
 
-    directory: Path
-
-    @property
-    def settings(self) -> Path:
-        return self.directory / "fleet.toml"
-
-    @property
-    def access(self) -> Path:
-        return self.directory / "access.toml"
-
-    @property
-    def authority(self) -> Path:
+    def __init__(self, *, directory: Path) -> None:
+        tls, secrets_ = directory / "tls", directory / "secrets"
+        self.directory, self.nats = directory, directory / "nats"
+        self.directories = (directory, tls, self.nats, secrets_, directory / "home")
+        """Those that every installation has, the outermost first."""
+        self.settings = directory / "fleet.toml"
+        self.access = directory / "access.toml"
+        self.authority = tls / "ca.pem"
         """The certificate that everybody who calls needs."""
-        return self.directory / "tls" / "ca.pem"
-
-    @property
-    def authority_key(self) -> Path:
+        self.authority_key = tls / "ca-key.pem"
         """The one file that no server needs: whoever has it makes certificates."""
-        return self.directory / "tls" / "ca-key.pem"
+        self.accounts = self.nats / "accounts.conf"
+        self.former = self.nats / "former.json"
+        """An overlap after a rotation: until when, and the public nkeys that are let in as well."""
+        self.server = self.nats / "nats.conf"
+        """The configuration of a NATS server on this machine."""
+        self.ray_token = secrets_ / "ray-token"
+        self.audit_key = secrets_ / "audit-signing-key.pem"
+        """What signs where audit chains stand; the orchestrators' alone."""
+        self.audit_public_keys = secrets_ / "audit-public-keys.pem"
+        """By what others verify it, earlier keys' too."""
+        self.kubernetes = directory / "kubernetes"
 
     def certificate(self, name: str) -> Path:
         """Of one of `SERVERS`."""
@@ -56,16 +84,11 @@ class Layout:
 
     def nkey(self, user: str) -> Path:
         """The seed of a user on NATS."""
-        return self.directory / "nats" / f"{user}.nkey"
+        return self.nats / f"{user}.nkey"
 
-    @property
-    def accounts(self) -> Path:
-        return self.directory / "nats" / "accounts.conf"
-
-    @property
-    def former(self) -> Path:
-        """An overlap after a rotation: until when, and the public nkeys that are let in as well."""
-        return self.directory / "nats" / "former.json"
+    def service_token(self, name: str) -> Path:
+        """What one of `SERVICES` shows to those that it calls for others."""
+        return self.directory / "secrets" / f"{name}.token"
 
     def former_keys(self) -> tuple[Mapping[str, str], float]:
         """Those keys by user, and the end of the overlap (seconds since 1970, 0: none). Raises PreconditionFailed."""
@@ -79,41 +102,9 @@ class Layout:
                 f"{self.former} cannot be read: {error!r}", field="init", hint="remove it: then only new keys count"
             ) from error
 
-    @property
-    def server(self) -> Path:
-        """The configuration of a NATS server on this machine."""
-        return self.directory / "nats" / "nats.conf"
-
-    @property
-    def ray_token(self) -> Path:
-        return self.directory / "secrets" / "ray-token"
-
-    @property
-    def audit_key(self) -> Path:
-        """What signs where audit chains stand; the orchestrators' alone."""
-        return self.directory / "secrets" / "audit-signing-key.pem"
-
-    @property
-    def audit_public_keys(self) -> Path:
-        """By what others verify it, earlier keys' too."""
-        return self.directory / "secrets" / "audit-public-keys.pem"
-
-    def service_token(self, name: str) -> Path:
-        """What one of `SERVICES` shows to those that it calls for others."""
-        return self.directory / "secrets" / f"{name}.token"
-
-    @property
-    def kubernetes(self) -> Path:
-        return self.directory / "kubernetes"
-
-    @property
-    def directories(self) -> tuple[Path, ...]:
-        """Those that every installation has, the outermost first."""
-        return (self.directory, *(self.directory / name for name in ("tls", "nats", "secrets", "home")))
-
     def tenants(self) -> tuple[str, ...]:
         """The tenants that have an account on NATS, by name."""
-        return tuple(sorted(path.stem.removeprefix("tenant-") for path in self.nkey("x").parent.glob("tenant-*.nkey")))
+        return tuple(sorted(path.stem.removeprefix("tenant-") for path in self.nats.glob("tenant-*.nkey")))
 
     def named_tenants(self) -> tuple[str, ...]:
         """The tenants that the access file names, account or not. Raises PreconditionFailed where it is broken."""
@@ -124,7 +115,7 @@ class Layout:
         entries = mappings(self._table("tokens", list[object]()))
         return {str(entry.get("name", "")): str(entry.get("sha256", "")) for entry in entries}
 
-    def _table(self, name: str, default: _Told) -> _Told:
+    def _table(self, name: str, default: _Section) -> _Section:
         try:
             value: object = tomllib.loads(self.access.read_text(encoding="utf-8")).get(name, default)
         except FileNotFoundError:
@@ -147,3 +138,173 @@ def accounts_of(layout: Layout, tenants: tuple[str, ...]) -> str:
     former = {name: key for name, key in layout.former_keys()[0].items() if key != keys.get(name)}
     keys["callout"] = public_key(layout.nkey(ISSUER), as_user=True)
     return accounts_file(keys, tenants, others=layout.named_tenants(), former=former)
+
+
+def manifests(layout: Layout) -> Mapping[str, str]:
+    """The files of a directory that `kubectl apply -k` takes, by name: a secret each, and what names them all.
+
+    The authority's key, the operator's and tenants' nkeys stay out: nothing in a cluster needs them. `fleet-model`
+    holds a new key, for a model server in the cluster; one that somebody put there stays. Jobs of agents get the same.
+
+    Raises InvalidRequest for a `fleet-model` that holds none.
+    """
+    authority = layout.authority.read_text()
+    certificates = {"ca.crt": authority}
+    for server in SERVERS:
+        certificates[f"{server}.crt"] = layout.certificate(server).read_text()
+        certificates[f"{server}.key"] = layout.key(server).read_text()
+    names = [*(user.name for user in fleet_users() if user.name != OPERATOR), ISSUER]
+    nkeys = {f"{name}.nk": layout.nkey(name).read_text() for name in names}
+    tokens = {f"{service}.token": layout.service_token(service).read_text() for service in SERVICES}
+    ray = {"auth_token": layout.ray_token.read_text().strip()}
+    audit = {"signing-key.pem": layout.audit_key.read_text(), "public-keys.pem": layout.audit_public_keys.read_text()}
+    key = _model_key(layout.kubernetes / "fleet-model.json")
+    # JSON is YAML, and needs no library to be written.
+    files = {
+        "fleet-tls.json": _secret("fleet-tls", certificates),
+        "fleet-nats.json": _secret("fleet-nats", {"accounts.conf": layout.accounts.read_text(), **nkeys}),
+        "fleet-access.json": _secret("fleet-access", {"access.toml": layout.access.read_text(), **tokens}),
+        "fleet-ray.json": _secret("fleet-ray", ray),
+        "fleet-audit.json": _secret("fleet-audit", audit),
+        "fleet-model.json": _secret("fleet-model", {"api-key": key}),
+    }
+    of_agents = {"fleet-agents-model": {"FLEET_MODEL_API_KEY": key}, "fleet-agents": {"ca.crt": authority}}
+    files |= {f"{name}.json": _secret(name, values, namespace=AGENTS_NAMESPACE) for name, values in of_agents.items()}
+    resources = "".join(f"  - {name}\n" for name in files)
+    head = "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n"
+    # For namespaces that a cluster of one tenant does not have, so they are not among the resources.
+    tenants = {
+        f"tenants/{tenant}/{name}.json": _secret(name, values, namespace=f"{AGENTS_NAMESPACE}-{tenant}")
+        for name, values in of_agents.items()
+        for tenant in layout.tenants()
+    }
+    # Who comes in, people or users of NATS, is read anew by whom it concerns.
+    read = {**files, "fleet-nats.json": json.dumps(nkeys), "fleet-access.json": json.dumps(tokens)}
+    digest = hashlib.sha256("".join(read.values()).encode()).hexdigest()[:16]
+    return {
+        **files,
+        **tenants,
+        "kustomization.yaml": f"{_NOTE}{head}resources:\n{resources}",
+        "roll/kustomization.yaml": _ROLL % digest,
+    }
+
+
+def _model_key(written: Path) -> str:
+    if not written.exists():
+        return secrets.token_urlsafe(32)
+    try:
+        return base64.b64decode(json.loads(written.read_text())["data"]["api-key"]).decode().strip()
+    except (ValueError, KeyError, TypeError) as fault:
+        hint = "put the key there in base64, or remove the file for a new one"
+        raise InvalidRequest(f"{written} has no data.api-key", field="kubernetes", hint=hint) from fault
+
+
+def _secret(name: str, files: Mapping[str, str], *, namespace: str = NAMESPACE) -> str:
+    manifest = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": name, "namespace": namespace, "labels": {"app.kubernetes.io/part-of": "swe-ai-fleet"}},
+        "type": "Opaque",
+        "data": {key: base64.b64encode(text.encode()).decode() for key, text in files.items()},
+    }
+    return json.dumps(manifest, indent=2) + "\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """Something that is, or soon will be, wrong with a file, and what mends it."""
+
+    file: Path
+    fault: str
+    mend: str
+
+
+def check(directory: Path) -> tuple[Finding, ...]:
+    """Every fault of an installation: what is missing, open to others, running out or does not fit. Blocks."""
+    layout = Layout(directory=directory.absolute())
+    again = f"fleet init {directory}"
+    tenants = layout.tenants()
+    needed = [layout.settings, layout.access, layout.authority, layout.accounts, layout.server, layout.ray_token]
+    needed += [layout.audit_key, layout.audit_public_keys]
+    needed += [layout.service_token(service) for service in SERVICES]
+    needed += [layout.nkey(user) for user in (*users(tenants), ISSUER)]
+    needed += [path for server in SERVERS for path in (layout.certificate(server), layout.key(server))]
+    missing = [Finding(file=path, fault="is missing", mend=again) for path in needed if not path.exists()]
+    if not tenants:
+        missing.append(Finding(file=layout.accounts, fault="has no tenant", mend=f"{again} --tenants NAME"))
+    faults = [*missing, *_open(layout, needed)]
+    if layout.authority.exists():
+        faults += _authority(layout, again)
+        for server in SERVERS:
+            faults += _certificate(layout, server, f"{again} --rotate certificates")
+    if not missing:
+        faults += [*_accounts(layout, tenants, again), *_manifests(layout, again)]
+    return tuple(faults)
+
+
+def _open(layout: Layout, needed: list[Path]) -> list[Finding]:
+    paths = [*needed, layout.authority_key, *layout.kubernetes.rglob("*.json")]
+    return [
+        Finding(file=path, fault="can be read by others", mend=f"chmod 600 {path}")
+        for path in paths
+        if path.exists() and others_may_read(path)
+    ]
+
+
+def _authority(layout: Layout, again: str) -> list[Finding]:
+    path = layout.authority
+    mend = (
+        f"move it and {layout.authority_key.name} away, {again} --rotate certificates, give the new one to all clients"
+    )
+    try:
+        days = days_left(path.read_text())
+    except ValueError as error:
+        return [Finding(file=path, fault=f"is not a certificate: {error}", mend=mend)]
+    if days < SOON_DAYS:
+        return [Finding(file=path, fault="has expired" if days < 0 else f"expires in {days:.0f} days", mend=mend)]
+    return []
+
+
+def _certificate(layout: Layout, server: str, mend: str) -> list[Finding]:
+    path, key = layout.certificate(server), layout.key(server)
+    if not path.exists() or not key.exists():
+        return []
+    try:
+        days = days_left(path.read_text())
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(path, key, password="")
+    except (ValueError, ssl.SSLError) as error:
+        return [Finding(file=path, fault=f"is not a certificate of {key.name}: {error}", mend=mend)]
+    if not signed_by(path.read_text(), layout.authority.read_text()):
+        return [Finding(file=path, fault=f"is not signed by {layout.authority.name}", mend=mend)]
+    if days < SOON_DAYS:
+        return [Finding(file=path, fault="has expired" if days < 0 else f"expires in {days:.0f} days", mend=mend)]
+    return []
+
+
+def _accounts(layout: Layout, tenants: tuple[str, ...], mend: str) -> list[Finding]:
+    try:
+        expected, (former, until) = accounts_of(layout, tenants), layout.former_keys()
+    except FleetError as error:
+        return [Finding(file=layout.accounts, fault=str(error), mend=error.hint)]
+    if layout.accounts.read_text() != expected:
+        return [Finding(file=layout.accounts, fault="does not match the nkeys and tenants", mend=mend)]
+    if former and until < time.time():
+        mend += ", and have NATS reload"
+        return [Finding(file=layout.former, fault="lets nkeys in whose overlap is over", mend=mend)]
+    return []
+
+
+def _manifests(layout: Layout, again: str) -> list[Finding]:
+    """A token that was revoked in the access file alone still counts in the cluster."""
+    if not layout.kubernetes.exists():
+        return []
+    try:
+        made = {layout.kubernetes / name: manifest for name, manifest in manifests(layout).items()}
+    except FleetError as error:
+        return [Finding(file=layout.kubernetes, fault=str(error), mend=error.hint)]
+    mend = f"{again}, then `kubectl apply -k {layout.kubernetes}`"
+    return [
+        Finding(file=path, fault="is out of date", mend=mend)
+        for path, manifest in made.items()
+        if not path.exists() or path.read_text() != manifest
+    ]

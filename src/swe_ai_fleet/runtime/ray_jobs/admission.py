@@ -9,8 +9,7 @@ from typing import Any, cast
 import ray
 from ray.exceptions import RayError
 
-from swe_ai_fleet.adapters.model_pool import MemoryLedger
-from swe_ai_fleet.adapters.model_pool.admission import Demand, Grant, Quota
+from swe_ai_fleet.adapters.model_pool.ledger import Demand, Grant, MemoryLedger, Quota
 from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.errors import Unavailable
 
@@ -36,13 +35,9 @@ class RayLedger:
 
     The actor is found by its name in this job's namespace, belongs to no host and needs no CPU. Where it died another
     one is made; hosts that held leases tell it so.
-
-    Args:
-        name: the actor's.
     """
 
-    def __init__(self, name: str = ACTOR_NAME) -> None:
-        self._name = name
+    def __init__(self) -> None:
         self._actor: Any = None
         self._answered = False
 
@@ -51,7 +46,7 @@ class RayLedger:
         try:
             if self._actor is None:
                 # Finding it is a call to the cluster's head, and blocks.
-                self._actor = await asyncio.to_thread(_find_or_make, self._name)
+                self._actor = await asyncio.to_thread(_find_or_make)
             async with asyncio.timeout(_ANSWER_SECONDS if self._answered else _FIRST_ANSWER_SECONDS):
                 answer: bytes = await self._actor.renew.remote(to_json(demand), to_json(quota))
         except (RayError, TimeoutError, ValueError, ConnectionError) as error:
@@ -61,10 +56,10 @@ class RayLedger:
         return from_json(Grant, answer)
 
 
-def _find_or_make(name: str) -> Any:
+def _find_or_make() -> Any:
     remote = cast("Callable[[type], Any]", ray.remote)
     return (
         remote(AdmissionLedger)
-        .options(name=name, get_if_exists=True, lifetime="detached", num_cpus=0, max_restarts=0)
+        .options(name=ACTOR_NAME, get_if_exists=True, lifetime="detached", num_cpus=0, max_restarts=0)
         .remote()
     )

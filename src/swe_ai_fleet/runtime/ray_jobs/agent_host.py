@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 
 from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.assignment import ASSIGNMENT_TYPES, AssignmentKind
-from swe_ai_fleet.domain.fleet_status import HostReport
 from swe_ai_fleet.ports import ChatModel
-from swe_ai_fleet.runtime.node_load import NodeProbe, calls_waiting, model_use, own_memory, ray_node
+from swe_ai_fleet.runtime.node_load import NodeProbe, host_report, ray_node
 from swe_ai_fleet.runtime.tool_services import secret_mask
 from swe_ai_fleet.sandbox import raise_file_limit
 from swe_ai_fleet.settings import Settings
@@ -28,7 +27,6 @@ class AgentHost:
 
     Args:
         settings: The fleet's settings as JSON, NATS address included.
-        name: Names the host in the log.
     """
 
     def __init__(self, settings: str, name: str) -> None:
@@ -66,14 +64,7 @@ class AgentHost:
         if self._probe is None:
             self._probe = NodeProbe(ray_node())
         models: Mapping[str, ChatModel] = self._worker.models if self._worker is not None else {}
-        return to_json(
-            HostReport(
-                node=await self._probe.measure(),
-                memory=own_memory(),
-                endpoints=model_use(models),
-                waiting=calls_waiting(models),
-            )
-        )
+        return to_json(await host_report(self._probe, models))
 
     async def close(self) -> None:
         """Close connections and whatever still runs."""

@@ -53,8 +53,8 @@ class VLLMAgentJobActor(AgentHost):
         settings: str = "",
     ) -> None:
         base = Settings.model_validate_json(settings) if settings else Settings()
-        given = {"model_url": vllm_url, "nats_url": nats_url, "model": model}
-        base = base.model_copy(update={name: value for name, value in given.items() if value})
+        overrides = {"model_url": vllm_url, "nats_url": nats_url, "model": model}
+        base = base.model_copy(update={name: value for name, value in overrides.items() if value})
         super().__init__(base.model_dump_json(), agent_id)
         self._base = base
         self._agent_id = agent_id

@@ -1,6 +1,6 @@
-"""Users on NATS: their nkeys, and what each may send and hear, which is as little as it can do with.
+"""Accounts and users on NATS, and what each may send and hear, which is as little as it can do with.
 
-The seed of an nkey lies in a file, the public key in the server's configuration.
+A server's configuration is made of them in JSON, which its own format takes.
 
 Beside the fleet's account, accounts are the tenants'. One of each has one user, who sees the fleet's subjects of that
 tenant by their short names. In the other one are the hosts of the tenant's agents: what an account doesn't import
@@ -10,15 +10,15 @@ nothing of.
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
 
-from swe_ai_fleet.adapters.jetstream.requests import Ask
-from swe_ai_fleet.adapters.jetstream.subjects import (
+from swe_ai_fleet.adapters.jetstream.protocol import (
     ASKED,
+    BLOBS,
+    BLOBS_BUCKET,
     COMMANDS,
     CONTEXT_CHANGES,
     EVENTS,
@@ -28,59 +28,21 @@ from swe_ai_fleet.adapters.jetstream.subjects import (
     results_of,
     token,
 )
-from swe_ai_fleet.domain.errors import PreconditionFailed
+from swe_ai_fleet.adapters.jetstream.requests import Ask
 from swe_ai_fleet.domain.event import CONTROL_SUBJECT, EXECUTION_SUBJECT
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.orchestrator.evidence.test_runs import TEST_RUNS_BUCKET
 from swe_ai_fleet.orchestrator.recipes import RECIPES_BUCKET, tenant_key
-from swe_ai_fleet.runtime.job_board import JOBS_BUCKET, tenant_token
-
-_SEED_BYTES = 32
-
-
-def new_seed(*, account: bool = False) -> str:
-    """The seed of a new user, or of an account."""
-    import nkeys
-
-    library = cast("Any", nkeys)
-    kind = library.PREFIX_BYTE_ACCOUNT if account else library.PREFIX_BYTE_USER
-    return bytes(library.encode_seed(secrets.token_bytes(_SEED_BYTES), kind)).decode() + "\n"
-
-
-def public_key(path: Path, *, as_user: bool = False) -> str:
-    """The public key of the seed in a file; `as_user`, that of a user with the key of an account.
-
-    Raises PreconditionFailed where there is no seed.
-    """
-    import nkeys
-
-    library = cast("Any", nkeys)
-    try:
-        seed = bytearray(path.read_bytes().strip())
-        if as_user:
-            seed = library.encode_seed(library.decode_seed(seed)[1], library.PREFIX_BYTE_USER)
-        return bytes(library.from_seed(bytearray(seed)).public_key).decode().rstrip("=")
-    except (OSError, nkeys.NkeysError, ValueError) as error:
-        raise PreconditionFailed(
-            f"{path} contains no nkey seed: {error}", field="init", hint="restore it, or `fleet init --rotate nats`"
-        ) from error
-
+from swe_ai_fleet.runtime.jobs import JOBS_BUCKET, tenant_token
 
 ACCOUNT, SYSTEM, HOSTS = "FLEET", "SYS", "HOSTS"
-ORCHESTRATOR, CONTEXT, GATEWAY, WORKER, OPERATOR = (
-    "orchestrator",
-    "context",
-    "gateway",
-    "worker",
-    "operator",
-)
+OPERATOR = "operator"
 NEVER_BY_HOSTS = (f"agent.events.*.*.{EXECUTION_SUBJECT}", f"agent.events.*.*.{CONTROL_SUBJECT}")
 HOSTS_BUCKET = "agent-hosts"
 """Who may log in as a host of agents, as long as it lives."""
 KV = "$KV."
 _API = "$JS.API"
 _GET = f"{_API}.DIRECT.GET"
-_BLOBS = "agent-blobs"
 _READ = (
     "STREAM.INFO.{}",
     "STREAM.MSG.GET.{}",
@@ -89,6 +51,11 @@ _READ = (
     "CONSUMER.DELETE.{}.*",
 )
 _MAKE = ("STREAM.CREATE.{}", "STREAM.UPDATE.{}")
+_NOTE = "# Written by `fleet init` from the keys beside it; the next one writes it anew.\n"
+_LOGIN_SECONDS = 3
+"""How long the server waits for an orchestrator to say who logs in."""
+_NOTHING = {"publish": {"deny": ">"}, "subscribe": {"deny": ">"}}
+_SERVER_NOTE = "# Written by `fleet init` once; it is yours to change.\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +100,7 @@ def fleet_users() -> tuple[NatsUser, ...]:
     """Every user of the fleet's account."""
     return (
         NatsUser(
-            name=ORCHESTRATOR,
+            name="orchestrator",
             sends=(
                 *(subject for subjects in STREAM_SUBJECTS.values() for subject in subjects),
                 "agent.live.>",
@@ -151,7 +118,7 @@ def fleet_users() -> tuple[NatsUser, ...]:
             answers=True,
         ),
         NatsUser(
-            name=CONTEXT,
+            name="context",
             sends=(
                 *STREAM_SUBJECTS[CONTEXT_CHANGES],
                 "agent.dlq.*",
@@ -163,7 +130,7 @@ def fleet_users() -> tuple[NatsUser, ...]:
                 f"{_API}.INFO",
                 f"{_API}.STREAM.INFO.*",
                 *_calls(EVENTS, _READ),
-                *_calls(f"OBJ_{_BLOBS}", _READ),
+                *_calls(BLOBS, _READ),
                 *_calls(CONTEXT_CHANGES, _READ, _MAKE),
                 *_calls("KV_agent-memories", _READ, _MAKE),
                 *_calls("KV_agent-outcomes", _READ, _MAKE),
@@ -171,7 +138,7 @@ def fleet_users() -> tuple[NatsUser, ...]:
             ),
         ),
         NatsUser(
-            name=GATEWAY,
+            name="gateway",
             sends=(
                 "$KV.HTTP_KEYS.>",
                 f"{_API}.INFO",
@@ -180,19 +147,19 @@ def fleet_users() -> tuple[NatsUser, ...]:
             ),
         ),
         NatsUser(
-            name=WORKER,
+            name="worker",
             sends=(
                 "agent.results.>",
                 "agent.dlq.*",
                 f"$KV.{JOBS_BUCKET}.>",
-                f"$O.{_BLOBS}.>",
+                f"$O.{BLOBS_BUCKET}.>",
                 f"$JS.ACK.{JOBS}.>",
                 f"$JS.ACK.{COMMANDS}.>",
                 f"{_API}.INFO",
                 f"{_API}.STREAM.INFO.*",
                 *_calls(JOBS, _READ),
                 *_calls(COMMANDS, _READ),
-                *_calls(f"OBJ_{_BLOBS}", _READ),
+                *_calls(BLOBS, _READ),
                 *_calls(f"KV_{JOBS_BUCKET}", _READ, _MAKE),
                 f"{_API}.STREAM.MSG.GET.{RESULTS}",
             ),
@@ -237,7 +204,7 @@ def sent_by_hosts(tenant: str, only: OneRun | None = None) -> tuple[str, ...]:
     return (
         f"agent.events.{name}.{execution}.{agent}",
         f"agent.live.text.{name}.{execution}.*",
-        f"$O.{_BLOBS}.C.{name}.*",
+        f"$O.{BLOBS_BUCKET}.C.{name}.*",
         f"{board}.{job}.outcome",
         f"{board}.{run}.pinned",
         f"{KV}{TEST_RUNS_BUCKET}.{shared}.*",
@@ -255,3 +222,143 @@ def heard_by_hosts(tenant: str) -> str:
 
 def _calls(stream: str, *verbs: Sequence[str]) -> tuple[str, ...]:
     return tuple(f"{_API}.{verb.format(stream)}" for some in verbs for verb in some)
+
+
+def accounts_file(
+    public_keys: Mapping[str, str],
+    tenants: Sequence[str],
+    *,
+    others: Sequence[str] = (),
+    former: Mapping[str, str] | None = None,
+) -> str:
+    """The accounts: the fleet's with its users, that of NATS itself, two for each tenant; and who lets hosts in.
+
+    Args:
+        public_keys: The public nkey of each user by name: those of `fleet_users`, `sys`, `tenant-<name>`, `issuer`
+            and `callout`.
+        others: Of those whose hosts have one only.
+        former: Public nkeys of users from before a rotation, which are let in as well.
+    """
+    hosted = sorted({*tenants, *others})
+    sets = (public_keys, former or {})
+    accounts: dict[str, object] = {
+        SYSTEM: {"users": [{"nkey": keys["sys"]} for keys in sets if "sys" in keys]},
+        ACCOUNT: {
+            "jetstream": "enabled",
+            "users": [
+                *(_user(user, keys[user.name]) for keys in sets for user in fleet_users() if user.name in keys),
+                {"nkey": public_keys["callout"], "permissions": _NOTHING},
+            ],
+            "exports": [*(export for tenant in tenants for export in _exports(tenant)), *_for_hosts(hosted)],
+        },
+        **_accounts_of_hosts(hosted),
+    }
+    for tenant in tenants:
+        accounts[account_name(tenant)] = {
+            "users": [{"nkey": public_keys[f"tenant-{tenant}"], "permissions": _of_tenant(tenant)}],
+            "imports": _imports(tenant),
+        }
+    callout = _callout(public_keys["issuer"], public_keys["callout"])
+    return f'{_NOTE}"accounts": {_json(accounts)}\n"system_account": "{SYSTEM}"\n"authorization": {_json(callout)}\n'
+
+
+def own_accounts(login: tuple[str, str], issuer: str, tenants: Sequence[str], *, max_file_bytes: int = 0) -> str:
+    """The accounts of a server of our own: one user who may do everything, and the hosts of tenants' agents.
+
+    Args:
+        login: Name and password of that user.
+        max_file_bytes: What the fleet may store in all, which clients are told; 0: as much as the server has room for.
+    """
+    name, password = login
+    accounts: dict[str, object] = {
+        ACCOUNT: {
+            "jetstream": {"max_file": max_file_bytes} if max_file_bytes else "enabled",
+            "users": [{"user": name, "password": password}],
+            "exports": _for_hosts(tenants),
+        },
+        **_accounts_of_hosts(tenants),
+    }
+    return f'"accounts": {_json(accounts)}\n"authorization": {_json(_callout(issuer, name))}\n'
+
+
+def server_file(*, listen: str, store: Path, certificate: Path, key: Path, accounts: str) -> str:
+    """The configuration of a server on one machine."""
+    settings: dict[str, object] = {
+        "server_name": "fleet",
+        "listen": listen,
+        "tls": {"cert_file": str(certificate), "key_file": str(key), "min_version": "1.2"},
+        "jetstream": {"store_dir": str(store)},
+    }
+    lines = [f'"{name}": {_json(value)}\n' for name, value in settings.items()]
+    return f"{_SERVER_NOTE}{''.join(lines)}include {json.dumps(accounts)}\n"
+
+
+def _callout(issuer: str, user: str) -> dict[str, object]:
+    """Whoever is no user is asked about.
+
+    A server that runs cannot change this, so no tenant stands in it, and of users one whose key is as old as the
+    issuer's: it must name one. Who answers is told by the signature.
+    """
+    callout = {"issuer": issuer, "account": ACCOUNT, "auth_users": [user], "allowed_accounts": [HOSTS]}
+    return {"timeout": _LOGIN_SECONDS, "auth_callout": callout}
+
+
+def _for_hosts(tenants: Sequence[str]) -> list[Mapping[str, object]]:
+    exports: list[Mapping[str, object]] = []
+    for tenant in tenants:
+        accounts = [hosts_account(tenant)]
+        exports += [{"service": subject, "accounts": accounts} for subject in sent_by_hosts(tenant)]
+        exports.append({"stream": heard_by_hosts(tenant), "accounts": accounts})
+    return exports
+
+
+def _accounts_of_hosts(tenants: Sequence[str]) -> dict[str, object]:
+    # An account that nobody is in: users of the others are never asked about.
+    fields: dict[str, object] = {HOSTS: {}}
+    for tenant in tenants:
+        imports: list[Mapping[str, object]] = [
+            {"service": {"account": ACCOUNT, "subject": subject}} for subject in sent_by_hosts(tenant)
+        ]
+        imports.append({"stream": {"account": ACCOUNT, "subject": heard_by_hosts(tenant)}})
+        fields[hosts_account(tenant)] = {"imports": imports}
+    return fields
+
+
+def _user(user: NatsUser, public_key: str) -> dict[str, object]:
+    publish: dict[str, object] = {"allow": list(user.sends)}
+    # Answers go to a place of the user's own: who hears everybody's inbox, hears what others read.
+    hears = [*user.hears, f"_INBOX.{public_key}.>"]
+    permissions: dict[str, object] = {"publish": publish, "subscribe": {"allow": hears}}
+    if user.answers:
+        permissions["allow_responses"] = {"max": 1, "expires": "1m"}
+    return {"nkey": public_key, "permissions": permissions}
+
+
+def _exports(tenant: str) -> list[Mapping[str, object]]:
+    accounts = [account_name(tenant)]
+    heard = [{"stream": subject.fleet, "accounts": accounts} for subject in heard_by_tenant(tenant)]
+    return [*heard, *({"service": subject.fleet, "accounts": accounts} for subject in sent_by_tenant(tenant))]
+
+
+def _imports(tenant: str) -> list[Mapping[str, object]]:
+    heard = [
+        {"stream": {"account": ACCOUNT, "subject": subject.fleet}, "to": subject.short}
+        for subject in heard_by_tenant(tenant)
+    ]
+    sent = [
+        {"service": {"account": ACCOUNT, "subject": subject.fleet}, "to": subject.short}
+        for subject in sent_by_tenant(tenant)
+    ]
+    return [*heard, *sent]
+
+
+def _of_tenant(tenant: str) -> dict[str, object]:
+    hears = [subject.short for subject in heard_by_tenant(tenant)]
+    return {
+        "publish": {"allow": [subject.short for subject in sent_by_tenant(tenant)]},
+        "subscribe": {"allow": [*hears, "_INBOX.>"]},
+    }
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, indent=2)

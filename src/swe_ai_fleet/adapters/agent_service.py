@@ -1,7 +1,4 @@
-"""Calls to agents that somebody else runs: assignments and results between domain values and `fleet.agent.v1`.
-
-A call goes to addresses that are allowed, and to no others, whatever a name resolves to.
-"""
+"""Agents behind `fleet.agent.v1.AgentService`, over gRPC."""
 
 from __future__ import annotations
 
@@ -34,6 +31,28 @@ from swe_ai_fleet.ports import SecretMask
 from swe_ai_fleet.sandbox.network import METADATA, Resolver, SystemResolver, is_public
 
 MAX_ADDRESSES = 4
+CHUNK_BYTES = 256 * 1024
+MAX_COUNT = 10**12
+MAX_COST = 1e9
+MAX_CRITIQUES = 16
+MAX_TEXT_CHARS = 16_000
+_MOST_FINDINGS = 50
+_COUNTS = ("prompt_tokens", "completion_tokens", "cached_tokens", "model_calls", "tool_calls", "duration_ms")
+PROTOCOL_VERSION = 1
+DESCRIBE_SECONDS = 10.0
+MAX_MESSAGE_BYTES = MAX_PATCH_BYTES + 1024 * 1024
+_DETAILS_CHARS = 500
+_TOO_LARGE = "message larger than max"
+_OPTIONS: tuple[tuple[str, Any], ...] = (
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_metadata_size", 16 * 1024),
+    # Nothing of this process's surroundings, and nothing that a name server says, decides about a call.
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.service_config_disable_resolution", 1),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+)
 
 
 async def target_of(endpoint: AgentEndpoint, rules: EndpointRules, resolver: Resolver | None = None) -> str:
@@ -86,15 +105,6 @@ def _is_guarded(text: str) -> bool:
     )
 
 
-CHUNK_BYTES = 256 * 1024
-MAX_COUNT = 10**12
-MAX_COST = 1e9
-MAX_CRITIQUES = 16
-MAX_TEXT_CHARS = 16_000
-_MOST_FINDINGS = 50
-_COUNTS = ("prompt_tokens", "completion_tokens", "cached_tokens", "model_calls", "tool_calls", "duration_ms")
-
-
 async def _requests(handout: Handout, mask: SecretMask) -> Iterator[pb.SolveRequest]:
     """The messages of one call: assignment, bundle, revised patch. Raises ResourceExhausted, Unavailable."""
     repository, revised = await handout.clone.bundle(max_bytes=MAX_BUNDLE_BYTES), await handout.revised_patch()
@@ -112,13 +122,13 @@ def _chunks(data: bytes) -> Iterator[bytes]:
 
 
 def _assignment(
-    given: CodingAssignment, repository: RepositoryBundle, revised: bytes, mask: SecretMask
+    assignment: CodingAssignment, repository: RepositoryBundle, revised: bytes, mask: SecretMask
 ) -> pb.Assignment:
-    task, revision = given.task, given.revision
+    task, revision = assignment.task, assignment.revision
     message = pb.Assignment(
-        execution_id=given.execution_id,
-        agent_id=given.agent_id,
-        attempt=given.generation,
+        execution_id=assignment.execution_id,
+        agent_id=assignment.agent_id,
+        attempt=assignment.generation,
         task_id=task.task_id,
         role=str(task.role),
         task_description=mask(task.description),
@@ -126,12 +136,12 @@ def _assignment(
         constraints=_constraints(task, mask),
         repository=pb.Repository(
             base_commit=repository.commit,
-            branch=given.repository.branch,
-            subdirectory=given.repository.subdirectory,
+            branch=assignment.repository.branch,
+            subdirectory=assignment.repository.subdirectory,
             bundle_bytes=len(repository.data),
             without_history=repository.without_history,
         ),
-        perspective=to_message(pb.Perspective, given.perspective),
+        perspective=to_message(pb.Perspective, assignment.perspective),
     )
     if revision is not None:
         message.revision.CopyFrom(
@@ -148,35 +158,34 @@ def _assignment(
 
 
 def _constraints(task: Task, mask: SecretMask) -> pb.Constraints:
-    given, limits = task.constraints, task.constraints.limits
-    return pb.Constraints(
-        rubric=mask(given.rubric),
-        requirements=[mask(each) for each in given.requirements],
-        allowed_paths=given.allowed_paths,
+    constraints = task.constraints
+    return to_message(
+        pb.Constraints,
+        constraints.limits,
+        rubric=mask(constraints.rubric),
+        requirements=[mask(each) for each in constraints.requirements],
+        allowed_paths=constraints.allowed_paths,
         checks=[
-            pb.Check(
+            to_message(
+                pb.Check,
+                check,
                 name=mask(check.name),
                 command=mask(check.command),
                 timeout_seconds=int(check.timeout_seconds),
-                required=check.required,
-                expected_exit_code=check.expected_exit_code,
             )
-            for check in given.checks
+            for check in constraints.checks
         ],
-        timeout_seconds=max(1, int(limits.timeout_seconds)),
-        max_tokens=limits.max_tokens,
-        max_tool_calls=limits.max_tool_calls,
-        max_cost=limits.max_cost,
-        metadata={mask(name): mask(value) for name, value in given.metadata.items()},
+        timeout_seconds=max(1, int(constraints.limits.timeout_seconds)),
+        metadata={mask(name): mask(value) for name, value in constraints.metadata.items()},
         read_only=not task.enable_tools,
     )
 
 
 def _checks(report: CheckReport, mask: SecretMask) -> list[pb.CheckResult]:
     return [
-        pb.CheckResult(
-            name=result.name,
-            passed=result.passed,
+        to_message(
+            pb.CheckResult,
+            result,
             message=mask(result.message[:MAX_TEXT_CHARS]),
             output=mask(result.output[-MAX_TEXT_CHARS:]),
             problems=[mask(each[:MAX_TEXT_CHARS]) for each in result.problems[:_MOST_FINDINGS]],
@@ -187,17 +196,12 @@ def _checks(report: CheckReport, mask: SecretMask) -> list[pb.CheckResult]:
 
 
 def _critique(critique: Critique, mask: SecretMask) -> pb.Critique:
-    return pb.Critique(
-        reviewer_id=critique.reviewer_id,
-        score=critique.score,
+    return to_message(
+        pb.Critique,
+        critique,
         content=mask(critique.content[:MAX_TEXT_CHARS]),
         findings=[
-            pb.Finding(
-                text=mask(finding.text[:MAX_TEXT_CHARS]),
-                file=finding.file,
-                line=finding.line,
-                must_fix=finding.must_fix,
-            )
+            to_message(pb.Finding, finding, text=mask(finding.text[:MAX_TEXT_CHARS]))
             for finding in critique.findings[:_MOST_FINDINGS]
         ],
     )
@@ -218,29 +222,10 @@ def _count(value: int) -> int:
     return min(max(value, 0), MAX_COUNT)
 
 
-PROTOCOL_VERSION = 1
-DESCRIBE_SECONDS = 10.0
-MAX_MESSAGE_BYTES = MAX_PATCH_BYTES + 1024 * 1024
-_DETAILS_CHARS = 500
-_TOO_LARGE = "message larger than max"
-_OPTIONS: tuple[tuple[str, Any], ...] = (
-    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.max_metadata_size", 16 * 1024),
-    # Nothing of this process's surroundings, and nothing that a name server says, decides about a call.
-    ("grpc.enable_http_proxy", 0),
-    ("grpc.service_config_disable_resolution", 1),
-    ("grpc.use_local_subchannel_pool", 1),
-    ("grpc.keepalive_time_ms", 30_000),
-    ("grpc.keepalive_timeout_ms", 20_000),
-)
-
-
 class AgentServiceClient:
     """An `OutsideAgent` over gRPC; each call has a connection of its own.
 
     Args:
-        rules: Which endpoints may be called.
-        mask: Hides secrets in what agents are told.
         token: Shown to agents as a bearer token, over TLS only; empty: none is.
         roots: The certificates, as PEM, that those of agents must go back to; None: gRPC's own.
     """
@@ -254,7 +239,6 @@ class AgentServiceClient:
     in_place = False
 
     async def describe(self, endpoint: str) -> str:
-        """The name of the agent that answers there. Raises AgentFault."""
         async with self._connected(endpoint) as (stub, metadata, place):
             with _explained(place):
                 description = await stub.Describe(pb.DescribeRequest(), metadata=metadata, timeout=DESCRIBE_SECONDS)
@@ -268,7 +252,6 @@ class AgentServiceClient:
             return f"external:{description.name or place}"
 
     async def solve(self, endpoint: str, handout: Handout) -> HandedIn:
-        """What the agent hands in; see `OutsideAgent`."""
         requests = await _requests(handout, self._mask)
         async with self._connected(endpoint) as (stub, metadata, place):
             call = stub.Solve(_stream(requests), metadata=metadata)

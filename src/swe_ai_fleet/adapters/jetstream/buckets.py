@@ -1,7 +1,7 @@
-"""Large content in a JetStream object store (the layout that every NATS client reads), named by its digest.
+"""Buckets in the layouts that every NATS client reads: small values by key, large content named by its digest.
 
-The ids of chunks begin with their tenant. Descriptions lie under a hash of their names, as that layout has it, so a
-host of agents asks the orchestrators for them and gives them its own.
+The ids of an object's chunks begin with their tenant. Descriptions lie under a hash of their names, as that layout has
+it, so a host of agents asks the orchestrators for them and gives them its own.
 """
 
 from __future__ import annotations
@@ -17,15 +17,27 @@ from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import Any
 
-from swe_ai_fleet.adapters.jetstream import subjects
 from swe_ai_fleet.adapters.jetstream.connection import Connection
-from swe_ai_fleet.adapters.jetstream.messages import MESSAGE_ID, StoredMessage
+from swe_ai_fleet.adapters.jetstream.protocol import (
+    BLOBS,
+    BLOBS_BUCKET,
+    EXPECTED_SEQUENCE,
+    MESSAGE_ID,
+    Refused,
+    StoredMessage,
+    chunk_prefix,
+)
 from swe_ai_fleet.adapters.jetstream.reader import messages
 from swe_ai_fleet.adapters.jetstream.requests import Ask, ask, asked_messages
-from swe_ai_fleet.adapters.jetstream.streams import last_message, object_stream
+from swe_ai_fleet.adapters.jetstream.streams import last_message
 from swe_ai_fleet.domain.blob import BlobRef
-from swe_ai_fleet.domain.errors import NotFound, PreconditionFailed
+from swe_ai_fleet.domain.errors import Fenced, InvalidRequest, NotFound, PreconditionFailed
+from swe_ai_fleet.ports import KeyValueChange, KeyValueEntry
 
+OPERATION = "KV-Operation"
+_PASSES = 20
+"""Over a bucket that others change all the time."""
+_KEY = re.compile(r"[A-Za-z0-9_=-]+(\.[A-Za-z0-9_=-]+)*")
 CHUNK_BYTES = 128 * 1024
 _OFF_LOOP_BYTES = 1024 * 1024
 _ROLLUP = "Nats-Rollup"
@@ -33,13 +45,103 @@ _OF_SUBJECT = "sub"
 _OBJECT_ID = re.compile(r"([A-Za-z0-9%_~-]+\.)?[A-Za-z0-9]+")
 
 
-class JetStreamBlobs:
-    """A `BlobStore` in one bucket."""
+def bucket_stream(bucket: str) -> str:
+    """The stream behind a bucket, as every NATS client names it."""
+    return f"KV_{bucket}"
+
+
+class JetStreamKeyValue:
+    """A `KeyValue` in one bucket."""
 
     def __init__(self, connection: Connection, bucket: str, *, timeout: float) -> None:
         self._connection = connection
         self._bucket = bucket
-        self._stream = object_stream(bucket)
+        self._stream = bucket_stream(bucket)
+        self._timeout = timeout
+
+    async def get(self, key: str) -> KeyValueEntry | None:
+        message = await last_message(self._connection, self._stream, self._subject(key), timeout=self._timeout)
+        if message is None or OPERATION in message.headers:
+            return None
+        return KeyValueEntry(key=key, value=message.data, revision=message.sequence)
+
+    async def put(self, key: str, value: bytes, *, revision: int | None = None) -> int:
+        subject = self._subject(key)
+        headers: dict[str, str] = {}
+        if revision is not None:
+            headers[EXPECTED_SEQUENCE] = str(await self._expected(key, revision))
+        try:
+            ack = await self._connection.publish(subject, value, headers=headers, timeout=self._timeout)
+        except Refused as refusal:
+            now = await self.get(key)
+            if refusal.unanswered and now is not None and now.value == value:
+                return now.revision
+            raise Fenced(f"{key} was changed by another process") from refusal
+        return ack.sequence
+
+    async def delete(self, key: str) -> None:
+        if await self.get(key) is None:
+            return
+        await self._connection.publish(self._subject(key), b"", headers={OPERATION: "DEL"}, timeout=self._timeout)
+
+    async def entries(self, prefix: str = "") -> tuple[KeyValueEntry, ...]:
+        entries: dict[str, KeyValueEntry] = {}
+        seen = 0
+        # A value that is replaced while this reads lies behind what there was to read at first.
+        everything = f"$KV.{self._bucket}.>"
+        for _ in range(_PASSES):
+            newest = await last_message(self._connection, self._stream, everything, timeout=self._timeout)
+            if newest is None or newest.sequence <= seen:
+                break
+            async with aclosing(self.changes(from_revision=seen + 1)) as changes:
+                async for change in changes:
+                    if change is None:
+                        continue
+                    seen = change.revision
+                    if change.value is None:
+                        entries.pop(change.key, None)
+                    elif change.key.startswith(prefix):
+                        entries[change.key] = KeyValueEntry(key=change.key, value=change.value, revision=seen)
+        return tuple(entries[key] for key in sorted(entries))
+
+    async def changes(
+        self, *, from_revision: int = 0, follow: bool = False
+    ) -> AsyncGenerator[KeyValueChange | None, None]:
+        stored = messages(
+            self._connection,
+            self._stream,
+            f"$KV.{self._bucket}.>",
+            start=from_revision,
+            follow=follow,
+            timeout=self._timeout,
+        )
+        async with aclosing(stored):
+            async for message in stored:
+                if message is not None:
+                    removed = OPERATION in message.headers
+                    key = message.subject.removeprefix(f"$KV.{self._bucket}.")
+                    yield KeyValueChange(key=key, value=None if removed else message.data, revision=message.sequence)
+                elif follow:
+                    yield None
+
+    async def _expected(self, key: str, revision: int) -> int:
+        """The sequence to expect; a removed value's marker stands where there is none."""
+        if revision:
+            return revision
+        last = await last_message(self._connection, self._stream, self._subject(key), timeout=self._timeout)
+        return last.sequence if last is not None and OPERATION in last.headers else 0
+
+    def _subject(self, key: str) -> str:
+        if not _KEY.fullmatch(key):
+            raise InvalidRequest(f"{key[:64]!r} cannot be a key")
+        return f"$KV.{self._bucket}.{key}"
+
+
+class JetStreamBlobs:
+    """A `BlobStore`."""
+
+    def __init__(self, connection: Connection, *, timeout: float) -> None:
+        self._connection = connection
         self._timeout = timeout
 
     async def put(self, tenant: str, execution_id: str, data: bytes, media_type: str, *, place: str = "") -> BlobRef:
@@ -54,7 +156,7 @@ class JetStreamBlobs:
         if info is not None and not info.get("deleted") and info.get("size") == len(data):
             return ref
         attempt = secrets.token_hex(11)
-        object_id = f"{subjects.chunk_prefix(tenant)}{_object_id(name) if place else attempt}"
+        object_id = f"{chunk_prefix(tenant)}{_object_id(name) if place else attempt}"
         chunks = range(0, len(data), CHUNK_BYTES)
         for number, offset in enumerate(chunks):
             # The first chunk takes the place of all that were there.
@@ -66,7 +168,7 @@ class JetStreamBlobs:
             )
         meta = {
             "name": name,
-            "bucket": self._bucket,
+            "bucket": BLOBS_BUCKET,
             "nuid": object_id,
             "size": len(data),
             "chunks": len(chunks),
@@ -85,10 +187,10 @@ class JetStreamBlobs:
         Nothing but the right to publish is needed for it, which every writer has.
         """
         tenant = ref.name.split("/")[0]
-        object_id = f"{subjects.chunk_prefix(tenant)}{_object_id(ref.name)}"
+        object_id = f"{chunk_prefix(tenant)}{_object_id(ref.name)}"
         meta = {
             "name": ref.name,
-            "bucket": self._bucket,
+            "bucket": BLOBS_BUCKET,
             "nuid": object_id,
             "size": 0,
             "chunks": 0,
@@ -100,7 +202,6 @@ class JetStreamBlobs:
         await self._clear(object_id)
 
     async def get(self, ref: BlobRef) -> bytes:
-        """The content, checked against its digest. Raises NotFound (also for damaged content), Unavailable."""
         info = await self.info(ref.name)
         if info is None or info.get("deleted"):
             raise NotFound(f"no blob {ref.name}")
@@ -118,7 +219,7 @@ class JetStreamBlobs:
         """The description under a name. Raises Unavailable."""
         if self._connection.is_host:
             return (await ask(self._connection, Ask.INFO, *_place(name), {"name": name}))["info"]
-        meta = await last_message(self._connection, self._stream, self._meta_subject(name), timeout=self._timeout)
+        meta = await last_message(self._connection, BLOBS, self._meta_subject(name), timeout=self._timeout)
         return None if meta is None else json.loads(meta.data)
 
     async def content(self, name: str, start: int) -> AsyncGenerator[StoredMessage | None, None]:
@@ -165,7 +266,7 @@ class JetStreamBlobs:
     def _messages(self, object_id: str, *, start: int = 1) -> AsyncGenerator[StoredMessage | None, None]:
         return messages(
             self._connection,
-            self._stream,
+            BLOBS,
             self._chunk_subject(object_id),
             start=start,
             follow=False,
@@ -176,10 +277,10 @@ class JetStreamBlobs:
         # Whoever describes a blob says it: it must be nothing but an id where it stands in a subject.
         if not _OBJECT_ID.fullmatch(object_id):
             raise PreconditionFailed(f"{object_id[:80]!r} is not an object id")
-        return f"$O.{self._bucket}.C.{object_id}"
+        return f"$O.{BLOBS_BUCKET}.C.{object_id}"
 
     def _meta_subject(self, name: str) -> str:
-        return f"$O.{self._bucket}.M.{base64.urlsafe_b64encode(name.encode()).decode()}"
+        return f"$O.{BLOBS_BUCKET}.M.{base64.urlsafe_b64encode(name.encode()).decode()}"
 
     async def _publish(self, subject: str, payload: bytes, headers: dict[str, str]) -> None:
         await self._connection.publish(subject, payload, headers=headers, timeout=self._timeout)

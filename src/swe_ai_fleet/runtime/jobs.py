@@ -1,4 +1,7 @@
-"""Where jobs are looked up by their containers, and where each one's outcome stands once."""
+"""The fleet as jobs: each assignment goes to `agent.jobs.<tenant>.<priority>`; a workspace runner carries it out.
+
+On the board containers look up their jobs, and each job's outcome stands once.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +9,34 @@ import asyncio
 import hashlib
 import hmac
 import secrets
-from collections.abc import AsyncGenerator, Generator
-from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
-from typing import Any
+import time
+from collections.abc import AsyncGenerator, Generator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from urllib.parse import quote
-
-import structlog
 
 from swe_ai_fleet.codec import from_json, from_plain, to_json, to_plain
 from swe_ai_fleet.domain import errors
-from swe_ai_fleet.domain.assignment import ASSIGNMENT_TYPES, Assignment, Job, JobOutcome, RecordedAssignment, job_id
-from swe_ai_fleet.domain.errors import Fenced, FleetError, InternalFault, Unavailable
+from swe_ai_fleet.domain.assignment import (
+    ASSIGNMENT_TYPES,
+    Assignment,
+    CheckAssignment,
+    Job,
+    JobOutcome,
+    JobPriority,
+    RecordedAssignment,
+    job_id,
+)
+from swe_ai_fleet.domain.errors import Fenced, FleetError, InternalFault
+from swe_ai_fleet.domain.fleet_status import HostStatus, NodeStatus
+from swe_ai_fleet.domain.release import this_release
 from swe_ai_fleet.domain.task import PinnedRepository
-from swe_ai_fleet.following import in_background
-from swe_ai_fleet.ports import BlobStore, KeyValue
+from swe_ai_fleet.following import Follower
+from swe_ai_fleet.ports import BlobStore, KeyValue, KeyValueChange
+
+if TYPE_CHECKING:
+    from swe_ai_fleet.adapters.jetstream import JetStream
 
 JOBS_BUCKET = "agent-jobs"
 JOBS_KEPT_SECONDS = 8 * 86_400.0
@@ -27,10 +44,9 @@ JOBS_KEPT_SECONDS = 8 * 86_400.0
 MAX_INLINE_BYTES = 256 * 1024
 _JSON = "application/json"
 _HERE = "_here"
-_AGAIN_SECONDS = 1.0
 _LOOK_SECONDS = 30.0
-
-_log = structlog.get_logger(__name__)
+T = TypeVar("T")
+_CANCEL_SECONDS = 15.0
 
 
 def job_of(assignment: Assignment[Any], *, agent_id: str = "", once: str = "") -> Job:
@@ -54,12 +70,7 @@ def job_of(assignment: Assignment[Any], *, agent_id: str = "", once: str = "") -
 
 
 class JobBoard:
-    """Jobs by their id: what they are, which commit they got, whether they are called off, how they ended.
-
-    Args:
-        store: The bucket `agent-jobs`.
-        blobs: Takes what is too long for it.
-    """
+    """Jobs by their id: what they are, which commit they got, whether they are called off, how they ended."""
 
     def __init__(self, store: KeyValue, blobs: BlobStore) -> None:
         self._store = store
@@ -97,7 +108,7 @@ class JobBoard:
         return f"{job.job_id}.{secret}.{quote(job.tenant, safe='')}"
 
     async def shut_out(self, job: Job) -> None:
-        """Let the containers of a job log in no more. Raises Unavailable."""
+        """Revoke the login of a job's containers. Raises Unavailable."""
         await self._store.delete(_key(job.tenant, job.job_id, "login"))
 
     async def logging_in(self, tenant: str, job_id: str, secret: str) -> Job | None:
@@ -130,11 +141,11 @@ class JobBoard:
         return await self._blobs.get(outcome.blob) if outcome.blob is not None else outcome.value.encode()
 
     async def call_off(self, tenant: str, job_id: str) -> None:
-        """Ask whoever runs a job to end it. Raises Unavailable."""
+        """Ask the runner of a job to cancel it. Raises Unavailable."""
         await self._store.put(_key(tenant, job_id, "stop"), b"{}")
 
     async def called_off(self, tenant: str, job_id: str) -> bool:
-        """Whether a job is to be ended. Raises Unavailable."""
+        """Whether a job is to be cancelled. Raises Unavailable."""
         return await self._store.get(_key(tenant, job_id, "stop")) is not None
 
     async def settled(self, tenant: str, job_id: str) -> JobOutcome:
@@ -152,11 +163,20 @@ class JobBoard:
 
     @asynccontextmanager
     async def watching(self) -> AsyncGenerator[JobBoard]:
-        """Inside, those who wait hear of what other processes put here. Raises Unavailable."""
+        """Inside, waiting calls learn of what other processes put here. Raises Unavailable."""
         # What was put before is looked up; only what comes from here on is to be heard of.
-        start = await self._store.put(_HERE, b"")
-        async with in_background(self._follow(start), name="job board"):
+        first = await self._store.put(_HERE, b"")
+        follower = Follower[KeyValueChange](
+            "the board of jobs",
+            lambda start: self._store.changes(from_revision=max(start, first), follow=True),
+            self._wake,
+            hint="restart this process",
+        )
+        follower.begin()
+        try:
             yield self
+        finally:
+            await follower.stop()
 
     @contextmanager
     def _listening(self, key: str) -> Generator[asyncio.Event]:
@@ -169,18 +189,10 @@ class JobBoard:
             if not self._listeners[key]:
                 del self._listeners[key]
 
-    async def _follow(self, start: int) -> None:
-        while True:
-            try:
-                async with aclosing(self._store.changes(from_revision=start, follow=True)) as changes:
-                    async for change in changes:
-                        if change is not None:
-                            start = change.revision + 1
-                            for signal in self._listeners.get(change.key, ()):
-                                signal.set()
-            except (Unavailable, errors.NotFound) as fault:
-                _log.warning("jobs.board_unread", reason=str(fault))
-            await asyncio.sleep(_AGAIN_SECONDS)
+    def _wake(self, change: KeyValueChange) -> int:
+        for signal in self._listeners.get(change.key, ()):
+            signal.set()
+        return change.revision
 
 
 async def _wait_for(signal: asyncio.Event) -> None:
@@ -219,3 +231,81 @@ def tenant_token(tenant: str) -> str:
 
 def _key(tenant: str, name: str, part: str) -> str:
     return f"{tenant_token(tenant)}.{name}.{part}"
+
+
+@dataclass(kw_only=True)
+class JobFleet:
+    """Hands every assignment of the `Fleet` port out as a job and waits for its outcome. Made by `open_job_fleet`.
+
+    An assignment whose container is lost raises AgentLost, as one on Ray does; its next attempt is another job.
+    """
+
+    nodes: ClassVar[tuple[NodeStatus, ...]] = ()
+    unfit: ClassVar[Mapping[str, str]] = {}
+
+    log: JetStream
+    board: JobBoard
+    _running: set[str] = field(default_factory=set[str])
+    _started_at: float = field(default_factory=time.time)
+
+    @property
+    def running(self) -> int:
+        return len(self._running)
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        return tuple(sorted(self._running))
+
+    async def measure(self) -> tuple[HostStatus, ...]:
+        """The jobs under way as one host: what containers use, their cluster knows. Raises nothing."""
+        return (
+            HostStatus(
+                host_id="jobs",
+                running=self.running,
+                slots=0,
+                started_at=self._started_at,
+                alive=True,
+                report=None,
+            ),
+        )
+
+    async def warm(self) -> None:
+        """There is nothing to warm: containers start with their jobs."""
+
+    async def run(self, assignment: Assignment[T]) -> T:
+        """One assignment in a container of its own. Raises AgentLost where that is lost, FleetErrors of the work."""
+        job = await self._job(assignment)
+        name = f"{job.kind}-{job.job_id[:12]}"
+        self._running.add(name)
+        try:
+            priority = JobPriority.of(assignment.task.priority)
+            await self.log.hand_out(job.tenant, priority, job.job_id, to_json(job))
+            outcome = await self.board.settled(job.tenant, job.job_id)
+        except asyncio.CancelledError:
+            # Who cancels it waits for its processes to be gone; a runner that does not answer is not waited for.
+            with suppress(FleetError, TimeoutError):
+                async with asyncio.timeout(_CANCEL_SECONDS):
+                    await self.board.call_off(job.tenant, job.job_id)
+                    await self.board.settled(job.tenant, job.job_id)
+            raise
+        finally:
+            self._running.discard(name)
+        return from_json(assignment.gives, await self.board.value(outcome))
+
+    async def _job(self, assignment: Assignment[object]) -> Job:
+        about = assignment.candidate_id if isinstance(assignment, CheckAssignment) else str(assignment.kind)
+        # Each gathering of evidence is a job of its own.
+        once = "" if isinstance(assignment, RecordedAssignment) else secrets.token_hex(8)
+        job = replace(job_of(assignment, agent_id=about, once=once), release=str(this_release()))
+        if len(data := to_json(assignment)) <= MAX_INLINE_BYTES:
+            return job
+        blob = await self.log.put(job.tenant, job.execution_id, data, "application/json")
+        return replace(job, errand={}, blob=blob)
+
+
+@asynccontextmanager
+async def open_job_fleet(log: JetStream) -> AsyncGenerator[JobFleet]:
+    """A fleet whose assignments are jobs. Raises PreconditionFailed, ResourceExhausted, Unavailable."""
+    bucket = await log.bucket(JOBS_BUCKET, ttl_seconds=JOBS_KEPT_SECONDS)
+    async with JobBoard(bucket, log).watching() as board:
+        yield JobFleet(log=log, board=board)
