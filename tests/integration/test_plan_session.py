@@ -12,13 +12,7 @@ from typing import Any
 
 import pytest
 
-from swe_ai_fleet.agents.plan_session import (
-    Approved,
-    AwaitingApproval,
-    PlanFailed,
-    PlanOutcome,
-    SessionStatus,
-)
+from swe_ai_fleet.agents.plan_session import Approved, AwaitingApproval, PlanFailed, PlanOutcome, SessionStatus
 from swe_ai_fleet.agents.sub_agents import SubAgentLimits
 from swe_ai_fleet.domain.audit import AuditEntry
 from swe_ai_fleet.domain.budget import Limits

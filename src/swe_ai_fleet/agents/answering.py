@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 
 from swe_ai_fleet.agents.agent_run import RunParts
 from swe_ai_fleet.agents.budget import Budget
-from swe_ai_fleet.agents.equipment import Equipment
+from swe_ai_fleet.agents.equipment import Ending, Equipment, RunContext, RunServices
 from swe_ai_fleet.agents.prompting import Fence
 from swe_ai_fleet.agents.recorded_run import close_interrupted
-from swe_ai_fleet.agents.spec import AgentSpec, Ending, RunContext, RunResources, RunServices, run_agent
+from swe_ai_fleet.agents.spec import AgentSpec, RunResources, run_agent
+from swe_ai_fleet.agents.structured_output import opening
 from swe_ai_fleet.agents.sub_agents import MemoryResults, SubAgentTools
-from swe_ai_fleet.agents.sub_agents.structured_output import opening
 from swe_ai_fleet.agents.toolbox import FINAL_ANSWER, REQUEST_TOOLS, Toolbox, final_answer_in
 from swe_ai_fleet.domain.assignment import Answer, AnswerAssignment, OperateAssignment
 from swe_ai_fleet.domain.audit import AuditEntry

@@ -12,12 +12,11 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from swe_ai_fleet.agents.approval_gate import Approver
+from swe_ai_fleet.agents.equipment import RunContext
 from swe_ai_fleet.agents.history import History
 from swe_ai_fleet.agents.model_middleware import ModelWrapper
 from swe_ai_fleet.agents.plan_session.proposals import opens_with_proposal
-from swe_ai_fleet.agents.run_memory import findings
-from swe_ai_fleet.agents.spec import RunContext
-from swe_ai_fleet.agents.sub_agents.memory import MemoryResults
+from swe_ai_fleet.agents.sub_agents.memory import MemoryResults, findings
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest, ApprovalResolution
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.budget import Usage

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from swe_ai_fleet.agents.equipment import Equipment
+from swe_ai_fleet.agents.equipment import Equipment, RunContext, RunServices
 from swe_ai_fleet.agents.opening import SecondGo
 from swe_ai_fleet.agents.prompting import Fence, evidence, in_words, rendered
 from swe_ai_fleet.agents.recorded_run import read_run, run_finished
 from swe_ai_fleet.agents.results import agent_result, tool_record
 from swe_ai_fleet.agents.solving import Consent, Solver
-from swe_ai_fleet.agents.spec import RunContext, RunServices, opening_of, run_agent
+from swe_ai_fleet.agents.spec import opening_of, run_agent
 from swe_ai_fleet.domain.assignment import CodingAssignment, Opening, OpeningAssignment
 from swe_ai_fleet.domain.candidate import Candidate, Perspective, Revision
 from swe_ai_fleet.domain.errors import PatchRejected

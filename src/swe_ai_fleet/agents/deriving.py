@@ -15,11 +15,12 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field
 
 from swe_ai_fleet.agents.budget import Budget
+from swe_ai_fleet.agents.equipment import Ending, RunContext, RunServices, short_limits
+from swe_ai_fleet.agents.opening import RepositoryFacts
 from swe_ai_fleet.agents.prompting import Fence
-from swe_ai_fleet.agents.questions import AnswerForm
-from swe_ai_fleet.agents.repository_facts import RepositoryFacts
-from swe_ai_fleet.agents.spec import Ending, RecordedQuestions, RunContext, RunServices, short_limits
-from swe_ai_fleet.agents.sub_agents.structured_output import (
+from swe_ai_fleet.agents.spec import RecordedQuestions
+from swe_ai_fleet.agents.structured_output import (
+    AnswerForm,
     Said,
     Shape,
     Text,

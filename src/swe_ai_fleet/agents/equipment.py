@@ -1,24 +1,52 @@
-"""What the runs of one process share: models, services, caches, and what the operator decided."""
+"""What the runs of one process share, and one run under way: claimed in the log, continued, and ended in one place."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Generic, TypeVar
 
-from swe_ai_fleet.agents.model_middleware import WatchedModel
+from swe_ai_fleet.agents.budget import Budget, Clock
+from swe_ai_fleet.agents.model_middleware import TokenRecordingModel, WatchedModel
+from swe_ai_fleet.agents.opening import FactsCache
 from swe_ai_fleet.agents.planning import ModeRules
-from swe_ai_fleet.agents.repository_facts import FactsCache
+from swe_ai_fleet.agents.recorded_run import WorkspaceKeeper, concluded, read_run, recorded_run, run_finished, writer_of
+from swe_ai_fleet.agents.results import ToolRecord
 from swe_ai_fleet.agents.sub_agents import SubAgentLimits
 from swe_ai_fleet.agents.sub_agents.memory import MemorySearch, RepositoryMemory
-from swe_ai_fleet.domain.budget import Prices
+from swe_ai_fleet.codec import to_json
+from swe_ai_fleet.domain.assignment import RecordedAssignment
+from swe_ai_fleet.domain.blob import BlobRef
+from swe_ai_fleet.domain.budget import Limits, Prices, Usage
 from swe_ai_fleet.domain.candidate import Perspective
-from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.command import Owner
+from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
+from swe_ai_fleet.domain.event import EventBody, ModelAwaited, RunFinished, RunStarted
+from swe_ai_fleet.domain.message import ModelCapabilities
+from swe_ai_fleet.domain.moment import now
+from swe_ai_fleet.domain.run import RunState
 from swe_ai_fleet.domain.task import PlanningMode, Task
-from swe_ai_fleet.ports import Baselines, ChatModel, Hear, LiveText, ModelSessions, Patience, Workspace
+from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.ports import (
+    Baselines,
+    BlobStore,
+    ChatModel,
+    Clone,
+    EventLog,
+    Hear,
+    Journal,
+    LiveText,
+    ModelSessions,
+    Patience,
+    Workspace,
+)
 from swe_ai_fleet.tools.audit import AuditTrail
 from swe_ai_fleet.tools.catalogue import ToolAccess
 from swe_ai_fleet.tools.result_cache import ResultCache, SharedResults
 from swe_ai_fleet.tools.secrets import Secrets
+
+T = TypeVar("T")
 
 ANY_MODEL = "*"
 """Under this name stands the price of every model that has none of its own."""
@@ -102,3 +130,174 @@ class Equipment:
     def cache(self, task: Task) -> ResultCache | None:
         """The cache of one run, if it may have one."""
         return ResultCache(tenant=task.tenant, shared=self.results) if self.alone else None
+
+
+SHORT_SECONDS = 600.0
+PATCH_MEDIA_TYPE = "text/x-diff"
+_NEW = RunState(agent_id="")
+
+
+def short_limits(limits: Limits) -> Limits:
+    """What a run may spend that looks and says and changes nothing, given what an agent of its task may."""
+    return replace(limits, timeout_seconds=min(SHORT_SECONDS, limits.timeout_seconds))
+
+
+@dataclass(kw_only=True)
+class RunContext:
+    """One run under way: what it is made with, where it is written, and where it stood when this process took it.
+
+    Attributes:
+        equipment: Models, access, prices.
+        trail: Its audit chain.
+        journal: Where its events go; None: nowhere.
+        store: Keeps what is too long for an event; None: nothing does.
+        keeper: Keeps its workspace for another process; None: nothing does.
+        earlier: What the log has of it.
+        record: What this process did with its tools; None where an earlier one did something too.
+        clock: For budgets made beside it that share one.
+    """
+
+    equipment: Equipment
+    trail: AuditTrail
+    journal: Journal | None = None
+    store: Callable[[bytes], Awaitable[BlobRef]] | None = None
+    keeper: WorkspaceKeeper | None = None
+    earlier: RunState = _NEW
+    record: ToolRecord | None = None
+    clock: Clock = field(default_factory=Clock)
+
+    async def model(self, task: Task, perspective: Perspective, budget: Budget) -> tuple[ChatModel, ModelCapabilities]:
+        """The model, and what it can do; from here on the budget's clock runs, at its prices.
+
+        Raises ModelError, InvalidRequest (there is no such model).
+        """
+        model = self.equipment.model(task, perspective, self.trail, self._waits(budget.clock))
+        capabilities = await model.probe()
+        budget.begin(self.equipment.price(capabilities.model))
+        return model, capabilities
+
+    def _waits(self, clock: Clock) -> Callable[[bool], None]:
+        """Records that the run waits for a model server, for which its clock stands, and that it goes on."""
+
+        def hear(is_away: bool) -> None:
+            if is_away and clock.stop():
+                self.post(ModelAwaited())
+            elif not is_away and (stood := clock.go()):
+                self.post(ModelAwaited(waited_ms=max(1, round(stood * 1000))))
+
+        return hear
+
+    def recording_tokens(self, model: ChatModel, perspective: Perspective) -> ChatModel:
+        """The model, whose replies are recorded with their tokens if its profile says so and there is a store."""
+        if self.store is None or perspective.model_profile not in self.equipment.token_profiles:
+            return model
+        return TokenRecordingModel(model=model, store=self.store)
+
+    def post(self, body: EventBody) -> None:
+        """Record an event, where there is somewhere to."""
+        if self.journal is not None:
+            self.journal.post(body)
+
+    def begin(self, started: RunStarted) -> None:
+        """Begin the conversation."""
+        self.post(started)
+        self.earlier = RunState(agent_id=self.trail.agent_id, started=started, messages=started.messages)
+
+    async def end(self, finished: RunFinished) -> str:
+        """Record how the run ended, and give back the room of what was kept for going on; when that was."""
+        at = (await self.journal.append(finished)).at if self.journal is not None else now()
+        if self.keeper is not None and finished.stop_reason is not StopReason.CANCELLED:
+            await self.keeper.release()
+        return at
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending(Generic[T]):
+    """What a run hands in, and how it ended.
+
+    With a `fault` nothing is handed in: it is raised, once the end stands in the log.
+    """
+
+    value: T
+    stop_reason: StopReason
+    usage: Usage
+    error: str = ""
+    fault: FleetError | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunServices:
+    """What runs of one process share.
+
+    Attributes:
+        equipment: Models, access, prices.
+        log: Where runs are recorded.
+        blobs: Has patches, takes what is too long for an event.
+        audit_key: Keys the digests of full arguments.
+        host: Names the process in the log.
+    """
+
+    equipment: Equipment
+    log: EventLog
+    blobs: BlobStore
+    audit_key: bytes = b""
+    host: str = ""
+
+    async def run(
+        self,
+        assignment: RecordedAssignment[T],
+        clone: Clone | None,
+        work: Callable[[RunContext], Awaitable[Ending[T]]],
+    ) -> T:
+        """What the work of an assignment gives, recorded; what an earlier process had come to is handed in again.
+
+        Raises Fenced, Unavailable, the fault that the work ended with; a cancellation passes after it was recorded.
+        """
+        async with self.claimed(assignment, clone) as run:
+            if (known := concluded(run.earlier, assignment.gives)) is not None:
+                return known
+            ended = await work(run)
+            await run.end(
+                run_finished(
+                    run.trail,
+                    ended.stop_reason,
+                    ended.usage,
+                    answer="" if ended.fault is not None else to_json(ended.value).decode(),
+                    error=str(ended.fault) if ended.fault is not None else ended.error,
+                )
+            )
+        if ended.fault is not None:
+            raise ended.fault
+        return ended.value
+
+    async def keep_patch(self, assignment: RecordedAssignment[object], patch: bytes) -> BlobRef:
+        """Store what a run changed. Raises Unavailable, ResourceExhausted."""
+        return await self.blobs.put(assignment.task.tenant, assignment.execution_id, patch, PATCH_MEDIA_TYPE)
+
+    @asynccontextmanager
+    async def claimed(self, assignment: RecordedAssignment[object], clone: Clone | None) -> AsyncGenerator[RunContext]:
+        """A run that is this process's, with what the log has of it; see `recorded_run`."""
+        tenant, execution_id = assignment.task.tenant, assignment.execution_id
+
+        async def store(data: bytes) -> BlobRef:
+            return await self.blobs.put(tenant, execution_id, data, "text/plain")
+
+        async with recorded_run(
+            self.log, writer_of(assignment), host=self.host, audit_key=self.audit_key, resumes=assignment.resumes
+        ) as run:
+            context = RunContext(equipment=self.equipment, trail=run.trail, journal=run.journal, store=store)
+            if clone is not None:
+                context.keeper = WorkspaceKeeper(
+                    clone=clone,
+                    journal=run.journal,
+                    blobs=self.blobs,
+                    owner=Owner(tenant=tenant, execution_id=execution_id),
+                    trail=run.trail,
+                )
+            # Until the claim is durable, the last owner may still write.
+            await run.journal.flush()
+            if not assignment.resumes:
+                context.record = run.journal.record
+            else:
+                context.earlier = await read_run(self.log, tenant, execution_id, assignment.agent_id)
+            yield context

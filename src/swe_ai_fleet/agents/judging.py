@@ -14,6 +14,7 @@ from typing import cast
 from pydantic import Field
 
 from swe_ai_fleet.agents.budget import Budget
+from swe_ai_fleet.agents.equipment import Ending, RunContext, RunServices, short_limits
 from swe_ai_fleet.agents.prompting import (
     LETTERS,
     Fence,
@@ -24,9 +25,8 @@ from swe_ai_fleet.agents.prompting import (
     in_words,
     wishes,
 )
-from swe_ai_fleet.agents.questions import AnswerForm
-from swe_ai_fleet.agents.spec import Ending, RecordedQuestions, RunContext, RunServices, short_limits
-from swe_ai_fleet.agents.sub_agents.structured_output import Said, Shape, Text, as_text, objects_in, opening, schema_of
+from swe_ai_fleet.agents.spec import RecordedQuestions
+from swe_ai_fleet.agents.structured_output import AnswerForm, Said, Shape, Text, as_text, objects_in, opening, schema_of
 from swe_ai_fleet.domain.assignment import JudgeAssignment
 from swe_ai_fleet.domain.candidate import CheckReport
 from swe_ai_fleet.domain.errors import ContextTooLong, InvalidRequest, ModelError, NotFound

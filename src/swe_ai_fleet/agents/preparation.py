@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pydantic import Field, ValidationError
 
 from swe_ai_fleet.agents.prompting import rendered
-from swe_ai_fleet.agents.sub_agents.structured_output import Shape, Text, Texts, objects_in, schema_of
+from swe_ai_fleet.agents.structured_output import Shape, Text, Texts, objects_in, schema_of
 from swe_ai_fleet.domain.checklist import Requirement
 from swe_ai_fleet.domain.environment import EnvironmentProposal
 from swe_ai_fleet.domain.task import Task

@@ -11,15 +11,16 @@ from swe_ai_fleet.agents.agent_run import Rules, RunParts
 from swe_ai_fleet.agents.approval_gate import Approver, CallPreview, PolicyGate
 from swe_ai_fleet.agents.approval_requests import ProposingModel, RunApprovalService
 from swe_ai_fleet.agents.budget import Budget
+from swe_ai_fleet.agents.equipment import RunContext
 from swe_ai_fleet.agents.history import History, summariser
 from swe_ai_fleet.agents.model_middleware import CheckpointingModel, CheckpointPolicy
 from swe_ai_fleet.agents.opening import BaselineNews, SecondGo, opening_messages
 from swe_ai_fleet.agents.planning import PlanRules, drive
 from swe_ai_fleet.agents.prompting import rendered
 from swe_ai_fleet.agents.results import fails_before, last_tests
-from swe_ai_fleet.agents.run_memory import REMEMBER, RememberingTools, asked_about, noted_in, searches_in
-from swe_ai_fleet.agents.spec import AgentSpec, RunContext, RunResources
+from swe_ai_fleet.agents.spec import AgentSpec, RunResources
 from swe_ai_fleet.agents.sub_agents import SubAgentTools, idle_sub_agents, sub_agents_used
+from swe_ai_fleet.agents.sub_agents.memory import REMEMBER, RememberingTools, asked_about, noted_in, searches_in
 from swe_ai_fleet.agents.toolbox import FINAL_ANSWER, REQUEST_TOOLS, Toolbox
 from swe_ai_fleet.domain.assignment import CodingAssignment
 from swe_ai_fleet.domain.blob import BlobRef

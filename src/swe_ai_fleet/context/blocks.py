@@ -12,9 +12,9 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from swe_ai_fleet.agents.history.turns import BYTES_PER_TOKEN
+from swe_ai_fleet.agents.history import BYTES_PER_TOKEN
 from swe_ai_fleet.agents.prompting import Fence
-from swe_ai_fleet.agents.sub_agents.recall.ranking import Index
+from swe_ai_fleet.agents.sub_agents.recall import Index
 from swe_ai_fleet.context.drafts import Draft, Section, weight
 from swe_ai_fleet.domain.context import ContextBlock, GatheredContext, Phase
 from swe_ai_fleet.domain.errors import InvalidRequest

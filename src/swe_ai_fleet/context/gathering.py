@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from swe_ai_fleet.agents.sub_agents.recall.ranking import names
+from swe_ai_fleet.agents.sub_agents.recall import names
 from swe_ai_fleet.context.blocks import Viewpoint, check_token_budget, compose
 from swe_ai_fleet.context.drafts import MAX_SIBLINGS, Draft, drafts, of_memory
 from swe_ai_fleet.context.graph import ContextGraph

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
-from swe_ai_fleet.agents.run_memory import MAX_FACT_CHARS, MAX_FACTS, noted_by
+from swe_ai_fleet.agents.sub_agents.memory import MAX_FACT_CHARS, MAX_FACTS, noted_by
 from swe_ai_fleet.domain.candidate import Candidate, CheckReport, Verdict
 from swe_ai_fleet.domain.event import ExecutionStatus, RunClaimed, RunStarted, StoredEvent, ToolFinished
 from swe_ai_fleet.domain.execution import ExecutionState

@@ -9,7 +9,7 @@ from itertools import chain
 import structlog
 
 from swe_ai_fleet.agents.sub_agents.memory import MemoryResults, MemorySearch, asked_texts
-from swe_ai_fleet.agents.sub_agents.recall.ranking import names
+from swe_ai_fleet.agents.sub_agents.recall import names
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.memory import MemoryScope, Recollection
 from swe_ai_fleet.memory.presenting import origin_of, presented

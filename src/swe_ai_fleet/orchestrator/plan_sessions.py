@@ -17,7 +17,6 @@ from swe_ai_fleet.agents.plan_session import (
     SessionCard,
     SessionStatus,
 )
-from swe_ai_fleet.agents.plan_session.answers import rejection
 from swe_ai_fleet.agents.plan_session.requests import (
     checked_adjustment,
     checked_decision,
@@ -25,9 +24,10 @@ from swe_ai_fleet.agents.plan_session.requests import (
     checked_goal,
     checked_id,
     checked_repository,
+    rejection,
 )
-from swe_ai_fleet.agents.plan_session.run_log import approval_id, standing, task_of
 from swe_ai_fleet.agents.plan_session.session import INTERRUPTED
+from swe_ai_fleet.agents.plan_session.store import approval_id, standing, task_of
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalResolution
 from swe_ai_fleet.domain.budget import RequestLimits
 from swe_ai_fleet.domain.errors import AlreadyExists, InvalidRequest, NotFound, PreconditionFailed

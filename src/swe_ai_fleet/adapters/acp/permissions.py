@@ -11,9 +11,8 @@ from dataclasses import dataclass
 
 from swe_ai_fleet.agents.approval_gate import PolicyGate, Reading, Verdict
 from swe_ai_fleet.agents.approval_requests import RunApprovalService
-from swe_ai_fleet.agents.external_agent import Handout
+from swe_ai_fleet.agents.external_agent import HARNESS, Handout
 from swe_ai_fleet.agents.history import History
-from swe_ai_fleet.agents.outside_record import HARNESS
 from swe_ai_fleet.domain.approval import ApprovalDecision
 from swe_ai_fleet.domain.event import MessageAdded
 from swe_ai_fleet.domain.json_values import mapping, mappings, string, strings

@@ -1,24 +1,39 @@
-"""Setup of runs of one agent or client: its functions, the rules under which they are called, and limits by purpose."""
+"""Setup of function calling: the functions, the rules under which they are called, and what a run tells its caller."""
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import cast
+from typing import Literal, TypedDict, cast
 
 from swe_ai_fleet.agents.agent_run import Rules
 from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.equipment import ANY_MODEL
-from swe_ai_fleet.agents.function_calling.model_middleware import RETRY_WAITS
-from swe_ai_fleet.agents.function_calling.responses import AgentTask, Narration
 from swe_ai_fleet.agents.loop_guard import LoopAction, LoopGuard
+from swe_ai_fleet.agents.model_middleware import RETRY_WAITS
 from swe_ai_fleet.agents.toolbox import REQUEST_TOOLS, Toolbox
+from swe_ai_fleet.domain.audit import AuditEntry
+from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.budget import Limits, Prices
+from swe_ai_fleet.domain.event import (
+    CallRepaired,
+    Event,
+    EventBody,
+    HistoryCondensed,
+    LoopNoticed,
+    MessageAdded,
+    ModelReplied,
+    ToolFinished,
+    ToolStarted,
+    Writer,
+)
 from swe_ai_fleet.domain.json_values import mapping
-from swe_ai_fleet.domain.message import ModelCapabilities, Sampling
-from swe_ai_fleet.domain.tool import OperationSpec
+from swe_ai_fleet.domain.message import ModelCapabilities, Sampling, ToolMessage
+from swe_ai_fleet.domain.moment import now
+from swe_ai_fleet.domain.tool import OperationSpec, ToolResult
 from swe_ai_fleet.ports import SecretMask
 from swe_ai_fleet.tools.audit import AuditTrail
 from swe_ai_fleet.tools.builtin.fetching import Network
@@ -30,6 +45,163 @@ from swe_ai_fleet.tools.registry.function_tool import FunctionTool
 from swe_ai_fleet.tools.registry.registry import RequestTools, ToolRegistry, as_tool
 from swe_ai_fleet.tools.registry.toolkit import FINAL_ANSWER, RegisteredOperation, RegisteredTools
 from swe_ai_fleet.tools.result_cache import ResultCache
+
+MAX_KEPT_BYTES = 64 * 1024 * 1024
+"""Of whole results, together; what comes later is kept as the model saw it."""
+_ERROR = "Error: "
+
+
+class AgentResponse(TypedDict):
+    """One thing that happened. `channel` is `tool` for what a tool said, `run` for everything else.
+
+    `step` is a reply of the model or the result of a call, `log` what the run itself notes, `final` the answer; there
+    is exactly one of these, the last. `metadata` is JSON: `event` names what it is, the rest depends on that.
+    """
+
+    type: Literal["step", "final", "log"]
+    channel: Literal["run", "tool"]
+    value: str
+    metadata: dict[str, object]
+
+
+@dataclass(slots=True, kw_only=True)
+class AgentTask:
+    """A task as far as it has come. `result` is None until there is one; `steps_taken` counts the model's turns.
+
+    `results` are the whole results of its tool calls by call id, where the model was shown only the beginning too.
+    """
+
+    id: str
+    description: str
+    result: str | None = None
+    steps_taken: int = 0
+    results: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+class Narration:
+    """A `Journal` that keeps whole results by call id and hands each event on as a response.
+
+    Args:
+        task: Whose events these are; its steps and results are kept up to date.
+        tell: Receives the responses.
+    """
+
+    def __init__(self, task: AgentTask, tell: Callable[[AgentResponse], None]) -> None:
+        self._task = task
+        self._tell = tell
+        self._writer = Writer(tenant="", execution_id=task.id, task_id=task.id)
+        self._ordinal = 0
+        self._kept: dict[str, str] = {}
+        self._kept_bytes = 0
+        self.results: dict[str, str] = {}
+        """What each call gave, whole, by call id."""
+        task.results = self.results
+
+    async def append(self, body: EventBody) -> Event:
+        """Hand an event on."""
+        return self.post(body)
+
+    def post(self, body: EventBody) -> Event:
+        """Hand an event on."""
+        match body:
+            case ModelReplied():
+                self._replied(body)
+            case ToolStarted():
+                self._say("log", "tool", f"{body.entry.operation} started", "tool_started", _call(body.entry))
+            case ToolFinished():
+                self._finished(body.entry, body.result)
+            case MessageAdded(message=ToolMessage() as observation):
+                self._observed(observation)
+            case MessageAdded():
+                self.log(body.message.content, "message_added", step=body.step)
+            case LoopNoticed():
+                self.log(body.pattern, "loop_noticed", step=body.step, advice=body.advice)
+            case CallRepaired():
+                self.log("; ".join(body.repairs), "call_repaired", step=body.step, call_id=body.call_id)
+            case HistoryCondensed():
+                counts: dict[str, object] = {"tokens_before": body.tokens_before, "tokens_after": body.tokens_after}
+                self.log(body.method, "history_condensed", step=body.step, **counts)
+            case _:
+                self.log(body.type, body.type)
+        self._ordinal += 1
+        return self._writer.event(body, ordinal=self._ordinal, at=now())
+
+    async def flush(self) -> None:
+        """Nothing is held back."""
+
+    async def keep(self, data: bytes) -> BlobRef:
+        """Keep a whole result whose observation will be cut."""
+        digest = hashlib.sha256(data).hexdigest()
+        if digest not in self._kept and self._kept_bytes + len(data) <= MAX_KEPT_BYTES:
+            self._kept[digest] = data.decode("utf-8", "replace")
+            self._kept_bytes += len(data)
+        return BlobRef(name=f"{self._task.id}/{digest}", digest=digest, size=len(data), media_type="text/plain")
+
+    def log(self, value: str, event: str, **metadata: object) -> None:
+        """Note something about the run."""
+        self._say("log", "run", value, event, metadata)
+
+    def delta(self, text: str) -> None:
+        """Tell of a part of a reply that is still coming in; one that is tried again begins anew."""
+        self._say("log", "run", text, "delta", {})
+
+    def step(self, value: str, event: str, **metadata: object) -> None:
+        """Tell of something that the model said."""
+        self._say("step", "run", value, event, metadata)
+
+    def _replied(self, body: ModelReplied) -> None:
+        self._task.steps_taken = body.step
+        message = body.reply.message
+        self.step(
+            message.content,
+            "model_replied",
+            step=body.step,
+            tool_calls=[
+                {"id": call.call_id, "name": call.name, "arguments": call.arguments} for call in message.tool_calls
+            ],
+            finish_reason=body.reply.finish_reason,
+            duration_ms=body.duration_ms,
+            prompt_tokens=body.reply.usage.prompt_tokens,
+            completion_tokens=body.reply.usage.completion_tokens,
+        )
+
+    def _finished(self, entry: AuditEntry, result: ToolResult) -> None:
+        whole = replace(result, content=self._kept.get(result.artifact, result.content)).observation()
+        self.results[entry.call_id] = whole
+        metadata: dict[str, object] = {
+            **_call(entry),
+            "success": result.success,
+            "outcome": str(result.outcome),
+            "cached": result.cached,
+            "truncated": result.truncated,
+            "characters": len(whole),
+            "duration_ms": entry.duration_ms,
+        }
+        self._say("step", "tool", result.observation(), "tool_finished", metadata)
+
+    def _observed(self, observation: ToolMessage) -> None:
+        """Of an answer that was none there is not an audit entry, so it is told here."""
+        if observation.call_id in self.results:
+            return
+        self.results[observation.call_id] = observation.content
+        if observation.content.startswith(_ERROR):
+            metadata = {"call_id": observation.call_id, "tool": FINAL_ANSWER, "success": False}
+            self._say("step", "tool", observation.content, "tool_finished", metadata)
+
+    def _say(
+        self,
+        kind: Literal["step", "log"],
+        channel: Literal["run", "tool"],
+        value: str,
+        event: str,
+        metadata: Mapping[str, object],
+    ) -> None:
+        self._tell({"type": kind, "channel": channel, "value": value, "metadata": {"event": event, **metadata}})
+
+
+def _call(entry: AuditEntry) -> dict[str, object]:
+    return {"call_id": entry.call_id, "tool": entry.operation, "arguments": dict(entry.arguments)}
+
 
 _NONE = 1_000_000
 _A_DAY = 24 * 3600.0

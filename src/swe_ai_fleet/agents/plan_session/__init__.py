@@ -1,8 +1,7 @@
 """Planning with a person: memory first, a proposal, a decision, and only then what has an effect."""
 
-from swe_ai_fleet.agents.plan_session.answers import Approved, AwaitingApproval, PlanFailed, PlanResult, Rejected
 from swe_ai_fleet.agents.plan_session.planning_run import PLANNER_LIMITS
-from swe_ai_fleet.agents.plan_session.run_log import RunLog
+from swe_ai_fleet.agents.plan_session.requests import Approved, AwaitingApproval, PlanFailed, PlanResult, Rejected
 from swe_ai_fleet.agents.plan_session.session import (
     OutcomeListener,
     PlanOutcome,
@@ -13,7 +12,7 @@ from swe_ai_fleet.agents.plan_session.session import (
     SessionStatus,
     ToolCallMade,
 )
-from swe_ai_fleet.agents.plan_session.store import PARTS_BUCKET, SESSIONS_BUCKET, KeyValueSessions
+from swe_ai_fleet.agents.plan_session.store import PARTS_BUCKET, SESSIONS_BUCKET, KeyValueSessions, RunLog
 
 __all__ = [
     "PARTS_BUCKET",

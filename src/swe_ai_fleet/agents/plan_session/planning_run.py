@@ -24,9 +24,9 @@ from swe_ai_fleet.agents.plan_session.proposals import (
 )
 from swe_ai_fleet.agents.plan_session.session import PlanSession, PlanTools, Research
 from swe_ai_fleet.agents.recorded_run import RecordedRun, run_finished
+from swe_ai_fleet.agents.structured_output import opening, reply_in_shape
 from swe_ai_fleet.agents.sub_agents.exploring import described, sub_agents_used
 from swe_ai_fleet.agents.sub_agents.memory import MemoryResults
-from swe_ai_fleet.agents.sub_agents.structured_output import opening, reply_in_shape
 from swe_ai_fleet.agents.sub_agents.toolkit import SubAgentLimits, SubAgentTools
 from swe_ai_fleet.agents.toolbox import FINAL_ANSWER, REQUEST_TOOLS, Toolbox
 from swe_ai_fleet.codec import from_plain

@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, Field
 
 from swe_ai_fleet.agents.approval_gate import Ruling, Verdict
 from swe_ai_fleet.agents.repair import Understood
-from swe_ai_fleet.agents.sub_agents.structured_output import Shape, flat
+from swe_ai_fleet.agents.structured_output import Shape, flat
 from swe_ai_fleet.agents.tool_call_dialects import OPENING
 from swe_ai_fleet.agents.toolbox import FINAL_ANSWER
 from swe_ai_fleet.domain.message import ToolCall

@@ -1,6 +1,6 @@
 """A plan session: a plan that a person decides about, from the goal to what came of it.
 
-Callers get answers (`answers.py`); whoever learns from sessions gets outcomes.
+Callers get answers (`requests.py`); whoever learns from sessions gets outcomes.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from swe_ai_fleet.agents.repair.tolerant_json import TolerantReader
+from swe_ai_fleet.agents.repair.arguments import TolerantReader
 from swe_ai_fleet.domain.json_values import is_list, is_object, parse_json_at
 from swe_ai_fleet.domain.plan import OnFailure
 

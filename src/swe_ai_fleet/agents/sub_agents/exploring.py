@@ -13,8 +13,7 @@ from typing import Generic, TypeVar
 from swe_ai_fleet.agents.agent_run import AgentRun, Rules, RunParts
 from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.history import History
-from swe_ai_fleet.agents.sub_agents.memory import MemoryResults
-from swe_ai_fleet.agents.sub_agents.structured_output import (
+from swe_ai_fleet.agents.structured_output import (
     OutputShape,
     ResearchShape,
     Shape,
@@ -23,6 +22,7 @@ from swe_ai_fleet.agents.sub_agents.structured_output import (
     reply_in_shape,
     schema_of,
 )
+from swe_ai_fleet.agents.sub_agents.memory import MemoryResults
 from swe_ai_fleet.agents.toolbox import FINAL_ANSWER, Toolbox, final_answer_in
 from swe_ai_fleet.codec import to_plain
 from swe_ai_fleet.domain.json_values import is_mapping, mappings, parse_json

@@ -14,6 +14,18 @@ from typing import Annotated, ClassVar, TypeVar
 from pydantic import BeforeValidator, Field
 
 from swe_ai_fleet.agents.budget import Budget
+from swe_ai_fleet.agents.structured_output import (
+    OutputShape,
+    PlanShape,
+    ResearchShape,
+    ScheduleShape,
+    Shape,
+    VerdictShape,
+    as_texts,
+    flat,
+    opening,
+    reply_in_shape,
+)
 from swe_ai_fleet.agents.sub_agents.exploring import (
     described,
     explore,
@@ -29,18 +41,6 @@ from swe_ai_fleet.agents.sub_agents.exploring import (
     verdict,
 )
 from swe_ai_fleet.agents.sub_agents.memory import MemoryResults, MemorySearch, RepositoryMemory
-from swe_ai_fleet.agents.sub_agents.structured_output import (
-    OutputShape,
-    PlanShape,
-    ResearchShape,
-    ScheduleShape,
-    Shape,
-    VerdictShape,
-    as_texts,
-    flat,
-    opening,
-    reply_in_shape,
-)
 from swe_ai_fleet.codec import to_plain
 from swe_ai_fleet.domain.budget import Limits
 from swe_ai_fleet.domain.message import Message

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from swe_ai_fleet.agents.function_calling.responses import AgentResponse
+from swe_ai_fleet.agents.function_calling.setup import AgentResponse
 from swe_ai_fleet.agents.references.resolving import Reference
 from swe_ai_fleet.conversations.formatting.document import Table
 from swe_ai_fleet.conversations.formatting.pages import Channel, pages

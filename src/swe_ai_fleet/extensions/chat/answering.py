@@ -8,13 +8,11 @@ from dataclasses import dataclass, field, replace
 
 import structlog
 
-from swe_ai_fleet.agents.function_calling.function_run import documentation
-from swe_ai_fleet.agents.function_calling.responses import AgentResponse
-from swe_ai_fleet.agents.function_calling.setup import Setup
-from swe_ai_fleet.agents.references.naming import Naming
+from swe_ai_fleet.agents.function_calling.caller import documentation
+from swe_ai_fleet.agents.function_calling.setup import AgentResponse, Setup
+from swe_ai_fleet.agents.references.naming import Naming, last_list
 from swe_ai_fleet.agents.references.phrases import NamedThing
 from swe_ai_fleet.agents.references.resolving import Reference, Standing, note, question, resolve, vague_question
-from swe_ai_fleet.agents.references.wording import last_list
 from swe_ai_fleet.conversations.formatting.document import Table, read
 from swe_ai_fleet.conversations.formatting.pages import Channel, rendered
 from swe_ai_fleet.domain.budget import Usage

@@ -9,10 +9,9 @@ from dataclasses import dataclass, replace
 
 from swe_ai_fleet.agents.agent_run import RunParts
 from swe_ai_fleet.agents.budget import Budget
-from swe_ai_fleet.agents.function_calling.model_middleware import RetryingModel, ShownTools, WholeResults
-from swe_ai_fleet.agents.function_calling.responses import AgentResponse, AgentTask, Narration
-from swe_ai_fleet.agents.function_calling.setup import CHAT, Setup
+from swe_ai_fleet.agents.function_calling.setup import CHAT, AgentResponse, AgentTask, Narration, Setup
 from swe_ai_fleet.agents.history import History, summariser
+from swe_ai_fleet.agents.model_middleware import RetryingModel, ShownTools, WholeResults
 from swe_ai_fleet.agents.planning import ModeRules, assess, drive
 from swe_ai_fleet.agents.planning.plan_run import PlanRules
 from swe_ai_fleet.agents.planning.planner import Operations

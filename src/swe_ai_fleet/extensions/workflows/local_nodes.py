@@ -8,7 +8,7 @@ from contextlib import aclosing
 from functools import partial
 from typing import Any
 
-from swe_ai_fleet.agents.function_calling.function_run import SYSTEM_PROMPT
+from swe_ai_fleet.agents.function_calling.caller import SYSTEM_PROMPT
 from swe_ai_fleet.agents.function_calling.setup import NOT_OFFERED
 from swe_ai_fleet.agents.sub_agents import SubAgentTools
 from swe_ai_fleet.domain.approval import ApprovalDecision

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from swe_ai_fleet.agents.rubric import ItemVerdict, RubricJudge, RubricOpinion
+from swe_ai_fleet.agents.scoring import ItemVerdict, RubricJudge, RubricOpinion
 from swe_ai_fleet.domain.assignment import CheckAssignment
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import CheckKind, CheckReport, CheckResult

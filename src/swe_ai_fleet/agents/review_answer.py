@@ -13,7 +13,7 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field
 
 from swe_ai_fleet.agents.prompting import LETTERS
-from swe_ai_fleet.agents.sub_agents.structured_output import Said, Shape, Text, read
+from swe_ai_fleet.agents.structured_output import Said, Shape, Text, read
 from swe_ai_fleet.domain.assignment import ReviewAssignment, Subject
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.json_values import is_list, is_mapping

@@ -1,4 +1,7 @@
-"""A server on a unix socket that answers `/v1/models`, `/v1/chat/completions` and `/v1/responses` for one run."""
+"""The model of one run as a server for an agent of somebody else, which has neither a network nor a key.
+
+It answers `/v1/models`, `/v1/chat/completions` and `/v1/responses` on a unix socket.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,7 @@ from typing import Self, cast
 from aiohttp import ClientConnectionError, web
 
 from swe_ai_fleet.agents.budget import Budget
-from swe_ai_fleet.agents.model_gateway.dialects import ChatCompletion, Dialect, Json, Response, events
-from swe_ai_fleet.agents.model_gateway.screening import json_body, screened
+from swe_ai_fleet.agents.gateway_dialects import ChatCompletion, Dialect, Json, Response, events, json_body, screened
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import ContextTooLong, FleetError, InvalidRequest, ModelRejected, ModelUnavailable
 from swe_ai_fleet.domain.json_values import with_texts

@@ -1,36 +1,162 @@
-"""One peer's review of some candidates: it looks around, answers in a fixed shape, and its proofs are tried."""
+"""One peer's review of some candidates: it looks around, answers in a fixed shape, and its proofs are tried.
+
+Everything about the candidates is fenced off in its prompt.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
 from swe_ai_fleet.agents.agent_run import RunParts
 from swe_ai_fleet.agents.budget import Budget
-from swe_ai_fleet.agents.prompting import LETTERS, ballot_order
-from swe_ai_fleet.agents.questions import AnswerForm, Questions
-from swe_ai_fleet.agents.reviewing.answer import ReviewAnswer, answer_shape, no_review, read_answer, review_of
-from swe_ai_fleet.agents.reviewing.prompt import branch, review_messages
-from swe_ai_fleet.agents.reviewing.proving import Proving, may_run
+from swe_ai_fleet.agents.equipment import Ending, RunContext, RunServices, short_limits
+from swe_ai_fleet.agents.prompting import (
+    LETTERS,
+    Fence,
+    ballot_order,
+    changed_tests,
+    evidence,
+    fair_shares,
+    in_words,
+    rules,
+    wishes,
+)
+from swe_ai_fleet.agents.review_answer import ReviewAnswer, answer_shape, no_review, read_answer, review_of
+from swe_ai_fleet.agents.review_proofs import Proving, may_run
 from swe_ai_fleet.agents.solving import policy_of
-from swe_ai_fleet.agents.spec import AgentSpec, Ending, RunContext, RunResources, RunServices, run_agent, short_limits
+from swe_ai_fleet.agents.spec import AgentSpec, RunResources, run_agent
+from swe_ai_fleet.agents.structured_output import AnswerForm, Questions, opening, schema_of
 from swe_ai_fleet.agents.sub_agents.exploring import SPENT, offered, said_in
-from swe_ai_fleet.agents.sub_agents.structured_output import schema_of
 from swe_ai_fleet.agents.toolbox import Toolbox, final_answer_in
-from swe_ai_fleet.domain.assignment import ReviewAssignment
+from swe_ai_fleet.domain.assignment import ReviewAssignment, Subject
+from swe_ai_fleet.domain.candidate import Artifacts
 from swe_ai_fleet.domain.errors import InvalidRequest, ModelError, NotFound, PatchRejected
 from swe_ai_fleet.domain.message import Message, UserMessage
 from swe_ai_fleet.domain.review import Review
 from swe_ai_fleet.domain.trajectory import StopReason, Trajectory
-from swe_ai_fleet.ports import Clone, EvidenceWorkspaces
+from swe_ai_fleet.ports import Clone, EvidenceWorkspaces, SecretMask
 from swe_ai_fleet.tools.files import FileTool
 from swe_ai_fleet.tools.files.paths import Tree
 from swe_ai_fleet.tools.git import GitTool
 from swe_ai_fleet.tools.operation import Toolkit
 from swe_ai_fleet.tools.shell import ShellTool
 from swe_ai_fleet.tools.tests import TestTool
+
+MAX_DIFF_CHARS = 40_000
+MAX_CHARS = 120_000
+MAX_EVIDENCE_CHARS = 12_000
+MAX_SUMMARY_CHARS = 4_000
+MAX_TESTS_CHARS = 8_000
+MAX_REVIEW_CHARS = 6_000
+_LEAST_CHARS = 400
+_SECOND_LOOK = (
+    "Where a review of yours is shown, it is of what the same author had handed in before; what you see is what has "
+    "been handed in since, and what the author says is the answer to you. For each of your findings: leave it out if "
+    "it is fixed or if you were wrong, name it again if it still holds. Your new review takes the place of that one."
+)
+_SETTLED = "Nothing has changed since you reviewed it: do not review it again, but give it a place in your order."
+_EARLIER = "Your earlier review:"
+
+
+def review_messages(
+    assignment: ReviewAssignment,
+    shown: Sequence[Subject],
+    patches: Mapping[str, bytes],
+    *,
+    applied: Collection[str],
+    may_run: bool,
+    iterations: int,
+    context_tokens: int,
+    mask: SecretMask,
+) -> tuple[Message, ...]:
+    """The first messages of a review. Reviewers of so many candidates all get the same system message.
+
+    Args:
+        assignment: Who reviews what.
+        shown: The candidates in the order of their letters.
+        patches: Their changes, by candidate id.
+        applied: The ids of those whose changes the clone has.
+        may_run: Whether the reviewer may run commands, and has its proofs run.
+        iterations: How many turns the reviewer has.
+        context_tokens: What the model's context holds, 0 where that is unknown; the texts are cut to fit.
+        mask: Hides secrets.
+    """
+    task = assignment.task
+    known = [subject.candidate for subject in shown]
+    digests = sorted(candidate.artifacts.patch.digest for candidate in known if candidate.artifacts.patch is not None)
+    fence = Fence(mask, task.execution_id, *sorted(candidate.candidate_id for candidate in known), *digests)
+    # At about four characters a token: a quarter of the context for the diffs, half of that for the evidence.
+    room = min(MAX_CHARS, MAX_DIFF_CHARS * len(shown), context_tokens or MAX_DIFF_CHARS)
+    diffs = [
+        "" if subject.settled else patches.get(subject.candidate.candidate_id, b"").decode("utf-8", "replace")
+        for subject in shown
+    ]
+    shares = fair_shares([len(diff) for diff in diffs], room)
+    part = max(_LEAST_CHARS, room // sum(not subject.settled for subject in shown))
+    sections = [(title, mask(text)) for title, text in (*wishes(task), *rules(task))]
+    if assignment.unshown:
+        sections.append(
+            (
+                "Asked for, and shown by nothing that ran",
+                _unshown(mask(requirement) for requirement in assignment.unshown),
+            )
+        )
+    for letter, subject, diff, share in zip(LETTERS, shown, diffs, shares, strict=False):
+        lines = ["Its changes could not be applied to the clone."]
+        if subject.candidate.candidate_id in applied:
+            lines = [f"Its branch is {branch(letter)}."] if len(shown) > 1 else []
+        lines += _settled(subject, fence) if subject.settled else _looked_at(subject, diff, share, part, fence)
+        sections.append((f"Candidate {letter}" if len(shown) > 1 else "The candidate", "\n".join(lines)))
+    if any(subject.earlier is not None and not subject.settled for subject in shown):
+        sections.append(("Your second look", _SECOND_LOOK))
+    sections.append(("Your perspective", assignment.perspective.instructions))
+    facts = {"several": len(shown) > 1, "may_run": may_run, "iterations": iterations}
+    return opening("review", sections, warning=fence.warning, **facts)
+
+
+def _unshown(quotes: Iterable[str]) -> str:
+    """Words of the task that somebody has to look up."""
+    listed = "\n".join(f'- "{quote}"' for quote in quotes)
+    return f"{listed}\nLook each up in the code. Where it is not met, a finding says so and names the place."
+
+
+def branch(letter: str) -> str:
+    """The branch that has a candidate's changes, in a clone that holds several."""
+    return f"candidate-{letter.lower()}"
+
+
+def _looked_at(subject: Subject, diff: str, share: int, part: int, fence: Fence) -> list[str]:
+    """A candidate that is to be reviewed: `share` characters of its diff, and about `part` for all else."""
+    candidate, report = subject.candidate, subject.report
+    lines = [
+        f"Its changes, {size_of(candidate.artifacts)}:",
+        fence(diff, max(_LEAST_CHARS, share)),
+        "What its author says of it:",
+        fence(candidate.summary, min(MAX_SUMMARY_CHARS, part // 4)) or "Nothing.",
+        "What the checks said:",
+        evidence(report, fence, min(MAX_EVIDENCE_CHARS, part // 2)),
+    ]
+    if tests := changed_tests(report, fence, min(MAX_TESTS_CHARS, part // 4)):
+        lines += ["Old tests that it changed, before and after:", tests]
+    if subject.earlier is not None:
+        lines += [_EARLIER, fence(in_words(subject.earlier), MAX_REVIEW_CHARS)]
+    return lines
+
+
+def _settled(subject: Subject, fence: Fence) -> list[str]:
+    """A candidate that the reviewer has said all about."""
+    earlier = fence(in_words(subject.earlier), MAX_REVIEW_CHARS) if subject.earlier is not None else ""
+    return [f"Its changes: {size_of(subject.candidate.artifacts)}.", _SETTLED, _EARLIER, earlier]
+
+
+def size_of(left: Artifacts) -> str:
+    """How large a candidate's changes are, in words."""
+    files = len(left.files_changed)
+    return f"{files} file{'' if files == 1 else 's'}, {left.insertions} lines added, {left.deletions} removed"
+
 
 MAX_ITERATIONS = 8
 MAX_TOOL_CALLS = 24
