@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swe_ai_fleet.agents.planning import ModeRules, assess, contradicts
+from swe_ai_fleet.agents.planning.plan_run import ModeRules
 from swe_ai_fleet.agents.planning.planner import MAX_STEPS, Operations
-from swe_ai_fleet.agents.planning.routing import fast_path
+from swe_ai_fleet.agents.planning.progress import contradicts
+from swe_ai_fleet.agents.planning.routing import assess, fast_path
 from swe_ai_fleet.agents.toolbox import Toolbox
 from swe_ai_fleet.domain.plan import OnFailure, PlanStep
 from swe_ai_fleet.domain.task import Role

@@ -84,7 +84,6 @@ class StopPolicy:
     """Decides after each step whether the run ends, and what the agent is told if it goes on.
 
     Args:
-        rules: What ends the run.
         guard: Notices loops; None: nobody does.
     """
 
@@ -154,17 +153,10 @@ class RunParts:
     """The same for a run that goes step by step, by a plan, or by one and then the other.
 
     Attributes:
-        model: The model that plans.
-        toolbox: What it can call.
         history: The conversation; calls in it that nothing answers yet are carried out first.
-        budget: What the run may spend.
-        rules: What ends it beside that.
         journal: Where each reply is recorded (tool calls are recorded by the toolbox's audit trail); None: nowhere.
         guard: Notices loops, step by step; None: nobody does.
         gate: Decides which calls wait for a person; None: none does.
-        sampling: How the model samples.
-        steps: What an earlier part of the same run did.
-        on_delta: Hears the model's text as it comes in.
         on_step: Hears each step once its calls are answered.
         news: Gives what the agent is to be told before its next reply, empty where there is nothing.
         last_look: Gives what speaks against an answer, by the steps before it, empty where nothing does. The first
@@ -187,7 +179,6 @@ class RunParts:
     last_look: Callable[[Sequence[Step]], Awaitable[str]] | None = None
 
     def post(self, body: EventBody | None) -> None:
-        """Record an event, where there is one and somewhere to."""
         if self.journal is not None and body is not None:
             self.journal.post(body)
 
@@ -201,11 +192,7 @@ class RunParts:
 
 
 class AgentRun:
-    """One agent, from its first message to its stop reason; or from where an earlier process left it.
-
-    Args:
-        parts: What the run is made of.
-    """
+    """One agent, from its first message to its stop reason; or from where an earlier process left it."""
 
     def __init__(self, parts: RunParts) -> None:
         self._parts = parts

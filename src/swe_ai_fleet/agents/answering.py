@@ -17,7 +17,8 @@ from swe_ai_fleet.agents.prompting import Fence
 from swe_ai_fleet.agents.recorded_run import close_interrupted
 from swe_ai_fleet.agents.spec import AgentSpec, RunResources, run_agent
 from swe_ai_fleet.agents.structured_output import opening
-from swe_ai_fleet.agents.sub_agents import MemoryResults, SubAgentTools
+from swe_ai_fleet.agents.sub_agents.memory import MemoryResults
+from swe_ai_fleet.agents.sub_agents.toolkit import SubAgentTools
 from swe_ai_fleet.agents.toolbox import FINAL_ANSWER, REQUEST_TOOLS, Toolbox, final_answer_in
 from swe_ai_fleet.domain.assignment import Answer, AnswerAssignment, OperateAssignment
 from swe_ai_fleet.domain.audit import AuditEntry
@@ -61,8 +62,6 @@ class AnswerRun:
 
 
 class _Answerer(AgentSpec[Answer]):
-    """One question under way."""
-
     def __init__(self, assignment: AnswerAssignment, clone: Clone, run: RunContext) -> None:
         task, config = assignment.task, assignment.config
         limits = task.constraints.limits
@@ -79,7 +78,6 @@ class _Answerer(AgentSpec[Answer]):
         self._model = ""
 
     async def work(self) -> Ending[Answer]:
-        """Let the agent look around until it answers."""
         try:
             answer = await run_agent(self, self._run)
         except (ModelError, InvalidRequest) as fault:
@@ -103,7 +101,6 @@ class _Answerer(AgentSpec[Answer]):
             yield _toolbox(held, pipeline, self.task, answer)
 
     async def opening(self, resources: RunResources, toolbox: Toolbox) -> tuple[Message, ...]:
-        """The question, and what is remembered."""
         assignment, config, mask = self._assignment, self._assignment.config, self._run.equipment.mask
         fence = Fence(mask, assignment.execution_id, assignment.agent_id)
         background = fence(assignment.background, MAX_BACKGROUND_CHARS)
@@ -157,7 +154,6 @@ def _sub_agents(
     model: ChatModel,
     budget: Budget,
 ) -> SubAgentTools:
-    """What a run has beside the catalogue, for nodes that name it."""
     return SubAgentTools(
         clone,
         pipeline,

@@ -7,16 +7,14 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Protocol
 
-from swe_ai_fleet.agents.toolbox import Toolbox
+from swe_ai_fleet.agents.toolbox import Reading
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest, ApprovalResolution
-from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.message import ToolCall
 from swe_ai_fleet.domain.run import RunState
 from swe_ai_fleet.domain.task import ApprovalPolicy
 from swe_ai_fleet.domain.tool import OperationSpec
 from swe_ai_fleet.ports import SecretMask
 from swe_ai_fleet.tools.builtin.dialogue import PROPOSE
-from swe_ai_fleet.tools.pipeline import Pipeline
 from swe_ai_fleet.tools.policy import risks
 
 MAX_APPROACH_CHARS = 16_000
@@ -51,13 +49,7 @@ class ApprovalGate(Protocol):
     """Decides about the calls of a reply before any of them is carried out."""
 
     async def review(self, calls: Sequence[ToolCall], *, step: int, truncated: bool = False) -> Sequence[Ruling]:
-        """One ruling a call. Where one must wait, that it is asked for is durable in the log when this returns.
-
-        Args:
-            calls: Those of one reply, in their order.
-            step: The reply's number.
-            truncated: The reply was cut off.
-        """
+        """One ruling a call. Where one must wait, that it is asked for is durable in the log when this returns."""
         ...
 
 
@@ -86,22 +78,6 @@ async def ruled_on(calls: Sequence[ToolCall], gate: ApprovalGate | None, *, step
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
-    """A call as it would be carried out: its operation, and its arguments after every repair."""
-
-    spec: OperationSpec
-    arguments: Mapping[str, object]
-
-
-class Preview(Protocol):
-    """Says what a call would be carried out as."""
-
-    def __call__(self, call: ToolCall, *, truncated: bool = False) -> Reading | None:
-        """None where it would be refused."""
-        ...
-
-
 class ApprovalService(Protocol):
     """Asks people for approval, and records the decisions that take effect."""
 
@@ -123,13 +99,8 @@ class PolicyGate:
     carried out.
 
     Args:
-        policy: The task's.
-        agent_id: Who asks.
-        goal: What the task is, for the person.
         read: What a call would be carried out as; None where it would be refused anyway.
         approvals: Where requests go; None: nobody can be asked, so what would wait is refused.
-        mask: Hides secrets in what people are shown.
-        earlier: What the same run did and was told before.
     """
 
     def __init__(
@@ -138,22 +109,18 @@ class PolicyGate:
         *,
         agent_id: str,
         goal: str,
-        read: Preview,
+        read: Callable[[ToolCall, bool], Reading | None],
         approvals: ApprovalService | None,
         mask: SecretMask,
-        earlier: RunState | None = None,
+        earlier: RunState,
     ) -> None:
-        self.policy = policy
-        self._agent_id = agent_id
-        self._goal = goal
-        self._read = read
-        self._approvals = approvals
-        self._mask = mask
-        self._requests = dict(earlier.requests) if earlier else {}
-        self._resolutions = dict(earlier.resolutions) if earlier else {}
-        self._planned = earlier is not None and _has_plan(earlier)
+        self.policy, self._agent_id, self._goal = policy, agent_id, goal
+        self._read, self._approvals, self._mask = read, approvals, mask
+        self._requests, self._resolutions, plans = dict(earlier.requests), dict(earlier.resolutions), _approved(earlier)
+        # The model has been told of it, too.
+        self._planned = any(earlier.observed(request.call.call_id) for request in plans)
         self._put_away = frozenset(self._requests)
-        self.approved = _approved_plan(earlier) if earlier is not None else ""
+        self.approved = plans[-1].approach if plans else ""
         """The plan that people agreed to; empty before."""
         self.rejection = ""
         """Why the run ends, in words, once a plan was rejected."""
@@ -164,8 +131,7 @@ class PolicyGate:
         return self.policy is ApprovalPolicy.PLAN and not self._planned
 
     async def review(self, calls: Sequence[ToolCall], *, step: int, truncated: bool = False) -> Sequence[Ruling]:
-        """One ruling a call; see `ApprovalGate`."""
-        readings = {call.call_id: self._read(call, truncated=truncated) for call in calls}
+        readings = {call.call_id: self._read(call, truncated) for call in calls}
         needs = {call.call_id: self._need(call, readings[call.call_id], step) for call in calls}
         asked = [need for need in needs.values() if isinstance(need, ApprovalRequest)]
         if unknown := [request for request in asked if request.approval_id not in self._resolutions]:
@@ -248,19 +214,7 @@ def _changes(spec: OperationSpec) -> bool:
     return not spec.read_only or spec.executes
 
 
-def _has_plan(earlier: RunState) -> bool:
-    """Whether a plan was approved, and the model has been told so."""
-    return any(earlier.observed(request.call.call_id) for request in _approved(earlier))
-
-
-def _approved_plan(earlier: RunState) -> str:
-    """The last plan that was approved; empty where none was."""
-    plans = _approved(earlier)
-    return plans[-1].approach if plans else ""
-
-
 def _approved(earlier: RunState) -> list[ApprovalRequest]:
-    """The plans that were approved."""
     return [
         request
         for name, request in earlier.requests.items()
@@ -282,35 +236,3 @@ def _refusal(need: ApprovalRequest | str | None) -> Ruling:
     if need is None:
         return Ruling()
     return Ruling(verdict=Verdict.REFUSE, text=need if isinstance(need, str) else NOBODY)
-
-
-class CallPreview:
-    """Says what a call would do, with the toolbox's own repairs.
-
-    Args:
-        toolbox: What would carry it out.
-        pipeline: The way it would go.
-    """
-
-    def __init__(self, toolbox: Toolbox, pipeline: Pipeline) -> None:
-        self._toolbox = toolbox
-        self._policy = pipeline.policy
-        self._definitions = {
-            definition.spec.name: definition
-            for toolkit in toolbox.toolkits.values()
-            for definition in toolkit.definitions.values()
-        }
-
-    def __call__(self, call: ToolCall, *, truncated: bool = False) -> Reading | None:
-        """The call as it would be carried out; None where it would be refused, or belongs to the loop itself."""
-        understood = self._toolbox.understand(call, truncated=truncated)
-        definition = self._definitions.get(understood.spec.name) if understood.spec else None
-        if definition is None or understood.error:
-            return None
-        try:
-            arguments = definition.validate(understood.arguments)
-        except FleetError:
-            return None
-        if self._policy.decide(definition.spec, arguments).refused:
-            return None
-        return Reading(spec=definition.spec, arguments=arguments)

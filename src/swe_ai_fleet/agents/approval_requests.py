@@ -42,13 +42,8 @@ class RunApprovalService:
     A request shows people what the agent means to do, what it has found and what it has changed so far.
 
     Args:
-        run: The run.
-        clone: Where the agent works.
-        history: What it has found.
-        spent: What it has spent so far.
         approver: Decides at once in this process; None: the log is asked, and the run waits.
         timeout_seconds: How long people have; 0: for ever.
-        searched: What searching memory gave so far.
     """
 
     run: RunContext
@@ -97,7 +92,6 @@ class RunApprovalService:
         return {}
 
     def record_decision(self, request: ApprovalRequest, resolution: ApprovalResolution) -> None:
-        """See `ApprovalService`."""
         if any(entry.tool == APPROVAL_TOOL and entry.call_id == request.approval_id for entry in self._trail.entries):
             return
         word = str(resolution.decision)
@@ -140,7 +134,6 @@ class RunApprovalService:
         return beginning(text, MAX_DIFF_CHARS), whole
 
     def _memory(self) -> str:
-        """What searching in memory, and research, gave so far."""
         asked: set[str] = set()
         memories: list[str] = []
         for message in self.history.messages:
@@ -156,7 +149,6 @@ class ProposingModel(ModelWrapper):
     """A `ChatModel` whose replies that call nothing and open with a proposal become a call of `propose_approach`.
 
     Args:
-        model: Who replies.
         wanted: Whether a proposal is waited for; otherwise replies stay as they are.
     """
 

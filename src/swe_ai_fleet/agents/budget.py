@@ -21,7 +21,6 @@ class Clock:
         self._limits: dict[asyncio.Timeout, float] = {}
 
     def now(self) -> float:
-        """The seconds by this clock."""
         return (self._stopped_at if self._waits else time.monotonic()) - self._stood
 
     def stop(self) -> bool:
@@ -87,7 +86,6 @@ class Budget:
 
     @property
     def seconds_left(self) -> float:
-        """How long the run may still take."""
         return max(0.0, self.limits.timeout_seconds - (self.clock.now() - self._started_at))
 
     def time_limit(self, most: float = math.inf) -> AbstractAsyncContextManager[None]:

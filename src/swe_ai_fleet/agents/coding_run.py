@@ -188,7 +188,6 @@ async def hand_in(
 
 
 def candidate_of(assignment: CodingAssignment, finished: RunFinished, *, model: str, at: str) -> Candidate:
-    """What a finished run hands in."""
     return Candidate(
         candidate_id=assignment.agent_id,
         agent_id=assignment.agent_id,

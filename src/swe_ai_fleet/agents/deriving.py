@@ -52,7 +52,6 @@ STRATEGIES = tuple(_ORDERS)
 
 
 async def _opening(assignment: DeriveAssignment, clone: Clone | None, run: RunContext) -> tuple[Message, ...]:
-    """The first messages of a planner's run."""
     task, mask, facts = assignment.task, run.equipment.mask, None
     if clone is not None:
         key = (task.tenant, assignment.execution_id, assignment.agent_id)

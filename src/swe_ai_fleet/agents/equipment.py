@@ -10,11 +10,11 @@ from typing import Generic, TypeVar
 from swe_ai_fleet.agents.budget import Budget, Clock
 from swe_ai_fleet.agents.model_middleware import TokenRecordingModel, WatchedModel
 from swe_ai_fleet.agents.opening import FactsCache
-from swe_ai_fleet.agents.planning import ModeRules
+from swe_ai_fleet.agents.planning.plan_run import ModeRules
 from swe_ai_fleet.agents.recorded_run import WorkspaceKeeper, concluded, read_run, recorded_run, run_finished, writer_of
 from swe_ai_fleet.agents.results import ToolRecord
-from swe_ai_fleet.agents.sub_agents import SubAgentLimits
 from swe_ai_fleet.agents.sub_agents.memory import MemorySearch, RepositoryMemory
+from swe_ai_fleet.agents.sub_agents.toolkit import SubAgentLimits
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain.assignment import RecordedAssignment
 from swe_ai_fleet.domain.blob import BlobRef
@@ -58,17 +58,10 @@ class Equipment:
 
     Attributes:
         models: By profile; the empty name is the default.
-        access: What tools may use beside the workspace.
-        mask: Hides secrets.
-        facts: What repositories say of themselves.
         results: Results of lookups that other runs of a tenant may use; None: each run has its own only.
         alone: Whether nobody else changes the workspaces; only then may a result stand for a second, equal call.
         prices: By model name; `*` is every other.
         token_profiles: Model profiles whose replies are recorded with token ids and log-probabilities.
-        planning_mode: Of tasks that do not say.
-        mode_rules: How it is chosen between the modes.
-        parallel: Whether calls of one reply run at the same time.
-        sub_agents: How many, how deep, how costly.
         live: Where people listen to models; None: nowhere.
         remembering: Makes of a task and its repository what `search_memory` asks, where the task reads memory; None:
             the repository alone is asked.
@@ -92,7 +85,6 @@ class Equipment:
     baselines: Baselines | None = None
 
     def memory_search(self, task: Task, workspace: Workspace) -> MemorySearch:
-        """What `search_memory` asks in a run."""
         repository = RepositoryMemory(workspace)
         if self.remembering is None or not task.memory.read:
             return repository
@@ -128,7 +120,6 @@ class Equipment:
         return self.prices.get(model) or self.prices.get(ANY_MODEL)
 
     def cache(self, task: Task) -> ResultCache | None:
-        """The cache of one run, if it may have one."""
         return ResultCache(tenant=task.tenant, shared=self.results) if self.alone else None
 
 
@@ -147,12 +138,9 @@ class RunContext:
     """One run under way: what it is made with, where it is written, and where it stood when this process took it.
 
     Attributes:
-        equipment: Models, access, prices.
-        trail: Its audit chain.
         journal: Where its events go; None: nowhere.
         store: Keeps what is too long for an event; None: nothing does.
         keeper: Keeps its workspace for another process; None: nothing does.
-        earlier: What the log has of it.
         record: What this process did with its tools; None where an earlier one did something too.
         clock: For budgets made beside it that share one.
     """
@@ -194,12 +182,10 @@ class RunContext:
         return TokenRecordingModel(model=model, store=self.store)
 
     def post(self, body: EventBody) -> None:
-        """Record an event, where there is somewhere to."""
         if self.journal is not None:
             self.journal.post(body)
 
     def begin(self, started: RunStarted) -> None:
-        """Begin the conversation."""
         self.post(started)
         self.earlier = RunState(agent_id=self.trail.agent_id, started=started, messages=started.messages)
 
@@ -230,11 +216,7 @@ class RunServices:
     """What runs of one process share.
 
     Attributes:
-        equipment: Models, access, prices.
-        log: Where runs are recorded.
-        blobs: Has patches, takes what is too long for an event.
         audit_key: Keys the digests of full arguments.
-        host: Names the process in the log.
     """
 
     equipment: Equipment

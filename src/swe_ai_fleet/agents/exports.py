@@ -106,7 +106,6 @@ def trajectory(
     currency of the fleet's prices, so it stands in `extra`, not under the format's `cost_usd`.
 
     Args:
-        state: The execution, for the verdict about what the run left.
         run: The whole run, as `whole_run` gives it. It must have begun.
         events: All of the execution; times, condensations and loops are taken from them.
         tokens: The blobs of `token_refs` by their digests; steps whose blob is not among them have no token ids.

@@ -53,12 +53,7 @@ class AgentFault(FleetError):
 
 
 class OutsideRecord:
-    """Each text and each call of an external agent is a step of its run in the log, bounded and masked.
-
-    Args:
-        run: The run.
-        model: The name under which the agent's work is shown.
-    """
+    """Each text and each call of an external agent is a step of its run in the log, bounded and masked."""
 
     def __init__(self, run: RunContext, *, model: str) -> None:
         self.run, self.model = run, model
@@ -74,7 +69,6 @@ class OutsideRecord:
 
     @property
     def duration_ms(self) -> int:
-        """The time since this process took the run."""
         return round((time.monotonic() - self._started_at) * 1000)
 
     @property
@@ -135,7 +129,6 @@ class OutsideRecord:
         self.tell("left", arguments, result, reason="as the fleet found the clone")
 
     def masked(self, text: str, limit: int) -> str:
-        """A text masked and cut."""
         # Secrets are looked for in more than is shown: a cut could hide one from the mask.
         return beginning(self.run.equipment.mask(well_formed(text[: 2 * limit])), limit)
 
@@ -225,10 +218,6 @@ class ExternalRun:
     """Runs assignments whose perspective names an endpoint.
 
     Attributes:
-        services: What runs share.
-        results: Hears of the result.
-        outside: The way to agents that somebody else runs.
-        harnesses: The way to those that work in the workspace.
         pause_seconds: How long to wait for an agent that is busy, the first time; longer each time after that.
     """
 

@@ -53,7 +53,6 @@ class ChatCompletion:
         return b""
 
     def whole(self, body: bytes, reply: ModelReply) -> bytes:
-        """The answer in one piece."""
         return body
 
     def broken(self, error: Json) -> bytes:

@@ -232,7 +232,6 @@ class History:
 
     @property
     def tokens(self) -> int:
-        """An estimate of the next prompt's."""
         return self._count.estimate(self._size)
 
     @property
@@ -241,7 +240,6 @@ class History:
         return max(0, self._context - self.tokens) if self._context else None
 
     def add(self, *messages: Message) -> None:
-        """Append."""
         self._messages.extend(messages)
         self._size += sum(map(size, messages))
 
@@ -349,7 +347,6 @@ class History:
         return max(0, room - sum(map(size, fixed)) - (size(self._task) if self._task is not None else 0))
 
     def _own_turns_from(self) -> int:
-        """Where the run's own turns begin."""
         if self._task is None:
             return self._opening
         return next((index for index, message in enumerate(self._messages) if message is self._task), 0) + 1
@@ -396,12 +393,7 @@ _ARGUMENT_CHARS = 500
 
 
 def summariser(model: ChatModel, budget: Budget) -> Summarise:
-    """A function that has a model summarise messages; it raises ModelError where no summary is to be had.
-
-    Args:
-        model: Who summarises.
-        budget: What pays for it.
-    """
+    """A function that has a model summarise messages; it raises ModelError where no summary is to be had."""
 
     async def summarise(messages: Sequence[Message]) -> str:
         left = budget.tokens_left

@@ -61,11 +61,7 @@ def judge_messages(
     """One ballot. Candidates have letters in its order; of their authors only what they answered to reviewers appears.
 
     Args:
-        assignment: What is judged; each candidate with its evidence and what reviewers found.
-        order: The candidates' ids as they are to be shown.
-        patches: Their changes, by candidate id.
         room: About how many characters it may have; diffs are cut evenly to fit.
-        mask: Hides secrets.
     """
     task = assignment.task
     known = {candidate.candidate_id: candidate for candidate in assignment.candidates}
@@ -135,7 +131,6 @@ def read_choice(texts: Sequence[str], letters: str) -> tuple[str, str]:
 
     Args:
         texts: Where the answer may stand: what the model said, and the arguments of calls that it was not offered.
-        letters: The letters on the ballot.
     """
     texts = [well_formed(text.rpartition("</think>")[2])[:MAX_READ_CHARS] for text in texts]
     # Whoever gave an object has said it there; only then is there nothing to look for in the words.
@@ -212,7 +207,6 @@ class _Judging:
         self._fault = ""
 
     async def work(self, run: RunContext) -> Ending[tuple[Vote, ...]]:
-        """Vote."""
         assignment, self._mask = self._assignment, run.equipment.mask
         budget = Budget(short_limits(assignment.task.constraints.limits), spent=run.earlier.usage)
         questions: RecordedQuestions | None = None
@@ -294,7 +288,6 @@ class _Judging:
             return await questions.answer(self._ballot(vote, questions), form, sampling)
 
     def _ballot(self, vote: Vote, questions: RecordedQuestions) -> tuple[Message, ...]:
-        """The messages of a ballot."""
         messages = judge_messages(self._assignment, vote.order, self._patches, room=self._room, mask=self._mask)
         return questions.begin(messages, NEXT_BALLOT)
 

@@ -71,7 +71,6 @@ def error_class(*texts: str) -> str:
 
 
 def digest(*texts: str) -> bytes:
-    """Eight bytes that differ where the texts do."""
     hashed = hashlib.blake2b(digest_size=8)
     for text in texts:
         data = utf8(text)
@@ -157,8 +156,6 @@ class Advice:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """One call as the guard compares it."""
-
     name: str
     key: bytes
     error: str
@@ -189,7 +186,6 @@ class LoopGuard:
         repeats: The same call, or the same cycle of steps, so many times is a loop.
         ladder: What is done at the first, second ... sign of one pattern; the last one is for all that follow.
         by_name_alone: Calls of one tool in a row are the same, whatever their arguments and outcomes.
-        earlier: What an earlier part of the same run did.
     """
 
     def __init__(
@@ -371,7 +367,6 @@ def _canonical(text: str) -> tuple[dict[str, object], str]:
 
 
 def _tests(result: ToolResult) -> str:
-    """The counts and names of a test run, without its times."""
     report = result.metadata.get("tests")
     if not is_object(report):
         return ""

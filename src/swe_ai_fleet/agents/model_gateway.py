@@ -75,13 +75,8 @@ class ModelGateway:
     the server, 503 where no server answers.
 
     Args:
-        model: The run's own.
         budget: What the run may spend. A call counts as an iteration, and costs what the server says; one that breaks
             off or is given up costs an estimate.
-        mask: Hides secrets from the model.
-        name: What the model is called here; empty: as on its server. Agents may call it what they like.
-        on_reply: Hears each reply that came to its end.
-        directory: Where to make the socket's directory; None: where temporary files go.
     """
 
     def __init__(
@@ -90,15 +85,10 @@ class ModelGateway:
         budget: Budget,
         *,
         mask: Secrets,
-        name: str = "",
-        on_reply: Callable[[ModelReply], None] | None = None,
-        directory: Path | None = None,
     ) -> None:
-        self._model, self._budget, self._mask, self._name = model, budget, mask, name
+        self._model, self._budget, self._mask = model, budget, mask
         # A conversation is sent again and again.
         self._mask_again = lru_cache(_REMEMBERED_TEXTS)(mask)
-        self._on_reply = on_reply
-        self._parent = directory
         self._directory = Path()
         self.calls = 0
         """How many calls the model was asked."""
@@ -110,7 +100,6 @@ class ModelGateway:
 
     @property
     def socket(self) -> Path:
-        """Where it listens."""
         return self._directory / "model.sock"
 
     async def __aenter__(self) -> Self:
@@ -125,7 +114,7 @@ class ModelGateway:
         await self._runner.setup()
         serve = self._runner.server
         assert serve is not None
-        self._directory = Path(tempfile.mkdtemp(prefix="fleet-model-", dir=self._parent))
+        self._directory = Path(tempfile.mkdtemp(prefix="fleet-model-"))
 
         def accept() -> asyncio.BaseProtocol:
             return serve() if len(serve.connections) < _MOST_CONNECTIONS else _Closed()
@@ -166,7 +155,7 @@ class ModelGateway:
     async def _models(self, request: web.Request) -> web.Response:
         capabilities = await self._model.probe()
         entry: Json = {
-            "id": self._name or capabilities.model,
+            "id": capabilities.model,
             "object": "model",
             "created": 0,
             "owned_by": "fleet",
@@ -223,8 +212,6 @@ class ModelGateway:
             if usage is None or (usage.model_calls and not usage.total_tokens):
                 usage = Usage(prompt_tokens=prompt, completion_tokens=answer.pieces, model_calls=1)
             self._budget.settle(usage)
-        if self._on_reply is not None:
-            self._on_reply(reply)
         return reply
 
     async def _pause(self) -> None:

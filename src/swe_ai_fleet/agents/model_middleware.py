@@ -53,16 +53,7 @@ class ModelWrapper:
 
 
 class WatchedModel(ModelWrapper):
-    """A `ChatModel` that streams for watchers of its execution; unwatched it is the model itself.
-
-    Args:
-        model: Who answers.
-        live: Where watchers are.
-        tenant: Whose execution it is.
-        execution_id: What is watched.
-        agent_id: Who is spoken to.
-        secrets: What watchers must not see.
-    """
+    """A `ChatModel` that streams for watchers of its execution; unwatched it is the model itself."""
 
     def __init__(
         self,
@@ -80,7 +71,6 @@ class WatchedModel(ModelWrapper):
         self._secrets = secrets
 
     async def reply(self, request: ModelRequest) -> ModelReply:
-        """The model's reply, its text told to watchers as it comes. Raises as the model does."""
         if request.on_delta is not None or not self._live.is_followed(self._tenant, self._execution_id):
             return await self.model.reply(request)
         masked, begins = self._secrets.stream(), True
@@ -105,17 +95,12 @@ class TokenRecordingModel(ModelWrapper):
     """A `ChatModel` whose replies name a blob with their `SampledTokens`, where the server gives these.
 
     A reply whose tokens cannot be stored is a reply without them.
-
-    Args:
-        model: Who replies.
-        store: Takes what is too long for an event.
     """
 
     model: ChatModel
     store: Callable[[bytes], Awaitable[BlobRef]]
 
     async def reply(self, request: ModelRequest) -> ModelReply:
-        """The model's reply, its tokens stored. Raises as the model does."""
         tokens: list[SampledTokens] = []
         reply = await self.model.reply(replace(request, on_tokens=tokens.append))
         if not tokens:
@@ -151,12 +136,6 @@ class CheckpointingModel(ModelWrapper):
     """A `ChatModel` beside whose replies the workspace is stored, where something has changed since the last time.
 
     A workspace that cannot be stored costs nothing but that checkpoint.
-
-    Args:
-        model: Who replies.
-        trail: Counts what changed something.
-        checkpoints: When and how the workspace is stored.
-        step: How many steps were done before.
     """
 
     model: ChatModel
@@ -218,10 +197,8 @@ class RetryingModel(ModelWrapper):
     """A `ChatModel` whose calls are tried again after a wait each; the one behind it should not retry by itself.
 
     Args:
-        model: What is called.
         waits: Seconds before each further try, so a call is tried once more often than there are waits; up to a tenth
             is added, lest all agents come back at the same moment.
-        told: Hears of each try that failed and is followed by another.
     """
 
     def __init__(
@@ -232,7 +209,6 @@ class RetryingModel(ModelWrapper):
         self._told = told
 
     async def probe(self) -> ModelCapabilities:
-        """As the model behind it, tried again. Raises ModelError."""
         for number, wait in enumerate(self._waits, start=1):
             try:
                 return await self.model.probe()
@@ -241,7 +217,6 @@ class RetryingModel(ModelWrapper):
         return await self.model.probe()
 
     async def reply(self, request: ModelRequest) -> ModelReply:
-        """As the model behind it, tried again. Raises ContextTooLong, ModelRejected, ModelUnavailable."""
         for number, wait in enumerate(self._waits, start=1):
             try:
                 return await self.model.reply(request)
@@ -260,7 +235,6 @@ class ShownTools(ModelWrapper):
     """A `ChatModel` that is offered some tools under another description, or not at all.
 
     Args:
-        model: What is called.
         instead: By a tool's name, what stands in its place; None: nothing does.
     """
 
@@ -269,7 +243,6 @@ class ShownTools(ModelWrapper):
         self._instead = dict(instead)
 
     async def reply(self, request: ModelRequest) -> ModelReply:
-        """As the model behind it. Raises ContextTooLong, ModelRejected, ModelUnavailable."""
         offered = tuple(shown for tool in request.tools if (shown := self._instead.get(tool.name, tool)) is not None)
         return await self.model.reply(replace(request, tools=offered))
 
@@ -285,7 +258,6 @@ def with_whole_results(
     """The conversation with its results as they were before they were cut.
 
     Args:
-        messages: The conversation.
         results: Whole results by call id; others stay as they are.
         max_chars: How long it may get, roughly; the longest results give way first.
     """
@@ -335,7 +307,6 @@ class WholeResults(ModelWrapper):
     """A `ChatModel` that, asked without tools and so for an answer, reads results as they were before they were cut.
 
     Args:
-        model: What is called.
         results: Whole results by call id; may grow.
     """
 
@@ -344,7 +315,6 @@ class WholeResults(ModelWrapper):
         self._results = results
 
     async def reply(self, request: ModelRequest) -> ModelReply:
-        """As the model behind it. Raises ContextTooLong, ModelRejected, ModelUnavailable."""
         if not request.tools and self._results:
             capabilities = await self.model.probe()
             whole = with_whole_results(request.messages, self._results, max_chars=room(capabilities))

@@ -97,7 +97,6 @@ class RepositoryFacts:
     map: str = ""
 
     def as_wanted(self, options: ContextOptions) -> RepositoryFacts:
-        """The facts without what a task does not want."""
         facts = self if options.include_repository_map else replace(self, map="")
         return facts if options.include_instructions else replace(facts, instructions=(), nested=())
 
@@ -258,12 +257,7 @@ ROLES = {
 
 @dataclass(kw_only=True)
 class BaselineNews:
-    """The baseline of one run's clone.
-
-    Attributes:
-        baselines: Where it is found; None: nowhere.
-        told: Whether the agent knows it already.
-    """
+    """The baseline of one run's clone."""
 
     baselines: Baselines | None
     task: Task
@@ -292,7 +286,6 @@ class BaselineNews:
         return f"{TITLE}{line}." if line else ""
 
     def resume(self, messages: Sequence[Message]) -> None:
-        """Take note of a conversation that goes on."""
         self.is_known = self.is_known or any(TITLE in message.content for message in messages)
 
 

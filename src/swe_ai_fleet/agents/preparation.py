@@ -43,12 +43,10 @@ class ProposalShape(Shape):
 
 
 def proposal_schema() -> dict[str, object]:
-    """The JSON schema of the answer."""
     return schema_of(ProposalShape)
 
 
 def environment_instructions(*, directory: str) -> str:
-    """What the agent is told of its task; trusted text."""
     return rendered("prepare", directory=directory, lines=_MAX_LINES)
 
 
@@ -147,12 +145,10 @@ class ChecklistShape(Shape):
 
 
 def checklist_schema() -> dict[str, object]:
-    """The JSON schema of the answer."""
     return schema_of(ChecklistShape)
 
 
 def checklist_instructions(*, directory: str) -> str:
-    """What the agent is told of its task; trusted text."""
     return rendered("probe", directory=directory, requirements=MAX_REQUIREMENTS, probes=MAX_PROBES)
 
 

@@ -52,7 +52,6 @@ def _environment() -> Environment:
 
 
 def wishes(task: Task) -> tuple[Section, ...]:
-    """What is wanted."""
     constraints = task.constraints
     return (
         ("Task", task.description),
@@ -63,7 +62,6 @@ def wishes(task: Task) -> tuple[Section, ...]:
 
 
 def rules(task: Task) -> tuple[Section, ...]:
-    """What a change is held to."""
     constraints = task.constraints
     return (
         ("Checks that must pass", "\n".join(f"- {check.line}" for check in constraints.checks)),

@@ -63,9 +63,6 @@ _RECORD_END_SECONDS = 5.0
 class RunJournal:
     """A `Journal` to which observations can be posted as messages; one that its tool call's end tells is left out.
 
-    Args:
-        journal: Where events go.
-
     Attributes:
         record: What was posted of tools.
     """
@@ -76,7 +73,6 @@ class RunJournal:
         self._told: dict[str, tuple[str, Event]] = {}
 
     def post(self, body: EventBody) -> Event:
-        """Queue an event behind the others."""
         if isinstance(body, MessageAdded) and isinstance(body.message, ToolMessage):
             text, event = self._told.pop(body.message.call_id, ("", None))
             if event is not None and text == body.message.content:
@@ -97,7 +93,6 @@ class RunJournal:
         return event
 
     async def flush(self) -> None:
-        """Wait until everything posted is durable. Raises as the journal does."""
         await self._journal.flush()
 
 
@@ -128,10 +123,6 @@ class WorkspaceKeeper:
     """Keeps one clone beyond the life of its directory: its last state, nothing before it.
 
     Args:
-        clone: What is kept.
-        journal: Where it is said.
-        blobs: Where it is kept.
-        owner: Whose run it is.
         trail: Counts the operations that changed something.
         max_bytes: The largest bundle that may be stored; None: as large as a clone makes one.
     """
@@ -182,11 +173,9 @@ class WorkspaceKeeper:
         return len(taken.bundle)
 
     def adopt(self, kept: BlobRef | None) -> None:
-        """Take over what an earlier process of the run stored last."""
         self._kept = kept
 
     async def release(self) -> None:
-        """Give back the room of what is kept, once nothing goes on from there any more."""
         await self._supersede(None)
 
     async def _store_bundle(self, bundle: bytes) -> BlobRef:
@@ -281,7 +270,6 @@ def _loss(earlier: RunState) -> str:
 
 
 def writer_of(assignment: RecordedAssignment[object]) -> Writer:
-    """Who writes what the run of an assignment does."""
     return Writer(
         tenant=assignment.task.tenant,
         execution_id=assignment.execution_id,
@@ -293,8 +281,6 @@ def writer_of(assignment: RecordedAssignment[object]) -> Writer:
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedRun:
-    """What a run writes to."""
-
     journal: RunJournal
     trail: AuditTrail
 
@@ -306,9 +292,7 @@ async def recorded_run(
     """Claim a run's subject and yield its journal and trail; a cancellation is recorded before it passes on.
 
     Args:
-        log: Where it is written.
         writer: Whose subject it is; the generation must be higher than any before.
-        host: Names this process.
         audit_key: Keys the digests of full arguments.
         resumes: Whether conversation and audit chain go on, or begin anew.
 

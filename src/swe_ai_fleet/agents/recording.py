@@ -31,7 +31,6 @@ class RecordedModel:
     """A `ChatModel` that gives a run's replies again, in their order, whatever it is asked.
 
     Args:
-        run: The recording.
         until: How many replies are given again; `then` answers behind them.
         then: The model that goes on; None: asking for more raises ModelRejected.
     """
@@ -44,7 +43,6 @@ class RecordedModel:
 
     @property
     def exhausted(self) -> bool:
-        """Whether every recorded reply was given."""
         return self._next >= len(self._replies)
 
     async def probe(self) -> ModelCapabilities:
@@ -86,7 +84,6 @@ class RecordedGate:
         }
 
     async def review(self, calls: Sequence[ToolCall], *, step: int, truncated: bool = False) -> Sequence[Ruling]:
-        """Go, or the recorded refusal."""
         return [
             Ruling(verdict=Verdict.REFUSE, text=self._refusals[call.call_id])
             if call.call_id in self._refusals
@@ -96,12 +93,7 @@ class RecordedGate:
 
 
 class RecordedNews:
-    """The baseline as a recorded run was told of it: the same words, before the same reply.
-
-    Args:
-        run: The recording.
-        failing: The tests that fail on the untouched commit.
-    """
+    """The baseline as a recorded run was told of it: the same words, before the same reply."""
 
     def __init__(self, run: RunState, failing: Collection[str]) -> None:
         self._run, self._failing = run, failing

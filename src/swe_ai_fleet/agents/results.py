@@ -73,7 +73,6 @@ class ToolRecord:
         self._steps: dict[str, int] = {}
 
     def hear(self, event: Event) -> None:
-        """Take in the next event."""
         body, agent_id = event.body, event.agent_id
         if isinstance(body, RunClaimed) and not body.resumes:
             self.operations.pop(agent_id, None)
@@ -165,7 +164,6 @@ def failed_result(
 
 
 def result_head(task_id: str, execution_id: str, agent_id: str) -> dict[str, object]:
-    """What every result of a run begins with."""
     return {
         "kind": "agent",
         "event_id": f"{execution_id}/{agent_id}/result",

@@ -203,12 +203,7 @@ def review_of(
     A file that is neither in the patch nor in the repository stays in the finding's text alone.
 
     Args:
-        said: What the reviewer said.
-        assignment: Who reviews what.
         shown: The candidates in the order of their letters.
-        tree: The clone that the reviewer worked in.
-        mask: Hides secrets.
-        usage: What the review spent.
     """
     critiques: list[Critique] = []
     for letter, subject in zip(LETTERS, shown, strict=False):
@@ -262,7 +257,6 @@ def _ballot(assignment: ReviewAssignment, shown: Sequence[Subject]) -> Vote:
 
 
 def _vote(answer: ReviewAnswer, assignment: ReviewAssignment, shown: Sequence[Subject], mask: SecretMask) -> Vote:
-    """The vote for the first candidate in the reviewer's order."""
     vote = _ballot(assignment, shown)
     named = [at for letter in answer.order if (at := LETTERS.find(letter)) < len(shown)]
     if not named:

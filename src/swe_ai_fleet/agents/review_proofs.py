@@ -58,11 +58,7 @@ class Proving:
     that fails on all of them may be wrong itself. What is reproduced is a test of the other candidates, too.
 
     Attributes:
-        assignment: The review.
-        workspaces: Opens clones, makes commits of patches.
-        blobs: Has the patches.
         environment: That of the untouched commit, with the network that the task's commands have.
-        mask: Hides secrets.
     """
 
     assignment: ReviewAssignment
@@ -72,7 +68,6 @@ class Proving:
     mask: SecretMask
 
     async def run(self, review: Review) -> Review:
-        """The review with the outcome of each proof of a must-fix."""
         patches = {
             subject.candidate.candidate_id: subject.candidate.artifacts.patch for subject in self.assignment.subjects
         }

@@ -75,14 +75,10 @@ def review_messages(
     """The first messages of a review. Reviewers of so many candidates all get the same system message.
 
     Args:
-        assignment: Who reviews what.
         shown: The candidates in the order of their letters.
-        patches: Their changes, by candidate id.
         applied: The ids of those whose changes the clone has.
         may_run: Whether the reviewer may run commands, and has its proofs run.
-        iterations: How many turns the reviewer has.
         context_tokens: What the model's context holds, 0 where that is unknown; the texts are cut to fit.
-        mask: Hides secrets.
     """
     task = assignment.task
     known = [subject.candidate for subject in shown]
@@ -147,13 +143,11 @@ def _looked_at(subject: Subject, diff: str, share: int, part: int, fence: Fence)
 
 
 def _settled(subject: Subject, fence: Fence) -> list[str]:
-    """A candidate that the reviewer has said all about."""
     earlier = fence(in_words(subject.earlier), MAX_REVIEW_CHARS) if subject.earlier is not None else ""
     return [f"Its changes: {size_of(subject.candidate.artifacts)}.", _SETTLED, _EARLIER, earlier]
 
 
 def size_of(left: Artifacts) -> str:
-    """How large a candidate's changes are, in words."""
     files = len(left.files_changed)
     return f"{files} file{'' if files == 1 else 's'}, {left.insertions} lines added, {left.deletions} removed"
 
@@ -231,7 +225,6 @@ class _Reviewer(AgentSpec[ReviewAnswer]):
         self._applied = frozenset[str]()
 
     async def work(self) -> Ending[Review]:
-        """Review."""
         assignment, shown, mask = self._assignment, self._shown, self._run.equipment.mask
         error = ""
         try:
@@ -267,7 +260,6 @@ class _Reviewer(AgentSpec[ReviewAnswer]):
         yield Toolbox(kits if names else {}, narrow, answer=final_answer_in(self._schema))
 
     async def opening(self, resources: RunResources, toolbox: Toolbox) -> tuple[Message, ...]:
-        """What is reviewed, and how."""
         return review_messages(
             self._assignment,
             self._shown,

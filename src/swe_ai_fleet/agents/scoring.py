@@ -114,8 +114,6 @@ class _Spent(Exception):
 
 
 class _Scoring:
-    """One scoring under way."""
-
     def __init__(self, services: RunServices, assignment: ScoreAssignment, environment: str) -> None:
         self._services = services
         self._assignment = assignment
@@ -125,7 +123,6 @@ class _Scoring:
         self._room = 0
 
     async def work(self, run: RunContext) -> Ending[VerifierScore]:
-        """Ask."""
         budget = Budget(short_limits(self._assignment.task.constraints.limits), spent=run.earlier.usage)
         score = VerifierScore(candidate_id=self._assignment.candidate.candidate_id)
         raw, error, reason = None, "", StopReason.MODEL_ERROR
@@ -244,21 +241,10 @@ class RubricShape(Shape):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ItemVerdict:
-    """What the model says of one item, from 1; `verdict` is its own word. Untrusted text."""
-
-    item: int
-    verdict: str
-    quote: str = ""
-    file: str = ""
-    reason: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RubricOpinion:
-    """A model's answer, and what it cost. Without an answer `error` says why."""
+    """A model's verdict on each item, untrusted text, and what it cost. Without an answer `error` says why."""
 
-    verdicts: tuple[ItemVerdict, ...] = ()
+    verdicts: tuple[ItemShape, ...] = ()
     model: str = ""
     usage: Usage = field(default_factory=Usage)
     error: str = ""
@@ -273,14 +259,7 @@ class RubricJudge:
     async def opinion(
         self, assignment: CheckAssignment, items: Sequence[str], diff: str, report: CheckReport
     ) -> RubricOpinion:
-        """What the model says of each item. Faults of the model and unusable answers are opinions with an error.
-
-        Args:
-            assignment: Whose candidate it is.
-            items: What the change is held against.
-            diff: The change.
-            report: What other checks said.
-        """
+        """What the model says of each item. Faults of the model and unusable answers are opinions with an error."""
         task, mask = assignment.task, self.equipment.mask
         trail = AuditTrail(execution_id=assignment.execution_id, agent_id=f"rubric-{assignment.candidate_id}")
         budget = Budget(Limits(timeout_seconds=MAX_SECONDS))
@@ -304,11 +283,7 @@ class RubricJudge:
             answer = await reply_in_shape(model, messages, RubricShape, budget=budget, check=_check)
         except FleetError as error:
             return RubricOpinion(model=name, usage=budget.total(), error=mask(error.message))
-        verdicts = tuple(
-            ItemVerdict(item=item.item, verdict=item.verdict, quote=item.quote, file=item.file, reason=item.reason)
-            for item in answer.items
-        )
-        return RubricOpinion(verdicts=verdicts, model=name, usage=budget.total())
+        return RubricOpinion(verdicts=tuple(answer.items), model=name, usage=budget.total())
 
 
 def _check(answer: RubricShape) -> str:

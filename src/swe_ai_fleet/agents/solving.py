@@ -8,19 +8,20 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
 from swe_ai_fleet.agents.agent_run import Rules, RunParts
-from swe_ai_fleet.agents.approval_gate import Approver, CallPreview, PolicyGate
+from swe_ai_fleet.agents.approval_gate import Approver, PolicyGate
 from swe_ai_fleet.agents.approval_requests import ProposingModel, RunApprovalService
 from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.equipment import RunContext
 from swe_ai_fleet.agents.history import History, summariser
 from swe_ai_fleet.agents.model_middleware import CheckpointingModel, CheckpointPolicy
 from swe_ai_fleet.agents.opening import BaselineNews, SecondGo, opening_messages
-from swe_ai_fleet.agents.planning import PlanRules, drive
+from swe_ai_fleet.agents.planning.plan_run import PlanRules, drive
 from swe_ai_fleet.agents.prompting import rendered
 from swe_ai_fleet.agents.results import fails_before, last_tests
 from swe_ai_fleet.agents.spec import AgentSpec, RunResources
-from swe_ai_fleet.agents.sub_agents import SubAgentTools, idle_sub_agents, sub_agents_used
+from swe_ai_fleet.agents.sub_agents.exploring import sub_agents_used
 from swe_ai_fleet.agents.sub_agents.memory import REMEMBER, RememberingTools, asked_about, noted_in, searches_in
+from swe_ai_fleet.agents.sub_agents.toolkit import SubAgentTools, idle_sub_agents
 from swe_ai_fleet.agents.toolbox import FINAL_ANSWER, REQUEST_TOOLS, Toolbox
 from swe_ai_fleet.domain.assignment import CodingAssignment
 from swe_ai_fleet.domain.blob import BlobRef
@@ -64,8 +65,6 @@ class Consent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Solution:
-    """What a run did and what its clone holds at the end."""
-
     trajectory: Trajectory
     diff: Diff
     commit: str
@@ -73,7 +72,6 @@ class Solution:
     model: str
 
     def artifacts(self, patch: BlobRef | None) -> Artifacts:
-        """What the run left, its patch by reference."""
         return Artifacts(
             commit_sha=self.commit,
             branch=self.branch,
@@ -89,11 +87,7 @@ class Solver(AgentSpec[Solution]):
     """An agent that solves a task in a clone.
 
     Args:
-        assignment: What is to be done.
         clone: Where; it stands as the run left it, or holds the author's earlier work where there is a revision.
-        run: The run.
-        revision: What an author is told who revises.
-        consent: How it asks people.
         checkpoint_seconds: Its workspace is stored while the model thinks, no more often than that; None: never.
     """
 
@@ -130,7 +124,6 @@ class Solver(AgentSpec[Solution]):
 
     @asynccontextmanager
     async def tools(self, resources: RunResources) -> AsyncGenerator[Toolbox]:
-        """The catalogue as the task has it, memory and sub-agents."""
         self._at_hand = resources
         self._searched = searches_in(self._run.earlier.steps)
         async with open_toolkits(self._clone, resources.pipeline, self._run.equipment.access, self.task) as held:
@@ -140,7 +133,6 @@ class Solver(AgentSpec[Solution]):
             yield self._toolbox(held)
 
     async def opening(self, resources: RunResources, toolbox: Toolbox) -> Sequence[Message]:
-        """The repository, the task, and what is known of both."""
         task, revision, equipment = self.task, self._revision, self._run.equipment
         opening = revision.first if revision is not None else ()
         if not opening:
@@ -192,7 +184,6 @@ class Solver(AgentSpec[Solution]):
         )
 
     async def read(self, parts: RunParts, trajectory: Trajectory) -> Solution:
-        """What the run did, and what its clone holds."""
         model = self._at_hand.capabilities.model
         if trajectory.stop_reason is StopReason.AWAITING_APPROVAL:
             return Solution(trajectory=trajectory, diff=Diff(patch=b""), commit="", branch="", model=model)
@@ -226,7 +217,6 @@ class Solver(AgentSpec[Solution]):
         return self._mask(text)
 
     def _toolbox(self, held: Toolset) -> Toolbox:
-        """The toolkits of the run and its sub-agents."""
         task, resources, equipment, steps = self.task, self._at_hand, self._run.equipment, self._run.earlier.steps
         others = SubAgentTools(
             self._clone,
@@ -255,7 +245,6 @@ class Solver(AgentSpec[Solution]):
         )
 
     def _approvals(self, parts: RunParts, history: History) -> PolicyGate:
-        """Asks people as the task wants them asked."""
         run, consent = self._run, self._consent
         approvals = RunApprovalService(
             run=run,
@@ -270,7 +259,7 @@ class Solver(AgentSpec[Solution]):
             self.task.approval,
             agent_id=run.trail.agent_id,
             goal=self.task.description,
-            read=CallPreview(parts.toolbox, self._at_hand.pipeline),
+            read=parts.toolbox.preview,
             approvals=approvals if consent.approver is not None or run.keeper is not None else None,
             mask=self._mask,
             earlier=run.earlier,
@@ -311,7 +300,6 @@ def check_tools(task: Task, access: ToolAccess) -> None:
 
 
 def policy_of(task: Task) -> Policy:
-    """What a run of a task may call."""
     allowed = frozenset(task.tools) | frozenset(task.constraints.allowed_tools)
     # What a task asks for in so many words need not be named among its tools again.
     also = {

@@ -54,11 +54,7 @@ class AgentSpec(ABC, Generic[T]):
     """One kind of agent: what it is told, what it can call, what ends it, and how its answer is read.
 
     Attributes:
-        task: Whose run it is.
         budget: What it may spend; its clock starts, at the model's prices, once the model is known.
-        policy: What it may call.
-        perspective: Which model it asks, and how that samples.
-        rules: What ends it beside its budget.
         observation_chars: What it is shown of one result at most.
         environment: Names what its workspace has installed.
         lasting: Whether its workspace and whole results are kept, or each process of the run has the workspace anew.
@@ -166,9 +162,6 @@ class RecordedQuestions(Questions):
     replied before.
 
     Args:
-        run: The run.
-        model: Who is asked.
-        budget: Pays for it; its clock is started.
         started: How the run begins, the messages aside.
         anew: Nothing that an earlier process was replied counts.
     """
@@ -233,12 +226,10 @@ class RecordedQuestions(Questions):
         return messages
 
     def add(self, message: UserMessage) -> None:
-        """Record a message of the conversation."""
         if not self._stands(message):
             super().add(message)
 
     async def reply(self, request: ModelRequest) -> ModelReply:
-        """The reply to a request, recorded and paid for. Raises ModelError."""
         if not self._replied:
             return await super().reply(request)
         step = self._replied.popleft()

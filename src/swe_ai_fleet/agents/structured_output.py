@@ -1,4 +1,4 @@
-"""Structured output: a model is asked for an answer in a form, which is read loosely, and asked once more if need be."""
+"""Structured output: a model is asked for an answer in a form, which is read loosely; if need be it is asked again."""
 
 from __future__ import annotations
 
@@ -45,8 +45,6 @@ class Questions:
     """Questions to one model, out of one budget.
 
     Args:
-        model: Who is asked.
-        budget: Pays for it.
         journal: Where replies are recorded; None: nowhere.
         step: How many replies there were before.
     """
@@ -103,7 +101,6 @@ def flat(value: object) -> str:
 
 
 def as_text(value: object) -> str:
-    """A value as text of bounded length."""
     return flat(value)[:MAX_TEXT_CHARS]
 
 
@@ -257,8 +254,6 @@ async def reply_in_shape(
     """What the model answers, in the shape. Raises ToolFailure naming a time-out, a fault, a limit or an odd answer.
 
     Args:
-        model: Who is asked.
-        messages: The conversation, the question last.
         shape: What the answer must be readable as.
         budget: Pays for it, and limits the time.
         check: Says what is wrong with an answer that has the right shape; an empty text: nothing.
@@ -310,10 +305,8 @@ def opening(
     Equal facts give system messages of equal bytes: what differs between requests stands in the user message.
 
     Args:
-        template: Its name, without directory and ending.
         sections: Title and text each; the texts are data.
         warning: How untrusted text is marked in the sections.
-        facts: What the template asks for.
     """
     shown = [(title, text.strip()) for title, text in sections if text.strip()]
     system, user = rendered(template, **facts), rendered("sub_request", sections=shown, warning=warning)

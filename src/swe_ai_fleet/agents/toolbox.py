@@ -8,10 +8,11 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from swe_ai_fleet.agents.repair import CallReader, Understood
 from swe_ai_fleet.agents.repair.names import Names
+from swe_ai_fleet.agents.repair.reading import CallReader, Understood
+from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.json_values import is_strings
 from swe_ai_fleet.domain.message import ToolCall
 from swe_ai_fleet.domain.text import well_formed
@@ -46,15 +47,20 @@ FINAL_ANSWER = OperationSpec(
 )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """A call as it would be carried out: its operation, and its arguments after every repair."""
+
+    spec: OperationSpec
+    arguments: Mapping[str, object]
+
+
 class Offer:
     """The schemas that go out with each request, in an order that only ever grows at its end.
 
     A model server keeps the work it did on a prompt's beginning; a schema that changed its place would waste it.
 
     Args:
-        specs: Every operation of the run.
-        policy: Says which of them it may be shown.
-        answer: The operation that ends the run; always shown.
         idle: Names of those that are shown only when they are asked for, all named by `request_tools`.
         unlisted: Names among them that are not named there: they lack what they need here.
     """
@@ -115,7 +121,6 @@ class Offer:
 
 
 def first_line(spec: OperationSpec) -> str:
-    """The first line of a description."""
     return spec.description.strip().partition("\n")[0]
 
 
@@ -151,12 +156,10 @@ class Toolbox:
 
     Args:
         toolkits: By name; all must share `pipeline`.
-        pipeline: The way every call goes.
         idle: Names of operations whose schemas the model is not shown until it asks for them; a call by name is
             carried out like any other.
         unlisted: Names among them that `request_tools` does not speak of.
         parallel: Whether calls of one reply that don't touch the same things run side by side.
-        answer: The `final_answer` that the model is shown.
         bare_answers: Whether it may be called with its text alone.
     """
 
@@ -194,6 +197,19 @@ class Toolbox:
         """What a call means and what it would be carried out with; `call_all` goes by the same."""
         return self._reader.read(call, truncated=truncated)
 
+    def preview(self, call: ToolCall, truncated: bool) -> Reading | None:
+        """The call as it would be carried out; None where it would be refused, or belongs to the loop itself."""
+        understood = self.understand(call, truncated=truncated)
+        if understood.spec is None or understood.error or understood.spec.name not in self._operations:
+            return None
+        definition = self._operations[understood.spec.name][1]
+        try:
+            arguments = definition.validate(understood.arguments)
+        except FleetError:
+            return None
+        refused = self._pipeline.policy.decide(definition.spec, arguments).refused
+        return None if refused else Reading(spec=definition.spec, arguments=arguments)
+
     async def call_all(
         self, calls: Sequence[ToolCall], *, refusals: Mapping[str, str] | None = None, truncated: bool = False
     ) -> tuple[Observation, ...]:
@@ -203,7 +219,6 @@ class Toolbox:
         the order the model wrote. A failing call cancels no other.
 
         Args:
-            calls: What the model asked for.
             refusals: By call id, why a call is not carried out but answered with that.
             truncated: The reply was cut off, so arguments that end too early must not be repaired.
         """
@@ -236,7 +251,6 @@ class Toolbox:
         return Observation(call_id=call_id, result=result, repairs=understood.repairs)
 
     def _answered(self, understood: Understood) -> ToolResult:
-        """What a call comes to that is no operation of a tool."""
         spec, arguments = understood.spec, understood.arguments
         if spec is None:
             return self._reject(understood, self._unknown(understood))

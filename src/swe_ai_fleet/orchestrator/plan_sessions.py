@@ -7,17 +7,12 @@ from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import replace
 
-from swe_ai_fleet.agents.plan_session import (
+from swe_ai_fleet.agents.plan_session.requests import (
     Approved,
     AwaitingApproval,
     PlanFailed,
     PlanResult,
-    PlanSession,
     Rejected,
-    SessionCard,
-    SessionStatus,
-)
-from swe_ai_fleet.agents.plan_session.requests import (
     checked_adjustment,
     checked_decision,
     checked_entities,
@@ -26,7 +21,7 @@ from swe_ai_fleet.agents.plan_session.requests import (
     checked_repository,
     rejection,
 )
-from swe_ai_fleet.agents.plan_session.session import INTERRUPTED
+from swe_ai_fleet.agents.plan_session.session import INTERRUPTED, PlanSession, SessionCard, SessionStatus
 from swe_ai_fleet.agents.plan_session.store import approval_id, standing, task_of
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalResolution
 from swe_ai_fleet.domain.budget import RequestLimits

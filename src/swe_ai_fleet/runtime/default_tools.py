@@ -10,8 +10,8 @@ from pathlib import Path
 
 from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.function_calling.setup import FUNCTION_CALLING
-from swe_ai_fleet.agents.sub_agents import SubAgentLimits, SubAgentTools
 from swe_ai_fleet.agents.sub_agents.memory import MemoryResults, RepositoryMemory
+from swe_ai_fleet.agents.sub_agents.toolkit import SubAgentLimits, SubAgentTools
 from swe_ai_fleet.domain.budget import Limits
 from swe_ai_fleet.domain.json_values import strings
 from swe_ai_fleet.domain.memory import MemoryScope

@@ -13,9 +13,9 @@ from swe_ai_fleet.adapters.acp import Harness, HarnessAgents
 from swe_ai_fleet.adapters.agent_service import AgentServiceClient
 from swe_ai_fleet.adapters.context_service import ContextServiceClient
 from swe_ai_fleet.agents.equipment import Equipment
-from swe_ai_fleet.agents.planning import ModeRules
-from swe_ai_fleet.agents.sub_agents import SubAgentLimits
+from swe_ai_fleet.agents.planning.plan_run import ModeRules
 from swe_ai_fleet.agents.sub_agents.memory import MemorySearch
+from swe_ai_fleet.agents.sub_agents.toolkit import SubAgentLimits
 from swe_ai_fleet.codec import from_plain
 from swe_ai_fleet.domain.budget import Limits, Prices
 from swe_ai_fleet.domain.council import EndpointRules

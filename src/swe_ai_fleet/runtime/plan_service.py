@@ -11,8 +11,9 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from swe_ai_fleet.agents.equipment import ANY_MODEL
-from swe_ai_fleet.agents.plan_session import KeyValueSessions, PlanOutcome
-from swe_ai_fleet.agents.sub_agents import SubAgentLimits
+from swe_ai_fleet.agents.plan_session.session import PlanOutcome
+from swe_ai_fleet.agents.plan_session.store import KeyValueSessions
+from swe_ai_fleet.agents.sub_agents.toolkit import SubAgentLimits
 from swe_ai_fleet.domain.assignment import Assignment
 from swe_ai_fleet.domain.budget import Limits
 from swe_ai_fleet.domain.errors import InvalidRequest

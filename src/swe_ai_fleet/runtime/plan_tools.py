@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from swe_ai_fleet.agents.plan_session import PlanSession, PlanTools
+from swe_ai_fleet.agents.plan_session.session import PlanSession, PlanTools
 from swe_ai_fleet.agents.sub_agents.memory import MemoryResults, MemorySearch, RepositoryMemory
 from swe_ai_fleet.domain.command import Owner
 from swe_ai_fleet.domain.environment import Environment

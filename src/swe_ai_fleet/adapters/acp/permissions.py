@@ -9,10 +9,11 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from swe_ai_fleet.agents.approval_gate import PolicyGate, Reading, Verdict
+from swe_ai_fleet.agents.approval_gate import PolicyGate, Verdict
 from swe_ai_fleet.agents.approval_requests import RunApprovalService
 from swe_ai_fleet.agents.external_agent import HARNESS, Handout
 from swe_ai_fleet.agents.history import History
+from swe_ai_fleet.agents.toolbox import Reading
 from swe_ai_fleet.domain.approval import ApprovalDecision
 from swe_ai_fleet.domain.event import MessageAdded
 from swe_ai_fleet.domain.json_values import mapping, mappings, string, strings
@@ -140,7 +141,7 @@ class Permissions:
             task.approval,
             agent_id=self._run.trail.agent_id,
             goal=task.description,
-            read=lambda call, truncated=False: self._readings[call.call_id],
+            read=lambda call, _: self._readings[call.call_id],
             approvals=self._approvals if self._run.keeper is not None else None,
             mask=self._run.equipment.mask,
             earlier=self._earlier,

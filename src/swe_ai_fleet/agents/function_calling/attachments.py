@@ -71,8 +71,6 @@ async def read_attachments(
     Args:
         files: Paths of this machine, `http(s)` URLs of pages and pictures, `data:` URLs of pictures.
         viewable: Whether the model takes pictures; otherwise they are named only.
-        policy: Which servers may be asked.
-        network: Where connections go.
     """
     sections: list[str] = []
     images: list[str] = []

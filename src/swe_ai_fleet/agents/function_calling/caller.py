@@ -104,11 +104,7 @@ class FunctionRun:
     """Runs one request.
 
     Args:
-        setup: The functions and the rules.
-        request: What is asked.
-        task: What is kept up to date meanwhile.
         model: The model, as it is: trying again is done here.
-        tell: Receives all responses but the final one.
     """
 
     def __init__(
@@ -273,7 +269,6 @@ class FunctionCaller:
     """An agent over any `ChatModel`; it remembers its last task, and several runs may go on at a time.
 
     Args:
-        setup: The functions and the rules.
         system_prompt: What the model is told first; `{tools}` in it gives way to the documentation of the tools.
     """
 
@@ -300,15 +295,34 @@ class FunctionCaller:
         chat_history: Sequence[object] | None = None,
     ) -> AsyncGenerator[AgentResponse, None]:
         """Carry out a task; `FunctionCallingAgent.run` says what the arguments mean."""
-        request = self._request(
-            task,
-            files,
-            max_iterations=max_iterations,
+        if not task.strip():
+            raise ValueError("the task is empty")
+        if recurrent_mode and chat_history is not None:
+            raise ValueError("recurrent_mode continues the previous task; it cannot be combined with chat_history")
+        iterations = self._setup.limits.max_iterations if max_iterations is None else max_iterations
+        threshold = self._setup.loop_threshold if loop_threshold is None else loop_threshold
+        if iterations < 1 or threshold < 2:
+            raise ValueError("max_iterations must be at least 1, loop_threshold at least 2")
+        before, sections = tuple[Message, ...](), tuple[str, ...]()
+        if chat_history is not None:
+            before = read_conversation(chat_history, known_tools=self._setup.known_tools)
+        earlier = [message.content for message in before if isinstance(message, AssistantMessage) and message.content]
+        if recurrent_mode and (previous := self._previous) is not None:
+            earlier = [previous.result or ""]
+            sections = (
+                f"# Previous task\n{previous.description[:_MAX_PREVIOUS_CHARS]}",
+                f"# Its result\n{earlier[0][:_MAX_PREVIOUS_CHARS]}",
+            )
+        request = Request(
+            task=task.strip(),
+            before=with_system(before, self._system()),
+            sections=sections,
+            notes=tuple(filter(None, [_with_references(task, earlier)])),
+            files=checked_files(files),
+            max_iterations=iterations,
+            loop_threshold=threshold,
             refine=refine_final_answer,
             plan=use_planning,
-            recurrent=recurrent_mode,
-            loop_threshold=loop_threshold,
-            chat_history=chat_history,
         )
         current = self.task = AgentTask(id=uuid.uuid4().hex[:12], description=request.task)
         responses: asyncio.Queue[AgentResponse | None] = asyncio.Queue()
@@ -324,52 +338,6 @@ class FunctionCaller:
             yield final
         finally:
             await ended(work)
-
-    def _request(
-        self,
-        task: str,
-        files: object,
-        *,
-        max_iterations: int | None,
-        refine: bool,
-        plan: bool,
-        recurrent: bool,
-        loop_threshold: int | None,
-        chat_history: object,
-    ) -> Request:
-        """What is asked, checked. Raises ValueError."""
-        if not task.strip():
-            raise ValueError("the task is empty")
-        if recurrent and chat_history is not None:
-            raise ValueError("recurrent_mode continues the previous task; it cannot be combined with chat_history")
-        iterations = self._setup.limits.max_iterations if max_iterations is None else max_iterations
-        threshold = self._setup.loop_threshold if loop_threshold is None else loop_threshold
-        if iterations < 1 or threshold < 2:
-            raise ValueError("max_iterations must be at least 1, loop_threshold at least 2")
-        previous = self._previous if recurrent else None
-        given: tuple[Message, ...] = ()
-        if chat_history is not None:
-            given = read_conversation(chat_history, known_tools=self._setup.known_tools)
-        earlier = [message.content for message in given if isinstance(message, AssistantMessage) and message.content]
-        if previous is not None:
-            earlier = [previous.result or ""]
-        sections: list[str] = []
-        if previous is not None:
-            sections = [
-                f"# Previous task\n{previous.description[:_MAX_PREVIOUS_CHARS]}",
-                f"# Its result\n{(previous.result or '')[:_MAX_PREVIOUS_CHARS]}",
-            ]
-        return Request(
-            task=task.strip(),
-            before=with_system(given, self._system()),
-            sections=tuple(sections),
-            notes=tuple(filter(None, [_with_references(task, earlier)])),
-            files=checked_files(files),
-            max_iterations=iterations,
-            loop_threshold=threshold,
-            refine=refine,
-            plan=plan,
-        )
 
     def _system(self) -> str:
         if TOOLS_PLACEHOLDER not in self._system_prompt:

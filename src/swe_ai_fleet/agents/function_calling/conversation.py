@@ -33,8 +33,6 @@ def read_conversation(
     Args:
         given: A list of OpenAI's message objects: roles system (first only; `developer` is the same), user, assistant
             and tool. Each call is answered by exactly one tool message before the next reply.
-        known_tools: What calls in it may name.
-        field: How faults name it.
 
     Raises:
         ValueError: It is no such conversation; the text names the message and what is wrong with it.
@@ -208,10 +206,8 @@ async def converse(
 
     Args:
         model: The model, as it is: trying again is done here.
-        setup: The functions and the rules.
         messages: The conversation in OpenAI's shape, not empty.
         system_prompt: What the model is told first; a system message in `messages` gives way to it unless it is empty.
-        max_turns: How many replies with calls are carried out.
 
     Raises:
         ValueError: The messages are no conversation, `max_turns` is below 1, or the cost is limited and the model has

@@ -83,7 +83,6 @@ class Narration:
 
     Args:
         task: Whose events these are; its steps and results are kept up to date.
-        tell: Receives the responses.
     """
 
     def __init__(self, task: AgentTask, tell: Callable[[AgentResponse], None]) -> None:
@@ -98,11 +97,9 @@ class Narration:
         task.results = self.results
 
     async def append(self, body: EventBody) -> Event:
-        """Hand an event on."""
         return self.post(body)
 
     def post(self, body: EventBody) -> Event:
-        """Hand an event on."""
         match body:
             case ModelReplied():
                 self._replied(body)
@@ -130,7 +127,6 @@ class Narration:
         """Nothing is held back."""
 
     async def keep(self, data: bytes) -> BlobRef:
-        """Keep a whole result whose observation will be cut."""
         digest = hashlib.sha256(data).hexdigest()
         if digest not in self._kept and self._kept_bytes + len(data) <= MAX_KEPT_BYTES:
             self._kept[digest] = data.decode("utf-8", "replace")
@@ -138,7 +134,6 @@ class Narration:
         return BlobRef(name=f"{self._task.id}/{digest}", digest=digest, size=len(data), media_type="text/plain")
 
     def log(self, value: str, event: str, **metadata: object) -> None:
-        """Note something about the run."""
         self._say("log", "run", value, event, metadata)
 
     def delta(self, text: str) -> None:
@@ -146,7 +141,6 @@ class Narration:
         self._say("log", "run", text, "delta", {})
 
     def step(self, value: str, event: str, **metadata: object) -> None:
-        """Tell of something that the model said."""
         self._say("step", "run", value, event, metadata)
 
     def _replied(self, body: ModelReplied) -> None:
@@ -225,9 +219,7 @@ class Setup:
 
     Attributes:
         tools: By name, as `gathered` makes them.
-        toolkits: Whose operations are there beside them.
         idle: Names among the tools that the model is shown only once it asks for them, by `request_tools`.
-        limits: What one run may spend.
         prices: What models cost, by name; `*` is every other.
         model_name: What the caller calls the model; its price may stand under this name too.
         loop_threshold: So many calls in a row that are judged the same are a loop.
@@ -237,14 +229,8 @@ class Setup:
         max_tool_errors: So many failed calls in a row end a run.
         max_reminders: How often in a row a reply without a call is reminded of calling one.
         bare_answers: Whether `final_answer` takes its text by itself, too, without an object around it.
-        parallel: Whether the calls of one reply run at the same time, as far as they do not lock the same things.
-        stream: Whether the model's text is told as it comes in.
-        retry_waits: Seconds before each further try of a model call.
-        sampling: How the model samples.
         images: Whether the model takes pictures; None: what its server says.
-        mask: Replaces secrets in arguments and results.
         pages: Which servers files of a task may come from.
-        network: Where those connections go.
     """
 
     tools: Mapping[str, BaseTool] = field(default_factory=dict[str, BaseTool])
@@ -286,12 +272,10 @@ class Setup:
 
     @cached_property
     def rules(self) -> Rules:
-        """What ends a run beside its limits."""
         return Rules(max_reminders=self.max_reminders, max_tool_errors=self.max_tool_errors, answer_at_limit=True)
 
     @property
     def known_tools(self) -> tuple[str, ...]:
-        """The names that calls may have."""
         asking = (REQUEST_TOOLS,) if self.idle else ()
         return (*(spec.name for spec in self.specs), *self.idle, *asking, FINAL_ANSWER)
 
@@ -313,7 +297,6 @@ class Setup:
         return Toolbox(kits, pipeline, idle=self.idle, parallel=self.parallel, bare_answers=self.bare_answers)
 
     def guard(self, toolbox: Toolbox, *, threshold: int) -> LoopGuard:
-        """What notices that a run goes in circles."""
         return LoopGuard(
             toolbox.specs,
             repeats=threshold,
@@ -349,7 +332,6 @@ def gathered(
             that its registry has.
         registry: Where names are looked up; None: the default one.
         one_line_doc: Whether the model reads the first line of a function's docstring only.
-        tool_timeout: Seconds a function may take.
 
     Raises:
         ValueError: Two tools have one name, or a definition has none.

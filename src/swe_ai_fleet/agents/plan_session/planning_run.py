@@ -80,15 +80,8 @@ class PlanningRun:
     """The agent of a session for one request, recorded; it goes on where an earlier process left it.
 
     Args:
-        session: Where the session stood when the request began.
-        record: Where the run is recorded.
-        earlier: What an earlier process did of it.
         model: The model that plans; it plays the sub-agents too.
-        tools: What it works with.
-        limits: Of this request.
         sub_agents: Limits of the session's sub-agents, those of earlier requests included.
-        mask: Replaces secrets in what the log is told of the end.
-        prices: What the model costs.
     """
 
     def __init__(
@@ -158,9 +151,7 @@ class PlanningRun:
         if not session.waits:
             messages = (*messages, UserMessage(content=APPROVED))
         history = self._opened(toolbox, messages)
-        gate = ProposalGate(
-            approved=True, understand=toolbox.understand, look=self._look, waiting=self._waiting(messages)
-        )
+        gate = ProposalGate(approved=True, toolbox=toolbox, look=self._look, waiting=self._waiting(messages))
         rules = Rules(max_reminders=1, answer_at_limit=True)
         begun = len(self._earlier.started.messages if self._earlier.started else messages) - 1
 
@@ -178,7 +169,7 @@ class PlanningRun:
     ) -> RunEnd:
         """Run up to a proposal; `waiting` are the calls of an earlier one, which the adjustment answers."""
         gate = ProposalGate(
-            approved=False, understand=toolbox.understand, look=self._look, waiting=waiting, told=_person_said(session)
+            approved=False, toolbox=toolbox, look=self._look, waiting=waiting, told=_person_said(session)
         )
         # A text ends the run, so that one which proposes something can be told from one which only talks.
         rules = Rules(max_reminders=0, answer_at_limit=True)
@@ -369,7 +360,6 @@ class PlanningRun:
 
 
 def _person_said(session: PlanSession) -> str:
-    """What the model is told of what the person said."""
     return (ANSWERED if session.question else ADJUSTED).format(text=session.adjustment)
 
 

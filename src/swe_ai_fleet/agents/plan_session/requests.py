@@ -24,7 +24,6 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 
 
 def checked_id(session_id: str) -> str:
-    """A session id as callers may choose it. Raises InvalidRequest."""
     if not _ID.fullmatch(session_id):
         raise InvalidRequest("a session id has letters, digits, _ - and at most 100 characters", field="session_id")
     return session_id
@@ -41,7 +40,6 @@ def checked_limits(limits: Limits, sub_agents: SubAgentLimits, prices: Prices | 
 
 
 def checked_goal(text: str) -> str:
-    """A goal. Raises InvalidRequest."""
     if not text.strip():
         raise InvalidRequest("the goal is empty", field="goal")
     if len(text) > MAX_GOAL_CHARS:
@@ -61,7 +59,6 @@ def checked_entities(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def checked_repository(repository: str, ref: str) -> tuple[str, str]:
-    """Where a repository is, and what of it. Raises InvalidRequest."""
     repository, ref = repository.strip(), ref.strip()
     if ref and not repository:
         raise InvalidRequest("a ref needs a repository", field="repository")
@@ -83,7 +80,6 @@ def _has_password(location: str) -> bool:
 
 
 def checked_decision(decision: str) -> ApprovalDecision:
-    """One of the three words. Raises InvalidRequest."""
     try:
         return ApprovalDecision(decision)
     except ValueError:
@@ -199,6 +195,5 @@ class PlanResult:
 
 
 def rejection(reason: str) -> str:
-    """What is said of a rejected approach."""
     why = f": {reason}" if reason else ""
     return f"The approach was rejected{why}. Nothing was carried out."

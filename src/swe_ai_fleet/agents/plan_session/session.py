@@ -58,7 +58,6 @@ class SessionStatus(StrEnum):
 
     @property
     def over(self) -> bool:
-        """Whether the goal has ended."""
         return self in (SessionStatus.COMPLETED, SessionStatus.REJECTED, SessionStatus.ERROR)
 
 
@@ -150,7 +149,6 @@ class PlanSession:
 
     @property
     def own_steps(self) -> tuple[Step, ...]:
-        """The steps for the present goal."""
         return self.steps[self.iterations_before :]
 
     def calls_made(self, mask: Callable[[str], str] = str) -> tuple[ToolCallMade, ...]:
@@ -170,7 +168,6 @@ class PlanSession:
 
     @property
     def card(self) -> SessionCard:
-        """What a list shows of it."""
         return SessionCard(
             session_id=self.session_id,
             goal=self.goal[:_CARD_CHARS],
@@ -188,7 +185,6 @@ class PlanSession:
         )
 
     def same_as(self, other: PlanSession) -> bool:
-        """Whether both are after the same."""
         mine = (self.goal, self.selected_entities, self.repository, self.ref)
         return mine == (other.goal, other.selected_entities, other.repository, other.ref)
 
@@ -310,7 +306,6 @@ class PlanOutcome:
 
     @classmethod
     def of(cls, session: PlanSession, status: ExecutionStatus, reason: str = "") -> PlanOutcome:
-        """The outcome of a session, as it stood when it ended."""
         calls = session.calls_made()
         called = {call.tool for call in calls if call.success}
         called |= {"research"} if session.research is not None and not session.research.error else set()

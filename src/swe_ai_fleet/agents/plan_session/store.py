@@ -63,7 +63,6 @@ class KeyValueSessions:
     Args:
         heads: The bucket `PLAN_SESSIONS`.
         parts: The bucket `PLAN_SESSION_PARTS`; values must live as long as in the other.
-        tenant: Whose sessions they are.
     """
 
     def __init__(self, heads: KeyValue, parts: KeyValue, *, tenant: str) -> None:
@@ -200,8 +199,6 @@ def standing(kept: PlanSession | None, state: ExecutionState, mask: SecretMask) 
 
     Args:
         kept: What its driver kept; None before its first goal has one.
-        state: Its latest goal.
-        mask: Replaces secrets in what people said.
     """
     task, limits = state.task, state.task.constraints.limits
     session = PlanSession(
@@ -240,7 +237,6 @@ def continued(state: ExecutionState) -> bool:
 
 
 def approval_id(session: PlanSession) -> str:
-    """The name of what a session waits for."""
     return f"question-{session.requests}" if session.question else f"proposal-{session.proposals}"
 
 
@@ -267,7 +263,6 @@ def approval_request(session: PlanSession) -> ApprovalRequest:
 
 
 def run_name(session: PlanSession) -> str:
-    """The agent of a session's present request."""
     return f"planner-{session.requests}"
 
 
@@ -276,8 +271,6 @@ class RunLog:
     """Where the requests of goals are runs.
 
     Attributes:
-        log: The log.
-        tenant: Whose sessions they are.
         me: This process, by a name that none has had before.
         audit_key: Keys the digests of full arguments.
     """

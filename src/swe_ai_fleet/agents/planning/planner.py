@@ -12,7 +12,7 @@ from dataclasses import replace
 from swe_ai_fleet.agents.agent_run import RunParts
 from swe_ai_fleet.agents.planning.reading import DraftStep, Verdict, read_draft, read_verdict
 from swe_ai_fleet.agents.prompting import rendered
-from swe_ai_fleet.agents.repair import coerce_arguments
+from swe_ai_fleet.agents.repair.argument_coercion import coerce_arguments
 from swe_ai_fleet.agents.repair.names import Alias, Names, Reading
 from swe_ai_fleet.agents.toolbox import FINAL_ANSWER, Toolbox
 from swe_ai_fleet.domain.errors import ContextTooLong, FleetError, ModelError
@@ -187,8 +187,6 @@ class Planner:
     """One model's plans for one run. What it is asked and says becomes part of the history and of the log.
 
     Args:
-        parts: What the run is made of.
-        operations: What plans are made of.
         max_calls: How many replies there may be.
     """
 
@@ -203,10 +201,7 @@ class Planner:
         """A plan each of whose steps is a valid, permitted call, and the reply it stands in, which is not kept yet.
 
         Args:
-            step: Which step of the run this is for, in the log.
-            sampling: How the model samples.
             reason: Why the plan before no longer holds; empty for the first.
-            done: What became of its steps.
 
         Raises:
             PlanStopped: The last correction was wrong too, or a limit is reached.

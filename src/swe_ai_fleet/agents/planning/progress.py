@@ -19,6 +19,8 @@ from swe_ai_fleet.domain.trajectory import Observation, Step
 _ID = re.compile(r"p([1-9]\d{0,3})([svaf])([1-9]\d{0,3})t([1-9]\d{0,3})(?:n([0-9a-f]{8}))?")
 _EXIT = re.compile(r"exit(?: code)?[ :=]{0,3}(\d{1,3})", re.IGNORECASE)
 _MOST_REASON_CHARS = 300
+_RETRIES = 2
+"""How often a step that may be tried again is, after its first failure."""
 _KEEP_FILES = frozenset({"git_add", "git_commit", "git_branch", "git_fetch", "git_push", "tests_lint"})
 """What writes to the workspace but changes no file that tests speak of."""
 
@@ -99,18 +101,12 @@ class _Entry:
 
 
 class Progress:
-    """The plans of one run and what became of each step.
+    """The plans of one run and what became of each step."""
 
-    Args:
-        operations: What the steps are calls of.
-        retries: How often a step that may be tried again is, after its first failure.
-    """
-
-    def __init__(self, operations: Operations, *, retries: int) -> None:
+    def __init__(self, operations: Operations) -> None:
         self._operations = operations
-        self._retries = retries
         self._plans: list[list[_Entry]] = []
-        self._changed = self._tested = False
+        self.changed = self._tested = False
         self.turns = 0
         """How many steps of the run, planned or not, have been observed."""
         self.reason = ""
@@ -131,11 +127,7 @@ class Progress:
     @property
     def untested(self) -> bool:
         """Whether files were changed and no test ran since."""
-        return self._changed and not self._tested
-
-    @property
-    def changed(self) -> bool:
-        return self._changed
+        return self.changed and not self._tested
 
     def begin(self, plan: Plan) -> None:
         """Go by this plan from here on; what is left of the one before it is replaced."""
@@ -148,7 +140,6 @@ class Progress:
 
     @property
     def steps(self) -> tuple[PlanStep, ...]:
-        """The steps of the plan at hand."""
         return tuple(entry.step for entry in self._plans[-1]) if self._plans else ()
 
     def due(self) -> tuple[PlanCallId, PlanStep] | None:
@@ -165,7 +156,6 @@ class Progress:
         Where the last plan cannot be read, `reason` asks for a new one.
 
         Args:
-            steps: All of it.
             pending: Calls of the last step still wait for their answers.
             direct: The first plan, where it was not the model's.
         """
@@ -183,7 +173,6 @@ class Progress:
             self.reason = "it is no longer known"
 
     def observe(self, step: Step) -> None:
-        """Take in what the calls of a reply gave."""
         self.turns += 1
         for seen in step.observations:
             call = PlanCallId.read(seen.call_id)
@@ -200,7 +189,6 @@ class Progress:
                     pass
 
     def report(self) -> PlanReport:
-        """What became of each step so far."""
         return PlanReport(
             steps=tuple(
                 StepReport(
@@ -241,7 +229,7 @@ class Progress:
                 entry.status, self.reason = StepStatus.FAILED, where
             case OnFailure.REPLAN:
                 entry.status, self.reason = StepStatus.FAILED, where
-            case OnFailure.RETRY if entry.attempts <= self._retries and result.outcome is not Outcome.INVALID:
+            case OnFailure.RETRY if entry.attempts <= _RETRIES and result.outcome is not Outcome.INVALID:
                 pass
             case OnFailure.RETRY | OnFailure.ABORT:
                 entry.status, self.failure = StepStatus.FAILED, where
@@ -262,4 +250,4 @@ class Progress:
         if spec.tool == "tests":
             self._tested = True
         elif "workspace" in spec.locks:
-            self._changed, self._tested, self.looked = True, False, False
+            self.changed, self._tested, self.looked = True, False, False

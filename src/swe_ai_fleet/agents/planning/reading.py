@@ -134,7 +134,6 @@ def _like_step(item: object) -> bool:
 
 
 def _step(item: object) -> DraftStep | str:
-    """A step, or what is wrong with it."""
     if not is_object(item):
         return f"it is a {type(item).__name__}, not an object with tool, operation and params"
     fields = _normal(item)

@@ -89,7 +89,6 @@ def exact(kind: ThingKind, name: str) -> str:
 
 
 def as_name(text: str) -> str:
-    """A text as long as a name may be."""
     return one_line(text, MAX_NAME_CHARS)
 
 
@@ -171,7 +170,6 @@ def fields_of(result: ToolResult) -> Mapping[str, object]:
 
 
 def words_of(name: str) -> list[str]:
-    """The words of a name in snake or camel case, small."""
     return [word.lower() for word in _PART.findall(name[:MAX_NAME_CHARS])]
 
 
@@ -309,7 +307,6 @@ class Naming:
     """Collects what one turn names.
 
     Args:
-        turn: Its number.
         first_group: The number of the first list that comes up in it.
     """
 
@@ -326,14 +323,12 @@ class Naming:
             self._alone(Member.of(thing), PERSON)
 
     def chosen(self, things: Sequence[NamedThing]) -> None:
-        """What the person singled out of what was named before."""
         if len(things) == 1:
             self._alone(Member.of(things[0]), PERSON)
         elif things:
             self._list([Member.of(thing) for thing in things], PERSON)
 
     def started(self, execution_id: str, description: str) -> None:
-        """An execution that was started for the person."""
         self._alone(Member(ThingKind.EXECUTION, execution_id, description), ANSWER)
 
     def call(self, call: ToolCall, result: ToolResult) -> None:

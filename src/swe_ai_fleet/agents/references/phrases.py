@@ -21,8 +21,6 @@ PERSON, ANSWER = "person", "answer"
 
 
 class ThingKind(StrEnum):
-    """What something is."""
-
     FILE = "file"
     EXECUTION = "execution"
     CANDIDATE = "candidate"
@@ -228,7 +226,6 @@ def phrases(request: str, nouns: Sequence[str] = ()) -> tuple[Phrase, ...]:
     """The pointing phrases of a request in their order; of two that overlap, the one that says more.
 
     Args:
-        request: What the person wrote.
         nouns: What the conversation calls things beside the kinds, oldest first.
     """
     text = request[:MAX_CHARS]

@@ -55,9 +55,7 @@ def resolve(
     """The references of a request, in their order.
 
     Args:
-        request: What the person wrote.
         things: What was named so far, oldest first, this request's own names included.
-        turn: The number of this turn.
         stale_turns: What was named longer ago is not taken for granted.
     """
     references: list[Reference] = []

@@ -46,13 +46,11 @@ def types_of(schema: Schema, root: Schema) -> set[str]:
 
 
 def enum_of(choices: Sequence[Schema]) -> list[object]:
-    """The values that alternatives list; empty where they list none."""
     listed = [choice.get("enum") for choice in choices]
     return [choice for values in listed if is_list(values) for choice in values]
 
 
 def properties_of(schema: Schema) -> Mapping[str, Schema]:
-    """The schemas of the fields that a schema names."""
     given = mapping(schema.get("properties"))
     return {name: part for name, part in given.items() if is_mapping(part)}
 
@@ -102,7 +100,6 @@ def coerce_arguments(
 
     Args:
         arguments: What was read; a string means the one parameter of an operation that needs one string.
-        spec: The operation.
         alias: Under which name the operation was asked for, if not its own.
 
     Raises ValueError for a string that the operation can't take.
@@ -323,7 +320,6 @@ def _parsed(text: str) -> object:
 
 
 def _takes(choices: Sequence[Schema], value: object, root: Schema) -> bool:
-    """Whether an array of the schema may hold the value."""
     for choice in choices:
         if choice.get("type") == "array":
             items = choice.get("items")

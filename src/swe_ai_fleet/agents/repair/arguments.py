@@ -112,7 +112,6 @@ class TolerantReader:
             at = self._comma(at, "]")
 
     def _end(self, at: int, closing: str) -> int | None:
-        """Where the container ends if it ends here."""
         character = self._text[at : at + 1]
         if character == closing:
             return at + 1
@@ -223,7 +222,6 @@ def read_arguments(text: str, *, truncated: bool = False) -> tuple[dict[str, obj
     A JSON string that holds no object is given back as it is: a function of one parameter can mean it.
 
     Args:
-        text: What the model wrote.
         truncated: The reply was cut off, so text that ends too early is not repaired.
 
     Raises ValueError saying what is wrong and where. NaN, infinities and numbers that overflow are refused.

@@ -167,11 +167,7 @@ Fits = Callable[[str, Alias | None], bool]
 
 
 class Names:
-    """The names of one run's operations.
-
-    Args:
-        specs: Every operation that can be called.
-    """
+    """The names of one run's operations."""
 
     def __init__(self, specs: Iterable[OperationSpec]) -> None:
         self._specs = {spec.name: spec for spec in specs}

@@ -57,7 +57,6 @@ class CallReader:
         """What the call means; never raises.
 
         Args:
-            call: As the model wrote it.
             truncated: The reply was cut off, so arguments that end too early are not repaired.
         """
         glued = "" if call.name in self._specs else split_name(call.name)[1]

@@ -120,7 +120,6 @@ def said_in(trajectory: Trajectory) -> list[object]:
 
 
 def described(results: MemoryResults) -> str:
-    """The results of a search as a model reads them."""
     lines = ["Coverage: unknown." if results.coverage is None else f"Coverage: {results.coverage:g} %."]
     if results.gaps:
         lines.append(f"Gaps: {'; '.join(results.gaps)}")
@@ -128,7 +127,6 @@ def described(results: MemoryResults) -> str:
 
 
 def key_of(gap: str) -> str:
-    """What two ways of writing the same gap share."""
     return " ".join(gap.split()).casefold()
 
 
@@ -184,7 +182,6 @@ def sub_agents_of(result: ToolResult) -> int:
 
 
 def result(name: str, content: str, fields: Mapping[str, object], did: Mapping[str, object]) -> ToolResult:
-    """A success: the fields of its shape, and what the sub-agent did."""
     return ToolResult(success=True, operation=name, content=content, metadata={**fields, SUB_AGENT: did})
 
 

@@ -199,7 +199,6 @@ def findings(searches: Iterable[MemoryResults], mask: SecretMask) -> MemoryFindi
 
 
 def searches_in(steps: Sequence[Step]) -> list[MemoryResults]:
-    """What the searches of a run's earlier steps gave."""
     results: list[MemoryResults] = []
     for result in (seen.result for step in steps for seen in step.observations):
         if result.success and result.operation == "search_memory":
@@ -234,11 +233,6 @@ class RememberingTools(Toolkit):
 
     It writes nothing anywhere. The note stands in the run's log, under `remembered` in the metadata of the call's
     result, and is kept from there if the run's candidate wins.
-
-    Args:
-        workspace: Where the run works.
-        pipeline: The way every call goes.
-        noted: What an earlier part of the same run noted.
     """
 
     name: ClassVar[str] = "remembering"
@@ -273,7 +267,6 @@ class RememberingTools(Toolkit):
 
 
 def noted_in(steps: Iterable[Step]) -> tuple[str, ...]:
-    """The facts that a run has noted so far."""
     results = (seen.result for step in steps for seen in step.observations)
     return tuple(fact for result in results if result.operation == REMEMBER and (fact := _fact(result)))
 

@@ -76,7 +76,6 @@ class Allowance:
     """What a run's sub-agents may still use; one object for all levels.
 
     Args:
-        limits: What was allowed at the beginning.
         used: How many sub-agents an earlier part of the same run had.
     """
 
@@ -140,14 +139,11 @@ class SubAgentTools(Toolkit):
     hold, under `sub_agent`, what it did and spent.
 
     Args:
-        workspace: Where the run works.
         pipeline: The way every call goes, those of sub-agents too: same policy, audit trail and mask.
-        model: Who plays the sub-agents.
         budget: What the run may spend; each sub-agent gets a part of what is left when it is called.
         toolkits: The run's own, by name. Of them `research` gets the web and `call_verifier` what only reads.
         without: Names among them that lack what they need here, such as a search server.
         memory: What `search_memory` asks; without one, the repository's documents and history.
-        limits: Of depth, number and each one's budget.
         used: How many sub-agents an earlier part of the same run had.
         searched: What each search of memory gave is put at its end.
     """
@@ -182,7 +178,6 @@ class SubAgentTools(Toolkit):
 
     @property
     def used(self) -> int:
-        """How many sub-agents the run had so far."""
         return self._allowance.used
 
     @property
@@ -374,8 +369,6 @@ def idle_sub_agents(
     """(idle, unlisted) as a toolbox takes them: what is not shown at first, and what of it is not told of at all.
 
     Args:
-        role: The run's.
-        asked: Operations and toolkits that the task names.
         can_research: Whether anything reaches the web; where nothing does, research is of no use.
     """
     names = frozenset(SubAgentTools.definitions)

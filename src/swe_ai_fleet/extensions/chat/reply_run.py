@@ -12,10 +12,9 @@ from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.function_calling.setup import CHAT, AgentResponse, AgentTask, Narration, Setup
 from swe_ai_fleet.agents.history import History, summariser
 from swe_ai_fleet.agents.model_middleware import RetryingModel, ShownTools, WholeResults
-from swe_ai_fleet.agents.planning import ModeRules, assess, drive
-from swe_ai_fleet.agents.planning.plan_run import PlanRules
+from swe_ai_fleet.agents.planning.plan_run import ModeRules, PlanRules, drive
 from swe_ai_fleet.agents.planning.planner import Operations
-from swe_ai_fleet.agents.planning.routing import THRESHOLD, fast_path
+from swe_ai_fleet.agents.planning.routing import THRESHOLD, assess, fast_path
 from swe_ai_fleet.agents.references.resolving import STALE_TURNS
 from swe_ai_fleet.agents.toolbox import FINAL_ANSWER, Toolbox
 from swe_ai_fleet.domain.budget import Limits

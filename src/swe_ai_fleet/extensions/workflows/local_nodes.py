@@ -10,7 +10,7 @@ from typing import Any
 
 from swe_ai_fleet.agents.function_calling.caller import SYSTEM_PROMPT
 from swe_ai_fleet.agents.function_calling.setup import NOT_OFFERED
-from swe_ai_fleet.agents.sub_agents import SubAgentTools
+from swe_ai_fleet.agents.sub_agents.toolkit import SubAgentTools
 from swe_ai_fleet.domain.approval import ApprovalDecision
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
