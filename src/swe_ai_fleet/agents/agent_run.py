@@ -81,11 +81,7 @@ class Judgement:
 
 
 class StopPolicy:
-    """Decides after each step whether the run ends, and what the agent is told if it goes on.
-
-    Args:
-        guard: Notices loops; None: nobody does.
-    """
+    """Decides after each step whether the run ends, and what the agent is told if it goes on."""
 
     def __init__(self, rules: Rules, guard: LoopGuard | None = None) -> None:
         self._rules = rules
@@ -155,8 +151,6 @@ class RunParts:
     Attributes:
         history: The conversation; calls in it that nothing answers yet are carried out first.
         journal: Where each reply is recorded (tool calls are recorded by the toolbox's audit trail); None: nowhere.
-        guard: Notices loops, step by step; None: nobody does.
-        gate: Decides which calls wait for a person; None: none does.
         on_step: Hears each step once its calls are answered.
         news: Gives what the agent is to be told before its next reply, empty where there is nothing.
         last_look: Gives what speaks against an answer, by the steps before it, empty where nothing does. The first
@@ -300,7 +294,6 @@ class AgentRun:
         return replace(step, observations=(*step.observations[:-1], replace(last, result=result)))
 
     def _judged(self, step: Step, *, truncated: bool) -> StopReason | None:
-        """Whether a step ends the run; where it went wrong, the agent is told, and a loop is taken out."""
         judgement = self._stop_policy.judge(step, truncated=truncated, calls_left=self._budget.tool_calls_left)
         if (loop := judgement.loop) is not None:
             self._parts.post(LoopNoticed(step=step.number, pattern=loop.pattern, advice=loop.action))

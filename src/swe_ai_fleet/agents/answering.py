@@ -6,7 +6,7 @@ way of every call: validated, held to policy, audited, masked.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
 
@@ -35,8 +35,6 @@ from swe_ai_fleet.domain.tool import OperationSpec, Outcome, ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason, Trajectory
 from swe_ai_fleet.ports import ChatModel, Clone
 from swe_ai_fleet.tools.catalogue import Toolset, open_toolkits
-from swe_ai_fleet.tools.definition import Definition
-from swe_ai_fleet.tools.operation import Toolkit
 from swe_ai_fleet.tools.pipeline import MAX_NAME_CHARS, Pipeline, ToolLimits
 from swe_ai_fleet.tools.policy import Policy
 
@@ -86,7 +84,6 @@ class _Answerer(AgentSpec[Answer]):
 
     @asynccontextmanager
     async def tools(self, resources: RunResources) -> AsyncGenerator[Toolbox]:
-        """What the node names, as far as its task allows it. Raises InvalidRequest for a tool that is not here."""
         self._model, pipeline = resources.capabilities.model, resources.pipeline
         answer = final_answer_in(self._assignment.schema) if self._assignment.schema else FINAL_ANSWER
         if not self._assignment.config.use_tools:
@@ -223,7 +220,6 @@ class OperateRun:
         return Ending(value=result, stop_reason=stop, usage=usage, error=result.error)
 
     async def _left_by(self, assignment: OperateAssignment, run: RunContext) -> ToolResult | None:
-        """What is known of the call that an earlier process made; None where nothing had begun."""
         begun: AuditEntry | None = None
         stored = self.services.log.read(assignment.task.tenant, assignment.execution_id, agent_id=assignment.agent_id)
         async with aclosing(stored) as events:
@@ -259,8 +255,8 @@ class OperateRun:
             cache=equipment.cache(task),
         )
         async with open_toolkits(clone, pipeline, equipment.access, task) as held:
-            arguments = _arguments(assignment.arguments)
-            if arguments is None:
+            arguments = json_or_none(assignment.arguments or "{}")
+            if not is_object(arguments):
                 return _refused(assignment, pipeline, "the arguments are not a JSON object")
             kits = held.toolkits
             if assignment.tool in SubAgentTools.definitions:
@@ -269,24 +265,11 @@ class OperateRun:
                 # No run searched memory before: what the node names is what is missing.
                 others.know(MemoryResults(gaps=tuple(strings(arguments.get("gaps")))))
                 kits = {**kits, others.name: others}
-            match = _find(kits, assignment.tool)
-            if match is None:
-                return _refused(assignment, pipeline, f"there is no tool {assignment.tool[:64]!r} here")
-            kit, definition = match
-            return await pipeline.call(definition, kit, arguments)
-
-
-def _find(kits: Mapping[str, Toolkit], name: str) -> tuple[Toolkit, Definition] | None:
-    for kit in kits.values():
-        for definition in kit.definitions.values():
-            if definition.spec.name == name:
-                return kit, definition
-    return None
-
-
-def _arguments(text: str) -> dict[str, object] | None:
-    value = json_or_none(text or "{}")
-    return value if is_object(value) else None
+            for kit in kits.values():
+                for definition in kit.definitions.values():
+                    if definition.spec.name == assignment.tool:
+                        return await pipeline.call(definition, kit, arguments)
+            return _refused(assignment, pipeline, f"there is no tool {assignment.tool[:64]!r} here")
 
 
 def _refused(assignment: OperateAssignment, pipeline: Pipeline, error: str) -> ToolResult:

@@ -100,7 +100,6 @@ class PolicyGate:
 
     Args:
         read: What a call would be carried out as; None where it would be refused anyway.
-        approvals: Where requests go; None: nobody can be asked, so what would wait is refused.
     """
 
     def __init__(

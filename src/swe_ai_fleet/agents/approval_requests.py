@@ -156,7 +156,6 @@ class ProposingModel(ModelWrapper):
     wanted: Callable[[], bool]
 
     async def reply(self, request: ModelRequest) -> ModelReply:
-        """The model's reply. Raises as it does."""
         reply = await self.model.reply(request)
         text = reply.message.content
         offered = any(spec.name == PROPOSE for spec in request.tools)

@@ -63,9 +63,7 @@ class Budget:
     """Counts what is spent against limits; what a child is given is reserved until it is done.
 
     Args:
-        limits: What may be spent here and below.
         prices: What tokens cost; without them nothing costs anything.
-        spent: What an earlier part of the same run spent already.
         clock: The run's; None: one of its own.
     """
 
@@ -128,7 +126,6 @@ class Budget:
         return f": {spent} tokens were used, {allowed} allowed" if 0 < allowed < spent else ""
 
     def settle(self, usage: Usage) -> None:
-        """Count what was spent, at its price."""
         if self._prices is not None and not usage.cost:
             usage = replace(usage, cost=self._prices.cost(usage))
         self.usage += usage

@@ -19,9 +19,8 @@ from swe_ai_fleet.domain.candidate import Candidate, Perspective, Revision
 from swe_ai_fleet.domain.errors import PatchRejected
 from swe_ai_fleet.domain.event import RunFinished
 from swe_ai_fleet.domain.moment import now
-from swe_ai_fleet.domain.task import Task
 from swe_ai_fleet.domain.trajectory import StopReason
-from swe_ai_fleet.ports import Clone, EventLog, ResultBus, SecretMask
+from swe_ai_fleet.ports import Clone, EventLog, ResultBus
 from swe_ai_fleet.tools.audit import AuditTrail
 
 MAX_DIFF_CHARS = 24_000
@@ -87,8 +86,6 @@ class CodingRun:
 
 @dataclass(frozen=True, kw_only=True)
 class OpeningRun:
-    """Runs `OpeningAssignment`s."""
-
     equipment: Equipment
 
     async def run(self, assignment: OpeningAssignment, clone: Clone) -> Opening:
@@ -108,7 +105,7 @@ class OpeningRun:
 
 
 async def second_go(assignment: CodingAssignment, revision: Revision, clone: Clone, services: RunServices) -> SecondGo:
-    """Apply the patch of the candidate that is revised; what the author is told.
+    """Apply the patch of the candidate that is revised; what the author is told: changes, evidence, critiques unnamed.
 
     It begins with what the author's first run began with, to the byte: a model server has that in its cache, and the
     repository as all candidates are shown it is not the one in this clone.
@@ -122,14 +119,8 @@ async def second_go(assignment: CodingAssignment, revision: Revision, clone: Clo
         applied = True
     except PatchRejected:
         applied = False
-    task, author = assignment.task, assignment.author_id or assignment.agent_id
+    task, author, mask = assignment.task, assignment.author_id or assignment.agent_id, services.equipment.mask
     first = (await read_run(services.log, task.tenant, assignment.execution_id, author)).started
-    text = _revision_text(assignment.task, revision, patch, applied=applied, mask=services.equipment.mask)
-    return SecondGo(text=text, first=first.messages if first is not None else ())
-
-
-def _revision_text(task: Task, revision: Revision, patch: bytes, *, applied: bool, mask: SecretMask) -> str:
-    """What an author is told behind the opening: its changes, the evidence, and the critiques without names."""
     candidate = revision.candidate
     fence = Fence(mask, task.execution_id, "revision", candidate.candidate_id, str(revision.round))
     # In an order that tells nothing of who wrote them when; one that came to nothing says nothing.
@@ -137,7 +128,7 @@ def _revision_text(task: Task, revision: Revision, patch: bytes, *, applied: boo
         (critique for critique in revision.critiques if not critique.error),
         key=lambda critique: (critique.round, critique.reviewer_id),
     )
-    return rendered(
+    text = rendered(
         "revision",
         applied=applied,
         warning=fence.warning,
@@ -153,6 +144,7 @@ def _revision_text(task: Task, revision: Revision, patch: bytes, *, applied: boo
             for critique in critiques
         ],
     )
+    return SecondGo(text=text, first=first.messages if first is not None else ())
 
 
 def handed_in(assignment: CodingAssignment, run: RunContext) -> Candidate | None:

@@ -32,7 +32,7 @@ from swe_ai_fleet.agents.structured_output import (
 )
 from swe_ai_fleet.domain.assignment import DeriveAssignment
 from swe_ai_fleet.domain.candidate import Perspective
-from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, ModelError, Unavailable
+from swe_ai_fleet.domain.errors import InvalidRequest, ModelError, Unavailable
 from swe_ai_fleet.domain.json_values import is_list, is_mapping
 from swe_ai_fleet.domain.message import Message
 from swe_ai_fleet.domain.subtask import JOINT, MAX_SUBTASK_CHARS, MAX_SUBTASKS, Derivation, Subtask, check_graph
@@ -140,18 +140,15 @@ async def _derive(assignment: DeriveAssignment, clone: Clone | None, run: RunCon
     except InvalidRequest as error:
         stop, fault = StopReason.PLAN_FAILED, error
     except ValueError as error:
-        stop, fault = StopReason.PLAN_FAILED, _no_split(error)
+        stop = StopReason.PLAN_FAILED
+        fault = InvalidRequest(
+            f"the planner found no split that can be carried out: {error}",
+            field="task_description",
+            hint="describe the parts, or hand them in one by one",
+        )
     name = str(uuid.uuid5(_NAMESPACE, f"{assignment.execution_id}/{assignment.agent_id}"))
     derivation = Derivation(derivation_id=name, subtasks=subtasks, usage=budget.total(), joint=JOINT)
     return Ending(value=derivation, stop_reason=stop, usage=derivation.usage, fault=fault)
-
-
-def _no_split(error: ValueError) -> FleetError:
-    return InvalidRequest(
-        f"the planner found no split that can be carried out: {error}",
-        field="task_description",
-        hint="describe the parts, or hand them in one by one",
-    )
 
 
 _MOST_READ = 200
@@ -173,7 +170,6 @@ def _as_priority(value: object) -> int:
 
 
 def _as_subtasks(value: object) -> object:
-    """Subtasks in a list; models also write an object with their ids as keys."""
     if is_mapping(value):
         value = [{"id": name, **fields} for name, fields in value.items() if is_mapping(fields)]
     return value[:_MOST_READ] if is_list(value) else value
@@ -280,7 +276,6 @@ def _name(text: str) -> str:
 
 
 def _paths(shape: SubtaskShape) -> tuple[str, ...]:
-    """The globs that can be ones of the repository; a directory means all in it."""
     paths: list[str] = []
     for path in shape.paths:
         pattern = path.strip().strip("`'\"").removeprefix("/workspace/").removeprefix("./")
@@ -299,13 +294,8 @@ def _paths(shape: SubtaskShape) -> tuple[str, ...]:
 def _chained(ordered: Sequence[Subtask]) -> tuple[Subtask, ...]:
     before = ("", *(subtask.subtask_id for subtask in ordered))
     return tuple(
-        replace(
-            subtask,
-            dependencies=(*subtask.dependencies, earlier)
-            if earlier not in subtask.dependencies
-            else subtask.dependencies,
-        )
-        if earlier
-        else subtask
+        subtask
+        if earlier in ("", *subtask.dependencies)
+        else replace(subtask, dependencies=(*subtask.dependencies, earlier))
         for earlier, subtask in zip(before, ordered, strict=False)
     )

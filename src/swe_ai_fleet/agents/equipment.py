@@ -62,10 +62,8 @@ class Equipment:
         alone: Whether nobody else changes the workspaces; only then may a result stand for a second, equal call.
         prices: By model name; `*` is every other.
         token_profiles: Model profiles whose replies are recorded with token ids and log-probabilities.
-        live: Where people listen to models; None: nowhere.
         remembering: Makes of a task and its repository what `search_memory` asks, where the task reads memory; None:
             the repository alone is asked.
-        baselines: What is known of untouched commits; None: nothing.
     """
 
     models: Mapping[str, ChatModel]
@@ -138,9 +136,6 @@ class RunContext:
     """One run under way: what it is made with, where it is written, and where it stood when this process took it.
 
     Attributes:
-        journal: Where its events go; None: nowhere.
-        store: Keeps what is too long for an event; None: nothing does.
-        keeper: Keeps its workspace for another process; None: nothing does.
         record: What this process did with its tools; None where an earlier one did something too.
         clock: For budgets made beside it that share one.
     """
@@ -165,7 +160,6 @@ class RunContext:
         return model, capabilities
 
     def _waits(self, clock: Clock) -> Callable[[bool], None]:
-        """Records that the run waits for a model server, for which its clock stands, and that it goes on."""
 
         def hear(is_away: bool) -> None:
             if is_away and clock.stop():
@@ -213,11 +207,7 @@ class Ending(Generic[T]):
 
 @dataclass(frozen=True, kw_only=True)
 class RunServices:
-    """What runs of one process share.
-
-    Attributes:
-        audit_key: Keys the digests of full arguments.
-    """
+    """What runs of one process share."""
 
     equipment: Equipment
     log: EventLog
@@ -258,7 +248,6 @@ class RunServices:
 
     @asynccontextmanager
     async def claimed(self, assignment: RecordedAssignment[object], clone: Clone | None) -> AsyncGenerator[RunContext]:
-        """A run that is this process's, with what the log has of it; see `recorded_run`."""
         tenant, execution_id = assignment.task.tenant, assignment.execution_id
 
         async def store(data: bytes) -> BlobRef:

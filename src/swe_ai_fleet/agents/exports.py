@@ -154,14 +154,7 @@ def _judgement(state: ExecutionState, agent_id: str) -> dict[str, object]:
     `reward` is 1 for verified, 0.5 for unverified, 0 for refuted; a check's is its score, between 0 and 1. Nothing
     where the agent left no candidate, no `reward` where nothing judged it.
     """
-    candidate = next(
-        (
-            candidate_of_agent
-            for candidate_of_agent in state.candidates.values()
-            if candidate_of_agent.agent_id == agent_id
-        ),
-        None,
-    )
+    candidate = next((candidate for candidate in state.candidates.values() if candidate.agent_id == agent_id), None)
     if candidate is None:
         return {}
     report = state.reports.get(candidate.candidate_id)
@@ -182,8 +175,6 @@ def _judgement(state: ExecutionState, agent_id: str) -> dict[str, object]:
 
 
 class _Steps:
-    """The steps of a run in the order of its conversation; each reply has the answers to its calls."""
-
     def __init__(self, run: RunState, events: Iterable[Event], name: str, tokens: Mapping[str, SampledTokens]) -> None:
         self.sub_agents: list[dict[str, object]] = []
         self._run, self._name, self._tokens = run, name, tokens
@@ -244,7 +235,6 @@ class _Steps:
 
 
 def _sub_agent(name: str, call: ToolCall, content: str, did: Mapping[str, object], usage: Usage) -> dict[str, object]:
-    """What the log has of a sub-agent: what it was asked, its calls in short, what it answered."""
     reply: dict[str, object] = {"step_id": 2, "source": "agent", "message": content, "metrics": _metrics(usage)}
     if usage.model_calls:
         reply["llm_call_count"] = usage.model_calls

@@ -73,7 +73,6 @@ class OutsideRecord:
 
     @property
     def spent(self) -> Usage:
-        """What the run spent so far, in earlier processes too."""
         return self.budget.total() if self.budget else replace(self.usage, duration_ms=self.duration_ms)
 
     def say(self, text: str) -> None:
@@ -241,7 +240,7 @@ class ExternalRun:
             return await self._hand_in(assignment, clone, run)
 
     async def _hand_in(self, assignment: CodingAssignment, clone: Clone, run: RunContext) -> Candidate:
-        agents = self._agents(assignment.perspective.endpoint)
+        agents = self.harnesses if is_harness(assignment.perspective.endpoint) else self.outside
         left = HandedIn(stop=StopReason.MODEL_ERROR)
         limit = assignment.task.constraints.limits.timeout_seconds
         record = OutsideRecord(run, model="external")
@@ -279,9 +278,6 @@ class ExternalRun:
         )
         log = self.services.log
         return await hand_in(assignment, run, finished, diff.patch, model=record.model, log=log, results=self.results)
-
-    def _agents(self, endpoint: str) -> OutsideAgent:
-        return self.harnesses if is_harness(endpoint) else self.outside
 
     async def _work(
         self, agents: OutsideAgent, assignment: CodingAssignment, clone: Clone, record: OutsideRecord

@@ -141,7 +141,6 @@ class Response:
         return written + self._say(f"response.{event}.delta", **self._part(), delta=text)
 
     def _close(self) -> bytes:
-        """End the item that text is added to."""
         if not self._kind:
             return b""
         text = "".join(self._text)
@@ -258,8 +257,8 @@ def _messages(instructions: str, given: object) -> list[Json]:
                 item.get("arguments") if kind == "function_call" else _dump({"input": item.get("input")}).decode()
             )
             function = {"name": item.get("name"), "arguments": arguments}
-            calls = [*items(messages[-1].get("tool_calls")), _call_of(item, function)]
-            messages[-1]["tool_calls"] = calls
+            call = {"id": item.get("call_id"), "type": "function", "function": function}
+            messages[-1]["tool_calls"] = [*items(messages[-1].get("tool_calls")), call]
         elif kind in ("function_call_output", "custom_tool_call_output"):
             content = _content(item.get("output"))
             if not isinstance(content, str):
@@ -272,10 +271,6 @@ def _messages(instructions: str, given: object) -> list[Json]:
         messages.append({"role": "user", "content": pictures})
     system: list[Json] = [{"role": "system", "content": "\n\n".join(orders)}] if orders else []
     return [*system, *messages]
-
-
-def _call_of(item: Mapping[str, object], function: Json) -> Json:
-    return {"id": item.get("call_id"), "type": "function", "function": function}
 
 
 def _content(given: object) -> str | list[Json]:

@@ -144,7 +144,6 @@ def read_choice(texts: Sequence[str], letters: str) -> tuple[str, str]:
 
 
 def _in_objects(texts: Sequence[str], letters: str) -> Iterator[tuple[str, str]]:
-    """What JSON objects name (nothing: no letter of these), with their reasons."""
     for text in texts:
         for value in objects_in(text):
             fields = {str(key).strip().lower(): part for key, part in value.items()}
@@ -198,13 +197,9 @@ class _Judging:
     """One judging under way. Its conversation in the log is that of the ballot before the model."""
 
     def __init__(self, assignment: JudgeAssignment, environment: str, blobs: BlobStore) -> None:
-        self._assignment = assignment
-        self._environment = environment
-        self._blobs = blobs
+        self._assignment, self._environment, self._blobs = assignment, environment, blobs
         self._patches: dict[str, bytes] = {}
-        self._room = 0
-        self._narrowed = False
-        self._fault = ""
+        self._room, self._narrowed, self._fault = 0, False, ""
 
     async def work(self, run: RunContext) -> Ending[tuple[Vote, ...]]:
         assignment, self._mask = self._assignment, run.equipment.mask

@@ -129,7 +129,7 @@ _PARSED_CHARS = 64_000
 _MOST_DIGESTS = 20_000
 _NAMED_TOOLS = 12
 _LAST_LINES_CHARS = 300
-_LOOSE, _SORTED = json.JSONDecoder(strict=False), json.JSONEncoder(sort_keys=True)
+_SORTED = json.JSONEncoder(sort_keys=True)
 
 
 class LoopAction(StrEnum):
@@ -264,7 +264,6 @@ class LoopGuard:
         )
 
     def _take_in(self, calls: Sequence[_Call]) -> bool:
-        """Count the calls of a step; whether anything about it is new."""
         novel, errors_before = False, self._errors
         self._revisit = 0
         for call in calls:

@@ -11,7 +11,7 @@ import shutil
 import tempfile
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Self, cast
 
@@ -106,8 +106,8 @@ class ModelGateway:
         application = web.Application(middlewares=[self._serve])
         application.router.add_get("/v1/models", self._models)
         application.router.add_get("/v1/models/{name:.+}", self._models)
-        application.router.add_post("/v1/chat/completions", self._chat)
-        application.router.add_post("/v1/responses", self._responses)
+        application.router.add_post("/v1/chat/completions", partial(self._answer, ChatCompletion))
+        application.router.add_post("/v1/responses", partial(self._answer, Response))
         self._runner = web.AppRunner(
             application, access_log=None, handler_cancellation=True, shutdown_timeout=0.5, auto_decompress=False
         )
@@ -163,14 +163,8 @@ class ModelGateway:
         }
         return web.json_response(entry if "name" in request.match_info else {"object": "list", "data": [entry]})
 
-    async def _chat(self, request: web.Request) -> web.StreamResponse:
-        return await self._answer(request, ChatCompletion)
-
-    async def _responses(self, request: web.Request) -> web.StreamResponse:
-        return await self._answer(request, Response)
-
     async def _answer(
-        self, request: web.Request, speaking: Callable[[Mapping[str, object]], Dialect]
+        self, speaking: Callable[[Mapping[str, object]], Dialect], request: web.Request
     ) -> web.StreamResponse:
         if self._under_way >= MOST_CALLS:
             raise _busy(f"{MOST_CALLS} calls are under way")
@@ -191,7 +185,6 @@ class ModelGateway:
             self._under_way -= 1
 
     async def _ask(self, asked: Json, characters: int, answer: _Answer) -> ModelReply | _RefusalError:
-        """The model's reply, or why there is none; paid for."""
         passthrough = Passthrough(fields=asked, characters=characters, send=answer.send)
         prompt = characters // _CHARACTERS_PER_TOKEN
         self._reserved += prompt
@@ -233,7 +226,6 @@ class ModelGateway:
 
     @asynccontextmanager
     async def _body(self, request: web.Request) -> AsyncGenerator[bytes]:
-        """The request's body, counted among those that are held for as long as it is."""
         if request.headers.get("Content-Encoding", "identity") != "identity":
             raise _RefusalError(415, "send the body as it is, not compressed", code="unsupported_encoding")
         body = bytearray()

@@ -11,6 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import structlog
 
@@ -38,6 +39,7 @@ from swe_ai_fleet.tools.truncation import beginning
 _PACED_BYTES = 8 * 1024 * 1024
 _PACED_SHARE = 10.0
 _log = structlog.get_logger()
+T = TypeVar("T")
 
 
 class ModelWrapper:
@@ -209,26 +211,22 @@ class RetryingModel(ModelWrapper):
         self._told = told
 
     async def probe(self) -> ModelCapabilities:
-        for number, wait in enumerate(self._waits, start=1):
-            try:
-                return await self.model.probe()
-            except ModelUnavailable as fault:
-                await self._rest(number, wait, fault)
-        return await self.model.probe()
+        return await self._retried(self.model.probe)
 
     async def reply(self, request: ModelRequest) -> ModelReply:
+        return await self._retried(lambda: self.model.reply(request))
+
+    async def _retried(self, call: Callable[[], Awaitable[T]]) -> T:
         for number, wait in enumerate(self._waits, start=1):
             try:
-                return await self.model.reply(request)
+                return await call()
             except ModelUnavailable as fault:
-                await self._rest(number, wait, fault)
-        return await self.model.reply(request)
-
-    async def _rest(self, number: int, wait: float, fault: ModelUnavailable) -> None:
-        if self._told is not None:
-            tries = len(self._waits) + 1
-            self._told(f"the model call failed (try {number} of {tries}), the next one is in {wait:g} s: {fault}")
-        await asyncio.sleep(wait * random.uniform(1.0, 1.0 + _JITTER))  # noqa: S311
+                if self._told is not None:
+                    tries = len(self._waits) + 1
+                    again = f"the next one is in {wait:g} s: {fault}"
+                    self._told(f"the model call failed (try {number} of {tries}), {again}")
+                await asyncio.sleep(wait * random.uniform(1.0, 1.0 + _JITTER))  # noqa: S311
+        return await call()
 
 
 class ShownTools(ModelWrapper):
@@ -304,11 +302,7 @@ def _calls(message: Message) -> Sequence[ToolCall]:
 
 
 class WholeResults(ModelWrapper):
-    """A `ChatModel` that, asked without tools and so for an answer, reads results as they were before they were cut.
-
-    Args:
-        results: Whole results by call id; may grow.
-    """
+    """A `ChatModel` that, asked without tools and so for an answer, reads results as they were before they were cut."""
 
     def __init__(self, model: ChatModel, results: Mapping[str, str]) -> None:
         self.model = model

@@ -11,8 +11,9 @@ import asyncio
 import re
 import shlex
 from collections import Counter, OrderedDict
-from collections.abc import Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import PurePosixPath
 
 import structlog
@@ -118,9 +119,10 @@ class FactsCache:
         narrow: bool = True,
     ) -> RepositoryFacts:
         """The facts under a key, gathered as by `gather` from this workspace where nobody has yet."""
+        work = partial(gather, workspace, focus=focus, map_tokens=map_tokens, narrow=narrow)
         task = self._gathering.get(key)
         if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
-            task = asyncio.create_task(self._gather(workspace, focus=focus, map_tokens=map_tokens, narrow=narrow))
+            task = asyncio.create_task(self._gather(workspace, work))
             self._gathering[key] = task
             while len(self._gathering) > _KEPT:
                 self._gathering.popitem(last=False)
@@ -129,9 +131,9 @@ class FactsCache:
             return await asyncio.shield(task)
         except (FleetError, OSError):
             # Its clone may also be gone; ours is not.
-            return await gather(workspace, focus=focus, map_tokens=map_tokens, narrow=narrow)
+            return await work()
 
-    async def _gather(self, workspace: Workspace, *, focus: str, map_tokens: int, narrow: bool) -> RepositoryFacts:
+    async def _gather(self, workspace: Workspace, work: Callable[..., Awaitable[RepositoryFacts]]) -> RepositoryFacts:
         """The facts; where the tree of the commit is known, a model need not wait for the sandbox to list it."""
         tree = workspace.environment.tree
         paths = self._paths.get(tree) or await _listed(workspace)
@@ -139,7 +141,7 @@ class FactsCache:
             self._paths[tree] = paths
             while len(self._paths) > _KEPT_LISTINGS:
                 self._paths.popitem(last=False)
-        return await gather(workspace, focus=focus, map_tokens=map_tokens, narrow=narrow, paths=paths)
+        return await work(paths=paths)
 
 
 async def gather(
@@ -169,7 +171,6 @@ async def gather(
 
 
 async def _listed(workspace: Workspace) -> list[str]:
-    """The tracked paths, as git in the sandbox lists them."""
     command = Command(
         argv=("git", "-c", "core.fsmonitor=false", "ls-files", "-z"),
         light=True,

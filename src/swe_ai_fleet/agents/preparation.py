@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
 
 from pydantic import Field, ValidationError
 
@@ -96,16 +95,13 @@ def _checked(shape: ProposalShape, source: str) -> EnvironmentProposal:
     setup, command = tuple(shape.setup), shape.test_command.strip()
     if not setup and not command:
         raise ValueError(f"it proposes nothing: {shape.notes[:_MAX_NOTES_CHARS] or 'it does not say why'}")
-    if len(setup) > _MAX_LINES or not all(map(_is_line, (*setup, command))):
+    # People see such a line as it is: without control characters.
+    lines = [line.replace("\t", " ") for line in (*setup, command)]
+    if len(setup) > _MAX_LINES or any(len(line) > _MAX_LINE_CHARS or not line.isprintable() for line in lines):
         raise ValueError(f"more than {_MAX_LINES} commands, or one that is no line of {_MAX_LINE_CHARS} characters")
     if command and (reason := selects(command)):
         raise ValueError(f"the test command `{command[:200]}` {reason}")
     return EnvironmentProposal(setup=setup, test_command=command, notes=shape.notes[:_MAX_NOTES_CHARS], source=source)
-
-
-def _is_line(text: str) -> bool:
-    """Whether a text is a line that people see as it is: without control characters."""
-    return len(text) <= _MAX_LINE_CHARS and text.replace("\t", " ").isprintable()
 
 
 def selects(command: str) -> str:
@@ -117,13 +113,10 @@ def selects(command: str) -> str:
     program = next((known for known in _PROGRAMS if tuple(words[: len(known)]) == known), None)
     if program is None or _SHELL.search(command):
         return "runs no test runner that is known here"
-    if option := _first_option(words[len(program) :]):
+    words = [word for word in words[len(program) :] if word not in _HARMLESS]
+    if option := next((word for word in words if word.startswith("-") or "=" in word), ""):
         return f"has the option {option[:64]}, which a proposal may not have: it could decide which tests count"
     return ""
-
-
-def _first_option(words: Sequence[str]) -> str:
-    return next((word for word in words if (word.startswith("-") and word not in _HARMLESS) or "=" in word), "")
 
 
 CHECKLIST_TOOLS = ("files_read_file", "files_search_in_files", "files_list_files")
@@ -153,7 +146,6 @@ def checklist_instructions(*, directory: str) -> str:
 
 
 def statement(task: Task) -> str:
-    """Where a task says what it wants."""
     return "\n\n".join(text.strip() for text in task.texts if text.strip())
 
 

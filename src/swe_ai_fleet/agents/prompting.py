@@ -100,7 +100,6 @@ class Fence:
     Equal seeds give equal words, so that prompts about the same thing begin with the same bytes.
 
     Args:
-        mask: Hides secrets in what is fenced off.
         seed: What the word is made of; something among it must not be known where the text is written.
     """
 
@@ -222,7 +221,6 @@ def _line(result: CheckResult) -> str:
 
 
 def _counted(result: CheckResult) -> str:
-    """The tests by number, where the message does not say how many passed."""
     if result.tests is None or f"{result.tests.passed} passed" in result.message:
         return ""
     tests = result.tests

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
@@ -38,11 +38,11 @@ from swe_ai_fleet.domain.event import (
     WorkspaceNotKept,
     Writer,
 )
-from swe_ai_fleet.domain.message import Message, ToolCall, ToolMessage, UserMessage
+from swe_ai_fleet.domain.message import Message, ToolMessage, UserMessage
 from swe_ai_fleet.domain.moment import now
 from swe_ai_fleet.domain.run import Checkpoint, RunState, fold_run, interrupted
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
-from swe_ai_fleet.domain.trajectory import Observation, Step, StopReason
+from swe_ai_fleet.domain.trajectory import Observation, StopReason
 from swe_ai_fleet.ports import BlobStore, Clone, EventLog, Journal
 from swe_ai_fleet.tools.audit import AuditTrail
 
@@ -125,6 +125,7 @@ class WorkspaceKeeper:
     Args:
         trail: Counts the operations that changed something.
         max_bytes: The largest bundle that may be stored; None: as large as a clone makes one.
+        kept: What was stored last, by an earlier process of the run too.
     """
 
     clone: Clone
@@ -133,7 +134,7 @@ class WorkspaceKeeper:
     owner: Owner
     trail: AuditTrail
     max_bytes: int | None = None
-    _kept: BlobRef | None = None
+    kept: BlobRef | None = None
     _token: str = field(default_factory=lambda: secrets.token_hex(8))
     _count: int = 0
     _refused: bool = False
@@ -152,7 +153,13 @@ class WorkspaceKeeper:
                     field="quota.storage_bytes",
                     hint="let .gitignore name generated files",
                 )
-            bundle = await self._store_bundle(taken.bundle) if taken.bundle else None
+            bundle = None
+            if taken.bundle:
+                # Beside the last one, which counts until the log names another.
+                self._count += 1
+                place = f"checkpoints/{self.trail.agent_id}/{self._token}-{self._count % 2}"
+                tenant, execution_id = self.owner.tenant, self.owner.execution_id
+                bundle = await self.blobs.put(tenant, execution_id, taken.bundle, BUNDLE_MEDIA_TYPE, place=place)
         except ResourceExhausted as error:
             if not self._refused:
                 self._refused = True
@@ -172,31 +179,18 @@ class WorkspaceKeeper:
         await self._supersede(bundle)
         return len(taken.bundle)
 
-    def adopt(self, kept: BlobRef | None) -> None:
-        self._kept = kept
-
     async def release(self) -> None:
         await self._supersede(None)
 
-    async def _store_bundle(self, bundle: bytes) -> BlobRef:
-        """Store a bundle beside the last one, which counts until the log names another."""
-        self._count += 1
-        place = f"checkpoints/{self.trail.agent_id}/{self._token}-{self._count % 2}"
-        return await self.blobs.put(self.owner.tenant, self.owner.execution_id, bundle, BUNDLE_MEDIA_TYPE, place=place)
-
     async def _supersede(self, bundle: BlobRef | None) -> None:
-        superseded, self._kept = self._kept, bundle
-        if superseded is None or not _replaceable(superseded):
+        superseded, self.kept = self.kept, bundle
+        # Earlier versions named checkpoints by their content: somebody else may have stored the same.
+        if superseded is None or superseded.name.endswith(f"/{superseded.digest}"):
             return
         try:
             await self.blobs.discard(superseded)
         except FleetError as error:
             _log.warning("a checkpoint could not be discarded", name=superseded.name, reason=str(error))
-
-
-def _replaceable(kept: BlobRef) -> bool:
-    """Whether nobody else may have stored the same: earlier versions named checkpoints by their content."""
-    return not kept.name.endswith(f"/{kept.digest}")
 
 
 async def resume(earlier: RunState, keeper: WorkspaceKeeper, blobs: BlobStore, *, lasting: bool = True) -> RunState:
@@ -211,7 +205,7 @@ async def resume(earlier: RunState, keeper: WorkspaceKeeper, blobs: BlobStore, *
     trail.revision = earlier.entries[-1].workspace_revision if earlier.entries else 0
     kept = earlier.checkpoint
     if kept is not None:
-        keeper.adopt(kept.bundle)
+        keeper.kept = kept.bundle
         bundle = await blobs.get(kept.bundle) if kept.bundle is not None else b""
         await clone.restore(Checkpoint(commit=kept.commit, head=kept.head, branch=kept.branch, bundle=bundle))
     messages: list[Message] = list(earlier.messages)
@@ -231,7 +225,8 @@ async def resume(earlier: RunState, keeper: WorkspaceKeeper, blobs: BlobStore, *
         elif lasting:
             await keeper.keep(len(steps))
         # Calls that were made with the lost files in mind are not carried out without them.
-        for call in _unanswered(steps):
+        seen = {observation.call_id for step in steps[-1:] for observation in step.observations}
+        for call in [call for step in steps[-1:] for call in step.reply.tool_calls if call.call_id not in seen]:
             result = ToolResult(success=False, operation=call.name, error=_NOT_BEGUN, outcome=Outcome.INTERRUPTED)
             observe(call.call_id, result)
             journal.post(MessageAdded(step=len(steps), message=messages[-1]))
@@ -253,13 +248,6 @@ def close_interrupted(entry: AuditEntry, trail: AuditTrail, journal: Journal) ->
     )
     journal.post(ToolFinished(entry=trail.seal(closed), result=result))
     return result
-
-
-def _unanswered(steps: Sequence[Step]) -> list[ToolCall]:
-    if not steps:
-        return []
-    seen = {observation.call_id for observation in steps[-1].observations}
-    return [call for call in steps[-1].reply.tool_calls if call.call_id not in seen]
 
 
 def _loss(earlier: RunState) -> str:
@@ -293,7 +281,6 @@ async def recorded_run(
 
     Args:
         writer: Whose subject it is; the generation must be higher than any before.
-        audit_key: Keys the digests of full arguments.
         resumes: Whether conversation and audit chain go on, or begin anew.
 
     Raises:

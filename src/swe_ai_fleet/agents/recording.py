@@ -109,7 +109,6 @@ class RecordedNews:
             text = text or _news_in([message])
 
     async def text(self) -> str:
-        """What was told before the next reply; mostly nothing."""
         text = self._texts[self._next] if self._next < len(self._texts) else ""
         self._next += 1
         self._told = self._told or bool(text)

@@ -53,7 +53,6 @@ def fails_before(steps: Sequence[Step], baseline: TestRun | None = None) -> bool
 
 
 def test_summary(result: ToolResult) -> TestSummary | None:
-    """The test run a tool result speaks of, None if it speaks of none."""
     counts = mapping(result.metadata.get("tests"))
     if not counts:
         return None

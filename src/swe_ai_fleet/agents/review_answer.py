@@ -161,7 +161,6 @@ class ReviewAnswer:
 
 
 def answer_shape(shown: Sequence[Subject]) -> type[CritiqueShape | ComparisonShape]:
-    """What a reviewer who is shown these candidates is asked for."""
     return ComparisonShape if len(shown) > 1 else CritiqueShape
 
 
@@ -201,9 +200,6 @@ def review_of(
     """The review that an answer makes. What must be fixed is kept before what need not, if it is too much.
 
     A file that is neither in the patch nor in the repository stays in the finding's text alone.
-
-    Args:
-        shown: The candidates in the order of their letters.
     """
     critiques: list[Critique] = []
     for letter, subject in zip(LETTERS, shown, strict=False):
@@ -278,7 +274,6 @@ def _finding(shape: FindingShape, changed: frozenset[str], tree: Tree, mask: Sec
 
 
 def _proof(shape: FindingShape) -> Proof | None:
-    """The proof that a reviewer offers, not yet tried; a command that is too long, or none, is no proof."""
     command = well_formed(shape.command).strip()
     if not command or "\0" in command or len(command) > MAX_COMMAND_CHARS:
         return None

@@ -107,7 +107,6 @@ class Proving:
         return replace(proof, outcome=outcome, seen=seen, passes_on_own=passes_on_own)
 
     async def _elsewhere(self, proof: Proof, patches: Mapping[str, BlobRef | None]) -> Proof:
-        """A proof that was reproduced, run on the other candidates that the reviewer saw."""
         if proof.outcome is not ProofOutcome.REPRODUCED:
             return proof
         passes: dict[str, bool] = {}

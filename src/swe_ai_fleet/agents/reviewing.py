@@ -75,8 +75,6 @@ def review_messages(
     """The first messages of a review. Reviewers of so many candidates all get the same system message.
 
     Args:
-        shown: The candidates in the order of their letters.
-        applied: The ids of those whose changes the clone has.
         may_run: Whether the reviewer may run commands, and has its proofs run.
         context_tokens: What the model's context holds, 0 where that is unknown; the texts are cut to fit.
     """
@@ -114,7 +112,6 @@ def review_messages(
 
 
 def _unshown(quotes: Iterable[str]) -> str:
-    """Words of the task that somebody has to look up."""
     listed = "\n".join(f'- "{quote}"' for quote in quotes)
     return f"{listed}\nLook each up in the code. Where it is not met, a finding says so and names the place."
 
@@ -125,7 +122,6 @@ def branch(letter: str) -> str:
 
 
 def _looked_at(subject: Subject, diff: str, share: int, part: int, fence: Fence) -> list[str]:
-    """A candidate that is to be reviewed: `share` characters of its diff, and about `part` for all else."""
     candidate, report = subject.candidate, subject.report
     lines = [
         f"Its changes, {size_of(candidate.artifacts)}:",
@@ -181,24 +177,13 @@ class ReviewRun:
         An answer that cannot be read, faults of the model and spent limits are critiques with an error. Raises as
         `RunServices.run` does.
         """
-
-        async def work(run: RunContext) -> Ending[Review]:
-            proving = Proving(
-                assignment=assignment,
-                workspaces=self.workspaces,
-                blobs=self.services.blobs,
-                environment=clone.environment,
-                mask=run.equipment.mask,
-            )
-            return await _Reviewer(assignment, clone, run, proving).work()
-
-        return await self.services.run(assignment, clone, work)
+        return await self.services.run(assignment, clone, lambda run: _Reviewer(assignment, clone, run, self).work())
 
 
 class _Reviewer(AgentSpec[ReviewAnswer]):
     """One review under way. What it does to its clone is nobody's concern: each process lays the clone out anew."""
 
-    def __init__(self, assignment: ReviewAssignment, clone: Clone, run: RunContext, proving: Proving) -> None:
+    def __init__(self, assignment: ReviewAssignment, clone: Clone, run: RunContext, reviews: ReviewRun) -> None:
         task = assignment.task
         limits = short_limits(task.constraints.limits)
         limits = replace(
@@ -215,7 +200,14 @@ class _Reviewer(AgentSpec[ReviewAnswer]):
             environment=clone.environment.key,
             lasting=False,
         )
-        self._assignment, self._clone, self._run, self._proving = assignment, clone, run, proving
+        self._assignment, self._clone, self._run = assignment, clone, run
+        self._proving = Proving(
+            assignment=assignment,
+            workspaces=reviews.workspaces,
+            blobs=reviews.services.blobs,
+            environment=clone.environment,
+            mask=run.equipment.mask,
+        )
         self._may_run = may_run(task, self.policy)
         self._stop = StopReason.MODEL_ERROR
         by_id = {subject.candidate.candidate_id: subject for subject in assignment.subjects}

@@ -80,7 +80,6 @@ def probability_in(texts: Sequence[str]) -> float:
 
 
 def trajectory(run: RunState, summary: str) -> str:
-    """How an agent went about it: its tool calls counted, the last ones in their order, and its final message."""
     ended = [entry for entry in run.entries if entry.outcome is not Outcome.STARTED]
     counted = Counter(entry.name for entry in ended)
     calls = ", ".join(f"{name} {number} times" for name, number in counted.most_common())
@@ -106,8 +105,6 @@ class ScoreRun:
 
 
 class _Spent(Exception):
-    """A limit is reached before the question is answered."""
-
     def __init__(self, limit: StopReason) -> None:
         super().__init__(f"the verifier's limit is reached ({limit})")
         self.limit = limit
@@ -170,7 +167,6 @@ class _Scoring:
         return probability_in([reply.message.content, *(call.arguments for call in reply.message.tool_calls)])
 
     async def _reply(self, questions: RecordedQuestions, form: str, request: ModelRequest) -> ModelReply:
-        """The reply to the question in a form. Raises _Spent, ModelError."""
         if spent := questions.budget.spent(iterations=0):
             raise _Spent(spent)
         try:

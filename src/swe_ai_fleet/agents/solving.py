@@ -155,7 +155,6 @@ class Solver(AgentSpec[Solution]):
         return SecondGo(text=text).behind(opening) if (text := await self._news.text()) else opening
 
     async def drive(self, parts: RunParts) -> Trajectory:
-        """By plan or step by step, people asked where the task wants that."""
         task, run = self.task, self._run
         self._news.resume(run.earlier.messages)
         model = parts.model

@@ -56,7 +56,6 @@ class AgentSpec(ABC, Generic[T]):
     Attributes:
         budget: What it may spend; its clock starts, at the model's prices, once the model is known.
         observation_chars: What it is shown of one result at most.
-        environment: Names what its workspace has installed.
         lasting: Whether its workspace and whole results are kept, or each process of the run has the workspace anew.
     """
 
@@ -78,7 +77,6 @@ class AgentSpec(ABC, Generic[T]):
         """Its first messages; of a run that goes on they stand in the log."""
 
     async def drive(self, parts: RunParts) -> Trajectory:
-        """Let it work until it is done or a limit is hit."""
         return await AgentRun(parts).drive()
 
     @abstractmethod
@@ -160,10 +158,6 @@ class RecordedQuestions(Questions):
 
     What a model replied in an earlier process counts as if it replied now, so what is asked must follow from what was
     replied before.
-
-    Args:
-        started: How the run begins, the messages aside.
-        anew: Nothing that an earlier process was replied counts.
     """
 
     def __init__(
@@ -208,7 +202,6 @@ class RecordedQuestions(Questions):
         return cls(run, model, budget, started=started, anew=anew), capabilities
 
     def begin(self, messages: tuple[Message, ...], method: str = ASKED_AGAIN) -> tuple[Message, ...]:
-        """The messages, recorded as the whole of the conversation from here on."""
         if not self._stands(messages[-1]):
             if not self._shown:
                 self._run.begin(replace(self._started, messages=messages))

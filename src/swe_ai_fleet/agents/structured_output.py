@@ -42,12 +42,7 @@ class AnswerForm(Generic[T]):
 
 
 class Questions:
-    """Questions to one model, out of one budget.
-
-    Args:
-        journal: Where replies are recorded; None: nowhere.
-        step: How many replies there were before.
-    """
+    """Questions to one model, out of one budget."""
 
     def __init__(self, model: ChatModel, budget: Budget, journal: Journal | None = None, *, step: int = 0) -> None:
         self.model, self.budget = model, budget
@@ -66,7 +61,6 @@ class Questions:
         return reply
 
     def add(self, message: UserMessage) -> None:
-        """Record a message of the conversation."""
         if self._journal is not None:
             self._journal.post(MessageAdded(step=self.step, message=message))
 
@@ -224,7 +218,6 @@ def objects_in(candidate: object) -> Iterator[Mapping[str, object]]:
 
 
 def _decoded(text: str) -> Iterator[Mapping[str, object]]:
-    """The objects that begin at one of the first braces."""
     position = 0
     for _ in range(_MAX_STARTS):
         start = text.find("{", position)
@@ -254,8 +247,6 @@ async def reply_in_shape(
     """What the model answers, in the shape. Raises ToolFailure naming a time-out, a fault, a limit or an odd answer.
 
     Args:
-        shape: What the answer must be readable as.
-        budget: Pays for it, and limits the time.
         check: Says what is wrong with an answer that has the right shape; an empty text: nothing.
     """
 
@@ -306,7 +297,6 @@ def opening(
 
     Args:
         sections: Title and text each; the texts are data.
-        warning: How untrusted text is marked in the sections.
     """
     shown = [(title, text.strip()) for title, text in sections if text.strip()]
     system, user = rendered(template, **facts), rendered("sub_request", sections=shown, warning=warning)

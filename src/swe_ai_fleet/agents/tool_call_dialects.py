@@ -69,12 +69,10 @@ def is_call(value: object) -> bool:
 
 
 def dumps(value: object) -> str:
-    """The value as JSON that has a UTF-8 form."""
     return json.dumps(value, ensure_ascii=False)
 
 
 def items_of(value: object) -> list[object]:
-    """The items of a list; of anything else, that alone."""
     return value if is_list(value) else [value]
 
 
@@ -271,10 +269,8 @@ class DialectReader:
 
     def _closed(self, end: int, calls: list[RawToolCall]) -> Found | None:
         """The calls, with the marks that close them; a missing one is forgiven unless the text was cut off."""
-        closing = _CLOSING.match(self._text, end)
-        if closing is None and self._truncated:
-            return None
-        return Found(end=closing.end() if closing else end, calls=tuple(calls))
+        ended = self._ended(end, calls)
+        return None if self._truncated and ended.end == end else ended
 
     def _ended(self, end: int, calls: list[RawToolCall]) -> Found:
         """The calls of a notation whose end is that of its JSON."""

@@ -159,7 +159,6 @@ class Toolbox:
         idle: Names of operations whose schemas the model is not shown until it asks for them; a call by name is
             carried out like any other.
         unlisted: Names among them that `request_tools` does not speak of.
-        parallel: Whether calls of one reply that don't touch the same things run side by side.
         bare_answers: Whether it may be called with its text alone.
     """
 
@@ -263,7 +262,6 @@ class Toolbox:
         return record.close(result, reason=result.error)
 
     def _reject(self, understood: Understood, error: str, outcome: Outcome = Outcome.INVALID) -> ToolResult:
-        """An audited observation for a call that reached no operation."""
         call = understood.call
         name = understood.spec.name if understood.spec else well_formed(call.name)[:64]
         spec = understood.spec or replace(FINAL_ANSWER, name="unknown", tool="unknown", operation=name)

@@ -70,7 +70,6 @@ async def read_attachments(
 
     Args:
         files: Paths of this machine, `http(s)` URLs of pages and pictures, `data:` URLs of pictures.
-        viewable: Whether the model takes pictures; otherwise they are named only.
     """
     sections: list[str] = []
     images: list[str] = []
@@ -100,7 +99,6 @@ async def read_attachments(
 
 
 async def _content(file: str, policy: HttpPolicy, network: Network) -> str:
-    """The text of a file or page, or a picture as a `data:` URL."""
     if file.startswith(_PICTURE_URL):
         if len(file) > 2 * MAX_BYTES:
             raise ToolFailure(f"it has more than {MAX_BYTES} bytes")

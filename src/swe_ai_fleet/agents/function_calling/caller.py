@@ -101,11 +101,7 @@ class Request:
 
 
 class FunctionRun:
-    """Runs one request.
-
-    Args:
-        model: The model, as it is: trying again is done here.
-    """
+    """Runs one request."""
 
     def __init__(
         self,
@@ -161,7 +157,6 @@ class FunctionRun:
         return {"type": "final", "channel": "run", "value": answer, "metadata": metadata}
 
     async def _trajectory(self) -> Trajectory:
-        """The run itself; an empty one where the model is not even there for its opening."""
         limit = self._budget.limits.timeout_seconds
         try:
             async with asyncio.timeout(self._budget.seconds_left):
@@ -245,13 +240,11 @@ class FunctionRun:
 
 
 def _last_result(trajectory: Trajectory) -> str:
-    """What the last call that succeeded gave, as the model saw it; empty where none did."""
     seen = (observation.result for step in trajectory.steps[::-1] for observation in step.observations[::-1])
     return next((result.content for result in seen if result.success and result.content.strip()), "")
 
 
 def opening(request: Request, attached: Attachments) -> UserMessage:
-    """The task with everything that goes with it; the task alone where nothing does."""
     parts = list(request.sections)
     parts.append(f"# Task\n{request.task}" if request.sections or attached.sections else request.task)
     if request.notes:

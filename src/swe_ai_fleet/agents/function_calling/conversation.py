@@ -11,7 +11,7 @@ from typing import Literal, TypedDict
 
 from swe_ai_fleet.agents.agent_run import AgentRun, RunParts
 from swe_ai_fleet.agents.budget import Budget
-from swe_ai_fleet.agents.function_calling.setup import AgentResponse, AgentTask, Narration, Setup
+from swe_ai_fleet.agents.function_calling.setup import AgentTask, Narration, Setup
 from swe_ai_fleet.agents.history import History
 from swe_ai_fleet.agents.model_middleware import RetryingModel, ShownTools, WholeResults
 from swe_ai_fleet.agents.tool_call_dialects import without_calls
@@ -205,7 +205,6 @@ async def converse(
     """Let the model answer a conversation, by calling functions where it wants; its first reply without a call is it.
 
     Args:
-        model: The model, as it is: trying again is done here.
         messages: The conversation in OpenAI's shape, not empty.
         system_prompt: What the model is told first; a system message in `messages` gives way to it unless it is empty.
 
@@ -222,7 +221,7 @@ async def converse(
         rest = given[1:] if isinstance(given[0], SystemMessage) else given
         given = (SystemMessage(content=system_prompt), *rest)
     task = AgentTask(id=uuid.uuid4().hex[:12], description=given[-1].content)
-    narration = Narration(task, _unheard)
+    narration = Narration(task, lambda response: None)
     toolbox = setup.toolbox(narration, task)
     history = History(given)
     retrying = RetryingModel(
@@ -274,7 +273,3 @@ def _outcome(trajectory: Trajectory, narration: Narration, messages: list[dict[s
         "status": status,
         "error": "" if status == "success" else trajectory.error,
     }
-
-
-def _unheard(response: AgentResponse) -> None:
-    """Nobody listens to a conversation while it goes on."""

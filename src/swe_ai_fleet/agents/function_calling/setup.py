@@ -174,7 +174,6 @@ class Narration:
         self._say("step", "tool", result.observation(), "tool_finished", metadata)
 
     def _observed(self, observation: ToolMessage) -> None:
-        """Of an answer that was none there is not an audit entry, so it is told here."""
         if observation.call_id in self.results:
             return
         self.results[observation.call_id] = observation.content
@@ -223,14 +222,9 @@ class Setup:
         prices: What models cost, by name; `*` is every other.
         model_name: What the caller calls the model; its price may stand under this name too.
         loop_threshold: So many calls in a row that are judged the same are a loop.
-        loop_by_name: Whether calls are the same that have the same name, whatever their arguments.
         max_tool_result_chars: Of a result's beginning, so much stands in the history.
         tool_timeout: Seconds a call may take, where its tool has no limit of its own.
-        max_tool_errors: So many failed calls in a row end a run.
-        max_reminders: How often in a row a reply without a call is reminded of calling one.
         bare_answers: Whether `final_answer` takes its text by itself, too, without an object around it.
-        images: Whether the model takes pictures; None: what its server says.
-        pages: Which servers files of a task may come from.
     """
 
     tools: Mapping[str, BaseTool] = field(default_factory=dict[str, BaseTool])
@@ -280,7 +274,6 @@ class Setup:
         return (*(spec.name for spec in self.specs), *self.idle, *asking, FINAL_ANSWER)
 
     def toolbox(self, narration: Narration, task: AgentTask) -> Toolbox:
-        """The tools of one run, with an audit trail and a cache of their own."""
         pipeline = Pipeline(
             trail=AuditTrail(execution_id=task.id, journal=narration),
             mask=self.mask,
@@ -297,12 +290,7 @@ class Setup:
         return Toolbox(kits, pipeline, idle=self.idle, parallel=self.parallel, bare_answers=self.bare_answers)
 
     def guard(self, toolbox: Toolbox, *, threshold: int) -> LoopGuard:
-        return LoopGuard(
-            toolbox.specs,
-            repeats=threshold,
-            ladder=LOOP_LADDER,
-            by_name_alone=self.loop_by_name,
-        )
+        return LoopGuard(toolbox.specs, repeats=threshold, ladder=LOOP_LADDER, by_name_alone=self.loop_by_name)
 
     @cached_property
     def specs(self) -> tuple[OperationSpec, ...]:
@@ -330,7 +318,6 @@ def gathered(
     Args:
         tools: Functions, BaseTools, toolkits, names and definitions of registered tools. `request_tools` brings all
             that its registry has.
-        registry: Where names are looked up; None: the default one.
         one_line_doc: Whether the model reads the first line of a function's docstring only.
 
     Raises:

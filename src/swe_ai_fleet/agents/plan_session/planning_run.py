@@ -46,7 +46,6 @@ PLANNER_LIMITS = Limits(max_iterations=5, max_tool_calls=20, timeout_seconds=60.
 """Of one search for an approach; the run of an approved one has the limits of a task."""
 MAX_REMINDERS = 2
 MAX_QUESTION_CHARS = 400
-FINAL_PROMPT_SECONDS = 20.0
 FAULTS = frozenset({StopReason.MODEL_ERROR, StopReason.CONTEXT_TOO_LONG, StopReason.MODEL_STOPPED})
 """After these the model has said nothing that counts."""
 
@@ -68,8 +67,6 @@ def briefing(session: PlanSession) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEnd:
-    """How a request ended: the session with what it brought, and what is proposed, if anything is."""
-
     session: PlanSession
     answer: str
     error: str
@@ -219,7 +216,6 @@ class PlanningRun:
     async def _ended(
         self, session: PlanSession, trajectory: Trajectory, history: History, proposed: Proposed | None = None
     ) -> RunEnd:
-        """Record the end, unless it stands in the log already."""
         stop, answer, error = trajectory.stop_reason, self._mask(trajectory.answer), self._mask(trajectory.error)
         if not _is_over(self._earlier):
             await self._journal.append(run_finished(self._trail, stop, trajectory.usage, answer=answer, error=error))
@@ -280,7 +276,6 @@ class PlanningRun:
         self._journal.post(MessageAdded(step=len(self._session.steps) + 1, message=message))
 
     def _concluded(self, history: History) -> Trajectory | None:
-        """The end that an earlier process recorded; None where it recorded none."""
         finished, steps = self._earlier.finished, self._session.steps
         if finished is None or not _is_over(self._earlier):
             return None
@@ -313,7 +308,7 @@ class PlanningRun:
             toolbox=toolbox,
             history=history,
             budget=self._budget,
-            rules=replace(rules, final_prompt_seconds=min(FINAL_PROMPT_SECONDS, self._budget.limits.timeout_seconds)),
+            rules=rules,
             journal=self._journal,
             gate=gate,
             steps=steps,
@@ -345,7 +340,6 @@ class PlanningRun:
         return opening("sub_session", sections, iterations=self._limits.max_iterations, later=later)
 
     def _harmless(self) -> Toolbox:
-        """The tools without those that have an effect."""
         harmless = frozenset(spec.name for spec in self._specs() if not has_effect(spec)) | {REQUEST_TOOLS}
         # Beside the gate: what is not in the policy runs under no spelling of its name.
         return self._toolbox(self._pipeline.under(replace(self._pipeline.policy, allowed=harmless)))

@@ -30,7 +30,6 @@ def checked_id(session_id: str) -> str:
 
 
 def checked_limits(limits: Limits, sub_agents: SubAgentLimits, prices: Prices | None) -> Limits:
-    """The limits of a request. Raises InvalidRequest where they or its sub-agents' bound a cost that nobody knows."""
     for name, each in (("limits", limits), ("sub_agents.each", sub_agents.each)):
         if each.max_cost and prices is None:
             raise InvalidRequest(
@@ -42,15 +41,10 @@ def checked_limits(limits: Limits, sub_agents: SubAgentLimits, prices: Prices | 
 def checked_goal(text: str) -> str:
     if not text.strip():
         raise InvalidRequest("the goal is empty", field="goal")
-    if len(text) > MAX_GOAL_CHARS:
-        raise InvalidRequest(
-            f"the goal has {len(text)} characters; at most {MAX_GOAL_CHARS} are accepted", field="goal"
-        )
-    return well_formed(text.strip())
+    return checked_adjustment(text, "goal")
 
 
 def checked_entities(names: Sequence[str]) -> tuple[str, ...]:
-    """Names without blanks and repetitions. Raises InvalidRequest."""
     entities = tuple(name for name in dict.fromkeys(" ".join(well_formed(name).split()) for name in names) if name)
     if len(entities) > MAX_ENTITIES or any(len(name) > MAX_ENTITY_CHARS for name in entities):
         limits = f"at most {MAX_ENTITIES} of {MAX_ENTITY_CHARS} characters each"
@@ -89,11 +83,11 @@ def checked_decision(decision: str) -> ApprovalDecision:
         ) from None
 
 
-def checked_adjustment(text: str) -> str:
+def checked_adjustment(text: str, field: str = "adjustment") -> str:
     """What a person says about a proposal; it may be empty. Raises InvalidRequest."""
     if len(text) > MAX_GOAL_CHARS:
         raise InvalidRequest(
-            f"the adjustment has {len(text)} characters; at most {MAX_GOAL_CHARS} are accepted", field="adjustment"
+            f"the {field} has {len(text)} characters; at most {MAX_GOAL_CHARS} are accepted", field=field
         )
     return well_formed(text.strip())
 

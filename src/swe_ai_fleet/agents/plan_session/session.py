@@ -74,8 +74,6 @@ class Research:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCallMade:
-    """One call of a session, cut to size for a reader."""
-
     step: int
     tool: str
     arguments: str
@@ -194,13 +192,11 @@ class PlanSession:
         return bool(History(self.messages).unanswered())
 
     def closed(self, reason: str) -> PlanSession:
-        """The session with its open calls answered."""
         calls = History(self.messages).unanswered()
         answers = tuple(ToolMessage(call_id=call.call_id, content=f"Error: {reason}") for call in calls)
         return replace(self, messages=(*self.messages, *answers))
 
     def with_run(self, run: RunState) -> PlanSession:
-        """The session with what the log knows of its present request."""
         if run.started is None:
             return self
         steps, begun = self.steps, run.steps
@@ -211,7 +207,6 @@ class PlanSession:
         return replace(self, messages=run.messages, steps=(*steps, *begun))
 
     def decided(self, said: ApprovalResolution) -> PlanSession:
-        """The session with what a person said about its proposal, or to its question."""
         match said.decision:
             case ApprovalDecision.APPROVED:
                 return replace(self, status=SessionStatus.APPROVED)

@@ -61,7 +61,6 @@ class KeyValueSessions:
     that names it and under a name of its own, so whoever reads a head finds what belongs to it.
 
     Args:
-        heads: The bucket `PLAN_SESSIONS`.
         parts: The bucket `PLAN_SESSION_PARTS`; values must live as long as in the other.
     """
 
@@ -232,7 +231,6 @@ def standing(kept: PlanSession | None, state: ExecutionState, mask: SecretMask) 
 
 
 def continued(state: ExecutionState) -> bool:
-    """Whether somebody wants the approved approach of a goal carried out now."""
     return bool(state.steering) and state.steering[-1].action == CONTINUE
 
 
@@ -272,7 +270,6 @@ class RunLog:
 
     Attributes:
         me: This process, by a name that none has had before.
-        audit_key: Keys the digests of full arguments.
     """
 
     log: EventLog

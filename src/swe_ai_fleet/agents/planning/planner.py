@@ -50,7 +50,6 @@ class Operations:
         return name in self._found
 
     def spec(self, step: PlanStep) -> OperationSpec | None:
-        """The operation of a step, None where there is none."""
         for _, definition in self._found.values():
             if (definition.spec.tool, definition.spec.operation) == (step.tool, step.operation):
                 return definition.spec
@@ -184,11 +183,7 @@ class PlanStopped(ModelError):
 
 
 class Planner:
-    """One model's plans for one run. What it is asked and says becomes part of the history and of the log.
-
-    Args:
-        max_calls: How many replies there may be.
-    """
+    """One model's plans for one run. What it is asked and says becomes part of the history and of the log."""
 
     def __init__(self, parts: RunParts, operations: Operations, *, max_calls: int = 1) -> None:
         self._parts = parts

@@ -186,7 +186,6 @@ def _values(text: str) -> Iterator[object]:
 
 
 def _decoded(text: str, start: int, *, patient: bool) -> tuple[object, int]:
-    """The value that begins there and where it ends; None where none does."""
     for read in (parse_json_at, TolerantReader.value_at)[: 1 + patient]:
         with suppress(ValueError):
             return read(text, start)

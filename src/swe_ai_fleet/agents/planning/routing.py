@@ -72,19 +72,20 @@ class Complexity:
 def assess(request: str) -> Complexity:
     """How complex a request is. Takes time linear in its length; what is behind 20,000 characters is not looked at."""
     text = request[:_MAX_CHARS]
-    prose, fences = _without_fences(text)
+    outside = text.split("```")
+    prose, fences = " ".join(outside[::2]), len(outside) // 2
     lowered = prose.lower()
     tokens = _WORD.findall(lowered)
     orders = [word for before, word in pairwise(["\n", *tokens]) if before in _BEFORE_A_VERB]
     words = [token for token in tokens if token[0].isalpha()]
-    known = set(words)
+    known, size = set(words), len(words)
     parts = [
         _verbs(orders),
         _sequence(lowered, prose),
         _counted("a condition", len(_CONDITION.findall(lowered)), each=0.15, most=0.3),
         _counted("all or every of something", len(_EVERY.findall(lowered)), each=0.1, most=0.2),
         _counted("a thing named", len({*_PATH.findall(prose), *_NAMED.findall(prose)}) - 1, each=0.04, most=0.16),
-        _length(len(words)),
+        (0.0 if size <= 25 else 0.1 if size <= 60 else 0.2 if size <= 150 else 0.35, f"{size} words"),
         _counted("a block of code or output", fences, each=0.1, most=0.2),
         (0.25, "an error to be explained") if _TRACE.search(text) else (0.0, ""),
         _selection(orders, known),
@@ -119,18 +120,12 @@ def _counted(reason: str, count: int, *, each: float, most: float) -> tuple[floa
     return (min(most, each * count), f"{reason}, {count} times") if count > 0 else (0.0, "")
 
 
-def _length(words: int) -> tuple[float, str]:
-    weight = 0.0 if words <= 25 else 0.1 if words <= 60 else 0.2 if words <= 150 else 0.35
-    return weight, f"{words} words"
-
-
 def _soft(known: Set[str]) -> tuple[float, str]:
     words = sorted(known & _SOFT)
     return (0.2, f"a cause to be found: {', '.join(words[:3])}") if words else (0.0, "")
 
 
 def _selection(orders: list[str], known: Set[str]) -> tuple[float, str]:
-    """Weight of a search by qualities, each of which is to be judged: what fits is known only once it was looked at."""
     words = sorted(known & _QUALITIES) if _verbs_in(orders, _SEARCH_VERBS) and not _verbs_in(orders, _CHANGE) else []
     weight = 0.0 if not words else 0.4 if len(words) == 1 else 0.75
     return weight, f"a choice by qualities: {', '.join(words[:4])}"
@@ -139,12 +134,6 @@ def _selection(orders: list[str], known: Set[str]) -> tuple[float, str]:
 def _question(prose: str, words: list[str], known: Set[str]) -> tuple[float, str]:
     asks = prose.rstrip().endswith("?") or (bool(words) and words[0] in _QUESTION)
     return (-0.2, "a question") if asks and not known & _CHANGE else (0.0, "")
-
-
-def _without_fences(text: str) -> tuple[str, int]:
-    """The text outside of ``` fences, and how many of those there are."""
-    parts = text.split("```")
-    return " ".join(parts[::2]), len(parts) // 2
 
 
 MAX_CHARS = 200
@@ -247,23 +236,17 @@ def fast_path(request: str, operations: Operations) -> Plan | None:
 
     Args:
         request: What was asked, alone: nothing before or behind it is looked over.
-        operations: What is permitted; the arguments must be valid for it.
     """
     text = " ".join(request.split())
     if not text or len(text) > MAX_CHARS or "\0" in text:
         return None
-    text = text[_end_of_courtesy(text) :].rstrip(" .?!")
+    text = _COURTESY.sub("", text).rstrip(" .?!")
     for shape, read in _SHAPES:
         match = shape.fullmatch(text)
         meant = read(match) if match else None
         if meant is not None:
             return _plan(*meant, operations)
     return None
-
-
-def _end_of_courtesy(text: str) -> int:
-    match = _COURTESY.match(text)
-    return match.end() if match else 0
 
 
 def _plan(name: str, params: dict[str, object], operations: Operations) -> Plan | None:

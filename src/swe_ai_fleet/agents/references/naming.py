@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from swe_ai_fleet.agents.references.phrases import (
@@ -34,6 +34,19 @@ _WRAPPING = "`'\"()[]{}<>,;:!?*"
 _ENTRY = re.compile(r"[ \t]{0,8}(?:(\d{1,3})[.)]|[-*•+])[ \t]+(\S.*)")
 
 
+class Member(NamedTuple):
+    """What something names: its kind, its name, what it is about, and the conversation's own nouns for it."""
+
+    kind: ThingKind
+    name: str
+    label: str = ""
+    nouns: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, thing: NamedThing) -> Member:
+        return cls(thing.kind, thing.name, thing.label, thing.nouns)
+
+
 def last_list(text: str) -> tuple[str, ...]:
     """The entries of the last list of a text, numbered or not; of fewer than two entries there is none."""
     lists: list[list[str]] = []
@@ -53,18 +66,16 @@ def last_list(text: str) -> tuple[str, ...]:
     return tuple(long_lists[-1][:MAX_LIST]) if long_lists else ()
 
 
-def in_words(text: str) -> list[tuple[ThingKind, str]]:
-    """Files, addresses and ids among words, each once, in order."""
-    text = text[:MAX_TEXT_CHARS]
-    things: dict[tuple[ThingKind, str], None] = {}
-    for word in text.split():
+def in_words(text: str) -> list[Member]:
+    things: dict[Member, None] = {}
+    for word in text[:MAX_TEXT_CHARS].split():
         bare = word.strip(_WRAPPING).rstrip(".")
         if address := _URL.match(bare):
-            things.setdefault((ThingKind.LINK, address[0].rstrip(".,;:)")))
+            things.setdefault(Member(ThingKind.LINK, address[0].rstrip(".,;:)")))
         elif _ID.fullmatch(bare):
-            things.setdefault((ThingKind.EXECUTION, bare))
+            things.setdefault(Member(ThingKind.EXECUTION, bare))
         elif _is_file(bare):
-            things.setdefault((ThingKind.FILE, bare))
+            things.setdefault(Member(ThingKind.FILE, bare))
     return list(things)[:MAX_LIST]
 
 
@@ -132,28 +143,12 @@ _ROW_KEYS = ("symbol", "pair", "name", "id", "title", "key", "address")
 _LABELS = ("title", "description", "summary", "label", "text", "name", "status")
 
 
-class Member(NamedTuple):
-    """What something names: its kind, its name, what it is about, and the conversation's own nouns for it."""
-
-    kind: ThingKind
-    name: str
-    label: str = ""
-    nouns: tuple[str, ...] = ()
-
-    @classmethod
-    def of(cls, thing: NamedThing) -> Member:
-        return cls(thing.kind, thing.name, thing.label, thing.nouns)
-
-
 @dataclass(slots=True)
 class Found:
     """What a value names, by itself and in lists."""
 
-    single: list[Member]
-    lists: list[list[Member]]
-
-    def __init__(self) -> None:
-        self.single, self.lists = [], []
+    single: list[Member] = field(default_factory=list[Member])
+    lists: list[list[Member]] = field(default_factory=list[list[Member]])
 
 
 def fields_of(result: ToolResult) -> Mapping[str, object]:
@@ -161,12 +156,8 @@ def fields_of(result: ToolResult) -> Mapping[str, object]:
     fields = result.metadata
     if "server" not in fields:
         return fields
-    value = fields.get("structured")
-    if value is None:
-        value = json_or_none(result.content)
-        if value is None:
-            return {}
-    return value if is_mapping(value) else {"value": value}
+    value = fields["structured"] if fields.get("structured") is not None else json_or_none(result.content)
+    return value if is_mapping(value) else {} if value is None else {"value": value}
 
 
 def words_of(name: str) -> list[str]:
@@ -198,8 +189,10 @@ def named_by(call: ToolCall, result: ToolResult) -> Found:
     fields = fields_of(result)
     if fields:
         _walk(fields, things, 0, words)
+    elif entries := last_list(result.content):
+        things.lists.append([entry(text) for text in entries])
     else:
-        _walk_text(result.content, things)
+        things.single += in_words(result.content)
     # A record says what it is about better than the argument by which it was asked for.
     nouns = {noun for member in things.single for noun in member.nouns}
     asked = [member for member in _arguments(call) if not nouns & set(member.nouns)]
@@ -214,10 +207,8 @@ def _walk(value: Mapping[str, object], things: Found, depth: int, words: Sequenc
     for key, part in value.items():
         # What a key does not say, the name of the operation may.
         named = words_of(key) if set(words_of(key)) - _NO_NOUNS else words
-        if is_list(part) and part:
-            members = _members(key, part, _noun(named, last=True))
-            if members:
-                things.lists.append(members)
+        if is_list(part) and (members := _members(key, part, _noun(named, last=True))):
+            things.lists.append(members)
         elif is_mapping(part) and depth < _MAX_DEPTH:
             _walk(part, things, depth + 1, named)
 
@@ -230,26 +221,18 @@ def _members(key: str, parts: list[object], noun: str) -> list[Member]:
             members.append(Member(kind or kind_of(part), part))
         elif is_mapping(part):
             own = _identity(part, noun)
-            if own is not None:
-                members.append(own._replace(kind=kind) if kind and own.kind is ThingKind.ROW else own)
-            else:
+            if own is None:
                 shown = ", ".join(f"{name} {_string(cell)}" for name, cell in list(part.items())[:4] if _string(cell))
                 members.append(Member(ThingKind.ROW, shown or "(empty)", nouns=(noun,) if noun else ()))
+            else:
+                members.append(own._replace(kind=kind) if kind and own.kind is ThingKind.ROW else own)
     return members
-
-
-def _walk_text(text: str, things: Found) -> None:
-    entries = last_list(text)
-    if entries:
-        things.lists.append([entry(entry_text) for entry_text in entries])
-        return
-    things.single += [Member(kind, name) for kind, name in in_words(text)]
 
 
 def entry(text: str) -> Member:
     """What an entry of a list names: the one thing in it, else itself."""
     words = in_words(text)
-    return Member(*words[0], text) if len(words) == 1 else Member(ThingKind.ITEM, text)
+    return words[0]._replace(label=text) if len(words) == 1 else Member(ThingKind.ITEM, text)
 
 
 def _identity(record: Mapping[str, object], noun: str) -> Member | None:
@@ -258,8 +241,7 @@ def _identity(record: Mapping[str, object], noun: str) -> Member | None:
     if own and noun:
         return Member(ThingKind.ROW, own, _facts(record, own), (noun,))
     for key, kind in _KEYS.items():
-        name = _string(record.get(key))
-        if name:
+        if name := _string(record.get(key)):
             shown = (_string(record.get("name")) or name) if kind is ThingKind.PERSON else name
             return Member(kind, shown, _label_of(record, shown))
     for key in _ROW_KEYS:
@@ -275,7 +257,6 @@ def _label_of(record: Mapping[str, object], name: str) -> str:
 
 
 def _facts(record: Mapping[str, object], name: str) -> str:
-    """What else a record says of a thing, what tells it from others first."""
     keys = sorted(record, key=lambda key: not set(words_of(key)) & {"address", "id", "chain", "network"})
     facts = [f"{key} {text}" for key in keys if (text := _string(record.get(key))) and text != name]
     return ", ".join(facts[:_FACTS])
@@ -294,9 +275,7 @@ def _arguments(call: ToolCall) -> list[Member]:
 
 
 def _string(value: object) -> str:
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        return ""
-    return as_name(str(value))
+    return "" if isinstance(value, bool) or not isinstance(value, str | int | float) else as_name(str(value))
 
 
 _LEAST_LABEL_CHARS = 6
@@ -317,10 +296,8 @@ class Naming:
 
     def person(self, text: str, known: Sequence[NamedThing] = ()) -> None:
         """What the person's own words name: files, addresses, ids, and what was named before under a noun."""
-        for kind, name in in_words(text):
-            self._alone(Member(kind, name), PERSON)
-        for thing in _mentioned(text, known)[:_MAX_CHOSEN]:
-            self._alone(Member.of(thing), PERSON)
+        for member in (*in_words(text), *map(Member.of, _mentioned(text, known)[:_MAX_CHOSEN])):
+            self._alone(member, PERSON)
 
     def chosen(self, things: Sequence[NamedThing]) -> None:
         if len(things) == 1:
@@ -333,9 +310,7 @@ class Naming:
 
     def call(self, call: ToolCall, result: ToolResult) -> None:
         """What a call that succeeded was about, and what it gave."""
-        if not result.success:
-            return
-        named = named_by(call, result)
+        named = named_by(call, result) if result.success else Found()
         for member in named.single:
             self._alone(member, call.name)
         for members in named.lists:
@@ -354,33 +329,29 @@ class Naming:
                 members.append(Member(meant.kind, meant.name, label, meant.nouns))
         self._list(members, ANSWER)
         if not entries:
-            for kind, name in in_words(text):
-                if not any(thing.name == name for thing in self.things):
-                    self._alone(Member(kind, name), ANSWER)
+            for member in in_words(text):
+                if not any(thing.name == member.name for thing in self.things):
+                    self._alone(member, ANSWER)
             if len(mentioned := _mentioned(text, self.things)) == 1:
                 self._alone(Member.of(mentioned[0]), ANSWER)
 
     def _thing_meant(self, entry: str) -> NamedThing | None:
         """The one thing of this turn that an entry is about: by its name, the beginning of its id, its label."""
         known = {thing.name: thing for thing in self.things if thing.kind is not ThingKind.ITEM}
-        for alias in (_name, _beginning, _label):
-            meant = [thing for thing in known.values() if _mentions(entry, alias(thing))]
+        for alias in zip(*map(_aliases, known.values()), strict=True):
+            meant = [(thing, word) for thing, word in zip(known.values(), alias, strict=True) if _mentions(entry, word)]
             # The longest one is meant where one is a part of another.
-            longest = max((len(alias(thing)) for thing in meant), default=0)
-            meant = [thing for thing in meant if len(alias(thing)) == longest]
+            longest = max((len(word) for _, word in meant), default=0)
+            meant = [thing for thing, word in meant if len(word) == longest]
             if len(meant) == 1:
                 return meant[0]
         return None
 
     def _alone(self, member: Member, source: str) -> None:
         name = exact(member.kind, member.name)
-        thing = NamedThing(
-            kind=member.kind, name=name, turn=self._turn, source=source, label=as_name(member.label), nouns=member.nouns
-        )
-        same = any(
-            replace(thing_known, label=thing.label if not thing_known.noun else thing_known.label) == thing
-            for thing_known in self.things
-        )
+        label, nouns = as_name(member.label), member.nouns
+        thing = NamedThing(kind=member.kind, name=name, turn=self._turn, source=source, label=label, nouns=nouns)
+        same = any(replace(known, label=known.label if known.noun else label) == thing for known in self.things)
         if name and not same and len(self.things) < MAX_PER_TURN - 2 * MAX_LIST:
             self.things.append(thing)
 
@@ -395,30 +366,21 @@ class Naming:
         if not named or len(self.things) + len(named) > room:
             return
         for position, (kind, name, label, nouns) in enumerate(named, start=1):
-            self.things.append(
-                NamedThing(
-                    kind=kind, name=name, turn=self._turn, source=source, group=self._group, position=position,
-                    size=max(len(named), len(members)), label=label if label != name else "",
-                    nouns=nouns,
-                )
+            thing = NamedThing(
+                kind=kind, name=name, turn=self._turn, source=source, group=self._group, position=position,
+                size=max(len(named), len(members)), label=label if label != name else "", nouns=nouns,
             )  # fmt: skip
+            self.things.append(thing)
         self._group += 1
 
 
-def _name(thing: NamedThing) -> str:
-    return thing.name
-
-
-def _beginning(thing: NamedThing) -> str:
-    return thing.name[:8] if thing.kind is ThingKind.EXECUTION and len(thing.name) > 8 else ""
-
-
-def _label(thing: NamedThing) -> str:
-    return thing.label if len(thing.label) >= _LEAST_LABEL_CHARS else ""
+def _aliases(thing: NamedThing) -> tuple[str, str, str]:
+    """Its name, the beginning of its id and its label; empty for what says too little."""
+    beginning = thing.name[:8] if thing.kind is ThingKind.EXECUTION and len(thing.name) > 8 else ""
+    return thing.name, beginning, thing.label if len(thing.label) >= _LEAST_LABEL_CHARS else ""
 
 
 def _mentions(text: str, name: str) -> bool:
-    """Whether a name stands in a text as a whole."""
     start = text.find(name) if name else -1
     if start < 0:
         return False

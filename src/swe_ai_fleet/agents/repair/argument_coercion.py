@@ -41,7 +41,6 @@ def choices_of(schema: Schema, root: Schema) -> list[Schema]:
 
 
 def types_of(schema: Schema, root: Schema) -> set[str]:
-    """The names of the types that a value may have; `any` where the schema does not say."""
     return {str(choice.get("type", "any")) for choice in choices_of(schema, root)}
 
 
@@ -265,7 +264,6 @@ class _Coercion:
         return self._members(value, choices, path, level)
 
     def _members(self, value: object, choices: Sequence[Schema], path: tuple[str, ...], level: int) -> object:
-        """The value with what it holds as the types that the schema asks for."""
         if is_object(value):
             inner = next((choice for choice in choices if "properties" in choice), None)
             return value if inner is None else self.object(value, inner, path, level + 1)
@@ -292,7 +290,6 @@ _SAME = object()
 
 
 def _from_text(text: str, types: set[str], choices: Sequence[Schema], root: Schema) -> object:
-    """What a text says that stands where no text belongs."""
     word = text.strip()
     if "boolean" in types and word.lower() in ("true", "false"):
         return word.lower() == "true"
@@ -320,13 +317,9 @@ def _parsed(text: str) -> object:
 
 
 def _takes(choices: Sequence[Schema], value: object, root: Schema) -> bool:
-    for choice in choices:
-        if choice.get("type") == "array":
-            items = choice.get("items")
-            types = types_of(items, root) if is_mapping(items) else {"any"}
-            if types & {"any", json_type(value)}:
-                return True
-    return False
+    arrays = [choice.get("items") for choice in choices if choice.get("type") == "array"]
+    types = [types_of(items, root) if is_mapping(items) else {"any"} for items in arrays]
+    return any(each & {"any", json_type(value)} for each in types)
 
 
 def _letters(name: str) -> str:

@@ -305,7 +305,6 @@ def _tolerant(text: str, truncated: bool, repairs: dict[str, None], encodings: i
 
 
 def _beginning(text: str, start: int, repairs: dict[str, None]) -> int:
-    """Where the object begins: at once, or behind words that are none of it."""
     rest = text[start : start + 200].lstrip()
     if rest[:1] in ("[", "{") or (rest[:1] == "(" and rest[1:].lstrip()[:1] != "{"):
         return start

@@ -174,11 +174,11 @@ class Names:
 
     @cached_property
     def _folded(self) -> dict[str, tuple[str, ...]]:
-        return _index((_own_folded(name), name) for name in self._specs)
+        return _index((_folded(name), name) for name in self._specs)
 
     @cached_property
     def _operations(self) -> dict[str, tuple[str, ...]]:
-        return _index((_own_folded(spec.operation), name) for name, spec in self._specs.items())
+        return _index((_folded(spec.operation), name) for name, spec in self._specs.items())
 
     def read(self, written: str, fits: Fits) -> Reading:
         """The operation that a model means. Only what is exact, or means one thing, is taken.
@@ -188,7 +188,6 @@ class Names:
         nearly the same letters, for operations that only read.
 
         Args:
-            written: The name as the model wrote it.
             fits: Asked before a name that could mean several things is taken for one of them.
         """
         if written in self._specs:
@@ -268,15 +267,10 @@ def _spellings(bare: str) -> list[str]:
     return [folded for folded in dict.fromkeys(spellings) if folded]
 
 
+@lru_cache(maxsize=4_096)
 def _folded(name: str) -> str:
     plain = unicodedata.normalize("NFKC", name).casefold()
     return "".join(character for character in plain if character.isalnum())
-
-
-@lru_cache(maxsize=4_096)
-def _own_folded(name: str) -> str:
-    """As `_folded`, once for a process: every run has much the same operations."""
-    return _folded(name)
 
 
 def _index(pairs: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:

@@ -42,7 +42,6 @@ class CallReader:
     """Reads calls for one set of operations; holds no state beside it.
 
     Args:
-        specs: Every operation that can be called, shown to the model or not.
         answer: The name of the operation that ends a run; it takes its text under any of the usual keys.
         bare_answers: Whether it takes its text by itself, too, without an object around it.
     """

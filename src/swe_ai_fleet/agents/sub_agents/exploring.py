@@ -131,7 +131,6 @@ def key_of(gap: str) -> str:
 
 
 def listed(steps: Sequence[str], note: str) -> str:
-    """Steps with their numbers, and what is said about them."""
     lines = [f"{number}. {step}" for number, step in enumerate(steps, start=1)]
     return "\n".join([*lines, *(["", note] if note else [])])
 
@@ -140,19 +139,16 @@ def format_check(name: str) -> Callable[[OutputShape], str]:
     """Says of an output in a format that can be checked what is wrong with it."""
 
     def check(made: OutputShape) -> str:
-        if name.strip().lower() not in {"json", "application/json"}:
-            return ""
         try:
             parse_json(made.output)
         except ValueError as error:
             return f"its output is not JSON: {error}"
         return ""
 
-    return check
+    return check if name.strip().lower() in {"json", "application/json"} else lambda made: ""
 
 
 def trace_metadata(name: str, trajectory: Trajectory) -> Mapping[str, object]:
-    """What a sub-agent did, for the metadata of its result."""
     calls = [
         {"tool": call.name[:64], "arguments": call.arguments[:200], "outcome": str(seen.result.outcome)}
         for step in trajectory.steps
@@ -230,7 +226,6 @@ def researched(gaps: Sequence[str], explored: Explored[ResearchShape]) -> ToolRe
 
 
 def _sources(trajectory: Trajectory) -> list[str]:
-    """The addresses whose content the run was shown."""
     urls: dict[str, None] = {}
     for step in trajectory.steps:
         for seen in step.observations:

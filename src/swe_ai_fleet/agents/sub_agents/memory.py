@@ -71,23 +71,21 @@ runpy.run_path(next(filter(os.path.exists, places)))["main"](request)
 _Text = Annotated[str, Field(max_length=4_000)]
 
 
-class _Passage(BaseModel):
+class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
+
+class _Passage(_Strict):
     source: _Text
     text: _Text
 
 
-class _Answer(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
+class _Answer(_Strict):
     asked: str
     passages: list[int]
 
 
-class _Recalled(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
+class _Recalled(_Strict):
     found: list[_Answer]
     passages: list[_Passage] = Field(max_length=MAX_ASKED * _HITS)
     searched: int
@@ -142,7 +140,6 @@ class RepositoryMemory:
 
 
 def asked_texts(texts: Sequence[str], kind: str) -> list[str]:
-    """The texts without blanks and repetitions. Raises ToolFailure for too many or too long ones."""
     unique = list(dict.fromkeys(" ".join(text.split()) for text in texts))
     unique = [text for text in unique if text]
     if len(unique) > MAX_ASKED:

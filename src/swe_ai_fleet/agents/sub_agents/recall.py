@@ -178,7 +178,6 @@ def _docstrings(path: str, text: str) -> Iterator[Passage]:
 
 
 def _cut(path: str, title: str, text: str) -> Iterator[Passage]:
-    """A section in passages that end between paragraphs where they can."""
     source = f"{path}#{title}" if title else path
     rest = text.strip()
     while rest:

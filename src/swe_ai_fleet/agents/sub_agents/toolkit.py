@@ -73,11 +73,7 @@ class SubAgentLimits:
 
 
 class Allowance:
-    """What a run's sub-agents may still use; one object for all levels.
-
-    Args:
-        used: How many sub-agents an earlier part of the same run had.
-    """
+    """What a run's sub-agents may still use; one object for all levels."""
 
     def __init__(self, limits: SubAgentLimits, *, used: int = 0) -> None:
         self.limits = limits
@@ -103,7 +99,6 @@ class Allowance:
 
 
 def _shared(limits: Limits, parent: Budget) -> Limits:
-    """The limits, cut to the share of what the parent has left."""
     tokens, cost = parent.tokens_left, parent.cost_left
     return replace(
         limits,
@@ -144,7 +139,6 @@ class SubAgentTools(Toolkit):
         toolkits: The run's own, by name. Of them `research` gets the web and `call_verifier` what only reads.
         without: Names among them that lack what they need here, such as a search server.
         memory: What `search_memory` asks; without one, the repository's documents and history.
-        used: How many sub-agents an earlier part of the same run had.
         searched: What each search of memory gave is put at its end.
     """
 
@@ -182,7 +176,6 @@ class SubAgentTools(Toolkit):
 
     @property
     def can_research(self) -> bool:
-        """Whether anything here reaches the web."""
         return bool(self._web())
 
     def settle(self, result: ToolResult) -> None:
@@ -315,7 +308,6 @@ class SubAgentTools(Toolkit):
         *,
         check: Callable[[S], str] | None = None,
     ) -> tuple[S, Mapping[str, object]]:
-        """What a sub-agent of one reply says, and what it spent."""
         with self._allowance.grant(name, self._budget) as budget:
             answer = await reply_in_shape(self._model, messages, shape, budget=budget, check=check)
             usage = budget.total()
