@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from swe_ai_fleet.agents.approval_gate import NOBODY, PUT_AWAY, PolicyGate, Verdict
-from swe_ai_fleet.agents.toolbox import Reading
+from swe_ai_fleet.agents.approvals import NOBODY, PUT_AWAY, PolicyGate
+from swe_ai_fleet.agents.toolbox import Reading, Verdict
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest, ApprovalResolution
 from swe_ai_fleet.domain.message import AssistantMessage, ToolCall
 from swe_ai_fleet.domain.run import RunState

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from swe_ai_fleet.agents.approval_gate import ApprovalGate, ruled_on
 from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.history import History
 from swe_ai_fleet.agents.loop_guard import Advice, LoopAction, LoopGuard
-from swe_ai_fleet.agents.toolbox import FINAL_ANSWER, Toolbox
+from swe_ai_fleet.agents.toolbox import FINAL_ANSWER, ApprovalGate, Toolbox, Verdict
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import ContextTooLong, ModelError
 from swe_ai_fleet.domain.event import CallRepaired, EventBody, LoopNoticed, MessageAdded, ModelReplied
@@ -27,7 +26,7 @@ from swe_ai_fleet.domain.message import (
     ToolMessage,
     UserMessage,
 )
-from swe_ai_fleet.domain.tool import Outcome, ToolResult
+from swe_ai_fleet.domain.tool import OperationSpec, Outcome, ToolResult
 from swe_ai_fleet.domain.trajectory import Step, StopReason, Trajectory
 from swe_ai_fleet.ports import ChatModel, Journal
 
@@ -176,6 +175,27 @@ class RunParts:
         if self.journal is not None and body is not None:
             self.journal.post(body)
 
+    async def reply(
+        self,
+        tools: Sequence[OperationSpec],
+        sampling: Sampling,
+        *,
+        step: int,
+        schema: Mapping[str, object] | None = None,
+        on_shrunk: Callable[[], None] = lambda: None,
+    ) -> ModelReply:
+        """The model's reply to the history, which shrinks while the server calls it too long. Raises ModelError."""
+        while True:
+            request = ModelRequest(self.history.messages, tools, sampling, schema=schema, on_delta=self.on_delta)
+            try:
+                return await self.model.reply(request)
+            except ContextTooLong:
+                condensed = await self.history.shrink(step=step)
+                if condensed is None:
+                    raise
+                self.post(condensed)
+                on_shrunk()
+
     def affordable(self) -> Sampling:
         """The sampling, its completion bounded by the tokens that are left, and that by what the context holds."""
         sampling, left, room = self.sampling, self.budget.tokens_left, self.history.room
@@ -233,22 +253,7 @@ class AgentRun:
             self._add(UserMessage(content=text), step=number)
         asked_at = time.monotonic()
         self._parts.post(await self._history.fit(step=number))
-        while True:
-            try:
-                reply = await self._parts.model.reply(
-                    ModelRequest(
-                        self._history.messages,
-                        self._toolbox.specs,
-                        self._parts.affordable(),
-                        on_delta=self._parts.on_delta,
-                    )
-                )
-                break
-            except ContextTooLong:
-                condensed = await self._history.shrink(step=number)
-                if condensed is None:
-                    raise
-                self._parts.post(condensed)
+        reply = await self._parts.reply(self._toolbox.specs, self._parts.affordable(), step=number)
         self._budget.settle(reply.usage)
         self._history.count_prompt(reply.usage)
         self._parts.post(
@@ -261,25 +266,30 @@ class AgentRun:
 
     async def _observe(self, step: Step, calls: Sequence[ToolCall], *, truncated: bool = False) -> StopReason | None:
         """Carry out a reply's calls, as many as limits and people allow; each call gets exactly one observation."""
-        ruled = await ruled_on(calls, self._parts.gate, step=step.number, truncated=truncated)
-        if ruled.waits:
+        gate = self._parts.gate
+        ruled = await gate.review(calls, step=step.number, truncated=truncated) if gate is not None and calls else ()
+        rulings = {call.call_id: ruling for call, ruling in zip(calls, ruled, strict=bool(ruled))}
+        verdicts = {ruling.verdict for ruling in ruled}
+        if Verdict.WAIT in verdicts:
             self._steps.append(step)
             return StopReason.AWAITING_APPROVAL
         limit = f"not run: the limit of {self._budget.limits.max_tool_calls} tool calls is reached"
         beyond = {call.call_id: limit for call in calls[self._budget.tool_calls_left :]}
-        observations = await self._toolbox.call_all(calls, refusals=ruled.refusals | beyond, truncated=truncated)
+        refusals = {name: ruling.text for name, ruling in rulings.items() if ruling.verdict is not Verdict.GO}
+        observations = await self._toolbox.call_all(calls, refusals=refusals | beyond, truncated=truncated)
         self._budget.settle(Usage(tool_calls=len(calls)))
         before = len(step.observations)
         step = await self._looked_at(replace(step, observations=(*step.observations, *observations)))
         for seen in step.observations[before:]:
-            texts = (ruled.notes.get(seen.call_id, ""), seen.result.observation())
-            self._add(ToolMessage(call_id=seen.call_id, content="\n".join(filter(None, texts))), step=step.number)
+            note = "" if seen.call_id in refusals or seen.call_id not in rulings else rulings[seen.call_id].text
+            texts = filter(None, (note, seen.result.observation()))
+            self._add(ToolMessage(call_id=seen.call_id, content="\n".join(texts)), step=step.number)
             if seen.repairs:
                 self._parts.post(CallRepaired(step=step.number, call_id=seen.call_id, repairs=seen.repairs))
         self._steps.append(step)
         if self._parts.on_step is not None:
             self._parts.on_step(step)
-        return StopReason.REJECTED if ruled.ends else self._judged(step, truncated=truncated)
+        return StopReason.REJECTED if Verdict.END in verdicts else self._judged(step, truncated=truncated)
 
     async def _looked_at(self, step: Step) -> Step:
         """A step; in place of an answer that something speaks against, it has what that is, once."""

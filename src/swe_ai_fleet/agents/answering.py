@@ -52,10 +52,7 @@ class AnswerRun:
     services: RunServices
 
     async def run(self, assignment: AnswerAssignment, clone: Clone) -> Answer:
-        """An agent's answer; faults of the model, spent limits and tools that are not there are answers with an error.
-
-        Raises as `RunServices.run` does.
-        """
+        """An agent's answer; faults of the model, spent limits and missing tools are answers with an error."""
         return await self.services.run(assignment, clone, lambda run: _Answerer(assignment, clone, run).work())
 
 

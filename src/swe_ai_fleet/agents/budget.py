@@ -62,9 +62,7 @@ class Clock:
 class Budget:
     """Counts what is spent against limits; what a child is given is reserved until it is done.
 
-    Args:
-        prices: What tokens cost; without them nothing costs anything.
-        clock: The run's; None: one of its own.
+    Without `prices` nothing costs anything.
     """
 
     def __init__(

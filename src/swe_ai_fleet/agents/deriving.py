@@ -29,11 +29,11 @@ from swe_ai_fleet.agents.structured_output import (
     opening,
     read,
     schema_of,
+    under,
 )
 from swe_ai_fleet.domain.assignment import DeriveAssignment
 from swe_ai_fleet.domain.candidate import Perspective
 from swe_ai_fleet.domain.errors import InvalidRequest, ModelError, Unavailable
-from swe_ai_fleet.domain.json_values import is_list, is_mapping
 from swe_ai_fleet.domain.message import Message
 from swe_ai_fleet.domain.subtask import JOINT, MAX_SUBTASK_CHARS, MAX_SUBTASKS, Derivation, Subtask, check_graph
 from swe_ai_fleet.domain.task import Role
@@ -151,7 +151,6 @@ async def _derive(assignment: DeriveAssignment, clone: Clone | None, run: RunCon
     return Ending(value=derivation, stop_reason=stop, usage=derivation.usage, fault=fault)
 
 
-_MOST_READ = 200
 _MAX_NAME_CHARS = 200
 _HIGHEST = 9
 
@@ -167,12 +166,6 @@ def _as_priority(value: object) -> int:
     except ValueError:
         return 0
     return min(_HIGHEST, max(0, number))
-
-
-def _as_subtasks(value: object) -> object:
-    if is_mapping(value):
-        value = [{"id": name, **fields} for name, fields in value.items() if is_mapping(fields)]
-    return value[:_MOST_READ] if is_list(value) else value
 
 
 class SubtaskShape(Shape):
@@ -191,7 +184,7 @@ class SubtaskShape(Shape):
 
 
 class SplitShape(Shape):
-    subtasks: Annotated[list[SubtaskShape], BeforeValidator(_as_subtasks), Field(min_length=1)] = Field(
+    subtasks: Annotated[list[SubtaskShape], under("id"), Field(min_length=1)] = Field(
         description="The subtasks, what comes first before what needs it."
     )
     reasoning: Text = Field(default="", description="Why it is split this way, in a sentence or two.")

@@ -91,8 +91,7 @@ class Equipment:
     def model(self, task: Task, perspective: Perspective, trail: AuditTrail, hear: Hear | None = None) -> ChatModel:
         """The model of one run, which stays with its server and is heard by whoever listens.
 
-        `hear` is told when it waits for a model server (see `Patience`).
-        Raises InvalidRequest for a profile that is not there.
+        `hear` is told when it waits for a model server (see `Patience`). Raises InvalidRequest for an unknown profile.
         """
         profile = perspective.model_profile
         if profile not in self.models:
@@ -105,8 +104,8 @@ class Equipment:
         if self.live is None:
             return model
         return WatchedModel(
-            model,
-            self.live,
+            model=model,
+            live=self.live,
             tenant=task.tenant,
             execution_id=task.execution_id,
             agent_id=trail.agent_id,
@@ -135,9 +134,7 @@ def short_limits(limits: Limits) -> Limits:
 class RunContext:
     """One run under way: what it is made with, where it is written, and where it stood when this process took it.
 
-    Attributes:
-        record: What this process did with its tools; None where an earlier one did something too.
-        clock: For budgets made beside it that share one.
+    `record` is what this process did with its tools; None where an earlier one did something too.
     """
 
     equipment: Equipment

@@ -131,7 +131,7 @@ def trajectory(
             "total_completion_tokens": usage.completion_tokens,
             "total_cached_tokens": usage.cached_tokens,
             "total_steps": len(steps),
-            "extra": _rest(usage),
+            "extra": {field: getattr(usage, field) for field in ("model_calls", "tool_calls", "duration_ms", "cost")},
         },
         "extra": {
             "task_id": state.task.task_id,
@@ -158,14 +158,9 @@ def _judgement(state: ExecutionState, agent_id: str) -> dict[str, object]:
     if candidate is None:
         return {}
     report = state.reports.get(candidate.candidate_id)
-    place = next(
-        (entry for entry in state.ranking if candidate.candidate_id in (entry.candidate_id, *entry.duplicates)), None
-    )
-    fields: dict[str, object] = {
-        "candidate_id": candidate.candidate_id,
-        "winner": state.winner_id == candidate.candidate_id,
-    }
-    if place is not None:
+    name = candidate.candidate_id
+    fields: dict[str, object] = {"candidate_id": name, "winner": state.winner_id == name}
+    for place in [entry for entry in state.ranking if name in (entry.candidate_id, *entry.duplicates)][:1]:
         fields |= {"rank": place.rank, "score": place.score}
     if report is not None:
         fields |= {"verdict": report.verdict_word, "verdict_reasons": list(report.reasons)}
@@ -268,11 +263,6 @@ def _metrics(usage: Usage, **more: object) -> dict[str, object]:
         "cached_tokens": usage.cached_tokens,
         "extra": {"cost": usage.cost, **more},
     }
-
-
-def _rest(usage: Usage) -> dict[str, object]:
-    known = ("model_calls", "tool_calls", "duration_ms", "cost")
-    return {field: getattr(usage, field) for field in known}
 
 
 def _check(result: CheckResult) -> dict[str, object]:

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from swe_ai_fleet.agents.budget import Budget
-from swe_ai_fleet.agents.coding_run import candidate_of, hand_in, handed_in, second_go
-from swe_ai_fleet.agents.equipment import RunContext, RunServices
+from swe_ai_fleet.agents.coding_run import CandidateRun, candidate_of, handed_in
+from swe_ai_fleet.agents.equipment import RunContext
 from swe_ai_fleet.agents.opening import ROLES, opening_messages
 from swe_ai_fleet.agents.prompting import rendered
 from swe_ai_fleet.agents.recorded_run import resume, run_finished
@@ -33,7 +33,7 @@ from swe_ai_fleet.domain.moment import now
 from swe_ai_fleet.domain.text import well_formed
 from swe_ai_fleet.domain.tool import Decision, OperationSpec, ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason
-from swe_ai_fleet.ports import BlobStore, Clone, ResultBus
+from swe_ai_fleet.ports import BlobStore, Clone
 from swe_ai_fleet.tools.pipeline import ToolLimits
 from swe_ai_fleet.tools.truncation import beginning
 
@@ -63,7 +63,7 @@ class OutsideRecord:
         self.paths: set[str] = set()
         """Files that the agent said it changes, relative to the repository."""
         self.step = len(run.earlier.steps)
-        self._heard = self._kept = 0
+        self._heard = 0
         self._told = run.earlier.usage
         self._started_at = time.monotonic()
 
@@ -80,8 +80,7 @@ class OutsideRecord:
         self._heard += 1
         if self._heard > MAX_MESSAGES:
             raise AgentFault(f"the agent said more than {MAX_MESSAGES} things")
-        if self._kept < MAX_KEPT_MESSAGES:
-            self._kept += 1
+        if self._heard <= MAX_KEPT_MESSAGES:
             self._reply(AssistantMessage(content=self.masked(text, MAX_MESSAGE_CHARS)))
 
     def conclude(self, summary: str, usage: Usage) -> None:
@@ -213,15 +212,12 @@ _LONGEST_PAUSE_SECONDS = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExternalRun:
+class ExternalRun(CandidateRun):
     """Runs assignments whose perspective names an endpoint.
 
-    Attributes:
-        pause_seconds: How long to wait for an agent that is busy, the first time; longer each time after that.
+    While an agent is busy it waits `pause_seconds`, then longer.
     """
 
-    services: RunServices
-    results: ResultBus
     outside: OutsideAgent
     harnesses: OutsideAgent
     pause_seconds: float = 2.0
@@ -276,8 +272,7 @@ class ExternalRun:
             answer=record.answer,
             error=record.masked(left.error, _FAULT_CHARS),
         )
-        log = self.services.log
-        return await hand_in(assignment, run, finished, diff.patch, model=record.model, log=log, results=self.results)
+        return await self.hand_in(assignment, run, finished, diff.patch, model=record.model)
 
     async def _work(
         self, agents: OutsideAgent, assignment: CodingAssignment, clone: Clone, record: OutsideRecord
@@ -344,11 +339,9 @@ class ExternalRun:
             notes=environment.notes,
             task=opening.content,
         )
-        # A checkpoint has the work that is revised in it.
-        if assignment.revision is not None and run.earlier.checkpoint is None:
-            again = await second_go(assignment, assignment.revision, clone, self.services)
+        if (again := await self.second_go(assignment, run, clone)) is not None:
             prompt = f"{prompt}\n\n{again.text}"
         if keeper is not None:
             keeper.max_bytes = assignment.checkpoint_bytes
-            run.earlier = await resume(run.earlier, keeper, self.services.blobs)
+            run.earlier = await resume(run.earlier, keeper)
         return run.equipment.mask(prompt)

@@ -210,13 +210,12 @@ class Response:
         }
 
     def _say(self, kind: str, **fields: object) -> bytes:
-        first = b"" if self._sequence or kind == "response.created" else self._begin()
+        first = b""
+        if not self._sequence and kind != "response.created":
+            first = self._say("response.created", response=self._response("in_progress", output=[]))
         self._sequence += 1
         fields_sent = {"type": kind, "sequence_number": self._sequence - 1, **fields}
         return first + b"event: %b\ndata: %b\n\n" % (kind.encode(), _dump(fields_sent))
-
-    def _begin(self) -> bytes:
-        return self._say("response.created", response=self._response("in_progress", output=[]))
 
 
 Dialect = ChatCompletion | Response

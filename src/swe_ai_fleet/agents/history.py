@@ -259,10 +259,8 @@ class History:
         return condensed
 
     async def shrink(self, *, step: int) -> HistoryCondensed | None:
-        """Condense because the server said that the prompt is too long; None where nothing more can be taken away.
-
-        Each time in a row takes more away, and there are only so many times.
-        """
+        """Condense because the server said that the prompt is too long: more each time in a row; None where nothing is
+        left to take."""
         while self._refused < len(_SHRINKING):
             share, keep = _SHRINKING[self._refused]
             self._refused += 1

@@ -31,7 +31,7 @@ from swe_ai_fleet.domain.assignment import JudgeAssignment
 from swe_ai_fleet.domain.candidate import CheckReport
 from swe_ai_fleet.domain.errors import ContextTooLong, InvalidRequest, ModelError, NotFound
 from swe_ai_fleet.domain.message import Message, Sampling
-from swe_ai_fleet.domain.review import Critique, Vote
+from swe_ai_fleet.domain.review import Vote
 from swe_ai_fleet.domain.text import well_formed
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.ports import BlobStore, Clone, SecretMask
@@ -58,10 +58,9 @@ def room_for(context_tokens: int) -> int:
 def judge_messages(
     assignment: JudgeAssignment, order: Sequence[str], patches: Mapping[str, bytes], *, room: int, mask: SecretMask
 ) -> tuple[Message, ...]:
-    """One ballot. Candidates have letters in its order; of their authors only what they answered to reviewers appears.
+    """One ballot of about `room` characters.
 
-    Args:
-        room: About how many characters it may have; diffs are cut evenly to fit.
+    Candidates have letters in its order; of their authors only what they answered to reviewers appears.
     """
     task = assignment.task
     known = {candidate.candidate_id: candidate for candidate in assignment.candidates}
@@ -88,17 +87,15 @@ def judge_messages(
         ]
         if tests:
             text += ["Old tests that it changed, before and after:", tests]
-        if reviews := _reviews([critique for critique in assignment.critiques if critique.candidate_id == name]):
-            text += ["What reviewers found:", fence(reviews, part)]
+        # Without reviewers' names and marks: the judge is to make up its own mind.
+        reviews = [in_words(critique) for critique in assignment.critiques if critique.candidate_id == name]
+        if reviews:
+            listed = "\n".join(f"Review {number}: {review}" for number, review in enumerate(reviews, start=1))
+            text += ["What reviewers found:", fence(listed, part)]
         if answer := fence(assignment.answers.get(name, ""), part // 2):
             text += ["What its author answered to them:", answer]
         asked.append((f"Candidate {LETTERS[at]}", "\n".join(text)))
     return opening("judge", asked, warning=fence.warning)
-
-
-def _reviews(critiques: Sequence[Critique]) -> str:
-    """What reviewers said, without their names and their marks: the judge is to make up its own mind."""
-    return "\n".join(f"Review {number}: {in_words(critique)}" for number, critique in enumerate(critiques, start=1))
 
 
 MAX_READ_CHARS = 50_000

@@ -214,7 +214,8 @@ class LoopGuard:
         if not step.observations:
             return None
         self._number += 1
-        calls = self._calls(step)
+        asked = {call.call_id: call for call in step.reply.tool_calls}
+        calls = [self._call(asked.get(seen.call_id), seen.result) for seen in step.observations]
         novel = self._take_in(calls)
         pattern = self._pattern()
         if pattern is None:
@@ -235,10 +236,6 @@ class LoopGuard:
         self._idle = 0
         self._cycle_runs = [0] * (LONGEST_CYCLE + 1)
         self._revisit = 0
-
-    def _calls(self, step: Step) -> list[_Call]:
-        asked = {call.call_id: call for call in step.reply.tool_calls}
-        return [self._call(asked.get(seen.call_id), seen.result) for seen in step.observations]
 
     def _call(self, call: ToolCall | None, result: ToolResult) -> _Call:
         name = call.name if call is not None else result.operation

@@ -54,34 +54,27 @@ class ModelWrapper:
         await self.model.ping()
 
 
+@dataclass(frozen=True, kw_only=True)
 class WatchedModel(ModelWrapper):
     """A `ChatModel` that streams for watchers of its execution; unwatched it is the model itself."""
 
-    def __init__(
-        self,
-        model: ChatModel,
-        live: LiveText,
-        *,
-        tenant: str,
-        execution_id: str,
-        agent_id: str,
-        secrets: Secrets,
-    ) -> None:
-        self.model = model
-        self._live = live
-        self._tenant, self._execution_id, self._agent_id = tenant, execution_id, agent_id
-        self._secrets = secrets
+    model: ChatModel
+    live: LiveText
+    tenant: str
+    execution_id: str
+    agent_id: str
+    secrets: Secrets
 
     async def reply(self, request: ModelRequest) -> ModelReply:
-        if request.on_delta is not None or not self._live.is_followed(self._tenant, self._execution_id):
+        if request.on_delta is not None or not self.live.is_followed(self.tenant, self.execution_id):
             return await self.model.reply(request)
-        masked, begins = self._secrets.stream(), True
+        masked, begins = self.secrets.stream(), True
 
         def tell(text: str) -> None:
             nonlocal begins
             if text or begins:
-                delta = TextDelta(agent_id=self._agent_id, text=text, begins=begins)
-                self._live.say(self._tenant, self._execution_id, delta)
+                delta = TextDelta(agent_id=self.agent_id, text=text, begins=begins)
+                self.live.say(self.tenant, self.execution_id, delta)
                 begins = False
 
         def hear(text: str) -> None:
@@ -94,10 +87,8 @@ class WatchedModel(ModelWrapper):
 
 @dataclass(frozen=True, kw_only=True)
 class TokenRecordingModel(ModelWrapper):
-    """A `ChatModel` whose replies name a blob with their `SampledTokens`, where the server gives these.
-
-    A reply whose tokens cannot be stored is a reply without them.
-    """
+    """A `ChatModel` whose replies name a blob with their `SampledTokens`, where the server gives these and they can be
+    stored."""
 
     model: ChatModel
     store: Callable[[bytes], Awaitable[BlobRef]]
@@ -135,10 +126,8 @@ class CheckpointPolicy:
 
 @dataclass(kw_only=True)
 class CheckpointingModel(ModelWrapper):
-    """A `ChatModel` beside whose replies the workspace is stored, where something has changed since the last time.
-
-    A workspace that cannot be stored costs nothing but that checkpoint.
-    """
+    """A `ChatModel` beside whose replies a changed workspace is stored; a fault of that costs nothing but the
+    checkpoint."""
 
     model: ChatModel
     trail: AuditTrail
@@ -153,7 +142,8 @@ class CheckpointingModel(ModelWrapper):
 
     async def reply(self, request: ModelRequest) -> ModelReply:
         """The model's reply, the workspace stored by then where that was due. Raises as the model does, and Fenced."""
-        checkpoint = asyncio.create_task(self._store()) if self._due() else None
+        due = self.trail.revision != self._stored_revision and time.monotonic() >= self._next_at
+        checkpoint = asyncio.create_task(self._store()) if due else None
         try:
             reply = await self.model.reply(request)
         except asyncio.CancelledError:
@@ -168,10 +158,6 @@ class CheckpointingModel(ModelWrapper):
             checkpoint.result()
         self.step += 1
         return reply
-
-    def _due(self) -> bool:
-        changed = self.trail.revision != self._stored_revision
-        return changed and time.monotonic() >= self._next_at
 
     async def _store(self) -> None:
         revision, began, size = self.trail.revision, time.monotonic(), 0
@@ -195,20 +181,14 @@ _UNKNOWN_CONTEXT_TOKENS = 32_768
 _PROMPT_SHARE = 0.75
 
 
+@dataclass(frozen=True)
 class RetryingModel(ModelWrapper):
-    """A `ChatModel` whose calls are tried again after a wait each; the one behind it should not retry by itself.
+    """A `ChatModel` whose calls are tried again after each of `waits` seconds; the one behind it should not retry by
+    itself. Up to a tenth is added, lest all agents come back at the same moment."""
 
-    Args:
-        waits: Seconds before each further try, so a call is tried once more often than there are waits; up to a tenth
-            is added, lest all agents come back at the same moment.
-    """
-
-    def __init__(
-        self, model: ChatModel, *, waits: Sequence[float] = RETRY_WAITS, told: Callable[[str], None] | None = None
-    ) -> None:
-        self.model = model
-        self._waits = tuple(waits)
-        self._told = told
+    model: ChatModel
+    waits: Sequence[float] = RETRY_WAITS
+    told: Callable[[str], None] | None = None
 
     async def probe(self) -> ModelCapabilities:
         return await self._retried(self.model.probe)
@@ -217,31 +197,27 @@ class RetryingModel(ModelWrapper):
         return await self._retried(lambda: self.model.reply(request))
 
     async def _retried(self, call: Callable[[], Awaitable[T]]) -> T:
-        for number, wait in enumerate(self._waits, start=1):
+        for number, wait in enumerate(self.waits, start=1):
             try:
                 return await call()
             except ModelUnavailable as fault:
-                if self._told is not None:
-                    tries = len(self._waits) + 1
+                if self.told is not None:
+                    tries = len(self.waits) + 1
                     again = f"the next one is in {wait:g} s: {fault}"
-                    self._told(f"the model call failed (try {number} of {tries}), {again}")
+                    self.told(f"the model call failed (try {number} of {tries}), {again}")
                 await asyncio.sleep(wait * random.uniform(1.0, 1.0 + _JITTER))  # noqa: S311
         return await call()
 
 
+@dataclass(frozen=True)
 class ShownTools(ModelWrapper):
-    """A `ChatModel` that is offered some tools under another description, or not at all.
+    """A `ChatModel` that is offered some tools under another description, or (None) not at all."""
 
-    Args:
-        instead: By a tool's name, what stands in its place; None: nothing does.
-    """
-
-    def __init__(self, model: ChatModel, instead: Mapping[str, OperationSpec | None]) -> None:
-        self.model = model
-        self._instead = dict(instead)
+    model: ChatModel
+    instead: Mapping[str, OperationSpec | None]
 
     async def reply(self, request: ModelRequest) -> ModelReply:
-        offered = tuple(shown for tool in request.tools if (shown := self._instead.get(tool.name, tool)) is not None)
+        offered = tuple(shown for tool in request.tools if (shown := self.instead.get(tool.name, tool)) is not None)
         return await self.model.reply(replace(request, tools=offered))
 
 
@@ -253,12 +229,8 @@ def room(capabilities: ModelCapabilities) -> int:
 def with_whole_results(
     messages: Sequence[Message], results: Mapping[str, str], *, max_chars: int
 ) -> tuple[Message, ...]:
-    """The conversation with its results as they were before they were cut.
-
-    Args:
-        results: Whole results by call id; others stay as they are.
-        max_chars: How long it may get, roughly; the longest results give way first.
-    """
+    """The conversation with its results as they were before they were cut, in roughly `max_chars`: the longest give way
+    first."""
     whole = {
         message.call_id: results.get(message.call_id, message.content)
         for message in messages
@@ -301,17 +273,17 @@ def _calls(message: Message) -> Sequence[ToolCall]:
     return message.tool_calls if isinstance(message, AssistantMessage) else ()
 
 
+@dataclass(frozen=True)
 class WholeResults(ModelWrapper):
     """A `ChatModel` that, asked without tools and so for an answer, reads results as they were before they were cut."""
 
-    def __init__(self, model: ChatModel, results: Mapping[str, str]) -> None:
-        self.model = model
-        self._results = results
+    model: ChatModel
+    results: Mapping[str, str]
 
     async def reply(self, request: ModelRequest) -> ModelReply:
-        if not request.tools and self._results:
+        if not request.tools and self.results:
             capabilities = await self.model.probe()
-            whole = with_whole_results(request.messages, self._results, max_chars=room(capabilities))
+            whole = with_whole_results(request.messages, self.results, max_chars=room(capabilities))
             # the estimate was wrong: what the history holds has fitted so far
             with suppress(ContextTooLong):
                 return await self.model.reply(replace(request, messages=whole))

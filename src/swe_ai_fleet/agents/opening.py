@@ -336,10 +336,8 @@ def opening_messages(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecondGo:
-    """What an author is told who revises: `text`, behind the messages that its `first` run began with.
-
-    Without those (the log does not have them any more) they are made anew.
-    """
+    """What an author is told who revises: `text`, behind the messages that its `first` run began with; without those
+    they are made anew."""
 
     text: str
     first: tuple[Message, ...] = ()

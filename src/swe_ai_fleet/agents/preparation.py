@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Iterator
+from typing import TypeVar
 
 from pydantic import Field, ValidationError
 
@@ -18,6 +20,7 @@ from swe_ai_fleet.domain.task import Task
 from swe_ai_fleet.domain.test_run import Baseline
 from swe_ai_fleet.domain.text import well_formed
 
+S = TypeVar("S", bound=Shape)
 ENVIRONMENT_TOOLS = ("files_read_file", "files_search_in_files", "files_list_files", "shell_run_command", "tests_run")
 MAX_ENVIRONMENT_STEPS = 15
 _MAX_LINES = 20
@@ -76,22 +79,21 @@ def _of_environment(baseline: Baseline) -> list[str]:
     ]
 
 
-def read_proposal(text: str, *, source: str) -> EnvironmentProposal:
-    """The proposal in an agent's answer. Raises ValueError with what is wrong, in words."""
-    problem = "it is not a JSON object with the key setup or test_command"
+def _answers(shape: type[S], text: str, *keys: str) -> Iterator[S]:
+    """The objects of a shape in an agent's answer. Raises ValueError with what is wrong, in words, behind the last."""
+    problem = f"it is not a JSON object with the key {' or '.join(keys)}"
     for value in objects_in(well_formed(text.rpartition("</think>")[2])):
-        if not {"setup", "test_command"} & value.keys():
-            continue
-        try:
-            shape = ProposalShape.model_validate(value)
-        except ValidationError:
-            problem = "its JSON object has another form than was asked for"
-            continue
-        return _checked(shape, source)
+        if {*keys} & value.keys():
+            try:
+                yield shape.model_validate(value)
+            except ValidationError:
+                problem = "its JSON object has another form than was asked for"
     raise ValueError(problem)
 
 
-def _checked(shape: ProposalShape, source: str) -> EnvironmentProposal:
+def read_proposal(text: str, *, source: str) -> EnvironmentProposal:
+    """The proposal in an agent's answer. Raises ValueError with what is wrong, in words."""
+    shape = next(_answers(ProposalShape, text, "setup", "test_command"))
     setup, command = tuple(shape.setup), shape.test_command.strip()
     if not setup and not command:
         raise ValueError(f"it proposes nothing: {shape.notes[:_MAX_NOTES_CHARS] or 'it does not say why'}")
@@ -154,23 +156,16 @@ def read_checklist(text: str, task: Task) -> tuple[Requirement, ...]:
 
     Raises ValueError with what is wrong, in words.
     """
-    problem = "it is not a JSON object with the key requirements"
-    task_text = " ".join(statement(task).split())
-    for value in objects_in(well_formed(text.rpartition("</think>")[2])):
-        if "requirements" not in value:
-            continue
-        try:
-            shape = ChecklistShape.model_validate(value)
-        except ValidationError:
-            problem = "its JSON object has another form than was asked for"
-            continue
-        quoted = [requirement for requirement in shape.requirements if _quotes(requirement, task_text)][
-            :MAX_REQUIREMENTS
-        ]
-        if quoted:
-            return _bounded(quoted)
-        problem = "nothing in it is a quotation of the statement"
-    raise ValueError(problem)
+    task_text, problem = " ".join(statement(task).split()), ""
+    try:
+        for shape in _answers(ChecklistShape, text, "requirements"):
+            quoted = [requirement for requirement in shape.requirements if _quotes(requirement, task_text)]
+            if quoted:
+                return _bounded(quoted[:MAX_REQUIREMENTS])
+            problem = "nothing in it is a quotation of the statement"
+    except ValueError as error:
+        raise ValueError(problem or str(error)) from None
+    raise AssertionError("the answers end with what is wrong")
 
 
 def _quotes(requirement: RequirementShape, task_text: str) -> bool:

@@ -95,13 +95,9 @@ def fair_shares(sizes: Sequence[int], room: int) -> list[int]:
 
 
 class Fence:
-    """Marks where untrusted text begins and ends, with a word that its authors cannot know.
-
-    Equal seeds give equal words, so that prompts about the same thing begin with the same bytes.
-
-    Args:
-        seed: What the word is made of; something among it must not be known where the text is written.
-    """
+    """Marks where untrusted text begins and ends, with a word that its authors cannot know: something in `seed` must be
+    unknown where the text is written. Equal seeds give equal words, so that prompts about the same thing begin with the
+    same bytes."""
 
     def __init__(self, mask: SecretMask, *seed: str) -> None:
         self._mask = mask

@@ -61,11 +61,7 @@ _RECORD_END_SECONDS = 5.0
 
 
 class RunJournal:
-    """A `Journal` to which observations can be posted as messages; one that its tool call's end tells is left out.
-
-    Attributes:
-        record: What was posted of tools.
-    """
+    """A `Journal` to which observations can be posted as messages; one that its tool call's end tells is left out."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -120,12 +116,9 @@ def concluded(earlier: RunState, kind: type[T]) -> T | None:
 
 @dataclass(kw_only=True)
 class WorkspaceKeeper:
-    """Keeps one clone beyond the life of its directory: its last state, nothing before it.
+    """Keeps one clone beyond the life of its directory: its last state, nothing before it, in at most `max_bytes`.
 
-    Args:
-        trail: Counts the operations that changed something.
-        max_bytes: The largest bundle that may be stored; None: as large as a clone makes one.
-        kept: What was stored last, by an earlier process of the run too.
+    `kept` is what was stored last, by an earlier process of the run too.
     """
 
     clone: Clone
@@ -193,7 +186,7 @@ class WorkspaceKeeper:
             _log.warning("a checkpoint could not be discarded", name=superseded.name, reason=str(error))
 
 
-async def resume(earlier: RunState, keeper: WorkspaceKeeper, blobs: BlobStore, *, lasting: bool = True) -> RunState:
+async def resume(earlier: RunState, keeper: WorkspaceKeeper, *, lasting: bool = True) -> RunState:
     """Put a clean clone and an empty trail where the run left off; the run as the model is to see it.
 
     What was interrupted gets its observation, and where changes are lost the model is told; both stand in the log.
@@ -206,7 +199,7 @@ async def resume(earlier: RunState, keeper: WorkspaceKeeper, blobs: BlobStore, *
     kept = earlier.checkpoint
     if kept is not None:
         keeper.kept = kept.bundle
-        bundle = await blobs.get(kept.bundle) if kept.bundle is not None else b""
+        bundle = await keeper.blobs.get(kept.bundle) if kept.bundle is not None else b""
         await clone.restore(Checkpoint(commit=kept.commit, head=kept.head, branch=kept.branch, bundle=bundle))
     messages: list[Message] = list(earlier.messages)
     steps = list(earlier.steps)
@@ -279,13 +272,8 @@ async def recorded_run(
 ) -> AsyncGenerator[RecordedRun]:
     """Claim a run's subject and yield its journal and trail; a cancellation is recorded before it passes on.
 
-    Args:
-        writer: Whose subject it is; the generation must be higher than any before.
-        resumes: Whether conversation and audit chain go on, or begin anew.
-
-    Raises:
-        Fenced: Somebody else has the subject by now.
-        Unavailable: The log does not answer.
+    The writer's generation must be higher than any before; unless it `resumes`, conversation and audit chain begin
+    anew. Raises Fenced where somebody else has the subject by now, Unavailable.
     """
     async with log.journal(writer) as opened:
         journal = RunJournal(opened)

@@ -6,8 +6,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from swe_ai_fleet.agents.agent_run import LAST_LOOK_TITLE
-from swe_ai_fleet.agents.approval_gate import Ruling, Verdict
 from swe_ai_fleet.agents.opening import TITLE
+from swe_ai_fleet.agents.toolbox import Ruling, Verdict
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import ModelRejected
 from swe_ai_fleet.domain.message import (
@@ -28,11 +28,9 @@ NEVER = "not carried out: it was not when this was recorded"
 
 
 class RecordedModel:
-    """A `ChatModel` that gives a run's replies again, in their order, whatever it is asked.
+    """A `ChatModel` that gives a run's replies again, `until` so many, in their order, whatever it is asked.
 
-    Args:
-        until: How many replies are given again; `then` answers behind them.
-        then: The model that goes on; None: asking for more raises ModelRejected.
+    `then` answers behind them; None: asking for more raises ModelRejected.
     """
 
     def __init__(self, run: RunState, *, until: int | None = None, then: ChatModel | None = None) -> None:

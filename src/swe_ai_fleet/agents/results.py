@@ -30,12 +30,8 @@ MAX_OUTPUT_CHARS = 2_000
 
 def last_tests(trajectory: Trajectory) -> TestSummary | None:
     """The summary of the run's last test operation, None if there was none."""
-    for step in reversed(trajectory.steps):
-        for seen in reversed(step.observations):
-            summary = test_summary(seen.result)
-            if summary is not None:
-                return summary
-    return None
+    seen = (seen.result for step in reversed(trajectory.steps) for seen in reversed(step.observations))
+    return next((summary for result in seen if (summary := test_summary(result))), None)
 
 
 def fails_before(steps: Sequence[Step], baseline: TestRun | None = None) -> bool:

@@ -13,7 +13,7 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field
 
 from swe_ai_fleet.agents.prompting import LETTERS
-from swe_ai_fleet.agents.structured_output import Said, Shape, Text, read
+from swe_ai_fleet.agents.structured_output import Said, Shape, Text, read, under
 from swe_ai_fleet.domain.assignment import ReviewAssignment, Subject
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.json_values import is_list, is_mapping
@@ -106,14 +106,6 @@ class CritiqueShape(Shape):
     )
 
 
-def _as_reviews(value: object) -> object:
-    """Reviews as a list; an object has them under the candidates' letters."""
-    if is_mapping(value):
-        named = value.items()
-        return [{"candidate": key, **part} for key, part in named if is_mapping(part)]
-    return value
-
-
 def _letters(value: object) -> list[str]:
     """The letters of candidates in a text or a list of texts: `B > A`, `["Candidate B", "A"]`; no letter twice.
 
@@ -134,7 +126,7 @@ class LetteredCritiqueShape(CritiqueShape):
 
 
 class ComparisonShape(Shape):
-    reviews: Annotated[list[LetteredCritiqueShape], BeforeValidator(_as_reviews), Field(min_length=1)] = Field(
+    reviews: Annotated[list[LetteredCritiqueShape], under("candidate"), Field(min_length=1)] = Field(
         description="One for each candidate to be reviewed."
     )
     reason: Text = Field(default="", description="What decides between them.")

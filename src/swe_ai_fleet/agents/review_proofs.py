@@ -53,12 +53,9 @@ def proof_command(line: str, task: Task, environment: Environment) -> Command:
 class Proving:
     """Runs the proofs of one review, each in clean clones that nobody has worked in.
 
-    A command that fails proves something only where it passes elsewhere: on the untouched commit (the candidate
-    breaks it) or on the reviewer's own change (it can be done), and there not for a name that only this change has. One
-    that fails on all of them may be wrong itself. What is reproduced is a test of the other candidates, too.
-
-    Attributes:
-        environment: That of the untouched commit, with the network that the task's commands have.
+    A command that fails proves something only where it passes elsewhere: on the untouched commit (the candidate breaks
+    it) or on the reviewer's own change (it can be done), and there not for a name that only this change has. One that
+    fails on all of them may be wrong itself. What is reproduced is a test of the other candidates, too.
     """
 
     assignment: ReviewAssignment

@@ -72,11 +72,9 @@ def review_messages(
     context_tokens: int,
     mask: SecretMask,
 ) -> tuple[Message, ...]:
-    """The first messages of a review. Reviewers of so many candidates all get the same system message.
+    """The first messages of a review, cut to fit `context_tokens` (0: unknown).
 
-    Args:
-        may_run: Whether the reviewer may run commands, and has its proofs run.
-        context_tokens: What the model's context holds, 0 where that is unknown; the texts are cut to fit.
+    Reviewers of so many candidates all get the same system message.
     """
     task = assignment.task
     known = [subject.candidate for subject in shown]

@@ -16,12 +16,11 @@ from swe_ai_fleet.agents.judging import room_for
 from swe_ai_fleet.agents.prompting import Fence, changed_tests, evidence, wishes
 from swe_ai_fleet.agents.recorded_run import read_run
 from swe_ai_fleet.agents.spec import RecordedQuestions
-from swe_ai_fleet.agents.structured_output import Shape, Text, objects_in, opening, reply_in_shape
+from swe_ai_fleet.agents.structured_output import Shape, Text, objects_in, opening, reply_in_shape, under
 from swe_ai_fleet.domain.assignment import CheckAssignment, ScoreAssignment
 from swe_ai_fleet.domain.budget import Limits, Usage
 from swe_ai_fleet.domain.candidate import CheckReport, Perspective
 from swe_ai_fleet.domain.errors import ContextTooLong, FleetError, InvalidRequest, ModelError, NotFound
-from swe_ai_fleet.domain.json_values import is_mapping, is_object
 from swe_ai_fleet.domain.message import Message, ModelCapabilities, ModelReply, ModelRequest, Sampling
 from swe_ai_fleet.domain.review import VERIFIER_PROFILE, VerifierScore
 from swe_ai_fleet.domain.run import RunState
@@ -52,12 +51,9 @@ _ERROR_CHARS = 2_000
 
 
 def yes_share(likely: Sequence[tuple[str, float]]) -> float | None:
-    """`p(yes) / (p(yes) + p(no))` of a reply's first token, whatever its case and blanks.
+    """`p(yes) / (p(yes) + p(no))` of a reply's first token, whatever its case and blanks, by natural log-probabilities.
 
     None where the two have less than `LEAST_MASS` together: the model says something else first.
-
-    Args:
-        likely: Tokens with their natural log-probabilities.
     """
     words = [(token.strip(_BLANKS).lower(), exp(logprob)) for token, logprob in likely]
     yes, no = (fsum(share for word, share in words if word == answer) for answer in ("yes", "no"))
@@ -216,14 +212,6 @@ def _number(value: object) -> object:
     return value
 
 
-def _entries(value: object) -> object:
-    """Entries under their numbers, which models write as an object too."""
-    if is_mapping(value):
-        pairs = value.items()
-        return [{"item": key, **part} for key, part in pairs if is_object(part)]
-    return value
-
-
 class ItemShape(Shape):
     item: Annotated[int, BeforeValidator(_number)] = Field(description="The item's number.")
     verdict: Text = Field(description="met, partly or not.")
@@ -233,7 +221,7 @@ class ItemShape(Shape):
 
 
 class RubricShape(Shape):
-    items: Annotated[list[ItemShape], BeforeValidator(_entries)] = Field(description="One entry for each item.")
+    items: Annotated[list[ItemShape], under("item")] = Field(description="One entry for each item.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,8 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
 from swe_ai_fleet.agents.agent_run import Rules, RunParts
-from swe_ai_fleet.agents.approval_gate import Approver, PolicyGate
-from swe_ai_fleet.agents.approval_requests import ProposingModel, RunApprovalService
+from swe_ai_fleet.agents.approvals import Approver, PolicyGate, ProposingModel, RunApprovalService
 from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.equipment import RunContext
 from swe_ai_fleet.agents.history import History, summariser
@@ -51,12 +50,10 @@ _PROPOSE = (
 
 @dataclass(frozen=True, kw_only=True)
 class Consent:
-    """How a run asks people where its task wants them asked.
+    """How a run asks people where its task wants them asked; they have `timeout_seconds` (0: for ever).
 
-    Attributes:
-        approver: Decides at once, in this process; None: the log is asked, and the run ends until somebody has decided.
-            Where a run's workspace cannot be kept until then, what would wait is refused.
-        timeout_seconds: How long people have; 0: for ever.
+    Without an `approver` in this process the log is asked, and the run ends until somebody has decided. Where its
+    workspace cannot be kept until then, what would wait is refused.
     """
 
     approver: Approver | None = None
@@ -84,12 +81,9 @@ class Solution:
 
 
 class Solver(AgentSpec[Solution]):
-    """An agent that solves a task in a clone.
-
-    Args:
-        clone: Where; it stands as the run left it, or holds the author's earlier work where there is a revision.
-        checkpoint_seconds: Its workspace is stored while the model thinks, no more often than that; None: never.
-    """
+    """An agent that solves a task in a clone, which stands as the run left it, or holds the author's earlier work where
+    there is a revision. It is stored while the model thinks, no more often than every `checkpoint_seconds`; None:
+    never."""
 
     def __init__(
         self,

@@ -53,10 +53,8 @@ class RunResources:
 class AgentSpec(ABC, Generic[T]):
     """One kind of agent: what it is told, what it can call, what ends it, and how its answer is read.
 
-    Attributes:
-        budget: What it may spend; its clock starts, at the model's prices, once the model is known.
-        observation_chars: What it is shown of one result at most.
-        lasting: Whether its workspace and whole results are kept, or each process of the run has the workspace anew.
+    The budget's clock starts, at the model's prices, once the model is known. Unless the run is `lasting`, neither
+    workspace nor whole results are kept: each process of it has the workspace anew.
     """
 
     task: Task
@@ -120,7 +118,7 @@ async def run_agent(spec: AgentSpec[T], run: RunContext) -> T:
     a model that is not there. Model faults later and spent limits are stop reasons of the trajectory.
     """
     if run.keeper is not None:
-        run.earlier = await resume(run.earlier, run.keeper, run.keeper.blobs, lasting=spec.lasting)
+        run.earlier = await resume(run.earlier, run.keeper, lasting=spec.lasting)
     resources = await _resources(spec, run)
     capabilities = resources.capabilities
     async with spec.tools(resources) as toolbox:

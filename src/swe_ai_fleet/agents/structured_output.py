@@ -82,6 +82,7 @@ class Questions:
 
 MAX_TEXT_CHARS = 20_000
 MAX_ITEMS = 50
+MAX_LISTED = 200
 _MAX_READ_CHARS = 200_000
 _MAX_STARTS = 20
 _BULLETS = "-*•·"
@@ -114,6 +115,17 @@ def _as_bool(value: object) -> object:
     if word in _YES:
         return True
     return False if word in _NO else value
+
+
+def under(name: str) -> BeforeValidator:
+    """Reads a list of objects, which models also write as one object with their `name`s as keys."""
+
+    def read(value: object) -> object:
+        if not is_mapping(value):
+            return value[:MAX_LISTED] if is_list(value) else value
+        return [{name: key, **part} for key, part in value.items() if is_mapping(part)][:MAX_LISTED]
+
+    return BeforeValidator(read)
 
 
 Text = Annotated[str, BeforeValidator(as_text)]
@@ -270,15 +282,15 @@ async def reply_in_shape(
         raise ToolFailure(f"the sub-agent answered {times} times in a form that cannot be used: {error}") from None
 
 
+@dataclass(frozen=True)
 class _Thrifty(ModelWrapper):
     """A model that is asked for no more than its budget has left. Raises ToolFailure where that is not enough."""
 
-    def __init__(self, model: ChatModel, budget: Budget) -> None:
-        self.model = model
-        self._budget = budget
+    model: ChatModel
+    budget: Budget
 
     async def reply(self, request: ModelRequest) -> ModelReply:
-        left = self._budget.tokens_left
+        left = self.budget.tokens_left
         prompt = sum(len(message.content) for message in request.messages) // _CHARS_PER_TOKEN
         if left is not None and left <= prompt:
             raise ToolFailure(f"the sub-agent's question has about {prompt} tokens and its budget {left}; ask for less")
@@ -291,12 +303,9 @@ class _Thrifty(ModelWrapper):
 def opening(
     template: str, sections: Sequence[tuple[str, str]], *, warning: str = "", **facts: object
 ) -> tuple[Message, ...]:
-    """The system message of a template and a user message of titled sections, empty ones left out.
+    """The system message of a template and a user message of titled sections (data), empty ones left out.
 
     Equal facts give system messages of equal bytes: what differs between requests stands in the user message.
-
-    Args:
-        sections: Title and text each; the texts are data.
     """
     shown = [(title, text.strip()) for title, text in sections if text.strip()]
     system, user = rendered(template, **facts), rendered("sub_request", sections=shown, warning=warning)

@@ -25,10 +25,8 @@ class RawToolCall:
 
 
 def decode(text: str, start: int) -> tuple[object, int]:
-    """The JSON value at a place and where it ends; where there is none, None and minus the place that spoilt it.
-
-    Reading JSON by its own rules lets an argument contain a closing tag.
-    """
+    """The JSON value at a place and where it ends (by its own rules, so that an argument may contain a closing tag);
+    where there is none, None and minus the place that spoilt it."""
     space = _SPACE.match(text, start)
     begin = space.end() if space else start
     try:

@@ -9,6 +9,8 @@ import asyncio
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Protocol
 
 from swe_ai_fleet.agents.repair.names import Names
 from swe_ai_fleet.agents.repair.reading import CallReader, Understood
@@ -55,15 +57,35 @@ class Reading:
     arguments: Mapping[str, object]
 
 
+class Verdict(StrEnum):
+    """Carry it out; tell the model why not; wait for a person; end the run."""
+
+    GO = "go"
+    REFUSE = "refuse"
+    WAIT = "wait"
+    END = "end"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ruling:
+    """What happens to one call. `text` is for the model where it is refused, and goes before the result otherwise."""
+
+    verdict: Verdict = Verdict.GO
+    text: str = ""
+
+
+class ApprovalGate(Protocol):
+    """Decides about the calls of a reply before any of them is carried out."""
+
+    async def review(self, calls: Sequence[ToolCall], *, step: int, truncated: bool = False) -> Sequence[Ruling]:
+        """One ruling a call. Where one must wait, that it is asked for is durable in the log when this returns."""
+        ...
+
+
 class Offer:
-    """The schemas that go out with each request, in an order that only ever grows at its end.
-
-    A model server keeps the work it did on a prompt's beginning; a schema that changed its place would waste it.
-
-    Args:
-        idle: Names of those that are shown only when they are asked for, all named by `request_tools`.
-        unlisted: Names among them that are not named there: they lack what they need here.
-    """
+    """The schemas that go out with each request, in an order that only ever grows at its end: a model server keeps the
+    work it did on a prompt's beginning. `idle` are shown only when they are asked for, and named by `request_tools`
+    unless they are `unlisted`: these lack what they need here."""
 
     def __init__(
         self,
@@ -154,12 +176,8 @@ def final_answer_in(schema: Mapping[str, object]) -> OperationSpec:
 class Toolbox:
     """The operations of some toolkits that policy lets this run see, `request_tools` for more, and `final_answer`.
 
-    Args:
-        toolkits: By name; all must share `pipeline`.
-        idle: Names of operations whose schemas the model is not shown until it asks for them; a call by name is
-            carried out like any other.
-        unlisted: Names among them that `request_tools` does not speak of.
-        bare_answers: Whether it may be called with its text alone.
+    The toolkits, by name, share `pipeline`. Calls of `idle` operations are carried out like any other; `bare_answers`:
+    `final_answer` may be called with its text alone.
     """
 
     def __init__(
@@ -214,12 +232,9 @@ class Toolbox:
     ) -> tuple[Observation, ...]:
         """Carry out the calls of one reply, concurrently where they allow it; observations in the calls' order.
 
-        A call waits for those before it that hold a resource it locks, unless both only read: the effect is that of
-        the order the model wrote. A failing call cancels no other.
-
-        Args:
-            refusals: By call id, why a call is not carried out but answered with that.
-            truncated: The reply was cut off, so arguments that end too early must not be repaired.
+        A call waits for those before it that hold a resource it locks, unless both only read: the effect is that of the
+        order the model wrote. A failing call cancels no other. `refusals` say by call id why a call is not carried out
+        but answered with that.
         """
         read = [self.understand(call, truncated=truncated) for call in calls]
         if len(read) == 1:

@@ -9,11 +9,10 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from swe_ai_fleet.agents.approval_gate import PolicyGate, Verdict
-from swe_ai_fleet.agents.approval_requests import RunApprovalService
+from swe_ai_fleet.agents.approvals import PolicyGate, RunApprovalService
 from swe_ai_fleet.agents.external_agent import HARNESS, Handout
 from swe_ai_fleet.agents.history import History
-from swe_ai_fleet.agents.toolbox import Reading
+from swe_ai_fleet.agents.toolbox import Reading, Verdict
 from swe_ai_fleet.domain.approval import ApprovalDecision
 from swe_ai_fleet.domain.event import MessageAdded
 from swe_ai_fleet.domain.json_values import mapping, mappings, string, strings

@@ -66,10 +66,9 @@ def checked_files(files: object) -> list[str | Path]:
 async def read_attachments(
     files: Sequence[str | Path], *, viewable: bool, policy: HttpPolicy, network: Network
 ) -> Attachments:
-    """Read each file, page and picture, in order. What cannot be read is said in its section, and a fault.
+    """Read each path of this machine, `http(s)` URL of a page or picture and `data:` URL of a picture, in order.
 
-    Args:
-        files: Paths of this machine, `http(s)` URLs of pages and pictures, `data:` URLs of pictures.
+    What cannot be read is said in its section, and a fault.
     """
     sections: list[str] = []
     images: list[str] = []

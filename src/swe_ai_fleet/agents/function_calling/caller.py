@@ -18,9 +18,6 @@ from swe_ai_fleet.agents.function_calling.conversation import read_conversation,
 from swe_ai_fleet.agents.function_calling.setup import AgentResponse, AgentTask, Narration, Setup
 from swe_ai_fleet.agents.history import History, summariser
 from swe_ai_fleet.agents.model_middleware import (
-    RetryingModel,
-    ShownTools,
-    WholeResults,
     room,
     transcript,
     with_whole_results,
@@ -115,10 +112,9 @@ class FunctionRun:
         self._request = request
         self._task = task
         self._narration = Narration(task, tell)
-        self._model = RetryingModel(
-            WholeResults(ShownTools(model, {ANSWER.name: ANSWER}), self._narration.results),
-            waits=setup.retry_waits,
-            told=lambda text: self._narration.log(text, "model_failed"),
+        log = self._narration.log
+        self._model = setup.model(
+            model, self._narration.results, answer=ANSWER, told=lambda text: log(text, "model_failed")
         )
         self._budget = Budget(replace(setup.limits, max_iterations=request.max_iterations))
         self._toolbox = setup.toolbox(self._narration, task)
@@ -261,8 +257,7 @@ _MAX_PREVIOUS_CHARS = 20_000
 class FunctionCaller:
     """An agent over any `ChatModel`; it remembers its last task, and several runs may go on at a time.
 
-    Args:
-        system_prompt: What the model is told first; `{tools}` in it gives way to the documentation of the tools.
+    `{tools}` in the system prompt gives way to the documentation of the tools.
     """
 
     def __init__(self, setup: Setup, *, system_prompt: str = SYSTEM_PROMPT) -> None:

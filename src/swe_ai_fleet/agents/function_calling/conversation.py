@@ -13,9 +13,7 @@ from swe_ai_fleet.agents.agent_run import AgentRun, RunParts
 from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.function_calling.setup import AgentTask, Narration, Setup
 from swe_ai_fleet.agents.history import History
-from swe_ai_fleet.agents.model_middleware import RetryingModel, ShownTools, WholeResults
 from swe_ai_fleet.agents.tool_call_dialects import without_calls
-from swe_ai_fleet.agents.toolbox import FINAL_ANSWER
 from swe_ai_fleet.domain.errors import ModelError
 from swe_ai_fleet.domain.json_values import is_array, is_mapping, mapping
 from swe_ai_fleet.domain.message import AssistantMessage, Message, SystemMessage, ToolCall, ToolMessage, UserMessage
@@ -28,15 +26,9 @@ _ROLES = ("system", "user", "assistant", "tool")
 def read_conversation(
     given: object, *, known_tools: Collection[str], field: str = "chat_history"
 ) -> tuple[Message, ...]:
-    """The messages of a conversation; nothing of what was given is kept or changed.
-
-    Args:
-        given: A list of OpenAI's message objects: roles system (first only; `developer` is the same), user, assistant
-            and tool. Each call is answered by exactly one tool message before the next reply.
-
-    Raises:
-        ValueError: It is no such conversation; the text names the message and what is wrong with it.
-    """
+    """The messages of a conversation in OpenAI's shape: roles system (first only; `developer` is the same), user,
+    assistant and tool; each call is answered by exactly one tool message before the next reply. Raises ValueError
+    naming the message and what is wrong with it."""
     if not is_array(given):
         raise ValueError(f"{field} is a {type(given).__name__}; give a list of messages")
     reader = _Reader(known_tools)
@@ -204,13 +196,8 @@ async def converse(
 ) -> ToolConversation:
     """Let the model answer a conversation, by calling functions where it wants; its first reply without a call is it.
 
-    Args:
-        messages: The conversation in OpenAI's shape, not empty.
-        system_prompt: What the model is told first; a system message in `messages` gives way to it unless it is empty.
-
-    Raises:
-        ValueError: The messages are no conversation, `max_turns` is below 1, or the cost is limited and the model has
-            no price.
+    A system message in `messages` gives way to `system_prompt` unless that is empty; `model` is as it is: trying again
+    is done here. Raises ValueError for messages that are no conversation, and as `Setup.priced` does.
     """
     if max_turns < 1:
         raise ValueError("max_turns must be at least 1")
@@ -224,9 +211,7 @@ async def converse(
     narration = Narration(task, lambda response: None)
     toolbox = setup.toolbox(narration, task)
     history = History(given)
-    retrying = RetryingModel(
-        WholeResults(ShownTools(model, {FINAL_ANSWER.name: None}), narration.results), waits=setup.retry_waits
-    )
+    retrying = setup.model(model, narration.results)
     budget = Budget(replace(setup.limits, max_iterations=max_turns))
     if setup.prices:
         try:

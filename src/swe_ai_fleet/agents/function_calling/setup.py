@@ -13,7 +13,7 @@ from swe_ai_fleet.agents.agent_run import Rules
 from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.equipment import ANY_MODEL
 from swe_ai_fleet.agents.loop_guard import LoopAction, LoopGuard
-from swe_ai_fleet.agents.model_middleware import RETRY_WAITS
+from swe_ai_fleet.agents.model_middleware import RETRY_WAITS, RetryingModel, ShownTools, WholeResults
 from swe_ai_fleet.agents.toolbox import REQUEST_TOOLS, Toolbox
 from swe_ai_fleet.domain.audit import AuditEntry
 from swe_ai_fleet.domain.blob import BlobRef
@@ -34,7 +34,7 @@ from swe_ai_fleet.domain.json_values import mapping
 from swe_ai_fleet.domain.message import ModelCapabilities, Sampling, ToolMessage
 from swe_ai_fleet.domain.moment import now
 from swe_ai_fleet.domain.tool import OperationSpec, ToolResult
-from swe_ai_fleet.ports import SecretMask
+from swe_ai_fleet.ports import ChatModel, SecretMask
 from swe_ai_fleet.tools.audit import AuditTrail
 from swe_ai_fleet.tools.builtin.fetching import Network
 from swe_ai_fleet.tools.http.transport import HttpPolicy
@@ -79,11 +79,7 @@ class AgentTask:
 
 
 class Narration:
-    """A `Journal` that keeps whole results by call id and hands each event on as a response.
-
-    Args:
-        task: Whose events these are; its steps and results are kept up to date.
-    """
+    """A `Journal` that keeps whole results by call id and the task up to date, and tells each event as a response."""
 
     def __init__(self, task: AgentTask, tell: Callable[[AgentResponse], None]) -> None:
         self._task = task
@@ -288,6 +284,18 @@ class Setup:
         }
         kits = {str(number): each for number, each in enumerate((kit, *self.toolkits))}
         return Toolbox(kits, pipeline, idle=self.idle, parallel=self.parallel, bare_answers=self.bare_answers)
+
+    def model(
+        self,
+        model: ChatModel,
+        results: Mapping[str, str],
+        *,
+        answer: OperationSpec | None = None,
+        told: Callable[[str], None] | None = None,
+    ) -> RetryingModel:
+        """The model as a run asks it: tried again, shown `answer` as `final_answer`, and whole `results` at its end."""
+        shown = ShownTools(model, {FINAL_ANSWER: answer})
+        return RetryingModel(WholeResults(shown, results), waits=self.retry_waits, told=told)
 
     def guard(self, toolbox: Toolbox, *, threshold: int) -> LoopGuard:
         return LoopGuard(toolbox.specs, repeats=threshold, ladder=LOOP_LADDER, by_name_alone=self.loop_by_name)

@@ -76,9 +76,7 @@ class RunEnd:
 class PlanningRun:
     """The agent of a session for one request, recorded; it goes on where an earlier process left it.
 
-    Args:
-        model: The model that plans; it plays the sub-agents too.
-        sub_agents: Limits of the session's sub-agents, those of earlier requests included.
+    `sub_agents` limits those of earlier requests too, whom the same model plays.
     """
 
     def __init__(
@@ -121,8 +119,7 @@ class PlanningRun:
     async def plan(self, found: Mapping[str, ToolResult]) -> RunEnd:
         """Ask memory about the goal, research its gaps, and run up to a proposal.
 
-        Args:
-            found: By operation, what memory and research gave an earlier process of this run.
+        `found` is, by operation, what both gave an earlier process of this run.
         """
         session, toolbox = self._session, self._harmless()
         history = self._opened(toolbox, session.messages or self._first(())[:1])

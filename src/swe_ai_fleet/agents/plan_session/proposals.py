@@ -12,11 +12,10 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
-from swe_ai_fleet.agents.approval_gate import Ruling, Verdict
 from swe_ai_fleet.agents.repair.reading import Understood
 from swe_ai_fleet.agents.structured_output import Shape, flat
 from swe_ai_fleet.agents.tool_call_dialects import OPENING
-from swe_ai_fleet.agents.toolbox import FINAL_ANSWER, Toolbox
+from swe_ai_fleet.agents.toolbox import FINAL_ANSWER, Ruling, Toolbox, Verdict
 from swe_ai_fleet.domain.message import ToolCall
 from swe_ai_fleet.domain.tool import OperationSpec, ToolResult
 from swe_ai_fleet.tools.builtin.dialogue import ANSWER_KEYS, ASK, PROPOSE
@@ -142,8 +141,7 @@ def _text(arguments: Mapping[str, object], *keys: str) -> str:
 class ProposalGate:
     """An `ApprovalGate` for one part of a plan session: before the decision, or after it.
 
-    `look` says what a text is. `waiting` are the ids of the calls that
-    the decision is about; `told` is what the person said to them.
+    `waiting` are the ids of the calls that the decision is about; `told` is what the person said to them.
     """
 
     approved: bool

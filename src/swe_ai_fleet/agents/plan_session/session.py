@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from swe_ai_fleet.agents.history import History
+from swe_ai_fleet.agents.sub_agents.exploring import SUB_AGENTS
 from swe_ai_fleet.agents.sub_agents.memory import MemoryResults, MemorySearch
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalResolution
 from swe_ai_fleet.domain.budget import RequestLimits, Usage
@@ -31,7 +32,6 @@ INTERRUPTED = (
     "its process ended while the session was being worked on; what it did stands in the audit. "
     "Set the goal again to continue."
 )
-SUB_AGENTS = ("research", "call_planner", "call_verifier", "call_executor", "call_generator")
 
 
 class SessionStatus(StrEnum):

@@ -54,6 +54,7 @@ class Head:
     size: int
 
 
+@dataclass(frozen=True)
 class KeyValueSessions:
     """The sessions of a tenant, for all replicas of a service.
 
@@ -64,20 +65,19 @@ class KeyValueSessions:
         parts: The bucket `PLAN_SESSION_PARTS`; values must live as long as in the other.
     """
 
-    def __init__(self, heads: KeyValue, parts: KeyValue, *, tenant: str) -> None:
-        self._heads = heads
-        self._parts = parts
-        self._tenant = tenant
+    heads: KeyValue
+    parts: KeyValue
+    tenant: str
 
     async def get(self, session_id: str) -> PlanSession | None:
         """The session as it was put last; None for an unknown one. Raises PreconditionFailed, Unavailable."""
         key = self._key(session_id)
         for _ in range(_READS):
-            entry = await self._heads.get(key)
+            entry = await self.heads.get(key)
             if entry is None:
                 return None
             head = _head(entry)
-            read = [await self._parts.get(name) for name in _names(key, head)]
+            read = [await self.parts.get(name) for name in _names(key, head)]
             parts = [part.value for part in read if part is not None]
             if len(parts) == head.parts:
                 return await asyncio.to_thread(_unpacked, parts, head.size)
@@ -88,7 +88,7 @@ class KeyValueSessions:
         """Keep it. Raises PreconditionFailed unless its revision is one more than that of the one kept (0: none),
         ResourceExhausted, Unavailable."""
         key = self._key(session.session_id)
-        entry = await self._heads.get(key)
+        entry = await self.heads.get(key)
         before = _head(entry) if entry is not None else None
         if session.revision != (before.revision if before is not None else 0) + 1:
             raise _changed_meanwhile()
@@ -99,8 +99,8 @@ class KeyValueSessions:
         names = _names(key, head)
         try:
             for name, part in zip(names, packed, strict=True):
-                await self._parts.put(name, part, revision=0)
-            await self._heads.put(key, to_json(head), revision=entry.revision if entry is not None else 0)
+                await self.parts.put(name, part, revision=0)
+            await self.heads.put(key, to_json(head), revision=entry.revision if entry is not None else 0)
         except Fenced as fault:
             await self._forget(names)
             raise _changed_meanwhile() from fault
@@ -109,7 +109,7 @@ class KeyValueSessions:
 
     async def listed(self) -> tuple[SessionCard, ...]:
         """The cards of all, the one that was put last first. Raises Unavailable."""
-        entries = await self._heads.entries(f"{self._tenant}.")
+        entries = await self.heads.entries(f"{self.tenant}.")
         cards: list[SessionCard] = []
         for entry in entries:
             try:
@@ -120,13 +120,13 @@ class KeyValueSessions:
         return tuple(sorted(cards, key=lambda card: (card.updated_at, card.session_id), reverse=True))
 
     def _key(self, session_id: str) -> str:
-        return f"{self._tenant}.{session_id}"
+        return f"{self.tenant}.{session_id}"
 
     async def _forget(self, names: list[str]) -> None:
         for name in names:
             # What stays behind expires by itself.
             with suppress(FleetError):
-                await self._parts.delete(name)
+                await self.parts.delete(name)
 
 
 def _head(entry: KeyValueEntry) -> Head:
@@ -194,11 +194,7 @@ def task_of(session: PlanSession, tenant: str, limits: Limits) -> Task:
 
 
 def standing(kept: PlanSession | None, state: ExecutionState, mask: SecretMask) -> PlanSession:
-    """A session as the log has it: as it was kept last, with what people have said since.
-
-    Args:
-        kept: What its driver kept; None before its first goal has one.
-    """
+    """A session as the log has it: as its driver `kept` it last (None: never), with what people have said since."""
     task, limits = state.task, state.task.constraints.limits
     session = PlanSession(
         session_id=task.task_id,
@@ -266,11 +262,7 @@ def run_name(session: PlanSession) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class RunLog:
-    """Where the requests of goals are runs.
-
-    Attributes:
-        me: This process, by a name that none has had before.
-    """
+    """Where the requests of goals are runs; `me` is a name that no process has had before."""
 
     log: EventLog
     tenant: str

@@ -50,10 +50,7 @@ class PlanRules:
 class PlannedModel(ModelWrapper):
     """A `ChatModel` for one run: plan, carry out, look at what changed, ask whether the goal is met, answer.
 
-    Args:
-        parts: What the run is made of; its model makes the plans and judges at the end.
-        goal: The task in words, for the verification.
-        direct: A plan that needs no model: what its last step gives is the answer. Where it fails, the model plans.
+    A `direct` plan needs no model: what its last step gives is the answer. Where it fails, the model plans.
     """
 
     def __init__(self, parts: RunParts, *, goal: str, rules: PlanRules, direct: Plan | None) -> None:
@@ -264,15 +261,10 @@ async def drive(
 ) -> Trajectory:
     """Run an agent in a mode to its end, from its first message or from where an earlier process left it.
 
-    `simple` carries out one plan, `agentic` chooses each next step, `hybrid` goes by the request's complexity and hands
-    a plan that fails over to the step by step way. `simple` and `hybrid` answer requests for a single operation without
-    a model; `agentic` does where no model answers its first call.
-
-    Args:
-        mode: Of the three; a run that goes on stays in the one it was in.
-        task_text: The request in the caller's own words, by which complexity and fast path are judged.
-
-    Returns: the trajectory, with a report of its plans where it had some.
+    `simple` carries out one plan, `agentic` chooses each next step, `hybrid` goes by the complexity of `task_text`, the
+    request in the caller's own words, and hands a plan that fails over to the step by step way. `simple` and `hybrid`
+    answer requests for a single operation without a model; `agentic` does where no model answers its first call. A run
+    that goes on stays in the mode it was in.
     """
     heard, rules, earlier = _Heard(parts.model), mode_rules or ModeRules(), _went_by_plan(parts.steps)
     parts, operations = replace(parts, model=heard), Operations(parts.toolbox)

@@ -15,9 +15,9 @@ from swe_ai_fleet.agents.prompting import rendered
 from swe_ai_fleet.agents.repair.argument_coercion import coerce_arguments
 from swe_ai_fleet.agents.repair.names import Alias, Names, Reading
 from swe_ai_fleet.agents.toolbox import FINAL_ANSWER, Toolbox
-from swe_ai_fleet.domain.errors import ContextTooLong, FleetError, ModelError
+from swe_ai_fleet.domain.errors import FleetError, ModelError
 from swe_ai_fleet.domain.event import MessageAdded, ModelReplied
-from swe_ai_fleet.domain.message import ModelReply, ModelRequest, Sampling, UserMessage
+from swe_ai_fleet.domain.message import ModelReply, Sampling, UserMessage
 from swe_ai_fleet.domain.plan import OnFailure, Plan, PlanStep
 from swe_ai_fleet.domain.tool import OperationSpec
 from swe_ai_fleet.domain.trajectory import StopReason
@@ -89,7 +89,11 @@ class Operations:
         if reading.name not in self._found:
             name = f"{drafted.tool} {drafted.operation}".strip()[:80]
             near = [name for name in reading.near if name in self._found]
-            guess = f" Did you mean {' or '.join(self._signature(name) for name in near[:2])}?" if near else ""
+            guess = (
+                f" Did you mean {' or '.join(signature(self._found[name][1].spec) for name in near[:2])}?"
+                if near
+                else ""
+            )
             return f"there is no operation {name!r}.{guess}"
         toolkit, definition = self._found[reading.name]
         spec = definition.spec
@@ -134,9 +138,6 @@ class Operations:
         except FleetError:
             return False
         return True
-
-    def _signature(self, name: str) -> str:
-        return signature(self._found[name][1].spec)
 
 
 OUTLINE_LINES = 8
@@ -195,12 +196,8 @@ class Planner:
     async def plan(self, *, step: int, sampling: Sampling, reason: str, done: str) -> tuple[Plan, ModelReply]:
         """A plan each of whose steps is a valid, permitted call, and the reply it stands in, which is not kept yet.
 
-        Args:
-            reason: Why the plan before no longer holds; empty for the first.
-
-        Raises:
-            PlanStopped: The last correction was wrong too, or a limit is reached.
-            ModelError: The model gave no reply.
+        `reason` is why the plan before no longer holds; empty for the first. Raises PlanStopped where the last
+        correction was wrong too, or a limit is reached, ModelError.
         """
         request = rendered(
             "plan",
@@ -257,20 +254,13 @@ class Planner:
         if (spent := parts.budget.spent(iterations=0)) not in (None, StopReason.MAX_TOOL_CALLS):
             raise PlanStopped(f"the run stopped: {spent}", stop=spent)
         self._calls_left -= 1
-        while True:
-            try:
-                reply = await parts.model.reply(
-                    ModelRequest(self._history.messages, (), sampling, schema=schema, on_delta=parts.on_delta)
-                )
-                break
-            except ContextTooLong:
-                condensed = await self._history.shrink(step=step)
-                if condensed is None:
-                    raise
-                parts.post(condensed)
-                if not any(message is self._request for message in self._history.messages):
-                    # What is asked now may have been given up with what was said before.
-                    self._say(self._request.content, step=step)
+
+        def ask_again() -> None:
+            # What is asked now may have been given up with what was said before.
+            if not any(message is self._request for message in self._history.messages):
+                self._say(self._request.content, step=step)
+
+        reply = await parts.reply((), sampling, step=step, schema=schema, on_shrunk=ask_again)
         # No tool was offered: a call is not carried out, and without an observation it may not stand in a conversation.
         reply = replace(reply, message=replace(reply.message, tool_calls=()))
         if reply.finish_reason == "content_filter":

@@ -153,11 +153,8 @@ class Progress:
     def resume(self, steps: Sequence[Step], *, pending: bool = False, direct: Plan | None = None) -> None:
         """Take in what an earlier process did: the plans as their first calls carry them, and the observations.
 
-        Where the last plan cannot be read, `reason` asks for a new one.
-
-        Args:
-            pending: Calls of the last step still wait for their answers.
-            direct: The first plan, where it was not the model's.
+        Where the last plan cannot be read, `reason` asks for a new one. `pending`: the last step's calls are not
+        answered; `direct` is the first plan, where it was not the model's.
         """
         unread = False
         for number, step in enumerate(steps, start=1):

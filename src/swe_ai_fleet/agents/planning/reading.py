@@ -69,10 +69,7 @@ class Verdict:
 
 
 def read_draft(text: str) -> Draft:
-    """The plan in a reply, past thoughts, fences and prose around it, under the usual other names; never raises.
-
-    Steps are numbered from 1 as they were written.
-    """
+    """The plan in a reply, past thoughts, fences and prose around it, under the usual other names; never raises."""
     for value in _values(text):
         plan = _plan_in(value, _DEEPEST)
         if plan is not None:

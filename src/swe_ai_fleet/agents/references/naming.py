@@ -283,11 +283,7 @@ _MAX_CHOSEN = 8
 
 
 class Naming:
-    """Collects what one turn names.
-
-    Args:
-        first_group: The number of the first list that comes up in it.
-    """
+    """Collects what one turn names; the first list that comes up in it has the number `first_group`."""
 
     def __init__(self, turn: int, *, first_group: int = 1) -> None:
         self._turn = turn

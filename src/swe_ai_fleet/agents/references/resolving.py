@@ -54,8 +54,7 @@ def resolve(
 ) -> tuple[Reference, ...]:
     """The references of a request, in their order.
 
-    Args:
-        stale_turns: What was named longer ago is not taken for granted.
+    What was named longer ago than `stale_turns` is not taken for granted.
     """
     references: list[Reference] = []
     for phrase in phrases(request, [noun for thing in things for noun in thing.nouns]):

@@ -93,15 +93,9 @@ def coerce_arguments(
 ) -> tuple[dict[str, object], tuple[str, ...]]:
     """The arguments as the operation's schema has them, and what had to be changed for it.
 
-    Names are matched by their letters, then by their usual synonyms, where the operation has no such parameter. A
-    value becomes another type where its text says it is one. What does not fit stays as it is: the operation says
-    what is wrong with it. A value that fits is left alone.
-
-    Args:
-        arguments: What was read; a string means the one parameter of an operation that needs one string.
-        alias: Under which name the operation was asked for, if not its own.
-
-    Raises ValueError for a string that the operation can't take.
+    Names are matched by their letters, then by their usual synonyms, where the operation has no such parameter. A value
+    becomes another type where its text says it is one. What does not fit stays as it is: the operation says what is
+    wrong with it. A string means the one parameter of an operation that needs one string; else it raises ValueError.
     """
     coercion = _Coercion(spec=spec, alias=alias)
     root = spec.parameters

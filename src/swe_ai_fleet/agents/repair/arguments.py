@@ -34,14 +34,10 @@ class Unreadable(ValueError):
 class TolerantReader:
     """Reads one value.
 
-    Beside JSON it takes: control characters in strings, single quotes, Python's constants, keys without quotes, `=`
-    for `:`, a missing comma before a quoted key, a superfluous one at an end, backslashes before characters that no
-    escape has, and a whole object in round brackets. With `unclosed`, brackets may be missing at the end; a string
-    must always be closed, for who knows what is missing of it. What it took beyond JSON stands in `repairs`.
-
-    Args:
-        text: The text; nothing of it is copied but the values.
-        unclosed: Whether missing closing brackets are forgiven.
+    Beside JSON it takes: control characters in strings, single quotes, Python's constants, keys without quotes, `=` for
+    `:`, a missing comma before a quoted key, a superfluous one at an end, backslashes before characters that no escape
+    has, and a whole object in round brackets. With `unclosed`, brackets may be missing at the end; a string must always
+    be closed, for who knows what is missing of it. What it took beyond JSON stands in `repairs`.
     """
 
     def __init__(self, text: str, *, unclosed: bool) -> None:
@@ -217,14 +213,10 @@ _MOST_ENCODINGS = 3
 
 
 def read_arguments(text: str, *, truncated: bool = False) -> tuple[dict[str, object] | str, tuple[str, ...]]:
-    """The arguments that a model wrote, and what had to be repaired to read them.
+    """The arguments that a model wrote, and what had to be repaired to read them; text that was `truncated` is not.
 
-    A JSON string that holds no object is given back as it is: a function of one parameter can mean it.
-
-    Args:
-        truncated: The reply was cut off, so text that ends too early is not repaired.
-
-    Raises ValueError saying what is wrong and where. NaN, infinities and numbers that overflow are refused.
+    A JSON string that holds no object is given back as it is: a function of one parameter can mean it. Raises
+    ValueError saying what is wrong and where. NaN, infinities and numbers that overflow are refused.
     """
     repairs: dict[str, None] = {}
     try:

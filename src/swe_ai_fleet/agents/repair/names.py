@@ -181,14 +181,12 @@ class Names:
         return _index((_folded(spec.operation), name) for name, spec in self._specs.items())
 
     def read(self, written: str, fits: Fits) -> Reading:
-        """The operation that a model means. Only what is exact, or means one thing, is taken.
+        """The operation that a model means.
 
-        The ladder: as it stands; without tags, quotes and argument text around it; case, dashes, dots and spaces
-        folded; without a namespace or a doubled prefix; with the toolkit's prefix; by the names of other harnesses;
-        nearly the same letters, for operations that only read.
-
-        Args:
-            fits: Asked before a name that could mean several things is taken for one of them.
+        Only what is exact, or means one thing, is taken; a name that could mean several is taken for the one that
+        `fits`. The ladder: as it stands; without tags, quotes and argument text around it; case, dashes, dots and
+        spaces folded; without a namespace or a doubled prefix; with the toolkit's prefix; by the names of other
+        harnesses; nearly the same letters, for operations that only read.
         """
         if written in self._specs:
             return Reading(name=written)

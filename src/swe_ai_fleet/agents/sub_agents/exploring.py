@@ -41,7 +41,7 @@ _CONCLUDE = "Put what you found into the JSON object that was asked for: answer 
 SPENT = frozenset({StopReason.MAX_TOKENS, StopReason.MAX_COST, StopReason.TIMEOUT, StopReason.MODEL_ERROR})
 """After these there is nothing left for another reply."""
 _MAX_CALLS_SHOWN = 20
-_NAMES = frozenset({"research", "call_planner", "call_verifier", "call_executor", "call_generator"})
+SUB_AGENTS = ("research", "call_planner", "call_verifier", "call_executor", "call_generator")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,11 +79,8 @@ async def explore(
     """Let a sub-agent look around and conclude.
 
     What it can call is exactly `names`: another call is refused and audited as any other. A reply without a call ends
-    it, as `final_answer` does. A limit ends it with what it has; so does a fault of the model, unless it has nothing.
-
-    Raises:
-        ToolFailure: The model failed before anything was looked at.
-        ValueError: There are no names; a policy that names nothing would allow everything.
+    it, as `final_answer` does. A limit ends it with what it has; so does a fault of the model, unless it has nothing:
+    then ToolFailure is raised.
     """
     if not names:
         raise ValueError("a sub-agent that looks around needs something to look with")
@@ -174,7 +171,7 @@ def sub_agents_of(result: ToolResult) -> int:
     if not is_mapping(did := result.metadata.get(SUB_AGENT)):
         return 0
     calls = mappings(did.get("calls"))
-    return 1 + sum(call.get("tool") in _NAMES and call.get("outcome") == Outcome.SUCCESS for call in calls)
+    return 1 + sum(call.get("tool") in SUB_AGENTS and call.get("outcome") == Outcome.SUCCESS for call in calls)
 
 
 def result(name: str, content: str, fields: Mapping[str, object], did: Mapping[str, object]) -> ToolResult:

@@ -292,11 +292,7 @@ def _term(word: str) -> Iterator[str]:
 
 
 class Index:
-    """Passages by their terms.
-
-    Args:
-        passages: The texts; what is found is their numbers.
-    """
+    """Passages by their terms; what is found is their numbers."""
 
     def __init__(self, passages: Sequence[str]) -> None:
         self._postings: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)

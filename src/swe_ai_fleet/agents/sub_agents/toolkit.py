@@ -360,8 +360,7 @@ def idle_sub_agents(
 ) -> tuple[frozenset[str], frozenset[str]]:
     """(idle, unlisted) as a toolbox takes them: what is not shown at first, and what of it is not told of at all.
 
-    Args:
-        can_research: Whether anything reaches the web; where nothing does, research is of no use.
+    Where nothing `can_research`, reaches the web, research is of no use.
     """
     names = frozenset(SubAgentTools.definitions)
     shown = names if SubAgentTools.name in asked else SHOWN.get(role, frozenset()) | names.intersection(asked)

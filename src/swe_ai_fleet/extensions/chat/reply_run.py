@@ -11,7 +11,6 @@ from swe_ai_fleet.agents.agent_run import RunParts
 from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.function_calling.setup import CHAT, AgentResponse, AgentTask, Narration, Setup
 from swe_ai_fleet.agents.history import History, summariser
-from swe_ai_fleet.agents.model_middleware import RetryingModel, ShownTools, WholeResults
 from swe_ai_fleet.agents.planning.plan_run import ModeRules, PlanRules, drive
 from swe_ai_fleet.agents.planning.planner import Operations
 from swe_ai_fleet.agents.planning.routing import THRESHOLD, assess, fast_path
@@ -130,8 +129,7 @@ async def reply_to(
     toolbox = setup.toolbox(narration, task)
     budget = Budget(setup.limits)
     # A chat's answer is the model's text, so there is no final call.
-    shown = ShownTools(model, {FINAL_ANSWER.name: None})
-    retrying = RetryingModel(WholeResults(shown, narration.results), waits=setup.retry_waits)
+    retrying = setup.model(model, narration.results)
     mode, mode_rules = _way(request, toolbox, rules)
     history = History(
         (*before, message),
