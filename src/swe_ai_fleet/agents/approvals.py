@@ -1,4 +1,4 @@
-"""Approvals: which calls of a reply wait for a person, what people are shown of them, and what follows from a decision."""
+"""Approvals: which calls of a reply wait for a person, what people are shown, and what follows from a decision."""
 
 from __future__ import annotations
 
@@ -38,6 +38,10 @@ PUT_AWAY = "(While you waited, your workspace was put away and brought back: fil
 NOBODY = "this needs a person's approval, and nobody can be asked here. Do without it, or say what you would need."
 Approver = Callable[[ApprovalRequest], Awaitable[ApprovalResolution]]
 """Decides in this process, at once; for callers of the library."""
+MEMORY_TOOLS = frozenset({"search_memory", "research"})
+MAX_MEMORY_CHARS = 16_000
+MAX_DIFF_CHARS = 32_000
+REPAIR = f"text taken as a call of {PROPOSE}"
 
 
 class PolicyGate:
@@ -179,12 +183,6 @@ def _reading_text(reading: Reading) -> str:
         return "\n\n".join(part.strip() for part in parts if part.strip())
     arguments = "\n".join(f"{name}: {value}" for name, value in reading.arguments.items() if value is not None)
     return f"{reading.spec.name}\n{arguments}" if arguments else reading.spec.name
-
-
-MEMORY_TOOLS = frozenset({"search_memory", "research"})
-MAX_MEMORY_CHARS = 16_000
-MAX_DIFF_CHARS = 32_000
-REPAIR = f"text taken as a call of {PROPOSE}"
 
 
 @dataclass(kw_only=True)

@@ -49,6 +49,19 @@ _ORDERS = {
     "auto": "Subtasks that do not depend on each other are carried out at the same time.",
 }
 STRATEGIES = tuple(_ORDERS)
+MAP_TOKENS = 3_000
+AGAIN = "These subtasks cannot be carried out: {problem}. Fix that: answer with the whole JSON object, nothing else."
+_MAX_PROBLEM_CHARS = 2_000
+_NAMESPACE = uuid.UUID("2b0f1f0a-5d1c-5c53-9a0b-6f0f3f1d7f2e")
+_MAX_NAME_CHARS = 200
+_HIGHEST = 9
+MAX_ID_CHARS = 32
+MAX_ALL_CHARS = 64_000
+"""Of all descriptions together."""
+MAX_NAMES = 50
+MAX_PATHS = 20
+MAX_PATH_CHARS = 300
+_NOT_IN_AN_ID = re.compile(r"[^a-z0-9]+")
 
 
 async def _opening(assignment: DeriveAssignment, clone: Clone | None, run: RunContext) -> tuple[Message, ...]:
@@ -85,12 +98,6 @@ def _facts(facts: RepositoryFacts) -> str:
         *(f"{instruction.path}:\n{instruction.text}" for instruction in facts.instructions),
     )
     return "\n\n".join(part for part in parts if part)
-
-
-MAP_TOKENS = 3_000
-AGAIN = "These subtasks cannot be carried out: {problem}. Fix that: answer with the whole JSON object, nothing else."
-_MAX_PROBLEM_CHARS = 2_000
-_NAMESPACE = uuid.UUID("2b0f1f0a-5d1c-5c53-9a0b-6f0f3f1d7f2e")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,10 +158,6 @@ async def _derive(assignment: DeriveAssignment, clone: Clone | None, run: RunCon
     return Ending(value=derivation, stop_reason=stop, usage=derivation.usage, fault=fault)
 
 
-_MAX_NAME_CHARS = 200
-_HIGHEST = 9
-
-
 def _as_name(value: object) -> str:
     return " ".join(as_text(value)[:_MAX_NAME_CHARS].split())
 
@@ -188,15 +191,6 @@ class SplitShape(Shape):
         description="The subtasks, what comes first before what needs it."
     )
     reasoning: Text = Field(default="", description="Why it is split this way, in a sentence or two.")
-
-
-MAX_ID_CHARS = 32
-MAX_ALL_CHARS = 64_000
-"""Of all descriptions together."""
-MAX_NAMES = 50
-MAX_PATHS = 20
-MAX_PATH_CHARS = 300
-_NOT_IN_AN_ID = re.compile(r"[^a-z0-9]+")
 
 
 def subtasks_of(answer: SplitShape, assignment: DeriveAssignment, *, mask: SecretMask) -> tuple[Subtask, ...]:

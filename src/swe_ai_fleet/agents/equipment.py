@@ -50,6 +50,9 @@ T = TypeVar("T")
 
 ANY_MODEL = "*"
 """Under this name stands the price of every model that has none of its own."""
+SHORT_SECONDS = 600.0
+PATCH_MEDIA_TYPE = "text/x-diff"
+_NEW = RunState(agent_id="")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,11 +121,6 @@ class Equipment:
 
     def cache(self, task: Task) -> ResultCache | None:
         return ResultCache(tenant=task.tenant, shared=self.results) if self.alone else None
-
-
-SHORT_SECONDS = 600.0
-PATCH_MEDIA_TYPE = "text/x-diff"
-_NEW = RunState(agent_id="")
 
 
 def short_limits(limits: Limits) -> Limits:

@@ -27,6 +27,8 @@ from swe_ai_fleet.domain.trajectory import Observation, Step
 from swe_ai_fleet.tools.truncation import truncate
 
 _LONGEST_SHOWN = 4_000
+SCHEMA = "ATIF-v1.8"
+SHORTENED = "The log has a sub-agent's calls in short, without their results, and of its replies only the last one."
 
 
 def whole_run(events: Iterable[Event], agent_id: str) -> RunState:
@@ -82,10 +84,6 @@ def _inline(text: str) -> str:
 
 def _code_block(text: str, language: str = "") -> str:
     return fenced(truncate(text, _LONGEST_SHOWN), language)
-
-
-SCHEMA = "ATIF-v1.8"
-SHORTENED = "The log has a sub-agent's calls in short, without their results, and of its replies only the last one."
 
 
 def token_refs(run: RunState, events: Iterable[Event]) -> list[BlobRef]:

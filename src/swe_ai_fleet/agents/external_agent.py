@@ -46,6 +46,11 @@ HARNESS = "harness"
 """The tool in audit entries of what an agent in the workspace does by itself, asks for, and leaves."""
 OWN_WORD = "by the agent's own word: no tool of the fleet carried it out"
 _MOST_FILES = 200
+MAX_PATCH_BYTES = 16 * 1024 * 1024
+MAX_BUNDLE_BYTES = 64 * 1024 * 1024
+MAX_NAME_CHARS = 100
+_FAULT_CHARS = 2_000
+_LONGEST_PAUSE_SECONDS = 30.0
 
 
 class AgentFault(FleetError):
@@ -202,13 +207,6 @@ class OutsideAgent(Protocol):
         Raises AgentFault, AgentBusy, PreconditionFailed, ResourceExhausted.
         """
         ...
-
-
-MAX_PATCH_BYTES = 16 * 1024 * 1024
-MAX_BUNDLE_BYTES = 64 * 1024 * 1024
-MAX_NAME_CHARS = 100
-_FAULT_CHARS = 2_000
-_LONGEST_PAUSE_SECONDS = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,6 +27,20 @@ _OF_RESPONSES = frozenset(
     }
 )  # fmt: skip
 _EVENT_END = re.compile(rb"\r?\n\r?\n")
+# The operator's to say: whose turn it is, what may be kept or shared, what a call costs, where the server goes by
+# itself, and code that it runs. Names are those of OpenAI, vLLM, SGLang, LiteLLM and OpenRouter.
+_OPERATORS = frozenset(
+    {
+        "best_of", "cache_salt", "chat_template", "custom_llm_provider", "custom_logit_processor", "custom_params",
+        "data_parallel_rank", "ec_transfer_params", "extra_body", "fallbacks", "keep_alive", "kv_transfer_params",
+        "logits_processors", "models", "options", "plugins", "priority", "provider", "request_id", "rid", "route",
+        "service_tier", "session_params", "store", "transforms", "use_beam_search", "vllm_xargs", "web_search_options",
+    }
+)  # fmt: skip
+_PLACES = re.compile(r"(?:^|_)(?:urls?|hosts?|ports?|base|keys?|headers?|paths?|proxy|endpoint|room)$")
+# Not those that a server would run by itself.
+_TOOLS = ("function", "custom")
+_WITH_TOOLS = ("tools", "tool_choice", "parallel_tool_calls")
 
 
 class ChatCompletion:
@@ -333,22 +347,6 @@ def events(buffer: bytearray) -> Iterator[bytes]:
         del buffer[: end.end()]
         if lines:
             yield b"\n".join(lines)
-
-
-# The operator's to say: whose turn it is, what may be kept or shared, what a call costs, where the server goes by
-# itself, and code that it runs. Names are those of OpenAI, vLLM, SGLang, LiteLLM and OpenRouter.
-_OPERATORS = frozenset(
-    {
-        "best_of", "cache_salt", "chat_template", "custom_llm_provider", "custom_logit_processor", "custom_params",
-        "data_parallel_rank", "ec_transfer_params", "extra_body", "fallbacks", "keep_alive", "kv_transfer_params",
-        "logits_processors", "models", "options", "plugins", "priority", "provider", "request_id", "rid", "route",
-        "service_tier", "session_params", "store", "transforms", "use_beam_search", "vllm_xargs", "web_search_options",
-    }
-)  # fmt: skip
-_PLACES = re.compile(r"(?:^|_)(?:urls?|hosts?|ports?|base|keys?|headers?|paths?|proxy|endpoint|room)$")
-# Not those that a server would run by itself.
-_TOOLS = ("function", "custom")
-_WITH_TOOLS = ("tools", "tool_choice", "parallel_tool_calls")
 
 
 def json_body(body: bytes) -> Mapping[str, object]:

@@ -44,6 +44,25 @@ _LEAST_CHARS_PER_TOKEN = 3
 _USED = 0.7
 _LEAST_CHARS = 400
 _TASK_CHARS = 16_000
+MAX_READ_CHARS = 50_000
+_KEYS = ("choice", "vote", "winner", "best", "answer", "candidate", "decision")
+_REASONS = ("reason", "reasoning", "rationale", "why", "explanation", "justification")
+_LETTER = re.compile(
+    r"[\s\"'`*_.():\[\]]{0,20}(?:candidate[\s_]{0,3})?([A-Za-z])[\s\"'`*_.():\[\]]{0,20}", re.IGNORECASE
+)
+_SAID = re.compile(
+    r"\b(?i:choice|vote|winner|answer|verdict)[\"'`*_]{0,4}\s{0,3}(?:[:=]|\bis\b)[\s\"'`*_]{0,6}(?i:candidate\s{1,3})?"
+    r"[\"'`*_(]{0,4}([A-Z])\b"
+)
+ATTEMPTS = 2
+"""Replies to one ballot before the vote counts as unreadable."""
+MAX_REASON_CHARS = 2_000
+AGAIN = (
+    "That names no candidate: {{problem}}. Answer with nothing but a JSON object with the keys reason and choice; "
+    "choice is one of {letters}."
+)
+NEXT_BALLOT = "next ballot"
+_SEEDS = 2**31
 
 
 def room_for(context_tokens: int) -> int:
@@ -98,18 +117,6 @@ def judge_messages(
     return opening("judge", asked, warning=fence.warning)
 
 
-MAX_READ_CHARS = 50_000
-_KEYS = ("choice", "vote", "winner", "best", "answer", "candidate", "decision")
-_REASONS = ("reason", "reasoning", "rationale", "why", "explanation", "justification")
-_LETTER = re.compile(
-    r"[\s\"'`*_.():\[\]]{0,20}(?:candidate[\s_]{0,3})?([A-Za-z])[\s\"'`*_.():\[\]]{0,20}", re.IGNORECASE
-)
-_SAID = re.compile(
-    r"\b(?i:choice|vote|winner|answer|verdict)[\"'`*_]{0,4}\s{0,3}(?:[:=]|\bis\b)[\s\"'`*_]{0,6}(?i:candidate\s{1,3})?"
-    r"[\"'`*_(]{0,4}([A-Z])\b"
-)
-
-
 class ChoiceShape(Shape):
     reason: Text = Field(default="", description="What decides between them, in one or two sentences.")
     choice: Said = Field(description="The letter of the candidate that should be applied.")
@@ -161,17 +168,6 @@ def _letters_in_text(texts: Sequence[str], letters: str) -> Iterator[tuple[str, 
 def _letter(text: str, letters: str) -> str:
     match = _LETTER.fullmatch(text) if len(text) <= 60 else None
     return match[1].upper() if match and match[1].upper() in letters else ""
-
-
-ATTEMPTS = 2
-"""Replies to one ballot before the vote counts as unreadable."""
-MAX_REASON_CHARS = 2_000
-AGAIN = (
-    "That names no candidate: {{problem}}. Answer with nothing but a JSON object with the keys reason and choice; "
-    "choice is one of {letters}."
-)
-NEXT_BALLOT = "next ballot"
-_SEEDS = 2**31
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -49,6 +49,27 @@ _LOCAL = re.compile(r"localhost:\d{1,5}")
 _NAMED = ("pid", "tid", "process", "thread", "job", "seed")
 _JOB_DIGITS = 4
 _ERROR_DETAIL = re.compile(r"'[^'\n]{0,200}'|\"[^\"\n]{0,200}\"|`[^`\n]{0,200}`|[\w.@-]{0,80}/[\w./@-]{1,200}|\d{1,20}")
+_SCANNED_CHARS = 4_000
+_SLEEP = re.compile(
+    r"(?:^|[;&|({\n]|\b(?:do|then|else)\s)[ \t]{0,8}(?:sleep[ \t]{1,8}[\d.$]|wait\b|watch[ \t]|tail[ \t]{1,8}-[fF]\b|"
+    r"inotifywait\b)|\btime\.sleep\("
+)
+_WORDS = ("sleep", "wait", "watch", "tail")
+_TEXTS = ("command", "code")
+_FLAGS = ("wait", "follow")
+LONGEST_CYCLE = 4
+REPEATS = 3
+"""The same call, or the same cycle of 2 to 4 steps, so many times is a loop."""
+# Errors of one kind in a row; steps without any output, change or test result that was not there before.
+_ERRORS = 4
+_IDLE_STEPS = 12
+# Takes the place of each of these (twice that: of the idle steps) where the agent waited a step or few ago.
+_WAITS = 25
+_PARSED_CHARS = 64_000
+_MOST_DIGESTS = 20_000
+_NAMED_TOOLS = 12
+_LAST_LINES_CHARS = 300
+_SORTED = json.JSONEncoder(sort_keys=True)
 
 
 def normalise_output(text: str) -> str:
@@ -90,16 +111,6 @@ def _kind(match: re.Match[str]) -> str:
     return f"<{kind.lastgroup}>{token[len(number) :]}" if kind is not None else token
 
 
-_SCANNED_CHARS = 4_000
-_SLEEP = re.compile(
-    r"(?:^|[;&|({\n]|\b(?:do|then|else)\s)[ \t]{0,8}(?:sleep[ \t]{1,8}[\d.$]|wait\b|watch[ \t]|tail[ \t]{1,8}-[fF]\b|"
-    r"inotifywait\b)|\btime\.sleep\("
-)
-_WORDS = ("sleep", "wait", "watch", "tail")
-_TEXTS = ("command", "code")
-_FLAGS = ("wait", "follow")
-
-
 def waits(spec: OperationSpec | None, arguments: Mapping[str, object]) -> bool:
     """Whether a call sleeps, follows or asks again for the state of something outside, by its arguments and traits.
 
@@ -115,21 +126,6 @@ def waits(spec: OperationSpec | None, arguments: Mapping[str, object]) -> bool:
     if spec is None:
         return False
     return spec.read_only and spec.network and not spec.locks and not spec.cache_seconds
-
-
-LONGEST_CYCLE = 4
-REPEATS = 3
-"""The same call, or the same cycle of 2 to 4 steps, so many times is a loop."""
-# Errors of one kind in a row; steps without any output, change or test result that was not there before.
-_ERRORS = 4
-_IDLE_STEPS = 12
-# Takes the place of each of these (twice that: of the idle steps) where the agent waited a step or few ago.
-_WAITS = 25
-_PARSED_CHARS = 64_000
-_MOST_DIGESTS = 20_000
-_NAMED_TOOLS = 12
-_LAST_LINES_CHARS = 300
-_SORTED = json.JSONEncoder(sort_keys=True)
 
 
 class LoopAction(StrEnum):

@@ -40,6 +40,12 @@ _PACED_BYTES = 8 * 1024 * 1024
 _PACED_SHARE = 10.0
 _log = structlog.get_logger()
 T = TypeVar("T")
+RETRY_WAITS = (5.0, 10.0)
+_JITTER = 0.1
+_LEAST_RESULT_CHARS = 200
+_CHARS_PER_TOKEN = 3
+_UNKNOWN_CONTEXT_TOKENS = 32_768
+_PROMPT_SHARE = 0.75
 
 
 class ModelWrapper:
@@ -171,14 +177,6 @@ class CheckpointingModel(ModelWrapper):
             self._stored_revision = revision
         finally:
             self._next_at = began + self.checkpoints.pause(size, time.monotonic() - began)
-
-
-RETRY_WAITS = (5.0, 10.0)
-_JITTER = 0.1
-_LEAST_RESULT_CHARS = 200
-_CHARS_PER_TOKEN = 3
-_UNKNOWN_CONTEXT_TOKENS = 32_768
-_PROMPT_SHARE = 0.75
 
 
 @dataclass(frozen=True)

@@ -73,6 +73,14 @@ _NOT_HERE = re.compile(
     r"reviewers?\b|maintainers?\b|^see\b|^refer\b"
 )
 _log = structlog.get_logger(__name__)
+TITLE = "Tests on the untouched commit: "
+ROLES = {
+    Role.DEV: "a software developer",
+    Role.QA: "a quality engineer: you look for what breaks, and prove it with tests",
+    Role.ARCHITECT: "a software architect: you care for structure, boundaries and what the change costs later",
+    Role.DEVOPS: "a platform engineer: you care for builds, deployment and operation",
+    Role.DATA: "a data engineer: you care for schemas, migrations and the truth of numbers",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,16 +252,6 @@ async def _map(workspace: Workspace, focus: str, max_tokens: int, *, narrow: boo
         _log.info("repository.not_mapped", reason=error.message)
         return ""
     return drawn.text.strip()
-
-
-TITLE = "Tests on the untouched commit: "
-ROLES = {
-    Role.DEV: "a software developer",
-    Role.QA: "a quality engineer: you look for what breaks, and prove it with tests",
-    Role.ARCHITECT: "a software architect: you care for structure, boundaries and what the change costs later",
-    Role.DEVOPS: "a platform engineer: you care for builds, deployment and operation",
-    Role.DATA: "a data engineer: you care for schemas, migrations and the truth of numbers",
-}
 
 
 @dataclass(kw_only=True)

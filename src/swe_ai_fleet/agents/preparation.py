@@ -36,6 +36,13 @@ _PROGRAMS = (
 )
 _SHELL = re.compile(r"[|&;<>()$`\n*?~{}]")
 _HARMLESS = frozenset({"-v", "-q", "-vv", "-qq", "-race", "--workspace", "--all", "--all-features", "discover"})
+CHECKLIST_TOOLS = ("files_read_file", "files_search_in_files", "files_list_files")
+MAX_CHECKLIST_STEPS = 8
+MAX_REQUIREMENTS = 10
+MAX_PROBES = 5
+_MAX_COMMAND_CHARS = 2_000
+_MAX_QUOTE_CHARS = 500
+_LEAST_QUOTE_CHARS = 8
 
 
 class ProposalShape(Shape):
@@ -119,15 +126,6 @@ def selects(command: str) -> str:
     if option := next((word for word in words if word.startswith("-") or "=" in word), ""):
         return f"has the option {option[:64]}, which a proposal may not have: it could decide which tests count"
     return ""
-
-
-CHECKLIST_TOOLS = ("files_read_file", "files_search_in_files", "files_list_files")
-MAX_CHECKLIST_STEPS = 8
-MAX_REQUIREMENTS = 10
-MAX_PROBES = 5
-_MAX_COMMAND_CHARS = 2_000
-_MAX_QUOTE_CHARS = 500
-_LEAST_QUOTE_CHARS = 8
 
 
 class RequirementShape(Shape):

@@ -39,6 +39,12 @@ _LETTER = re.compile(r"\b[A-Za-z]\b")
 _TITLE = re.compile(r"\bcandidates?\b", re.IGNORECASE)
 _WORD = re.compile(r"\w{2,}")
 _NO = frozenset({"", "false", "no", "n", "0", "optional", "none", "null"})
+MAX_FINDINGS = 30
+MAX_FINDING_CHARS = 2_000
+MAX_CONTENT_CHARS = 8_000
+MAX_FILE_CHARS = 500
+MAX_COMMAND_CHARS = 4_000
+MAX_ERROR_CHARS = 2_000
 
 
 def _as_verdict(value: object) -> object:
@@ -133,14 +139,6 @@ class ComparisonShape(Shape):
     order: Annotated[list[str], BeforeValidator(_letters)] = Field(
         default=[], description="The letters of all, the best first."
     )
-
-
-MAX_FINDINGS = 30
-MAX_FINDING_CHARS = 2_000
-MAX_CONTENT_CHARS = 8_000
-MAX_FILE_CHARS = 500
-MAX_COMMAND_CHARS = 4_000
-MAX_ERROR_CHARS = 2_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -59,6 +59,19 @@ _SECOND_LOOK = (
 )
 _SETTLED = "Nothing has changed since you reviewed it: do not review it again, but give it a place in your order."
 _EARLIER = "Your earlier review:"
+MAX_ITERATIONS = 8
+MAX_TOOL_CALLS = 24
+"""A review is a look, not a piece of work: so much at most, and no more than the task allows its agents."""
+LOOKING = (
+    "files_read_file", "files_search_in_files", "files_list_files", "files_repo_map", "git_status", "git_diff",
+    "git_log", "git_show",
+)  # fmt: skip
+RUNNING = ("files_read_file", "files_search_in_files", "tests_run", "shell_run_command")
+"""What is offered where reviewers may run something: a shell shows all else. Their clone is thrown away."""
+AGAIN = "That is not the review that was asked for: {problem}. Answer with that JSON object and nothing else."
+_OBSERVATION_CHARS = 8_000
+_FINAL_PROMPT_SECONDS = 30.0
+_UNTOUCHED = "untouched"
 
 
 def review_messages(
@@ -144,22 +157,6 @@ def _settled(subject: Subject, fence: Fence) -> list[str]:
 def size_of(left: Artifacts) -> str:
     files = len(left.files_changed)
     return f"{files} file{'' if files == 1 else 's'}, {left.insertions} lines added, {left.deletions} removed"
-
-
-MAX_ITERATIONS = 8
-MAX_TOOL_CALLS = 24
-"""A review is a look, not a piece of work: so much at most, and no more than the task allows its agents."""
-
-LOOKING = (
-    "files_read_file", "files_search_in_files", "files_list_files", "files_repo_map", "git_status", "git_diff",
-    "git_log", "git_show",
-)  # fmt: skip
-RUNNING = ("files_read_file", "files_search_in_files", "tests_run", "shell_run_command")
-"""What is offered where reviewers may run something: a shell shows all else. Their clone is thrown away."""
-AGAIN = "That is not the review that was asked for: {problem}. Answer with that JSON object and nothing else."
-_OBSERVATION_CHARS = 8_000
-_FINAL_PROMPT_SECONDS = 30.0
-_UNTOUCHED = "untouched"
 
 
 @dataclass(frozen=True, kw_only=True)

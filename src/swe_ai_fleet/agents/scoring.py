@@ -48,6 +48,11 @@ _TASK_CHARS = 16_000
 _LEAST_CHARS = 400
 _LAST_CALLS = 30
 _ERROR_CHARS = 2_000
+MAX_SECONDS = 180.0
+MAX_DIFF_CHARS = 60_000
+MAX_EVIDENCE_CHARS = 6_000
+_CHARS_PER_TOKEN = 3
+_DIFF_SHARE = 0.5
 
 
 def yes_share(likely: Sequence[tuple[str, float]]) -> float | None:
@@ -195,13 +200,6 @@ class _Scoring:
         patch = self._assignment.candidate.artifacts.patch
         # The digest depends on the very text, so nobody can write the fence's word into it.
         return Fence(self._mask, self._assignment.execution_id, self._did, patch.digest if patch else "")
-
-
-MAX_SECONDS = 180.0
-MAX_DIFF_CHARS = 60_000
-MAX_EVIDENCE_CHARS = 6_000
-_CHARS_PER_TOKEN = 3
-_DIFF_SHARE = 0.5
 
 
 def _number(value: object) -> object:

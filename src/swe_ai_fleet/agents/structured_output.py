@@ -22,6 +22,16 @@ from swe_ai_fleet.tools.definition import ToolFailure, ToolTimeout
 from swe_ai_fleet.tools.operation import parameters_schema
 
 T = TypeVar("T")
+MAX_TEXT_CHARS = 20_000
+MAX_ITEMS = 50
+MAX_LISTED = 200
+_MAX_READ_CHARS = 200_000
+_MAX_STARTS = 20
+_BULLETS = "-*•·"
+_YES = frozenset({"true", "yes", "y", "1", "feasible", "ok", "pass", "passed", "valid"})
+_NO = frozenset({"false", "no", "n", "0", "infeasible", "not feasible", "fail", "failed", "invalid"})
+AGAIN = "That is not the JSON object that was asked for: {problem}. Answer with that object and nothing else."
+_CHARS_PER_TOKEN = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,16 +88,6 @@ class Questions:
                 again = UserMessage(content=form.again.format(problem=error))
             self.add(again)
             conversation += [replace(reply.message, tool_calls=()), again]
-
-
-MAX_TEXT_CHARS = 20_000
-MAX_ITEMS = 50
-MAX_LISTED = 200
-_MAX_READ_CHARS = 200_000
-_MAX_STARTS = 20
-_BULLETS = "-*•·"
-_YES = frozenset({"true", "yes", "y", "1", "feasible", "ok", "pass", "passed", "valid"})
-_NO = frozenset({"false", "no", "n", "0", "infeasible", "not feasible", "fail", "failed", "invalid"})
 
 
 def flat(value: object) -> str:
@@ -242,10 +242,6 @@ def _decoded(text: str) -> Iterator[Mapping[str, object]]:
             continue
         if is_object(value):
             yield value
-
-
-AGAIN = "That is not the JSON object that was asked for: {problem}. Answer with that object and nothing else."
-_CHARS_PER_TOKEN = 4
 
 
 async def reply_in_shape(

@@ -14,6 +14,37 @@ _NAME_KEYS = ("name", "tool_name", "tool", "function")
 _ARGUMENT_KEYS = ("arguments", "parameters", "args", "input")
 _BESIDES = frozenset({*_NAME_KEYS, "id", "type"})
 _BARE_KEYS = frozenset({"name", "arguments", "parameters", "id", "type"})
+OPENING = re.compile(
+    r"(?P<thought><think(?:ing)?>)"
+    r"|(?P<wrapper><[|\uff5c]tool[\u2581_]calls(?:_section)?[\u2581_]begin[|\uff5c]>|<minimax:tool_call>)"
+    r"|(?P<tag><(?:tool_?calls?|function_?calls?)>)"
+    r"|(?P<function><function(?:=| name=)\"?(?P<named>[^<>\"\s]{1,200})\"?>)"
+    r"|(?P<invoke><invoke name=\"?(?P<invoked>[^<>\"\s]{1,200})\"?>)"
+    r"|(?P<python><\|python_tag\|>)"
+    r"|(?P<bracket>\[TOOL_CALLS\])"
+    r"|(?P<special><[|\uff5c]tool[\u2581_]call[\u2581_]begin[|\uff5c]>)"
+)
+# Possessive, all of them: white space without end must not be walked twice.
+_CLOSING = re.compile(
+    r"(?:\s*+(?:</(?:tool_?calls?|function_?calls?|function|invoke|minimax:tool_call)>"
+    r"|<[|\uff5c](?:tool[\u2581_]calls?(?:_section)?[\u2581_]end|eom_id|eot_id|im_end)[|\uff5c]>))++"
+)
+_AND = re.compile(r"\s*+;?\s*+(?=\{)")
+_NAMED = re.compile(
+    r"\s*+(?:function<[|\uff5c]tool[\u2581_]sep[|\uff5c]>)?+(?:functions\.)?+(?P<name>[A-Za-z_][\w.\-]{0,199}+)(?::\d{1,6})?+\s*+"
+    r"(?:\[CALL_ID\]\w{1,64}+)?+(?:\[ARGS\]|<[|\uff5c]tool[\u2581_]sep[|\uff5c]>|<\|tool_call_argument_begin\|>)?+\s*+"
+    r"(?P<fence>```(?:json)?+\s*+)?+(?=\{)"
+)
+_PARAMETER = re.compile(r"\s*+<parameter(?:=| name=)\"?([^<>\"\s]{1,200}+)\"?>")
+_AFTER_PARAMETER = re.compile(r"\s*+(?:<parameter[= ]|</(?:function|invoke|tool_call)>|\Z)")
+_KEYED = re.compile(r"\n*+([A-Za-z_][\w.\-]{0,199}+)\n*+(?=<arg_key>|</tool_call>)")
+_KEY = re.compile(r"\s*+<arg_key>([^<>]{1,200}+)</arg_key>\s*+<arg_value>")
+_NAME = re.compile(r"""["']name["']\s*+:\s*+["']([^"'\\\s]{1,200})["']""")
+_ARGUMENTS = re.compile(r"""["'](?:arguments|parameters)["']\s*+:\s*+""")
+_MOST_MARKS = 256
+_MOST_WALKS = 8
+_SMALL = 100_000
+_THOUGHT_ENDS = ("</think>", "</thinking>")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,35 +103,6 @@ def dumps(value: object) -> str:
 
 def items_of(value: object) -> list[object]:
     return value if is_list(value) else [value]
-
-
-OPENING = re.compile(
-    r"(?P<thought><think(?:ing)?>)"
-    r"|(?P<wrapper><[|\uff5c]tool[\u2581_]calls(?:_section)?[\u2581_]begin[|\uff5c]>|<minimax:tool_call>)"
-    r"|(?P<tag><(?:tool_?calls?|function_?calls?)>)"
-    r"|(?P<function><function(?:=| name=)\"?(?P<named>[^<>\"\s]{1,200})\"?>)"
-    r"|(?P<invoke><invoke name=\"?(?P<invoked>[^<>\"\s]{1,200})\"?>)"
-    r"|(?P<python><\|python_tag\|>)"
-    r"|(?P<bracket>\[TOOL_CALLS\])"
-    r"|(?P<special><[|\uff5c]tool[\u2581_]call[\u2581_]begin[|\uff5c]>)"
-)
-# Possessive, all of them: white space without end must not be walked twice.
-_CLOSING = re.compile(
-    r"(?:\s*+(?:</(?:tool_?calls?|function_?calls?|function|invoke|minimax:tool_call)>"
-    r"|<[|\uff5c](?:tool[\u2581_]calls?(?:_section)?[\u2581_]end|eom_id|eot_id|im_end)[|\uff5c]>))++"
-)
-_AND = re.compile(r"\s*+;?\s*+(?=\{)")
-_NAMED = re.compile(
-    r"\s*+(?:function<[|\uff5c]tool[\u2581_]sep[|\uff5c]>)?+(?:functions\.)?+(?P<name>[A-Za-z_][\w.\-]{0,199}+)(?::\d{1,6})?+\s*+"
-    r"(?:\[CALL_ID\]\w{1,64}+)?+(?:\[ARGS\]|<[|\uff5c]tool[\u2581_]sep[|\uff5c]>|<\|tool_call_argument_begin\|>)?+\s*+"
-    r"(?P<fence>```(?:json)?+\s*+)?+(?=\{)"
-)
-_PARAMETER = re.compile(r"\s*+<parameter(?:=| name=)\"?([^<>\"\s]{1,200}+)\"?>")
-_AFTER_PARAMETER = re.compile(r"\s*+(?:<parameter[= ]|</(?:function|invoke|tool_call)>|\Z)")
-_KEYED = re.compile(r"\n*+([A-Za-z_][\w.\-]{0,199}+)\n*+(?=<arg_key>|</tool_call>)")
-_KEY = re.compile(r"\s*+<arg_key>([^<>]{1,200}+)</arg_key>\s*+<arg_value>")
-_NAME = re.compile(r"""["']name["']\s*+:\s*+["']([^"'\\\s]{1,200})["']""")
-_ARGUMENTS = re.compile(r"""["'](?:arguments|parameters)["']\s*+:\s*+""")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -288,12 +290,6 @@ class DialectReader:
 def _unpadded(value: str) -> str:
     value = value.removeprefix("\r").removeprefix("\n")
     return value.removesuffix("\n").removesuffix("\r")
-
-
-_MOST_MARKS = 256
-_MOST_WALKS = 8
-_SMALL = 100_000
-_THOUGHT_ENDS = ("</think>", "</thinking>")
 
 
 def whole_arguments(arguments: str) -> bool:

@@ -21,6 +21,12 @@ from swe_ai_fleet.domain.trajectory import StopReason, Trajectory
 from swe_ai_fleet.ports import ChatModel
 
 _ROLES = ("system", "user", "assistant", "tool")
+Status = Literal["success", "error", "max_turns_exceeded"]
+_STATUS: Mapping[StopReason, Status] = {
+    StopReason.FINAL_ANSWER: "success",
+    StopReason.NO_TOOL_CALLS: "success",
+    StopReason.MAX_ITERATIONS: "max_turns_exceeded",
+}
 
 
 def read_conversation(
@@ -156,14 +162,6 @@ def _as_dict(message: Message) -> dict[str, object]:
             return {"role": "user", "content": [{"type": "text", "text": message.content}, *pictures]}
         case _:
             return {"role": message.role, "content": message.content}
-
-
-Status = Literal["success", "error", "max_turns_exceeded"]
-_STATUS: Mapping[StopReason, Status] = {
-    StopReason.FINAL_ANSWER: "success",
-    StopReason.NO_TOOL_CALLS: "success",
-    StopReason.MAX_ITERATIONS: "max_turns_exceeded",
-}
 
 
 class CallResult(TypedDict):

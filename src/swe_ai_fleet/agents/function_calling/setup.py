@@ -49,6 +49,18 @@ from swe_ai_fleet.tools.result_cache import ResultCache
 MAX_KEPT_BYTES = 64 * 1024 * 1024
 """Of whole results, together; what comes later is kept as the model saw it."""
 _ERROR = "Error: "
+_NONE = 1_000_000
+_A_DAY = 24 * 3600.0
+FUNCTION_CALLING = Limits(max_iterations=10, max_tool_calls=_NONE, timeout_seconds=_A_DAY)
+"""Of `FunctionCallingAgent`: iterations alone, and each tool has a time limit of its own."""
+CHAT = Limits(max_iterations=5, max_tool_calls=20, timeout_seconds=60.0)
+"""Of a planner or a chat, where somebody waits for the answer."""
+Tool = Callable[..., object] | BaseTool | type[BaseTool] | Toolkit | Mapping[str, object] | str
+"""What can be given as a tool: a function, a BaseTool, a toolkit with all of its own, a registered tool by its name or
+by its definition, as `ToolRegistry.get_tool_definitions` gives it."""
+LOOP_LADDER = (LoopAction.NUDGE, LoopAction.STRONG_NUDGE, LoopAction.STOP)
+NOT_OFFERED = frozenset({"ask_user", "propose_approach", FINAL_ANSWER, REQUEST_TOOLS})
+"""What is there for those who name it, and for nobody else."""
 
 
 class AgentResponse(TypedDict):
@@ -192,22 +204,6 @@ def _call(entry: AuditEntry) -> dict[str, object]:
     return {"call_id": entry.call_id, "tool": entry.operation, "arguments": dict(entry.arguments)}
 
 
-_NONE = 1_000_000
-_A_DAY = 24 * 3600.0
-
-FUNCTION_CALLING = Limits(max_iterations=10, max_tool_calls=_NONE, timeout_seconds=_A_DAY)
-"""Of `FunctionCallingAgent`: iterations alone, and each tool has a time limit of its own."""
-
-CHAT = Limits(max_iterations=5, max_tool_calls=20, timeout_seconds=60.0)
-"""Of a planner or a chat, where somebody waits for the answer."""
-
-
-Tool = Callable[..., object] | BaseTool | type[BaseTool] | Toolkit | Mapping[str, object] | str
-"""What can be given as a tool: a function, a BaseTool, a toolkit with all of its own, a registered tool by its name or
-by its definition, as `ToolRegistry.get_tool_definitions` gives it."""
-LOOP_LADDER = (LoopAction.NUDGE, LoopAction.STRONG_NUDGE, LoopAction.STOP)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Setup:
     """How functions are called.
@@ -309,10 +305,6 @@ class Setup:
     def _seconds(self, tool: BaseTool) -> float:
         own = tool.time_limit_seconds
         return self.tool_timeout if own == BaseTool.time_limit_seconds else own
-
-
-NOT_OFFERED = frozenset({"ask_user", "propose_approach", FINAL_ANSWER, REQUEST_TOOLS})
-"""What is there for those who name it, and for nobody else."""
 
 
 def gathered(

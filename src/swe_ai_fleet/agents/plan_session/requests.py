@@ -21,6 +21,7 @@ from swe_ai_fleet.domain.trajectory import StopReason
 MAX_GOAL_CHARS = 20_000
 MAX_LOCATION_CHARS = 2_000
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
+Ending = Literal["completed", "limit_reached", "error"]
 
 
 def checked_id(session_id: str) -> str:
@@ -90,9 +91,6 @@ def checked_adjustment(text: str, field: str = "adjustment") -> str:
             f"the {field} has {len(text)} characters; at most {MAX_GOAL_CHARS} are accepted", field=field
         )
     return well_formed(text.strip())
-
-
-Ending = Literal["completed", "limit_reached", "error"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

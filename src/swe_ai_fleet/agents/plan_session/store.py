@@ -37,6 +37,8 @@ MAX_SESSION_BYTES = 32 * 1024 * 1024
 """Of a whole session as JSON."""
 _READS = 5
 _log = structlog.get_logger(__name__)
+CONTINUE = "continue"
+_ENDED = {ExecutionStatus.COMPLETED: SessionStatus.COMPLETED, ExecutionStatus.REJECTED: SessionStatus.REJECTED}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,10 +173,6 @@ def _unpacked(parts: list[bytes], size: int) -> PlanSession:
         return from_json(PlanSession, data)
     except (ValueError, zlib.error) as fault:
         raise _unreadable() from fault
-
-
-CONTINUE = "continue"
-_ENDED = {ExecutionStatus.COMPLETED: SessionStatus.COMPLETED, ExecutionStatus.REJECTED: SessionStatus.REJECTED}
 
 
 def task_of(session: PlanSession, tenant: str, limits: Limits) -> Task:

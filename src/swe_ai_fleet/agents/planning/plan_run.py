@@ -33,6 +33,10 @@ PLAN = "plan"
 """Stands as the model's name in replies that the plan gave."""
 _MET = "The goal is met."
 _LOOKS = ("tests_run", "git_diff")
+HAND_OVER = (
+    "Working by a plan did not do it: {reason}. From here on choose each next step yourself, by the results so far, "
+    "and call final_answer when the task is done."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,12 +218,6 @@ def iterations(budget: Budget, most: int) -> Generator[None]:
         yield
     finally:
         budget.limits = limits
-
-
-HAND_OVER = (
-    "Working by a plan did not do it: {reason}. From here on choose each next step yourself, by the results so far, "
-    "and call final_answer when the task is done."
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,6 +27,39 @@ from swe_ai_fleet.tools.operation import Toolkit, signature
 MAX_STEPS = 50
 _MOST_PROBLEMS = 12
 _MOST_OTHERS = 60
+OUTLINE_LINES = 8
+MAX_CORRECTIONS = 2
+"""How often a plan with mistakes goes back to the model."""
+GO = "Carry it out now, and change it where what you find asks for that. Call final_answer when the task is done."
+PLAN_SCHEMA: Mapping[str, object] = {
+    "type": "object",
+    "properties": {
+        "reasoning": {"type": "string"},
+        "steps": {
+            "type": "array",
+            "maxItems": MAX_STEPS,
+            "items": {
+                "type": "object",
+                "properties": {
+                    "tool": {"type": "string"},
+                    "operation": {"type": "string"},
+                    "params": {"type": "object"},
+                    "why": {"type": "string"},
+                    "on_failure": {"type": "string", "enum": [str(choice) for choice in OnFailure]},
+                    "expect": {"type": "string"},
+                },
+                "required": ["tool", "operation", "params"],
+            },
+        },
+    },
+    "required": ["steps"],
+}
+VERDICT_SCHEMA: Mapping[str, object] = {
+    "type": "object",
+    "properties": {"met": {"type": "boolean"}, "missing": {"type": "string"}, "answer": {"type": "string"}},
+    "required": ["met", "missing", "answer"],
+}
+_CUT_OFF = "the reply was cut off because it was too long: plan fewer steps, with shorter parameters"
 
 
 class Operations:
@@ -138,41 +171,6 @@ class Operations:
         except FleetError:
             return False
         return True
-
-
-OUTLINE_LINES = 8
-MAX_CORRECTIONS = 2
-"""How often a plan with mistakes goes back to the model."""
-GO = "Carry it out now, and change it where what you find asks for that. Call final_answer when the task is done."
-PLAN_SCHEMA: Mapping[str, object] = {
-    "type": "object",
-    "properties": {
-        "reasoning": {"type": "string"},
-        "steps": {
-            "type": "array",
-            "maxItems": MAX_STEPS,
-            "items": {
-                "type": "object",
-                "properties": {
-                    "tool": {"type": "string"},
-                    "operation": {"type": "string"},
-                    "params": {"type": "object"},
-                    "why": {"type": "string"},
-                    "on_failure": {"type": "string", "enum": [str(choice) for choice in OnFailure]},
-                    "expect": {"type": "string"},
-                },
-                "required": ["tool", "operation", "params"],
-            },
-        },
-    },
-    "required": ["steps"],
-}
-VERDICT_SCHEMA: Mapping[str, object] = {
-    "type": "object",
-    "properties": {"met": {"type": "boolean"}, "missing": {"type": "string"}, "answer": {"type": "string"}},
-    "required": ["met", "missing", "answer"],
-}
-_CUT_OFF = "the reply was cut off because it was too long: plan fewer steps, with shorter parameters"
 
 
 class PlanStopped(ModelError):

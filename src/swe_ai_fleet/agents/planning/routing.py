@@ -31,6 +31,16 @@ _EVERY = re.compile(r"\b(?:all|every|each|everywhere|throughout|across|whole|ent
 _TRACE = re.compile(
     r"Traceback \(most recent call last\)|^[ \t]{1,40}at [^\s(]{1,200}\([^\s:)]{1,200}:\d", re.MULTILINE
 )
+MAX_CHARS = 200
+_COURTESY = re.compile(
+    r"^(?:(?:hi|hello|hey)[,!]? )?(?:please |(?:can|could|would) you (?:please )?|i want to |i'd like to )?",
+    re.IGNORECASE,
+)
+_NAME = r"[A-Za-z0-9_.][A-Za-z0-9_.+-]{0,79}"
+_PATH_GROUP = rf"(?P<path>(?:\./)?(?:{_NAME}/){{0,15}}(?:{_NAME})?)"
+_SHOW = r"(?:read|show|print|display|open|view|cat)(?: me)?"
+_NUMBER = r"\d{1,15}(?:\.\d{1,15})?"
+_DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}|\d{1,2}/\d{1,2}/\d{4}")
 
 
 def _words(text: str) -> frozenset[str]:
@@ -136,22 +146,10 @@ def _question(prose: str, words: list[str], known: Set[str]) -> tuple[float, str
     return (-0.2, "a question") if asks and not known & _CHANGE else (0.0, "")
 
 
-MAX_CHARS = 200
-_COURTESY = re.compile(
-    r"^(?:(?:hi|hello|hey)[,!]? )?(?:please |(?:can|could|would) you (?:please )?|i want to |i'd like to )?",
-    re.IGNORECASE,
-)
-_NAME = r"[A-Za-z0-9_.][A-Za-z0-9_.+-]{0,79}"
-_PATH_GROUP = rf"(?P<path>(?:\./)?(?:{_NAME}/){{0,15}}(?:{_NAME})?)"
-_SHOW = r"(?:read|show|print|display|open|view|cat)(?: me)?"
-_NUMBER = r"\d{1,15}(?:\.\d{1,15})?"
-
-
 _VAGUE = _words(
     "bug bugs error errors problem problems issue issues it this that them anything something everything all files "
     "file code information info docs documentation help ideas duplicates secrets vulnerabilities improvements"
 )
-_DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}|\d{1,2}/\d{1,2}/\d{4}")
 
 
 def _shape(pattern: str) -> re.Pattern[str]:

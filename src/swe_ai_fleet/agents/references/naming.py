@@ -32,6 +32,46 @@ _URL = re.compile(r"https?://[^\s<>\"'`]{1,500}", re.IGNORECASE)
 _ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _WRAPPING = "`'\"()[]{}<>,;:!?*"
 _ENTRY = re.compile(r"[ \t]{0,8}(?:(\d{1,3})[.)]|[-*•+])[ \t]+(\S.*)")
+_MAX_DEPTH = 3
+_PART = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+_NOUN = re.compile(r"[a-z]{3,24}")
+_VERBS = frozenset(
+    ("get", "list", "search", "find", "fetch", "show", "check", "read", "look", "lookup", "query", "top", "trending",
+     "new", "latest", "recent", "all", "by", "for", "of", "in", "the", "and", "load", "describe", "call", "run", "ask",
+     "sort", "order", "is", "has", "can")
+)  # fmt: skip
+# What says nothing of what a thing is.
+_NO_NOUNS = frozenset(
+    ("result", "results", "item", "items", "data", "value", "values", "record", "records", "row", "rows", "entry",
+     "entries", "structured", "response", "output", "content", "info", "details", "detail", "meta", "metadata",
+     "object", "query", "text", "message", "url", "code", "expression", "prompt", "format", "mode", "type", "language",
+     "limit", "offset", "count", "size", "title", "id", "name", "address", "symbol", "key", "status", "error", "note",
+     "description", "summary")
+)  # fmt: skip
+_OF_A_THING = frozenset({"address", "id", "name", "symbol", "slug", "key"})
+_FACTS = 3
+_KEYS: Mapping[str, ThingKind] = {
+    "execution_id": ThingKind.EXECUTION, "execution": ThingKind.EXECUTION,
+    "candidate_id": ThingKind.CANDIDATE, "candidate": ThingKind.CANDIDATE,
+    "story_id": ThingKind.STORY, "story": ThingKind.STORY,
+    "path": ThingKind.FILE, "file": ThingKind.FILE, "file_path": ThingKind.FILE, "filename": ThingKind.FILE,
+    "email": ThingKind.PERSON, "person": ThingKind.PERSON, "author": ThingKind.PERSON, "assignee": ThingKind.PERSON,
+    "url": ThingKind.LINK, "link": ThingKind.LINK, "href": ThingKind.LINK,
+    "task_id": ThingKind.TASK,
+    "commit": ThingKind.COMMIT, "commit_sha": ThingKind.COMMIT, "sha": ThingKind.COMMIT,
+    "branch": ThingKind.BRANCH,
+}  # fmt: skip
+"""By which name of a field its value is known; of several in one record the first here."""
+_PLURALS: Mapping[str, ThingKind] = {
+    "files": ThingKind.FILE, "paths": ThingKind.FILE, "files_changed": ThingKind.FILE,
+    "executions": ThingKind.EXECUTION, "candidates": ThingKind.CANDIDATE, "stories": ThingKind.STORY,
+    "tasks": ThingKind.TASK, "people": ThingKind.PERSON, "users": ThingKind.PERSON, "links": ThingKind.LINK,
+    "urls": ThingKind.LINK, "branches": ThingKind.BRANCH, "commits": ThingKind.COMMIT, "rows": ThingKind.ROW,
+}  # fmt: skip
+_ROW_KEYS = ("symbol", "pair", "name", "id", "title", "key", "address")
+_LABELS = ("title", "description", "summary", "label", "text", "name", "status")
+_LEAST_LABEL_CHARS = 6
+_MAX_CHOSEN = 8
 
 
 class Member(NamedTuple):
@@ -101,46 +141,6 @@ def exact(kind: ThingKind, name: str) -> str:
 
 def as_name(text: str) -> str:
     return one_line(text, MAX_NAME_CHARS)
-
-
-_MAX_DEPTH = 3
-_PART = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
-_NOUN = re.compile(r"[a-z]{3,24}")
-_VERBS = frozenset(
-    ("get", "list", "search", "find", "fetch", "show", "check", "read", "look", "lookup", "query", "top", "trending",
-     "new", "latest", "recent", "all", "by", "for", "of", "in", "the", "and", "load", "describe", "call", "run", "ask",
-     "sort", "order", "is", "has", "can")
-)  # fmt: skip
-# What says nothing of what a thing is.
-_NO_NOUNS = frozenset(
-    ("result", "results", "item", "items", "data", "value", "values", "record", "records", "row", "rows", "entry",
-     "entries", "structured", "response", "output", "content", "info", "details", "detail", "meta", "metadata",
-     "object", "query", "text", "message", "url", "code", "expression", "prompt", "format", "mode", "type", "language",
-     "limit", "offset", "count", "size", "title", "id", "name", "address", "symbol", "key", "status", "error", "note",
-     "description", "summary")
-)  # fmt: skip
-_OF_A_THING = frozenset({"address", "id", "name", "symbol", "slug", "key"})
-_FACTS = 3
-_KEYS: Mapping[str, ThingKind] = {
-    "execution_id": ThingKind.EXECUTION, "execution": ThingKind.EXECUTION,
-    "candidate_id": ThingKind.CANDIDATE, "candidate": ThingKind.CANDIDATE,
-    "story_id": ThingKind.STORY, "story": ThingKind.STORY,
-    "path": ThingKind.FILE, "file": ThingKind.FILE, "file_path": ThingKind.FILE, "filename": ThingKind.FILE,
-    "email": ThingKind.PERSON, "person": ThingKind.PERSON, "author": ThingKind.PERSON, "assignee": ThingKind.PERSON,
-    "url": ThingKind.LINK, "link": ThingKind.LINK, "href": ThingKind.LINK,
-    "task_id": ThingKind.TASK,
-    "commit": ThingKind.COMMIT, "commit_sha": ThingKind.COMMIT, "sha": ThingKind.COMMIT,
-    "branch": ThingKind.BRANCH,
-}  # fmt: skip
-"""By which name of a field its value is known; of several in one record the first here."""
-_PLURALS: Mapping[str, ThingKind] = {
-    "files": ThingKind.FILE, "paths": ThingKind.FILE, "files_changed": ThingKind.FILE,
-    "executions": ThingKind.EXECUTION, "candidates": ThingKind.CANDIDATE, "stories": ThingKind.STORY,
-    "tasks": ThingKind.TASK, "people": ThingKind.PERSON, "users": ThingKind.PERSON, "links": ThingKind.LINK,
-    "urls": ThingKind.LINK, "branches": ThingKind.BRANCH, "commits": ThingKind.COMMIT, "rows": ThingKind.ROW,
-}  # fmt: skip
-_ROW_KEYS = ("symbol", "pair", "name", "id", "title", "key", "address")
-_LABELS = ("title", "description", "summary", "label", "text", "name", "status")
 
 
 @dataclass(slots=True)
@@ -276,10 +276,6 @@ def _arguments(call: ToolCall) -> list[Member]:
 
 def _string(value: object) -> str:
     return "" if isinstance(value, bool) or not isinstance(value, str | int | float) else as_name(str(value))
-
-
-_LEAST_LABEL_CHARS = 6
-_MAX_CHOSEN = 8
 
 
 class Naming:

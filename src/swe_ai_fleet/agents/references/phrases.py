@@ -18,6 +18,28 @@ MAX_LIST = 30
 MAX_NAME_CHARS = 200
 PERSON, ANSWER = "person", "answer"
 """Who named something, where it was no tool."""
+MAX_CHARS = 4_000
+"""Of a request, so much is looked through."""
+MAX_PHRASES = 8
+_PLURALS = {"files": "file", "executions": "execution", "runs": "run", "candidates": "candidate", "tasks": "task",
+            "stories": "story", "links": "link", "urls": "url", "pages": "page", "sites": "site", "people": "person",
+            "persons": "person", "authors": "author", "users": "user", "commits": "commit", "branches": "branch",
+            "ones": "one", "items": "item", "entries": "entry", "results": "result", "options": "option",
+            "rows": "row", "things": "thing"}  # fmt: skip
+_STEPPED = ("one", "file", "execution", "run", "candidate", "item", "entry", "result", "row", "link", "story")
+_WORDS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth", "eleventh",
+          "twelfth", "thirteenth", "fourteenth", "fifteenth", "sixteenth", "seventeenth", "eighteenth", "nineteenth",
+          "twentieth")  # fmt: skip
+_ORDINALS = {word: number for number, word in enumerate(_WORDS, start=1)}
+_COUNTS = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10}
+MAX_NOUNS = 24
+"""Of a conversation's own, the newest are looked for."""
+_NTH = rf"{'|'.join(_ORDINALS)}|\d{{1,2}}(?:st|nd|rd|th)"
+_COUNT = rf"{'|'.join(_COUNTS)}|\d{{1,2}}"
+# Behind an ordinal without a noun its sentence ends or goes on with another part ("the second, please"): otherwise
+# what follows is the noun ("the second time"), and not one of those that are known here.
+_END = r"(?=\s*(?:[.,;:!?)]|$|(?:and|or|please|then|again|instead|too|with|from|to|in|on)\b|of (?:them|these|those)\b))"
+_OF_THEM = r"(?: of (?:them|these|those|the list))?"
 
 
 class ThingKind(StrEnum):
@@ -73,9 +95,6 @@ def newest(things: Sequence[NamedThing]) -> tuple[NamedThing, ...]:
     return tuple(thing for thing in recent if not cut or thing.group != cut)
 
 
-MAX_CHARS = 4_000
-"""Of a request, so much is looked through."""
-MAX_PHRASES = 8
 _ANY: frozenset[ThingKind] = frozenset()
 _NOUNS: dict[str, frozenset[ThingKind]] = {
     "file": frozenset({ThingKind.FILE}),
@@ -95,25 +114,6 @@ _NOUNS: dict[str, frozenset[ThingKind]] = {
     "branch": frozenset({ThingKind.BRANCH}),
     **dict.fromkeys(("one", "item", "entry", "result", "option", "row", "thing"), _ANY),
 }
-_PLURALS = {"files": "file", "executions": "execution", "runs": "run", "candidates": "candidate", "tasks": "task",
-            "stories": "story", "links": "link", "urls": "url", "pages": "page", "sites": "site", "people": "person",
-            "persons": "person", "authors": "author", "users": "user", "commits": "commit", "branches": "branch",
-            "ones": "one", "items": "item", "entries": "entry", "results": "result", "options": "option",
-            "rows": "row", "things": "thing"}  # fmt: skip
-_STEPPED = ("one", "file", "execution", "run", "candidate", "item", "entry", "result", "row", "link", "story")
-_WORDS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth", "eleventh",
-          "twelfth", "thirteenth", "fourteenth", "fifteenth", "sixteenth", "seventeenth", "eighteenth", "nineteenth",
-          "twentieth")  # fmt: skip
-_ORDINALS = {word: number for number, word in enumerate(_WORDS, start=1)}
-_COUNTS = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10}
-MAX_NOUNS = 24
-"""Of a conversation's own, the newest are looked for."""
-_NTH = rf"{'|'.join(_ORDINALS)}|\d{{1,2}}(?:st|nd|rd|th)"
-_COUNT = rf"{'|'.join(_COUNTS)}|\d{{1,2}}"
-# Behind an ordinal without a noun its sentence ends or goes on with another part ("the second, please"): otherwise
-# what follows is the noun ("the second time"), and not one of those that are known here.
-_END = r"(?=\s*(?:[.,;:!?)]|$|(?:and|or|please|then|again|instead|too|with|from|to|in|on)\b|of (?:them|these|those)\b))"
-_OF_THEM = r"(?: of (?:them|these|those|the list))?"
 
 
 class Pointing(StrEnum):

@@ -16,6 +16,18 @@ from swe_ai_fleet.domain.workflow import json_type
 Schema = Mapping[str, object]
 
 _MOST_CHOICES = 64
+_WRAPPERS = frozenset(
+    {"arguments", "parameters", "params", "input", "args", "kwargs", "tool_input", "action_input", "properties"}
+)
+_NAMES = frozenset({"name", "tool", "tool_name", "function_name", "recipient_name"})
+_BESIDE_A_WRAPPER = _NAMES | {"type", "id"}
+_SPREAD = {"view_range": ("start_line", "end_line"), "line_range": ("start_line", "end_line")}
+_INTEGER = re.compile(r"[+-]?\d{1,18}(?:\.0{1,9})?")
+_NUMBER = re.compile(r"[+-]?\d{1,18}(?:\.\d{1,18})?")
+_MOST_LEVELS = 8
+_SHELLS = frozenset({"bash", "sh", "zsh", "/bin/bash", "/bin/sh", "/usr/bin/bash"})
+SHELL = "shell_run_command"
+_SAME = object()
 
 
 def choices_of(schema: Schema, root: Schema) -> list[Schema]:
@@ -73,19 +85,6 @@ def sole_string(spec: OperationSpec) -> str:
     if len(names) != 1 or names[0] not in properties:
         return ""
     return names[0] if "string" in types_of(properties[names[0]], spec.parameters) else ""
-
-
-_WRAPPERS = frozenset(
-    {"arguments", "parameters", "params", "input", "args", "kwargs", "tool_input", "action_input", "properties"}
-)
-_NAMES = frozenset({"name", "tool", "tool_name", "function_name", "recipient_name"})
-_BESIDE_A_WRAPPER = _NAMES | {"type", "id"}
-_SPREAD = {"view_range": ("start_line", "end_line"), "line_range": ("start_line", "end_line")}
-_INTEGER = re.compile(r"[+-]?\d{1,18}(?:\.0{1,9})?")
-_NUMBER = re.compile(r"[+-]?\d{1,18}(?:\.\d{1,18})?")
-_MOST_LEVELS = 8
-_SHELLS = frozenset({"bash", "sh", "zsh", "/bin/bash", "/bin/sh", "/usr/bin/bash"})
-SHELL = "shell_run_command"
 
 
 def coerce_arguments(
@@ -278,9 +277,6 @@ class _Coercion:
         if isinstance(value, float) and value.is_integer() and "integer" in types:
             return int(value)
         return _SAME
-
-
-_SAME = object()
 
 
 def _from_text(text: str, types: set[str], choices: Sequence[Schema], root: Schema) -> object:

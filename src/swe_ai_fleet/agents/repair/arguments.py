@@ -21,6 +21,15 @@ _ESCAPES = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r"
 # Of a regular expression: in JSON they mean nothing, so only one thing can be meant.
 _LITERAL_ESCAPES = frozenset("dDsSwWBAZ.^$*+?()[]{}|-_ &#~%@!,;:=<>")
 _CLOSING = {"{": "}", "[": "]", "(": ")"}
+MAX_MENDED_CHARS = 1_000_000
+_ENCODED = re.compile(r'\s*\{\s*\\"')
+_FENCE = re.compile(r"\s*```[A-Za-z0-9_-]{0,20}[ \t]*\r?\n?")
+# What may stand behind the arguments and say nothing: closing tags, special tokens, fences, brackets too many.
+_REST = re.compile(r"(?:\s|`|\}|\]|\)|,|;|</?[a-z_]{1,20}>|<\|[^|<>]{0,40}\|>)*")
+_TAG = re.compile(r'<(?:parameter=([\w.-]{1,100})|parameter\s+name="([\w.-]{1,100})"|([A-Za-z_]\w{0,99}))>')
+_KEY_TAG, _VALUE_TAG = "arg_key", "arg_value"
+_MOST_ENCODINGS = 3
+_BROKEN = object()
 
 
 class Unreadable(ValueError):
@@ -202,16 +211,6 @@ def _number(text: str, at: int) -> int | float:
     return int(text)
 
 
-MAX_MENDED_CHARS = 1_000_000
-_ENCODED = re.compile(r'\s*\{\s*\\"')
-_FENCE = re.compile(r"\s*```[A-Za-z0-9_-]{0,20}[ \t]*\r?\n?")
-# What may stand behind the arguments and say nothing: closing tags, special tokens, fences, brackets too many.
-_REST = re.compile(r"(?:\s|`|\}|\]|\)|,|;|</?[a-z_]{1,20}>|<\|[^|<>]{0,40}\|>)*")
-_TAG = re.compile(r'<(?:parameter=([\w.-]{1,100})|parameter\s+name="([\w.-]{1,100})"|([A-Za-z_]\w{0,99}))>')
-_KEY_TAG, _VALUE_TAG = "arg_key", "arg_value"
-_MOST_ENCODINGS = 3
-
-
 def read_arguments(text: str, *, truncated: bool = False) -> tuple[dict[str, object] | str, tuple[str, ...]]:
     """The arguments that a model wrote, and what had to be repaired to read them; text that was `truncated` is not.
 
@@ -254,9 +253,6 @@ def _read(text: str, truncated: bool, repairs: dict[str, None], encodings: int) 
         return value
     kind = "a list" if isinstance(value, list) else "true or false" if isinstance(value, bool) else "a number"
     raise ValueError(f"it is {kind}")
-
-
-_BROKEN = object()
 
 
 def _json(text: str, repairs: dict[str, None]) -> object:

@@ -11,26 +11,10 @@ from functools import cached_property, lru_cache
 
 from swe_ai_fleet.domain.tool import OperationSpec
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Alias:
-    """One meaning of a name.
-
-    It holds where each of `when` stands in the arguments with that value; those are taken out then. `renames` are
-    their parameters by ours, on top of what `PARAMETERS` says; `ignored` ones change nothing that we do.
-    """
-
-    target: str
-    when: Mapping[str, str] = field(default_factory=dict[str, str])
-    renames: Mapping[str, str] = field(default_factory=dict[str, str])
-    ignored: frozenset[str] = frozenset()
-
-
 COMMENTARY = frozenset(
     {"explanation", "security_risk", "task_progress", "requires_approval", "thought", "justification", "tool_summary"}
 )
 """What other harnesses let models say beside the arguments; left out where an operation has no such parameter."""
-
 PARAMETERS: tuple[frozenset[str], ...] = tuple(
     frozenset(names.split())
     for names in (
@@ -65,9 +49,31 @@ PARAMETERS: tuple[frozenset[str], ...] = tuple(
     )
 )
 """Groups of parameter names that mean the same; one of a group stands for another that the operation has instead."""
-
 _SHELL = frozenset({"description", "timeout", "timeout_ms", "is_input", "restart", "id", "security_risk"})
 _PANE = frozenset({"description", "recursive", "depth", "show_hidden", "limit"})
+MAX_NAME_CHARS = 200
+_NAMESPACES = frozenset({"functions", "function", "defaultapi", "tools", "tool", "mcp", "api", "toolcall"})
+_OPENING = re.compile(r"\A(?:<\|[^|<>]{0,40}\|>|<[a-z_]{1,20}[=>]|[\s\"'`*:])+", re.IGNORECASE)
+_INVISIBLE = re.compile("[\u200b-\u200f\u2060\ufeff]")
+_TARGET = re.compile(r"\bto=([A-Za-z0-9_.:-]+)")
+_WORD = re.compile(r"[\w.:/-](?:[\w.:/ -]*[\w])?")
+_NUMBERED = re.compile(r":\d{1,4}\Z")
+_NEAR = 0.9
+_CLEARLY_NEARER = 0.03
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alias:
+    """One meaning of a name.
+
+    It holds where each of `when` stands in the arguments with that value; those are taken out then. `renames` are
+    their parameters by ours, on top of what `PARAMETERS` says; `ignored` ones change nothing that we do.
+    """
+
+    target: str
+    when: Mapping[str, str] = field(default_factory=dict[str, str])
+    renames: Mapping[str, str] = field(default_factory=dict[str, str])
+    ignored: frozenset[str] = frozenset()
 
 
 def _table() -> dict[str, tuple[Alias, ...]]:
@@ -135,17 +141,6 @@ def _table() -> dict[str, tuple[Alias, ...]]:
 
 ALIASES = _table()
 """By the name that a model writes, what it may mean; only operations of that very meaning."""
-
-
-MAX_NAME_CHARS = 200
-_NAMESPACES = frozenset({"functions", "function", "defaultapi", "tools", "tool", "mcp", "api", "toolcall"})
-_OPENING = re.compile(r"\A(?:<\|[^|<>]{0,40}\|>|<[a-z_]{1,20}[=>]|[\s\"'`*:])+", re.IGNORECASE)
-_INVISIBLE = re.compile("[\u200b-\u200f\u2060\ufeff]")
-_TARGET = re.compile(r"\bto=([A-Za-z0-9_.:-]+)")
-_WORD = re.compile(r"[\w.:/-](?:[\w.:/ -]*[\w])?")
-_NUMBERED = re.compile(r":\d{1,4}\Z")
-_NEAR = 0.9
-_CLEARLY_NEARER = 0.03
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,6 +27,30 @@ from swe_ai_fleet.tools.operation import Toolkit, operation
 from swe_ai_fleet.tools.pipeline import Pipeline
 from swe_ai_fleet.tools.truncation import beginning
 
+THRESHOLD = 0.5
+"""From this score on a passage answers a query. 1.0 is a passage of average length with each of its words once."""
+TIMEOUT_SECONDS = 30.0
+MAX_ASKED = 40
+MAX_ASKED_CHARS = 500
+_READ_SECONDS = 15.0
+_HITS = 3
+_OUTPUT_LIMIT = 512 * 1024
+_START = """\
+import json, os, runpy, sys
+places, request = json.loads(sys.argv[1])
+runpy.run_path(next(filter(os.path.exists, places)))["main"](request)
+"""
+_Text = Annotated[str, Field(max_length=4_000)]
+MAX_CONTENT_CHARS = 16_000
+MAX_NAMED = 100
+"""Gaps, and sources, that are shown."""
+_NAME_CHARS = 500
+_log = structlog.get_logger(__name__)
+REMEMBER = "remember"
+MAX_FACTS = 10
+MAX_FACT_CHARS = 1_000
+_NOTED = "remembered"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryResults:
@@ -53,22 +77,6 @@ class MemorySearch(Protocol):
         Where nothing is asked, nothing is searched and nothing is missing.
         """
         ...
-
-
-THRESHOLD = 0.5
-"""From this score on a passage answers a query. 1.0 is a passage of average length with each of its words once."""
-TIMEOUT_SECONDS = 30.0
-MAX_ASKED = 40
-MAX_ASKED_CHARS = 500
-_READ_SECONDS = 15.0
-_HITS = 3
-_OUTPUT_LIMIT = 512 * 1024
-_START = """\
-import json, os, runpy, sys
-places, request = json.loads(sys.argv[1])
-runpy.run_path(next(filter(os.path.exists, places)))["main"](request)
-"""
-_Text = Annotated[str, Field(max_length=4_000)]
 
 
 class _Strict(BaseModel):
@@ -160,17 +168,6 @@ def _read(result: CommandResult) -> _Recalled:
         return _Recalled.model_validate_json(result.stdout.head + result.stdout.tail)
     except ValidationError:
         raise ToolFailure("the search failed: the program in the sandbox gave no proper answer") from None
-
-
-MAX_CONTENT_CHARS = 16_000
-MAX_NAMED = 100
-"""Gaps, and sources, that are shown."""
-_NAME_CHARS = 500
-_log = structlog.get_logger(__name__)
-REMEMBER = "remember"
-MAX_FACTS = 10
-MAX_FACT_CHARS = 1_000
-_NOTED = "remembered"
 
 
 def findings(searches: Iterable[MemoryResults], mask: SecretMask) -> MemoryFindings | None:

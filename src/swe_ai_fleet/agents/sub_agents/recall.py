@@ -24,6 +24,38 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+MAX_CHARS = 1_200
+"""Of one passage; longer sections become several."""
+MAX_PASSAGES = 20_000
+MAX_COMMITS = 2_000
+MAX_FILES = 4_000
+MAX_FILE_BYTES = 512 * 1024
+_MAX_TITLE_CHARS = 120
+_GIT_SECONDS = 20
+_DOCUMENTS = (".md", ".markdown", ".rst", ".adoc")
+_HEADING = re.compile(r"#{1,6}[ \t]+(\S.*)")
+_SKIPPED = frozenset(
+    {".git", "__pycache__", "build", "dist", "node_modules", "site-packages", "target", "venv", ".venv"}
+)
+_GIT = (
+    "git", "--no-pager", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "core.quotePath=false",
+    "-c", "log.showSignature=false", "-c", "safe.directory=*", "-c", "color.ui=false",
+)  # fmt: skip
+_VARIABLES = {
+    "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "GIT_NO_LAZY_FETCH": "1", "GIT_ALLOW_PROTOCOL": "none",
+    "LC_ALL": "C.UTF-8",
+}  # fmt: skip
+K1, B = 1.2, 0.75
+MAX_TERM_CHARS = 64
+_WORD = re.compile(r"[^\W_]+")
+_PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+_STOP_WORDS = """
+a an and are as at be been but by can could did do does for from had has have how i if in into is it its may me my no
+not of on or our should so that the their them then there these they this to us was we were what when where which who
+why will with would you your
+"""
+STOP_WORDS = frozenset(_STOP_WORDS.split())
+
 
 def main(request: Mapping[str, Any]) -> None:
     """Search the working directory and print what was found, as JSON.
@@ -73,29 +105,6 @@ def _is_titled(source: str, entity: str) -> bool:
     path, mark, title = source.partition("#")
     title = title if mark else path.rpartition("/")[2]
     return entity.casefold() in (title.casefold(), title.rpartition(".")[2].casefold(), path.casefold())
-
-
-MAX_CHARS = 1_200
-"""Of one passage; longer sections become several."""
-MAX_PASSAGES = 20_000
-MAX_COMMITS = 2_000
-MAX_FILES = 4_000
-MAX_FILE_BYTES = 512 * 1024
-_MAX_TITLE_CHARS = 120
-_GIT_SECONDS = 20
-_DOCUMENTS = (".md", ".markdown", ".rst", ".adoc")
-_HEADING = re.compile(r"#{1,6}[ \t]+(\S.*)")
-_SKIPPED = frozenset(
-    {".git", "__pycache__", "build", "dist", "node_modules", "site-packages", "target", "venv", ".venv"}
-)
-_GIT = (
-    "git", "--no-pager", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "core.quotePath=false",
-    "-c", "log.showSignature=false", "-c", "safe.directory=*", "-c", "color.ui=false",
-)  # fmt: skip
-_VARIABLES = {
-    "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "GIT_NO_LAZY_FETCH": "1", "GIT_ALLOW_PROTOCOL": "none",
-    "LC_ALL": "C.UTF-8",
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,18 +258,6 @@ def _git(root: str, *arguments: str) -> bytes | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout if done.returncode == 0 else None
-
-
-K1, B = 1.2, 0.75
-MAX_TERM_CHARS = 64
-_WORD = re.compile(r"[^\W_]+")
-_PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
-_STOP_WORDS = """
-a an and are as at be been but by can could did do does for from had has have how i if in into is it its may me my no
-not of on or our should so that the their them then there these they this to us was we were what when where which who
-why will with would you your
-"""
-STOP_WORDS = frozenset(_STOP_WORDS.split())
 
 
 def terms(text: str) -> Iterator[str]:

@@ -57,6 +57,21 @@ SHARE = 0.5
 MIN_TOKENS = 256
 """With fewer no sub-agent can say anything of use."""
 S = TypeVar("S", bound=Shape)
+WEB_OPERATIONS = ("web_search", "read_webpage", "http_get", "search_wikipedia")
+LOOKING_OPERATIONS = (
+    "files_read_file", "files_search_in_files", "files_list_files", "files_repo_map", "git_status", "git_diff",
+    "git_log", "search_memory", "research",
+)  # fmt: skip
+"""What the verifier looks around with, as far as the run has it."""
+MAX_GAPS = 40
+MAX_RESEARCH_ITERATIONS = 10
+MAX_WORDS_CHARS = 40_000
+# A sub-agent's own budget ends it; this stands behind that, its final prompt included.
+_SECONDS = 900.0
+Words = Annotated[str, BeforeValidator(flat), Field(max_length=MAX_WORDS_CHARS)]
+Names = Annotated[list[str], BeforeValidator(as_texts)]
+SHOWN: Mapping[Role, frozenset[str]] = {Role.ARCHITECT: frozenset({"search_memory", "call_verifier"})}
+"""By role. A schema costs tokens and a choice with each request, so the others ask for what they need."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,23 +122,6 @@ def _shared(limits: Limits, parent: Budget) -> Limits:
         max_cost=limits.max_cost if cost is None else min(limits.max_cost or cost, cost * SHARE),
         timeout_seconds=min(limits.timeout_seconds, parent.seconds_left * SHARE),
     )
-
-
-WEB_OPERATIONS = ("web_search", "read_webpage", "http_get", "search_wikipedia")
-LOOKING_OPERATIONS = (
-    "files_read_file", "files_search_in_files", "files_list_files", "files_repo_map", "git_status", "git_diff",
-    "git_log", "search_memory", "research",
-)  # fmt: skip
-"""What the verifier looks around with, as far as the run has it."""
-
-MAX_GAPS = 40
-MAX_RESEARCH_ITERATIONS = 10
-MAX_WORDS_CHARS = 40_000
-# A sub-agent's own budget ends it; this stands behind that, its final prompt included.
-_SECONDS = 900.0
-
-Words = Annotated[str, BeforeValidator(flat), Field(max_length=MAX_WORDS_CHARS)]
-Names = Annotated[list[str], BeforeValidator(as_texts)]
 
 
 class SubAgentTools(Toolkit):
@@ -349,10 +347,6 @@ class SubAgentTools(Toolkit):
         below = toolkits.get(self.name)
         if isinstance(below, SubAgentTools):
             below._budget = budget
-
-
-SHOWN: Mapping[Role, frozenset[str]] = {Role.ARCHITECT: frozenset({"search_memory", "call_verifier"})}
-"""By role. A schema costs tokens and a choice with each request, so the others ask for what they need."""
 
 
 def idle_sub_agents(
