@@ -35,7 +35,7 @@ from swe_ai_fleet.domain.tool import OperationSpec, Outcome, ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason, Trajectory
 from swe_ai_fleet.ports import ChatModel, Clone
 from swe_ai_fleet.tools.catalogue import Toolset, open_toolkits
-from swe_ai_fleet.tools.pipeline import MAX_NAME_CHARS, Pipeline, ToolLimits
+from swe_ai_fleet.tools.pipeline import MAX_NAME_CHARS, Pipeline
 from swe_ai_fleet.tools.policy import Policy
 
 MAX_BACKGROUND_CHARS = 12_000
@@ -47,8 +47,6 @@ MAX_RESULT_CHARS = 60_000
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerRun:
-    """Runs `AnswerAssignment`s."""
-
     services: RunServices
 
     async def run(self, assignment: AnswerAssignment, clone: Clone) -> Answer:
@@ -193,8 +191,6 @@ def _toolbox(held: Toolset, pipeline: Pipeline, task: Task, answer: OperationSpe
 
 @dataclass(frozen=True, kw_only=True)
 class OperateRun:
-    """Runs `OperateAssignment`s."""
-
     services: RunServices
 
     async def run(self, assignment: OperateAssignment, clone: Clone) -> ToolResult:
@@ -234,23 +230,14 @@ class OperateRun:
 
     async def _call(self, assignment: OperateAssignment, clone: Clone, run: RunContext) -> ToolResult:
         equipment, task = run.equipment, assignment.task
-        pipeline = Pipeline(
-            trail=run.trail,
-            policy=Policy(
-                role=task.role,
-                read_only=not task.enable_tools,
-                allowed=frozenset(task.constraints.allowed_tools),
-                denied=frozenset(task.constraints.denied_tools),
-                allowed_paths=task.constraints.allowed_paths,
-            ),
-            mask=equipment.mask,
-            store=run.store,
-            limits=ToolLimits(
-                command_timeout_seconds=task.constraints.limits.command_timeout_seconds,
-                observation_chars=MAX_RESULT_CHARS,
-            ),
-            cache=equipment.cache(task),
+        policy = Policy(
+            role=task.role,
+            read_only=not task.enable_tools,
+            allowed=frozenset(task.constraints.allowed_tools),
+            denied=frozenset(task.constraints.denied_tools),
+            allowed_paths=task.constraints.allowed_paths,
         )
+        pipeline = run.pipeline(task, policy, task.constraints.limits, chars=MAX_RESULT_CHARS)
         async with open_toolkits(clone, pipeline, equipment.access, task) as held:
             arguments = json_or_none(assignment.arguments or "{}")
             if not is_object(arguments):

@@ -102,8 +102,6 @@ def _facts(facts: RepositoryFacts) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class DeriveRun:
-    """Runs `DeriveAssignment`s."""
-
     services: RunServices
 
     async def run(self, assignment: DeriveAssignment, clone: Clone | None) -> Derivation:

@@ -43,6 +43,8 @@ from swe_ai_fleet.ports import (
 )
 from swe_ai_fleet.tools.audit import AuditTrail
 from swe_ai_fleet.tools.catalogue import ToolAccess
+from swe_ai_fleet.tools.pipeline import Pipeline, ToolLimits
+from swe_ai_fleet.tools.policy import Policy
 from swe_ai_fleet.tools.result_cache import ResultCache, SharedResults
 from swe_ai_fleet.tools.secrets import Secrets
 
@@ -169,6 +171,17 @@ class RunContext:
         if self.store is None or perspective.model_profile not in self.equipment.token_profiles:
             return model
         return TokenRecordingModel(model=model, store=self.store)
+
+    def pipeline(self, task: Task, policy: Policy, limits: Limits, *, chars: int, lasting: bool = True) -> Pipeline:
+        """The way of the run's calls: so many characters of a result are shown, whole ones kept if it is lasting."""
+        return Pipeline(
+            trail=self.trail,
+            policy=policy,
+            mask=self.equipment.mask,
+            store=self.store if lasting else None,
+            limits=ToolLimits(command_timeout_seconds=limits.command_timeout_seconds, observation_chars=chars),
+            cache=self.equipment.cache(task),
+        )
 
     def post(self, body: EventBody) -> None:
         if self.journal is not None:

@@ -172,8 +172,6 @@ def _letter(text: str, letters: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class JudgeRun:
-    """Runs `JudgeAssignment`s."""
-
     services: RunServices
 
     async def run(self, assignment: JudgeAssignment, clone: Clone) -> tuple[Vote, ...]:

@@ -193,7 +193,7 @@ class ModelGateway:
         try:
             async with self._budget.time_limit():
                 # What a foreign agent says it tells its client; its further calls (a title, a summary) are no news.
-                reply = await self._model.reply(ModelRequest((), passthrough=passthrough, on_delta=_unheard))
+                reply = await self._model.reply(ModelRequest((), passthrough=passthrough, on_delta=lambda text: None))
             usage = reply.usage
         except TimeoutError:
             return self._refused(StopReason.TIMEOUT)
@@ -347,7 +347,3 @@ def _refusal(fault: FleetError) -> _RefusalError:
 
 def _busy(reason: str) -> _RefusalError:
     return _RefusalError(429, f"{reason}; try again", code="too_many_calls", kind="rate_limit_error")
-
-
-def _unheard(text: str) -> None:
-    """Nobody listens."""

@@ -161,8 +161,6 @@ def size_of(left: Artifacts) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class ReviewRun:
-    """Runs `ReviewAssignment`s."""
-
     services: RunServices
     workspaces: EvidenceWorkspaces
 

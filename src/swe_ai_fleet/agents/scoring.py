@@ -91,8 +91,6 @@ def trajectory(run: RunState, summary: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class ScoreRun:
-    """Runs `ScoreAssignment`s."""
-
     services: RunServices
 
     async def run(self, assignment: ScoreAssignment, clone: Clone) -> VerifierScore:

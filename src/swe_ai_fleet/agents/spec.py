@@ -27,7 +27,7 @@ from swe_ai_fleet.domain.message import Message, ModelCapabilities, ModelReply, 
 from swe_ai_fleet.domain.task import Task
 from swe_ai_fleet.domain.trajectory import StopReason, Trajectory
 from swe_ai_fleet.ports import ChatModel
-from swe_ai_fleet.tools.pipeline import Pipeline, ToolLimits
+from swe_ai_fleet.tools.pipeline import Pipeline
 from swe_ai_fleet.tools.policy import Policy
 
 T = TypeVar("T")
@@ -97,16 +97,8 @@ async def opening_of(spec: AgentSpec[Any], run: RunContext) -> Opening:
 
 async def _resources(spec: AgentSpec[Any], run: RunContext) -> RunResources:
     model, capabilities = await run.model(spec.task, spec.perspective, spec.budget)
-    pipeline = Pipeline(
-        trail=run.trail,
-        policy=spec.policy,
-        mask=run.equipment.mask,
-        store=run.store if spec.lasting else None,
-        limits=ToolLimits(
-            command_timeout_seconds=spec.budget.limits.command_timeout_seconds,
-            observation_chars=spec.observation_chars,
-        ),
-        cache=run.equipment.cache(spec.task),
+    pipeline = run.pipeline(
+        spec.task, spec.policy, spec.budget.limits, chars=spec.observation_chars, lasting=spec.lasting
     )
     return RunResources(model=model, capabilities=capabilities, budget=spec.budget, pipeline=pipeline)
 

@@ -27,6 +27,7 @@ from swe_ai_fleet.agents.structured_output import (
     reply_in_shape,
 )
 from swe_ai_fleet.agents.sub_agents.exploring import (
+    Explored,
     described,
     explore,
     format_check,
@@ -220,16 +221,7 @@ class SubAgentTools(Toolkit):
         messages = opening(
             "sub_research", [("Gaps", "\n".join(f"- {gap}" for gap in wanted))], iterations=max_iterations
         )
-        with self._allowance.grant("research", self._budget, max_iterations=max_iterations) as budget:
-            explored = await explore(
-                self._model,
-                messages,
-                ResearchShape,
-                toolkits=self._toolkits,
-                pipeline=self.pipeline,
-                names=web,
-                budget=budget,
-            )
+        explored = await self._explore("research", messages, ResearchShape, self._toolkits, web, max_iterations)
         return researched(wanted, explored)
 
     @operation(read_only=True, locks=(), time_limit_seconds=_SECONDS)
@@ -259,17 +251,7 @@ class SubAgentTools(Toolkit):
         if not looks:
             judged, did = await self._ask("call_verifier", messages, VerdictShape)
             return verdict(judged, did)
-        with self._allowance.grant("call_verifier", self._budget) as budget:
-            self._hand_down(toolkits, budget)
-            explored = await explore(
-                self._model,
-                messages,
-                VerdictShape,
-                toolkits=toolkits,
-                pipeline=self.pipeline,
-                names=looks,
-                budget=budget,
-            )
+        explored = await self._explore("call_verifier", messages, VerdictShape, toolkits, looks)
         did = trace_metadata("call_verifier", explored.trajectory)
         if explored.conclusion is None:
             return unfinished("call_verifier", explored.trajectory, did)
@@ -297,6 +279,23 @@ class SubAgentTools(Toolkit):
         messages = opening("sub_generator", [("Format", format), ("Data", data)])
         output, did = await self._ask("call_generator", messages, OutputShape, check=format_check(format))
         return result("call_generator", output.output, {"output": output.output, "format": format}, did)
+
+    async def _explore(
+        self,
+        name: str,
+        messages: Sequence[Message],
+        shape: type[S],
+        toolkits: Mapping[str, Toolkit],
+        names: Sequence[str],
+        max_iterations: int = 0,
+    ) -> Explored[S]:
+        """What a sub-agent finds with these operations; one of its own spends its budget."""
+        with self._allowance.grant(name, self._budget, max_iterations=max_iterations) as budget:
+            if isinstance(below := toolkits.get(self.name), SubAgentTools):
+                below._budget = budget
+            return await explore(
+                self._model, messages, shape, toolkits=toolkits, pipeline=self.pipeline, names=names, budget=budget
+            )
 
     async def _ask(
         self,
@@ -342,11 +341,6 @@ class SubAgentTools(Toolkit):
             below._allowance, below._depth = self._allowance, self._depth + 1
             kits[self.name] = below
         return kits
-
-    def _hand_down(self, toolkits: Mapping[str, Toolkit], budget: Budget) -> None:
-        below = toolkits.get(self.name)
-        if isinstance(below, SubAgentTools):
-            below._budget = budget
 
 
 def idle_sub_agents(
