@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from swe_ai_fleet.agents.agent_run import RunParts
-from swe_ai_fleet.agents.planning.reading import DraftStep, Verdict, read_draft, read_verdict
+from swe_ai_fleet.agents.planning.reading import Verdict, read_draft, read_verdict
 from swe_ai_fleet.agents.prompting import rendered
 from swe_ai_fleet.agents.repair.argument_coercion import coerce_arguments
 from swe_ai_fleet.agents.repair.names import Alias, Names, Reading
@@ -114,7 +114,7 @@ class Operations:
             problems[_MOST_PROBLEMS:] = [f"and {len(problems) - _MOST_PROBLEMS} problems more"]
         return Plan(steps=tuple(steps), reasoning=draft.reasoning), tuple(problems)
 
-    def checked(self, drafted: DraftStep) -> PlanStep | str | None:
+    def checked(self, drafted: PlanStep) -> PlanStep | str | None:
         """The step as it will be carried out; what is wrong with it; None for an answer, which a plan cannot know."""
         reading = self._read_name(drafted)
         if reading.name == FINAL_ANSWER.name:
@@ -142,16 +142,9 @@ class Operations:
         verdict = toolkit.pipeline.policy.decide(spec, checked)
         if verdict.refused:
             return f"{spec.name}: {verdict.reason}"
-        return PlanStep(
-            tool=spec.tool,
-            operation=spec.operation,
-            params=params,
-            why=drafted.why,
-            on_failure=drafted.on_failure,
-            expect=drafted.expect,
-        )
+        return replace(drafted, tool=spec.tool, operation=spec.operation, params=params)
 
-    def _read_name(self, drafted: DraftStep) -> Reading:
+    def _read_name(self, drafted: PlanStep) -> Reading:
         tool, operation = drafted.tool.strip(), drafted.operation.strip()
         written = [f"{tool}_{operation}", operation, tool] if tool and operation else [tool or operation]
         for name in written:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from swe_ai_fleet.agents.planning.planner import Operations
@@ -92,20 +92,12 @@ def _outcome_text(result: ToolResult) -> str:
     return "" if result.success else " ".join((result.error or str(result.outcome))[:_MOST_REASON_CHARS].split())
 
 
-@dataclass(slots=True, kw_only=True)
-class _Entry:
-    step: PlanStep
-    status: StepStatus = StepStatus.UNREACHED
-    attempts: int = 0
-    error: str = ""
-
-
 class Progress:
     """The plans of one run and what became of each step."""
 
     def __init__(self, operations: Operations) -> None:
         self._operations = operations
-        self._plans: list[list[_Entry]] = []
+        self._plans: list[list[StepReport]] = []
         self.changed = self._tested = False
         self.turns = 0
         """How many steps of the run, planned or not, have been observed."""
@@ -131,10 +123,15 @@ class Progress:
 
     def begin(self, plan: Plan) -> None:
         """Go by this plan from here on; what is left of the one before it is replaced."""
-        for entry in self._plans[-1] if self._plans else ():
+        for at, entry in enumerate(self._plans[-1] if self._plans else ()):
             if entry.status is StepStatus.UNREACHED:
-                entry.status = StepStatus.REPLACED
-        self._plans.append([_Entry(step=step) for step in plan.steps])
+                self._plans[-1][at] = replace(entry, status=StepStatus.REPLACED)
+        self._plans.append(
+            [
+                StepReport(plan=self.plans + 1, number=number, step=step, status=StepStatus.UNREACHED)
+                for number, step in enumerate(plan.steps, start=1)
+            ]
+        )
         self.reason = ""
         self.approved = False
 
@@ -186,50 +183,34 @@ class Progress:
                     pass
 
     def report(self) -> PlanReport:
-        return PlanReport(
-            steps=tuple(
-                StepReport(
-                    plan=plan,
-                    number=number,
-                    step=entry.step,
-                    status=entry.status,
-                    attempts=entry.attempts,
-                    error=entry.error,
-                )
-                for plan, entries in enumerate(self._plans, start=1)
-                for number, entry in enumerate(entries, start=1)
-            ),
-            plans=self.plans,
-            met=self.met,
-            missing=self.missing,
-        )
+        entries = tuple(entry for entries in self._plans for entry in entries)
+        return PlanReport(steps=entries, plans=self.plans, met=self.met, missing=self.missing)
 
     def _carried_out(self, call: PlanCallId, result: ToolResult) -> None:
         entries = self._plans[-1]
         if call.number > len(entries):
             return
-        entry = entries[call.number - 1]
-        entry.attempts = max(entry.attempts, call.attempt)
-        entry.error = contradicts(entry.step, result)
-        self._note_changes(entry.step)
-        if not entry.error:
-            entry.status, self.content = StepStatus.DONE, result.content
-            return
-        where = f"step {call.number} ({entry.step.tool} {entry.step.operation}): {entry.error}"
-        match entry.step.on_failure:
-            case _ if result.outcome is Outcome.INTERRUPTED and self._reads(entry.step):
+        entry, step = entries[call.number - 1], entries[call.number - 1].step
+        attempts, error, status = max(entry.attempts, call.attempt), contradicts(step, result), entry.status
+        self._note_changes(step)
+        where = f"step {call.number} ({step.tool} {step.operation}): {error}"
+        match step.on_failure:
+            case _ if not error:
+                status, self.content = StepStatus.DONE, result.content
+            case _ if result.outcome is Outcome.INTERRUPTED and self._reads(step):
                 pass
             case OnFailure.SKIP:
-                entry.status = StepStatus.SKIPPED
+                status = StepStatus.SKIPPED
             case _ if result.outcome in (Outcome.REFUSED, Outcome.INTERRUPTED):
                 # A person or a rule said why not, or nobody knows what happened: for the model to take into account.
-                entry.status, self.reason = StepStatus.FAILED, where
+                status, self.reason = StepStatus.FAILED, where
             case OnFailure.REPLAN:
-                entry.status, self.reason = StepStatus.FAILED, where
-            case OnFailure.RETRY if entry.attempts <= _RETRIES and result.outcome is not Outcome.INVALID:
+                status, self.reason = StepStatus.FAILED, where
+            case OnFailure.RETRY if attempts <= _RETRIES and result.outcome is not Outcome.INVALID:
                 pass
             case OnFailure.RETRY | OnFailure.ABORT:
-                entry.status, self.failure = StepStatus.FAILED, where
+                status, self.failure = StepStatus.FAILED, where
+        entries[call.number - 1] = replace(entry, status=status, attempts=attempts, error=error)
 
     def _reviewed(self, seen: Observation) -> None:
         self.approved = seen.result.success

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from swe_ai_fleet.agents.repair.arguments import TolerantReader
 from swe_ai_fleet.domain.json_values import is_list, is_object, parse_json_at
-from swe_ai_fleet.domain.plan import OnFailure
+from swe_ai_fleet.domain.plan import OnFailure, PlanStep
 
 _STEPS = ("steps", "plan", "actions", "operations", "tasks", "plansteps")
 _REASONING = ("reasoning", "rationale", "thought", "thoughts", "explanation")
@@ -39,22 +39,10 @@ _DEEPEST = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DraftStep:
-    """A step as it was written: names and parameters not yet held against any tool."""
-
-    tool: str
-    operation: str
-    params: Mapping[str, object] = field(default_factory=dict[str, object])
-    why: str = ""
-    on_failure: OnFailure = OnFailure.ABORT
-    expect: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """A plan as it was written. `problems` say what could not be read; `steps` holds the others."""
+    """A plan as it was written. `problems` say what could not be read; `steps` holds the others, not yet checked."""
 
-    steps: tuple[tuple[int, DraftStep], ...] = ()
+    steps: tuple[tuple[int, PlanStep], ...] = ()
     reasoning: str = ""
     problems: tuple[str, ...] = ()
 
@@ -115,7 +103,7 @@ def _plan_in(value: object, depth: int) -> Draft | None:
 
 
 def _draft(items: list[object], reasoning: str) -> Draft:
-    steps: list[tuple[int, DraftStep]] = []
+    steps: list[tuple[int, PlanStep]] = []
     problems: list[str] = []
     for number, item in enumerate(items, start=1):
         step = _step(item)
@@ -130,7 +118,7 @@ def _like_step(item: object) -> bool:
     return is_object(item) and isinstance(_first(_normal(item), (*_TOOL, *_OPERATION)), str | dict)
 
 
-def _step(item: object) -> DraftStep | str:
+def _step(item: object) -> PlanStep | str:
     if not is_object(item):
         return f"it is a {type(item).__name__}, not an object with tool, operation and params"
     fields = _normal(item)
@@ -158,7 +146,7 @@ def _step(item: object) -> DraftStep | str:
     on_failure = _FAILURE_WORDS.get(word) or next((choice for choice in OnFailure if choice == word), None)
     if on_failure is None:
         return f"on_failure is {word[:40]!r}; it is one of {', '.join(OnFailure)}"
-    return DraftStep(
+    return PlanStep(
         tool=tool or "",
         operation=operation or "",
         params=params,

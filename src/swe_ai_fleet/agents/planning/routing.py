@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from swe_ai_fleet.agents.planning.planner import Operations
-from swe_ai_fleet.agents.planning.reading import DraftStep
 from swe_ai_fleet.domain.plan import OnFailure, Plan, PlanStep
 
 THRESHOLD = 0.7
@@ -247,7 +246,7 @@ def fast_path(request: str, operations: Operations) -> Plan | None:
 def _plan(name: str, params: dict[str, object], operations: Operations) -> Plan | None:
     if name not in operations:
         return None
-    step = operations.checked(DraftStep(tool="", operation=name, params=params, on_failure=OnFailure.REPLAN))
+    step = operations.checked(PlanStep(tool="", operation=name, params=params, on_failure=OnFailure.REPLAN))
     if not isinstance(step, PlanStep):
         return None
     spec = operations.spec(step)
