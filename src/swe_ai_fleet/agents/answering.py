@@ -87,7 +87,7 @@ class _Answerer(AgentSpec[Answer]):
         async with open_toolkits(self._clone, pipeline, self._run.equipment.access, self.task) as held:
             if SubAgentTools.definitions.keys() & {*self.task.tools}:
                 others = _sub_agents(
-                    held, self._clone, pipeline, self.task, self._run.equipment, resources.model, resources.budget
+                    held, self._clone, pipeline, self.task, self._run.equipment, resources.model, self.budget
                 )
                 held = replace(held, toolkits={**held.toolkits, others.name: others})
             yield _toolbox(held, pipeline, self.task, answer)

@@ -231,9 +231,9 @@ class ExternalRun(CandidateRun):
         async with self.services.claimed(assignment, clone) as run:
             if (known := handed_in(assignment, run)) is not None:
                 return known
-            return await self._hand_in(assignment, clone, run)
+            return await self._solved(assignment, clone, run)
 
-    async def _hand_in(self, assignment: CodingAssignment, clone: Clone, run: RunContext) -> Candidate:
+    async def _solved(self, assignment: CodingAssignment, clone: Clone, run: RunContext) -> Candidate:
         agents = self.harnesses if is_harness(assignment.perspective.endpoint) else self.outside
         left = HandedIn(stop=StopReason.MODEL_ERROR)
         limit = assignment.task.constraints.limits.timeout_seconds

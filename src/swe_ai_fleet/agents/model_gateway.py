@@ -263,8 +263,7 @@ class ModelGateway:
         return dialect, asked, characters
 
     async def _bound(self, asked: Json, characters: int) -> None:
-        """Bound the completion by the tokens that are left: servers refuse a bound that does not fit the context, which
-        agents do not know."""
+        """Bound the completion by the tokens that are left, and drop a bound that the context does not hold."""
         bound = min((bound for name in LIMIT_FIELDS if isinstance(bound := asked.pop(name, None), int)), default=None)
         longest = (await self._model.probe()).max_model_len
         room = longest - characters // _CHARACTERS_PER_TOKEN_AT_LEAST if longest else None

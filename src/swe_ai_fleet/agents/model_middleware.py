@@ -93,8 +93,7 @@ class WatchedModel(ModelWrapper):
 
 @dataclass(frozen=True, kw_only=True)
 class TokenRecordingModel(ModelWrapper):
-    """A `ChatModel` whose replies name a blob with their `SampledTokens`, where the server gives these and they can be
-    stored."""
+    """A `ChatModel` whose replies name a blob with their `SampledTokens`, where these come and can be stored."""
 
     model: ChatModel
     store: Callable[[bytes], Awaitable[BlobRef]]
@@ -132,8 +131,7 @@ class CheckpointPolicy:
 
 @dataclass(kw_only=True)
 class CheckpointingModel(ModelWrapper):
-    """A `ChatModel` beside whose replies a changed workspace is stored; a fault of that costs nothing but the
-    checkpoint."""
+    """A `ChatModel` beside whose replies a changed workspace is stored; a fault costs nothing but that checkpoint."""
 
     model: ChatModel
     trail: AuditTrail
@@ -181,8 +179,7 @@ class CheckpointingModel(ModelWrapper):
 
 @dataclass(frozen=True)
 class RetryingModel(ModelWrapper):
-    """A `ChatModel` whose calls are tried again after each of `waits` seconds; the one behind it should not retry by
-    itself. Up to a tenth is added, lest all agents come back at the same moment."""
+    """A `ChatModel` whose calls are tried again after `waits` seconds each, and up to a tenth more."""
 
     model: ChatModel
     waits: Sequence[float] = RETRY_WAITS
@@ -227,8 +224,7 @@ def room(capabilities: ModelCapabilities) -> int:
 def with_whole_results(
     messages: Sequence[Message], results: Mapping[str, str], *, max_chars: int
 ) -> tuple[Message, ...]:
-    """The conversation with its results as they were before they were cut, in roughly `max_chars`: the longest give way
-    first."""
+    """The conversation with its results before they were cut, in roughly `max_chars`: the longest give way first."""
     whole = {
         message.call_id: results.get(message.call_id, message.content)
         for message in messages

@@ -81,9 +81,8 @@ class Solution:
 
 
 class Solver(AgentSpec[Solution]):
-    """An agent that solves a task in a clone, which stands as the run left it, or holds the author's earlier work where
-    there is a revision. It is stored while the model thinks, no more often than every `checkpoint_seconds`; None:
-    never."""
+    """An agent that solves a task in a clone, stored while the model thinks, every `checkpoint_seconds` at most (None:
+    never). It stands as the run left it, or holds the author's earlier work where there is a revision."""
 
     def __init__(
         self,
@@ -215,7 +214,7 @@ class Solver(AgentSpec[Solution]):
             self._clone,
             resources.pipeline,
             model=resources.model,
-            budget=resources.budget,
+            budget=self.budget,
             toolkits=held.toolkits,
             without=held.unlisted,
             memory=equipment.memory_search(task, self._clone),

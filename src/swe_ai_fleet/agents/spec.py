@@ -45,7 +45,6 @@ class RunResources:
 
     model: ChatModel
     capabilities: ModelCapabilities
-    budget: Budget
     pipeline: Pipeline
 
 
@@ -100,7 +99,7 @@ async def _resources(spec: AgentSpec[Any], run: RunContext) -> RunResources:
     pipeline = run.pipeline(
         spec.task, spec.policy, spec.budget.limits, chars=spec.observation_chars, lasting=spec.lasting
     )
-    return RunResources(model=model, capabilities=capabilities, budget=spec.budget, pipeline=pipeline)
+    return RunResources(model=model, capabilities=capabilities, pipeline=pipeline)
 
 
 async def run_agent(spec: AgentSpec[T], run: RunContext) -> T:

@@ -229,8 +229,7 @@ _SHAPES: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], tuple[str, dict[
 
 
 def fast_path(request: str, operations: Operations) -> Plan | None:
-    """The one operation that a request (alone, nothing before or behind it) asks for, as a plan; None where there is
-    any doubt."""
+    """The one operation that a request asks for, as a plan; None where there is any doubt."""
     text = " ".join(request.split())
     if not text or len(text) > MAX_CHARS or "\0" in text:
         return None

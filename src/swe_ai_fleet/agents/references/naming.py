@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 from swe_ai_fleet.agents.references.phrases import (
@@ -143,14 +143,6 @@ def as_name(text: str) -> str:
     return one_line(text, MAX_NAME_CHARS)
 
 
-@dataclass(slots=True)
-class Found:
-    """What a value names, by itself and in lists."""
-
-    single: list[Member] = field(default_factory=list[Member])
-    lists: list[list[Member]] = field(default_factory=list[list[Member]])
-
-
 def fields_of(result: ToolResult) -> Mapping[str, object]:
     """What a result gave, in JSON's types: the answer of an MCP server, in a text too, else its metadata."""
     fields = result.metadata
@@ -183,34 +175,36 @@ def title_of(key: str, operation: str, server: str) -> str:
     return " ".join(words).capitalize()
 
 
-def named_by(call: ToolCall, result: ToolResult) -> Found:
-    """What a call that succeeded was about, and what it gave."""
-    words, things = _words(call.name, str(result.metadata.get("server", ""))), Found()
+def named_by(call: ToolCall, result: ToolResult) -> tuple[list[Member], list[list[Member]]]:
+    """What a call that succeeded was about, and what it gave: by itself, and in lists."""
+    words = _words(call.name, str(result.metadata.get("server", "")))
+    single, lists = list[Member](), list[list[Member]]()
     fields = fields_of(result)
     if fields:
-        _walk(fields, things, 0, words)
+        _walk(fields, single, lists, 0, words)
     elif entries := last_list(result.content):
-        things.lists.append([entry(text) for text in entries])
+        lists.append([entry(text) for text in entries])
     else:
-        things.single += in_words(result.content)
+        single += in_words(result.content)
     # A record says what it is about better than the argument by which it was asked for.
-    nouns = {noun for member in things.single for noun in member.nouns}
+    nouns = {noun for member in single for noun in member.nouns}
     asked = [member for member in _arguments(call) if not nouns & set(member.nouns)]
-    things.single = [*asked, *things.single[:MAX_LIST]]
-    return things
+    return [*asked, *single[:MAX_LIST]], lists
 
 
-def _walk(value: Mapping[str, object], things: Found, depth: int, words: Sequence[str]) -> None:
+def _walk(
+    value: Mapping[str, object], single: list[Member], lists: list[list[Member]], depth: int, words: Sequence[str]
+) -> None:
     own = _identity(value, _noun(words, last=False))
     if own is not None and (own.kind is not ThingKind.ROW or own.nouns):
-        things.single.append(own)
+        single.append(own)
     for key, part in value.items():
         # What a key does not say, the name of the operation may.
         named = words_of(key) if set(words_of(key)) - _NO_NOUNS else words
         if is_list(part) and (members := _members(key, part, _noun(named, last=True))):
-            things.lists.append(members)
+            lists.append(members)
         elif is_mapping(part) and depth < _MAX_DEPTH:
-            _walk(part, things, depth + 1, named)
+            _walk(part, single, lists, depth + 1, named)
 
 
 def _members(key: str, parts: list[object], noun: str) -> list[Member]:
@@ -302,10 +296,10 @@ class Naming:
 
     def call(self, call: ToolCall, result: ToolResult) -> None:
         """What a call that succeeded was about, and what it gave."""
-        named = named_by(call, result) if result.success else Found()
-        for member in named.single:
+        single, lists = named_by(call, result) if result.success else ([], [])
+        for member in single:
             self._alone(member, call.name)
-        for members in named.lists:
+        for members in lists:
             self._list(members, call.name)
 
     def answer(self, text: str) -> None:
