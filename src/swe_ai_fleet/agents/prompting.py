@@ -225,11 +225,7 @@ def _counted(result: CheckResult) -> str:
 
 def _details(result: CheckResult) -> str:
     problems = [f"- {problem[:_PROBLEM_CHARS]}" for problem in result.problems[:_MOST_PROBLEMS]]
-    return "\n".join(_parts(*problems, result.output))
-
-
-def _parts(*texts: str) -> Sequence[str]:
-    return [text.strip() for text in texts if text.strip()]
+    return "\n".join(text.strip() for text in (*problems, result.output) if text.strip())
 
 
 def _one_line(text: str) -> str:

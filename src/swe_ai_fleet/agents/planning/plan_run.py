@@ -273,7 +273,7 @@ async def drive(
             return trajectory
     else:
         direct, hybrid = fast_path(task_text, operations), mode is PlanningMode.HYBRID
-        if earlier is None and hybrid and direct is None and assess(task_text).score >= rules.threshold:
+        if earlier is None and hybrid and direct is None and assess(task_text) >= rules.threshold:
             return await _step_by_step(parts, rules)
     trajectory = await by_plan(parts, goal=task_text, rules=rules.plans, direct=direct)
     if mode is PlanningMode.HYBRID and trajectory.stop_reason is StopReason.PLAN_FAILED:

@@ -157,7 +157,7 @@ def _way(request: str, toolbox: Toolbox, rules: ChatRules) -> tuple[PlanningMode
     plans = PlanRules(max_replans=0)
     if fast_path(request, Operations(toolbox)) is not None:
         return PlanningMode.HYBRID, ModeRules(threshold=rules.threshold, plans=plans)
-    outline = rules.mode is PlanningMode.HYBRID and assess(request).score >= rules.threshold
+    outline = rules.mode is PlanningMode.HYBRID and assess(request) >= rules.threshold
     return PlanningMode.AGENTIC, ModeRules(threshold=rules.threshold, outline=outline, plans=plans)
 
 
