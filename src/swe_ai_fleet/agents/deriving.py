@@ -156,10 +156,6 @@ async def _derive(assignment: DeriveAssignment, clone: Clone | None, run: RunCon
     return Ending(value=derivation, stop_reason=stop, usage=derivation.usage, fault=fault)
 
 
-def _as_name(value: object) -> str:
-    return " ".join(as_text(value)[:_MAX_NAME_CHARS].split())
-
-
 def _as_priority(value: object) -> int:
     """A priority between 0 and 9; 0 for what is no number."""
     try:
@@ -170,9 +166,9 @@ def _as_priority(value: object) -> int:
 
 
 class SubtaskShape(Shape):
-    id: Annotated[str, BeforeValidator(_as_name), Field(min_length=1)] = Field(
-        description="A short name of its own, such as `parser` or `parser-tests`."
-    )
+    id: Annotated[
+        str, BeforeValidator(lambda value: " ".join(as_text(value)[:_MAX_NAME_CHARS].split())), Field(min_length=1)
+    ] = Field(description="A short name of its own, such as `parser` or `parser-tests`.")
     role: Text = Field(default="", description="The role that does it.")
     description: Said = Field(
         description="What is to be done, whole: whoever does it reads this, the task, and the code as it is by then."

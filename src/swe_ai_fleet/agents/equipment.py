@@ -195,7 +195,7 @@ class RunContext:
         """Record how the run ended, and give back the room of what was kept for going on; when that was."""
         at = (await self.journal.append(finished)).at if self.journal is not None else now()
         if self.keeper is not None and finished.stop_reason is not StopReason.CANCELLED:
-            await self.keeper.release()
+            await self.keeper.supersede(None)
         return at
 
 

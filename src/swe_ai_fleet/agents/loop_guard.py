@@ -322,15 +322,11 @@ class LoopGuard:
         self._silent_until[pattern.kind] = self._number + pattern.cooldown
         if action is LoopAction.REPLAN:
             self._start_over()
-        text = f"You are going in circles: {pattern.text}. {_WHAT_NOW[action]}{self._other_tools(looped)}"
+        text = f"You are going in circles: {pattern.text}. {_WHAT_NOW[action]}"
+        if names := [name for name in self._specs if name not in looped]:
+            more = f" and {len(names) - _NAMED_TOOLS} more" if len(names) > _NAMED_TOOLS else ""
+            text = f"{text} The other tools are: {', '.join(names[:_NAMED_TOOLS])}{more}."
         return Advice(action=action, pattern=f"{pattern.kind}: {pattern.text}", text=text, steps=pattern.steps)
-
-    def _other_tools(self, looped: set[str]) -> str:
-        names = [name for name in self._specs if name not in looped]
-        if not names:
-            return ""
-        more = f" and {len(names) - _NAMED_TOOLS} more" if len(names) > _NAMED_TOOLS else ""
-        return f" The other tools are: {', '.join(names[:_NAMED_TOOLS])}{more}."
 
 
 _WHAT_NOW = {

@@ -304,13 +304,14 @@ def opening_messages(
     `notes` say in a line each what there is; `background` is what the project knows, its untrusted parts fenced off.
     """
     constraints, environment, facts = task.constraints, workspace.environment, facts or RepositoryFacts()
+    grant = environment.network
     system = rendered(
         "system",
         role_article=ROLES[task.role],
         mount=workspace.mount,
         command_seconds=f"{limits.command_timeout_seconds:g}",
         notes=(*environment.notes, *notes),
-        hosts=_hosts(workspace),
+        hosts=tuple(dict.fromkeys((*grant.hosts, *grant.private_hosts))) if grant else (),
         role_template=f"roles/{task.role.lower()}.md.j2",
         test_command=shlex.join(environment.test_command),
         linters=facts.linters,
@@ -344,8 +345,3 @@ class SecondGo:
         """An opening with the text at the end of its last message: chat templates want turns that alternate."""
         *before, last = opening
         return (*before, UserMessage(content=f"{last.content}\n\n{self.text}"))
-
-
-def _hosts(workspace: Workspace) -> tuple[str, ...]:
-    grant = workspace.environment.network
-    return tuple(dict.fromkeys((*grant.hosts, *grant.private_hosts))) if grant else ()

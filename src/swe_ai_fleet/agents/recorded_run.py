@@ -169,13 +169,11 @@ class WorkspaceKeeper:
                 bundle=bundle,
             )
         )
-        await self._supersede(bundle)
+        await self.supersede(bundle)
         return len(taken.bundle)
 
-    async def release(self) -> None:
-        await self._supersede(None)
-
-    async def _supersede(self, bundle: BlobRef | None) -> None:
+    async def supersede(self, bundle: BlobRef | None) -> None:
+        """Give back the room of what was kept; None: nothing goes on from there any more."""
         superseded, self.kept = self.kept, bundle
         # Earlier versions named checkpoints by their content: somebody else may have stored the same.
         if superseded is None or superseded.name.endswith(f"/{superseded.digest}"):

@@ -123,12 +123,10 @@ def _letters(value: object) -> list[str]:
     return list(dict.fromkeys(letters))
 
 
-def _as_letter(value: object) -> str:
-    return "".join(_letters(value)[:1])
-
-
 class LetteredCritiqueShape(CritiqueShape):
-    candidate: Annotated[str, BeforeValidator(_as_letter)] = Field(description="The candidate's letter.")
+    candidate: Annotated[str, BeforeValidator(lambda value: "".join(_letters(value)[:1]))] = Field(
+        description="The candidate's letter."
+    )
 
 
 class ComparisonShape(Shape):

@@ -125,8 +125,9 @@ class DialectReader:
     def read(self, mark: re.Match[str]) -> Found | None:
         """What the notation that a match of `OPENING` opens says; None where that is no call."""
         start = mark.end()
+        inner = self._skip(start)
         readers: dict[str, Callable[[], Found | None]] = {
-            "wrapper": lambda: self._wrapper(start),
+            "wrapper": lambda: Found(end=inner) if OPENING.match(self._text, inner) else None,
             "tag": lambda: self._tag(start),
             "function": lambda: self._function(start, mark["named"], "</function>"),
             "invoke": lambda: self._function(start, mark["invoked"], "</invoke>"),
@@ -155,10 +156,6 @@ class DialectReader:
         if at < 0:
             self._absent[tag] = start
         return at
-
-    def _wrapper(self, start: int) -> Found | None:
-        inner = self._skip(start)
-        return Found(end=inner) if OPENING.match(self._text, inner) else None
 
     def _tag(self, start: int) -> Found | None:
         inner = OPENING.match(self._text, self._skip(start))
@@ -319,7 +316,9 @@ def parse(text: str, *, truncated: bool = False) -> tuple[str, tuple[RawToolCall
     reader = DialectReader(text, truncated=truncated)
     kept: list[str] = []
     calls: list[RawToolCall] = []
-    position, thought = 0, _unopened_thought(text)
+    # Of a thought whose opening tag stood in the prompt only the end is seen.
+    end = text.find("</think>")
+    position, thought = 0, 0 if end < 0 or "<think>" in text[:end] else end + len("</think>")
     for _ in range(_MOST_MARKS):
         mark = OPENING.search(text, position)
         if mark is None or reader.walked > _MOST_WALKS * len(text) + _SMALL:
@@ -350,12 +349,6 @@ def without_calls(text: str) -> str:
     text = parse(text)[0]
     mark = OPENING.search(text, _after_thought(text))
     return (text if mark is None or mark["thought"] else text[: mark.start()]).strip()
-
-
-def _unopened_thought(text: str) -> int:
-    """Where a thought ends whose opening tag stood in the prompt; 0 where there is none."""
-    end = text.find("</think>")
-    return 0 if end < 0 or "<think>" in text[:end] else end + len("</think>")
 
 
 def _after_thought(text: str) -> int:

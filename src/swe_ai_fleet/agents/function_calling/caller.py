@@ -137,7 +137,9 @@ class FunctionRun:
             texts = (without_calls(text) for text in (answer, *(step.reply.content for step in trajectory.steps[::-1])))
             answer = refined or next(filter(None, texts), "")
             success = stopped and bool(answer)
-            answer = answer or _last_result(trajectory) or NO_ANSWER.format(why=stop.replace("_", " "))
+            seen = (seen.result for step in trajectory.steps[::-1] for seen in step.observations[::-1])
+            last_result = next((result.content for result in seen if result.success and result.content.strip()), "")
+            answer = answer or last_result or NO_ANSWER.format(why=stop.replace("_", " "))
         self._task.result = answer
         self._task.steps_taken = len(trajectory.steps)
         usage = asdict(self._budget.total())
@@ -236,11 +238,6 @@ class FunctionRun:
         return reply.message.content.strip()
 
 
-def _last_result(trajectory: Trajectory) -> str:
-    seen = (observation.result for step in trajectory.steps[::-1] for observation in step.observations[::-1])
-    return next((result.content for result in seen if result.success and result.content.strip()), "")
-
-
 def opening(request: Request, attached: Attachments) -> UserMessage:
     parts = list(request.sections)
     parts.append(f"# Task\n{request.task}" if request.sections or attached.sections else request.task)
@@ -299,9 +296,12 @@ class FunctionCaller:
                 f"# Previous task\n{previous.description[:_MAX_PREVIOUS_CHARS]}",
                 f"# Its result\n{earlier[0][:_MAX_PREVIOUS_CHARS]}",
             )
+        prompt = self._system_prompt
+        if TOOLS_PLACEHOLDER in prompt:
+            prompt = prompt.replace(TOOLS_PLACEHOLDER, documentation(self._setup.specs))
         request = Request(
             task=task.strip(),
-            before=with_system(before, self._system()),
+            before=with_system(before, prompt),
             sections=sections,
             notes=tuple(filter(None, [_with_references(task, earlier)])),
             files=checked_files(files),
@@ -324,11 +324,6 @@ class FunctionCaller:
             yield final
         finally:
             await ended(work)
-
-    def _system(self) -> str:
-        if TOOLS_PLACEHOLDER not in self._system_prompt:
-            return self._system_prompt
-        return self._system_prompt.replace(TOOLS_PLACEHOLDER, documentation(self._setup.specs))
 
 
 def _with_references(task: str, earlier: Sequence[str]) -> str:

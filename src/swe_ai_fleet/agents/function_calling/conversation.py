@@ -88,7 +88,11 @@ class _Reader:
             case "assistant":
                 self._assistant(message)
             case "tool":
-                self._tool(message)
+                call_id = message.get("tool_call_id")
+                if not isinstance(call_id, str) or call_id not in self.open:
+                    raise ValueError(f"it answers {call_id!r:.64}, which is not the id of an earlier call")
+                content = _text(message.get("content"))
+                self.messages.append(ToolMessage(call_id=self.open.pop(call_id), content=content))
             case _:
                 raise ValueError(f"the role is {role!r:.40}; the roles are: {', '.join(_ROLES)}")
 
@@ -120,12 +124,6 @@ class _Reader:
         self.open[call_id] = own
         text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False, default=str)
         return ToolCall(call_id=own, model_call_id=call_id, name=name, arguments=text)
-
-    def _tool(self, message: Mapping[str, object]) -> None:
-        call_id = message.get("tool_call_id")
-        if not isinstance(call_id, str) or call_id not in self.open:
-            raise ValueError(f"it answers {call_id!r:.64}, which is not the id of an earlier call")
-        self.messages.append(ToolMessage(call_id=self.open.pop(call_id), content=_text(message.get("content"))))
 
 
 def _text(content: object) -> str:

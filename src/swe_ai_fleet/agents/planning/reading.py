@@ -89,7 +89,7 @@ def _plan_in(value: object, depth: int) -> Draft | None:
     for key in _STEPS:
         listed = fields.get(key)
         if isinstance(listed, str):
-            listed = _parsed(listed)
+            listed = next(_values(listed), None)
         if is_list(listed):
             return _draft(listed, reasoning)
     if _like_step(fields):
@@ -133,7 +133,7 @@ def _step(item: object) -> PlanStep | str:
         return "it names no operation"
     params = _first(fields, _PARAMS)
     if isinstance(params, str):
-        params = _parsed(params) if params.strip() else None
+        params = next(_values(params), None) if params.strip() else None
         if params is None and _text(_first(fields, _PARAMS)).strip():
             return "its params are a text that is not a JSON object"
     if params is None:
@@ -180,10 +180,6 @@ def _decoded(text: str, start: int, *, patient: bool) -> tuple[object, int]:
 def _spoken(text: str) -> str:
     """The text behind the model's thoughts, which may hold drafts."""
     return text.rpartition("</think>")[2]
-
-
-def _parsed(text: str) -> object:
-    return next(_values(text), None)
 
 
 def _normal(fields: Mapping[str, object]) -> dict[str, object]:

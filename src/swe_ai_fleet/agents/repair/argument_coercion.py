@@ -137,7 +137,10 @@ class _Coercion:
             inner = given[keys[0]]
             value = read_object(inner) if isinstance(inner, str) else inner
             if isinstance(inner, str) and value is None:
-                return self._bare(given, inner, keys[0])
+                only = sole_string(self.spec) if len(given) == 1 else ""
+                if only:
+                    self.note(f"argument_renamed: {keys[0]} -> {only}")
+                return {only: inner} if only else given
             if not is_object(value):
                 return given
             given = value
@@ -149,13 +152,6 @@ class _Coercion:
         ours = _letters(self.spec.name), _letters(self.spec.operation)
         named = [_letters(str(given[key])) for key in others & _NAMES]
         return all(name.endswith(ours[0]) or name == ours[1] for name in named)
-
-    def _bare(self, given: dict[str, object], inner: str, key: str) -> dict[str, object]:
-        only = sole_string(self.spec)
-        if not only or len(given) > 1:
-            return given
-        self.note(f"argument_renamed: {key} -> {only}")
-        return {only: inner}
 
     def chosen(self, given: dict[str, object]) -> dict[str, object]:
         """Without what the alias was chosen by and what it ignores; a range spread over its two ends."""

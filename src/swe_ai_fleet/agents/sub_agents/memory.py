@@ -96,7 +96,6 @@ class _Answer(_Strict):
 class _Recalled(_Strict):
     found: list[_Answer]
     passages: list[_Passage] = Field(max_length=MAX_ASKED * _HITS)
-    searched: int
 
 
 class RepositoryMemory:

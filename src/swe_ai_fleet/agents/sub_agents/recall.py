@@ -84,7 +84,6 @@ def recall(found: Sequence[Passage], request: Mapping[str, Any]) -> dict[str, ob
     return {
         "found": answers,
         "passages": [{"source": found[number].source, "text": found[number].text} for number in shown],
-        "searched": len(found),
     }
 
 
@@ -309,16 +308,14 @@ class Index:
             postings = self._postings.get(term, ())
             weight = self._weight(len(postings))
             for number, count in postings:
-                scores[number] += weight * count * (K1 + 1) / (count + K1 * self._damping(number))
+                damping = 1 - B + B * self._lengths[number] / self._average
+                scores[number] += weight * count * (K1 + 1) / (count + K1 * damping)
         whole = sum(self._weight(len(self._postings.get(term, ()))) for term in asked)
         return sorted(((score / whole, number) for number, score in scores.items()), key=lambda hit: (-hit[0], hit[1]))
 
     def _weight(self, holding: int) -> float:
         """The inverse document frequency of a term that so many passages hold."""
         return math.log(1 + (len(self._lengths) - holding + 0.5) / (holding + 0.5))
-
-    def _damping(self, number: int) -> float:
-        return 1 - B + B * self._lengths[number] / self._average
 
 
 def names(phrase: str, text: str) -> bool:
