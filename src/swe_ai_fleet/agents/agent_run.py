@@ -150,7 +150,6 @@ class RunParts:
     Attributes:
         history: The conversation; calls in it that nothing answers yet are carried out first.
         journal: Where each reply is recorded (tool calls are recorded by the toolbox's audit trail); None: nowhere.
-        on_step: Hears each step once its calls are answered.
         news: Gives what the agent is to be told before its next reply, empty where there is nothing.
         last_look: Gives what speaks against an answer, by the steps before it, empty where nothing does. The first
             answer is met by that, if anything can still be done about it; the next one counts.

@@ -161,8 +161,7 @@ def _sub_agents(
 def _toolbox(held: Toolset, pipeline: Pipeline, task: Task, answer: OperationSpec) -> Toolbox:
     """The tools that the node names, as far as its task allows them; where it names none, those that only read.
 
-    With `request_tools` among them, the agent may ask for the others that only read. Raises InvalidRequest for a tool
-    that is not here.
+    With `request_tools` among them, the agent may ask for the others that do. Raises InvalidRequest for a missing tool.
     """
     specs = [definition.spec for kit in held.toolkits.values() for definition in kit.definitions.values()]
     known = {name for spec in specs for name in (spec.name, spec.tool)} | {REQUEST_TOOLS}

@@ -59,7 +59,10 @@ def markdown(run: RunState) -> str:
             lines += [f"**{_inline(call.name)}**", "", _code_block(call.arguments, "json"), ""]
             observation = seen.get(call.call_id)
             if observation is not None:
-                lines += [_verdict(observation), ""]
+                seen_result = observation.result
+                exit_code = "" if seen_result.exit_code is None else f", exit code {seen_result.exit_code}"
+                repairs = f", repaired: {_inline('; '.join(observation.repairs))}" if observation.repairs else ""
+                lines += [f"{seen_result.outcome}{exit_code}, {seen_result.duration:.2f} s{repairs}", ""]
             lines += [_code_block(answered.get(call.call_id, "(no answer)")), ""]
     if finished is not None:
         usage = finished.usage
@@ -70,12 +73,6 @@ def markdown(run: RunState) -> str:
             "",
         ]
     return "\n".join(lines)
-
-
-def _verdict(seen: Observation) -> str:
-    exit_code = "" if seen.result.exit_code is None else f", exit code {seen.result.exit_code}"
-    repairs = f", repaired: {_inline('; '.join(seen.repairs))}" if seen.repairs else ""
-    return f"{seen.result.outcome}{exit_code}, {seen.result.duration:.2f} s{repairs}"
 
 
 def _inline(text: str) -> str:
@@ -101,12 +98,8 @@ def trajectory(
     """One agent's run with what evidence says of it, as JSON values.
 
     Messages that an earlier run had before it waited for a person are marked as copied context. Money is in the
-    currency of the fleet's prices, so it stands in `extra`, not under the format's `cost_usd`.
-
-    Args:
-        run: The whole run, as `whole_run` gives it. It must have begun.
-        events: All of the execution; times, condensations and loops are taken from them.
-        tokens: The blobs of `token_refs` by their digests; steps whose blob is not among them have no token ids.
+    currency of the fleet's prices, so it stands in `extra`, not under the format's `cost_usd`. The run is a `whole_run`
+    that has begun; `events` are all of the execution, `tokens` the blobs of `token_refs` by their digests.
     """
     own = [event for event in events if event.agent_id == run.agent_id]
     started, finished, usage = run.started, run.finished, run.finished.usage if run.finished else run.usage

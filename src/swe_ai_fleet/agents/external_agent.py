@@ -173,10 +173,7 @@ class HandedIn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handout:
-    """What an external agent is given, and where it is written down what it does.
-
-    `prompt` is the task in words. A clone that it works in holds the author's earlier work where there is a revision.
-    """
+    """What an external agent is given, and where its work is recorded; `prompt` is the task in words."""
 
     assignment: CodingAssignment
     clone: Clone

@@ -131,11 +131,7 @@ def choice_schema(letters: str) -> dict[str, object]:
 
 
 def read_choice(texts: Sequence[str], letters: str) -> tuple[str, str]:
-    """The letter that a reply names and its reason. Raises ValueError where it names none, or several.
-
-    Args:
-        texts: Where the answer may stand: what the model said, and the arguments of calls that it was not offered.
-    """
+    """The letter that the texts of a reply name, and its reason. Raises ValueError where they name none, or several."""
     texts = [well_formed(text.rpartition("</think>")[2])[:MAX_READ_CHARS] for text in texts]
     # Whoever gave an object has said it there; only then is there nothing to look for in the words.
     choices = list(_in_objects(texts, letters)) or list(_letters_in_text(texts, letters))

@@ -179,9 +179,7 @@ class LoopGuard:
 
     Args:
         tools: What the agent may call; texts name them, and their traits say what reads and what waits.
-        repeats: The same call, or the same cycle of steps, so many times is a loop.
         ladder: What is done at the first, second ... sign of one pattern; the last one is for all that follow.
-        by_name_alone: Calls of one tool in a row are the same, whatever their arguments and outcomes.
     """
 
     def __init__(

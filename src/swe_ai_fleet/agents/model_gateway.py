@@ -72,11 +72,8 @@ class ModelGateway:
 
     Answers are OpenAI's, refusals too: 402 (`budget_spent`) where a limit of the run is reached, which clients do not
     try again, 413 for a body above 16 MiB, 429 above eight calls at once, 400 for what is no request or is refused by
-    the server, 503 where no server answers.
-
-    Args:
-        budget: What the run may spend. A call counts as an iteration, and costs what the server says; one that breaks
-            off or is given up costs an estimate.
+    the server, 503 where no server answers. A call counts as an iteration of the budget, and costs what the server
+    says; one that breaks off or is given up costs an estimate.
     """
 
     def __init__(

@@ -12,8 +12,7 @@ from typing import TypeVar
 
 from pydantic import Field, ValidationError
 
-from swe_ai_fleet.agents.prompting import rendered
-from swe_ai_fleet.agents.structured_output import Shape, Text, Texts, objects_in, schema_of
+from swe_ai_fleet.agents.structured_output import Shape, Text, Texts, objects_in
 from swe_ai_fleet.domain.checklist import Requirement
 from swe_ai_fleet.domain.environment import EnvironmentProposal
 from swe_ai_fleet.domain.task import Task
@@ -23,7 +22,7 @@ from swe_ai_fleet.domain.text import well_formed
 S = TypeVar("S", bound=Shape)
 ENVIRONMENT_TOOLS = ("files_read_file", "files_search_in_files", "files_list_files", "shell_run_command", "tests_run")
 MAX_ENVIRONMENT_STEPS = 15
-_MAX_LINES = 20
+MAX_LINES = 20
 _MAX_LINE_CHARS = 2_000
 _MAX_NOTES_CHARS = 2_000
 _MAX_FAILURES = 20
@@ -49,14 +48,6 @@ class ProposalShape(Shape):
     setup: Texts = Field(default=[], description="Shell commands, in order.")
     test_command: Text = Field(default="", description="How the tests are run; empty: as it was detected.")
     notes: Text = Field(default="", description="What was learned, in a few sentences.")
-
-
-def proposal_schema() -> dict[str, object]:
-    return schema_of(ProposalShape)
-
-
-def environment_instructions(*, directory: str) -> str:
-    return rendered("prepare", directory=directory, lines=_MAX_LINES)
 
 
 def findings(baseline: Baseline) -> str:
@@ -106,8 +97,8 @@ def read_proposal(text: str, *, source: str) -> EnvironmentProposal:
         raise ValueError(f"it proposes nothing: {shape.notes[:_MAX_NOTES_CHARS] or 'it does not say why'}")
     # People see such a line as it is: without control characters.
     lines = [line.replace("\t", " ") for line in (*setup, command)]
-    if len(setup) > _MAX_LINES or any(len(line) > _MAX_LINE_CHARS or not line.isprintable() for line in lines):
-        raise ValueError(f"more than {_MAX_LINES} commands, or one that is no line of {_MAX_LINE_CHARS} characters")
+    if len(setup) > MAX_LINES or any(len(line) > _MAX_LINE_CHARS or not line.isprintable() for line in lines):
+        raise ValueError(f"more than {MAX_LINES} commands, or one that is no line of {_MAX_LINE_CHARS} characters")
     if command and (reason := selects(command)):
         raise ValueError(f"the test command `{command[:200]}` {reason}")
     return EnvironmentProposal(setup=setup, test_command=command, notes=shape.notes[:_MAX_NOTES_CHARS], source=source)
@@ -135,14 +126,6 @@ class RequirementShape(Shape):
 
 class ChecklistShape(Shape):
     requirements: list[RequirementShape] = Field(default=[])
-
-
-def checklist_schema() -> dict[str, object]:
-    return schema_of(ChecklistShape)
-
-
-def checklist_instructions(*, directory: str) -> str:
-    return rendered("probe", directory=directory, requirements=MAX_REQUIREMENTS, probes=MAX_PROBES)
 
 
 def statement(task: Task) -> str:

@@ -86,7 +86,8 @@ class Proving:
         try:
             for _ in range(_RUNS):
                 result = await self._run(proof, patch)
-                seen = self._output_of(result)
+                end = "it ran out of time" if result.timed_out else f"exit code {result.exit_code}"
+                seen = self._safe_text(f"{end}\n{result.stdout.text().strip()[-MAX_SEEN_CHARS:]}".strip())
                 if result.ok:
                     # One that fails only now and then shows nothing.
                     return replace(proof, outcome=ProofOutcome.PASSES, seen=seen)
@@ -152,11 +153,6 @@ class Proving:
         name = f"proof-{sha256(assignment.agent_id.encode()).hexdigest()[:_NAME_CHARS]}"
         async with self.workspaces.open(assignment.execution_id, name, repository, environment) as clone:
             yield clone
-
-    def _output_of(self, result: CommandResult) -> str:
-        end = "it ran out of time" if result.timed_out else f"exit code {result.exit_code}"
-        printed = result.stdout.text().strip()
-        return self._safe_text(f"{end}\n{printed[-MAX_SEEN_CHARS:]}" if printed else end)
 
     def _safe_text(self, text: str) -> str:
         return shortened(self.mask(well_formed(text)), MAX_SEEN_CHARS)

@@ -6,7 +6,7 @@ Everything about the candidates is fenced off in its prompt.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
@@ -59,6 +59,7 @@ _SECOND_LOOK = (
 )
 _SETTLED = "Nothing has changed since you reviewed it: do not review it again, but give it a place in your order."
 _EARLIER = "Your earlier review:"
+_LOOK_UP = "Look each up in the code. Where it is not met, a finding says so and names the place."
 MAX_ITERATIONS = 8
 MAX_TOOL_CALLS = 24
 """A review is a look, not a piece of work: so much at most, and no more than the task allows its agents."""
@@ -103,12 +104,8 @@ def review_messages(
     part = max(_LEAST_CHARS, room // sum(not subject.settled for subject in shown))
     sections = [(title, mask(text)) for title, text in (*wishes(task), *rules(task))]
     if assignment.unshown:
-        sections.append(
-            (
-                "Asked for, and shown by nothing that ran",
-                _unshown(mask(requirement) for requirement in assignment.unshown),
-            )
-        )
+        listed = "\n".join(f'- "{mask(requirement)}"' for requirement in assignment.unshown)
+        sections.append(("Asked for, and shown by nothing that ran", f"{listed}\n{_LOOK_UP}"))
     for letter, subject, diff, share in zip(LETTERS, shown, diffs, shares, strict=False):
         lines = ["Its changes could not be applied to the clone."]
         if subject.candidate.candidate_id in applied:
@@ -120,11 +117,6 @@ def review_messages(
     sections.append(("Your perspective", assignment.perspective.instructions))
     facts = {"several": len(shown) > 1, "may_run": may_run, "iterations": iterations}
     return opening("review", sections, warning=fence.warning, **facts)
-
-
-def _unshown(quotes: Iterable[str]) -> str:
-    listed = "\n".join(f'- "{quote}"' for quote in quotes)
-    return f"{listed}\nLook each up in the code. Where it is not met, a finding says so and names the place."
 
 
 def branch(letter: str) -> str:

@@ -39,10 +39,8 @@ class AnswerForm(Generic[T]):
     """The form in which an answer is asked for.
 
     Attributes:
-        schema: JSON schema that the reply's text is to follow.
         read: Makes of the texts in which the answer may stand what it means. Raises ValueError with what is wrong.
         again: What the model is told where it could not be read; names the `{problem}`.
-        attempts: Replies before it counts as unreadable.
     """
 
     schema: Mapping[str, object]
@@ -252,10 +250,9 @@ async def reply_in_shape(
     budget: Budget,
     check: Callable[[S], str] | None = None,
 ) -> S:
-    """What the model answers, in the shape. Raises ToolFailure naming a time-out, a fault, a limit or an odd answer.
+    """What the model answers, in the shape; `check` says what else is wrong with it, an empty text: nothing.
 
-    Args:
-        check: Says what is wrong with an answer that has the right shape; an empty text: nothing.
+    Raises ToolFailure naming a time-out, a fault, a limit or an odd answer.
     """
 
     def checked(texts: Sequence[str]) -> S:

@@ -209,14 +209,9 @@ class Setup:
     """How functions are called.
 
     Attributes:
-        tools: By name, as `gathered` makes them.
         idle: Names among the tools that the model is shown only once it asks for them, by `request_tools`.
-        prices: What models cost, by name; `*` is every other.
         model_name: What the caller calls the model; its price may stand under this name too.
-        loop_threshold: So many calls in a row that are judged the same are a loop.
         max_tool_result_chars: Of a result's beginning, so much stands in the history.
-        tool_timeout: Seconds a call may take, where its tool has no limit of its own.
-        bare_answers: Whether `final_answer` takes its text by itself, too, without an object around it.
     """
 
     tools: Mapping[str, BaseTool] = field(default_factory=dict[str, BaseTool])
@@ -320,9 +315,7 @@ def gathered(
             that its registry has.
         one_line_doc: Whether the model reads the first line of a function's docstring only.
 
-    Raises:
-        ValueError: Two tools have one name, or a definition has none.
-        InvalidRequest, NotFound: No schema can be made of a tool; no tool is registered under a name.
+    Raises ValueError (two tools have one name, a definition has none), InvalidRequest (no schema is made), NotFound.
     """
     base_tools: list[BaseTool] = []
     kits: list[Toolkit] = []

@@ -253,7 +253,11 @@ class PlanningRun:
             return None
         if known is not None:
             self._kit.settle(known)
-        return _research(known or await self._kit.research(gaps=list(gaps)))
+        result = known or await self._kit.research(gaps=list(gaps))
+        if not result.success:
+            return Research(error=result.error, summary=result.content)
+        fields = {name: result.metadata.get(name) for name in ("summary", "sources", "data_points", "coverage")}
+        return from_plain(Research, {name: value for name, value in fields.items() if value is not None})
 
     def _opened(self, toolbox: Toolbox, messages: Sequence[Message]) -> History:
         """The conversation: begun with these messages, or as an earlier process left it."""
@@ -372,10 +376,3 @@ def _whole(history: History, trajectory: Trajectory) -> tuple[Message, ...]:
     if reply and isinstance(messages[-1], UserMessage):
         return (*messages, AssistantMessage(content=reply))
     return messages
-
-
-def _research(result: ToolResult) -> Research:
-    if not result.success:
-        return Research(error=result.error, summary=result.content)
-    fields = {name: result.metadata.get(name) for name in ("summary", "sources", "data_points", "coverage")}
-    return from_plain(Research, {name: value for name, value in fields.items() if value is not None})

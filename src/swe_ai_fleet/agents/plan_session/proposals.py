@@ -93,10 +93,7 @@ class Proposals(Toolkit):
 
 
 def proposed_by(call: Understood) -> Proposed | None:
-    """What a call proposes or asks; None for other calls, and for one whose arguments hold neither.
-
-    Before a decision a final answer may be a proposal too: to answer just that.
-    """
+    """What a call proposes or asks, a final answer to answer just that; None where it does neither."""
     if call.spec is None or call.error:
         return None
     if call.spec.name == PROPOSE:

@@ -61,10 +61,7 @@ class KeyValueSessions:
     """The sessions of a tenant, for all replicas of a service.
 
     Heads and bodies lie in stores of their own, so that a list reads the heads alone. A body is written before the head
-    that names it and under a name of its own, so whoever reads a head finds what belongs to it.
-
-    Args:
-        parts: The bucket `PLAN_SESSION_PARTS`; values must live as long as in the other.
+    that names it and under a name of its own, so whoever reads a head finds what belongs to it; it must live as long.
     """
 
     heads: KeyValue

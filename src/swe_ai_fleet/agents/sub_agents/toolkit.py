@@ -136,9 +136,7 @@ class SubAgentTools(Toolkit):
         pipeline: The way every call goes, those of sub-agents too: same policy, audit trail and mask.
         budget: What the run may spend; each sub-agent gets a part of what is left when it is called.
         toolkits: The run's own, by name. Of them `research` gets the web and `call_verifier` what only reads.
-        without: Names among them that lack what they need here, such as a search server.
         memory: What `search_memory` asks; without one, the repository's documents and history.
-        searched: What each search of memory gave is put at its end.
     """
 
     name: ClassVar[str] = "sub_agents"
