@@ -190,7 +190,6 @@ class History:
         context_tokens: What the model's context holds, prompt and completion together; 0: unknown, then it is condensed
             only where the server says that a prompt is too long.
         summarise: Makes a text of messages that are given up; raises ModelError. Without it they are just dropped.
-        pins: What must be known after messages were given up (the plan, the diff so far), as texts.
         task: The one of `messages` that is never given up either, where a chat came before the task.
     """
 
