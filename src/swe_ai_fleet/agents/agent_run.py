@@ -295,8 +295,8 @@ class AgentRun:
         ask, steps = self._parts.last_look, (*self._steps, step)
         if ask is None or not step.observations or not _answers((last := step.observations[-1]).result):
             return step
-        asked = (m.content.startswith(LAST_LOOK_TITLE) for m in self._history.messages if isinstance(m, ToolMessage))
-        if any(asked) or self._budget.spent(iterations=len(steps)) is not None or not (text := await ask(steps)):
+        looks = (m.content.startswith(LAST_LOOK_TITLE) for m in self._history.messages if isinstance(m, ToolMessage))
+        if any(looks) or self._budget.spent(iterations=len(steps)) is not None or not (text := await ask(steps)):
             return step
         metadata = {LAST_LOOK_TITLE: last.result.content}
         result = replace(last.result, content=f"{LAST_LOOK_TITLE}{text}", metadata=metadata)

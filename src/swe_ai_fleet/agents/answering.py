@@ -167,19 +167,19 @@ def _toolbox(held: Toolset, pipeline: Pipeline, task: Task, answer: OperationSpe
     known = {name for spec in specs for name in (spec.name, spec.tool)} | {REQUEST_TOOLS}
     if missing := [name for name in task.tools if name not in known]:
         raise InvalidRequest(f"there is no tool {missing[0][:64]!r} here", field="agent_config.tools")
-    wanted, permitted = frozenset(task.tools), frozenset(task.constraints.allowed_tools)
-    named = frozenset(spec.name for spec in specs if {spec.name, spec.tool} & wanted)
-    asks = REQUEST_TOOLS in wanted
+    requested, permitted = frozenset(task.tools), frozenset(task.constraints.allowed_tools)
+    named = frozenset(spec.name for spec in specs if {spec.name, spec.tool} & requested)
+    asks = REQUEST_TOOLS in requested
     allowed = frozenset(
         spec.name
         for spec in specs
-        if (not wanted or spec.name in named or (asks and spec.read_only))
+        if (not requested or spec.name in named or (asks and spec.read_only))
         and (not permitted or {spec.name, spec.tool} & permitted)
     )
     idle = held.idle | (allowed - named) if asks else held.idle
     policy = Policy(
         role=task.role,
-        read_only=not wanted or not task.enable_tools or task.approval in _ASKING,
+        read_only=not requested or not task.enable_tools or task.approval in _ASKING,
         # An empty set would allow everything.
         allowed=(allowed | {REQUEST_TOOLS} if asks else allowed) or frozenset({"none"}),
         denied=frozenset(task.constraints.denied_tools),

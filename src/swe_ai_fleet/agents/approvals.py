@@ -83,15 +83,15 @@ class PolicyGate:
     async def review(self, calls: Sequence[ToolCall], *, step: int, truncated: bool = False) -> Sequence[Ruling]:
         readings = {call.call_id: self._read(call, truncated) for call in calls}
         needs = {call.call_id: self._need(call, readings[call.call_id], step) for call in calls}
-        asked = [need for need in needs.values() if isinstance(need, ApprovalRequest)]
-        if unknown := [request for request in asked if request.approval_id not in self._resolutions]:
+        requests = [need for need in needs.values() if isinstance(need, ApprovalRequest)]
+        if unknown := [request for request in requests if request.approval_id not in self._resolutions]:
             if self._approvals is None:
                 return [
                     Ruling(verdict=Verdict.REFUSE, text=need if isinstance(need, str) else NOBODY) if need else Ruling()
                     for need in (needs[call.call_id] for call in calls)
                 ]
             self._resolutions.update(await self._approvals.ask(unknown))
-        if any(request.approval_id not in self._resolutions for request in asked):
+        if any(request.approval_id not in self._resolutions for request in requests):
             return [
                 Ruling(verdict=Verdict.WAIT if isinstance(needs[call.call_id], ApprovalRequest) else Verdict.GO)
                 for call in calls
@@ -265,8 +265,8 @@ class RunApprovalService:
     async def _decide(self, approver: Approver, request: ApprovalRequest) -> ApprovalResolution:
         if self._journal is not None:
             await self._journal.append(ApprovalRequested(request=request, usage=self.spent()))
-        given = await approver(request)
-        resolution = replace(given, approval_id=request.approval_id, at=given.at or datetime.now(UTC).isoformat())
+        decision = await approver(request)
+        resolution = replace(decision, approval_id=request.approval_id, at=decision.at or datetime.now(UTC).isoformat())
         if self._journal is not None:
             self._journal.post(ApprovalResolved(resolution=resolution))
         return resolution

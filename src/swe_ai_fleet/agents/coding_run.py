@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from swe_ai_fleet.agents.equipment import Equipment, RunContext, RunServices
-from swe_ai_fleet.agents.opening import SecondGo
+from swe_ai_fleet.agents.opening import RevisionPrompt
 from swe_ai_fleet.agents.prompting import Fence, evidence, in_words, rendered
 from swe_ai_fleet.agents.recorded_run import read_run, run_finished
 from swe_ai_fleet.agents.results import agent_result, tool_record
@@ -36,7 +36,9 @@ class CandidateRun:
     services: RunServices
     results: ResultBus
 
-    async def second_go(self, assignment: CodingAssignment, run: RunContext, clone: Clone) -> SecondGo | None:
+    async def revision_prompt(
+        self, assignment: CodingAssignment, run: RunContext, clone: Clone
+    ) -> RevisionPrompt | None:
         """Apply the patch that is revised; what its author is told: changes, evidence, and critiques without names.
 
         It begins with what the author's first run began with, to the byte: a model server has that in its cache, and
@@ -78,7 +80,7 @@ class CandidateRun:
                 for critique in critiques
             ],
         )
-        return SecondGo(text=text, first=first.messages if first is not None else ())
+        return RevisionPrompt(text=text, first=first.messages if first is not None else ())
 
     async def hand_in(
         self, assignment: CodingAssignment, run: RunContext, finished: RunFinished, patch: bytes, *, model: str
@@ -125,7 +127,7 @@ class CodingRun(CandidateRun):
                 assignment,
                 clone,
                 run,
-                revision=await self.second_go(assignment, run, clone),
+                revision=await self.revision_prompt(assignment, run, clone),
                 consent=Consent(timeout_seconds=self.approval_timeout_seconds),
                 checkpoint_seconds=self.checkpoint_seconds,
             )

@@ -26,10 +26,10 @@ from swe_ai_fleet.agents.structured_output import (
     Text,
     Texts,
     as_text,
+    keyed_by,
     opening,
     read,
     schema_of,
-    under,
 )
 from swe_ai_fleet.domain.assignment import DeriveAssignment
 from swe_ai_fleet.domain.candidate import Perspective
@@ -181,7 +181,7 @@ class SubtaskShape(Shape):
 
 
 class SplitShape(Shape):
-    subtasks: Annotated[list[SubtaskShape], under("id"), Field(min_length=1)] = Field(
+    subtasks: Annotated[list[SubtaskShape], keyed_by("id"), Field(min_length=1)] = Field(
         description="The subtasks, what comes first before what needs it."
     )
     reasoning: Text = Field(default="", description="Why it is split this way, in a sentence or two.")
@@ -199,15 +199,15 @@ def subtasks_of(answer: SplitShape, assignment: DeriveAssignment, *, mask: Secre
     subtasks: list[Subtask] = []
     for name, shape in zip(ids, answer.subtasks, strict=True):
         try:
-            given = Role.parse(shape.role or (role if not roles or role in roles else min(roles)))
+            subtask_role = Role.parse(shape.role or (role if not roles or role in roles else min(roles)))
         except InvalidRequest as error:
             problems.append(f"{name!r}: {error}")
-            given = role
+            subtask_role = role
         subtasks.append(
             Subtask(
                 subtask_id=name,
                 description=shortened(mask(well_formed(shape.description)).replace("\0", "").strip(), limit),
-                role=given,
+                role=subtask_role,
                 dependencies=_dependencies(shape, ids, answer.subtasks),
                 priority=shape.priority,
                 allowed_paths=_paths(shape),

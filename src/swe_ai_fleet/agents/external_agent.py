@@ -232,30 +232,32 @@ class ExternalRun(CandidateRun):
 
     async def _solved(self, assignment: CodingAssignment, clone: Clone, run: RunContext) -> Candidate:
         agents = self.harnesses if is_harness(assignment.perspective.endpoint) else self.outside
-        left = HandedIn(stop=StopReason.MODEL_ERROR)
+        submission = HandedIn(stop=StopReason.MODEL_ERROR)
         limit = assignment.task.constraints.limits.timeout_seconds
         record = OutsideRecord(run, model="external")
         try:
             async with run.clock.limit(max(0.0, limit - run.earlier.usage.duration_ms / 1000)):
-                left = await self._work(agents, assignment, clone, record)
+                submission = await self._work(agents, assignment, clone, record)
         except TimeoutError:
             timeout_error = f"the limit of {limit:g} seconds was reached"
-            left = replace(
-                left, stop=StopReason.TIMEOUT, error="; ".join(filter(None, (timeout_error, record.waiting)))
+            submission = replace(
+                submission, stop=StopReason.TIMEOUT, error="; ".join(filter(None, (timeout_error, record.waiting)))
             )
         except PatchRejected as fault:
-            left = replace(left, error=f"the agent's patch does not apply: {fault}")
+            submission = replace(submission, error=f"the agent's patch does not apply: {fault}")
         except (AgentFault, ModelError, ResourceExhausted, PreconditionFailed) as fault:
-            left = replace(left, error=str(fault))
+            submission = replace(submission, error=str(fault))
         usage = record.spent
-        if left.stop is StopReason.AWAITING_APPROVAL:
-            return candidate_of(assignment, run_finished(run.trail, left.stop, usage), model=record.model, at=now())
+        if submission.stop is StopReason.AWAITING_APPROVAL:
+            return candidate_of(
+                assignment, run_finished(run.trail, submission.stop, usage), model=record.model, at=now()
+            )
         diff = await clone.diff()
         if agents.in_place and diff.files:
             record.record_diff(diff)
         finished = run_finished(
             run.trail,
-            left.stop,
+            submission.stop,
             usage,
             artifacts=Artifacts(
                 commit_sha=clone.base_commit,
@@ -265,7 +267,7 @@ class ExternalRun(CandidateRun):
                 deletions=diff.deletions,
             ),
             answer=record.answer,
-            error=record.masked(left.error, _FAULT_CHARS),
+            error=record.masked(submission.error, _FAULT_CHARS),
         )
         return await self.hand_in(assignment, run, finished, diff.patch, model=record.model)
 
@@ -291,25 +293,25 @@ class ExternalRun(CandidateRun):
                 )
             )
         handout = Handout(assignment=assignment, clone=clone, prompt=prompt, record=record, blobs=self.services.blobs)
-        left = await self._ask(agents, endpoint, handout)
-        if len(left.patch) > MAX_PATCH_BYTES:
+        submission = await self._ask(agents, endpoint, handout)
+        if len(submission.patch) > MAX_PATCH_BYTES:
             raise AgentFault(f"the agent's patch has more than {MAX_PATCH_BYTES} bytes")
-        if left.patch and not task.enable_tools:
+        if submission.patch and not task.enable_tools:
             raise AgentFault("the agent hands in changes where only an answer is wanted")
-        if left.stop is not StopReason.AWAITING_APPROVAL:
-            record.conclude(left.summary or record.answer, left.usage)
+        if submission.stop is not StopReason.AWAITING_APPROVAL:
+            record.conclude(submission.summary or record.answer, submission.usage)
         if not agents.in_place:
-            await clone.apply(left.patch)
-        return left
+            await clone.apply(submission.patch)
+        return submission
 
     async def _ask(self, agents: OutsideAgent, endpoint: str, handout: Handout) -> HandedIn:
         """What the agent hands in, asked again while it is busy."""
         pause = self.pause_seconds
         while True:
             try:
-                left = await agents.solve(endpoint, handout)
+                submission = await agents.solve(endpoint, handout)
                 handout.record.waiting = ""
-                return left
+                return submission
             except AgentBusy as busy:
                 handout.record.waiting = str(busy)
                 await asyncio.sleep(random.uniform(pause / 2, pause))  # noqa: S311
@@ -334,7 +336,7 @@ class ExternalRun(CandidateRun):
             notes=environment.notes,
             task=opening.content,
         )
-        if (again := await self.second_go(assignment, run, clone)) is not None:
+        if (again := await self.revision_prompt(assignment, run, clone)) is not None:
             prompt = f"{prompt}\n\n{again.text}"
         if keeper is not None:
             keeper.max_bytes = assignment.checkpoint_bytes

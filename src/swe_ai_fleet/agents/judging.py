@@ -90,11 +90,11 @@ def judge_messages(
         task.execution_id,
         *sorted(patch.digest for candidate in known.values() if (patch := candidate.artifacts.patch)),
     )
-    asked = [(title, beginning(mask(text), min(_TASK_CHARS, room // 4))) for title, text in wishes(task)]
-    left = room - sum(len(text) for _, text in asked)
-    part = max(_LEAST_CHARS, left // 6 // max(1, len(order)))
+    sections = [(title, beginning(mask(text), min(_TASK_CHARS, room // 4))) for title, text in wishes(task)]
+    chars_left = room - sum(len(text) for _, text in sections)
+    part = max(_LEAST_CHARS, chars_left // 6 // max(1, len(order)))
     diffs = [patches.get(name, b"").decode("utf-8", "replace") for name in order]
-    shares = fair_shares([len(diff) for diff in diffs], left - 2 * part * len(order))
+    shares = fair_shares([len(diff) for diff in diffs], chars_left - 2 * part * len(order))
     for at, name in enumerate(order):
         artifacts, report = known[name].artifacts, reports.get(name, CheckReport(candidate_id=name))
         changed = f"{artifacts.insertions} lines added, {artifacts.deletions} removed"
@@ -113,8 +113,8 @@ def judge_messages(
             text += ["What reviewers found:", fence(listed, part)]
         if answer := fence(assignment.answers.get(name, ""), part // 2):
             text += ["What its author answered to them:", answer]
-        asked.append((f"Candidate {LETTERS[at]}", "\n".join(text)))
-    return opening("judge", asked, warning=fence.warning)
+        sections.append((f"Candidate {LETTERS[at]}", "\n".join(text)))
+    return opening("judge", sections, warning=fence.warning)
 
 
 class ChoiceShape(Shape):

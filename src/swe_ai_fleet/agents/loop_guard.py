@@ -208,8 +208,8 @@ class LoopGuard:
         if not step.observations:
             return None
         self._number += 1
-        asked = {call.call_id: call for call in step.reply.tool_calls}
-        calls = [self._call(asked.get(seen.call_id), seen.result) for seen in step.observations]
+        calls_by_id = {call.call_id: call for call in step.reply.tool_calls}
+        calls = [self._call(calls_by_id.get(seen.call_id), seen.result) for seen in step.observations]
         novel = self._take_in(calls)
         pattern = self._pattern()
         if pattern is None:
@@ -243,8 +243,8 @@ class LoopGuard:
         error = "" if result.success else normalise_output(result.error)
         key = digest(name) if self._by_name_alone else digest(name, canonical, content, error, str(result.outcome))
         # Many edits say the same of themselves: what they were asked to do is what is new about them.
-        asked = () if reads or not result.success else (name, canonical)
-        news = digest(content, _tests(result), *asked)
+        request = () if reads or not result.success else (name, canonical)
+        news = digest(content, _tests(result), *request)
         return _Call(
             name=name,
             key=key,

@@ -169,11 +169,11 @@ class ModelGateway:
         try:
             async with self._body(request) as body:
                 # A megabyte takes tens of milliseconds, in which other runs of this process would stand still.
-                dialect, asked, characters = await asyncio.to_thread(self._read, body, speaking)
+                dialect, fields, characters = await asyncio.to_thread(self._read, body, speaking)
                 self._affordable()
-                await self._bound(asked, characters)
-                answer = _Answer(request, dialect, streams=asked.get("stream") is True)
-                return await answer.finish(await self._ask(asked, characters, answer))
+                await self._bound(fields, characters)
+                answer = _Answer(request, dialect, streams=fields.get("stream") is True)
+                return await answer.finish(await self._ask(fields, characters, answer))
         except _GoneError:
             if request.transport is not None:
                 request.transport.abort()
@@ -181,8 +181,8 @@ class ModelGateway:
         finally:
             self._under_way -= 1
 
-    async def _ask(self, asked: Json, characters: int, answer: _Answer) -> ModelReply | _RefusalError:
-        passthrough = Passthrough(fields=asked, characters=characters, send=answer.send)
+    async def _ask(self, fields: Json, characters: int, answer: _Answer) -> ModelReply | _RefusalError:
+        passthrough = Passthrough(fields=fields, characters=characters, send=answer.send)
         prompt = characters // _CHARACTERS_PER_TOKEN
         self._reserved += prompt
         self.calls += 1
@@ -254,14 +254,14 @@ class ModelGateway:
             return self._mask_again(text) if len(text) <= _LONGEST_REMEMBERED else self._mask(text)
 
         try:
-            asked = screened(cast("Json", with_texts(dialect.request(), masked)))
+            fields = screened(cast("Json", with_texts(dialect.request(), masked)))
         except ValueError as error:
             raise InvalidRequest(f"the body is {error}") from None
-        return dialect, asked, characters
+        return dialect, fields, characters
 
-    async def _bound(self, asked: Json, characters: int) -> None:
+    async def _bound(self, fields: Json, characters: int) -> None:
         """Bound the completion by the tokens that are left, and drop a bound that the context does not hold."""
-        bound = min((bound for name in LIMIT_FIELDS if isinstance(bound := asked.pop(name, None), int)), default=None)
+        bound = min((bound for name in LIMIT_FIELDS if isinstance(bound := fields.pop(name, None), int)), default=None)
         longest = (await self._model.probe()).max_model_len
         room = longest - characters // _CHARACTERS_PER_TOKEN_AT_LEAST if longest else None
         if bound is not None and room is not None and bound > room:
@@ -271,7 +271,7 @@ class ModelGateway:
             if (bound is None and (room is None or left < room * 3 // 4)) or (bound is not None and bound > left):
                 bound = left
         if bound is not None:
-            asked[LIMIT_FIELDS[0]] = bound
+            fields[LIMIT_FIELDS[0]] = bound
 
 
 class _Answer:

@@ -334,7 +334,7 @@ def opening_messages(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SecondGo:
+class RevisionPrompt:
     """What an author is told who revises: `text`, behind the messages that its `first` run began with; without those
     they are made anew."""
 

@@ -142,8 +142,8 @@ def _of_others(foreign: ForeignTests | None) -> list[str]:
     """What the tests of others say, by number, so that nobody is named, and in words where they fail."""
     if foreign is None or not foreign.asked:
         return []
-    passed, asked = foreign.by_authors
-    lines = [f"- new tests of others: passes all those of {passed} of {asked} authors"] if asked else []
+    passed, authors = foreign.by_authors
+    lines = [f"- new tests of others: passes all those of {passed} of {authors} authors"] if authors else []
     if foreign.probes_asked:
         lines.append(f"- probes of the statement: passes {foreign.probes_passed} of {foreign.probes_asked}")
     return [*lines, *(f"  FAILED {_one_line(failure)}" for failure in foreign.failures)]

@@ -93,13 +93,10 @@ async def tool_record(log: EventLog, tenant: str, execution_id: str, agent_id: s
 def agent_result(
     candidate: Candidate, task: Task, record: ToolRecord, patch: bytes, report: CheckReport | None = None
 ) -> bytes:
-    """The result of one run as JSON of at most 512 KiB; the log has in full what is left out for size.
-
-    Without a `report` nothing was checked, yet or at all.
-    """
-    left = candidate.artifacts
+    """The result of one run, not checked without a `report`, as JSON of at most 512 KiB; the log has all of it."""
+    artifacts = candidate.artifacts
     objection = report.objection(needs_proof=task.constraints.require_verified) if report else ""
-    tests = left.tests or (report.tests if report else None)
+    tests = artifacts.tests or (report.tests if report else None)
     inline = len(patch) <= MAX_INLINE_PATCH_BYTES
     payload = result_head(task.task_id, task.execution_id, candidate.agent_id) | {
         "status": str(candidate.stop_reason),
@@ -108,10 +105,12 @@ def agent_result(
         "verdict_reasons": list(report.reasons) if report else [],
         "operations": record.operations[candidate.agent_id],
         "artifacts": {
-            "commit_sha": left.commit_sha,
-            "branch": left.branch,
-            "patch": patch.decode("utf-8", "replace") if inline or left.patch is None else to_plain(left.patch),
-            "files_changed": list(left.files_changed),
+            "commit_sha": artifacts.commit_sha,
+            "branch": artifacts.branch,
+            "patch": patch.decode("utf-8", "replace")
+            if inline or artifacts.patch is None
+            else to_plain(artifacts.patch),
+            "files_changed": list(artifacts.files_changed),
             "tests": to_plain(tests) if tests else None,
         },
         "audit_trail": [to_plain(entry) for entry in record.entries[candidate.agent_id]],

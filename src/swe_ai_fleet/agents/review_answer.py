@@ -13,7 +13,7 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field
 
 from swe_ai_fleet.agents.prompting import LETTERS
-from swe_ai_fleet.agents.structured_output import Said, Shape, Text, read, under
+from swe_ai_fleet.agents.structured_output import Said, Shape, Text, keyed_by, read
 from swe_ai_fleet.domain.assignment import ReviewAssignment, Subject
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.json_values import is_list, is_mapping
@@ -130,7 +130,7 @@ class LetteredCritiqueShape(CritiqueShape):
 
 
 class ComparisonShape(Shape):
-    reviews: Annotated[list[LetteredCritiqueShape], under("candidate"), Field(min_length=1)] = Field(
+    reviews: Annotated[list[LetteredCritiqueShape], keyed_by("candidate"), Field(min_length=1)] = Field(
         description="One for each candidate to be reviewed."
     )
     reason: Text = Field(default="", description="What decides between them.")
@@ -157,7 +157,7 @@ def read_answer(shown: Sequence[Subject], *texts: object) -> ReviewAnswer:
 
     Who has one to review may leave out its letter, and who has one alone may name it.
     """
-    asked = [letter for letter, subject in zip(LETTERS, shown, strict=False) if not subject.settled]
+    letters = [letter for letter, subject in zip(LETTERS, shown, strict=False) if not subject.settled]
     problems: list[str] = []
     for shape in sorted((ComparisonShape, CritiqueShape), key=lambda shape: shape is not answer_shape(shown)):
         try:
@@ -166,13 +166,13 @@ def read_answer(shown: Sequence[Subject], *texts: object) -> ReviewAnswer:
             problems.append(str(error))
             continue
         if isinstance(answer, CritiqueShape):
-            if len(asked) == 1:
-                return ReviewAnswer(critiques={asked[0]: answer})
+            if len(letters) == 1:
+                return ReviewAnswer(critiques={letters[0]: answer})
             continue
-        critiques = {review.candidate: review for review in answer.reviews if review.candidate in asked}
+        critiques = {review.candidate: review for review in answer.reviews if review.candidate in letters}
         if critiques:
             return ReviewAnswer(critiques=critiques, order=answer.order, reason=answer.reason)
-        problems.insert(0, f"it reviews none of the candidates {', '.join(asked)}")
+        problems.insert(0, f"it reviews none of the candidates {', '.join(letters)}")
     raise ValueError(problems[0])
 
 

@@ -68,12 +68,12 @@ class Proving:
         patches = {
             subject.candidate.candidate_id: subject.candidate.artifacts.patch for subject in self.assignment.subjects
         }
-        left, critiques = MAX_PROOFS, list[Critique]()
+        proofs_left, critiques = MAX_PROOFS, list[Critique]()
         for critique in review.critiques:
             findings: list[Finding] = []
             for finding in critique.findings:
-                if finding.proof is not None and finding.must_fix and left:
-                    left -= 1
+                if finding.proof is not None and finding.must_fix and proofs_left:
+                    proofs_left -= 1
                     proof = await self._run_proof(finding.proof, patches[critique.candidate_id])
                     others = {name: patch for name, patch in patches.items() if name != critique.candidate_id}
                     finding = replace(finding, proof=await self._elsewhere(proof, others))
@@ -128,11 +128,11 @@ class Proving:
         patch = (await self.blobs.get(own)).decode("utf-8", "replace")
         added = {word for line in patch.splitlines() if line.startswith("+") for word in _WORD.findall(line)}
         task = self.assignment.task
-        asked = (added & set(_WORD.findall(command))).difference(*map(_WORD.findall, task.texts))
-        if not asked:
+        own_names = (added & set(_WORD.findall(command))).difference(*map(_WORD.findall, task.texts))
+        if not own_names:
             return False
         async with self._clone(None) as clone:
-            for word in sorted(asked)[:_MOST_WORDS]:
+            for word in sorted(own_names)[:_MOST_WORDS]:
                 grep = ("git", "-c", "core.fsmonitor=false", "grep", "--quiet", "-w", "-F", "-I", "-e", word)
                 files = ("git", "-c", "core.fsmonitor=false", "ls-files", "--", f"*{word}*")
                 if (await clone.run(Command(argv=grep, light=True, timeout_seconds=_LOOK_SECONDS))).ok:

@@ -16,7 +16,7 @@ from swe_ai_fleet.agents.judging import room_for
 from swe_ai_fleet.agents.prompting import Fence, changed_tests, evidence, wishes
 from swe_ai_fleet.agents.recorded_run import read_run
 from swe_ai_fleet.agents.spec import RecordedQuestions
-from swe_ai_fleet.agents.structured_output import Shape, Text, objects_in, opening, reply_in_shape, under
+from swe_ai_fleet.agents.structured_output import Shape, Text, keyed_by, objects_in, opening, reply_in_shape
 from swe_ai_fleet.domain.assignment import CheckAssignment, ScoreAssignment
 from swe_ai_fleet.domain.budget import Limits, Usage
 from swe_ai_fleet.domain.candidate import CheckReport, Perspective
@@ -103,7 +103,7 @@ class ScoreRun:
         return await self.services.run(assignment, clone, scoring.work)
 
 
-class _Spent(Exception):
+class _LimitReached(Exception):
     def __init__(self, limit: StopReason) -> None:
         super().__init__(f"the verifier's limit is reached ({limit})")
         self.limit = limit
@@ -131,7 +131,7 @@ class _Scoring:
             error = f"the verifier had no more than {budget.limits.timeout_seconds:g} seconds"
         except (ModelError, InvalidRequest, NotFound) as fault:
             error = str(fault)
-        except _Spent as fault:
+        except _LimitReached as fault:
             error, reason = str(fault), fault.limit
         except ValueError as fault:
             error, reason = f"the verifier's answer cannot be used: {fault}", StopReason.MALFORMED_REPLIES
@@ -154,7 +154,7 @@ class _Scoring:
         return opened
 
     async def _ask(self, questions: RecordedQuestions, *, logprobs: bool) -> float:
-        """The score, by log-probabilities where the server gives them. Raises ValueError, ModelError, _Spent."""
+        """The score, by log-probabilities where the server gives them. Raises ValueError, ModelError, _LimitReached."""
         if logprobs:
             # A server's own temperature would make its probabilities other than the model's.
             sampling = Sampling(temperature=1.0, max_tokens=1)
@@ -167,7 +167,7 @@ class _Scoring:
 
     async def _reply(self, questions: RecordedQuestions, form: str, request: ModelRequest) -> ModelReply:
         if spent := questions.budget.spent(iterations=0):
-            raise _Spent(spent)
+            raise _LimitReached(spent)
         try:
             return await questions.reply(replace(request, messages=questions.begin(self._prompt(form))))
         except ContextTooLong:
@@ -180,11 +180,11 @@ class _Scoring:
 
     def _sections(self, form: str) -> Iterator[tuple[str, str]]:
         """What the request is made of; the question comes last, so that all before it is the same in both forms."""
-        report, left, fence = self._assignment.report, self._assignment.candidate.artifacts, self._fence
+        report, artifacts, fence = self._assignment.report, self._assignment.candidate.artifacts, self._fence
         part = max(_LEAST_CHARS, self._room // 12)
         for title, text in wishes(self._assignment.task):
             yield title, beginning(self._mask(text), min(_TASK_CHARS, self._room // 4))
-        changed = f"{left.insertions} lines added, {left.deletions} removed"
+        changed = f"{artifacts.insertions} lines added, {artifacts.deletions} removed"
         yield "The change", f"{changed}:\n{fence(self._patch, self._room // 2)}"
         yield "What the checks said", evidence(report, fence, part)
         if report.foreign is not None:
@@ -217,7 +217,7 @@ class ItemShape(Shape):
 
 
 class RubricShape(Shape):
-    items: Annotated[list[ItemShape], under("item")] = Field(description="One entry for each item.")
+    items: Annotated[list[ItemShape], keyed_by("item")] = Field(description="One entry for each item.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

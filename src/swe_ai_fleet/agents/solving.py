@@ -13,7 +13,7 @@ from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.equipment import RunContext
 from swe_ai_fleet.agents.history import History, summariser
 from swe_ai_fleet.agents.model_middleware import CheckpointingModel, CheckpointPolicy
-from swe_ai_fleet.agents.opening import BaselineNews, SecondGo, opening_messages
+from swe_ai_fleet.agents.opening import BaselineNews, RevisionPrompt, opening_messages
 from swe_ai_fleet.agents.planning.plan_run import PlanRules, drive
 from swe_ai_fleet.agents.prompting import rendered
 from swe_ai_fleet.agents.results import fails_before, last_tests
@@ -90,7 +90,7 @@ class Solver(AgentSpec[Solution]):
         clone: Clone,
         run: RunContext,
         *,
-        revision: SecondGo | None = None,
+        revision: RevisionPrompt | None = None,
         consent: Consent | None = None,
         checkpoint_seconds: float | None = None,
     ) -> None:
@@ -145,7 +145,7 @@ class Solver(AgentSpec[Solution]):
         if revision is not None:
             opening = revision.behind(opening)
         self._news.resume(opening)
-        return SecondGo(text=text).behind(opening) if (text := await self._news.text()) else opening
+        return RevisionPrompt(text=text).behind(opening) if (text := await self._news.text()) else opening
 
     async def drive(self, parts: RunParts) -> Trajectory:
         task, run = self.task, self._run
@@ -226,8 +226,8 @@ class Solver(AgentSpec[Solution]):
         if task.memory.write:
             notes = RememberingTools(self._clone, resources.pipeline, noted=noted_in(steps))
             kits[notes.name] = notes
-        asked = {*task.tools, *task.constraints.allowed_tools, *(("search_memory",) if task.memory.read else ())}
-        idle, unlisted = idle_sub_agents(task.role, asked, can_research=others.can_research)
+        named_tools = {*task.tools, *task.constraints.allowed_tools, *(("search_memory",) if task.memory.read else ())}
+        idle, unlisted = idle_sub_agents(task.role, named_tools, can_research=others.can_research)
         return Toolbox(
             kits,
             resources.pipeline,

@@ -115,7 +115,7 @@ def _as_bool(value: object) -> object:
     return False if word in _NO else value
 
 
-def under(name: str) -> BeforeValidator:
+def keyed_by(name: str) -> BeforeValidator:
     """Reads a list of objects, which models also write as one object with their `name`s as keys."""
 
     def read(value: object) -> object:

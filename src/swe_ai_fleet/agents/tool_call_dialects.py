@@ -106,7 +106,7 @@ def items_of(value: object) -> list[object]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class ParsedCalls:
     """Calls that end at `end`, closing marks included; none where a mark only wraps others."""
 
     end: int
@@ -122,12 +122,12 @@ class DialectReader:
         self._truncated = truncated
         self._absent: dict[str, int] = {}
 
-    def read(self, mark: re.Match[str]) -> Found | None:
+    def read(self, mark: re.Match[str]) -> ParsedCalls | None:
         """What the notation that a match of `OPENING` opens says; None where that is no call."""
         start = mark.end()
         inner = self._skip(start)
-        readers: dict[str, Callable[[], Found | None]] = {
-            "wrapper": lambda: Found(end=inner) if OPENING.match(self._text, inner) else None,
+        readers: dict[str, Callable[[], ParsedCalls | None]] = {
+            "wrapper": lambda: ParsedCalls(end=inner) if OPENING.match(self._text, inner) else None,
             "tag": lambda: self._tag(start),
             "function": lambda: self._function(start, mark["named"], "</function>"),
             "invoke": lambda: self._function(start, mark["invoked"], "</invoke>"),
@@ -157,12 +157,12 @@ class DialectReader:
             self._absent[tag] = start
         return at
 
-    def _tag(self, start: int) -> Found | None:
+    def _tag(self, start: int) -> ParsedCalls | None:
         inner = OPENING.match(self._text, self._skip(start))
         if inner is not None and inner.lastgroup in ("function", "invoke"):
             return self.read(inner)
         if inner is not None:
-            return None if inner["thought"] else Found(end=inner.start())
+            return None if inner["thought"] else ParsedCalls(end=inner.start())
         value, end = self._decode(start)
         if value is not None:
             calls = calls_in(value)
@@ -170,7 +170,7 @@ class DialectReader:
         named = self._named_call(start) or self._keyed(start)
         return named if named is not None else self._broken(start)
 
-    def _function(self, start: int, name: str, closing: str) -> Found | None:
+    def _function(self, start: int, name: str, closing: str) -> ParsedCalls | None:
         if _PARAMETER.match(self._text, start):
             return self._parameters(start, name, closing)
         value, end = self._decode(start)
@@ -178,14 +178,14 @@ class DialectReader:
             closed = _CLOSING.match(self._text, end)
             if closed or (isinstance(value, dict) and not self._truncated):
                 call = RawToolCall(name=name, arguments=self._text[start:end].strip())
-                return Found(end=closed.end() if closed else end, calls=(call,))
+                return ParsedCalls(end=closed.end() if closed else end, calls=(call,))
         at = self.find(closing, start)
         if at < 0:
             return None
         body = self._text[start:at].strip()
         return self._closed(at, [RawToolCall(name=name, arguments=body or "{}")])
 
-    def _parameters(self, start: int, name: str, closing: str) -> Found | None:
+    def _parameters(self, start: int, name: str, closing: str) -> ParsedCalls | None:
         values: dict[str, str] = {}
         position = start
         while (parameter := _PARAMETER.match(self._text, position)) is not None:
@@ -201,7 +201,7 @@ class DialectReader:
             values[parameter[1]] = _unpadded(self._text[parameter.end() : end])
         return self._closed(position, [RawToolCall(name=name, arguments=dumps(values))])
 
-    def _keyed(self, start: int) -> Found | None:
+    def _keyed(self, start: int) -> ParsedCalls | None:
         named = _KEYED.match(self._text, start)
         if named is None:
             return None
@@ -215,7 +215,7 @@ class DialectReader:
             position = end + len("</arg_value>")
         return self._closed(position, [RawToolCall(name=named[1], arguments=dumps(values))])
 
-    def _python_tag(self, start: int) -> Found | None:
+    def _python_tag(self, start: int) -> ParsedCalls | None:
         calls: list[RawToolCall] = []
         following: re.Match[str] | None = _AND.match(self._text, start)
         while following is not None:
@@ -228,14 +228,14 @@ class DialectReader:
             following = _AND.match(self._text, end)
         return self._ended(start, calls) if calls else None
 
-    def _bracket(self, start: int) -> Found | None:
+    def _bracket(self, start: int) -> ParsedCalls | None:
         value, end = self._decode(start)
         if value is None:
             return self._named_call(start)
         calls = calls_in(value)
         return None if calls is None else self._ended(end, calls)
 
-    def _named_call(self, start: int) -> Found | None:
+    def _named_call(self, start: int) -> ParsedCalls | None:
         named = _NAMED.match(self._text, start)
         if named is None:
             return None
@@ -249,7 +249,7 @@ class DialectReader:
             closed = end
         return self._ended(closed, [RawToolCall(name=named["name"], arguments=self._text[named.end() : end])])
 
-    def _broken(self, start: int) -> Found | None:
+    def _broken(self, start: int) -> ParsedCalls | None:
         """JSON that is none but names its tool is still a call: the tool's complaint is what helps the model."""
         at = self.find("</tool_call>", start)
         if at < 0:
@@ -264,15 +264,15 @@ class DialectReader:
             arguments = body[tail.end() : end] if end > tail.end() else body[tail.end() :].removesuffix("}").strip()
         return self._closed(at, [RawToolCall(name=name[1], arguments=arguments)])
 
-    def _closed(self, end: int, calls: list[RawToolCall]) -> Found | None:
+    def _closed(self, end: int, calls: list[RawToolCall]) -> ParsedCalls | None:
         """The calls, with the marks that close them; a missing one is forgiven unless the text was cut off."""
         ended = self._ended(end, calls)
         return None if self._truncated and ended.end == end else ended
 
-    def _ended(self, end: int, calls: list[RawToolCall]) -> Found:
+    def _ended(self, end: int, calls: list[RawToolCall]) -> ParsedCalls:
         """The calls of a notation whose end is that of its JSON."""
         closing = _CLOSING.match(self._text, end)
-        return Found(end=closing.end() if closing else end, calls=tuple(calls))
+        return ParsedCalls(end=closing.end() if closing else end, calls=tuple(calls))
 
     def _decode(self, start: int) -> tuple[object, int]:
         value, end = decode(self._text, start)

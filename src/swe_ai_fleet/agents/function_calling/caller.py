@@ -201,16 +201,16 @@ class FunctionRun:
         task = opening(request, attached)
         if not request.plan:
             return self._history(task, capabilities)
-        asked = replace(
+        planning_task = replace(
             task, content=f"{task.content}\n\n{PLAN_REQUEST.format(tools=documentation((*self._setup.specs, ANSWER)))}"
         )
-        reply = await self._model.reply(ModelRequest((*request.before, asked), (), self._setup.sampling))
+        reply = await self._model.reply(ModelRequest((*request.before, planning_task), (), self._setup.sampling))
         self._budget.settle(reply.usage)
         plan = reply.message.content.strip()
         if not plan:
             return self._history(task, capabilities)
         self._narration.step(plan, "plan_made", step=0)
-        return self._history(asked, capabilities, AssistantMessage(content=plan), UserMessage(content=GO))
+        return self._history(planning_task, capabilities, AssistantMessage(content=plan), UserMessage(content=GO))
 
     def _history(self, task: UserMessage, capabilities: ModelCapabilities, *after: Message) -> History:
         return History(
@@ -228,8 +228,8 @@ class FunctionRun:
                 whole = with_whole_results(self.history.messages, self._narration.results, max_chars=room(capabilities))
                 record = transcript(whole)
                 prompt = f"# Task\n{self._request.task}\n\n# Record\n{record}\n\nWrite the answer to the task now."
-                asked = (SystemMessage(content=REFINE), UserMessage(content=prompt))
-                reply = await self._model.reply(ModelRequest(asked, (), self._setup.sampling))
+                messages = (SystemMessage(content=REFINE), UserMessage(content=prompt))
+                reply = await self._model.reply(ModelRequest(messages, (), self._setup.sampling))
         except (ModelError, TimeoutError) as fault:
             self._narration.log(f"the answer could not be refined: {fault}", "refinement_failed")
             return ""

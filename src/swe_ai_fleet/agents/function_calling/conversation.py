@@ -97,17 +97,17 @@ class _Reader:
                 raise ValueError(f"the role is {role!r:.40}; the roles are: {', '.join(_ROLES)}")
 
     def _assistant(self, message: Mapping[str, object]) -> None:
-        given = message.get("tool_calls") or ()
-        if not is_array(given):
+        raw_calls = message.get("tool_calls") or ()
+        if not is_array(raw_calls):
             raise ValueError("tool_calls must be a list")
-        calls = tuple(self._call(call) for call in given)
+        calls = tuple(self._call(call) for call in raw_calls)
         content = "" if message.get("content") is None else _text(message.get("content"))
         if not calls and not content:
             raise ValueError("an assistant message must have content or tool_calls")
         self.messages.append(AssistantMessage(content=content, tool_calls=calls))
 
-    def _call(self, given: object) -> ToolCall:
-        call = mapping(given)
+    def _call(self, raw_call: object) -> ToolCall:
+        call = mapping(raw_call)
         parts = mapping(call.get("function"))
         name, call_id, arguments = parts.get("name"), call.get("id"), parts.get("arguments", "{}")
         if not isinstance(name, str) or not isinstance(call_id, str) or not call_id:
@@ -173,10 +173,7 @@ class CallResult(TypedDict):
 
 
 class ToolConversation(TypedDict):
-    """How a conversation went on. `messages` is the whole of it, what came in included; `error` says what ended it.
-
-    `tool_calls_executed` is how many `all_results` there are.
-    """
+    """How a conversation went on. `messages` is the whole of it, what came in included; `error` says what ended it."""
 
     final_text: str
     tool_calls_executed: int
@@ -197,16 +194,16 @@ async def converse(
     """
     if max_turns < 1:
         raise ValueError("max_turns must be at least 1")
-    given = read_conversation(messages, known_tools=setup.known_tools, field="messages")
-    if not given:
+    conversation = read_conversation(messages, known_tools=setup.known_tools, field="messages")
+    if not conversation:
         raise ValueError("messages is empty")
     if system_prompt:
-        rest = given[1:] if isinstance(given[0], SystemMessage) else given
-        given = (SystemMessage(content=system_prompt), *rest)
-    task = AgentTask(id=uuid.uuid4().hex[:12], description=given[-1].content)
+        rest = conversation[1:] if isinstance(conversation[0], SystemMessage) else conversation
+        conversation = (SystemMessage(content=system_prompt), *rest)
+    task = AgentTask(id=uuid.uuid4().hex[:12], description=conversation[-1].content)
     narration = Narration(task, lambda response: None)
     toolbox = setup.toolbox(narration, task)
-    history = History(given)
+    history = History(conversation)
     retrying = setup.model(model, narration.results)
     budget = Budget(replace(setup.limits, max_iterations=max_turns))
     if setup.prices:

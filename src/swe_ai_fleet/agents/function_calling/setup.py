@@ -209,7 +209,6 @@ class Setup:
     """How functions are called.
 
     Attributes:
-        idle: Names among the tools that the model is shown only once it asks for them, by `request_tools`.
         model_name: What the caller calls the model; its price may stand under this name too.
         max_tool_result_chars: Of a result's beginning, so much stands in the history.
     """
@@ -319,17 +318,17 @@ def gathered(
     """
     base_tools: list[BaseTool] = []
     kits: list[Toolkit] = []
-    for given in tools:
-        if isinstance(given, Toolkit):
-            kits.append(given)
-        elif isinstance(given, str | Mapping):
-            name = given if isinstance(given, str) else _name_in(cast("Mapping[str, object]", given))
+    for entry in tools:
+        if isinstance(entry, Toolkit):
+            kits.append(entry)
+        elif isinstance(entry, str | Mapping):
+            name = entry if isinstance(entry, str) else _name_in(cast("Mapping[str, object]", entry))
             base_tools.append((registry or ToolRegistry.default()).get_tool(name))
-        elif isinstance(given, BaseTool | type):
-            base_tools.append(as_tool(given))
+        elif isinstance(entry, BaseTool | type):
+            base_tools.append(as_tool(entry))
         else:
             base_tools.append(
-                FunctionTool(given, one_line_doc=one_line_doc, read_only=True, time_limit_seconds=tool_timeout)
+                FunctionTool(entry, one_line_doc=one_line_doc, read_only=True, time_limit_seconds=tool_timeout)
             )
     names = Counter([tool.name for tool in base_tools])
     names.update(definition.spec.name for kit in kits for definition in kit.definitions.values())

@@ -232,9 +232,11 @@ def approval_id(session: PlanSession) -> str:
 def approval_request(session: PlanSession) -> ApprovalRequest:
     """What a session waits for: a decision about its proposal, or the answer to its model's question."""
     waiting = History(session.messages).unanswered()
-    asked, name = bool(session.question), approval_id(session)
+    is_question, name = bool(session.question), approval_id(session)
     fields = json.dumps(
-        {"question": session.question} if asked else {"approach": session.approach, "reasoning": session.reasoning}
+        {"question": session.question}
+        if is_question
+        else {"approach": session.approach, "reasoning": session.reasoning}
     )
     return ApprovalRequest(
         approval_id=name,
@@ -244,10 +246,10 @@ def approval_request(session: PlanSession) -> ApprovalRequest:
         approach=session.question or session.approach,
         call=waiting[0]
         if waiting
-        else ToolCall(call_id=name, model_call_id="", name=ASK if asked else PROPOSE, arguments=fields),
+        else ToolCall(call_id=name, model_call_id="", name=ASK if is_question else PROPOSE, arguments=fields),
         step=len(session.steps),
         requested_at=now(),
-        reasons=(session.reasoning,) if session.reasoning and not asked else (),
+        reasons=(session.reasoning,) if session.reasoning and not is_question else (),
     )
 
 

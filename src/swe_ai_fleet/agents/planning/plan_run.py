@@ -264,7 +264,7 @@ async def drive(
     answer requests for a single operation without a model; `agentic` does where no model answers its first call. A run
     that goes on stays in the mode it was in.
     """
-    heard, rules, earlier = _Heard(parts.model), mode_rules or ModeRules(), _went_by_plan(parts.steps)
+    heard, rules, earlier = _AvailabilityModel(parts.model), mode_rules or ModeRules(), _went_by_plan(parts.steps)
     parts, operations = replace(parts, model=heard), Operations(parts.toolbox)
     if earlier is False or (earlier is None and mode is PlanningMode.AGENTIC):
         trajectory = await _step_by_step(parts, rules)
@@ -289,7 +289,7 @@ def _went_by_plan(steps: Sequence[Step]) -> bool | None:
     return None
 
 
-class _Heard(ModelWrapper):
+class _AvailabilityModel(ModelWrapper):
     """A model of which is known whether it could be reached."""
 
     def __init__(self, model: ChatModel) -> None:

@@ -188,8 +188,8 @@ def named_by(call: ToolCall, result: ToolResult) -> tuple[list[Member], list[lis
         single += in_words(result.content)
     # A record says what it is about better than the argument by which it was asked for.
     nouns = {noun for member in single for noun in member.nouns}
-    asked = [member for member in _arguments(call) if not nouns & set(member.nouns)]
-    return [*asked, *single[:MAX_LIST]], lists
+    arguments = [member for member in _arguments(call) if not nouns & set(member.nouns)]
+    return [*arguments, *single[:MAX_LIST]], lists
 
 
 def _walk(

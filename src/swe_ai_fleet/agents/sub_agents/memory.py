@@ -110,15 +110,15 @@ class RepositoryMemory:
 
     async def search(self, entities: Sequence[str], queries: Sequence[str]) -> MemoryResults:
         """What the repository says. Raises ToolFailure for what can't be asked, and where the search fails."""
-        wanted, questions = asked_texts(entities, "an entity"), asked_texts(queries, "a query")
-        if not wanted and not questions:
+        names, questions = asked_texts(entities, "an entity"), asked_texts(queries, "a query")
+        if not names and not questions:
             return MemoryResults()
-        recalled = await self._recall(wanted, questions)
+        recalled = await self._recall(names, questions)
         answered = {answer.asked for answer in recalled.found if answer.passages}
-        asked = [*wanted, *(question for question in questions if question not in wanted)]
-        gaps = tuple(text for text in asked if text not in answered)
+        texts = [*names, *(question for question in questions if question not in names)]
+        gaps = tuple(text for text in texts if text not in answered)
         return MemoryResults(
-            coverage=round(100 * (len(asked) - len(gaps)) / len(asked), 1),
+            coverage=round(100 * (len(texts) - len(gaps)) / len(texts), 1),
             content="\n\n".join(f"[{passage.source}]\n{passage.text}" for passage in recalled.passages),
             gaps=gaps,
             sources=tuple(dict.fromkeys(passage.source for passage in recalled.passages)),

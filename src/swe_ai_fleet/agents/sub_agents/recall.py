@@ -302,15 +302,15 @@ class Index:
 
     def rank(self, query: str) -> list[tuple[float, int]]:
         """(score, number) of the passages that hold any of the query's terms, best first; ties in the given order."""
-        asked = set(terms(query))
+        query_terms = set(terms(query))
         scores: defaultdict[int, float] = defaultdict(float)
-        for term in asked:
+        for term in query_terms:
             postings = self._postings.get(term, ())
             weight = self._weight(len(postings))
             for number, count in postings:
                 damping = 1 - B + B * self._lengths[number] / self._average
                 scores[number] += weight * count * (K1 + 1) / (count + K1 * damping)
-        whole = sum(self._weight(len(self._postings.get(term, ()))) for term in asked)
+        whole = sum(self._weight(len(self._postings.get(term, ()))) for term in query_terms)
         return sorted(((score / whole, number) for number, score in scores.items()), key=lambda hit: (-hit[0], hit[1]))
 
     def _weight(self, holding: int) -> float:
@@ -320,13 +320,13 @@ class Index:
 
 def names(phrase: str, text: str) -> bool:
     """Whether a text holds a phrase as it is, upper and lower case aside, and not as a part of longer words."""
-    wanted, text = phrase.strip().casefold(), text.casefold()
-    start = text.find(wanted) if wanted else -1
+    folded, text = phrase.strip().casefold(), text.casefold()
+    start = text.find(folded) if folded else -1
     while start >= 0:
-        end = start + len(wanted)
-        if not _joined(text[max(0, start - 1) : start], wanted[0]) and not _joined(wanted[-1], text[end : end + 1]):
+        end = start + len(folded)
+        if not _joined(text[max(0, start - 1) : start], folded[0]) and not _joined(folded[-1], text[end : end + 1]):
             return True
-        start = text.find(wanted, start + 1)
+        start = text.find(folded, start + 1)
     return False
 
 

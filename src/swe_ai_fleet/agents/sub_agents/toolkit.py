@@ -136,7 +136,6 @@ class SubAgentTools(Toolkit):
         pipeline: The way every call goes, those of sub-agents too: same policy, audit trail and mask.
         budget: What the run may spend; each sub-agent gets a part of what is left when it is called.
         toolkits: The run's own, by name. Of them `research` gets the web and `call_verifier` what only reads.
-        memory: What `search_memory` asks; without one, the repository's documents and history.
     """
 
     name: ClassVar[str] = "sub_agents"
@@ -195,8 +194,8 @@ class SubAgentTools(Toolkit):
         Says how much of what was asked it covers, and which of it are gaps.
         """
         results = await self._memory.search(entities, queries)
-        asked = (" ".join(text.split()) for text in (*entities, *queries))
-        results = replace(results, asked=tuple(dict.fromkeys(text for text in asked if text)))
+        texts = (" ".join(text.split()) for text in (*entities, *queries))
+        results = replace(results, asked=tuple(dict.fromkeys(text for text in texts if text)))
         self.know(results)
         self._searched.append(results)
         return ToolResult(
@@ -212,15 +211,15 @@ class SubAgentTools(Toolkit):
         ] = 5,
     ) -> ToolResult:
         """Have the gaps of memory researched on the web; gives a summary, facts and sources."""
-        wanted = self._researchable(gaps)
+        open_gaps = self._researchable(gaps)
         web = self._web()
         if not web:
             raise ToolFailure("nothing here reaches the web; go on with what is known and say what is not")
         messages = opening(
-            "sub_research", [("Gaps", "\n".join(f"- {gap}" for gap in wanted))], iterations=max_iterations
+            "sub_research", [("Gaps", "\n".join(f"- {gap}" for gap in open_gaps))], iterations=max_iterations
         )
         explored = await self._explore("research", messages, ResearchShape, self._toolkits, web, max_iterations)
-        return researched(wanted, explored)
+        return researched(open_gaps, explored)
 
     @operation(read_only=True, locks=(), time_limit_seconds=_SECONDS)
     async def call_planner(
@@ -313,15 +312,15 @@ class SubAgentTools(Toolkit):
 
     def _researchable(self, gaps: Sequence[str]) -> list[str]:
         """Those that memory named as gaps. Raises ToolFailure where none is."""
-        asked = {key_of(gap): self._gaps[key_of(gap)] for gap in gaps if key_of(gap) in self._gaps}
-        if not asked:
+        open_gaps = {key_of(gap): self._gaps[key_of(gap)] for gap in gaps if key_of(gap) in self._gaps}
+        if not open_gaps:
             known = "; ".join(self._gaps.values())
             raise ToolFailure(
                 f"only gaps that search_memory named are researched; open are: {known}"
                 if known
                 else "only gaps that search_memory named are researched, and it named none: search memory first"
             )
-        return list(asked.values())[:MAX_GAPS]
+        return list(open_gaps.values())[:MAX_GAPS]
 
     def _for_children(self) -> dict[str, Toolkit]:
         """The toolkits a sub-agent chooses from; sub-agents of its own only above the deepest level."""
