@@ -62,11 +62,11 @@ class Equipment:
     """Made once a process; nothing in it belongs to a single run.
 
     Attributes:
+        models: By profile; the empty name is the default.
         results: Results of lookups that other runs of a tenant may use; None: each run has its own only.
         alone: Whether nobody else changes the workspaces; only then may a result stand for a second, equal call.
         token_profiles: Model profiles whose replies are recorded with token ids and log-probabilities.
-        remembering: Makes of a task and its repository what `search_memory` asks, where the task reads memory; None:
-            the repository alone is asked.
+        remembering: Makes what `search_memory` asks for tasks that read memory; None: the repository alone is asked.
     """
 
     models: Mapping[str, ChatModel]
