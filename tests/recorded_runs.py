@@ -7,8 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from swe_ai_fleet.agents.equipment import Equipment
-from swe_ai_fleet.agents.spec import RunServices
+from swe_ai_fleet.agents.equipment import Equipment, RunServices
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain.budget import Prices
 from swe_ai_fleet.domain.candidate import Artifacts, Candidate

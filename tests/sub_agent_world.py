@@ -16,8 +16,9 @@ from aiohttp import web
 
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.agents.budget import Budget
-from swe_ai_fleet.agents.plan_session import KeyValueSessions, PlanSession, PlanTools
-from swe_ai_fleet.agents.sub_agents import SubAgentTools
+from swe_ai_fleet.agents.plan_session.session import PlanSession, PlanTools
+from swe_ai_fleet.agents.plan_session.store import KeyValueSessions
+from swe_ai_fleet.agents.sub_agents.toolkit import SubAgentTools
 from swe_ai_fleet.domain.budget import Limits
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.in_process import MemoryKeyValue, MemoryLog

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
-from swe_ai_fleet.agents.equipment import Equipment
+from swe_ai_fleet.agents.equipment import Equipment, RunContext
 from swe_ai_fleet.agents.solving import Solver
-from swe_ai_fleet.agents.spec import RunContext, run_agent
+from swe_ai_fleet.agents.spec import run_agent
 from swe_ai_fleet.domain.assignment import CodingAssignment
 from swe_ai_fleet.domain.message import AssistantMessage, ModelCapabilities, ModelReply, ModelRequest, ToolCall
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, RepoRef, Task, TaskKind

@@ -27,7 +27,7 @@ from rich.table import Table
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from labs.harnesses.installing import CACHE, harnesses
 from services.orchestrator.main import open_fleet
-from swe_ai_fleet.agents.outside_record import HARNESS
+from swe_ai_fleet.agents.external_agent import HARNESS
 from swe_ai_fleet.cli.client import FleetClient, connect
 from swe_ai_fleet.cli.findings import Health
 from swe_ai_fleet.cli.order import Order

@@ -22,18 +22,9 @@ from services.errors import Context
 from services.grpc_server import Service
 from services.orchestrator.requests import atomic_task, repo_ref
 from services.pages import page_of
-from swe_ai_fleet.agents.plan_session import (
-    PARTS_BUCKET,
-    SESSIONS_BUCKET,
-    Approved,
-    AwaitingApproval,
-    PlanFailed,
-    PlanResult,
-    PlanSession,
-    Rejected,
-    SessionCard,
-    ToolCallMade,
-)
+from swe_ai_fleet.agents.plan_session.requests import Approved, AwaitingApproval, PlanFailed, PlanResult, Rejected
+from swe_ai_fleet.agents.plan_session.session import PlanSession, SessionCard, ToolCallMade
+from swe_ai_fleet.agents.plan_session.store import PARTS_BUCKET, SESSIONS_BUCKET
 from swe_ai_fleet.contract import from_message, to_message
 from swe_ai_fleet.domain.budget import RequestLimits
 from swe_ai_fleet.domain.errors import InvalidRequest

@@ -14,7 +14,7 @@ from pydantic import ConfigDict, TypeAdapter
 from swe_ai_fleet.agents.agent_run import RunParts
 from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.history import History
-from swe_ai_fleet.agents.planning import drive
+from swe_ai_fleet.agents.planning.plan_run import drive
 from swe_ai_fleet.agents.toolbox import Toolbox
 from swe_ai_fleet.domain.budget import Limits
 from swe_ai_fleet.domain.message import AssistantMessage, SystemMessage, ToolMessage, UserMessage

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from swe_ai_fleet.agents.sub_agents import SubAgentTools
+from swe_ai_fleet.agents.sub_agents.toolkit import SubAgentTools
 from swe_ai_fleet.codec import from_json
 from swe_ai_fleet.domain.audit import AuditEntry
 from swe_ai_fleet.domain.task import Role

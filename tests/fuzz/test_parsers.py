@@ -21,7 +21,7 @@ from swe_ai_fleet.adapters.git_workspace.uploads import read_upload_header
 from swe_ai_fleet.agents import tool_call_dialects
 from swe_ai_fleet.agents.judging import read_choice
 from swe_ai_fleet.agents.planning.reading import read_draft, read_verdict
-from swe_ai_fleet.agents.repair import read_arguments
+from swe_ai_fleet.agents.repair.arguments import read_arguments
 from swe_ai_fleet.domain.council import AgentEndpoint
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.event import Event

@@ -13,8 +13,7 @@ import pytest
 
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.agents.deriving import DeriveRun
-from swe_ai_fleet.agents.equipment import Equipment
-from swe_ai_fleet.agents.spec import RunServices
+from swe_ai_fleet.agents.equipment import Equipment, RunServices
 from swe_ai_fleet.domain.assignment import DeriveAssignment
 from swe_ai_fleet.domain.budget import Prices
 from swe_ai_fleet.domain.errors import InvalidRequest

@@ -11,7 +11,7 @@ import pytest
 
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.agents.equipment import Equipment
-from swe_ai_fleet.agents.rubric import RubricJudge
+from swe_ai_fleet.agents.scoring import RubricJudge
 from swe_ai_fleet.domain.assignment import BaselineAssignment, CheckAssignment
 from swe_ai_fleet.domain.candidate import CheckKind, Verdict
 from swe_ai_fleet.domain.task import CheckSpec

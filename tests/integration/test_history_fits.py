@@ -13,7 +13,7 @@ from swe_ai_fleet.agents.agent_run import RunParts
 from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.history import History, summariser
 from swe_ai_fleet.agents.loop_guard import LoopGuard
-from swe_ai_fleet.agents.planning import drive
+from swe_ai_fleet.agents.planning.plan_run import drive
 from swe_ai_fleet.agents.toolbox import Toolbox
 from swe_ai_fleet.domain.budget import Limits
 from swe_ai_fleet.domain.errors import ModelError

@@ -57,8 +57,8 @@ async def test_a_watcher_hears_masked_text_and_an_unwatched_model_does_not_strea
 
         def face(execution_id: str) -> WatchedModel:
             return WatchedModel(
-                model,
-                live,
+                model=model,
+                live=live,
                 tenant="default",
                 execution_id=execution_id,
                 agent_id="agent-dev-1",

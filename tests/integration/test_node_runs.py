@@ -13,8 +13,7 @@ import pytest
 from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.agents.answering import AnswerRun, OperateRun
-from swe_ai_fleet.agents.equipment import Equipment
-from swe_ai_fleet.agents.spec import RunServices
+from swe_ai_fleet.agents.equipment import Equipment, RunServices
 from swe_ai_fleet.domain.assignment import AnswerAssignment, OperateAssignment
 from swe_ai_fleet.domain.audit import verify
 from swe_ai_fleet.domain.environment import Environment

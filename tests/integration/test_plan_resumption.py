@@ -13,13 +13,9 @@ from typing import Any
 
 import pytest
 
-from swe_ai_fleet.agents.plan_session import (
-    AwaitingApproval,
-    KeyValueSessions,
-    PlanResult,
-    PlanSession,
-    SessionStatus,
-)
+from swe_ai_fleet.agents.plan_session.requests import AwaitingApproval, PlanResult
+from swe_ai_fleet.agents.plan_session.session import PlanSession, SessionStatus
+from swe_ai_fleet.agents.plan_session.store import KeyValueSessions
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain.audit import verify
 from swe_ai_fleet.domain.budget import Usage

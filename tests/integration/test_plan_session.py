@@ -12,14 +12,9 @@ from typing import Any
 
 import pytest
 
-from swe_ai_fleet.agents.plan_session import (
-    Approved,
-    AwaitingApproval,
-    PlanFailed,
-    PlanOutcome,
-    SessionStatus,
-)
-from swe_ai_fleet.agents.sub_agents import SubAgentLimits
+from swe_ai_fleet.agents.plan_session.requests import Approved, AwaitingApproval, PlanFailed
+from swe_ai_fleet.agents.plan_session.session import PlanOutcome, SessionStatus
+from swe_ai_fleet.agents.sub_agents.toolkit import SubAgentLimits
 from swe_ai_fleet.domain.audit import AuditEntry
 from swe_ai_fleet.domain.budget import Limits
 from swe_ai_fleet.domain.errors import PreconditionFailed, Unavailable

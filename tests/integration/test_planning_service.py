@@ -24,7 +24,8 @@ from services.extensions import context_opener
 from services.grpc_server import serve_grpc
 from services.orchestrator.planning import PlanningServicer, plan_buckets, planning_service
 from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
-from swe_ai_fleet.agents.plan_session import KeyValueSessions, PlanSession, SessionStatus
+from swe_ai_fleet.agents.plan_session.session import PlanSession, SessionStatus
+from swe_ai_fleet.agents.plan_session.store import KeyValueSessions
 from swe_ai_fleet.cli.calls import Calls
 from swe_ai_fleet.cli.exits import Exit
 from swe_ai_fleet.cli.plan import pursue, show_session

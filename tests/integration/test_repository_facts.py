@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from swe_ai_fleet.agents.opening import opening_messages
-from swe_ai_fleet.agents.repository_facts import MAX_INSTRUCTION_CHARS, FactsCache, RepositoryFacts, gather
+from swe_ai_fleet.agents.opening import MAX_INSTRUCTION_CHARS, FactsCache, RepositoryFacts, gather, opening_messages
 from swe_ai_fleet.domain.candidate import Perspective
 from swe_ai_fleet.domain.command import Command, CommandResult
 from swe_ai_fleet.domain.environment import Environment

@@ -11,7 +11,7 @@ import pytest
 
 from swe_ai_fleet.agents import FunctionCallingAgent
 from swe_ai_fleet.agents.budget import Budget
-from swe_ai_fleet.agents.sub_agents import SubAgentLimits, SubAgentTools
+from swe_ai_fleet.agents.sub_agents.toolkit import SubAgentLimits, SubAgentTools
 from swe_ai_fleet.domain.budget import Limits, Usage
 from swe_ai_fleet.domain.tool import Outcome
 from swe_ai_fleet.runtime.default_tools import library_registry

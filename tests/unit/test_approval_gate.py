@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from swe_ai_fleet.agents.approval_gate import NOBODY, PUT_AWAY, PolicyGate, Reading, Verdict
+from swe_ai_fleet.agents.approvals import NOBODY, PUT_AWAY, PolicyGate
+from swe_ai_fleet.agents.toolbox import Reading, Verdict
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest, ApprovalResolution
 from swe_ai_fleet.domain.message import AssistantMessage, ToolCall
 from swe_ai_fleet.domain.run import RunState
@@ -19,7 +20,7 @@ from tests.tables import table
 SPECS = {name: definition.spec for name, definition in operations().items()}
 
 
-def preview(call: ToolCall, *, truncated: bool = False) -> Reading | None:
+def preview(call: ToolCall, truncated: bool) -> Reading | None:
     if call.name not in SPECS or truncated:
         return None
     return Reading(spec=SPECS[call.name], arguments=json.loads(call.arguments))
@@ -55,7 +56,7 @@ def gate(policy: str, approvals: ScriptedApprovals | None, earlier: RunState | N
         read=preview,
         approvals=approvals,
         mask=Secrets(("hunter2-secret",)),
-        earlier=earlier,
+        earlier=earlier or RunState(agent_id="agent-1"),
     )
 
 

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from swe_ai_fleet.agents.repair import CallReader, Understood, read_arguments
+from swe_ai_fleet.agents.repair.arguments import read_arguments
+from swe_ai_fleet.agents.repair.reading import CallReader, Understood
 from swe_ai_fleet.agents.toolbox import FINAL_ANSWER
 from swe_ai_fleet.domain.message import ToolCall
 from swe_ai_fleet.domain.tool import OperationSpec

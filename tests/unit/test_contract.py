@@ -16,7 +16,8 @@ from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.planning.v1 import planning_pb2
 from services.orchestrator import planning, responses
 from services.orchestrator.replies import Replies
-from swe_ai_fleet.agents.plan_session import AwaitingApproval, PlanResult, PlanSession, SessionCard
+from swe_ai_fleet.agents.plan_session.requests import AwaitingApproval, PlanResult
+from swe_ai_fleet.agents.plan_session.session import PlanSession, SessionCard
 from swe_ai_fleet.contract import from_enum, from_message, to_enum, to_message
 from swe_ai_fleet.domain import context as graph
 from swe_ai_fleet.domain.event import Event, ExecutionStatus, StoredEvent, ToolFinished

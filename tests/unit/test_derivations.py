@@ -9,8 +9,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from swe_ai_fleet.agents.deriving import DeriveRun
-from swe_ai_fleet.agents.equipment import Equipment
-from swe_ai_fleet.agents.spec import RunServices
+from swe_ai_fleet.agents.equipment import Equipment, RunServices
 from swe_ai_fleet.domain.assignment import DeriveAssignment
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import ResourceExhausted

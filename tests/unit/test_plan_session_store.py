@@ -8,11 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from swe_ai_fleet.agents.plan_session import (
-    KeyValueSessions,
-    PlanSession,
-    SessionStatus,
-)
+from swe_ai_fleet.agents.plan_session.session import PlanSession, SessionStatus
+from swe_ai_fleet.agents.plan_session.store import KeyValueSessions
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.domain.message import UserMessage
 from swe_ai_fleet.testing.memory_stores import MemoryKeyValue

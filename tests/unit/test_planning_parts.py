@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swe_ai_fleet.agents.planning import ModeRules, assess, contradicts
+from swe_ai_fleet.agents.planning.plan_run import ModeRules
 from swe_ai_fleet.agents.planning.planner import MAX_STEPS, Operations
-from swe_ai_fleet.agents.planning.routing import fast_path
+from swe_ai_fleet.agents.planning.progress import contradicts
+from swe_ai_fleet.agents.planning.routing import assess, fast_path
 from swe_ai_fleet.agents.toolbox import Toolbox
 from swe_ai_fleet.domain.plan import OnFailure, PlanStep
 from swe_ai_fleet.domain.task import Role
@@ -162,7 +163,7 @@ class TestReading:
     async def test_hostile_text_is_read_and_judged_in_time(self, operations: Operations, text: str) -> None:
         began = time.process_time()
         operations.read(text)
-        assert 0 <= assess(text).score <= 1
+        assert 0 <= assess(text) <= 1
         assert time.process_time() - began < 30
 
 
@@ -239,6 +240,4 @@ find new safe tokens on base with good liquidity""".splitlines(),
 
 @table("request_text", [*SIMPLE, *AGENTIC])
 def test_what_can_be_planned_stays_below_the_threshold_and_open_ended_work_does_not(request_text: str) -> None:
-    complexity = assess(request_text)
-    assert (complexity.score >= ModeRules().threshold) is (request_text in AGENTIC), complexity.reasons
-    assert complexity.reasons or request_text in SIMPLE
+    assert (assess(request_text) >= ModeRules().threshold) is (request_text in AGENTIC), assess(request_text)

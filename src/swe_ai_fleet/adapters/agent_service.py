@@ -15,8 +15,14 @@ import grpc.aio
 
 from fleet.agent.v1 import agent_pb2 as pb
 from fleet.agent.v1.agent_pb2_grpc import AgentServiceStub
-from swe_ai_fleet.agents.external_agent import MAX_BUNDLE_BYTES, MAX_PATCH_BYTES, AgentBusy, HandedIn, Handout
-from swe_ai_fleet.agents.outside_record import AgentFault
+from swe_ai_fleet.agents.external_agent import (
+    MAX_BUNDLE_BYTES,
+    MAX_PATCH_BYTES,
+    AgentBusy,
+    AgentFault,
+    HandedIn,
+    Handout,
+)
 from swe_ai_fleet.contract import from_message, to_message
 from swe_ai_fleet.domain.assignment import CodingAssignment
 from swe_ai_fleet.domain.budget import Usage

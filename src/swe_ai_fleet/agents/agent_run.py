@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from swe_ai_fleet.agents.approval_gate import ApprovalGate, ruled_on
 from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.history import History
 from swe_ai_fleet.agents.loop_guard import Advice, LoopAction, LoopGuard
-from swe_ai_fleet.agents.toolbox import FINAL_ANSWER, Toolbox
+from swe_ai_fleet.agents.toolbox import FINAL_ANSWER, ApprovalGate, Toolbox, Verdict
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import ContextTooLong, ModelError
 from swe_ai_fleet.domain.event import CallRepaired, EventBody, LoopNoticed, MessageAdded, ModelReplied
@@ -27,7 +26,7 @@ from swe_ai_fleet.domain.message import (
     ToolMessage,
     UserMessage,
 )
-from swe_ai_fleet.domain.tool import Outcome, ToolResult
+from swe_ai_fleet.domain.tool import OperationSpec, Outcome, ToolResult
 from swe_ai_fleet.domain.trajectory import Step, StopReason, Trajectory
 from swe_ai_fleet.ports import ChatModel, Journal
 
@@ -81,12 +80,7 @@ class Judgement:
 
 
 class StopPolicy:
-    """Decides after each step whether the run ends, and what the agent is told if it goes on.
-
-    Args:
-        rules: What ends the run.
-        guard: Notices loops; None: nobody does.
-    """
+    """Decides after each step whether the run ends, and what the agent is told if it goes on."""
 
     def __init__(self, rules: Rules, guard: LoopGuard | None = None) -> None:
         self._rules = rules
@@ -154,18 +148,8 @@ class RunParts:
     """The same for a run that goes step by step, by a plan, or by one and then the other.
 
     Attributes:
-        model: The model that plans.
-        toolbox: What it can call.
         history: The conversation; calls in it that nothing answers yet are carried out first.
-        budget: What the run may spend.
-        rules: What ends it beside that.
         journal: Where each reply is recorded (tool calls are recorded by the toolbox's audit trail); None: nowhere.
-        guard: Notices loops, step by step; None: nobody does.
-        gate: Decides which calls wait for a person; None: none does.
-        sampling: How the model samples.
-        steps: What an earlier part of the same run did.
-        on_delta: Hears the model's text as it comes in.
-        on_step: Hears each step once its calls are answered.
         news: Gives what the agent is to be told before its next reply, empty where there is nothing.
         last_look: Gives what speaks against an answer, by the steps before it, empty where nothing does. The first
             answer is met by that, if anything can still be done about it; the next one counts.
@@ -187,9 +171,29 @@ class RunParts:
     last_look: Callable[[Sequence[Step]], Awaitable[str]] | None = None
 
     def post(self, body: EventBody | None) -> None:
-        """Record an event, where there is one and somewhere to."""
         if self.journal is not None and body is not None:
             self.journal.post(body)
+
+    async def reply(
+        self,
+        tools: Sequence[OperationSpec],
+        sampling: Sampling,
+        *,
+        step: int,
+        schema: Mapping[str, object] | None = None,
+        on_shrunk: Callable[[], None] = lambda: None,
+    ) -> ModelReply:
+        """The model's reply to the history, which shrinks while the server calls it too long. Raises ModelError."""
+        while True:
+            request = ModelRequest(self.history.messages, tools, sampling, schema=schema, on_delta=self.on_delta)
+            try:
+                return await self.model.reply(request)
+            except ContextTooLong:
+                condensed = await self.history.shrink(step=step)
+                if condensed is None:
+                    raise
+                self.post(condensed)
+                on_shrunk()
 
     def affordable(self) -> Sampling:
         """The sampling, its completion bounded by the tokens that are left, and that by what the context holds."""
@@ -201,11 +205,7 @@ class RunParts:
 
 
 class AgentRun:
-    """One agent, from its first message to its stop reason; or from where an earlier process left it.
-
-    Args:
-        parts: What the run is made of.
-    """
+    """One agent, from its first message to its stop reason; or from where an earlier process left it."""
 
     def __init__(self, parts: RunParts) -> None:
         self._parts = parts
@@ -252,22 +252,7 @@ class AgentRun:
             self._add(UserMessage(content=text), step=number)
         asked_at = time.monotonic()
         self._parts.post(await self._history.fit(step=number))
-        while True:
-            try:
-                reply = await self._parts.model.reply(
-                    ModelRequest(
-                        self._history.messages,
-                        self._toolbox.specs,
-                        self._parts.affordable(),
-                        on_delta=self._parts.on_delta,
-                    )
-                )
-                break
-            except ContextTooLong:
-                condensed = await self._history.shrink(step=number)
-                if condensed is None:
-                    raise
-                self._parts.post(condensed)
+        reply = await self._parts.reply(self._toolbox.specs, self._parts.affordable(), step=number)
         self._budget.settle(reply.usage)
         self._history.count_prompt(reply.usage)
         self._parts.post(
@@ -280,40 +265,44 @@ class AgentRun:
 
     async def _observe(self, step: Step, calls: Sequence[ToolCall], *, truncated: bool = False) -> StopReason | None:
         """Carry out a reply's calls, as many as limits and people allow; each call gets exactly one observation."""
-        ruled = await ruled_on(calls, self._parts.gate, step=step.number, truncated=truncated)
-        if ruled.waits:
+        gate = self._parts.gate
+        ruled = await gate.review(calls, step=step.number, truncated=truncated) if gate is not None and calls else ()
+        rulings = {call.call_id: ruling for call, ruling in zip(calls, ruled, strict=bool(ruled))}
+        verdicts = {ruling.verdict for ruling in ruled}
+        if Verdict.WAIT in verdicts:
             self._steps.append(step)
             return StopReason.AWAITING_APPROVAL
         limit = f"not run: the limit of {self._budget.limits.max_tool_calls} tool calls is reached"
         beyond = {call.call_id: limit for call in calls[self._budget.tool_calls_left :]}
-        observations = await self._toolbox.call_all(calls, refusals=ruled.refusals | beyond, truncated=truncated)
+        refusals = {name: ruling.text for name, ruling in rulings.items() if ruling.verdict is not Verdict.GO}
+        observations = await self._toolbox.call_all(calls, refusals=refusals | beyond, truncated=truncated)
         self._budget.settle(Usage(tool_calls=len(calls)))
         before = len(step.observations)
         step = await self._looked_at(replace(step, observations=(*step.observations, *observations)))
         for seen in step.observations[before:]:
-            texts = (ruled.notes.get(seen.call_id, ""), seen.result.observation())
-            self._add(ToolMessage(call_id=seen.call_id, content="\n".join(filter(None, texts))), step=step.number)
+            note = "" if seen.call_id in refusals or seen.call_id not in rulings else rulings[seen.call_id].text
+            texts = filter(None, (note, seen.result.observation()))
+            self._add(ToolMessage(call_id=seen.call_id, content="\n".join(texts)), step=step.number)
             if seen.repairs:
                 self._parts.post(CallRepaired(step=step.number, call_id=seen.call_id, repairs=seen.repairs))
         self._steps.append(step)
         if self._parts.on_step is not None:
             self._parts.on_step(step)
-        return StopReason.REJECTED if ruled.ends else self._judged(step, truncated=truncated)
+        return StopReason.REJECTED if Verdict.END in verdicts else self._judged(step, truncated=truncated)
 
     async def _looked_at(self, step: Step) -> Step:
         """A step; in place of an answer that something speaks against, it has what that is, once."""
         ask, steps = self._parts.last_look, (*self._steps, step)
         if ask is None or not step.observations or not _answers((last := step.observations[-1]).result):
             return step
-        asked = (m.content.startswith(LAST_LOOK_TITLE) for m in self._history.messages if isinstance(m, ToolMessage))
-        if any(asked) or self._budget.spent(iterations=len(steps)) is not None or not (text := await ask(steps)):
+        looks = (m.content.startswith(LAST_LOOK_TITLE) for m in self._history.messages if isinstance(m, ToolMessage))
+        if any(looks) or self._budget.spent(iterations=len(steps)) is not None or not (text := await ask(steps)):
             return step
         metadata = {LAST_LOOK_TITLE: last.result.content}
         result = replace(last.result, content=f"{LAST_LOOK_TITLE}{text}", metadata=metadata)
         return replace(step, observations=(*step.observations[:-1], replace(last, result=result)))
 
     def _judged(self, step: Step, *, truncated: bool) -> StopReason | None:
-        """Whether a step ends the run; where it went wrong, the agent is told, and a loop is taken out."""
         judgement = self._stop_policy.judge(step, truncated=truncated, calls_left=self._budget.tool_calls_left)
         if (loop := judgement.loop) is not None:
             self._parts.post(LoopNoticed(step=step.number, pattern=loop.pattern, advice=loop.action))

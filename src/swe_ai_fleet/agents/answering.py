@@ -6,18 +6,19 @@ way of every call: validated, held to policy, audited, masked.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
 
 from swe_ai_fleet.agents.agent_run import RunParts
 from swe_ai_fleet.agents.budget import Budget
-from swe_ai_fleet.agents.equipment import Equipment
+from swe_ai_fleet.agents.equipment import Ending, Equipment, RunContext, RunServices
 from swe_ai_fleet.agents.prompting import Fence
 from swe_ai_fleet.agents.recorded_run import close_interrupted
-from swe_ai_fleet.agents.spec import AgentSpec, Ending, RunContext, RunResources, RunServices, run_agent
-from swe_ai_fleet.agents.sub_agents import MemoryResults, SubAgentTools
-from swe_ai_fleet.agents.sub_agents.structured_output import opening
+from swe_ai_fleet.agents.spec import AgentSpec, RunResources, run_agent
+from swe_ai_fleet.agents.structured_output import opening
+from swe_ai_fleet.agents.sub_agents.memory import MemoryResults
+from swe_ai_fleet.agents.sub_agents.toolkit import SubAgentTools
 from swe_ai_fleet.agents.toolbox import FINAL_ANSWER, REQUEST_TOOLS, Toolbox, final_answer_in
 from swe_ai_fleet.domain.assignment import Answer, AnswerAssignment, OperateAssignment
 from swe_ai_fleet.domain.audit import AuditEntry
@@ -34,9 +35,7 @@ from swe_ai_fleet.domain.tool import OperationSpec, Outcome, ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason, Trajectory
 from swe_ai_fleet.ports import ChatModel, Clone
 from swe_ai_fleet.tools.catalogue import Toolset, open_toolkits
-from swe_ai_fleet.tools.definition import Definition
-from swe_ai_fleet.tools.operation import Toolkit
-from swe_ai_fleet.tools.pipeline import MAX_NAME_CHARS, Pipeline, ToolLimits
+from swe_ai_fleet.tools.pipeline import MAX_NAME_CHARS, Pipeline
 from swe_ai_fleet.tools.policy import Policy
 
 MAX_BACKGROUND_CHARS = 12_000
@@ -48,21 +47,14 @@ MAX_RESULT_CHARS = 60_000
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerRun:
-    """Runs `AnswerAssignment`s."""
-
     services: RunServices
 
     async def run(self, assignment: AnswerAssignment, clone: Clone) -> Answer:
-        """An agent's answer; faults of the model, spent limits and tools that are not there are answers with an error.
-
-        Raises as `RunServices.run` does.
-        """
+        """An agent's answer; faults of the model, spent limits and missing tools are answers with an error."""
         return await self.services.run(assignment, clone, lambda run: _Answerer(assignment, clone, run).work())
 
 
 class _Answerer(AgentSpec[Answer]):
-    """One question under way."""
-
     def __init__(self, assignment: AnswerAssignment, clone: Clone, run: RunContext) -> None:
         task, config = assignment.task, assignment.config
         limits = task.constraints.limits
@@ -79,7 +71,6 @@ class _Answerer(AgentSpec[Answer]):
         self._model = ""
 
     async def work(self) -> Ending[Answer]:
-        """Let the agent look around until it answers."""
         try:
             answer = await run_agent(self, self._run)
         except (ModelError, InvalidRequest) as fault:
@@ -88,7 +79,6 @@ class _Answerer(AgentSpec[Answer]):
 
     @asynccontextmanager
     async def tools(self, resources: RunResources) -> AsyncGenerator[Toolbox]:
-        """What the node names, as far as its task allows it. Raises InvalidRequest for a tool that is not here."""
         self._model, pipeline = resources.capabilities.model, resources.pipeline
         answer = final_answer_in(self._assignment.schema) if self._assignment.schema else FINAL_ANSWER
         if not self._assignment.config.use_tools:
@@ -97,13 +87,12 @@ class _Answerer(AgentSpec[Answer]):
         async with open_toolkits(self._clone, pipeline, self._run.equipment.access, self.task) as held:
             if SubAgentTools.definitions.keys() & {*self.task.tools}:
                 others = _sub_agents(
-                    held, self._clone, pipeline, self.task, self._run.equipment, resources.model, resources.budget
+                    held, self._clone, pipeline, self.task, self._run.equipment, resources.model, self.budget
                 )
                 held = replace(held, toolkits={**held.toolkits, others.name: others})
             yield _toolbox(held, pipeline, self.task, answer)
 
     async def opening(self, resources: RunResources, toolbox: Toolbox) -> tuple[Message, ...]:
-        """The question, and what is remembered."""
         assignment, config, mask = self._assignment, self._assignment.config, self._run.equipment.mask
         fence = Fence(mask, assignment.execution_id, assignment.agent_id)
         background = fence(assignment.background, MAX_BACKGROUND_CHARS)
@@ -157,7 +146,6 @@ def _sub_agents(
     model: ChatModel,
     budget: Budget,
 ) -> SubAgentTools:
-    """What a run has beside the catalogue, for nodes that name it."""
     return SubAgentTools(
         clone,
         pipeline,
@@ -173,26 +161,25 @@ def _sub_agents(
 def _toolbox(held: Toolset, pipeline: Pipeline, task: Task, answer: OperationSpec) -> Toolbox:
     """The tools that the node names, as far as its task allows them; where it names none, those that only read.
 
-    With `request_tools` among them, the agent may ask for the others that only read. Raises InvalidRequest for a tool
-    that is not here.
+    With `request_tools` among them, the agent may ask for the others that do. Raises InvalidRequest for a missing tool.
     """
     specs = [definition.spec for kit in held.toolkits.values() for definition in kit.definitions.values()]
     known = {name for spec in specs for name in (spec.name, spec.tool)} | {REQUEST_TOOLS}
     if missing := [name for name in task.tools if name not in known]:
         raise InvalidRequest(f"there is no tool {missing[0][:64]!r} here", field="agent_config.tools")
-    wanted, permitted = frozenset(task.tools), frozenset(task.constraints.allowed_tools)
-    named = frozenset(spec.name for spec in specs if {spec.name, spec.tool} & wanted)
-    asks = REQUEST_TOOLS in wanted
+    requested, permitted = frozenset(task.tools), frozenset(task.constraints.allowed_tools)
+    named = frozenset(spec.name for spec in specs if {spec.name, spec.tool} & requested)
+    asks = REQUEST_TOOLS in requested
     allowed = frozenset(
         spec.name
         for spec in specs
-        if (not wanted or spec.name in named or (asks and spec.read_only))
+        if (not requested or spec.name in named or (asks and spec.read_only))
         and (not permitted or {spec.name, spec.tool} & permitted)
     )
     idle = held.idle | (allowed - named) if asks else held.idle
     policy = Policy(
         role=task.role,
-        read_only=not wanted or not task.enable_tools or task.approval in _ASKING,
+        read_only=not requested or not task.enable_tools or task.approval in _ASKING,
         # An empty set would allow everything.
         allowed=(allowed | {REQUEST_TOOLS} if asks else allowed) or frozenset({"none"}),
         denied=frozenset(task.constraints.denied_tools),
@@ -203,8 +190,6 @@ def _toolbox(held: Toolset, pipeline: Pipeline, task: Task, answer: OperationSpe
 
 @dataclass(frozen=True, kw_only=True)
 class OperateRun:
-    """Runs `OperateAssignment`s."""
-
     services: RunServices
 
     async def run(self, assignment: OperateAssignment, clone: Clone) -> ToolResult:
@@ -227,7 +212,6 @@ class OperateRun:
         return Ending(value=result, stop_reason=stop, usage=usage, error=result.error)
 
     async def _left_by(self, assignment: OperateAssignment, run: RunContext) -> ToolResult | None:
-        """What is known of the call that an earlier process made; None where nothing had begun."""
         begun: AuditEntry | None = None
         stored = self.services.log.read(assignment.task.tenant, assignment.execution_id, agent_id=assignment.agent_id)
         async with aclosing(stored) as events:
@@ -245,26 +229,17 @@ class OperateRun:
 
     async def _call(self, assignment: OperateAssignment, clone: Clone, run: RunContext) -> ToolResult:
         equipment, task = run.equipment, assignment.task
-        pipeline = Pipeline(
-            trail=run.trail,
-            policy=Policy(
-                role=task.role,
-                read_only=not task.enable_tools,
-                allowed=frozenset(task.constraints.allowed_tools),
-                denied=frozenset(task.constraints.denied_tools),
-                allowed_paths=task.constraints.allowed_paths,
-            ),
-            mask=equipment.mask,
-            store=run.store,
-            limits=ToolLimits(
-                command_timeout_seconds=task.constraints.limits.command_timeout_seconds,
-                observation_chars=MAX_RESULT_CHARS,
-            ),
-            cache=equipment.cache(task),
+        policy = Policy(
+            role=task.role,
+            read_only=not task.enable_tools,
+            allowed=frozenset(task.constraints.allowed_tools),
+            denied=frozenset(task.constraints.denied_tools),
+            allowed_paths=task.constraints.allowed_paths,
         )
+        pipeline = run.pipeline(task, policy, task.constraints.limits, chars=MAX_RESULT_CHARS)
         async with open_toolkits(clone, pipeline, equipment.access, task) as held:
-            arguments = _arguments(assignment.arguments)
-            if arguments is None:
+            arguments = json_or_none(assignment.arguments or "{}")
+            if not is_object(arguments):
                 return _refused(assignment, pipeline, "the arguments are not a JSON object")
             kits = held.toolkits
             if assignment.tool in SubAgentTools.definitions:
@@ -273,24 +248,11 @@ class OperateRun:
                 # No run searched memory before: what the node names is what is missing.
                 others.know(MemoryResults(gaps=tuple(strings(arguments.get("gaps")))))
                 kits = {**kits, others.name: others}
-            match = _find(kits, assignment.tool)
-            if match is None:
-                return _refused(assignment, pipeline, f"there is no tool {assignment.tool[:64]!r} here")
-            kit, definition = match
-            return await pipeline.call(definition, kit, arguments)
-
-
-def _find(kits: Mapping[str, Toolkit], name: str) -> tuple[Toolkit, Definition] | None:
-    for kit in kits.values():
-        for definition in kit.definitions.values():
-            if definition.spec.name == name:
-                return kit, definition
-    return None
-
-
-def _arguments(text: str) -> dict[str, object] | None:
-    value = json_or_none(text or "{}")
-    return value if is_object(value) else None
+            for kit in kits.values():
+                for definition in kit.definitions.values():
+                    if definition.spec.name == assignment.tool:
+                        return await pipeline.call(definition, kit, arguments)
+            return _refused(assignment, pipeline, f"there is no tool {assignment.tool[:64]!r} here")
 
 
 def _refused(assignment: OperateAssignment, pipeline: Pipeline, error: str) -> ToolResult:

@@ -21,7 +21,6 @@ class Clock:
         self._limits: dict[asyncio.Timeout, float] = {}
 
     def now(self) -> float:
-        """The seconds by this clock."""
         return (self._stopped_at if self._waits else time.monotonic()) - self._stood
 
     def stop(self) -> bool:
@@ -63,11 +62,7 @@ class Clock:
 class Budget:
     """Counts what is spent against limits; what a child is given is reserved until it is done.
 
-    Args:
-        limits: What may be spent here and below.
-        prices: What tokens cost; without them nothing costs anything.
-        spent: What an earlier part of the same run spent already.
-        clock: The run's; None: one of its own.
+    Without `prices` nothing costs anything.
     """
 
     def __init__(
@@ -87,7 +82,6 @@ class Budget:
 
     @property
     def seconds_left(self) -> float:
-        """How long the run may still take."""
         return max(0.0, self.limits.timeout_seconds - (self.clock.now() - self._started_at))
 
     def time_limit(self, most: float = math.inf) -> AbstractAsyncContextManager[None]:
@@ -130,7 +124,6 @@ class Budget:
         return f": {spent} tokens were used, {allowed} allowed" if 0 < allowed < spent else ""
 
     def settle(self, usage: Usage) -> None:
-        """Count what was spent, at its price."""
         if self._prices is not None and not usage.cost:
             usage = replace(usage, cost=self._prices.cost(usage))
         self.usage += usage

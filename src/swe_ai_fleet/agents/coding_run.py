@@ -7,21 +7,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from swe_ai_fleet.agents.equipment import Equipment
-from swe_ai_fleet.agents.opening import SecondGo
+from swe_ai_fleet.agents.equipment import Equipment, RunContext, RunServices
+from swe_ai_fleet.agents.opening import RevisionPrompt
 from swe_ai_fleet.agents.prompting import Fence, evidence, in_words, rendered
 from swe_ai_fleet.agents.recorded_run import read_run, run_finished
 from swe_ai_fleet.agents.results import agent_result, tool_record
 from swe_ai_fleet.agents.solving import Consent, Solver
-from swe_ai_fleet.agents.spec import RunContext, RunServices, opening_of, run_agent
+from swe_ai_fleet.agents.spec import opening_of, run_agent
 from swe_ai_fleet.domain.assignment import CodingAssignment, Opening, OpeningAssignment
-from swe_ai_fleet.domain.candidate import Candidate, Perspective, Revision
+from swe_ai_fleet.domain.candidate import Candidate, Perspective
 from swe_ai_fleet.domain.errors import PatchRejected
 from swe_ai_fleet.domain.event import RunFinished
 from swe_ai_fleet.domain.moment import now
-from swe_ai_fleet.domain.task import Task
 from swe_ai_fleet.domain.trajectory import StopReason
-from swe_ai_fleet.ports import Clone, EventLog, ResultBus, SecretMask
+from swe_ai_fleet.ports import Clone, ResultBus
 from swe_ai_fleet.tools.audit import AuditTrail
 
 MAX_DIFF_CHARS = 24_000
@@ -31,15 +30,83 @@ MAX_CRITIQUE_CHARS = 6_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class CodingRun:
+class CandidateRun:
+    """What runs share that hand in a candidate."""
+
+    services: RunServices
+    results: ResultBus
+
+    async def revision_prompt(
+        self, assignment: CodingAssignment, run: RunContext, clone: Clone
+    ) -> RevisionPrompt | None:
+        """Apply the patch that is revised; what its author is told: changes, evidence, and critiques without names.
+
+        It begins with what the author's first run began with, to the byte: a model server has that in its cache, and
+        the repository as all candidates are shown it is not the one in this clone. Raises NotFound, Unavailable.
+        """
+        revision = assignment.revision
+        # A checkpoint has the work that is revised in it.
+        if revision is None or run.earlier.checkpoint is not None:
+            return None
+        services, ref = self.services, revision.candidate.artifacts.patch
+        patch = await services.blobs.get(ref) if ref is not None else b""
+        try:
+            await clone.apply(patch)
+            applied = True
+        except PatchRejected:
+            applied = False
+        task, author, mask = assignment.task, assignment.author_id or assignment.agent_id, services.equipment.mask
+        first = (await read_run(services.log, task.tenant, assignment.execution_id, author)).started
+        candidate = revision.candidate
+        fence = Fence(mask, task.execution_id, "revision", candidate.candidate_id, str(revision.round))
+        # In an order that tells nothing of who wrote them when; one that came to nothing says nothing.
+        critiques = sorted(
+            (critique for critique in revision.critiques if not critique.error),
+            key=lambda critique: (critique.round, critique.reviewer_id),
+        )
+        text = rendered(
+            "revision",
+            applied=applied,
+            warning=fence.warning,
+            changes=fence(patch.decode("utf-8", "replace"), MAX_DIFF_CHARS),
+            summary=fence(candidate.summary, MAX_SUMMARY_CHARS),
+            evidence=evidence(revision.report, fence, MAX_EVIDENCE_CHARS),
+            reviews=[
+                {
+                    "verdict": str(critique.verdict),
+                    "score": f"{critique.score:g} of 1",
+                    "text": fence(in_words(critique), MAX_CRITIQUE_CHARS),
+                }
+                for critique in critiques
+            ],
+        )
+        return RevisionPrompt(text=text, first=first.messages if first is not None else ())
+
+    async def hand_in(
+        self, assignment: CodingAssignment, run: RunContext, finished: RunFinished, patch: bytes, *, model: str
+    ) -> Candidate:
+        """End a run with what it leaves, and publish that. Raises Fenced, Unavailable."""
+        candidate = candidate_of(assignment, finished, model=model, at=await run.end(finished))
+        task, execution_id, agent_id = assignment.task, assignment.execution_id, assignment.agent_id
+        record = run.record or await tool_record(self.services.log, task.tenant, execution_id, agent_id)
+        await self.results.publish(
+            tenant=task.tenant,
+            task_id=task.task_id,
+            execution_id=execution_id,
+            agent_id=agent_id,
+            payload=agent_result(candidate, task, record, patch),
+        )
+        return candidate
+
+
+@dataclass(frozen=True, kw_only=True)
+class CodingRun(CandidateRun):
     """Runs `CodingAssignment`s.
 
     People have `approval_timeout_seconds` to decide what waits for them (0: for ever). A workspace is stored while the
     model thinks, no more often than every `checkpoint_seconds`.
     """
 
-    services: RunServices
-    results: ResultBus
     approval_timeout_seconds: float = 0.0
     checkpoint_seconds: float = 20.0
 
@@ -56,15 +123,11 @@ class CodingRun:
                 return known
             if run.keeper is not None:
                 run.keeper.max_bytes = assignment.checkpoint_bytes
-            again: SecondGo | None = None
-            # A checkpoint has the work that is revised in it.
-            if assignment.revision is not None and run.earlier.checkpoint is None:
-                again = await second_go(assignment, assignment.revision, clone, self.services)
             solver = Solver(
                 assignment,
                 clone,
                 run,
-                revision=again,
+                revision=await self.revision_prompt(assignment, run, clone),
                 consent=Consent(timeout_seconds=self.approval_timeout_seconds),
                 checkpoint_seconds=self.checkpoint_seconds,
             )
@@ -81,14 +144,11 @@ class CodingRun:
             )
             if waits:
                 return candidate_of(assignment, finished, model=solution.model, at=now())
-            log = self.services.log
-            return await hand_in(assignment, run, finished, patch, model=solution.model, log=log, results=self.results)
+            return await self.hand_in(assignment, run, finished, patch, model=solution.model)
 
 
 @dataclass(frozen=True, kw_only=True)
 class OpeningRun:
-    """Runs `OpeningAssignment`s."""
-
     equipment: Equipment
 
     async def run(self, assignment: OpeningAssignment, clone: Clone) -> Opening:
@@ -107,54 +167,6 @@ class OpeningRun:
         return await opening_of(Solver(coding, clone, run), run)
 
 
-async def second_go(assignment: CodingAssignment, revision: Revision, clone: Clone, services: RunServices) -> SecondGo:
-    """Apply the patch of the candidate that is revised; what the author is told.
-
-    It begins with what the author's first run began with, to the byte: a model server has that in its cache, and the
-    repository as all candidates are shown it is not the one in this clone.
-
-    Raises NotFound (the patch is gone), Unavailable.
-    """
-    ref = revision.candidate.artifacts.patch
-    patch = await services.blobs.get(ref) if ref is not None else b""
-    try:
-        await clone.apply(patch)
-        applied = True
-    except PatchRejected:
-        applied = False
-    task, author = assignment.task, assignment.author_id or assignment.agent_id
-    first = (await read_run(services.log, task.tenant, assignment.execution_id, author)).started
-    text = _revision_text(assignment.task, revision, patch, applied=applied, mask=services.equipment.mask)
-    return SecondGo(text=text, first=first.messages if first is not None else ())
-
-
-def _revision_text(task: Task, revision: Revision, patch: bytes, *, applied: bool, mask: SecretMask) -> str:
-    """What an author is told behind the opening: its changes, the evidence, and the critiques without names."""
-    candidate = revision.candidate
-    fence = Fence(mask, task.execution_id, "revision", candidate.candidate_id, str(revision.round))
-    # In an order that tells nothing of who wrote them when; one that came to nothing says nothing.
-    critiques = sorted(
-        (critique for critique in revision.critiques if not critique.error),
-        key=lambda critique: (critique.round, critique.reviewer_id),
-    )
-    return rendered(
-        "revision",
-        applied=applied,
-        warning=fence.warning,
-        changes=fence(patch.decode("utf-8", "replace"), MAX_DIFF_CHARS),
-        summary=fence(candidate.summary, MAX_SUMMARY_CHARS),
-        evidence=evidence(revision.report, fence, MAX_EVIDENCE_CHARS),
-        reviews=[
-            {
-                "verdict": str(critique.verdict),
-                "score": f"{critique.score:g} of 1",
-                "text": fence(in_words(critique), MAX_CRITIQUE_CHARS),
-            }
-            for critique in critiques
-        ],
-    )
-
-
 def handed_in(assignment: CodingAssignment, run: RunContext) -> Candidate | None:
     """What a run handed in that an earlier process had brought to its end; None where it can go on."""
     started, done = run.earlier.started, run.earlier.finished
@@ -163,32 +175,7 @@ def handed_in(assignment: CodingAssignment, run: RunContext) -> Candidate | None
     return candidate_of(assignment, done, model=started.model if started else "", at=now())
 
 
-async def hand_in(
-    assignment: CodingAssignment,
-    run: RunContext,
-    finished: RunFinished,
-    patch: bytes,
-    *,
-    model: str,
-    log: EventLog,
-    results: ResultBus,
-) -> Candidate:
-    """End a run with what it leaves, and publish that. Raises Fenced, Unavailable."""
-    candidate = candidate_of(assignment, finished, model=model, at=await run.end(finished))
-    task = assignment.task
-    record = run.record or await tool_record(log, task.tenant, assignment.execution_id, assignment.agent_id)
-    await results.publish(
-        tenant=task.tenant,
-        task_id=task.task_id,
-        execution_id=assignment.execution_id,
-        agent_id=assignment.agent_id,
-        payload=agent_result(candidate, task, record, patch),
-    )
-    return candidate
-
-
 def candidate_of(assignment: CodingAssignment, finished: RunFinished, *, model: str, at: str) -> Candidate:
-    """What a finished run hands in."""
     return Candidate(
         candidate_id=assignment.agent_id,
         agent_id=assignment.agent_id,

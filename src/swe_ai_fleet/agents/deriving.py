@@ -15,24 +15,25 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field
 
 from swe_ai_fleet.agents.budget import Budget
+from swe_ai_fleet.agents.equipment import Ending, RunContext, RunServices, short_limits
+from swe_ai_fleet.agents.opening import RepositoryFacts
 from swe_ai_fleet.agents.prompting import Fence
-from swe_ai_fleet.agents.questions import AnswerForm
-from swe_ai_fleet.agents.repository_facts import RepositoryFacts
-from swe_ai_fleet.agents.spec import Ending, RecordedQuestions, RunContext, RunServices, short_limits
-from swe_ai_fleet.agents.sub_agents.structured_output import (
+from swe_ai_fleet.agents.spec import RecordedQuestions
+from swe_ai_fleet.agents.structured_output import (
+    AnswerForm,
     Said,
     Shape,
     Text,
     Texts,
     as_text,
+    keyed_by,
     opening,
     read,
     schema_of,
 )
 from swe_ai_fleet.domain.assignment import DeriveAssignment
 from swe_ai_fleet.domain.candidate import Perspective
-from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, ModelError, Unavailable
-from swe_ai_fleet.domain.json_values import is_list, is_mapping
+from swe_ai_fleet.domain.errors import InvalidRequest, ModelError, Unavailable
 from swe_ai_fleet.domain.message import Message
 from swe_ai_fleet.domain.subtask import JOINT, MAX_SUBTASK_CHARS, MAX_SUBTASKS, Derivation, Subtask, check_graph
 from swe_ai_fleet.domain.task import Role
@@ -48,10 +49,22 @@ _ORDERS = {
     "auto": "Subtasks that do not depend on each other are carried out at the same time.",
 }
 STRATEGIES = tuple(_ORDERS)
+MAP_TOKENS = 3_000
+AGAIN = "These subtasks cannot be carried out: {problem}. Fix that: answer with the whole JSON object, nothing else."
+_MAX_PROBLEM_CHARS = 2_000
+_NAMESPACE = uuid.UUID("2b0f1f0a-5d1c-5c53-9a0b-6f0f3f1d7f2e")
+_MAX_NAME_CHARS = 200
+_HIGHEST = 9
+MAX_ID_CHARS = 32
+MAX_ALL_CHARS = 64_000
+"""Of all descriptions together."""
+MAX_NAMES = 50
+MAX_PATHS = 20
+MAX_PATH_CHARS = 300
+_NOT_IN_AN_ID = re.compile(r"[^a-z0-9]+")
 
 
 async def _opening(assignment: DeriveAssignment, clone: Clone | None, run: RunContext) -> tuple[Message, ...]:
-    """The first messages of a planner's run."""
     task, mask, facts = assignment.task, run.equipment.mask, None
     if clone is not None:
         key = (task.tenant, assignment.execution_id, assignment.agent_id)
@@ -87,16 +100,8 @@ def _facts(facts: RepositoryFacts) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-MAP_TOKENS = 3_000
-AGAIN = "These subtasks cannot be carried out: {problem}. Fix that: answer with the whole JSON object, nothing else."
-_MAX_PROBLEM_CHARS = 2_000
-_NAMESPACE = uuid.UUID("2b0f1f0a-5d1c-5c53-9a0b-6f0f3f1d7f2e")
-
-
 @dataclass(frozen=True, kw_only=True)
 class DeriveRun:
-    """Runs `DeriveAssignment`s."""
-
     services: RunServices
 
     async def run(self, assignment: DeriveAssignment, clone: Clone | None) -> Derivation:
@@ -140,27 +145,15 @@ async def _derive(assignment: DeriveAssignment, clone: Clone | None, run: RunCon
     except InvalidRequest as error:
         stop, fault = StopReason.PLAN_FAILED, error
     except ValueError as error:
-        stop, fault = StopReason.PLAN_FAILED, _no_split(error)
+        stop = StopReason.PLAN_FAILED
+        fault = InvalidRequest(
+            f"the planner found no split that can be carried out: {error}",
+            field="task_description",
+            hint="describe the parts, or hand them in one by one",
+        )
     name = str(uuid.uuid5(_NAMESPACE, f"{assignment.execution_id}/{assignment.agent_id}"))
     derivation = Derivation(derivation_id=name, subtasks=subtasks, usage=budget.total(), joint=JOINT)
     return Ending(value=derivation, stop_reason=stop, usage=derivation.usage, fault=fault)
-
-
-def _no_split(error: ValueError) -> FleetError:
-    return InvalidRequest(
-        f"the planner found no split that can be carried out: {error}",
-        field="task_description",
-        hint="describe the parts, or hand them in one by one",
-    )
-
-
-_MOST_READ = 200
-_MAX_NAME_CHARS = 200
-_HIGHEST = 9
-
-
-def _as_name(value: object) -> str:
-    return " ".join(as_text(value)[:_MAX_NAME_CHARS].split())
 
 
 def _as_priority(value: object) -> int:
@@ -172,17 +165,10 @@ def _as_priority(value: object) -> int:
     return min(_HIGHEST, max(0, number))
 
 
-def _as_subtasks(value: object) -> object:
-    """Subtasks in a list; models also write an object with their ids as keys."""
-    if is_mapping(value):
-        value = [{"id": name, **fields} for name, fields in value.items() if is_mapping(fields)]
-    return value[:_MOST_READ] if is_list(value) else value
-
-
 class SubtaskShape(Shape):
-    id: Annotated[str, BeforeValidator(_as_name), Field(min_length=1)] = Field(
-        description="A short name of its own, such as `parser` or `parser-tests`."
-    )
+    id: Annotated[
+        str, BeforeValidator(lambda value: " ".join(as_text(value)[:_MAX_NAME_CHARS].split())), Field(min_length=1)
+    ] = Field(description="A short name of its own, such as `parser` or `parser-tests`.")
     role: Text = Field(default="", description="The role that does it.")
     description: Said = Field(
         description="What is to be done, whole: whoever does it reads this, the task, and the code as it is by then."
@@ -195,19 +181,10 @@ class SubtaskShape(Shape):
 
 
 class SplitShape(Shape):
-    subtasks: Annotated[list[SubtaskShape], BeforeValidator(_as_subtasks), Field(min_length=1)] = Field(
+    subtasks: Annotated[list[SubtaskShape], keyed_by("id"), Field(min_length=1)] = Field(
         description="The subtasks, what comes first before what needs it."
     )
     reasoning: Text = Field(default="", description="Why it is split this way, in a sentence or two.")
-
-
-MAX_ID_CHARS = 32
-MAX_ALL_CHARS = 64_000
-"""Of all descriptions together."""
-MAX_NAMES = 50
-MAX_PATHS = 20
-MAX_PATH_CHARS = 300
-_NOT_IN_AN_ID = re.compile(r"[^a-z0-9]+")
 
 
 def subtasks_of(answer: SplitShape, assignment: DeriveAssignment, *, mask: SecretMask) -> tuple[Subtask, ...]:
@@ -222,15 +199,15 @@ def subtasks_of(answer: SplitShape, assignment: DeriveAssignment, *, mask: Secre
     subtasks: list[Subtask] = []
     for name, shape in zip(ids, answer.subtasks, strict=True):
         try:
-            given = Role.parse(shape.role or (role if not roles or role in roles else min(roles)))
+            subtask_role = Role.parse(shape.role or (role if not roles or role in roles else min(roles)))
         except InvalidRequest as error:
             problems.append(f"{name!r}: {error}")
-            given = role
+            subtask_role = role
         subtasks.append(
             Subtask(
                 subtask_id=name,
                 description=shortened(mask(well_formed(shape.description)).replace("\0", "").strip(), limit),
-                role=given,
+                role=subtask_role,
                 dependencies=_dependencies(shape, ids, answer.subtasks),
                 priority=shape.priority,
                 allowed_paths=_paths(shape),
@@ -280,7 +257,6 @@ def _name(text: str) -> str:
 
 
 def _paths(shape: SubtaskShape) -> tuple[str, ...]:
-    """The globs that can be ones of the repository; a directory means all in it."""
     paths: list[str] = []
     for path in shape.paths:
         pattern = path.strip().strip("`'\"").removeprefix("/workspace/").removeprefix("./")
@@ -299,13 +275,8 @@ def _paths(shape: SubtaskShape) -> tuple[str, ...]:
 def _chained(ordered: Sequence[Subtask]) -> tuple[Subtask, ...]:
     before = ("", *(subtask.subtask_id for subtask in ordered))
     return tuple(
-        replace(
-            subtask,
-            dependencies=(*subtask.dependencies, earlier)
-            if earlier not in subtask.dependencies
-            else subtask.dependencies,
-        )
-        if earlier
-        else subtask
+        subtask
+        if earlier in ("", *subtask.dependencies)
+        else replace(subtask, dependencies=(*subtask.dependencies, earlier))
         for earlier, subtask in zip(before, ordered, strict=False)
     )

@@ -1,27 +1,60 @@
-"""What the runs of one process share: models, services, caches, and what the operator decided."""
+"""What the runs of one process share, and one run under way: claimed in the log, continued, and ended in one place."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Generic, TypeVar
 
-from swe_ai_fleet.agents.model_middleware import WatchedModel
-from swe_ai_fleet.agents.planning import ModeRules
-from swe_ai_fleet.agents.repository_facts import FactsCache
-from swe_ai_fleet.agents.sub_agents import SubAgentLimits
+from swe_ai_fleet.agents.budget import Budget, Clock
+from swe_ai_fleet.agents.model_middleware import TokenRecordingModel, WatchedModel
+from swe_ai_fleet.agents.opening import FactsCache
+from swe_ai_fleet.agents.planning.plan_run import ModeRules
+from swe_ai_fleet.agents.recorded_run import WorkspaceKeeper, concluded, read_run, recorded_run, run_finished, writer_of
+from swe_ai_fleet.agents.results import ToolRecord
 from swe_ai_fleet.agents.sub_agents.memory import MemorySearch, RepositoryMemory
-from swe_ai_fleet.domain.budget import Prices
+from swe_ai_fleet.agents.sub_agents.toolkit import SubAgentLimits
+from swe_ai_fleet.codec import to_json
+from swe_ai_fleet.domain.assignment import RecordedAssignment
+from swe_ai_fleet.domain.blob import BlobRef
+from swe_ai_fleet.domain.budget import Limits, Prices, Usage
 from swe_ai_fleet.domain.candidate import Perspective
-from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.command import Owner
+from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
+from swe_ai_fleet.domain.event import EventBody, ModelAwaited, RunFinished, RunStarted
+from swe_ai_fleet.domain.message import ModelCapabilities
+from swe_ai_fleet.domain.moment import now
+from swe_ai_fleet.domain.run import RunState
 from swe_ai_fleet.domain.task import PlanningMode, Task
-from swe_ai_fleet.ports import Baselines, ChatModel, Hear, LiveText, ModelSessions, Patience, Workspace
+from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.ports import (
+    Baselines,
+    BlobStore,
+    ChatModel,
+    Clone,
+    EventLog,
+    Hear,
+    Journal,
+    LiveText,
+    ModelSessions,
+    Patience,
+    Workspace,
+)
 from swe_ai_fleet.tools.audit import AuditTrail
 from swe_ai_fleet.tools.catalogue import ToolAccess
+from swe_ai_fleet.tools.pipeline import Pipeline, ToolLimits
+from swe_ai_fleet.tools.policy import Policy
 from swe_ai_fleet.tools.result_cache import ResultCache, SharedResults
 from swe_ai_fleet.tools.secrets import Secrets
 
+T = TypeVar("T")
+
 ANY_MODEL = "*"
 """Under this name stands the price of every model that has none of its own."""
+SHORT_SECONDS = 600.0
+PATCH_MEDIA_TYPE = "text/x-diff"
+_NEW = RunState(agent_id="")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,21 +63,10 @@ class Equipment:
 
     Attributes:
         models: By profile; the empty name is the default.
-        access: What tools may use beside the workspace.
-        mask: Hides secrets.
-        facts: What repositories say of themselves.
         results: Results of lookups that other runs of a tenant may use; None: each run has its own only.
         alone: Whether nobody else changes the workspaces; only then may a result stand for a second, equal call.
-        prices: By model name; `*` is every other.
         token_profiles: Model profiles whose replies are recorded with token ids and log-probabilities.
-        planning_mode: Of tasks that do not say.
-        mode_rules: How it is chosen between the modes.
-        parallel: Whether calls of one reply run at the same time.
-        sub_agents: How many, how deep, how costly.
-        live: Where people listen to models; None: nowhere.
-        remembering: Makes of a task and its repository what `search_memory` asks, where the task reads memory; None:
-            the repository alone is asked.
-        baselines: What is known of untouched commits; None: nothing.
+        remembering: Makes what `search_memory` asks for tasks that read memory; None: the repository alone is asked.
     """
 
     models: Mapping[str, ChatModel]
@@ -64,7 +86,6 @@ class Equipment:
     baselines: Baselines | None = None
 
     def memory_search(self, task: Task, workspace: Workspace) -> MemorySearch:
-        """What `search_memory` asks in a run."""
         repository = RepositoryMemory(workspace)
         if self.remembering is None or not task.memory.read:
             return repository
@@ -73,8 +94,7 @@ class Equipment:
     def model(self, task: Task, perspective: Perspective, trail: AuditTrail, hear: Hear | None = None) -> ChatModel:
         """The model of one run, which stays with its server and is heard by whoever listens.
 
-        `hear` is told when it waits for a model server (see `Patience`).
-        Raises InvalidRequest for a profile that is not there.
+        `hear` is told when it waits for a model server (see `Patience`). Raises InvalidRequest for an unknown profile.
         """
         profile = perspective.model_profile
         if profile not in self.models:
@@ -87,8 +107,8 @@ class Equipment:
         if self.live is None:
             return model
         return WatchedModel(
-            model,
-            self.live,
+            model=model,
+            live=self.live,
             tenant=task.tenant,
             execution_id=task.execution_id,
             agent_id=trail.agent_id,
@@ -100,5 +120,161 @@ class Equipment:
         return self.prices.get(model) or self.prices.get(ANY_MODEL)
 
     def cache(self, task: Task) -> ResultCache | None:
-        """The cache of one run, if it may have one."""
         return ResultCache(tenant=task.tenant, shared=self.results) if self.alone else None
+
+
+def short_limits(limits: Limits) -> Limits:
+    """What a run may spend that looks and says and changes nothing, given what an agent of its task may."""
+    return replace(limits, timeout_seconds=min(SHORT_SECONDS, limits.timeout_seconds))
+
+
+@dataclass(kw_only=True)
+class RunContext:
+    """One run under way: what it is made with, where it is written, and where it stood when this process took it.
+
+    `record` is what this process did with its tools; None where an earlier one did something too.
+    """
+
+    equipment: Equipment
+    trail: AuditTrail
+    journal: Journal | None = None
+    store: Callable[[bytes], Awaitable[BlobRef]] | None = None
+    keeper: WorkspaceKeeper | None = None
+    earlier: RunState = _NEW
+    record: ToolRecord | None = None
+    clock: Clock = field(default_factory=Clock)
+
+    async def model(self, task: Task, perspective: Perspective, budget: Budget) -> tuple[ChatModel, ModelCapabilities]:
+        """The model, and what it can do; from here on the budget's clock runs, at its prices.
+
+        Raises ModelError, InvalidRequest (there is no such model).
+        """
+        model = self.equipment.model(task, perspective, self.trail, self._waits(budget.clock))
+        capabilities = await model.probe()
+        budget.begin(self.equipment.price(capabilities.model))
+        return model, capabilities
+
+    def _waits(self, clock: Clock) -> Callable[[bool], None]:
+
+        def hear(is_away: bool) -> None:
+            if is_away and clock.stop():
+                self.post(ModelAwaited())
+            elif not is_away and (stood := clock.go()):
+                self.post(ModelAwaited(waited_ms=max(1, round(stood * 1000))))
+
+        return hear
+
+    def recording_tokens(self, model: ChatModel, perspective: Perspective) -> ChatModel:
+        """The model, whose replies are recorded with their tokens if its profile says so and there is a store."""
+        if self.store is None or perspective.model_profile not in self.equipment.token_profiles:
+            return model
+        return TokenRecordingModel(model=model, store=self.store)
+
+    def pipeline(self, task: Task, policy: Policy, limits: Limits, *, chars: int, lasting: bool = True) -> Pipeline:
+        """The way of the run's calls: so many characters of a result are shown, whole ones kept if it is lasting."""
+        return Pipeline(
+            trail=self.trail,
+            policy=policy,
+            mask=self.equipment.mask,
+            store=self.store if lasting else None,
+            limits=ToolLimits(command_timeout_seconds=limits.command_timeout_seconds, observation_chars=chars),
+            cache=self.equipment.cache(task),
+        )
+
+    def post(self, body: EventBody) -> None:
+        if self.journal is not None:
+            self.journal.post(body)
+
+    def begin(self, started: RunStarted) -> None:
+        self.post(started)
+        self.earlier = RunState(agent_id=self.trail.agent_id, started=started, messages=started.messages)
+
+    async def end(self, finished: RunFinished) -> str:
+        """Record how the run ended, and give back the room of what was kept for going on; when that was."""
+        at = (await self.journal.append(finished)).at if self.journal is not None else now()
+        if self.keeper is not None and finished.stop_reason is not StopReason.CANCELLED:
+            await self.keeper.supersede(None)
+        return at
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending(Generic[T]):
+    """What a run hands in, and how it ended.
+
+    With a `fault` nothing is handed in: it is raised, once the end stands in the log.
+    """
+
+    value: T
+    stop_reason: StopReason
+    usage: Usage
+    error: str = ""
+    fault: FleetError | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunServices:
+    """What runs of one process share."""
+
+    equipment: Equipment
+    log: EventLog
+    blobs: BlobStore
+    audit_key: bytes = b""
+    host: str = ""
+
+    async def run(
+        self,
+        assignment: RecordedAssignment[T],
+        clone: Clone | None,
+        work: Callable[[RunContext], Awaitable[Ending[T]]],
+    ) -> T:
+        """What the work of an assignment gives, recorded; what an earlier process had come to is handed in again.
+
+        Raises Fenced, Unavailable, the fault that the work ended with; a cancellation passes after it was recorded.
+        """
+        async with self.claimed(assignment, clone) as run:
+            if (known := concluded(run.earlier, assignment.gives)) is not None:
+                return known
+            ended = await work(run)
+            await run.end(
+                run_finished(
+                    run.trail,
+                    ended.stop_reason,
+                    ended.usage,
+                    answer="" if ended.fault is not None else to_json(ended.value).decode(),
+                    error=str(ended.fault) if ended.fault is not None else ended.error,
+                )
+            )
+        if ended.fault is not None:
+            raise ended.fault
+        return ended.value
+
+    async def keep_patch(self, assignment: RecordedAssignment[object], patch: bytes) -> BlobRef:
+        """Store what a run changed. Raises Unavailable, ResourceExhausted."""
+        return await self.blobs.put(assignment.task.tenant, assignment.execution_id, patch, PATCH_MEDIA_TYPE)
+
+    @asynccontextmanager
+    async def claimed(self, assignment: RecordedAssignment[object], clone: Clone | None) -> AsyncGenerator[RunContext]:
+        tenant, execution_id = assignment.task.tenant, assignment.execution_id
+
+        async def store(data: bytes) -> BlobRef:
+            return await self.blobs.put(tenant, execution_id, data, "text/plain")
+
+        async with recorded_run(
+            self.log, writer_of(assignment), host=self.host, audit_key=self.audit_key, resumes=assignment.resumes
+        ) as run:
+            context = RunContext(equipment=self.equipment, trail=run.trail, journal=run.journal, store=store)
+            if clone is not None:
+                context.keeper = WorkspaceKeeper(
+                    clone=clone,
+                    journal=run.journal,
+                    blobs=self.blobs,
+                    owner=Owner(tenant=tenant, execution_id=execution_id),
+                    trail=run.trail,
+                )
+            # Until the claim is durable, the last owner may still write.
+            await run.journal.flush()
+            if not assignment.resumes:
+                context.record = run.journal.record
+            else:
+                context.earlier = await read_run(self.log, tenant, execution_id, assignment.agent_id)
+            yield context

@@ -1,18 +1,34 @@
-"""A run for other readers: as OpenAI messages and as Markdown. As a trajectory it is in `atif`."""
+"""A run for other readers: as OpenAI messages, as Markdown, and as a trajectory for benchmarks and trainers.
+
+The Agent Trajectory Interchange Format (ATIF 1.8) is Harbor's (its RFC 0001); its validator, and the `atif` package,
+refuse keys that they do not know, so what only this fleet knows stands under `extra`. Prompts come whole, whatever was
+condensed for the model meanwhile.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict
+from importlib.metadata import version
+from types import MappingProxyType
 
 from swe_ai_fleet.agents.function_calling.conversation import write_conversation
 from swe_ai_fleet.agents.prompting import fenced
-from swe_ai_fleet.domain.event import Event, HistoryCondensed
-from swe_ai_fleet.domain.message import ToolMessage
-from swe_ai_fleet.domain.run import RunState, fold_run
-from swe_ai_fleet.domain.trajectory import Observation
+from swe_ai_fleet.codec import to_plain
+from swe_ai_fleet.domain.blob import BlobRef
+from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.candidate import CheckResult
+from swe_ai_fleet.domain.event import Event, HistoryCondensed, LoopNoticed, ModelReplied
+from swe_ai_fleet.domain.execution import ExecutionState
+from swe_ai_fleet.domain.json_values import json_or_none, mapping, mappings
+from swe_ai_fleet.domain.message import AssistantMessage, Message, SampledTokens, ToolCall, ToolMessage
+from swe_ai_fleet.domain.run import SUB_AGENT, RunState, fold_run, sub_agent_usage
+from swe_ai_fleet.domain.trajectory import Observation, Step
 from swe_ai_fleet.tools.truncation import truncate
 
 _LONGEST_SHOWN = 4_000
+SCHEMA = "ATIF-v1.8"
+SHORTENED = "The log has a sub-agent's calls in short, without their results, and of its replies only the last one."
 
 
 def whole_run(events: Iterable[Event], agent_id: str) -> RunState:
@@ -43,7 +59,10 @@ def markdown(run: RunState) -> str:
             lines += [f"**{_inline(call.name)}**", "", _code_block(call.arguments, "json"), ""]
             observation = seen.get(call.call_id)
             if observation is not None:
-                lines += [_verdict(observation), ""]
+                seen_result = observation.result
+                exit_code = "" if seen_result.exit_code is None else f", exit code {seen_result.exit_code}"
+                repairs = f", repaired: {_inline('; '.join(observation.repairs))}" if observation.repairs else ""
+                lines += [f"{seen_result.outcome}{exit_code}, {seen_result.duration:.2f} s{repairs}", ""]
             lines += [_code_block(answered.get(call.call_id, "(no answer)")), ""]
     if finished is not None:
         usage = finished.usage
@@ -56,15 +75,199 @@ def markdown(run: RunState) -> str:
     return "\n".join(lines)
 
 
-def _verdict(seen: Observation) -> str:
-    exit_code = "" if seen.result.exit_code is None else f", exit code {seen.result.exit_code}"
-    repairs = f", repaired: {_inline('; '.join(seen.repairs))}" if seen.repairs else ""
-    return f"{seen.result.outcome}{exit_code}, {seen.result.duration:.2f} s{repairs}"
-
-
 def _inline(text: str) -> str:
     return "".join(f"\\{c}" if c in "\\`*_{}[]()#+-.!<>|~" else c for c in " ".join(text.split())[:200])
 
 
 def _code_block(text: str, language: str = "") -> str:
     return fenced(truncate(text, _LONGEST_SHOWN), language)
+
+
+def token_refs(run: RunState, events: Iterable[Event]) -> list[BlobRef]:
+    """The blobs in which the log has the tokens of a run's replies, each a `SampledTokens` as JSON."""
+    bodies = (event.body for event in events if event.agent_id == run.agent_id)
+    return [body.reply.tokens for body in bodies if isinstance(body, ModelReplied) and body.reply.tokens is not None]
+
+
+def trajectory(
+    state: ExecutionState,
+    run: RunState,
+    events: Iterable[Event],
+    tokens: Mapping[str, SampledTokens] = MappingProxyType({}),
+) -> dict[str, object]:
+    """One agent's run with what evidence says of it, as JSON values.
+
+    Messages that an earlier run had before it waited for a person are marked as copied context. Money is in the
+    currency of the fleet's prices, so it stands in `extra`, not under the format's `cost_usd`. The run is a `whole_run`
+    that has begun; `events` are all of the execution, `tokens` the blobs of `token_refs` by their digests.
+    """
+    own = [event for event in events if event.agent_id == run.agent_id]
+    started, finished, usage = run.started, run.finished, run.finished.usage if run.finished else run.usage
+    name = f"{state.execution_id}/{run.agent_id}"
+    agent: dict[str, object] = {"name": "swe-ai-fleet", "version": version("swe-ai-fleet")}
+    if started is not None:
+        agent |= {"model_name": started.model} if started.model else {}
+        known = ("role", "temperature", "seed", "tools", "environment")
+        agent["extra"] = {field: value for field in known if (value := to_plain(getattr(started, field))) is not None}
+    parts = _Steps(run, own, name, tokens)
+    steps = list(parts)
+    document: dict[str, object] = {
+        "schema_version": SCHEMA,
+        "session_id": state.execution_id,
+        "trajectory_id": name,
+        "agent": agent,
+        "steps": steps,
+        "final_metrics": {
+            "total_prompt_tokens": usage.prompt_tokens,
+            "total_completion_tokens": usage.completion_tokens,
+            "total_cached_tokens": usage.cached_tokens,
+            "total_steps": len(steps),
+            "extra": {field: getattr(usage, field) for field in ("model_calls", "tool_calls", "duration_ms", "cost")},
+        },
+        "extra": {
+            "task_id": state.task.task_id,
+            "agent_id": run.agent_id,
+            "stop_reason": str(finished.stop_reason) if finished else "",
+            "answer": finished.answer if finished else "",
+            "error": finished.error if finished else "",
+            "audit_head": finished.audit_head if finished else (run.entries[-1].hash if run.entries else ""),
+            "approvals": [to_plain(resolution) for resolution in run.resolutions.values()],
+            "notes": [_note(event.body) for event in own if isinstance(event.body, HistoryCondensed | LoopNoticed)],
+            **_judgement(state, run.agent_id),
+        },
+    }
+    return document | ({"subagent_trajectories": parts.sub_agents} if parts.sub_agents else {})
+
+
+def _judgement(state: ExecutionState, agent_id: str) -> dict[str, object]:
+    """What became of an agent's candidate: its verdict and place, and a reward for each check that ran.
+
+    `reward` is 1 for verified, 0.5 for unverified, 0 for refuted; a check's is its score, between 0 and 1. Nothing
+    where the agent left no candidate, no `reward` where nothing judged it.
+    """
+    candidate = next((candidate for candidate in state.candidates.values() if candidate.agent_id == agent_id), None)
+    if candidate is None:
+        return {}
+    report = state.reports.get(candidate.candidate_id)
+    name = candidate.candidate_id
+    fields: dict[str, object] = {"candidate_id": name, "winner": state.winner_id == name}
+    for place in [entry for entry in state.ranking if name in (entry.candidate_id, *entry.duplicates)][:1]:
+        fields |= {"rank": place.rank, "score": place.score}
+    if report is not None:
+        fields |= {"verdict": report.verdict_word, "verdict_reasons": list(report.reasons)}
+        fields |= {"reward": report.verdict.rank / 2} if report.verdict is not None else {}
+        fields["checks"] = [_check(result) for result in report.results if not result.skipped_reason]
+    return fields
+
+
+class _Steps:
+    def __init__(self, run: RunState, events: Iterable[Event], name: str, tokens: Mapping[str, SampledTokens]) -> None:
+        self.sub_agents: list[dict[str, object]] = []
+        self._run, self._name, self._tokens = run, name, tokens
+        self._replied = {event.body.step: event for event in events if isinstance(event.body, ModelReplied)}
+        self._answers = {answer.call_id: answer.content for answer in run.messages if isinstance(answer, ToolMessage)}
+
+    def __iter__(self) -> Iterator[dict[str, object]]:
+        opening = self._run.started.messages if self._run.started else ()
+        goes_on = any(isinstance(message, AssistantMessage) for message in opening)
+        replies = iter(self._run.steps)
+        number = 0
+        for place, message in enumerate(self._run.messages):
+            if isinstance(message, ToolMessage):
+                continue
+            number += 1
+            copied: dict[str, object] = {"is_copied_context": True} if goes_on and place < len(opening) else {}
+            waited = bool(copied) and place == len(opening) - 1
+            step = next(replies) if isinstance(message, AssistantMessage) and (not copied or waited) else None
+            yield {"step_id": number, **self._step_of(message, step), **copied}
+
+    def _step_of(self, message: Message, step: Step | None) -> dict[str, object]:
+        if not isinstance(message, AssistantMessage):
+            return {"source": "system" if message.role == "system" else "user", "message": message.content}
+        fields: dict[str, object] = {"source": "agent", "message": message.content}
+        seen = {observation.call_id: observation for observation in step.observations} if step is not None else {}
+        if message.tool_calls:
+            fields["tool_calls"] = [_call(call) for call in message.tool_calls]
+            results = [self._result(call, seen.get(call.call_id)) for call in message.tool_calls]
+            fields["observation"] = {"results": [result for result in results if result]}
+        if step is not None and (event := self._replied.get(step.number)) is not None:
+            assert isinstance(event.body, ModelReplied)
+            fields |= {"timestamp": event.at, "llm_call_count": 1}
+            fields |= {"model_name": event.body.reply.model} if event.body.reply.model else {}
+            ref = event.body.reply.tokens
+            sampled = self._tokens.get(ref.digest) if ref is not None else None
+            fields["metrics"] = {
+                **_metrics(step.usage, duration_ms=event.body.duration_ms),
+                **({field: list(value) for field, value in asdict(sampled).items() if value} if sampled else {}),
+            }
+        return fields
+
+    def _result(self, call: ToolCall, seen: Observation | None) -> dict[str, object]:
+        content = self._answers.get(call.call_id)
+        if content is None and seen is None:
+            return {}
+        result: dict[str, object] = {"source_call_id": call.call_id, "content": content}
+        if seen is None:
+            return result
+        facts = asdict(seen.result)
+        kept = ("operation", "exit_code", "cached", "truncated", "artifact")
+        extra = {"outcome": str(seen.result.outcome), "seconds": seen.result.duration, "repairs": list(seen.repairs)}
+        result["extra"] = extra | {field: facts[field] for field in kept}
+        if did := mapping(seen.result.metadata, SUB_AGENT):
+            name = f"{self._name}/{call.call_id}"
+            self.sub_agents.append(_sub_agent(name, call, content or "", did, sub_agent_usage(seen.result)))
+            result["subagent_trajectory_ref"] = [{"trajectory_id": name}]
+        return result
+
+
+def _sub_agent(name: str, call: ToolCall, content: str, did: Mapping[str, object], usage: Usage) -> dict[str, object]:
+    reply: dict[str, object] = {"step_id": 2, "source": "agent", "message": content, "metrics": _metrics(usage)}
+    if usage.model_calls:
+        reply["llm_call_count"] = usage.model_calls
+    return {
+        "schema_version": SCHEMA,
+        "trajectory_id": name,
+        "agent": {"name": str(did.get("name") or call.name), "version": version("swe-ai-fleet")},
+        "notes": SHORTENED,
+        "steps": [{"step_id": 1, "source": "user", "message": call.arguments}, reply],
+        "extra": {
+            "stop_reason": did.get("stop_reason"),
+            "error": did.get("error"),
+            "calls": mappings(did.get("calls")),
+        },
+    }
+
+
+def _call(call: ToolCall) -> dict[str, object]:
+    """A call as the model made it; arguments that are no JSON object stand as text beside an empty one."""
+    fields: dict[str, object] = {"tool_call_id": call.call_id, "function_name": call.name, "arguments": {}}
+    arguments = json_or_none(call.arguments or "{}", finite=True)
+    if isinstance(arguments, dict):
+        return {**fields, "arguments": arguments}
+    return {**fields, "extra": {"arguments_as_written": call.arguments}}
+
+
+def _metrics(usage: Usage, **more: object) -> dict[str, object]:
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "cached_tokens": usage.cached_tokens,
+        "extra": {"cost": usage.cost, **more},
+    }
+
+
+def _check(result: CheckResult) -> dict[str, object]:
+    return {
+        "kind": str(result.kind),
+        "name": result.name,
+        "passed": result.passed,
+        "required": result.required,
+        "reward": result.score,
+    }
+
+
+def _note(body: HistoryCondensed | LoopNoticed) -> dict[str, object]:
+    if isinstance(body, LoopNoticed):
+        return {"kind": "loop", "step": body.step, "pattern": body.pattern, "advice": body.advice}
+    fields = ("step", "method", "tokens_before", "tokens_after")
+    return {"kind": "condensed", **{field: to_plain(getattr(body, field)) for field in fields}}

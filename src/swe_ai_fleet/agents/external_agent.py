@@ -1,4 +1,4 @@
-"""External agents: the interface of an agent that is not the fleet's own, and a run of one.
+"""External agents: the interface of an agent that is not the fleet's own, a run of one, and its record in the log.
 
 Some are run by somebody else, behind an endpoint, and hand in a patch; others are programs that work in the workspace
 itself. Both runs are recorded, bounded and handed in like a run of the fleet's own agents.
@@ -7,28 +7,149 @@ itself. Both runs are recorded, bounded and handed in like a run of the fleet's 
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import shlex
+import time
+import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from swe_ai_fleet.agents.coding_run import candidate_of, hand_in, handed_in, second_go
+from swe_ai_fleet.agents.budget import Budget
+from swe_ai_fleet.agents.coding_run import CandidateRun, candidate_of, handed_in
+from swe_ai_fleet.agents.equipment import RunContext
 from swe_ai_fleet.agents.opening import ROLES, opening_messages
-from swe_ai_fleet.agents.outside_record import AgentFault, OutsideRecord
 from swe_ai_fleet.agents.prompting import rendered
 from swe_ai_fleet.agents.recorded_run import resume, run_finished
-from swe_ai_fleet.agents.spec import RunContext, RunServices
 from swe_ai_fleet.domain.assignment import CodingAssignment
 from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.candidate import Artifacts, Candidate
+from swe_ai_fleet.domain.candidate import Artifacts, Candidate, Diff
 from swe_ai_fleet.domain.council import is_harness
-from swe_ai_fleet.domain.errors import ModelError, PatchRejected, PreconditionFailed, ResourceExhausted
-from swe_ai_fleet.domain.event import RunStarted
-from swe_ai_fleet.domain.message import UserMessage
+from swe_ai_fleet.domain.errors import FleetError, ModelError, PatchRejected, PreconditionFailed, ResourceExhausted
+from swe_ai_fleet.domain.event import ModelReplied, RunStarted
+from swe_ai_fleet.domain.message import AssistantMessage, ModelReply, ToolCall, UserMessage
 from swe_ai_fleet.domain.moment import now
+from swe_ai_fleet.domain.text import well_formed
+from swe_ai_fleet.domain.tool import Decision, OperationSpec, ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason
-from swe_ai_fleet.ports import BlobStore, Clone, ResultBus
+from swe_ai_fleet.ports import BlobStore, Clone
 from swe_ai_fleet.tools.pipeline import ToolLimits
+from swe_ai_fleet.tools.truncation import beginning
+
+MAX_KEPT_MESSAGES = 200
+MAX_MESSAGES = 5_000
+MAX_MESSAGE_CHARS = 4_000
+MAX_SUMMARY_CHARS = 16_000
+MAX_CALL_CHARS = 4_000
+HARNESS = "harness"
+"""The tool in audit entries of what an agent in the workspace does by itself, asks for, and leaves."""
+OWN_WORD = "by the agent's own word: no tool of the fleet carried it out"
+_MOST_FILES = 200
+MAX_PATCH_BYTES = 16 * 1024 * 1024
+MAX_BUNDLE_BYTES = 64 * 1024 * 1024
+MAX_NAME_CHARS = 100
+_FAULT_CHARS = 2_000
+_LONGEST_PAUSE_SECONDS = 30.0
+
+
+class AgentFault(FleetError):
+    """An external agent cannot be reached or started, refuses, ends too early, or answers what is no answer."""
+
+
+class OutsideRecord:
+    """Each text and each call of an external agent is a step of its run in the log, bounded and masked."""
+
+    def __init__(self, run: RunContext, *, model: str) -> None:
+        self.run, self.model = run, model
+        self.usage, self.answer, self.waiting = Usage(), "", ""
+        self.budget: Budget | None = None
+        """Counts what an agent spends whose model the fleet asks; None: it says itself what it spent, in the end."""
+        self.paths: set[str] = set()
+        """Files that the agent said it changes, relative to the repository."""
+        self.step = len(run.earlier.steps)
+        self._heard = 0
+        self._told = run.earlier.usage
+        self._started_at = time.monotonic()
+
+    @property
+    def duration_ms(self) -> int:
+        return round((time.monotonic() - self._started_at) * 1000)
+
+    @property
+    def spent(self) -> Usage:
+        return self.budget.total() if self.budget else replace(self.usage, duration_ms=self.duration_ms)
+
+    def say(self, text: str) -> None:
+        """What the agent says while it works. Raises AgentFault where it does not stop."""
+        self._heard += 1
+        if self._heard > MAX_MESSAGES:
+            raise AgentFault(f"the agent said more than {MAX_MESSAGES} things")
+        if self._heard <= MAX_KEPT_MESSAGES:
+            self._reply(AssistantMessage(content=self.masked(text, MAX_MESSAGE_CHARS)))
+
+    def conclude(self, summary: str, usage: Usage) -> None:
+        """The agent's last words, and what it says that it spent."""
+        self.usage, self.answer = usage, self.masked(summary, MAX_SUMMARY_CHARS)
+        self._reply(AssistantMessage(content=self.answer), usage)
+
+    def call(self, name: str, arguments: Mapping[str, object], *, text: str = "", call_id: str = "") -> ToolCall:
+        """A step with one call behind what the agent said; its result is told by whoever carries it out."""
+        call_id = call_id or uuid.uuid4().hex[:12]
+        written = self.masked(json.dumps(arguments, ensure_ascii=False, default=str), MAX_CALL_CHARS)
+        call = ToolCall(call_id=call_id, model_call_id=call_id, name=name, arguments=written)
+        self._reply(AssistantMessage(content=self.masked(text, MAX_MESSAGE_CHARS), tool_calls=(call,)))
+        return call
+
+    def tell(
+        self,
+        operation: str,
+        arguments: Mapping[str, str],
+        result: ToolResult,
+        *,
+        call_id: str = "",
+        decision: Decision = Decision.ALLOWED,
+        reason: str = OWN_WORD,
+    ) -> None:
+        """An entry in the audit chain about something that the agent did by itself, or asked for."""
+        name = f"{HARNESS}_{operation}"
+        spec = OperationSpec(name=name, tool=HARNESS, operation=operation, description="", parameters={})
+        shown = {key: self.masked(value, MAX_CALL_CHARS) for key, value in arguments.items()}
+        result = replace(
+            result,
+            operation=name,
+            content=self.masked(result.content, MAX_SUMMARY_CHARS),
+            error=self.masked(result.error, MAX_CALL_CHARS),
+        )
+        self.run.trail.open(spec, arguments=shown, secret=arguments, call_id=call_id).close(result, decision, reason)
+
+    def record_diff(self, diff: Diff) -> None:
+        """What differs on disk in the end, and which of it the agent never spoke of."""
+        silent = [path for path in diff.files if path not in self.paths][:_MOST_FILES]
+        summary = f"not spoken of: {', '.join(silent)}" if silent else "all of it was spoken of"
+        arguments = {"files": ", ".join(diff.files[:_MOST_FILES])}
+        result = ToolResult(success=True, operation="", content=summary, metadata={"silent": silent})
+        self.tell("left", arguments, result, reason="as the fleet found the clone")
+
+    def masked(self, text: str, limit: int) -> str:
+        # Secrets are looked for in more than is shown: a cut could hide one from the mask.
+        return beginning(self.run.equipment.mask(well_formed(text[: 2 * limit])), limit)
+
+    def _reply(self, message: AssistantMessage, usage: Usage | None = None) -> None:
+        self.step += 1
+        if self.budget is not None:
+            # The model's calls since the step before; tool calls are counted by their results.
+            total, known = self.budget.usage, self._told
+            names = ("prompt_tokens", "completion_tokens", "cached_tokens", "model_calls", "cost")
+            usage = Usage(**{name: getattr(total, name) - getattr(known, name) for name in names})
+            self._told = total
+        reply = ModelReply(
+            message=message,
+            finish_reason="tool_calls" if message.tool_calls else "stop",
+            usage=usage or Usage(),
+            model=self.model,
+        )
+        self.run.post(ModelReplied(step=self.step, reply=reply, duration_ms=self.duration_ms))
 
 
 class AgentBusy(AgentFault):
@@ -52,10 +173,7 @@ class HandedIn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handout:
-    """What an external agent is given, and where it is written down what it does.
-
-    `prompt` is the task in words. A clone that it works in holds the author's earlier work where there is a revision.
-    """
+    """What an external agent is given, and where its work is recorded; `prompt` is the task in words."""
 
     assignment: CodingAssignment
     clone: Clone
@@ -88,27 +206,13 @@ class OutsideAgent(Protocol):
         ...
 
 
-MAX_PATCH_BYTES = 16 * 1024 * 1024
-MAX_BUNDLE_BYTES = 64 * 1024 * 1024
-MAX_NAME_CHARS = 100
-_FAULT_CHARS = 2_000
-_LONGEST_PAUSE_SECONDS = 30.0
-
-
 @dataclass(frozen=True, kw_only=True)
-class ExternalRun:
+class ExternalRun(CandidateRun):
     """Runs assignments whose perspective names an endpoint.
 
-    Attributes:
-        services: What runs share.
-        results: Hears of the result.
-        outside: The way to agents that somebody else runs.
-        harnesses: The way to those that work in the workspace.
-        pause_seconds: How long to wait for an agent that is busy, the first time; longer each time after that.
+    While an agent is busy it waits `pause_seconds`, then longer.
     """
 
-    services: RunServices
-    results: ResultBus
     outside: OutsideAgent
     harnesses: OutsideAgent
     pause_seconds: float = 2.0
@@ -124,34 +228,36 @@ class ExternalRun:
         async with self.services.claimed(assignment, clone) as run:
             if (known := handed_in(assignment, run)) is not None:
                 return known
-            return await self._hand_in(assignment, clone, run)
+            return await self._solved(assignment, clone, run)
 
-    async def _hand_in(self, assignment: CodingAssignment, clone: Clone, run: RunContext) -> Candidate:
-        agents = self._agents(assignment.perspective.endpoint)
-        left = HandedIn(stop=StopReason.MODEL_ERROR)
+    async def _solved(self, assignment: CodingAssignment, clone: Clone, run: RunContext) -> Candidate:
+        agents = self.harnesses if is_harness(assignment.perspective.endpoint) else self.outside
+        submission = HandedIn(stop=StopReason.MODEL_ERROR)
         limit = assignment.task.constraints.limits.timeout_seconds
         record = OutsideRecord(run, model="external")
         try:
             async with run.clock.limit(max(0.0, limit - run.earlier.usage.duration_ms / 1000)):
-                left = await self._work(agents, assignment, clone, record)
+                submission = await self._work(agents, assignment, clone, record)
         except TimeoutError:
             timeout_error = f"the limit of {limit:g} seconds was reached"
-            left = replace(
-                left, stop=StopReason.TIMEOUT, error="; ".join(filter(None, (timeout_error, record.waiting)))
+            submission = replace(
+                submission, stop=StopReason.TIMEOUT, error="; ".join(filter(None, (timeout_error, record.waiting)))
             )
         except PatchRejected as fault:
-            left = replace(left, error=f"the agent's patch does not apply: {fault}")
+            submission = replace(submission, error=f"the agent's patch does not apply: {fault}")
         except (AgentFault, ModelError, ResourceExhausted, PreconditionFailed) as fault:
-            left = replace(left, error=str(fault))
+            submission = replace(submission, error=str(fault))
         usage = record.spent
-        if left.stop is StopReason.AWAITING_APPROVAL:
-            return candidate_of(assignment, run_finished(run.trail, left.stop, usage), model=record.model, at=now())
+        if submission.stop is StopReason.AWAITING_APPROVAL:
+            return candidate_of(
+                assignment, run_finished(run.trail, submission.stop, usage), model=record.model, at=now()
+            )
         diff = await clone.diff()
         if agents.in_place and diff.files:
             record.record_diff(diff)
         finished = run_finished(
             run.trail,
-            left.stop,
+            submission.stop,
             usage,
             artifacts=Artifacts(
                 commit_sha=clone.base_commit,
@@ -161,13 +267,9 @@ class ExternalRun:
                 deletions=diff.deletions,
             ),
             answer=record.answer,
-            error=record.masked(left.error, _FAULT_CHARS),
+            error=record.masked(submission.error, _FAULT_CHARS),
         )
-        log = self.services.log
-        return await hand_in(assignment, run, finished, diff.patch, model=record.model, log=log, results=self.results)
-
-    def _agents(self, endpoint: str) -> OutsideAgent:
-        return self.harnesses if is_harness(endpoint) else self.outside
+        return await self.hand_in(assignment, run, finished, diff.patch, model=record.model)
 
     async def _work(
         self, agents: OutsideAgent, assignment: CodingAssignment, clone: Clone, record: OutsideRecord
@@ -191,25 +293,25 @@ class ExternalRun:
                 )
             )
         handout = Handout(assignment=assignment, clone=clone, prompt=prompt, record=record, blobs=self.services.blobs)
-        left = await self._ask(agents, endpoint, handout)
-        if len(left.patch) > MAX_PATCH_BYTES:
+        submission = await self._ask(agents, endpoint, handout)
+        if len(submission.patch) > MAX_PATCH_BYTES:
             raise AgentFault(f"the agent's patch has more than {MAX_PATCH_BYTES} bytes")
-        if left.patch and not task.enable_tools:
+        if submission.patch and not task.enable_tools:
             raise AgentFault("the agent hands in changes where only an answer is wanted")
-        if left.stop is not StopReason.AWAITING_APPROVAL:
-            record.conclude(left.summary or record.answer, left.usage)
+        if submission.stop is not StopReason.AWAITING_APPROVAL:
+            record.conclude(submission.summary or record.answer, submission.usage)
         if not agents.in_place:
-            await clone.apply(left.patch)
-        return left
+            await clone.apply(submission.patch)
+        return submission
 
     async def _ask(self, agents: OutsideAgent, endpoint: str, handout: Handout) -> HandedIn:
         """What the agent hands in, asked again while it is busy."""
         pause = self.pause_seconds
         while True:
             try:
-                left = await agents.solve(endpoint, handout)
+                submission = await agents.solve(endpoint, handout)
                 handout.record.waiting = ""
-                return left
+                return submission
             except AgentBusy as busy:
                 handout.record.waiting = str(busy)
                 await asyncio.sleep(random.uniform(pause / 2, pause))  # noqa: S311
@@ -234,11 +336,9 @@ class ExternalRun:
             notes=environment.notes,
             task=opening.content,
         )
-        # A checkpoint has the work that is revised in it.
-        if assignment.revision is not None and run.earlier.checkpoint is None:
-            again = await second_go(assignment, assignment.revision, clone, self.services)
+        if (again := await self.revision_prompt(assignment, run, clone)) is not None:
             prompt = f"{prompt}\n\n{again.text}"
         if keeper is not None:
             keeper.max_bytes = assignment.checkpoint_bytes
-            run.earlier = await resume(run.earlier, keeper, self.services.blobs)
+            run.earlier = await resume(run.earlier, keeper)
         return run.equipment.mask(prompt)

@@ -14,6 +14,7 @@ from typing import cast
 from pydantic import Field
 
 from swe_ai_fleet.agents.budget import Budget
+from swe_ai_fleet.agents.equipment import Ending, RunContext, RunServices, short_limits
 from swe_ai_fleet.agents.prompting import (
     LETTERS,
     Fence,
@@ -24,14 +25,13 @@ from swe_ai_fleet.agents.prompting import (
     in_words,
     wishes,
 )
-from swe_ai_fleet.agents.questions import AnswerForm
-from swe_ai_fleet.agents.spec import Ending, RecordedQuestions, RunContext, RunServices, short_limits
-from swe_ai_fleet.agents.sub_agents.structured_output import Said, Shape, Text, as_text, objects_in, opening, schema_of
+from swe_ai_fleet.agents.spec import RecordedQuestions
+from swe_ai_fleet.agents.structured_output import AnswerForm, Said, Shape, Text, as_text, objects_in, opening, schema_of
 from swe_ai_fleet.domain.assignment import JudgeAssignment
 from swe_ai_fleet.domain.candidate import CheckReport
 from swe_ai_fleet.domain.errors import ContextTooLong, InvalidRequest, ModelError, NotFound
 from swe_ai_fleet.domain.message import Message, Sampling
-from swe_ai_fleet.domain.review import Critique, Vote
+from swe_ai_fleet.domain.review import Vote
 from swe_ai_fleet.domain.text import well_formed
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.ports import BlobStore, Clone, SecretMask
@@ -44,6 +44,25 @@ _LEAST_CHARS_PER_TOKEN = 3
 _USED = 0.7
 _LEAST_CHARS = 400
 _TASK_CHARS = 16_000
+MAX_READ_CHARS = 50_000
+_KEYS = ("choice", "vote", "winner", "best", "answer", "candidate", "decision")
+_REASONS = ("reason", "reasoning", "rationale", "why", "explanation", "justification")
+_LETTER = re.compile(
+    r"[\s\"'`*_.():\[\]]{0,20}(?:candidate[\s_]{0,3})?([A-Za-z])[\s\"'`*_.():\[\]]{0,20}", re.IGNORECASE
+)
+_SAID = re.compile(
+    r"\b(?i:choice|vote|winner|answer|verdict)[\"'`*_]{0,4}\s{0,3}(?:[:=]|\bis\b)[\s\"'`*_]{0,6}(?i:candidate\s{1,3})?"
+    r"[\"'`*_(]{0,4}([A-Z])\b"
+)
+ATTEMPTS = 2
+"""Replies to one ballot before the vote counts as unreadable."""
+MAX_REASON_CHARS = 2_000
+AGAIN = (
+    "That names no candidate: {{problem}}. Answer with nothing but a JSON object with the keys reason and choice; "
+    "choice is one of {letters}."
+)
+NEXT_BALLOT = "next ballot"
+_SEEDS = 2**31
 
 
 def room_for(context_tokens: int) -> int:
@@ -58,14 +77,9 @@ def room_for(context_tokens: int) -> int:
 def judge_messages(
     assignment: JudgeAssignment, order: Sequence[str], patches: Mapping[str, bytes], *, room: int, mask: SecretMask
 ) -> tuple[Message, ...]:
-    """One ballot. Candidates have letters in its order; of their authors only what they answered to reviewers appears.
+    """One ballot of about `room` characters.
 
-    Args:
-        assignment: What is judged; each candidate with its evidence and what reviewers found.
-        order: The candidates' ids as they are to be shown.
-        patches: Their changes, by candidate id.
-        room: About how many characters it may have; diffs are cut evenly to fit.
-        mask: Hides secrets.
+    Candidates have letters in its order; of their authors only what they answered to reviewers appears.
     """
     task = assignment.task
     known = {candidate.candidate_id: candidate for candidate in assignment.candidates}
@@ -76,11 +90,11 @@ def judge_messages(
         task.execution_id,
         *sorted(patch.digest for candidate in known.values() if (patch := candidate.artifacts.patch)),
     )
-    asked = [(title, beginning(mask(text), min(_TASK_CHARS, room // 4))) for title, text in wishes(task)]
-    left = room - sum(len(text) for _, text in asked)
-    part = max(_LEAST_CHARS, left // 6 // max(1, len(order)))
+    sections = [(title, beginning(mask(text), min(_TASK_CHARS, room // 4))) for title, text in wishes(task)]
+    chars_left = room - sum(len(text) for _, text in sections)
+    part = max(_LEAST_CHARS, chars_left // 6 // max(1, len(order)))
     diffs = [patches.get(name, b"").decode("utf-8", "replace") for name in order]
-    shares = fair_shares([len(diff) for diff in diffs], left - 2 * part * len(order))
+    shares = fair_shares([len(diff) for diff in diffs], chars_left - 2 * part * len(order))
     for at, name in enumerate(order):
         artifacts, report = known[name].artifacts, reports.get(name, CheckReport(candidate_id=name))
         changed = f"{artifacts.insertions} lines added, {artifacts.deletions} removed"
@@ -92,29 +106,15 @@ def judge_messages(
         ]
         if tests:
             text += ["Old tests that it changed, before and after:", tests]
-        if reviews := _reviews([critique for critique in assignment.critiques if critique.candidate_id == name]):
-            text += ["What reviewers found:", fence(reviews, part)]
+        # Without reviewers' names and marks: the judge is to make up its own mind.
+        reviews = [in_words(critique) for critique in assignment.critiques if critique.candidate_id == name]
+        if reviews:
+            listed = "\n".join(f"Review {number}: {review}" for number, review in enumerate(reviews, start=1))
+            text += ["What reviewers found:", fence(listed, part)]
         if answer := fence(assignment.answers.get(name, ""), part // 2):
             text += ["What its author answered to them:", answer]
-        asked.append((f"Candidate {LETTERS[at]}", "\n".join(text)))
-    return opening("judge", asked, warning=fence.warning)
-
-
-def _reviews(critiques: Sequence[Critique]) -> str:
-    """What reviewers said, without their names and their marks: the judge is to make up its own mind."""
-    return "\n".join(f"Review {number}: {in_words(critique)}" for number, critique in enumerate(critiques, start=1))
-
-
-MAX_READ_CHARS = 50_000
-_KEYS = ("choice", "vote", "winner", "best", "answer", "candidate", "decision")
-_REASONS = ("reason", "reasoning", "rationale", "why", "explanation", "justification")
-_LETTER = re.compile(
-    r"[\s\"'`*_.():\[\]]{0,20}(?:candidate[\s_]{0,3})?([A-Za-z])[\s\"'`*_.():\[\]]{0,20}", re.IGNORECASE
-)
-_SAID = re.compile(
-    r"\b(?i:choice|vote|winner|answer|verdict)[\"'`*_]{0,4}\s{0,3}(?:[:=]|\bis\b)[\s\"'`*_]{0,6}(?i:candidate\s{1,3})?"
-    r"[\"'`*_(]{0,4}([A-Z])\b"
-)
+        sections.append((f"Candidate {LETTERS[at]}", "\n".join(text)))
+    return opening("judge", sections, warning=fence.warning)
 
 
 class ChoiceShape(Shape):
@@ -131,12 +131,7 @@ def choice_schema(letters: str) -> dict[str, object]:
 
 
 def read_choice(texts: Sequence[str], letters: str) -> tuple[str, str]:
-    """The letter that a reply names and its reason. Raises ValueError where it names none, or several.
-
-    Args:
-        texts: Where the answer may stand: what the model said, and the arguments of calls that it was not offered.
-        letters: The letters on the ballot.
-    """
+    """The letter that the texts of a reply name, and its reason. Raises ValueError where they name none, or several."""
     texts = [well_formed(text.rpartition("</think>")[2])[:MAX_READ_CHARS] for text in texts]
     # Whoever gave an object has said it there; only then is there nothing to look for in the words.
     choices = list(_in_objects(texts, letters)) or list(_letters_in_text(texts, letters))
@@ -149,7 +144,6 @@ def read_choice(texts: Sequence[str], letters: str) -> tuple[str, str]:
 
 
 def _in_objects(texts: Sequence[str], letters: str) -> Iterator[tuple[str, str]]:
-    """What JSON objects name (nothing: no letter of these), with their reasons."""
     for text in texts:
         for value in objects_in(text):
             fields = {str(key).strip().lower(): part for key, part in value.items()}
@@ -172,21 +166,8 @@ def _letter(text: str, letters: str) -> str:
     return match[1].upper() if match and match[1].upper() in letters else ""
 
 
-ATTEMPTS = 2
-"""Replies to one ballot before the vote counts as unreadable."""
-MAX_REASON_CHARS = 2_000
-AGAIN = (
-    "That names no candidate: {{problem}}. Answer with nothing but a JSON object with the keys reason and choice; "
-    "choice is one of {letters}."
-)
-NEXT_BALLOT = "next ballot"
-_SEEDS = 2**31
-
-
 @dataclass(frozen=True, kw_only=True)
 class JudgeRun:
-    """Runs `JudgeAssignment`s."""
-
     services: RunServices
 
     async def run(self, assignment: JudgeAssignment, clone: Clone) -> tuple[Vote, ...]:
@@ -203,16 +184,11 @@ class _Judging:
     """One judging under way. Its conversation in the log is that of the ballot before the model."""
 
     def __init__(self, assignment: JudgeAssignment, environment: str, blobs: BlobStore) -> None:
-        self._assignment = assignment
-        self._environment = environment
-        self._blobs = blobs
+        self._assignment, self._environment, self._blobs = assignment, environment, blobs
         self._patches: dict[str, bytes] = {}
-        self._room = 0
-        self._narrowed = False
-        self._fault = ""
+        self._room, self._narrowed, self._fault = 0, False, ""
 
     async def work(self, run: RunContext) -> Ending[tuple[Vote, ...]]:
-        """Vote."""
         assignment, self._mask = self._assignment, run.equipment.mask
         budget = Budget(short_limits(assignment.task.constraints.limits), spent=run.earlier.usage)
         questions: RecordedQuestions | None = None
@@ -294,7 +270,6 @@ class _Judging:
             return await questions.answer(self._ballot(vote, questions), form, sampling)
 
     def _ballot(self, vote: Vote, questions: RecordedQuestions) -> tuple[Message, ...]:
-        """The messages of a ballot."""
         messages = judge_messages(self._assignment, vote.order, self._patches, room=self._room, mask=self._mask)
         return questions.begin(messages, NEXT_BALLOT)
 

@@ -49,6 +49,27 @@ _LOCAL = re.compile(r"localhost:\d{1,5}")
 _NAMED = ("pid", "tid", "process", "thread", "job", "seed")
 _JOB_DIGITS = 4
 _ERROR_DETAIL = re.compile(r"'[^'\n]{0,200}'|\"[^\"\n]{0,200}\"|`[^`\n]{0,200}`|[\w.@-]{0,80}/[\w./@-]{1,200}|\d{1,20}")
+_SCANNED_CHARS = 4_000
+_SLEEP = re.compile(
+    r"(?:^|[;&|({\n]|\b(?:do|then|else)\s)[ \t]{0,8}(?:sleep[ \t]{1,8}[\d.$]|wait\b|watch[ \t]|tail[ \t]{1,8}-[fF]\b|"
+    r"inotifywait\b)|\btime\.sleep\("
+)
+_WORDS = ("sleep", "wait", "watch", "tail")
+_TEXTS = ("command", "code")
+_FLAGS = ("wait", "follow")
+LONGEST_CYCLE = 4
+REPEATS = 3
+"""The same call, or the same cycle of 2 to 4 steps, so many times is a loop."""
+# Errors of one kind in a row; steps without any output, change or test result that was not there before.
+_ERRORS = 4
+_IDLE_STEPS = 12
+# Takes the place of each of these (twice that: of the idle steps) where the agent waited a step or few ago.
+_WAITS = 25
+_PARSED_CHARS = 64_000
+_MOST_DIGESTS = 20_000
+_NAMED_TOOLS = 12
+_LAST_LINES_CHARS = 300
+_SORTED = json.JSONEncoder(sort_keys=True)
 
 
 def normalise_output(text: str) -> str:
@@ -71,7 +92,6 @@ def error_class(*texts: str) -> str:
 
 
 def digest(*texts: str) -> bytes:
-    """Eight bytes that differ where the texts do."""
     hashed = hashlib.blake2b(digest_size=8)
     for text in texts:
         data = utf8(text)
@@ -91,16 +111,6 @@ def _kind(match: re.Match[str]) -> str:
     return f"<{kind.lastgroup}>{token[len(number) :]}" if kind is not None else token
 
 
-_SCANNED_CHARS = 4_000
-_SLEEP = re.compile(
-    r"(?:^|[;&|({\n]|\b(?:do|then|else)\s)[ \t]{0,8}(?:sleep[ \t]{1,8}[\d.$]|wait\b|watch[ \t]|tail[ \t]{1,8}-[fF]\b|"
-    r"inotifywait\b)|\btime\.sleep\("
-)
-_WORDS = ("sleep", "wait", "watch", "tail")
-_TEXTS = ("command", "code")
-_FLAGS = ("wait", "follow")
-
-
 def waits(spec: OperationSpec | None, arguments: Mapping[str, object]) -> bool:
     """Whether a call sleeps, follows or asks again for the state of something outside, by its arguments and traits.
 
@@ -116,21 +126,6 @@ def waits(spec: OperationSpec | None, arguments: Mapping[str, object]) -> bool:
     if spec is None:
         return False
     return spec.read_only and spec.network and not spec.locks and not spec.cache_seconds
-
-
-LONGEST_CYCLE = 4
-REPEATS = 3
-"""The same call, or the same cycle of 2 to 4 steps, so many times is a loop."""
-# Errors of one kind in a row; steps without any output, change or test result that was not there before.
-_ERRORS = 4
-_IDLE_STEPS = 12
-# Takes the place of each of these (twice that: of the idle steps) where the agent waited a step or few ago.
-_WAITS = 25
-_PARSED_CHARS = 64_000
-_MOST_DIGESTS = 20_000
-_NAMED_TOOLS = 12
-_LAST_LINES_CHARS = 300
-_LOOSE, _SORTED = json.JSONDecoder(strict=False), json.JSONEncoder(sort_keys=True)
 
 
 class LoopAction(StrEnum):
@@ -157,8 +152,6 @@ class Advice:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """One call as the guard compares it."""
-
     name: str
     key: bytes
     error: str
@@ -186,10 +179,7 @@ class LoopGuard:
 
     Args:
         tools: What the agent may call; texts name them, and their traits say what reads and what waits.
-        repeats: The same call, or the same cycle of steps, so many times is a loop.
         ladder: What is done at the first, second ... sign of one pattern; the last one is for all that follow.
-        by_name_alone: Calls of one tool in a row are the same, whatever their arguments and outcomes.
-        earlier: What an earlier part of the same run did.
     """
 
     def __init__(
@@ -218,7 +208,8 @@ class LoopGuard:
         if not step.observations:
             return None
         self._number += 1
-        calls = self._calls(step)
+        calls_by_id = {call.call_id: call for call in step.reply.tool_calls}
+        calls = [self._call(calls_by_id.get(seen.call_id), seen.result) for seen in step.observations]
         novel = self._take_in(calls)
         pattern = self._pattern()
         if pattern is None:
@@ -240,10 +231,6 @@ class LoopGuard:
         self._cycle_runs = [0] * (LONGEST_CYCLE + 1)
         self._revisit = 0
 
-    def _calls(self, step: Step) -> list[_Call]:
-        asked = {call.call_id: call for call in step.reply.tool_calls}
-        return [self._call(asked.get(seen.call_id), seen.result) for seen in step.observations]
-
     def _call(self, call: ToolCall | None, result: ToolResult) -> _Call:
         name = call.name if call is not None else result.operation
         spec = self._specs.get(name)
@@ -256,8 +243,8 @@ class LoopGuard:
         error = "" if result.success else normalise_output(result.error)
         key = digest(name) if self._by_name_alone else digest(name, canonical, content, error, str(result.outcome))
         # Many edits say the same of themselves: what they were asked to do is what is new about them.
-        asked = () if reads or not result.success else (name, canonical)
-        news = digest(content, _tests(result), *asked)
+        request = () if reads or not result.success else (name, canonical)
+        news = digest(content, _tests(result), *request)
         return _Call(
             name=name,
             key=key,
@@ -268,7 +255,6 @@ class LoopGuard:
         )
 
     def _take_in(self, calls: Sequence[_Call]) -> bool:
-        """Count the calls of a step; whether anything about it is new."""
         novel, errors_before = False, self._errors
         self._revisit = 0
         for call in calls:
@@ -334,15 +320,11 @@ class LoopGuard:
         self._silent_until[pattern.kind] = self._number + pattern.cooldown
         if action is LoopAction.REPLAN:
             self._start_over()
-        text = f"You are going in circles: {pattern.text}. {_WHAT_NOW[action]}{self._other_tools(looped)}"
+        text = f"You are going in circles: {pattern.text}. {_WHAT_NOW[action]}"
+        if names := [name for name in self._specs if name not in looped]:
+            more = f" and {len(names) - _NAMED_TOOLS} more" if len(names) > _NAMED_TOOLS else ""
+            text = f"{text} The other tools are: {', '.join(names[:_NAMED_TOOLS])}{more}."
         return Advice(action=action, pattern=f"{pattern.kind}: {pattern.text}", text=text, steps=pattern.steps)
-
-    def _other_tools(self, looped: set[str]) -> str:
-        names = [name for name in self._specs if name not in looped]
-        if not names:
-            return ""
-        more = f" and {len(names) - _NAMED_TOOLS} more" if len(names) > _NAMED_TOOLS else ""
-        return f" The other tools are: {', '.join(names[:_NAMED_TOOLS])}{more}."
 
 
 _WHAT_NOW = {
@@ -371,7 +353,6 @@ def _canonical(text: str) -> tuple[dict[str, object], str]:
 
 
 def _tests(result: ToolResult) -> str:
-    """The counts and names of a test run, without its times."""
     report = result.metadata.get("tests")
     if not is_object(report):
         return ""

@@ -1,4 +1,4 @@
-"""Middleware of a model: text passed on while it comes in, tokens recorded, checkpoints made while the model thinks.
+"""Middleware of a model: watched, recorded, tried again, shown other tools or whole results, checkpointed beside.
 
 While the model thinks nothing else happens in its run's workspace.
 """
@@ -6,23 +6,46 @@ While the model thinks nothing else happens in its run's workspace.
 from __future__ import annotations
 
 import asyncio
+import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import structlog
 
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain.blob import BlobRef
-from swe_ai_fleet.domain.errors import Fenced, FleetError
-from swe_ai_fleet.domain.message import ModelCapabilities, ModelReply, ModelRequest, SampledTokens, TextDelta
+from swe_ai_fleet.domain.errors import ContextTooLong, Fenced, FleetError, ModelUnavailable
+from swe_ai_fleet.domain.message import (
+    AssistantMessage,
+    Message,
+    ModelCapabilities,
+    ModelReply,
+    ModelRequest,
+    SampledTokens,
+    SystemMessage,
+    TextDelta,
+    ToolCall,
+    ToolMessage,
+)
+from swe_ai_fleet.domain.tool import OperationSpec
 from swe_ai_fleet.ports import ChatModel, LiveText
 from swe_ai_fleet.tools.audit import AuditTrail
 from swe_ai_fleet.tools.secrets import Secrets
+from swe_ai_fleet.tools.truncation import beginning
 
 _PACED_BYTES = 8 * 1024 * 1024
 _PACED_SHARE = 10.0
 _log = structlog.get_logger()
+T = TypeVar("T")
+RETRY_WAITS = (5.0, 10.0)
+_JITTER = 0.1
+_LEAST_RESULT_CHARS = 200
+_CHARS_PER_TOKEN = 3
+_UNKNOWN_CONTEXT_TOKENS = 32_768
+_PROMPT_SHARE = 0.75
 
 
 class ModelWrapper:
@@ -37,44 +60,27 @@ class ModelWrapper:
         await self.model.ping()
 
 
+@dataclass(frozen=True, kw_only=True)
 class WatchedModel(ModelWrapper):
-    """A `ChatModel` that streams for watchers of its execution; unwatched it is the model itself.
+    """A `ChatModel` that streams for watchers of its execution; unwatched it is the model itself."""
 
-    Args:
-        model: Who answers.
-        live: Where watchers are.
-        tenant: Whose execution it is.
-        execution_id: What is watched.
-        agent_id: Who is spoken to.
-        secrets: What watchers must not see.
-    """
-
-    def __init__(
-        self,
-        model: ChatModel,
-        live: LiveText,
-        *,
-        tenant: str,
-        execution_id: str,
-        agent_id: str,
-        secrets: Secrets,
-    ) -> None:
-        self.model = model
-        self._live = live
-        self._tenant, self._execution_id, self._agent_id = tenant, execution_id, agent_id
-        self._secrets = secrets
+    model: ChatModel
+    live: LiveText
+    tenant: str
+    execution_id: str
+    agent_id: str
+    secrets: Secrets
 
     async def reply(self, request: ModelRequest) -> ModelReply:
-        """The model's reply, its text told to watchers as it comes. Raises as the model does."""
-        if request.on_delta is not None or not self._live.is_followed(self._tenant, self._execution_id):
+        if request.on_delta is not None or not self.live.is_followed(self.tenant, self.execution_id):
             return await self.model.reply(request)
-        masked, begins = self._secrets.stream(), True
+        masked, begins = self.secrets.stream(), True
 
         def tell(text: str) -> None:
             nonlocal begins
             if text or begins:
-                delta = TextDelta(agent_id=self._agent_id, text=text, begins=begins)
-                self._live.say(self._tenant, self._execution_id, delta)
+                delta = TextDelta(agent_id=self.agent_id, text=text, begins=begins)
+                self.live.say(self.tenant, self.execution_id, delta)
                 begins = False
 
         def hear(text: str) -> None:
@@ -87,20 +93,12 @@ class WatchedModel(ModelWrapper):
 
 @dataclass(frozen=True, kw_only=True)
 class TokenRecordingModel(ModelWrapper):
-    """A `ChatModel` whose replies name a blob with their `SampledTokens`, where the server gives these.
-
-    A reply whose tokens cannot be stored is a reply without them.
-
-    Args:
-        model: Who replies.
-        store: Takes what is too long for an event.
-    """
+    """A `ChatModel` whose replies name a blob with their `SampledTokens`, where these come and can be stored."""
 
     model: ChatModel
     store: Callable[[bytes], Awaitable[BlobRef]]
 
     async def reply(self, request: ModelRequest) -> ModelReply:
-        """The model's reply, its tokens stored. Raises as the model does."""
         tokens: list[SampledTokens] = []
         reply = await self.model.reply(replace(request, on_tokens=tokens.append))
         if not tokens:
@@ -133,16 +131,7 @@ class CheckpointPolicy:
 
 @dataclass(kw_only=True)
 class CheckpointingModel(ModelWrapper):
-    """A `ChatModel` beside whose replies the workspace is stored, where something has changed since the last time.
-
-    A workspace that cannot be stored costs nothing but that checkpoint.
-
-    Args:
-        model: Who replies.
-        trail: Counts what changed something.
-        checkpoints: When and how the workspace is stored.
-        step: How many steps were done before.
-    """
+    """A `ChatModel` beside whose replies a changed workspace is stored; a fault costs nothing but that checkpoint."""
 
     model: ChatModel
     trail: AuditTrail
@@ -157,7 +146,8 @@ class CheckpointingModel(ModelWrapper):
 
     async def reply(self, request: ModelRequest) -> ModelReply:
         """The model's reply, the workspace stored by then where that was due. Raises as the model does, and Fenced."""
-        checkpoint = asyncio.create_task(self._store()) if self._due() else None
+        due = self.trail.revision != self._stored_revision and time.monotonic() >= self._next_at
+        checkpoint = asyncio.create_task(self._store()) if due else None
         try:
             reply = await self.model.reply(request)
         except asyncio.CancelledError:
@@ -173,10 +163,6 @@ class CheckpointingModel(ModelWrapper):
         self.step += 1
         return reply
 
-    def _due(self) -> bool:
-        changed = self.trail.revision != self._stored_revision
-        return changed and time.monotonic() >= self._next_at
-
     async def _store(self) -> None:
         revision, began, size = self.trail.revision, time.monotonic(), 0
         try:
@@ -189,3 +175,110 @@ class CheckpointingModel(ModelWrapper):
             self._stored_revision = revision
         finally:
             self._next_at = began + self.checkpoints.pause(size, time.monotonic() - began)
+
+
+@dataclass(frozen=True)
+class RetryingModel(ModelWrapper):
+    """A `ChatModel` whose calls are tried again after `waits` seconds each, and up to a tenth more."""
+
+    model: ChatModel
+    waits: Sequence[float] = RETRY_WAITS
+    told: Callable[[str], None] | None = None
+
+    async def probe(self) -> ModelCapabilities:
+        return await self._retried(self.model.probe)
+
+    async def reply(self, request: ModelRequest) -> ModelReply:
+        return await self._retried(lambda: self.model.reply(request))
+
+    async def _retried(self, call: Callable[[], Awaitable[T]]) -> T:
+        for number, wait in enumerate(self.waits, start=1):
+            try:
+                return await call()
+            except ModelUnavailable as fault:
+                if self.told is not None:
+                    tries = len(self.waits) + 1
+                    again = f"the next one is in {wait:g} s: {fault}"
+                    self.told(f"the model call failed (try {number} of {tries}), {again}")
+                await asyncio.sleep(wait * random.uniform(1.0, 1.0 + _JITTER))  # noqa: S311
+        return await call()
+
+
+@dataclass(frozen=True)
+class ShownTools(ModelWrapper):
+    """A `ChatModel` that is offered some tools under another description, or (None) not at all."""
+
+    model: ChatModel
+    instead: Mapping[str, OperationSpec | None]
+
+    async def reply(self, request: ModelRequest) -> ModelReply:
+        offered = tuple(shown for tool in request.tools if (shown := self.instead.get(tool.name, tool)) is not None)
+        return await self.model.reply(replace(request, tools=offered))
+
+
+def room(capabilities: ModelCapabilities) -> int:
+    """How many characters a prompt may have that leaves a quarter of the model's context to its reply."""
+    return round((capabilities.max_model_len or _UNKNOWN_CONTEXT_TOKENS) * _CHARS_PER_TOKEN * _PROMPT_SHARE)
+
+
+def with_whole_results(
+    messages: Sequence[Message], results: Mapping[str, str], *, max_chars: int
+) -> tuple[Message, ...]:
+    """The conversation with its results before they were cut, in roughly `max_chars`: the longest give way first."""
+    whole = {
+        message.call_id: results.get(message.call_id, message.content)
+        for message in messages
+        if isinstance(message, ToolMessage)
+    }
+    rest = sum(len(message.content) for message in messages if not isinstance(message, ToolMessage))
+    share = _share([len(text) for text in whole.values()], max(0, max_chars - rest))
+    return tuple(
+        replace(message, content=beginning(whole[message.call_id], share))
+        if isinstance(message, ToolMessage)
+        else message
+        for message in messages
+    )
+
+
+def transcript(messages: Sequence[Message]) -> str:
+    """The conversation as text, speaker by speaker, without its system message."""
+    names = {call.call_id: call.name for message in messages for call in _calls(message)}
+    parts: list[str] = []
+    for message in messages:
+        if isinstance(message, SystemMessage):
+            continue
+        if isinstance(message, ToolMessage):
+            parts.append(f"[result of {names.get(message.call_id, 'a call')}]\n{message.content}")
+        else:
+            calls = [f"[calls {call.name} with {call.arguments}]" for call in _calls(message)]
+            parts.append("\n".join(part for part in (f"[{message.role}]", message.content, *calls) if part))
+    return "\n\n".join(parts)
+
+
+def _share(lengths: Sequence[int], left: int) -> int:
+    """The longest a text may be so that all of them fit: what short ones leave goes to the long ones."""
+    longer = sorted(lengths)
+    while longer and longer[0] * len(longer) <= left:
+        left -= longer.pop(0)
+    return max(_LEAST_RESULT_CHARS, left // len(longer)) if longer else max(lengths, default=0)
+
+
+def _calls(message: Message) -> Sequence[ToolCall]:
+    return message.tool_calls if isinstance(message, AssistantMessage) else ()
+
+
+@dataclass(frozen=True)
+class WholeResults(ModelWrapper):
+    """A `ChatModel` that, asked without tools and so for an answer, reads results as they were before they were cut."""
+
+    model: ChatModel
+    results: Mapping[str, str]
+
+    async def reply(self, request: ModelRequest) -> ModelReply:
+        if not request.tools and self.results:
+            capabilities = await self.model.probe()
+            whole = with_whole_results(request.messages, self.results, max_chars=room(capabilities))
+            # the estimate was wrong: what the history holds has fitted so far
+            with suppress(ContextTooLong):
+                return await self.model.reply(replace(request, messages=whole))
+        return await self.model.reply(request)

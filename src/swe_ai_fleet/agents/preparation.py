@@ -7,21 +7,22 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator
+from typing import TypeVar
 
 from pydantic import Field, ValidationError
 
-from swe_ai_fleet.agents.prompting import rendered
-from swe_ai_fleet.agents.sub_agents.structured_output import Shape, Text, Texts, objects_in, schema_of
+from swe_ai_fleet.agents.structured_output import Shape, Text, Texts, objects_in
 from swe_ai_fleet.domain.checklist import Requirement
 from swe_ai_fleet.domain.environment import EnvironmentProposal
 from swe_ai_fleet.domain.task import Task
 from swe_ai_fleet.domain.test_run import Baseline
 from swe_ai_fleet.domain.text import well_formed
 
+S = TypeVar("S", bound=Shape)
 ENVIRONMENT_TOOLS = ("files_read_file", "files_search_in_files", "files_list_files", "shell_run_command", "tests_run")
 MAX_ENVIRONMENT_STEPS = 15
-_MAX_LINES = 20
+MAX_LINES = 20
 _MAX_LINE_CHARS = 2_000
 _MAX_NOTES_CHARS = 2_000
 _MAX_FAILURES = 20
@@ -34,22 +35,19 @@ _PROGRAMS = (
 )
 _SHELL = re.compile(r"[|&;<>()$`\n*?~{}]")
 _HARMLESS = frozenset({"-v", "-q", "-vv", "-qq", "-race", "--workspace", "--all", "--all-features", "discover"})
+CHECKLIST_TOOLS = ("files_read_file", "files_search_in_files", "files_list_files")
+MAX_CHECKLIST_STEPS = 8
+MAX_REQUIREMENTS = 10
+MAX_PROBES = 5
+_MAX_COMMAND_CHARS = 2_000
+_MAX_QUOTE_CHARS = 500
+_LEAST_QUOTE_CHARS = 8
 
 
 class ProposalShape(Shape):
     setup: Texts = Field(default=[], description="Shell commands, in order.")
     test_command: Text = Field(default="", description="How the tests are run; empty: as it was detected.")
     notes: Text = Field(default="", description="What was learned, in a few sentences.")
-
-
-def proposal_schema() -> dict[str, object]:
-    """The JSON schema of the answer."""
-    return schema_of(ProposalShape)
-
-
-def environment_instructions(*, directory: str) -> str:
-    """What the agent is told of its task; trusted text."""
-    return rendered("prepare", directory=directory, lines=_MAX_LINES)
 
 
 def findings(baseline: Baseline) -> str:
@@ -79,35 +77,31 @@ def _of_environment(baseline: Baseline) -> list[str]:
     ]
 
 
-def read_proposal(text: str, *, source: str) -> EnvironmentProposal:
-    """The proposal in an agent's answer. Raises ValueError with what is wrong, in words."""
-    problem = "it is not a JSON object with the key setup or test_command"
+def _answers(shape: type[S], text: str, *keys: str) -> Iterator[S]:
+    """The objects of a shape in an agent's answer. Raises ValueError with what is wrong, in words, behind the last."""
+    problem = f"it is not a JSON object with the key {' or '.join(keys)}"
     for value in objects_in(well_formed(text.rpartition("</think>")[2])):
-        if not {"setup", "test_command"} & value.keys():
-            continue
-        try:
-            shape = ProposalShape.model_validate(value)
-        except ValidationError:
-            problem = "its JSON object has another form than was asked for"
-            continue
-        return _checked(shape, source)
+        if {*keys} & value.keys():
+            try:
+                yield shape.model_validate(value)
+            except ValidationError:
+                problem = "its JSON object has another form than was asked for"
     raise ValueError(problem)
 
 
-def _checked(shape: ProposalShape, source: str) -> EnvironmentProposal:
+def read_proposal(text: str, *, source: str) -> EnvironmentProposal:
+    """The proposal in an agent's answer. Raises ValueError with what is wrong, in words."""
+    shape = next(_answers(ProposalShape, text, "setup", "test_command"))
     setup, command = tuple(shape.setup), shape.test_command.strip()
     if not setup and not command:
         raise ValueError(f"it proposes nothing: {shape.notes[:_MAX_NOTES_CHARS] or 'it does not say why'}")
-    if len(setup) > _MAX_LINES or not all(map(_is_line, (*setup, command))):
-        raise ValueError(f"more than {_MAX_LINES} commands, or one that is no line of {_MAX_LINE_CHARS} characters")
+    # People see such a line as it is: without control characters.
+    lines = [line.replace("\t", " ") for line in (*setup, command)]
+    if len(setup) > MAX_LINES or any(len(line) > _MAX_LINE_CHARS or not line.isprintable() for line in lines):
+        raise ValueError(f"more than {MAX_LINES} commands, or one that is no line of {_MAX_LINE_CHARS} characters")
     if command and (reason := selects(command)):
         raise ValueError(f"the test command `{command[:200]}` {reason}")
     return EnvironmentProposal(setup=setup, test_command=command, notes=shape.notes[:_MAX_NOTES_CHARS], source=source)
-
-
-def _is_line(text: str) -> bool:
-    """Whether a text is a line that people see as it is: without control characters."""
-    return len(text) <= _MAX_LINE_CHARS and text.replace("\t", " ").isprintable()
 
 
 def selects(command: str) -> str:
@@ -119,22 +113,10 @@ def selects(command: str) -> str:
     program = next((known for known in _PROGRAMS if tuple(words[: len(known)]) == known), None)
     if program is None or _SHELL.search(command):
         return "runs no test runner that is known here"
-    if option := _first_option(words[len(program) :]):
+    words = [word for word in words[len(program) :] if word not in _HARMLESS]
+    if option := next((word for word in words if word.startswith("-") or "=" in word), ""):
         return f"has the option {option[:64]}, which a proposal may not have: it could decide which tests count"
     return ""
-
-
-def _first_option(words: Sequence[str]) -> str:
-    return next((word for word in words if (word.startswith("-") and word not in _HARMLESS) or "=" in word), "")
-
-
-CHECKLIST_TOOLS = ("files_read_file", "files_search_in_files", "files_list_files")
-MAX_CHECKLIST_STEPS = 8
-MAX_REQUIREMENTS = 10
-MAX_PROBES = 5
-_MAX_COMMAND_CHARS = 2_000
-_MAX_QUOTE_CHARS = 500
-_LEAST_QUOTE_CHARS = 8
 
 
 class RequirementShape(Shape):
@@ -146,18 +128,7 @@ class ChecklistShape(Shape):
     requirements: list[RequirementShape] = Field(default=[])
 
 
-def checklist_schema() -> dict[str, object]:
-    """The JSON schema of the answer."""
-    return schema_of(ChecklistShape)
-
-
-def checklist_instructions(*, directory: str) -> str:
-    """What the agent is told of its task; trusted text."""
-    return rendered("probe", directory=directory, requirements=MAX_REQUIREMENTS, probes=MAX_PROBES)
-
-
 def statement(task: Task) -> str:
-    """Where a task says what it wants."""
     return "\n\n".join(text.strip() for text in task.texts if text.strip())
 
 
@@ -166,23 +137,16 @@ def read_checklist(text: str, task: Task) -> tuple[Requirement, ...]:
 
     Raises ValueError with what is wrong, in words.
     """
-    problem = "it is not a JSON object with the key requirements"
-    task_text = " ".join(statement(task).split())
-    for value in objects_in(well_formed(text.rpartition("</think>")[2])):
-        if "requirements" not in value:
-            continue
-        try:
-            shape = ChecklistShape.model_validate(value)
-        except ValidationError:
-            problem = "its JSON object has another form than was asked for"
-            continue
-        quoted = [requirement for requirement in shape.requirements if _quotes(requirement, task_text)][
-            :MAX_REQUIREMENTS
-        ]
-        if quoted:
-            return _bounded(quoted)
-        problem = "nothing in it is a quotation of the statement"
-    raise ValueError(problem)
+    task_text, problem = " ".join(statement(task).split()), ""
+    try:
+        for shape in _answers(ChecklistShape, text, "requirements"):
+            quoted = [requirement for requirement in shape.requirements if _quotes(requirement, task_text)]
+            if quoted:
+                return _bounded(quoted[:MAX_REQUIREMENTS])
+            problem = "nothing in it is a quotation of the statement"
+    except ValueError as error:
+        raise ValueError(problem or str(error)) from None
+    raise AssertionError("the answers end with what is wrong")
 
 
 def _quotes(requirement: RequirementShape, task_text: str) -> bool:

@@ -52,7 +52,6 @@ def _environment() -> Environment:
 
 
 def wishes(task: Task) -> tuple[Section, ...]:
-    """What is wanted."""
     constraints = task.constraints
     return (
         ("Task", task.description),
@@ -63,7 +62,6 @@ def wishes(task: Task) -> tuple[Section, ...]:
 
 
 def rules(task: Task) -> tuple[Section, ...]:
-    """What a change is held to."""
     constraints = task.constraints
     return (
         ("Checks that must pass", "\n".join(f"- {check.line}" for check in constraints.checks)),
@@ -97,14 +95,9 @@ def fair_shares(sizes: Sequence[int], room: int) -> list[int]:
 
 
 class Fence:
-    """Marks where untrusted text begins and ends, with a word that its authors cannot know.
-
-    Equal seeds give equal words, so that prompts about the same thing begin with the same bytes.
-
-    Args:
-        mask: Hides secrets in what is fenced off.
-        seed: What the word is made of; something among it must not be known where the text is written.
-    """
+    """Marks where untrusted text begins and ends, with a word that its authors cannot know: something in `seed` must be
+    unknown where the text is written. Equal seeds give equal words, so that prompts about the same thing begin with the
+    same bytes."""
 
     def __init__(self, mask: SecretMask, *seed: str) -> None:
         self._mask = mask
@@ -149,8 +142,8 @@ def _of_others(foreign: ForeignTests | None) -> list[str]:
     """What the tests of others say, by number, so that nobody is named, and in words where they fail."""
     if foreign is None or not foreign.asked:
         return []
-    passed, asked = foreign.by_authors
-    lines = [f"- new tests of others: passes all those of {passed} of {asked} authors"] if asked else []
+    passed, authors = foreign.by_authors
+    lines = [f"- new tests of others: passes all those of {passed} of {authors} authors"] if authors else []
     if foreign.probes_asked:
         lines.append(f"- probes of the statement: passes {foreign.probes_passed} of {foreign.probes_asked}")
     return [*lines, *(f"  FAILED {_one_line(failure)}" for failure in foreign.failures)]
@@ -224,7 +217,6 @@ def _line(result: CheckResult) -> str:
 
 
 def _counted(result: CheckResult) -> str:
-    """The tests by number, where the message does not say how many passed."""
     if result.tests is None or f"{result.tests.passed} passed" in result.message:
         return ""
     tests = result.tests
@@ -233,11 +225,7 @@ def _counted(result: CheckResult) -> str:
 
 def _details(result: CheckResult) -> str:
     problems = [f"- {problem[:_PROBLEM_CHARS]}" for problem in result.problems[:_MOST_PROBLEMS]]
-    return "\n".join(_parts(*problems, result.output))
-
-
-def _parts(*texts: str) -> Sequence[str]:
-    return [text.strip() for text in texts if text.strip()]
+    return "\n".join(text.strip() for text in (*problems, result.output) if text.strip())
 
 
 def _one_line(text: str) -> str:

@@ -13,7 +13,7 @@ import structlog
 
 from swe_ai_fleet.agents.prompting import Fence
 from swe_ai_fleet.agents.sub_agents.memory import MemoryResults, MemorySearch, asked_texts
-from swe_ai_fleet.agents.sub_agents.recall.ranking import names
+from swe_ai_fleet.agents.sub_agents.recall import names
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.memory import MAX_MEMORY_CHARS, MemoryScope, Recollection
 from swe_ai_fleet.domain.text import disarmed, visible

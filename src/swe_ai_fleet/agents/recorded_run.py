@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
@@ -38,11 +38,11 @@ from swe_ai_fleet.domain.event import (
     WorkspaceNotKept,
     Writer,
 )
-from swe_ai_fleet.domain.message import Message, ToolCall, ToolMessage, UserMessage
+from swe_ai_fleet.domain.message import Message, ToolMessage, UserMessage
 from swe_ai_fleet.domain.moment import now
 from swe_ai_fleet.domain.run import Checkpoint, RunState, fold_run, interrupted
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
-from swe_ai_fleet.domain.trajectory import Observation, Step, StopReason
+from swe_ai_fleet.domain.trajectory import Observation, StopReason
 from swe_ai_fleet.ports import BlobStore, Clone, EventLog, Journal
 from swe_ai_fleet.tools.audit import AuditTrail
 
@@ -61,14 +61,7 @@ _RECORD_END_SECONDS = 5.0
 
 
 class RunJournal:
-    """A `Journal` to which observations can be posted as messages; one that its tool call's end tells is left out.
-
-    Args:
-        journal: Where events go.
-
-    Attributes:
-        record: What was posted of tools.
-    """
+    """A `Journal` to which observations can be posted as messages; one that its tool call's end tells is left out."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -76,7 +69,6 @@ class RunJournal:
         self._told: dict[str, tuple[str, Event]] = {}
 
     def post(self, body: EventBody) -> Event:
-        """Queue an event behind the others."""
         if isinstance(body, MessageAdded) and isinstance(body.message, ToolMessage):
             text, event = self._told.pop(body.message.call_id, ("", None))
             if event is not None and text == body.message.content:
@@ -97,7 +89,6 @@ class RunJournal:
         return event
 
     async def flush(self) -> None:
-        """Wait until everything posted is durable. Raises as the journal does."""
         await self._journal.flush()
 
 
@@ -125,15 +116,9 @@ def concluded(earlier: RunState, kind: type[T]) -> T | None:
 
 @dataclass(kw_only=True)
 class WorkspaceKeeper:
-    """Keeps one clone beyond the life of its directory: its last state, nothing before it.
+    """Keeps one clone beyond the life of its directory: its last state, nothing before it, in at most `max_bytes`.
 
-    Args:
-        clone: What is kept.
-        journal: Where it is said.
-        blobs: Where it is kept.
-        owner: Whose run it is.
-        trail: Counts the operations that changed something.
-        max_bytes: The largest bundle that may be stored; None: as large as a clone makes one.
+    `kept` is what was stored last, by an earlier process of the run too.
     """
 
     clone: Clone
@@ -142,7 +127,7 @@ class WorkspaceKeeper:
     owner: Owner
     trail: AuditTrail
     max_bytes: int | None = None
-    _kept: BlobRef | None = None
+    kept: BlobRef | None = None
     _token: str = field(default_factory=lambda: secrets.token_hex(8))
     _count: int = 0
     _refused: bool = False
@@ -161,7 +146,13 @@ class WorkspaceKeeper:
                     field="quota.storage_bytes",
                     hint="let .gitignore name generated files",
                 )
-            bundle = await self._store_bundle(taken.bundle) if taken.bundle else None
+            bundle = None
+            if taken.bundle:
+                # Beside the last one, which counts until the log names another.
+                self._count += 1
+                place = f"checkpoints/{self.trail.agent_id}/{self._token}-{self._count % 2}"
+                tenant, execution_id = self.owner.tenant, self.owner.execution_id
+                bundle = await self.blobs.put(tenant, execution_id, taken.bundle, BUNDLE_MEDIA_TYPE, place=place)
         except ResourceExhausted as error:
             if not self._refused:
                 self._refused = True
@@ -178,26 +169,14 @@ class WorkspaceKeeper:
                 bundle=bundle,
             )
         )
-        await self._supersede(bundle)
+        await self.supersede(bundle)
         return len(taken.bundle)
 
-    def adopt(self, kept: BlobRef | None) -> None:
-        """Take over what an earlier process of the run stored last."""
-        self._kept = kept
-
-    async def release(self) -> None:
-        """Give back the room of what is kept, once nothing goes on from there any more."""
-        await self._supersede(None)
-
-    async def _store_bundle(self, bundle: bytes) -> BlobRef:
-        """Store a bundle beside the last one, which counts until the log names another."""
-        self._count += 1
-        place = f"checkpoints/{self.trail.agent_id}/{self._token}-{self._count % 2}"
-        return await self.blobs.put(self.owner.tenant, self.owner.execution_id, bundle, BUNDLE_MEDIA_TYPE, place=place)
-
-    async def _supersede(self, bundle: BlobRef | None) -> None:
-        superseded, self._kept = self._kept, bundle
-        if superseded is None or not _replaceable(superseded):
+    async def supersede(self, bundle: BlobRef | None) -> None:
+        """Give back the room of what was kept; None: nothing goes on from there any more."""
+        superseded, self.kept = self.kept, bundle
+        # Earlier versions named checkpoints by their content: somebody else may have stored the same.
+        if superseded is None or superseded.name.endswith(f"/{superseded.digest}"):
             return
         try:
             await self.blobs.discard(superseded)
@@ -205,12 +184,7 @@ class WorkspaceKeeper:
             _log.warning("a checkpoint could not be discarded", name=superseded.name, reason=str(error))
 
 
-def _replaceable(kept: BlobRef) -> bool:
-    """Whether nobody else may have stored the same: earlier versions named checkpoints by their content."""
-    return not kept.name.endswith(f"/{kept.digest}")
-
-
-async def resume(earlier: RunState, keeper: WorkspaceKeeper, blobs: BlobStore, *, lasting: bool = True) -> RunState:
+async def resume(earlier: RunState, keeper: WorkspaceKeeper, *, lasting: bool = True) -> RunState:
     """Put a clean clone and an empty trail where the run left off; the run as the model is to see it.
 
     What was interrupted gets its observation, and where changes are lost the model is told; both stand in the log.
@@ -222,8 +196,8 @@ async def resume(earlier: RunState, keeper: WorkspaceKeeper, blobs: BlobStore, *
     trail.revision = earlier.entries[-1].workspace_revision if earlier.entries else 0
     kept = earlier.checkpoint
     if kept is not None:
-        keeper.adopt(kept.bundle)
-        bundle = await blobs.get(kept.bundle) if kept.bundle is not None else b""
+        keeper.kept = kept.bundle
+        bundle = await keeper.blobs.get(kept.bundle) if kept.bundle is not None else b""
         await clone.restore(Checkpoint(commit=kept.commit, head=kept.head, branch=kept.branch, bundle=bundle))
     messages: list[Message] = list(earlier.messages)
     steps = list(earlier.steps)
@@ -242,7 +216,8 @@ async def resume(earlier: RunState, keeper: WorkspaceKeeper, blobs: BlobStore, *
         elif lasting:
             await keeper.keep(len(steps))
         # Calls that were made with the lost files in mind are not carried out without them.
-        for call in _unanswered(steps):
+        seen = {observation.call_id for step in steps[-1:] for observation in step.observations}
+        for call in [call for step in steps[-1:] for call in step.reply.tool_calls if call.call_id not in seen]:
             result = ToolResult(success=False, operation=call.name, error=_NOT_BEGUN, outcome=Outcome.INTERRUPTED)
             observe(call.call_id, result)
             journal.post(MessageAdded(step=len(steps), message=messages[-1]))
@@ -266,13 +241,6 @@ def close_interrupted(entry: AuditEntry, trail: AuditTrail, journal: Journal) ->
     return result
 
 
-def _unanswered(steps: Sequence[Step]) -> list[ToolCall]:
-    if not steps:
-        return []
-    seen = {observation.call_id for observation in steps[-1].observations}
-    return [call for call in steps[-1].reply.tool_calls if call.call_id not in seen]
-
-
 def _loss(earlier: RunState) -> str:
     when = "when the task began" if earlier.checkpoint is None else f"after step {earlier.checkpoint.step}"
     calls = [f"- {entry.name} {dict(entry.arguments)}"[:_CALL_CHARS] for entry in earlier.lost]
@@ -281,7 +249,6 @@ def _loss(earlier: RunState) -> str:
 
 
 def writer_of(assignment: RecordedAssignment[object]) -> Writer:
-    """Who writes what the run of an assignment does."""
     return Writer(
         tenant=assignment.task.tenant,
         execution_id=assignment.execution_id,
@@ -293,8 +260,6 @@ def writer_of(assignment: RecordedAssignment[object]) -> Writer:
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedRun:
-    """What a run writes to."""
-
     journal: RunJournal
     trail: AuditTrail
 
@@ -305,16 +270,8 @@ async def recorded_run(
 ) -> AsyncGenerator[RecordedRun]:
     """Claim a run's subject and yield its journal and trail; a cancellation is recorded before it passes on.
 
-    Args:
-        log: Where it is written.
-        writer: Whose subject it is; the generation must be higher than any before.
-        host: Names this process.
-        audit_key: Keys the digests of full arguments.
-        resumes: Whether conversation and audit chain go on, or begin anew.
-
-    Raises:
-        Fenced: Somebody else has the subject by now.
-        Unavailable: The log does not answer.
+    The writer's generation must be higher than any before; unless it `resumes`, conversation and audit chain begin
+    anew. Raises Fenced where somebody else has the subject by now, Unavailable.
     """
     async with log.journal(writer) as opened:
         journal = RunJournal(opened)

@@ -6,8 +6,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from swe_ai_fleet.agents.agent_run import LAST_LOOK_TITLE
-from swe_ai_fleet.agents.approval_gate import Ruling, Verdict
 from swe_ai_fleet.agents.opening import TITLE
+from swe_ai_fleet.agents.toolbox import Ruling, Verdict
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import ModelRejected
 from swe_ai_fleet.domain.message import (
@@ -28,12 +28,9 @@ NEVER = "not carried out: it was not when this was recorded"
 
 
 class RecordedModel:
-    """A `ChatModel` that gives a run's replies again, in their order, whatever it is asked.
+    """A `ChatModel` that gives a run's replies again, `until` so many, in their order, whatever it is asked.
 
-    Args:
-        run: The recording.
-        until: How many replies are given again; `then` answers behind them.
-        then: The model that goes on; None: asking for more raises ModelRejected.
+    `then` answers behind them; None: asking for more raises ModelRejected.
     """
 
     def __init__(self, run: RunState, *, until: int | None = None, then: ChatModel | None = None) -> None:
@@ -44,7 +41,6 @@ class RecordedModel:
 
     @property
     def exhausted(self) -> bool:
-        """Whether every recorded reply was given."""
         return self._next >= len(self._replies)
 
     async def probe(self) -> ModelCapabilities:
@@ -86,7 +82,6 @@ class RecordedGate:
         }
 
     async def review(self, calls: Sequence[ToolCall], *, step: int, truncated: bool = False) -> Sequence[Ruling]:
-        """Go, or the recorded refusal."""
         return [
             Ruling(verdict=Verdict.REFUSE, text=self._refusals[call.call_id])
             if call.call_id in self._refusals
@@ -96,12 +91,7 @@ class RecordedGate:
 
 
 class RecordedNews:
-    """The baseline as a recorded run was told of it: the same words, before the same reply.
-
-    Args:
-        run: The recording.
-        failing: The tests that fail on the untouched commit.
-    """
+    """The baseline as a recorded run was told of it: the same words, before the same reply."""
 
     def __init__(self, run: RunState, failing: Collection[str]) -> None:
         self._run, self._failing = run, failing
@@ -117,7 +107,6 @@ class RecordedNews:
             text = text or _news_in([message])
 
     async def text(self) -> str:
-        """What was told before the next reply; mostly nothing."""
         text = self._texts[self._next] if self._next < len(self._texts) else ""
         self._next += 1
         self._told = self._told or bool(text)

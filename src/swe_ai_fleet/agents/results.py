@@ -30,12 +30,8 @@ MAX_OUTPUT_CHARS = 2_000
 
 def last_tests(trajectory: Trajectory) -> TestSummary | None:
     """The summary of the run's last test operation, None if there was none."""
-    for step in reversed(trajectory.steps):
-        for seen in reversed(step.observations):
-            summary = test_summary(seen.result)
-            if summary is not None:
-                return summary
-    return None
+    seen = (seen.result for step in reversed(trajectory.steps) for seen in reversed(step.observations))
+    return next((summary for result in seen if (summary := test_summary(result))), None)
 
 
 def fails_before(steps: Sequence[Step], baseline: TestRun | None = None) -> bool:
@@ -53,7 +49,6 @@ def fails_before(steps: Sequence[Step], baseline: TestRun | None = None) -> bool
 
 
 def test_summary(result: ToolResult) -> TestSummary | None:
-    """The test run a tool result speaks of, None if it speaks of none."""
     counts = mapping(result.metadata.get("tests"))
     if not counts:
         return None
@@ -73,7 +68,6 @@ class ToolRecord:
         self._steps: dict[str, int] = {}
 
     def hear(self, event: Event) -> None:
-        """Take in the next event."""
         body, agent_id = event.body, event.agent_id
         if isinstance(body, RunClaimed) and not body.resumes:
             self.operations.pop(agent_id, None)
@@ -99,13 +93,10 @@ async def tool_record(log: EventLog, tenant: str, execution_id: str, agent_id: s
 def agent_result(
     candidate: Candidate, task: Task, record: ToolRecord, patch: bytes, report: CheckReport | None = None
 ) -> bytes:
-    """The result of one run as JSON of at most 512 KiB; the log has in full what is left out for size.
-
-    Without a `report` nothing was checked, yet or at all.
-    """
-    left = candidate.artifacts
+    """The result of one run, not checked without a `report`, as JSON of at most 512 KiB; the log has all of it."""
+    artifacts = candidate.artifacts
     objection = report.objection(needs_proof=task.constraints.require_verified) if report else ""
-    tests = left.tests or (report.tests if report else None)
+    tests = artifacts.tests or (report.tests if report else None)
     inline = len(patch) <= MAX_INLINE_PATCH_BYTES
     payload = result_head(task.task_id, task.execution_id, candidate.agent_id) | {
         "status": str(candidate.stop_reason),
@@ -114,10 +105,12 @@ def agent_result(
         "verdict_reasons": list(report.reasons) if report else [],
         "operations": record.operations[candidate.agent_id],
         "artifacts": {
-            "commit_sha": left.commit_sha,
-            "branch": left.branch,
-            "patch": patch.decode("utf-8", "replace") if inline or left.patch is None else to_plain(left.patch),
-            "files_changed": list(left.files_changed),
+            "commit_sha": artifacts.commit_sha,
+            "branch": artifacts.branch,
+            "patch": patch.decode("utf-8", "replace")
+            if inline or artifacts.patch is None
+            else to_plain(artifacts.patch),
+            "files_changed": list(artifacts.files_changed),
             "tests": to_plain(tests) if tests else None,
         },
         "audit_trail": [to_plain(entry) for entry in record.entries[candidate.agent_id]],
@@ -165,7 +158,6 @@ def failed_result(
 
 
 def result_head(task_id: str, execution_id: str, agent_id: str) -> dict[str, object]:
-    """What every result of a run begins with."""
     return {
         "kind": "agent",
         "event_id": f"{execution_id}/{agent_id}/result",

@@ -1,27 +1,33 @@
-"""A verifier model's score of a candidate: how probable it is that the change solves its task."""
+"""What a model thinks of one candidate: the probability that it solves its task, and its verdict on rubric items."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import exp, fsum
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field
 
 from swe_ai_fleet.agents.budget import Budget
+from swe_ai_fleet.agents.equipment import Ending, Equipment, RunContext, RunServices, short_limits
 from swe_ai_fleet.agents.judging import room_for
 from swe_ai_fleet.agents.prompting import Fence, changed_tests, evidence, wishes
 from swe_ai_fleet.agents.recorded_run import read_run
-from swe_ai_fleet.agents.spec import Ending, RecordedQuestions, RunContext, RunServices, short_limits
-from swe_ai_fleet.agents.sub_agents.structured_output import objects_in, opening
-from swe_ai_fleet.domain.assignment import ScoreAssignment
-from swe_ai_fleet.domain.candidate import Perspective
-from swe_ai_fleet.domain.errors import ContextTooLong, InvalidRequest, ModelError, NotFound
+from swe_ai_fleet.agents.spec import RecordedQuestions
+from swe_ai_fleet.agents.structured_output import Shape, Text, keyed_by, objects_in, opening, reply_in_shape
+from swe_ai_fleet.domain.assignment import CheckAssignment, ScoreAssignment
+from swe_ai_fleet.domain.budget import Limits, Usage
+from swe_ai_fleet.domain.candidate import CheckReport, Perspective
+from swe_ai_fleet.domain.errors import ContextTooLong, FleetError, InvalidRequest, ModelError, NotFound
 from swe_ai_fleet.domain.message import Message, ModelCapabilities, ModelReply, ModelRequest, Sampling
 from swe_ai_fleet.domain.review import VERIFIER_PROFILE, VerifierScore
 from swe_ai_fleet.domain.run import RunState
 from swe_ai_fleet.domain.tool import Outcome
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.ports import Clone
+from swe_ai_fleet.tools.audit import AuditTrail
 from swe_ai_fleet.tools.truncation import beginning
 
 TOP_LOGPROBS = 20
@@ -42,15 +48,17 @@ _TASK_CHARS = 16_000
 _LEAST_CHARS = 400
 _LAST_CALLS = 30
 _ERROR_CHARS = 2_000
+MAX_SECONDS = 180.0
+MAX_DIFF_CHARS = 60_000
+MAX_EVIDENCE_CHARS = 6_000
+_CHARS_PER_TOKEN = 3
+_DIFF_SHARE = 0.5
 
 
 def yes_share(likely: Sequence[tuple[str, float]]) -> float | None:
-    """`p(yes) / (p(yes) + p(no))` of a reply's first token, whatever its case and blanks.
+    """`p(yes) / (p(yes) + p(no))` of a reply's first token, whatever its case and blanks, by natural log-probabilities.
 
     None where the two have less than `LEAST_MASS` together: the model says something else first.
-
-    Args:
-        likely: Tokens with their natural log-probabilities.
     """
     words = [(token.strip(_BLANKS).lower(), exp(logprob)) for token, logprob in likely]
     yes, no = (fsum(share for word, share in words if word == answer) for answer in ("yes", "no"))
@@ -73,7 +81,6 @@ def probability_in(texts: Sequence[str]) -> float:
 
 
 def trajectory(run: RunState, summary: str) -> str:
-    """How an agent went about it: its tool calls counted, the last ones in their order, and its final message."""
     ended = [entry for entry in run.entries if entry.outcome is not Outcome.STARTED]
     counted = Counter(entry.name for entry in ended)
     calls = ", ".join(f"{name} {number} times" for name, number in counted.most_common())
@@ -84,8 +91,6 @@ def trajectory(run: RunState, summary: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class ScoreRun:
-    """Runs `ScoreAssignment`s."""
-
     services: RunServices
 
     async def run(self, assignment: ScoreAssignment, clone: Clone) -> VerifierScore:
@@ -98,17 +103,13 @@ class ScoreRun:
         return await self.services.run(assignment, clone, scoring.work)
 
 
-class _Spent(Exception):
-    """A limit is reached before the question is answered."""
-
+class _LimitReached(Exception):
     def __init__(self, limit: StopReason) -> None:
         super().__init__(f"the verifier's limit is reached ({limit})")
         self.limit = limit
 
 
 class _Scoring:
-    """One scoring under way."""
-
     def __init__(self, services: RunServices, assignment: ScoreAssignment, environment: str) -> None:
         self._services = services
         self._assignment = assignment
@@ -118,7 +119,6 @@ class _Scoring:
         self._room = 0
 
     async def work(self, run: RunContext) -> Ending[VerifierScore]:
-        """Ask."""
         budget = Budget(short_limits(self._assignment.task.constraints.limits), spent=run.earlier.usage)
         score = VerifierScore(candidate_id=self._assignment.candidate.candidate_id)
         raw, error, reason = None, "", StopReason.MODEL_ERROR
@@ -131,7 +131,7 @@ class _Scoring:
             error = f"the verifier had no more than {budget.limits.timeout_seconds:g} seconds"
         except (ModelError, InvalidRequest, NotFound) as fault:
             error = str(fault)
-        except _Spent as fault:
+        except _LimitReached as fault:
             error, reason = str(fault), fault.limit
         except ValueError as fault:
             error, reason = f"the verifier's answer cannot be used: {fault}", StopReason.MALFORMED_REPLIES
@@ -154,7 +154,7 @@ class _Scoring:
         return opened
 
     async def _ask(self, questions: RecordedQuestions, *, logprobs: bool) -> float:
-        """The score, by log-probabilities where the server gives them. Raises ValueError, ModelError, _Spent."""
+        """The score, by log-probabilities where the server gives them. Raises ValueError, ModelError, _LimitReached."""
         if logprobs:
             # A server's own temperature would make its probabilities other than the model's.
             sampling = Sampling(temperature=1.0, max_tokens=1)
@@ -166,9 +166,8 @@ class _Scoring:
         return probability_in([reply.message.content, *(call.arguments for call in reply.message.tool_calls)])
 
     async def _reply(self, questions: RecordedQuestions, form: str, request: ModelRequest) -> ModelReply:
-        """The reply to the question in a form. Raises _Spent, ModelError."""
         if spent := questions.budget.spent(iterations=0):
-            raise _Spent(spent)
+            raise _LimitReached(spent)
         try:
             return await questions.reply(replace(request, messages=questions.begin(self._prompt(form))))
         except ContextTooLong:
@@ -181,11 +180,11 @@ class _Scoring:
 
     def _sections(self, form: str) -> Iterator[tuple[str, str]]:
         """What the request is made of; the question comes last, so that all before it is the same in both forms."""
-        report, left, fence = self._assignment.report, self._assignment.candidate.artifacts, self._fence
+        report, artifacts, fence = self._assignment.report, self._assignment.candidate.artifacts, self._fence
         part = max(_LEAST_CHARS, self._room // 12)
         for title, text in wishes(self._assignment.task):
             yield title, beginning(self._mask(text), min(_TASK_CHARS, self._room // 4))
-        changed = f"{left.insertions} lines added, {left.deletions} removed"
+        changed = f"{artifacts.insertions} lines added, {artifacts.deletions} removed"
         yield "The change", f"{changed}:\n{fence(self._patch, self._room // 2)}"
         yield "What the checks said", evidence(report, fence, part)
         if report.foreign is not None:
@@ -199,3 +198,73 @@ class _Scoring:
         patch = self._assignment.candidate.artifacts.patch
         # The digest depends on the very text, so nobody can write the fence's word into it.
         return Fence(self._mask, self._assignment.execution_id, self._did, patch.digest if patch else "")
+
+
+def _number(value: object) -> object:
+    """An item's number, which models also write as `Item 2` or `2.`."""
+    if isinstance(value, str):
+        digits = "".join(letter if letter.isdigit() else " " for letter in value[:20]).split()
+        return int(digits[0]) if digits else value
+    return value
+
+
+class ItemShape(Shape):
+    item: Annotated[int, BeforeValidator(_number)] = Field(description="The item's number.")
+    verdict: Text = Field(description="met, partly or not.")
+    quote: Text = Field(default="", description="The exact lines of the change that show it; empty where it is not.")
+    file: Text = Field(default="", description="The file that the quote stands in.")
+    reason: Text = Field(default="", description="Why, in one sentence.")
+
+
+class RubricShape(Shape):
+    items: Annotated[list[ItemShape], keyed_by("item")] = Field(description="One entry for each item.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RubricOpinion:
+    """A model's verdict on each item, untrusted text, and what it cost. Without an answer `error` says why."""
+
+    verdicts: tuple[ItemShape, ...] = ()
+    model: str = ""
+    usage: Usage = field(default_factory=Usage)
+    error: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RubricJudge:
+    """Asks the task's first model profile, once for a candidate."""
+
+    equipment: Equipment
+
+    async def opinion(
+        self, assignment: CheckAssignment, items: Sequence[str], diff: str, report: CheckReport
+    ) -> RubricOpinion:
+        """What the model says of each item. Faults of the model and unusable answers are opinions with an error."""
+        task, mask = assignment.task, self.equipment.mask
+        trail = AuditTrail(execution_id=assignment.execution_id, agent_id=f"rubric-{assignment.candidate_id}")
+        budget = Budget(Limits(timeout_seconds=MAX_SECONDS))
+        name = ""
+        try:
+            model = self.equipment.model(task, Perspective(model_profile=next(iter(task.profiles), "")), trail)
+            capabilities = await model.probe()
+            name = capabilities.model
+            budget.begin(self.equipment.price(name))
+            room = round(capabilities.max_model_len * _CHARS_PER_TOKEN * _DIFF_SHARE) or MAX_DIFF_CHARS
+            digest = assignment.patch.digest if assignment.patch else ""
+            fence = Fence(mask, task.execution_id, assignment.candidate_id, digest)
+            numbered = "\n".join(f"{number}. {mask(item)}" for number, item in enumerate(items, start=1))
+            sections = (
+                ("Task", beginning(mask(task.description), min(_TASK_CHARS, room // 4))),
+                ("Items", numbered),
+                ("The change", fence(diff, min(MAX_DIFF_CHARS, room))),
+                ("What the checks said", evidence(report, fence, min(MAX_EVIDENCE_CHARS, room // 4))),
+            )
+            messages = opening("rubric", sections, count=len(items), warning=fence.warning)
+            answer = await reply_in_shape(model, messages, RubricShape, budget=budget, check=_check)
+        except FleetError as error:
+            return RubricOpinion(model=name, usage=budget.total(), error=mask(error.message))
+        return RubricOpinion(verdicts=tuple(answer.items), model=name, usage=budget.total())
+
+
+def _check(answer: RubricShape) -> str:
+    return "" if answer.items else "the list of items is empty"

@@ -8,18 +8,19 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
 from swe_ai_fleet.agents.agent_run import Rules, RunParts
-from swe_ai_fleet.agents.approval_gate import Approver, CallPreview, PolicyGate
-from swe_ai_fleet.agents.approval_requests import ProposingModel, RunApprovalService
+from swe_ai_fleet.agents.approvals import Approver, PolicyGate, ProposingModel, RunApprovalService
 from swe_ai_fleet.agents.budget import Budget
+from swe_ai_fleet.agents.equipment import RunContext
 from swe_ai_fleet.agents.history import History, summariser
 from swe_ai_fleet.agents.model_middleware import CheckpointingModel, CheckpointPolicy
-from swe_ai_fleet.agents.opening import BaselineNews, SecondGo, opening_messages
-from swe_ai_fleet.agents.planning import PlanRules, drive
+from swe_ai_fleet.agents.opening import BaselineNews, RevisionPrompt, opening_messages
+from swe_ai_fleet.agents.planning.plan_run import PlanRules, drive
 from swe_ai_fleet.agents.prompting import rendered
 from swe_ai_fleet.agents.results import fails_before, last_tests
-from swe_ai_fleet.agents.run_memory import REMEMBER, RememberingTools, asked_about, noted_in, searches_in
-from swe_ai_fleet.agents.spec import AgentSpec, RunContext, RunResources
-from swe_ai_fleet.agents.sub_agents import SubAgentTools, idle_sub_agents, sub_agents_used
+from swe_ai_fleet.agents.spec import AgentSpec, RunResources
+from swe_ai_fleet.agents.sub_agents.exploring import sub_agents_used
+from swe_ai_fleet.agents.sub_agents.memory import REMEMBER, RememberingTools, asked_about, noted_in, searches_in
+from swe_ai_fleet.agents.sub_agents.toolkit import SubAgentTools, idle_sub_agents
 from swe_ai_fleet.agents.toolbox import FINAL_ANSWER, REQUEST_TOOLS, Toolbox
 from swe_ai_fleet.domain.assignment import CodingAssignment
 from swe_ai_fleet.domain.blob import BlobRef
@@ -49,12 +50,10 @@ _PROPOSE = (
 
 @dataclass(frozen=True, kw_only=True)
 class Consent:
-    """How a run asks people where its task wants them asked.
+    """How a run asks people where its task wants them asked; they have `timeout_seconds` (0: for ever).
 
-    Attributes:
-        approver: Decides at once, in this process; None: the log is asked, and the run ends until somebody has decided.
-            Where a run's workspace cannot be kept until then, what would wait is refused.
-        timeout_seconds: How long people have; 0: for ever.
+    Without an `approver` in this process the log is asked, and the run ends until somebody has decided. Where its
+    workspace cannot be kept until then, what would wait is refused.
     """
 
     approver: Approver | None = None
@@ -63,8 +62,6 @@ class Consent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Solution:
-    """What a run did and what its clone holds at the end."""
-
     trajectory: Trajectory
     diff: Diff
     commit: str
@@ -72,7 +69,6 @@ class Solution:
     model: str
 
     def artifacts(self, patch: BlobRef | None) -> Artifacts:
-        """What the run left, its patch by reference."""
         return Artifacts(
             commit_sha=self.commit,
             branch=self.branch,
@@ -85,16 +81,8 @@ class Solution:
 
 
 class Solver(AgentSpec[Solution]):
-    """An agent that solves a task in a clone.
-
-    Args:
-        assignment: What is to be done.
-        clone: Where; it stands as the run left it, or holds the author's earlier work where there is a revision.
-        run: The run.
-        revision: What an author is told who revises.
-        consent: How it asks people.
-        checkpoint_seconds: Its workspace is stored while the model thinks, no more often than that; None: never.
-    """
+    """An agent that solves a task in a clone, stored while the model thinks, every `checkpoint_seconds` at most (None:
+    never). It stands as the run left it, or holds the author's earlier work where there is a revision."""
 
     def __init__(
         self,
@@ -102,7 +90,7 @@ class Solver(AgentSpec[Solution]):
         clone: Clone,
         run: RunContext,
         *,
-        revision: SecondGo | None = None,
+        revision: RevisionPrompt | None = None,
         consent: Consent | None = None,
         checkpoint_seconds: float | None = None,
     ) -> None:
@@ -129,7 +117,6 @@ class Solver(AgentSpec[Solution]):
 
     @asynccontextmanager
     async def tools(self, resources: RunResources) -> AsyncGenerator[Toolbox]:
-        """The catalogue as the task has it, memory and sub-agents."""
         self._at_hand = resources
         self._searched = searches_in(self._run.earlier.steps)
         async with open_toolkits(self._clone, resources.pipeline, self._run.equipment.access, self.task) as held:
@@ -139,7 +126,6 @@ class Solver(AgentSpec[Solution]):
             yield self._toolbox(held)
 
     async def opening(self, resources: RunResources, toolbox: Toolbox) -> Sequence[Message]:
-        """The repository, the task, and what is known of both."""
         task, revision, equipment = self.task, self._revision, self._run.equipment
         opening = revision.first if revision is not None else ()
         if not opening:
@@ -159,10 +145,9 @@ class Solver(AgentSpec[Solution]):
         if revision is not None:
             opening = revision.behind(opening)
         self._news.resume(opening)
-        return SecondGo(text=text).behind(opening) if (text := await self._news.text()) else opening
+        return RevisionPrompt(text=text).behind(opening) if (text := await self._news.text()) else opening
 
     async def drive(self, parts: RunParts) -> Trajectory:
-        """By plan or step by step, people asked where the task wants that."""
         task, run = self.task, self._run
         self._news.resume(run.earlier.messages)
         model = parts.model
@@ -191,7 +176,6 @@ class Solver(AgentSpec[Solution]):
         )
 
     async def read(self, parts: RunParts, trajectory: Trajectory) -> Solution:
-        """What the run did, and what its clone holds."""
         model = self._at_hand.capabilities.model
         if trajectory.stop_reason is StopReason.AWAITING_APPROVAL:
             return Solution(trajectory=trajectory, diff=Diff(patch=b""), commit="", branch="", model=model)
@@ -225,13 +209,12 @@ class Solver(AgentSpec[Solution]):
         return self._mask(text)
 
     def _toolbox(self, held: Toolset) -> Toolbox:
-        """The toolkits of the run and its sub-agents."""
         task, resources, equipment, steps = self.task, self._at_hand, self._run.equipment, self._run.earlier.steps
         others = SubAgentTools(
             self._clone,
             resources.pipeline,
             model=resources.model,
-            budget=resources.budget,
+            budget=self.budget,
             toolkits=held.toolkits,
             without=held.unlisted,
             memory=equipment.memory_search(task, self._clone),
@@ -243,8 +226,8 @@ class Solver(AgentSpec[Solution]):
         if task.memory.write:
             notes = RememberingTools(self._clone, resources.pipeline, noted=noted_in(steps))
             kits[notes.name] = notes
-        asked = {*task.tools, *task.constraints.allowed_tools, *(("search_memory",) if task.memory.read else ())}
-        idle, unlisted = idle_sub_agents(task.role, asked, can_research=others.can_research)
+        named_tools = {*task.tools, *task.constraints.allowed_tools, *(("search_memory",) if task.memory.read else ())}
+        idle, unlisted = idle_sub_agents(task.role, named_tools, can_research=others.can_research)
         return Toolbox(
             kits,
             resources.pipeline,
@@ -254,7 +237,6 @@ class Solver(AgentSpec[Solution]):
         )
 
     def _approvals(self, parts: RunParts, history: History) -> PolicyGate:
-        """Asks people as the task wants them asked."""
         run, consent = self._run, self._consent
         approvals = RunApprovalService(
             run=run,
@@ -269,7 +251,7 @@ class Solver(AgentSpec[Solution]):
             self.task.approval,
             agent_id=run.trail.agent_id,
             goal=self.task.description,
-            read=CallPreview(parts.toolbox, self._at_hand.pipeline),
+            read=parts.toolbox.preview,
             approvals=approvals if consent.approver is not None or run.keeper is not None else None,
             mask=self._mask,
             earlier=run.earlier,
@@ -310,7 +292,6 @@ def check_tools(task: Task, access: ToolAccess) -> None:
 
 
 def policy_of(task: Task) -> Policy:
-    """What a run of a task may call."""
     allowed = frozenset(task.tools) | frozenset(task.constraints.allowed_tools)
     # What a task asks for in so many words need not be named among its tools again.
     also = {

@@ -14,6 +14,37 @@ _NAME_KEYS = ("name", "tool_name", "tool", "function")
 _ARGUMENT_KEYS = ("arguments", "parameters", "args", "input")
 _BESIDES = frozenset({*_NAME_KEYS, "id", "type"})
 _BARE_KEYS = frozenset({"name", "arguments", "parameters", "id", "type"})
+OPENING = re.compile(
+    r"(?P<thought><think(?:ing)?>)"
+    r"|(?P<wrapper><[|\uff5c]tool[\u2581_]calls(?:_section)?[\u2581_]begin[|\uff5c]>|<minimax:tool_call>)"
+    r"|(?P<tag><(?:tool_?calls?|function_?calls?)>)"
+    r"|(?P<function><function(?:=| name=)\"?(?P<named>[^<>\"\s]{1,200})\"?>)"
+    r"|(?P<invoke><invoke name=\"?(?P<invoked>[^<>\"\s]{1,200})\"?>)"
+    r"|(?P<python><\|python_tag\|>)"
+    r"|(?P<bracket>\[TOOL_CALLS\])"
+    r"|(?P<special><[|\uff5c]tool[\u2581_]call[\u2581_]begin[|\uff5c]>)"
+)
+# Possessive, all of them: white space without end must not be walked twice.
+_CLOSING = re.compile(
+    r"(?:\s*+(?:</(?:tool_?calls?|function_?calls?|function|invoke|minimax:tool_call)>"
+    r"|<[|\uff5c](?:tool[\u2581_]calls?(?:_section)?[\u2581_]end|eom_id|eot_id|im_end)[|\uff5c]>))++"
+)
+_AND = re.compile(r"\s*+;?\s*+(?=\{)")
+_NAMED = re.compile(
+    r"\s*+(?:function<[|\uff5c]tool[\u2581_]sep[|\uff5c]>)?+(?:functions\.)?+(?P<name>[A-Za-z_][\w.\-]{0,199}+)(?::\d{1,6})?+\s*+"
+    r"(?:\[CALL_ID\]\w{1,64}+)?+(?:\[ARGS\]|<[|\uff5c]tool[\u2581_]sep[|\uff5c]>|<\|tool_call_argument_begin\|>)?+\s*+"
+    r"(?P<fence>```(?:json)?+\s*+)?+(?=\{)"
+)
+_PARAMETER = re.compile(r"\s*+<parameter(?:=| name=)\"?([^<>\"\s]{1,200}+)\"?>")
+_AFTER_PARAMETER = re.compile(r"\s*+(?:<parameter[= ]|</(?:function|invoke|tool_call)>|\Z)")
+_KEYED = re.compile(r"\n*+([A-Za-z_][\w.\-]{0,199}+)\n*+(?=<arg_key>|</tool_call>)")
+_KEY = re.compile(r"\s*+<arg_key>([^<>]{1,200}+)</arg_key>\s*+<arg_value>")
+_NAME = re.compile(r"""["']name["']\s*+:\s*+["']([^"'\\\s]{1,200})["']""")
+_ARGUMENTS = re.compile(r"""["'](?:arguments|parameters)["']\s*+:\s*+""")
+_MOST_MARKS = 256
+_MOST_WALKS = 8
+_SMALL = 100_000
+_THOUGHT_ENDS = ("</think>", "</thinking>")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,10 +56,8 @@ class RawToolCall:
 
 
 def decode(text: str, start: int) -> tuple[object, int]:
-    """The JSON value at a place and where it ends; where there is none, None and minus the place that spoilt it.
-
-    Reading JSON by its own rules lets an argument contain a closing tag.
-    """
+    """The JSON value at a place and where it ends (by its own rules, so that an argument may contain a closing tag);
+    where there is none, None and minus the place that spoilt it."""
     space = _SPACE.match(text, start)
     begin = space.end() if space else start
     try:
@@ -69,46 +98,15 @@ def is_call(value: object) -> bool:
 
 
 def dumps(value: object) -> str:
-    """The value as JSON that has a UTF-8 form."""
     return json.dumps(value, ensure_ascii=False)
 
 
 def items_of(value: object) -> list[object]:
-    """The items of a list; of anything else, that alone."""
     return value if is_list(value) else [value]
 
 
-OPENING = re.compile(
-    r"(?P<thought><think(?:ing)?>)"
-    r"|(?P<wrapper><[|\uff5c]tool[\u2581_]calls(?:_section)?[\u2581_]begin[|\uff5c]>|<minimax:tool_call>)"
-    r"|(?P<tag><(?:tool_?calls?|function_?calls?)>)"
-    r"|(?P<function><function(?:=| name=)\"?(?P<named>[^<>\"\s]{1,200})\"?>)"
-    r"|(?P<invoke><invoke name=\"?(?P<invoked>[^<>\"\s]{1,200})\"?>)"
-    r"|(?P<python><\|python_tag\|>)"
-    r"|(?P<bracket>\[TOOL_CALLS\])"
-    r"|(?P<special><[|\uff5c]tool[\u2581_]call[\u2581_]begin[|\uff5c]>)"
-)
-# Possessive, all of them: white space without end must not be walked twice.
-_CLOSING = re.compile(
-    r"(?:\s*+(?:</(?:tool_?calls?|function_?calls?|function|invoke|minimax:tool_call)>"
-    r"|<[|\uff5c](?:tool[\u2581_]calls?(?:_section)?[\u2581_]end|eom_id|eot_id|im_end)[|\uff5c]>))++"
-)
-_AND = re.compile(r"\s*+;?\s*+(?=\{)")
-_NAMED = re.compile(
-    r"\s*+(?:function<[|\uff5c]tool[\u2581_]sep[|\uff5c]>)?+(?:functions\.)?+(?P<name>[A-Za-z_][\w.\-]{0,199}+)(?::\d{1,6})?+\s*+"
-    r"(?:\[CALL_ID\]\w{1,64}+)?+(?:\[ARGS\]|<[|\uff5c]tool[\u2581_]sep[|\uff5c]>|<\|tool_call_argument_begin\|>)?+\s*+"
-    r"(?P<fence>```(?:json)?+\s*+)?+(?=\{)"
-)
-_PARAMETER = re.compile(r"\s*+<parameter(?:=| name=)\"?([^<>\"\s]{1,200}+)\"?>")
-_AFTER_PARAMETER = re.compile(r"\s*+(?:<parameter[= ]|</(?:function|invoke|tool_call)>|\Z)")
-_KEYED = re.compile(r"\n*+([A-Za-z_][\w.\-]{0,199}+)\n*+(?=<arg_key>|</tool_call>)")
-_KEY = re.compile(r"\s*+<arg_key>([^<>]{1,200}+)</arg_key>\s*+<arg_value>")
-_NAME = re.compile(r"""["']name["']\s*+:\s*+["']([^"'\\\s]{1,200})["']""")
-_ARGUMENTS = re.compile(r"""["'](?:arguments|parameters)["']\s*+:\s*+""")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class ParsedCalls:
     """Calls that end at `end`, closing marks included; none where a mark only wraps others."""
 
     end: int
@@ -124,11 +122,12 @@ class DialectReader:
         self._truncated = truncated
         self._absent: dict[str, int] = {}
 
-    def read(self, mark: re.Match[str]) -> Found | None:
+    def read(self, mark: re.Match[str]) -> ParsedCalls | None:
         """What the notation that a match of `OPENING` opens says; None where that is no call."""
         start = mark.end()
-        readers: dict[str, Callable[[], Found | None]] = {
-            "wrapper": lambda: self._wrapper(start),
+        inner = self._skip(start)
+        readers: dict[str, Callable[[], ParsedCalls | None]] = {
+            "wrapper": lambda: ParsedCalls(end=inner) if OPENING.match(self._text, inner) else None,
             "tag": lambda: self._tag(start),
             "function": lambda: self._function(start, mark["named"], "</function>"),
             "invoke": lambda: self._function(start, mark["invoked"], "</invoke>"),
@@ -158,16 +157,12 @@ class DialectReader:
             self._absent[tag] = start
         return at
 
-    def _wrapper(self, start: int) -> Found | None:
-        inner = self._skip(start)
-        return Found(end=inner) if OPENING.match(self._text, inner) else None
-
-    def _tag(self, start: int) -> Found | None:
+    def _tag(self, start: int) -> ParsedCalls | None:
         inner = OPENING.match(self._text, self._skip(start))
         if inner is not None and inner.lastgroup in ("function", "invoke"):
             return self.read(inner)
         if inner is not None:
-            return None if inner["thought"] else Found(end=inner.start())
+            return None if inner["thought"] else ParsedCalls(end=inner.start())
         value, end = self._decode(start)
         if value is not None:
             calls = calls_in(value)
@@ -175,7 +170,7 @@ class DialectReader:
         named = self._named_call(start) or self._keyed(start)
         return named if named is not None else self._broken(start)
 
-    def _function(self, start: int, name: str, closing: str) -> Found | None:
+    def _function(self, start: int, name: str, closing: str) -> ParsedCalls | None:
         if _PARAMETER.match(self._text, start):
             return self._parameters(start, name, closing)
         value, end = self._decode(start)
@@ -183,14 +178,14 @@ class DialectReader:
             closed = _CLOSING.match(self._text, end)
             if closed or (isinstance(value, dict) and not self._truncated):
                 call = RawToolCall(name=name, arguments=self._text[start:end].strip())
-                return Found(end=closed.end() if closed else end, calls=(call,))
+                return ParsedCalls(end=closed.end() if closed else end, calls=(call,))
         at = self.find(closing, start)
         if at < 0:
             return None
         body = self._text[start:at].strip()
         return self._closed(at, [RawToolCall(name=name, arguments=body or "{}")])
 
-    def _parameters(self, start: int, name: str, closing: str) -> Found | None:
+    def _parameters(self, start: int, name: str, closing: str) -> ParsedCalls | None:
         values: dict[str, str] = {}
         position = start
         while (parameter := _PARAMETER.match(self._text, position)) is not None:
@@ -206,7 +201,7 @@ class DialectReader:
             values[parameter[1]] = _unpadded(self._text[parameter.end() : end])
         return self._closed(position, [RawToolCall(name=name, arguments=dumps(values))])
 
-    def _keyed(self, start: int) -> Found | None:
+    def _keyed(self, start: int) -> ParsedCalls | None:
         named = _KEYED.match(self._text, start)
         if named is None:
             return None
@@ -220,7 +215,7 @@ class DialectReader:
             position = end + len("</arg_value>")
         return self._closed(position, [RawToolCall(name=named[1], arguments=dumps(values))])
 
-    def _python_tag(self, start: int) -> Found | None:
+    def _python_tag(self, start: int) -> ParsedCalls | None:
         calls: list[RawToolCall] = []
         following: re.Match[str] | None = _AND.match(self._text, start)
         while following is not None:
@@ -233,14 +228,14 @@ class DialectReader:
             following = _AND.match(self._text, end)
         return self._ended(start, calls) if calls else None
 
-    def _bracket(self, start: int) -> Found | None:
+    def _bracket(self, start: int) -> ParsedCalls | None:
         value, end = self._decode(start)
         if value is None:
             return self._named_call(start)
         calls = calls_in(value)
         return None if calls is None else self._ended(end, calls)
 
-    def _named_call(self, start: int) -> Found | None:
+    def _named_call(self, start: int) -> ParsedCalls | None:
         named = _NAMED.match(self._text, start)
         if named is None:
             return None
@@ -254,7 +249,7 @@ class DialectReader:
             closed = end
         return self._ended(closed, [RawToolCall(name=named["name"], arguments=self._text[named.end() : end])])
 
-    def _broken(self, start: int) -> Found | None:
+    def _broken(self, start: int) -> ParsedCalls | None:
         """JSON that is none but names its tool is still a call: the tool's complaint is what helps the model."""
         at = self.find("</tool_call>", start)
         if at < 0:
@@ -269,17 +264,15 @@ class DialectReader:
             arguments = body[tail.end() : end] if end > tail.end() else body[tail.end() :].removesuffix("}").strip()
         return self._closed(at, [RawToolCall(name=name[1], arguments=arguments)])
 
-    def _closed(self, end: int, calls: list[RawToolCall]) -> Found | None:
+    def _closed(self, end: int, calls: list[RawToolCall]) -> ParsedCalls | None:
         """The calls, with the marks that close them; a missing one is forgiven unless the text was cut off."""
-        closing = _CLOSING.match(self._text, end)
-        if closing is None and self._truncated:
-            return None
-        return Found(end=closing.end() if closing else end, calls=tuple(calls))
+        ended = self._ended(end, calls)
+        return None if self._truncated and ended.end == end else ended
 
-    def _ended(self, end: int, calls: list[RawToolCall]) -> Found:
+    def _ended(self, end: int, calls: list[RawToolCall]) -> ParsedCalls:
         """The calls of a notation whose end is that of its JSON."""
         closing = _CLOSING.match(self._text, end)
-        return Found(end=closing.end() if closing else end, calls=tuple(calls))
+        return ParsedCalls(end=closing.end() if closing else end, calls=tuple(calls))
 
     def _decode(self, start: int) -> tuple[object, int]:
         value, end = decode(self._text, start)
@@ -294,12 +287,6 @@ class DialectReader:
 def _unpadded(value: str) -> str:
     value = value.removeprefix("\r").removeprefix("\n")
     return value.removesuffix("\n").removesuffix("\r")
-
-
-_MOST_MARKS = 256
-_MOST_WALKS = 8
-_SMALL = 100_000
-_THOUGHT_ENDS = ("</think>", "</thinking>")
 
 
 def whole_arguments(arguments: str) -> bool:
@@ -329,7 +316,9 @@ def parse(text: str, *, truncated: bool = False) -> tuple[str, tuple[RawToolCall
     reader = DialectReader(text, truncated=truncated)
     kept: list[str] = []
     calls: list[RawToolCall] = []
-    position, thought = 0, _unopened_thought(text)
+    # Of a thought whose opening tag stood in the prompt only the end is seen.
+    end = text.find("</think>")
+    position, thought = 0, 0 if end < 0 or "<think>" in text[:end] else end + len("</think>")
     for _ in range(_MOST_MARKS):
         mark = OPENING.search(text, position)
         if mark is None or reader.walked > _MOST_WALKS * len(text) + _SMALL:
@@ -360,12 +349,6 @@ def without_calls(text: str) -> str:
     text = parse(text)[0]
     mark = OPENING.search(text, _after_thought(text))
     return (text if mark is None or mark["thought"] else text[: mark.start()]).strip()
-
-
-def _unopened_thought(text: str) -> int:
-    """Where a thought ends whose opening tag stood in the prompt; 0 where there is none."""
-    end = text.find("</think>")
-    return 0 if end < 0 or "<think>" in text[:end] else end + len("</think>")
 
 
 def _after_thought(text: str) -> int:

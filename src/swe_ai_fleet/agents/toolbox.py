@@ -8,10 +8,13 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Protocol
 
-from swe_ai_fleet.agents.repair import CallReader, Understood
 from swe_ai_fleet.agents.repair.names import Names
+from swe_ai_fleet.agents.repair.reading import CallReader, Understood
+from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.json_values import is_strings
 from swe_ai_fleet.domain.message import ToolCall
 from swe_ai_fleet.domain.text import well_formed
@@ -46,18 +49,43 @@ FINAL_ANSWER = OperationSpec(
 )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """A call as it would be carried out: its operation, and its arguments after every repair."""
+
+    spec: OperationSpec
+    arguments: Mapping[str, object]
+
+
+class Verdict(StrEnum):
+    """Carry it out; tell the model why not; wait for a person; end the run."""
+
+    GO = "go"
+    REFUSE = "refuse"
+    WAIT = "wait"
+    END = "end"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ruling:
+    """What happens to one call. `text` is for the model where it is refused, and goes before the result otherwise."""
+
+    verdict: Verdict = Verdict.GO
+    text: str = ""
+
+
+class ApprovalGate(Protocol):
+    """Decides about the calls of a reply before any of them is carried out."""
+
+    async def review(self, calls: Sequence[ToolCall], *, step: int, truncated: bool = False) -> Sequence[Ruling]:
+        """One ruling a call. Where one must wait, that it is asked for is durable in the log when this returns."""
+        ...
+
+
 class Offer:
-    """The schemas that go out with each request, in an order that only ever grows at its end.
-
-    A model server keeps the work it did on a prompt's beginning; a schema that changed its place would waste it.
-
-    Args:
-        specs: Every operation of the run.
-        policy: Says which of them it may be shown.
-        answer: The operation that ends the run; always shown.
-        idle: Names of those that are shown only when they are asked for, all named by `request_tools`.
-        unlisted: Names among them that are not named there: they lack what they need here.
-    """
+    """The schemas that go out with each request, in an order that only ever grows at its end: a model server keeps the
+    work it did on a prompt's beginning. `idle` are shown only when they are asked for, and named by `request_tools`
+    unless they are `unlisted`: these lack what they need here."""
 
     def __init__(
         self,
@@ -115,7 +143,6 @@ class Offer:
 
 
 def first_line(spec: OperationSpec) -> str:
-    """The first line of a description."""
     return spec.description.strip().partition("\n")[0]
 
 
@@ -149,15 +176,8 @@ def final_answer_in(schema: Mapping[str, object]) -> OperationSpec:
 class Toolbox:
     """The operations of some toolkits that policy lets this run see, `request_tools` for more, and `final_answer`.
 
-    Args:
-        toolkits: By name; all must share `pipeline`.
-        pipeline: The way every call goes.
-        idle: Names of operations whose schemas the model is not shown until it asks for them; a call by name is
-            carried out like any other.
-        unlisted: Names among them that `request_tools` does not speak of.
-        parallel: Whether calls of one reply that don't touch the same things run side by side.
-        answer: The `final_answer` that the model is shown.
-        bare_answers: Whether it may be called with its text alone.
+    The toolkits, by name, share `pipeline`. Calls of `idle` operations are carried out like any other; `bare_answers`:
+    `final_answer` may be called with its text alone.
     """
 
     def __init__(
@@ -194,18 +214,27 @@ class Toolbox:
         """What a call means and what it would be carried out with; `call_all` goes by the same."""
         return self._reader.read(call, truncated=truncated)
 
+    def preview(self, call: ToolCall, truncated: bool) -> Reading | None:
+        """The call as it would be carried out; None where it would be refused, or belongs to the loop itself."""
+        understood = self.understand(call, truncated=truncated)
+        if understood.spec is None or understood.error or understood.spec.name not in self._operations:
+            return None
+        definition = self._operations[understood.spec.name][1]
+        try:
+            arguments = definition.validate(understood.arguments)
+        except FleetError:
+            return None
+        refused = self._pipeline.policy.decide(definition.spec, arguments).refused
+        return None if refused else Reading(spec=definition.spec, arguments=arguments)
+
     async def call_all(
         self, calls: Sequence[ToolCall], *, refusals: Mapping[str, str] | None = None, truncated: bool = False
     ) -> tuple[Observation, ...]:
         """Carry out the calls of one reply, concurrently where they allow it; observations in the calls' order.
 
-        A call waits for those before it that hold a resource it locks, unless both only read: the effect is that of
-        the order the model wrote. A failing call cancels no other.
-
-        Args:
-            calls: What the model asked for.
-            refusals: By call id, why a call is not carried out but answered with that.
-            truncated: The reply was cut off, so arguments that end too early must not be repaired.
+        A call waits for those before it that hold a resource it locks, unless both only read: the effect is that of the
+        order the model wrote. A failing call cancels no other. `refusals` say by call id why a call is not carried out
+        but answered with that.
         """
         read = [self.understand(call, truncated=truncated) for call in calls]
         if len(read) == 1:
@@ -236,7 +265,6 @@ class Toolbox:
         return Observation(call_id=call_id, result=result, repairs=understood.repairs)
 
     def _answered(self, understood: Understood) -> ToolResult:
-        """What a call comes to that is no operation of a tool."""
         spec, arguments = understood.spec, understood.arguments
         if spec is None:
             return self._reject(understood, self._unknown(understood))
@@ -249,7 +277,6 @@ class Toolbox:
         return record.close(result, reason=result.error)
 
     def _reject(self, understood: Understood, error: str, outcome: Outcome = Outcome.INVALID) -> ToolResult:
-        """An audited observation for a call that reached no operation."""
         call = understood.call
         name = understood.spec.name if understood.spec else well_formed(call.name)[:64]
         spec = understood.spec or replace(FINAL_ANSWER, name="unknown", tool="unknown", operation=name)

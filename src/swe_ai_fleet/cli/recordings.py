@@ -129,7 +129,7 @@ async def _batch_lines(client: FleetClient, results: Sequence[tuple[str, str]]) 
 async def _trajectory(
     client: FleetClient, state: ExecutionState, run: RunState, events: Sequence[Event]
 ) -> dict[str, object]:
-    from swe_ai_fleet.agents.atif import token_refs, trajectory
+    from swe_ai_fleet.agents.exports import token_refs, trajectory
 
     tokens = {
         ref.digest: from_json(SampledTokens, await client.artifact(state.execution_id, ref.digest))

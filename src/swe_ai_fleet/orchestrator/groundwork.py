@@ -9,6 +9,8 @@ from typing import Any
 
 from swe_ai_fleet.agents import preparation
 from swe_ai_fleet.agents.preparation import findings, read_checklist, read_proposal, statement
+from swe_ai_fleet.agents.prompting import rendered
+from swe_ai_fleet.agents.structured_output import schema_of
 from swe_ai_fleet.domain.assignment import Answer, AnswerAssignment, BaselineAssignment, ExamineAssignment
 from swe_ai_fleet.domain.budget import Limits, Usage
 from swe_ai_fleet.domain.checklist import Checklist
@@ -99,10 +101,15 @@ class Groundwork:
                         role=str(task.role),
                         tools=preparation.CHECKLIST_TOOLS,
                         use_tools=True,
-                        system_prompt=preparation.checklist_instructions(directory=task.repo.subdirectory),
+                        system_prompt=rendered(
+                            "probe",
+                            directory=task.repo.subdirectory,
+                            requirements=preparation.MAX_REQUIREMENTS,
+                            probes=preparation.MAX_PROBES,
+                        ),
                         max_iterations=preparation.MAX_CHECKLIST_STEPS,
                     ),
-                    preparation.checklist_schema(),
+                    schema_of(preparation.ChecklistShape),
                 )
             )
             checklist = replace(checklist, usage=answer.usage)
@@ -231,10 +238,10 @@ class Groundwork:
             role=str(task.role),
             tools=preparation.ENVIRONMENT_TOOLS,
             use_tools=True,
-            system_prompt=preparation.environment_instructions(directory=task.repo.subdirectory),
+            system_prompt=rendered("prepare", directory=task.repo.subdirectory, lines=preparation.MAX_LINES),
             max_iterations=preparation.MAX_ENVIRONMENT_STEPS,
         )
-        assignment = self._assignment(ENVIRONMENT, _QUESTION, config, preparation.proposal_schema())
+        assignment = self._assignment(ENVIRONMENT, _QUESTION, config, schema_of(preparation.ProposalShape))
         return await self.work.runs.run(replace(assignment, background=findings(before), workshop=True))
 
     def _assignment(

@@ -7,27 +7,22 @@ from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import replace
 
-from swe_ai_fleet.agents.plan_session import (
+from swe_ai_fleet.agents.plan_session.requests import (
     Approved,
     AwaitingApproval,
     PlanFailed,
     PlanResult,
-    PlanSession,
     Rejected,
-    SessionCard,
-    SessionStatus,
-)
-from swe_ai_fleet.agents.plan_session.answers import rejection
-from swe_ai_fleet.agents.plan_session.requests import (
     checked_adjustment,
     checked_decision,
     checked_entities,
     checked_goal,
     checked_id,
     checked_repository,
+    rejection,
 )
-from swe_ai_fleet.agents.plan_session.run_log import approval_id, standing, task_of
-from swe_ai_fleet.agents.plan_session.session import INTERRUPTED
+from swe_ai_fleet.agents.plan_session.session import INTERRUPTED, PlanSession, SessionCard, SessionStatus
+from swe_ai_fleet.agents.plan_session.store import approval_id, standing, task_of
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalResolution
 from swe_ai_fleet.domain.budget import RequestLimits
 from swe_ai_fleet.domain.errors import AlreadyExists, InvalidRequest, NotFound, PreconditionFailed

@@ -10,20 +10,24 @@ from datetime import UTC, datetime
 
 import structlog
 
-from swe_ai_fleet.agents.plan_session import (
-    KeyValueSessions,
+from swe_ai_fleet.agents.plan_session.planning_run import FAULTS, PLANNER_LIMITS, PlanningRun, RunEnd
+from swe_ai_fleet.agents.plan_session.requests import checked_limits, rejection
+from swe_ai_fleet.agents.plan_session.session import (
+    INTERRUPTED,
     OutcomeListener,
     PlanOutcome,
     PlanSession,
     PlanTools,
-    RunLog,
     SessionStatus,
 )
-from swe_ai_fleet.agents.plan_session.answers import rejection
-from swe_ai_fleet.agents.plan_session.planning_run import FAULTS, PLANNER_LIMITS, PlanningRun, RunEnd
-from swe_ai_fleet.agents.plan_session.requests import checked_limits
-from swe_ai_fleet.agents.plan_session.run_log import approval_request, continued, run_name, standing
-from swe_ai_fleet.agents.plan_session.session import INTERRUPTED
+from swe_ai_fleet.agents.plan_session.store import (
+    KeyValueSessions,
+    RunLog,
+    approval_request,
+    continued,
+    run_name,
+    standing,
+)
 from swe_ai_fleet.agents.recorded_run import run_finished
 from swe_ai_fleet.agents.sub_agents.exploring import sub_agents_used
 from swe_ai_fleet.agents.sub_agents.toolkit import SubAgentLimits

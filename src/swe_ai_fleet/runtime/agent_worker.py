@@ -14,12 +14,11 @@ from swe_ai_fleet.adapters.jetstream import TIMEOUT_SECONDS
 from swe_ai_fleet.agents.answering import AnswerRun, OperateRun
 from swe_ai_fleet.agents.coding_run import CodingRun, OpeningRun
 from swe_ai_fleet.agents.deriving import DeriveRun
+from swe_ai_fleet.agents.equipment import RunServices
 from swe_ai_fleet.agents.external_agent import ExternalRun
 from swe_ai_fleet.agents.judging import JudgeRun
 from swe_ai_fleet.agents.reviewing import ReviewRun
-from swe_ai_fleet.agents.rubric import RubricJudge
-from swe_ai_fleet.agents.scoring import ScoreRun
-from swe_ai_fleet.agents.spec import RunServices
+from swe_ai_fleet.agents.scoring import RubricJudge, ScoreRun
 from swe_ai_fleet.domain.assignment import (
     AnswerAssignment,
     Assignment,

@@ -33,6 +33,7 @@ from swe_ai_fleet.tools.builtin import BuiltinSettings, BuiltinTools, builtin_to
 from swe_ai_fleet.tools.builtin.toolkit import WIKIPEDIA
 from swe_ai_fleet.tools.registry.base_tool import BaseTool, declared
 from swe_ai_fleet.tools.registry.registry import ToolRegistry
+from swe_ai_fleet.agents.sub_agents.toolkit import SubAgentLimits, SubAgentTools
 
 
 Open = Callable[[], AbstractAsyncContextManager[SubAgentTools]]

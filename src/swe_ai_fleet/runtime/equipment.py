@@ -41,6 +41,8 @@ from swe_ai_fleet.memory.searching import FleetMemory
 from swe_ai_fleet.runtime.channels import channel_credentials, channel_tls, target
 from swe_ai_fleet.runtime.factories import model_admission, model_client, open_model, other_model
 from swe_ai_fleet.runtime.model_servers import ModelServers, model_endpoints
+from swe_ai_fleet.agents.planning.plan_run import ModeRules
+from swe_ai_fleet.agents.sub_agents.toolkit import SubAgentLimits
 
 
 _PROFILE_FIELDS = ("model", "url", "api_key", "record_tokens")

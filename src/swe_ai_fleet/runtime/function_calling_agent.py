@@ -8,12 +8,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
-from swe_ai_fleet.agents.function_calling.caller import FunctionCaller
-from swe_ai_fleet.agents.function_calling.converse import ToolConversation, converse
-from swe_ai_fleet.agents.function_calling.function_run import SYSTEM_PROMPT
-from swe_ai_fleet.agents.function_calling.model_middleware import RETRY_WAITS
-from swe_ai_fleet.agents.function_calling.responses import AgentResponse, AgentTask
-from swe_ai_fleet.agents.function_calling.setup import CHAT, FUNCTION_CALLING, Setup, Tool, gathered
+from swe_ai_fleet.agents.function_calling.caller import SYSTEM_PROMPT, FunctionCaller
+from swe_ai_fleet.agents.function_calling.conversation import ToolConversation, converse
+from swe_ai_fleet.agents.function_calling.setup import (
+    CHAT,
+    FUNCTION_CALLING,
+    AgentResponse,
+    AgentTask,
+    Setup,
+    Tool,
+    gathered,
+)
+from swe_ai_fleet.agents.model_middleware import RETRY_WAITS
 from swe_ai_fleet.domain.budget import Limits
 from swe_ai_fleet.runtime.default_tools import library_registry
 from swe_ai_fleet.runtime.equipment import NamedModel

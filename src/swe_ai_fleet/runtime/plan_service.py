@@ -59,6 +59,13 @@ from swe_ai_fleet.tools.pipeline import Pipeline
 from swe_ai_fleet.tools.registry.base_tool import BaseTool
 from swe_ai_fleet.tools.registry.toolkit import RegisteredTools
 from swe_ai_fleet.tools.secrets import Secrets
+from swe_ai_fleet.agents.plan_session.session import PlanOutcome
+from swe_ai_fleet.agents.plan_session.store import KeyValueSessions
+from swe_ai_fleet.agents.sub_agents.toolkit import SubAgentLimits
+from swe_ai_fleet.domain.outcome import Outcome
+from swe_ai_fleet.learning.outcomes import planned_outcome
+from swe_ai_fleet.memory.searching import FleetMemory
+from swe_ai_fleet.runtime.plan_tools import PlanEquipment
 
 
 T = TypeVar("T")

@@ -10,12 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider
-from swe_ai_fleet.agents.equipment import Equipment
+from swe_ai_fleet.agents.equipment import Equipment, RunContext
 from swe_ai_fleet.agents.recorded_run import RecordedRun, recorded_run, run_finished
 from swe_ai_fleet.agents.results import ToolRecord, tool_record
-from swe_ai_fleet.agents.rubric import RubricJudge
+from swe_ai_fleet.agents.scoring import RubricJudge
 from swe_ai_fleet.agents.solving import Solution, Solver, check_tools
-from swe_ai_fleet.agents.spec import RunContext, run_agent
+from swe_ai_fleet.agents.spec import run_agent
 from swe_ai_fleet.codec import to_plain
 from swe_ai_fleet.domain.assignment import CheckAssignment, CodingAssignment
 from swe_ai_fleet.domain.budget import Usage

@@ -10,7 +10,7 @@ import json
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 
-from swe_ai_fleet.agents.outside_record import AgentFault
+from swe_ai_fleet.agents.external_agent import AgentFault
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.json_values import integer, json_object, mapping, string
 from swe_ai_fleet.sandbox.interactive import InteractiveProcess

@@ -8,7 +8,6 @@ import shlex
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-
 from swe_ai_fleet.agents.approval_gate import PolicyGate, Reading, Ruling, Verdict
 from swe_ai_fleet.agents.approval_requests import RunApprovalService
 from swe_ai_fleet.agents.external_agent import Handout
@@ -23,6 +22,12 @@ from swe_ai_fleet.domain.tool import Decision, OperationSpec, Outcome, Risk, Too
 from swe_ai_fleet.tools.builtin import PROPOSE
 from swe_ai_fleet.tools.catalogue import operations
 from swe_ai_fleet.tools.policy import MOUNT, SHELL, Policy
+from dataclasses import dataclass
+from swe_ai_fleet.agents.approvals import PolicyGate, RunApprovalService
+from swe_ai_fleet.agents.external_agent import HARNESS, Handout
+from swe_ai_fleet.agents.toolbox import Reading, Verdict
+from swe_ai_fleet.tools.builtin.dialogue import PROPOSE
+
 
 _READING = frozenset({"read", "search", "think"})
 _CHANGING = frozenset({"edit", "delete", "move"})
@@ -133,7 +138,7 @@ class Permissions:
             task.approval,
             agent_id=self._run.trail.agent_id,
             goal=task.description,
-            read=lambda call, truncated=False: self._readings[call.call_id],
+            read=lambda call, _: self._readings[call.call_id],
             approvals=self._approvals if self._run.keeper is not None else None,
             mask=self._run.equipment.mask,
             earlier=self._earlier,

@@ -24,9 +24,8 @@ from swe_ai_fleet.adapters.acp.peer import (
     opened,
 )
 from swe_ai_fleet.adapters.acp.permissions import KINDS, Permissions, ToolUse
-from swe_ai_fleet.agents.approval_gate import Verdict
-from swe_ai_fleet.agents.external_agent import HandedIn, Handout
-from swe_ai_fleet.agents.outside_record import HARNESS, MAX_SUMMARY_CHARS
+from swe_ai_fleet.agents.external_agent import HARNESS, MAX_SUMMARY_CHARS, HandedIn, Handout
+from swe_ai_fleet.agents.toolbox import Verdict
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.event import PlanMade

@@ -65,13 +65,9 @@ def checked_files(files: object) -> list[str | Path]:
 async def read_attachments(
     files: Sequence[str | Path], *, viewable: bool, policy: HttpPolicy, network: Network
 ) -> Attachments:
-    """Read each file, page and picture, in order. What cannot be read is said in its section, and a fault.
+    """Read each path of this machine, `http(s)` URL of a page or picture and `data:` URL of a picture, in order.
 
-    Args:
-        files: Paths of this machine, `http(s)` URLs of pages and pictures, `data:` URLs of pictures.
-        viewable: Whether the model takes pictures; otherwise they are named only.
-        policy: Which servers may be asked.
-        network: Where connections go.
+    What cannot be read is said in its section, and a fault.
     """
     sections: list[str] = []
     images: list[str] = []
@@ -101,7 +97,6 @@ async def read_attachments(
 
 
 async def _content(file: str, policy: HttpPolicy, network: Network) -> str:
-    """The text of a file or page, or a picture as a `data:` URL."""
     if file.startswith(_PICTURE_URL):
         if len(file) > 2 * MAX_BYTES:
             raise ToolFailure(f"it has more than {MAX_BYTES} bytes")

@@ -1,30 +1,40 @@
-"""Conversations in OpenAI's shape, read into our own messages and written back."""
+"""Conversations in OpenAI's shape: read, written back, and answered by calling functions."""
 
 from __future__ import annotations
 
+import asyncio
 import json
+import uuid
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Literal, TypedDict
 
+from swe_ai_fleet.agents.agent_run import AgentRun, RunParts
+from swe_ai_fleet.agents.budget import Budget
+from swe_ai_fleet.agents.function_calling.setup import AgentTask, Narration, Setup
+from swe_ai_fleet.agents.history import History
+from swe_ai_fleet.agents.tool_call_dialects import without_calls
+from swe_ai_fleet.domain.errors import ModelError
 from swe_ai_fleet.domain.json_values import is_array, is_mapping, mapping
 from swe_ai_fleet.domain.message import AssistantMessage, Message, SystemMessage, ToolCall, ToolMessage, UserMessage
+from swe_ai_fleet.domain.trajectory import StopReason, Trajectory
+from swe_ai_fleet.ports import ChatModel
 
 _ROLES = ("system", "user", "assistant", "tool")
+Status = Literal["success", "error", "max_turns_exceeded"]
+_STATUS: Mapping[StopReason, Status] = {
+    StopReason.FINAL_ANSWER: "success",
+    StopReason.NO_TOOL_CALLS: "success",
+    StopReason.MAX_ITERATIONS: "max_turns_exceeded",
+}
 
 
 def read_conversation(
     given: object, *, known_tools: Collection[str], field: str = "chat_history"
 ) -> tuple[Message, ...]:
-    """The messages of a conversation; nothing of what was given is kept or changed.
-
-    Args:
-        given: A list of OpenAI's message objects: roles system (first only; `developer` is the same), user, assistant
-            and tool. Each call is answered by exactly one tool message before the next reply.
-        known_tools: What calls in it may name.
-        field: How faults name it.
-
-    Raises:
-        ValueError: It is no such conversation; the text names the message and what is wrong with it.
-    """
+    """The messages of a conversation in OpenAI's shape: roles system (first only; `developer` is the same), user,
+    assistant and tool; each call is answered by exactly one tool message before the next reply. Raises ValueError
+    naming the message and what is wrong with it."""
     if not is_array(given):
         raise ValueError(f"{field} is a {type(given).__name__}; give a list of messages")
     reader = _Reader(known_tools)
@@ -78,22 +88,26 @@ class _Reader:
             case "assistant":
                 self._assistant(message)
             case "tool":
-                self._tool(message)
+                call_id = message.get("tool_call_id")
+                if not isinstance(call_id, str) or call_id not in self.open:
+                    raise ValueError(f"it answers {call_id!r:.64}, which is not the id of an earlier call")
+                content = _text(message.get("content"))
+                self.messages.append(ToolMessage(call_id=self.open.pop(call_id), content=content))
             case _:
                 raise ValueError(f"the role is {role!r:.40}; the roles are: {', '.join(_ROLES)}")
 
     def _assistant(self, message: Mapping[str, object]) -> None:
-        given = message.get("tool_calls") or ()
-        if not is_array(given):
+        raw_calls = message.get("tool_calls") or ()
+        if not is_array(raw_calls):
             raise ValueError("tool_calls must be a list")
-        calls = tuple(self._call(call) for call in given)
+        calls = tuple(self._call(call) for call in raw_calls)
         content = "" if message.get("content") is None else _text(message.get("content"))
         if not calls and not content:
             raise ValueError("an assistant message must have content or tool_calls")
         self.messages.append(AssistantMessage(content=content, tool_calls=calls))
 
-    def _call(self, given: object) -> ToolCall:
-        call = mapping(given)
+    def _call(self, raw_call: object) -> ToolCall:
+        call = mapping(raw_call)
         parts = mapping(call.get("function"))
         name, call_id, arguments = parts.get("name"), call.get("id"), parts.get("arguments", "{}")
         if not isinstance(name, str) or not isinstance(call_id, str) or not call_id:
@@ -110,12 +124,6 @@ class _Reader:
         self.open[call_id] = own
         text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False, default=str)
         return ToolCall(call_id=own, model_call_id=call_id, name=name, arguments=text)
-
-    def _tool(self, message: Mapping[str, object]) -> None:
-        call_id = message.get("tool_call_id")
-        if not isinstance(call_id, str) or call_id not in self.open:
-            raise ValueError(f"it answers {call_id!r:.64}, which is not the id of an earlier call")
-        self.messages.append(ToolMessage(call_id=self.open.pop(call_id), content=_text(message.get("content"))))
 
 
 def _text(content: object) -> str:
@@ -152,3 +160,94 @@ def _as_dict(message: Message) -> dict[str, object]:
             return {"role": "user", "content": [{"type": "text", "text": message.content}, *pictures]}
         case _:
             return {"role": message.role, "content": message.content}
+
+
+class CallResult(TypedDict):
+    """A call that the model asked for, and what it gave, whole; `arguments` is the text the model wrote."""
+
+    id: str
+    tool: str
+    arguments: str
+    success: bool
+    result: str
+
+
+class ToolConversation(TypedDict):
+    """How a conversation went on. `messages` is the whole of it, what came in included; `error` says what ended it."""
+
+    final_text: str
+    tool_calls_executed: int
+    all_results: list[CallResult]
+    messages: list[dict[str, object]]
+    iterations: int
+    status: Status
+    error: str
+
+
+async def converse(
+    model: ChatModel, setup: Setup, messages: Sequence[object], system_prompt: str, *, max_turns: int
+) -> ToolConversation:
+    """Let the model answer a conversation, by calling functions where it wants; its first reply without a call is it.
+
+    A system message in `messages` gives way to `system_prompt` unless that is empty; `model` is as it is: trying again
+    is done here. Raises ValueError for messages that are no conversation, and as `Setup.priced` does.
+    """
+    if max_turns < 1:
+        raise ValueError("max_turns must be at least 1")
+    conversation = read_conversation(messages, known_tools=setup.known_tools, field="messages")
+    if not conversation:
+        raise ValueError("messages is empty")
+    if system_prompt:
+        rest = conversation[1:] if isinstance(conversation[0], SystemMessage) else conversation
+        conversation = (SystemMessage(content=system_prompt), *rest)
+    task = AgentTask(id=uuid.uuid4().hex[:12], description=conversation[-1].content)
+    narration = Narration(task, lambda response: None)
+    toolbox = setup.toolbox(narration, task)
+    history = History(conversation)
+    retrying = setup.model(model, narration.results)
+    budget = Budget(replace(setup.limits, max_iterations=max_turns))
+    if setup.prices:
+        try:
+            async with asyncio.timeout(budget.seconds_left):
+                budget = setup.priced(budget, await retrying.probe())
+        except (ModelError, TimeoutError) as fault:
+            stop = StopReason.TIMEOUT if isinstance(fault, TimeoutError) else StopReason.MODEL_ERROR
+            error = str(fault) or f"the limit of {budget.limits.timeout_seconds:g} seconds was reached"
+            nothing = Trajectory(steps=(), stop_reason=stop, answer="", usage=budget.total(), error=error)
+            return _outcome(nothing, narration, write_conversation(history.messages))
+    parts = RunParts(
+        model=retrying,
+        toolbox=toolbox,
+        history=history,
+        budget=budget,
+        rules=replace(setup.rules, max_reminders=0),
+        journal=narration,
+        guard=setup.guard(toolbox, threshold=setup.loop_threshold),
+        sampling=setup.sampling,
+    )
+    trajectory = await AgentRun(parts).drive()
+    return _outcome(trajectory, narration, write_conversation(history.messages, answer=trajectory.answer))
+
+
+def _outcome(trajectory: Trajectory, narration: Narration, messages: list[dict[str, object]]) -> ToolConversation:
+    results: list[CallResult] = [
+        {
+            "id": call.call_id,
+            "tool": call.name,
+            "arguments": call.arguments,
+            "success": seen.result.success,
+            "result": narration.results.get(call.call_id) or seen.result.observation(),
+        }
+        for step in trajectory.steps
+        for call, seen in zip(step.reply.tool_calls, step.observations, strict=False)
+    ]
+    status: Status = _STATUS.get(trajectory.stop_reason, "error")
+    return {
+        "final_text": without_calls(trajectory.answer),
+        "tool_calls_executed": len(results),
+        "all_results": results,
+        "messages": messages,
+        "iterations": len(trajectory.steps),
+        "status": status,
+        "error": "" if status == "success" else trajectory.error,
+    }

@@ -1,25 +1,40 @@
-"""Setup of runs of one agent or client: its functions, the rules under which they are called, and limits by purpose."""
+"""Setup of function calling: the functions, the rules under which they are called, and what a run tells its caller."""
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import cast
+from typing import Literal, TypedDict, cast
 
 from swe_ai_fleet.agents.agent_run import Rules
 from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.equipment import ANY_MODEL
-from swe_ai_fleet.agents.function_calling.model_middleware import RETRY_WAITS
-from swe_ai_fleet.agents.function_calling.responses import AgentTask, Narration
 from swe_ai_fleet.agents.loop_guard import LoopAction, LoopGuard
+from swe_ai_fleet.agents.model_middleware import RETRY_WAITS, RetryingModel, ShownTools, WholeResults
 from swe_ai_fleet.agents.toolbox import REQUEST_TOOLS, Toolbox
+from swe_ai_fleet.domain.audit import AuditEntry
+from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.budget import Limits, Prices
+from swe_ai_fleet.domain.event import (
+    CallRepaired,
+    Event,
+    EventBody,
+    HistoryCondensed,
+    LoopNoticed,
+    MessageAdded,
+    ModelReplied,
+    ToolFinished,
+    ToolStarted,
+    Writer,
+)
 from swe_ai_fleet.domain.json_values import mapping
-from swe_ai_fleet.domain.message import ModelCapabilities, Sampling
-from swe_ai_fleet.domain.tool import OperationSpec
-from swe_ai_fleet.ports import SecretMask
+from swe_ai_fleet.domain.message import ModelCapabilities, Sampling, ToolMessage
+from swe_ai_fleet.domain.moment import now
+from swe_ai_fleet.domain.tool import OperationSpec, ToolResult
+from swe_ai_fleet.ports import ChatModel, SecretMask
 from swe_ai_fleet.tools.audit import AuditTrail
 from swe_ai_fleet.tools.base_tool import BaseTool
 from swe_ai_fleet.tools.builtin.fetching import Network
@@ -37,20 +52,162 @@ from swe_ai_fleet.tools.registry import (
 )
 from swe_ai_fleet.tools.result_cache import ResultCache
 
+MAX_KEPT_BYTES = 64 * 1024 * 1024
+"""Of whole results, together; what comes later is kept as the model saw it."""
+_ERROR = "Error: "
 _NONE = 1_000_000
 _A_DAY = 24 * 3600.0
-
 FUNCTION_CALLING = Limits(max_iterations=10, max_tool_calls=_NONE, timeout_seconds=_A_DAY)
 """Of `FunctionCallingAgent`: iterations alone, and each tool has a time limit of its own."""
-
 CHAT = Limits(max_iterations=5, max_tool_calls=20, timeout_seconds=60.0)
 """Of a planner or a chat, where somebody waits for the answer."""
-
-
 Tool = Callable[..., object] | BaseTool | type[BaseTool] | Toolkit | Mapping[str, object] | str
 """What can be given as a tool: a function, a BaseTool, a toolkit with all of its own, a registered tool by its name or
 by its definition, as `ToolRegistry.get_tool_definitions` gives it."""
 LOOP_LADDER = (LoopAction.NUDGE, LoopAction.STRONG_NUDGE, LoopAction.STOP)
+NOT_OFFERED = frozenset({"ask_user", "propose_approach", FINAL_ANSWER, REQUEST_TOOLS})
+"""What is there for those who name it, and for nobody else."""
+
+
+class AgentResponse(TypedDict):
+    """One thing that happened. `channel` is `tool` for what a tool said, `run` for everything else.
+
+    `step` is a reply of the model or the result of a call, `log` what the run itself notes, `final` the answer; there
+    is exactly one of these, the last. `metadata` is JSON: `event` names what it is, the rest depends on that.
+    """
+
+    type: Literal["step", "final", "log"]
+    channel: Literal["run", "tool"]
+    value: str
+    metadata: dict[str, object]
+
+
+@dataclass(slots=True, kw_only=True)
+class AgentTask:
+    """A task as far as it has come. `result` is None until there is one; `steps_taken` counts the model's turns.
+
+    `results` are the whole results of its tool calls by call id, where the model was shown only the beginning too.
+    """
+
+    id: str
+    description: str
+    result: str | None = None
+    steps_taken: int = 0
+    results: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+class Narration:
+    """A `Journal` that keeps whole results by call id and the task up to date, and tells each event as a response."""
+
+    def __init__(self, task: AgentTask, tell: Callable[[AgentResponse], None]) -> None:
+        self._task = task
+        self._tell = tell
+        self._writer = Writer(tenant="", execution_id=task.id, task_id=task.id)
+        self._ordinal = 0
+        self._kept: dict[str, str] = {}
+        self._kept_bytes = 0
+        self.results: dict[str, str] = {}
+        """What each call gave, whole, by call id."""
+        task.results = self.results
+
+    async def append(self, body: EventBody) -> Event:
+        return self.post(body)
+
+    def post(self, body: EventBody) -> Event:
+        match body:
+            case ModelReplied():
+                self._replied(body)
+            case ToolStarted():
+                self._say("log", "tool", f"{body.entry.operation} started", "tool_started", _call(body.entry))
+            case ToolFinished():
+                self._finished(body.entry, body.result)
+            case MessageAdded(message=ToolMessage() as observation):
+                self._observed(observation)
+            case MessageAdded():
+                self.log(body.message.content, "message_added", step=body.step)
+            case LoopNoticed():
+                self.log(body.pattern, "loop_noticed", step=body.step, advice=body.advice)
+            case CallRepaired():
+                self.log("; ".join(body.repairs), "call_repaired", step=body.step, call_id=body.call_id)
+            case HistoryCondensed():
+                counts: dict[str, object] = {"tokens_before": body.tokens_before, "tokens_after": body.tokens_after}
+                self.log(body.method, "history_condensed", step=body.step, **counts)
+            case _:
+                self.log(body.type, body.type)
+        self._ordinal += 1
+        return self._writer.event(body, ordinal=self._ordinal, at=now())
+
+    async def flush(self) -> None:
+        """Nothing is held back."""
+
+    async def keep(self, data: bytes) -> BlobRef:
+        digest = hashlib.sha256(data).hexdigest()
+        if digest not in self._kept and self._kept_bytes + len(data) <= MAX_KEPT_BYTES:
+            self._kept[digest] = data.decode("utf-8", "replace")
+            self._kept_bytes += len(data)
+        return BlobRef(name=f"{self._task.id}/{digest}", digest=digest, size=len(data), media_type="text/plain")
+
+    def log(self, value: str, event: str, **metadata: object) -> None:
+        self._say("log", "run", value, event, metadata)
+
+    def delta(self, text: str) -> None:
+        """Tell of a part of a reply that is still coming in; one that is tried again begins anew."""
+        self._say("log", "run", text, "delta", {})
+
+    def step(self, value: str, event: str, **metadata: object) -> None:
+        self._say("step", "run", value, event, metadata)
+
+    def _replied(self, body: ModelReplied) -> None:
+        self._task.steps_taken = body.step
+        message = body.reply.message
+        self.step(
+            message.content,
+            "model_replied",
+            step=body.step,
+            tool_calls=[
+                {"id": call.call_id, "name": call.name, "arguments": call.arguments} for call in message.tool_calls
+            ],
+            finish_reason=body.reply.finish_reason,
+            duration_ms=body.duration_ms,
+            prompt_tokens=body.reply.usage.prompt_tokens,
+            completion_tokens=body.reply.usage.completion_tokens,
+        )
+
+    def _finished(self, entry: AuditEntry, result: ToolResult) -> None:
+        whole = replace(result, content=self._kept.get(result.artifact, result.content)).observation()
+        self.results[entry.call_id] = whole
+        metadata: dict[str, object] = {
+            **_call(entry),
+            "success": result.success,
+            "outcome": str(result.outcome),
+            "cached": result.cached,
+            "truncated": result.truncated,
+            "characters": len(whole),
+            "duration_ms": entry.duration_ms,
+        }
+        self._say("step", "tool", result.observation(), "tool_finished", metadata)
+
+    def _observed(self, observation: ToolMessage) -> None:
+        if observation.call_id in self.results:
+            return
+        self.results[observation.call_id] = observation.content
+        if observation.content.startswith(_ERROR):
+            metadata = {"call_id": observation.call_id, "tool": FINAL_ANSWER, "success": False}
+            self._say("step", "tool", observation.content, "tool_finished", metadata)
+
+    def _say(
+        self,
+        kind: Literal["step", "log"],
+        channel: Literal["run", "tool"],
+        value: str,
+        event: str,
+        metadata: Mapping[str, object],
+    ) -> None:
+        self._tell({"type": kind, "channel": channel, "value": value, "metadata": {"event": event, **metadata}})
+
+
+def _call(entry: AuditEntry) -> dict[str, object]:
+    return {"call_id": entry.call_id, "tool": entry.operation, "arguments": dict(entry.arguments)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,27 +215,8 @@ class Setup:
     """How functions are called.
 
     Attributes:
-        tools: By name, as `gathered` makes them.
-        toolkits: Whose operations are there beside them.
-        idle: Names among the tools that the model is shown only once it asks for them, by `request_tools`.
-        limits: What one run may spend.
-        prices: What models cost, by name; `*` is every other.
         model_name: What the caller calls the model; its price may stand under this name too.
-        loop_threshold: So many calls in a row that are judged the same are a loop.
-        loop_by_name: Whether calls are the same that have the same name, whatever their arguments.
         max_tool_result_chars: Of a result's beginning, so much stands in the history.
-        tool_timeout: Seconds a call may take, where its tool has no limit of its own.
-        max_tool_errors: So many failed calls in a row end a run.
-        max_reminders: How often in a row a reply without a call is reminded of calling one.
-        bare_answers: Whether `final_answer` takes its text by itself, too, without an object around it.
-        parallel: Whether the calls of one reply run at the same time, as far as they do not lock the same things.
-        stream: Whether the model's text is told as it comes in.
-        retry_waits: Seconds before each further try of a model call.
-        sampling: How the model samples.
-        images: Whether the model takes pictures; None: what its server says.
-        mask: Replaces secrets in arguments and results.
-        pages: Which servers files of a task may come from.
-        network: Where those connections go.
     """
 
     tools: Mapping[str, BaseTool] = field(default_factory=dict[str, BaseTool])
@@ -120,17 +258,14 @@ class Setup:
 
     @cached_property
     def rules(self) -> Rules:
-        """What ends a run beside its limits."""
         return Rules(max_reminders=self.max_reminders, max_tool_errors=self.max_tool_errors, answer_at_limit=True)
 
     @property
     def known_tools(self) -> tuple[str, ...]:
-        """The names that calls may have."""
         asking = (REQUEST_TOOLS,) if self.idle else ()
         return (*(spec.name for spec in self.specs), *self.idle, *asking, FINAL_ANSWER)
 
     def toolbox(self, narration: Narration, task: AgentTask) -> Toolbox:
-        """The tools of one run, with an audit trail and a cache of their own."""
         pipeline = Pipeline(
             trail=AuditTrail(execution_id=task.id, journal=narration),
             mask=self.mask,
@@ -146,14 +281,20 @@ class Setup:
         kits = {str(number): each for number, each in enumerate((kit, *self.toolkits))}
         return Toolbox(kits, pipeline, idle=self.idle, parallel=self.parallel, bare_answers=self.bare_answers)
 
+    def model(
+        self,
+        model: ChatModel,
+        results: Mapping[str, str],
+        *,
+        answer: OperationSpec | None = None,
+        told: Callable[[str], None] | None = None,
+    ) -> RetryingModel:
+        """The model as a run asks it: tried again, shown `answer` as `final_answer`, and whole `results` at its end."""
+        shown = ShownTools(model, {FINAL_ANSWER: answer})
+        return RetryingModel(WholeResults(shown, results), waits=self.retry_waits, told=told)
+
     def guard(self, toolbox: Toolbox, *, threshold: int) -> LoopGuard:
-        """What notices that a run goes in circles."""
-        return LoopGuard(
-            toolbox.specs,
-            repeats=threshold,
-            ladder=LOOP_LADDER,
-            by_name_alone=self.loop_by_name,
-        )
+        return LoopGuard(toolbox.specs, repeats=threshold, ladder=LOOP_LADDER, by_name_alone=self.loop_by_name)
 
     @cached_property
     def specs(self) -> tuple[OperationSpec, ...]:
@@ -164,10 +305,6 @@ class Setup:
     def _seconds(self, tool: BaseTool) -> float:
         own = tool.time_limit_seconds
         return self.tool_timeout if own == BaseTool.time_limit_seconds else own
-
-
-NOT_OFFERED = frozenset({"ask_user", "propose_approach", FINAL_ANSWER, REQUEST_TOOLS})
-"""What is there for those who name it, and for nobody else."""
 
 
 def gathered(
@@ -181,27 +318,23 @@ def gathered(
     Args:
         tools: Functions, BaseTools, toolkits, names and definitions of registered tools. `request_tools` brings all
             that its registry has.
-        registry: Where names are looked up; None: the default one.
         one_line_doc: Whether the model reads the first line of a function's docstring only.
-        tool_timeout: Seconds a function may take.
 
-    Raises:
-        ValueError: Two tools have one name, or a definition has none.
-        InvalidRequest, NotFound: No schema can be made of a tool; no tool is registered under a name.
+    Raises ValueError (two tools have one name, a definition has none), InvalidRequest (no schema is made), NotFound.
     """
     base_tools: list[BaseTool] = []
     kits: list[Toolkit] = []
-    for given in tools:
-        if isinstance(given, Toolkit):
-            kits.append(given)
-        elif isinstance(given, str | Mapping):
-            name = given if isinstance(given, str) else _name_in(cast("Mapping[str, object]", given))
+    for entry in tools:
+        if isinstance(entry, Toolkit):
+            kits.append(entry)
+        elif isinstance(entry, str | Mapping):
+            name = entry if isinstance(entry, str) else _name_in(cast("Mapping[str, object]", entry))
             base_tools.append((registry or ToolRegistry.default()).get_tool(name))
-        elif isinstance(given, BaseTool | type):
-            base_tools.append(as_tool(given))
+        elif isinstance(entry, BaseTool | type):
+            base_tools.append(as_tool(entry))
         else:
             base_tools.append(
-                FunctionTool(given, one_line_doc=one_line_doc, read_only=True, time_limit_seconds=tool_timeout)
+                FunctionTool(entry, one_line_doc=one_line_doc, read_only=True, time_limit_seconds=tool_timeout)
             )
     names = Counter([tool.name for tool in base_tools])
     names.update(definition.spec.name for kit in kits for definition in kit.definitions.values())

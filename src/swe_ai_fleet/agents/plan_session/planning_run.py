@@ -24,9 +24,9 @@ from swe_ai_fleet.agents.plan_session.proposals import (
 )
 from swe_ai_fleet.agents.plan_session.session import PlanSession, PlanTools, Research
 from swe_ai_fleet.agents.recorded_run import RecordedRun, run_finished
+from swe_ai_fleet.agents.structured_output import opening, reply_in_shape
 from swe_ai_fleet.agents.sub_agents.exploring import described, sub_agents_used
 from swe_ai_fleet.agents.sub_agents.memory import MemoryResults
-from swe_ai_fleet.agents.sub_agents.structured_output import opening, reply_in_shape
 from swe_ai_fleet.agents.sub_agents.toolkit import SubAgentLimits, SubAgentTools
 from swe_ai_fleet.agents.toolbox import FINAL_ANSWER, REQUEST_TOOLS, Toolbox
 from swe_ai_fleet.codec import from_plain
@@ -46,7 +46,6 @@ PLANNER_LIMITS = Limits(max_iterations=5, max_tool_calls=20, timeout_seconds=60.
 """Of one search for an approach; the run of an approved one has the limits of a task."""
 MAX_REMINDERS = 2
 MAX_QUESTION_CHARS = 400
-FINAL_PROMPT_SECONDS = 20.0
 FAULTS = frozenset({StopReason.MODEL_ERROR, StopReason.CONTEXT_TOO_LONG, StopReason.MODEL_STOPPED})
 """After these the model has said nothing that counts."""
 
@@ -68,8 +67,6 @@ def briefing(session: PlanSession) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEnd:
-    """How a request ended: the session with what it brought, and what is proposed, if anything is."""
-
     session: PlanSession
     answer: str
     error: str
@@ -79,16 +76,7 @@ class RunEnd:
 class PlanningRun:
     """The agent of a session for one request, recorded; it goes on where an earlier process left it.
 
-    Args:
-        session: Where the session stood when the request began.
-        record: Where the run is recorded.
-        earlier: What an earlier process did of it.
-        model: The model that plans; it plays the sub-agents too.
-        tools: What it works with.
-        limits: Of this request.
-        sub_agents: Limits of the session's sub-agents, those of earlier requests included.
-        mask: Replaces secrets in what the log is told of the end.
-        prices: What the model costs.
+    `sub_agents` limits those of earlier requests too, whom the same model plays.
     """
 
     def __init__(
@@ -131,8 +119,7 @@ class PlanningRun:
     async def plan(self, found: Mapping[str, ToolResult]) -> RunEnd:
         """Ask memory about the goal, research its gaps, and run up to a proposal.
 
-        Args:
-            found: By operation, what memory and research gave an earlier process of this run.
+        `found` is, by operation, what both gave an earlier process of this run.
         """
         session, toolbox = self._session, self._harmless()
         history = self._opened(toolbox, session.messages or self._first(())[:1])
@@ -158,9 +145,7 @@ class PlanningRun:
         if not session.waits:
             messages = (*messages, UserMessage(content=APPROVED))
         history = self._opened(toolbox, messages)
-        gate = ProposalGate(
-            approved=True, understand=toolbox.understand, look=self._look, waiting=self._waiting(messages)
-        )
+        gate = ProposalGate(approved=True, toolbox=toolbox, look=self._look, waiting=self._waiting(messages))
         rules = Rules(max_reminders=1, answer_at_limit=True)
         begun = len(self._earlier.started.messages if self._earlier.started else messages) - 1
 
@@ -178,7 +163,7 @@ class PlanningRun:
     ) -> RunEnd:
         """Run up to a proposal; `waiting` are the calls of an earlier one, which the adjustment answers."""
         gate = ProposalGate(
-            approved=False, understand=toolbox.understand, look=self._look, waiting=waiting, told=_person_said(session)
+            approved=False, toolbox=toolbox, look=self._look, waiting=waiting, told=_person_said(session)
         )
         # A text ends the run, so that one which proposes something can be told from one which only talks.
         rules = Rules(max_reminders=0, answer_at_limit=True)
@@ -228,7 +213,6 @@ class PlanningRun:
     async def _ended(
         self, session: PlanSession, trajectory: Trajectory, history: History, proposed: Proposed | None = None
     ) -> RunEnd:
-        """Record the end, unless it stands in the log already."""
         stop, answer, error = trajectory.stop_reason, self._mask(trajectory.answer), self._mask(trajectory.error)
         if not _is_over(self._earlier):
             await self._journal.append(run_finished(self._trail, stop, trajectory.usage, answer=answer, error=error))
@@ -269,7 +253,11 @@ class PlanningRun:
             return None
         if known is not None:
             self._kit.settle(known)
-        return _research(known or await self._kit.research(gaps=list(gaps)))
+        result = known or await self._kit.research(gaps=list(gaps))
+        if not result.success:
+            return Research(error=result.error, summary=result.content)
+        fields = {name: result.metadata.get(name) for name in ("summary", "sources", "data_points", "coverage")}
+        return from_plain(Research, {name: value for name, value in fields.items() if value is not None})
 
     def _opened(self, toolbox: Toolbox, messages: Sequence[Message]) -> History:
         """The conversation: begun with these messages, or as an earlier process left it."""
@@ -289,7 +277,6 @@ class PlanningRun:
         self._journal.post(MessageAdded(step=len(self._session.steps) + 1, message=message))
 
     def _concluded(self, history: History) -> Trajectory | None:
-        """The end that an earlier process recorded; None where it recorded none."""
         finished, steps = self._earlier.finished, self._session.steps
         if finished is None or not _is_over(self._earlier):
             return None
@@ -322,7 +309,7 @@ class PlanningRun:
             toolbox=toolbox,
             history=history,
             budget=self._budget,
-            rules=replace(rules, final_prompt_seconds=min(FINAL_PROMPT_SECONDS, self._budget.limits.timeout_seconds)),
+            rules=rules,
             journal=self._journal,
             gate=gate,
             steps=steps,
@@ -354,7 +341,6 @@ class PlanningRun:
         return opening("sub_session", sections, iterations=self._limits.max_iterations, later=later)
 
     def _harmless(self) -> Toolbox:
-        """The tools without those that have an effect."""
         harmless = frozenset(spec.name for spec in self._specs() if not has_effect(spec)) | {REQUEST_TOOLS}
         # Beside the gate: what is not in the policy runs under no spelling of its name.
         return self._toolbox(self._pipeline.under(replace(self._pipeline.policy, allowed=harmless)))
@@ -369,7 +355,6 @@ class PlanningRun:
 
 
 def _person_said(session: PlanSession) -> str:
-    """What the model is told of what the person said."""
     return (ANSWERED if session.question else ADJUSTED).format(text=session.adjustment)
 
 
@@ -391,10 +376,3 @@ def _whole(history: History, trajectory: Trajectory) -> tuple[Message, ...]:
     if reply and isinstance(messages[-1], UserMessage):
         return (*messages, AssistantMessage(content=reply))
     return messages
-
-
-def _research(result: ToolResult) -> Research:
-    if not result.success:
-        return Research(error=result.error, summary=result.content)
-    fields = {name: result.metadata.get(name) for name in ("summary", "sources", "data_points", "coverage")}
-    return from_plain(Research, {name: value for name, value in fields.items() if value is not None})

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar, Literal, Protocol
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
-from swe_ai_fleet.agents.approval_gate import Ruling, Verdict
-from swe_ai_fleet.agents.repair import Understood
-from swe_ai_fleet.agents.sub_agents.structured_output import Shape, flat
+from swe_ai_fleet.agents.repair.reading import Understood
+from swe_ai_fleet.agents.structured_output import Shape, flat
 from swe_ai_fleet.agents.tool_call_dialects import OPENING
-from swe_ai_fleet.agents.toolbox import FINAL_ANSWER
+from swe_ai_fleet.agents.toolbox import FINAL_ANSWER, Ruling, Toolbox, Verdict
 from swe_ai_fleet.domain.message import ToolCall
 from swe_ai_fleet.domain.tool import OperationSpec, ToolResult
 from swe_ai_fleet.tools.builtin import ANSWER_KEYS, ASK, PROPOSE
@@ -94,10 +93,7 @@ class Proposals(Toolkit):
 
 
 def proposed_by(call: Understood) -> Proposed | None:
-    """What a call proposes or asks; None for other calls, and for one whose arguments hold neither.
-
-    Before a decision a final answer may be a proposal too: to answer just that.
-    """
+    """What a call proposes or asks, a final answer to answer just that; None where it does neither."""
     if call.spec is None or call.error:
         return None
     if call.spec.name == PROPOSE:
@@ -138,29 +134,22 @@ def _text(arguments: Mapping[str, object], *keys: str) -> str:
     return ""
 
 
-class Understanding(Protocol):
-    """Reads a call; `Toolbox.understand` does."""
-
-    def __call__(self, call: ToolCall, *, truncated: bool = False) -> Understood: ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProposalGate:
     """An `ApprovalGate` for one part of a plan session: before the decision, or after it.
 
-    `understand` reads a call as the toolbox will, `look` says what a text is. `waiting` are the ids of the calls that
-    the decision is about; `told` is what the person said to them.
+    `waiting` are the ids of the calls that the decision is about; `told` is what the person said to them.
     """
 
     approved: bool
-    understand: Understanding
+    toolbox: Toolbox
     look: Callable[[str], Awaitable[Proposed | None]]
     waiting: Collection[str] = field(default_factory=frozenset[str])
     told: str = ""
 
     async def review(self, calls: Sequence[ToolCall], *, step: int, truncated: bool = False) -> Sequence[Ruling]:
         """One ruling a call; a reply that was cut off proposes nothing."""
-        return [await self._ruling(self.understand(call, truncated=truncated)) for call in calls]
+        return [await self._ruling(self.toolbox.understand(call, truncated=truncated)) for call in calls]
 
     async def _ruling(self, understood: Understood) -> Ruling:
         waiting = understood.call.call_id in self.waiting

@@ -1,32 +1,36 @@
-"""What callers ask of plan sessions, checked."""
+"""What callers ask of plan sessions, checked, and what they are answered."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
 from urllib.parse import urlsplit
 
+from swe_ai_fleet.agents.plan_session.session import PlanSession, ToolCallMade
 from swe_ai_fleet.agents.sub_agents.toolkit import SubAgentLimits
+from swe_ai_fleet.codec import to_plain
 from swe_ai_fleet.domain.approval import ApprovalDecision
-from swe_ai_fleet.domain.budget import Limits, Prices
+from swe_ai_fleet.domain.budget import Limits, Prices, Usage
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.memory import MAX_ENTITIES, MAX_ENTITY_CHARS
 from swe_ai_fleet.domain.text import well_formed
+from swe_ai_fleet.domain.trajectory import StopReason
 
 MAX_GOAL_CHARS = 20_000
 MAX_LOCATION_CHARS = 2_000
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
+Ending = Literal["completed", "limit_reached", "error"]
 
 
 def checked_id(session_id: str) -> str:
-    """A session id as callers may choose it. Raises InvalidRequest."""
     if not _ID.fullmatch(session_id):
         raise InvalidRequest("a session id has letters, digits, _ - and at most 100 characters", field="session_id")
     return session_id
 
 
 def checked_limits(limits: Limits, sub_agents: SubAgentLimits, prices: Prices | None) -> Limits:
-    """The limits of a request. Raises InvalidRequest where they or its sub-agents' bound a cost that nobody knows."""
     for name, each in (("limits", limits), ("sub_agents.each", sub_agents.each)):
         if each.max_cost and prices is None:
             raise InvalidRequest(
@@ -36,18 +40,12 @@ def checked_limits(limits: Limits, sub_agents: SubAgentLimits, prices: Prices | 
 
 
 def checked_goal(text: str) -> str:
-    """A goal. Raises InvalidRequest."""
     if not text.strip():
         raise InvalidRequest("the goal is empty", field="goal")
-    if len(text) > MAX_GOAL_CHARS:
-        raise InvalidRequest(
-            f"the goal has {len(text)} characters; at most {MAX_GOAL_CHARS} are accepted", field="goal"
-        )
-    return well_formed(text.strip())
+    return checked_adjustment(text, "goal")
 
 
 def checked_entities(names: Sequence[str]) -> tuple[str, ...]:
-    """Names without blanks and repetitions. Raises InvalidRequest."""
     entities = tuple(name for name in dict.fromkeys(" ".join(well_formed(name).split()) for name in names) if name)
     if len(entities) > MAX_ENTITIES or any(len(name) > MAX_ENTITY_CHARS for name in entities):
         limits = f"at most {MAX_ENTITIES} of {MAX_ENTITY_CHARS} characters each"
@@ -56,13 +54,12 @@ def checked_entities(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def checked_repository(repository: str, ref: str) -> tuple[str, str]:
-    """Where a repository is, and what of it. Raises InvalidRequest."""
     repository, ref = repository.strip(), ref.strip()
     if ref and not repository:
         raise InvalidRequest("a ref needs a repository", field="repository")
-    for field, text in (("repository", repository), ("ref", ref)):
+    for name, text in (("repository", repository), ("ref", ref)):
         if len(text) > MAX_LOCATION_CHARS:
-            raise InvalidRequest(f"the {field} is too long", field=field, hint=f"at most {MAX_LOCATION_CHARS}")
+            raise InvalidRequest(f"the {name} is too long", field=name, hint=f"at most {MAX_LOCATION_CHARS}")
     if _has_password(repository):
         # It would be kept with the session, for everybody who lists them.
         raise InvalidRequest("a URL must not carry a password", field="repository", hint="leave it out of the URL")
@@ -78,7 +75,6 @@ def _has_password(location: str) -> bool:
 
 
 def checked_decision(decision: str) -> ApprovalDecision:
-    """One of the three words. Raises InvalidRequest."""
     try:
         return ApprovalDecision(decision)
     except ValueError:
@@ -88,10 +84,108 @@ def checked_decision(decision: str) -> ApprovalDecision:
         ) from None
 
 
-def checked_adjustment(text: str) -> str:
+def checked_adjustment(text: str, field: str = "adjustment") -> str:
     """What a person says about a proposal; it may be empty. Raises InvalidRequest."""
     if len(text) > MAX_GOAL_CHARS:
         raise InvalidRequest(
-            f"the adjustment has {len(text)} characters; at most {MAX_GOAL_CHARS} are accepted", field="adjustment"
+            f"the {field} has {len(text)} characters; at most {MAX_GOAL_CHARS} are accepted", field=field
         )
     return well_formed(text.strip())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AwaitingApproval:
+    """A proposal that waits for a person, or the `question` that its model has before it can propose.
+
+    `memory_results` has coverage (percent; None where no entities were selected), content, gaps, sources, research.
+    `proposal` is the number of the proposal in the session.
+    """
+
+    session_id: str
+    goal: str
+    approach: str
+    reasoning: str
+    memory_results: Mapping[str, object]
+    proposal: int = 1
+    question: str = ""
+    status: Literal["awaiting_approval", "awaiting_answer"] = "awaiting_approval"
+
+    @classmethod
+    def of(cls, session: PlanSession) -> AwaitingApproval:
+        research = to_plain(session.research) if session.research is not None else None
+        return cls(
+            session_id=session.session_id,
+            goal=session.goal,
+            approach=session.approach,
+            reasoning=session.reasoning,
+            memory_results={**to_plain(session.memory), "research": research},
+            proposal=session.proposals,
+            question=session.question,
+            status="awaiting_answer" if session.question else "awaiting_approval",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanFailed:
+    """No proposal came about."""
+
+    session_id: str
+    error: str
+    status: Literal["error"] = "error"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Approved:
+    """The decision is kept; `continue_plan` carries the approach out."""
+
+    session_id: str
+    message: str = "The approach is approved; continue the plan to carry it out."
+    status: Literal["approved"] = "approved"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejected:
+    """The session is over; nothing with an effect was done."""
+
+    session_id: str
+    message: str
+    status: Literal["rejected"] = "rejected"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanResult:
+    """What came of an approved plan. `limit_reached` is an answer all the same; `stop_reason` says which limit.
+
+    `final_plan` is the approved approach, `results` the model's own account of what was done.
+    """
+
+    status: Ending
+    session_id: str
+    goal: str
+    final_plan: str
+    results: str
+    tool_calls_made: tuple[ToolCallMade, ...] = ()
+    iterations: int = 0
+    stop_reason: StopReason | None = None
+    usage: Usage = field(default_factory=Usage)
+    error: str = ""
+
+    @classmethod
+    def of(cls, session: PlanSession, status: Ending, mask: Callable[[str], str]) -> PlanResult:
+        return cls(
+            status=status,
+            session_id=session.session_id,
+            goal=session.goal,
+            final_plan=session.approach,
+            results=session.answer,
+            tool_calls_made=session.calls_made(mask),
+            iterations=len(session.own_steps),
+            stop_reason=session.stop_reason,
+            usage=session.usage,
+            error=session.error,
+        )
+
+
+def rejection(reason: str) -> str:
+    why = f": {reason}" if reason else ""
+    return f"The approach was rejected{why}. Nothing was carried out."

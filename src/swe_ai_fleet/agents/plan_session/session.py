@@ -1,6 +1,6 @@
 """A plan session: a plan that a person decides about, from the goal to what came of it.
 
-Callers get answers (`answers.py`); whoever learns from sessions gets outcomes.
+Callers get answers (`requests.py`); whoever learns from sessions gets outcomes.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from swe_ai_fleet.agents.history import History
+from swe_ai_fleet.agents.sub_agents.exploring import SUB_AGENTS
 from swe_ai_fleet.agents.sub_agents.memory import MemoryResults, MemorySearch
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalResolution
 from swe_ai_fleet.domain.budget import RequestLimits, Usage
@@ -31,7 +32,6 @@ INTERRUPTED = (
     "its process ended while the session was being worked on; what it did stands in the audit. "
     "Set the goal again to continue."
 )
-SUB_AGENTS = ("research", "call_planner", "call_verifier", "call_executor", "call_generator")
 
 
 class SessionStatus(StrEnum):
@@ -58,7 +58,6 @@ class SessionStatus(StrEnum):
 
     @property
     def over(self) -> bool:
-        """Whether the goal has ended."""
         return self in (SessionStatus.COMPLETED, SessionStatus.REJECTED, SessionStatus.ERROR)
 
 
@@ -75,8 +74,6 @@ class Research:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCallMade:
-    """One call of a session, cut to size for a reader."""
-
     step: int
     tool: str
     arguments: str
@@ -150,7 +147,6 @@ class PlanSession:
 
     @property
     def own_steps(self) -> tuple[Step, ...]:
-        """The steps for the present goal."""
         return self.steps[self.iterations_before :]
 
     def calls_made(self, mask: Callable[[str], str] = str) -> tuple[ToolCallMade, ...]:
@@ -170,7 +166,6 @@ class PlanSession:
 
     @property
     def card(self) -> SessionCard:
-        """What a list shows of it."""
         return SessionCard(
             session_id=self.session_id,
             goal=self.goal[:_CARD_CHARS],
@@ -188,7 +183,6 @@ class PlanSession:
         )
 
     def same_as(self, other: PlanSession) -> bool:
-        """Whether both are after the same."""
         mine = (self.goal, self.selected_entities, self.repository, self.ref)
         return mine == (other.goal, other.selected_entities, other.repository, other.ref)
 
@@ -198,13 +192,11 @@ class PlanSession:
         return bool(History(self.messages).unanswered())
 
     def closed(self, reason: str) -> PlanSession:
-        """The session with its open calls answered."""
         calls = History(self.messages).unanswered()
         answers = tuple(ToolMessage(call_id=call.call_id, content=f"Error: {reason}") for call in calls)
         return replace(self, messages=(*self.messages, *answers))
 
     def with_run(self, run: RunState) -> PlanSession:
-        """The session with what the log knows of its present request."""
         if run.started is None:
             return self
         steps, begun = self.steps, run.steps
@@ -215,7 +207,6 @@ class PlanSession:
         return replace(self, messages=run.messages, steps=(*steps, *begun))
 
     def decided(self, said: ApprovalResolution) -> PlanSession:
-        """The session with what a person said about its proposal, or to its question."""
         match said.decision:
             case ApprovalDecision.APPROVED:
                 return replace(self, status=SessionStatus.APPROVED)
@@ -310,7 +301,6 @@ class PlanOutcome:
 
     @classmethod
     def of(cls, session: PlanSession, status: ExecutionStatus, reason: str = "") -> PlanOutcome:
-        """The outcome of a session, as it stood when it ended."""
         calls = session.calls_made()
         called = {call.tool for call in calls if call.success}
         called |= {"research"} if session.research is not None and not session.research.error else set()

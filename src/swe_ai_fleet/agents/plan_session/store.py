@@ -1,19 +1,33 @@
-"""Where sessions are kept: in key-value stores that every replica shares."""
+"""Where plan sessions are: their goals in the log as executions, and as they stood last in buckets of all replicas."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import secrets
 import zlib
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing, asynccontextmanager, suppress
+from dataclasses import dataclass, replace
 
 import structlog
 
-from swe_ai_fleet.agents.plan_session.session import PlanSession, SessionCard
+from swe_ai_fleet.agents.history import History
+from swe_ai_fleet.agents.plan_session.session import PlanSession, SessionCard, SessionStatus
+from swe_ai_fleet.agents.recorded_run import RecordedRun, close_interrupted, read_run, recorded_run
 from swe_ai_fleet.codec import from_json, to_json
+from swe_ai_fleet.domain.approval import ApprovalRequest
+from swe_ai_fleet.domain.budget import Limits, RequestLimits
 from swe_ai_fleet.domain.errors import Fenced, FleetError, PreconditionFailed, ResourceExhausted, Unavailable
-from swe_ai_fleet.ports import KeyValue, KeyValueEntry
+from swe_ai_fleet.domain.event import ExecutionStatus, MessageAdded, ModelReplied, ToolFinished, Writer
+from swe_ai_fleet.domain.execution import ExecutionState
+from swe_ai_fleet.domain.message import ToolCall
+from swe_ai_fleet.domain.moment import now
+from swe_ai_fleet.domain.run import RunState
+from swe_ai_fleet.domain.task import ApprovalPolicy, Constraints, MemoryOptions, RepoRef, Task, TaskKind
+from swe_ai_fleet.domain.tool import Outcome, ToolResult
+from swe_ai_fleet.ports import EventLog, KeyValue, KeyValueEntry, SecretMask
+from swe_ai_fleet.tools.builtin.dialogue import ASK, PROPOSE
 
 SESSIONS_BUCKET = "PLAN_SESSIONS"
 PARTS_BUCKET = "PLAN_SESSION_PARTS"
@@ -23,6 +37,8 @@ MAX_SESSION_BYTES = 32 * 1024 * 1024
 """Of a whole session as JSON."""
 _READS = 5
 _log = structlog.get_logger(__name__)
+CONTINUE = "continue"
+_ENDED = {ExecutionStatus.COMPLETED: SessionStatus.COMPLETED, ExecutionStatus.REJECTED: SessionStatus.REJECTED}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,32 +56,27 @@ class Head:
     size: int
 
 
+@dataclass(frozen=True)
 class KeyValueSessions:
     """The sessions of a tenant, for all replicas of a service.
 
     Heads and bodies lie in stores of their own, so that a list reads the heads alone. A body is written before the head
-    that names it and under a name of its own, so whoever reads a head finds what belongs to it.
-
-    Args:
-        heads: The bucket `PLAN_SESSIONS`.
-        parts: The bucket `PLAN_SESSION_PARTS`; values must live as long as in the other.
-        tenant: Whose sessions they are.
+    that names it and under a name of its own, so whoever reads a head finds what belongs to it; it must live as long.
     """
 
-    def __init__(self, heads: KeyValue, parts: KeyValue, *, tenant: str) -> None:
-        self._heads = heads
-        self._parts = parts
-        self._tenant = tenant
+    heads: KeyValue
+    parts: KeyValue
+    tenant: str
 
     async def get(self, session_id: str) -> PlanSession | None:
         """The session as it was put last; None for an unknown one. Raises PreconditionFailed, Unavailable."""
         key = self._key(session_id)
         for _ in range(_READS):
-            entry = await self._heads.get(key)
+            entry = await self.heads.get(key)
             if entry is None:
                 return None
             head = _head(entry)
-            read = [await self._parts.get(name) for name in _names(key, head)]
+            read = [await self.parts.get(name) for name in _names(key, head)]
             parts = [part.value for part in read if part is not None]
             if len(parts) == head.parts:
                 return await asyncio.to_thread(_unpacked, parts, head.size)
@@ -76,7 +87,7 @@ class KeyValueSessions:
         """Keep it. Raises PreconditionFailed unless its revision is one more than that of the one kept (0: none),
         ResourceExhausted, Unavailable."""
         key = self._key(session.session_id)
-        entry = await self._heads.get(key)
+        entry = await self.heads.get(key)
         before = _head(entry) if entry is not None else None
         if session.revision != (before.revision if before is not None else 0) + 1:
             raise _changed_meanwhile()
@@ -87,8 +98,8 @@ class KeyValueSessions:
         names = _names(key, head)
         try:
             for name, part in zip(names, packed, strict=True):
-                await self._parts.put(name, part, revision=0)
-            await self._heads.put(key, to_json(head), revision=entry.revision if entry is not None else 0)
+                await self.parts.put(name, part, revision=0)
+            await self.heads.put(key, to_json(head), revision=entry.revision if entry is not None else 0)
         except Fenced as fault:
             await self._forget(names)
             raise _changed_meanwhile() from fault
@@ -97,7 +108,7 @@ class KeyValueSessions:
 
     async def listed(self) -> tuple[SessionCard, ...]:
         """The cards of all, the one that was put last first. Raises Unavailable."""
-        entries = await self._heads.entries(f"{self._tenant}.")
+        entries = await self.heads.entries(f"{self.tenant}.")
         cards: list[SessionCard] = []
         for entry in entries:
             try:
@@ -108,13 +119,13 @@ class KeyValueSessions:
         return tuple(sorted(cards, key=lambda card: (card.updated_at, card.session_id), reverse=True))
 
     def _key(self, session_id: str) -> str:
-        return f"{self._tenant}.{session_id}"
+        return f"{self.tenant}.{session_id}"
 
     async def _forget(self, names: list[str]) -> None:
         for name in names:
             # What stays behind expires by itself.
             with suppress(FleetError):
-                await self._parts.delete(name)
+                await self.parts.delete(name)
 
 
 def _head(entry: KeyValueEntry) -> Head:
@@ -159,3 +170,149 @@ def _unpacked(parts: list[bytes], size: int) -> PlanSession:
         return from_json(PlanSession, data)
     except (ValueError, zlib.error) as fault:
         raise _unreadable() from fault
+
+
+def task_of(session: PlanSession, tenant: str, limits: Limits) -> Task:
+    """The present goal of a session as a task; `limits` are those of its first request."""
+    return Task(
+        task_id=session.session_id,
+        kind=TaskKind.PLAN,
+        description=session.goal,
+        repo=RepoRef(location=session.repository, ref=session.ref),
+        tenant=tenant,
+        constraints=Constraints(limits=limits),
+        num_agents=1,
+        attempt=session.attempt,
+        caller=session.started_by,
+        memory=MemoryOptions(read=True, entities=session.selected_entities),
+    )
+
+
+def standing(kept: PlanSession | None, state: ExecutionState, mask: SecretMask) -> PlanSession:
+    """A session as the log has it: as its driver `kept` it last (None: never), with what people have said since."""
+    task, limits = state.task, state.task.constraints.limits
+    session = PlanSession(
+        session_id=task.task_id,
+        goal=task.description,
+        selected_entities=task.memory.entities,
+        repository=task.repo.location,
+        ref=task.repo.ref,
+        started_by=task.caller,
+        attempt=task.attempt,
+        requests=1,
+        limits=RequestLimits(
+            max_iterations=limits.max_iterations,
+            max_tool_calls=limits.max_tool_calls,
+            timeout_seconds=limits.timeout_seconds,
+            max_tokens=limits.max_tokens,
+        ),
+    )
+    if kept is not None:
+        session = kept if kept.attempt == task.attempt else kept.followed_by(session)
+    if session.status.waiting and (said := state.resolutions.get(approval_id(session))) is not None:
+        session = session.decided(replace(said, text=mask(said.text)))
+    if session.status is SessionStatus.APPROVED and continued(state):
+        limits_given = state.steering[-1].limits or RequestLimits()
+        session = replace(session, status=SessionStatus.EXECUTING, requests=session.requests + 1, limits=limits_given)
+    if state.status.terminal and not session.status.over:
+        # Its driver could not keep it.
+        status = _ENDED.get(state.status, SessionStatus.ERROR)
+        session = replace(session, status=status, error=mask(state.error))
+    return session
+
+
+def continued(state: ExecutionState) -> bool:
+    return bool(state.steering) and state.steering[-1].action == CONTINUE
+
+
+def approval_id(session: PlanSession) -> str:
+    return f"question-{session.requests}" if session.question else f"proposal-{session.proposals}"
+
+
+def approval_request(session: PlanSession) -> ApprovalRequest:
+    """What a session waits for: a decision about its proposal, or the answer to its model's question."""
+    waiting = History(session.messages).unanswered()
+    is_question, name = bool(session.question), approval_id(session)
+    fields = json.dumps(
+        {"question": session.question}
+        if is_question
+        else {"approach": session.approach, "reasoning": session.reasoning}
+    )
+    return ApprovalRequest(
+        approval_id=name,
+        agent_id=run_name(session),
+        policy=ApprovalPolicy.PLAN,
+        goal=session.goal,
+        approach=session.question or session.approach,
+        call=waiting[0]
+        if waiting
+        else ToolCall(call_id=name, model_call_id="", name=ASK if is_question else PROPOSE, arguments=fields),
+        step=len(session.steps),
+        requested_at=now(),
+        reasons=(session.reasoning,) if session.reasoning and not is_question else (),
+    )
+
+
+def run_name(session: PlanSession) -> str:
+    return f"planner-{session.requests}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunLog:
+    """Where the requests of goals are runs; `me` is a name that no process has had before."""
+
+    log: EventLog
+    tenant: str
+    me: str
+    audit_key: bytes
+
+    @asynccontextmanager
+    async def recorded(self, session: PlanSession) -> AsyncGenerator[tuple[RecordedRun, RunState]]:
+        """The run of a session's present request, claimed, and what an earlier process did of it.
+
+        Calls that had begun there and of which nothing more is known are closed as interrupted. Raises Fenced (maybe
+        in a group) where another process has claimed the run by now, Unavailable.
+        """
+        writer = self._writer(session)
+        earlier = await self._read(writer)
+        writer, resumes = replace(writer, generation=earlier.generation + 1), earlier.generation > 0
+        async with recorded_run(self.log, writer, host=self.me, audit_key=self.audit_key, resumes=resumes) as record:
+            await record.journal.flush()
+            if resumes:
+                # Whoever had it can write no more, so this is all that there is.
+                earlier = await self._read(writer)
+                record.trail.entries.extend(earlier.entries)
+                record.trail.revision = earlier.entries[-1].workspace_revision if earlier.entries else 0
+            for entry in earlier.dangling.values():
+                close_interrupted(entry, record.trail, record.journal)
+            if earlier.dangling:
+                await record.journal.flush()
+                earlier = await self._read(writer)
+            yield record, earlier
+
+    async def tool_results(self, session: PlanSession) -> Mapping[str, ToolResult]:
+        """By operation, what tools gave the run of a session's present request before its model was told anything."""
+        results: dict[str, ToolResult] = {}
+        writer = self._writer(session)
+        events = self.log.read(writer.tenant, writer.execution_id, agent_id=writer.agent_id)
+        async with aclosing(events) as stored:
+            async for stored_event in stored:
+                match stored_event.event.body:
+                    case MessageAdded() | ModelReplied():
+                        break
+                    case ToolFinished(entry=entry, result=result) if entry.outcome is not Outcome.CANCELLED:
+                        results.setdefault(entry.operation, result)
+                    case _:
+                        pass
+        return results
+
+    def _writer(self, session: PlanSession) -> Writer:
+        return Writer(
+            tenant=self.tenant,
+            execution_id=task_of(session, self.tenant, Limits()).execution_id,
+            task_id=session.session_id,
+            agent_id=run_name(session),
+        )
+
+    async def _read(self, writer: Writer) -> RunState:
+        return await read_run(self.log, writer.tenant, writer.execution_id, writer.agent_id)

@@ -1,7 +1,7 @@
-"""A run by a plan: made whole, checked whole, carried out step by step in the one loop, verified at the end.
+"""The one way into a run: by plan, step by step, or whichever of the two the request calls for.
 
-The planned model's replies are the plan's next calls, and the real model is asked only for plans. So a plan is carried
-out by the same loop as everything else, with its limits, approvals, history and log.
+The replies of the planned model are the plan's next calls, and the real model is asked for plans alone. So a plan, made
+whole and checked whole, is carried out by the same loop as everything else, with its limits, approvals and log.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import secrets
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-
 from swe_ai_fleet.agents.agent_run import AgentRun, RunParts
 from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.model_middleware import ModelWrapper
@@ -24,48 +23,56 @@ from swe_ai_fleet.domain.message import AssistantMessage, ModelReply, ModelReque
 from swe_ai_fleet.domain.plan import Plan, PlanStep
 from swe_ai_fleet.domain.trajectory import Step, StopReason, Trajectory
 from swe_ai_fleet.tools.builtin import PROPOSE
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from swe_ai_fleet.agents.planning.routing import THRESHOLD, assess, fast_path
+from swe_ai_fleet.domain.errors import ModelError, ModelUnavailable
+from swe_ai_fleet.domain.event import MessageAdded, PlanMade
+from swe_ai_fleet.domain.message import AssistantMessage, ModelReply, ModelRequest, Sampling, ToolCall, UserMessage
+from swe_ai_fleet.domain.task import PlanningMode
+from swe_ai_fleet.ports import ChatModel
+from swe_ai_fleet.tools.builtin.dialogue import PROPOSE
+
 
 PLAN = "plan"
 """Stands as the model's name in replies that the plan gave."""
 _MET = "The goal is met."
 _LOOKS = ("tests_run", "git_diff")
+HAND_OVER = (
+    "Working by a plan did not do it: {reason}. From here on choose each next step yourself, by the results so far, "
+    "and call final_answer when the task is done."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRules:
+    """What a plan may cost in second thoughts.
+
+    `max_replans` is how many plans may follow the first; `proposes` puts each plan before the approval gate, as a
+    `propose_approach` call, before its first step.
+    """
+
+    max_replans: int = 2
+    proposes: bool = False
 
 
 class PlannedModel(ModelWrapper):
     """A `ChatModel` for one run: plan, carry out, look at what changed, ask whether the goal is met, answer.
 
-    Args:
-        parts: What the run is made of; its model makes the plans and judges at the end.
-        planner: How it is asked for them.
-        progress: How far they are.
-        operations: What they are made of.
-        goal: The task, for the verification.
-        direct: A plan that needs no model: what its last step gives is the answer. Where it fails, the model plans.
-        max_replans: How many plans may follow the first.
-        proposes: Each plan is put before the approval gate as a `propose_approach` call first.
+    A `direct` plan needs no model: what its last step gives is the answer. Where it fails, the model plans.
     """
 
-    def __init__(
-        self,
-        parts: RunParts,
-        *,
-        planner: Planner,
-        progress: Progress,
-        operations: Operations,
-        goal: str,
-        direct: Plan | None,
-        max_replans: int,
-        proposes: bool,
-    ) -> None:
+    def __init__(self, parts: RunParts, *, goal: str, rules: PlanRules, direct: Plan | None) -> None:
+        operations, limits = Operations(parts.toolbox), parts.budget.limits
         self.model = parts.model
-        self._parts = parts
-        self._planner = planner
-        self._progress = progress
-        self._operations = operations
-        self._goal = goal
-        self._direct = direct
-        self._max_plans = max_replans + 1 + (direct is not None)
-        self._proposes = proposes and PROPOSE in operations
+        self._parts, self._operations, self._goal, self._direct = parts, operations, goal, direct
+        self._planner = Planner(parts, operations, max_calls=limits.max_iterations - parts.budget.usage.model_calls)
+        self.progress = Progress(operations)
+        # The last step's calls are answered, and heard of, only once the run goes on.
+        self.progress.resume(parts.steps, pending=bool(parts.history.unanswered()), direct=direct)
+        self._max_plans = rules.max_replans + 1 + (direct is not None)
+        self._proposes = rules.proposes and PROPOSE in operations
         self._nonce = secrets.token_hex(4)
         self.stopped: PlanStopped | None = None
         """Why it spoke no more, once it does not."""
@@ -86,7 +93,7 @@ class PlannedModel(ModelWrapper):
             raise
 
     async def _next(self, sampling: Sampling) -> ModelReply:
-        progress = self._progress
+        progress = self.progress
         while True:
             if progress.failure:
                 raise PlanStopped(f"{progress.failure}; the plan says to give up then", stop=StopReason.TOOL_ERROR)
@@ -108,7 +115,7 @@ class PlannedModel(ModelWrapper):
 
     async def _planned(self, sampling: Sampling) -> ModelReply | None:
         """Have a plan that holds; the reply that a new one stands in, None where the plan at hand is gone on with."""
-        progress, reply = self._progress, None
+        progress, reply = self.progress, None
         reason, number = progress.reason, progress.turns + 1
         if progress.plans and not reason:
             return None
@@ -126,7 +133,7 @@ class PlannedModel(ModelWrapper):
 
     async def _judged(self, sampling: Sampling) -> ModelReply | None:
         """The final answer where the goal is met; None where a new plan is to be made for what it lacks."""
-        progress, number = self._progress, self._progress.turns + 1
+        progress, number = self.progress, self.progress.turns + 1
         verdict, reply = await self._planner.verdict(
             step=number, sampling=sampling, goal=self._goal, steps=progress.report().as_text()
         )
@@ -141,7 +148,7 @@ class PlannedModel(ModelWrapper):
 
     def _verification_calls(self) -> list[ToolCall]:
         """After changes that nobody looked at: the tests, where they did not run since, and the diff."""
-        progress = self._progress
+        progress = self.progress
         if progress.looked or not progress.changed:
             return []
         names = [name for name in _LOOKS if name in self._operations and (name != _LOOKS[0] or progress.untested)]
@@ -149,7 +156,7 @@ class PlannedModel(ModelWrapper):
         return [self._plan_call(call_id, name, {}) for call_id, name in zip(ids, names, strict=False)]
 
     def _proposal(self) -> ToolCall:
-        progress = self._progress
+        progress = self.progress
         call_id = PlanCallId(plan=progress.plans, purpose=Purpose.APPROVE)
         lines = [
             f"{number}. {step.tool} {step.operation} {json.dumps(step.params, ensure_ascii=False)} {step.why}".rstrip()
@@ -162,7 +169,7 @@ class PlannedModel(ModelWrapper):
         return self._plan_call(call_id, spec.name if spec else f"{step.tool}_{step.operation}", step.params)
 
     def _finish(self, answer: str) -> ToolCall:
-        call_id = PlanCallId(plan=self._progress.plans, purpose=Purpose.FINISH)
+        call_id = PlanCallId(plan=self.progress.plans, purpose=Purpose.FINISH)
         return self._plan_call(call_id, FINAL_ANSWER.name, {"result": answer})
 
     def _saying(self, reply: ModelReply | None, *calls: ToolCall, text: str = "") -> ModelReply:
@@ -182,79 +189,30 @@ class PlannedModel(ModelWrapper):
         return ToolCall(call_id=own, model_call_id=own, name=name, arguments=text)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanRules:
-    """What a plan may cost in second thoughts.
-
-    `max_replans` is how many plans may follow the first, `retries` how often a step that says so is tried again;
-    `proposes` puts each plan before the approval gate, as a `propose_approach` call, before its first step.
-    """
-
-    max_replans: int = 2
-    retries: int = 2
-    proposes: bool = False
-
-
-class PlanRun:
-    """One agent that carries out plans, from its first message to its stop reason; or from where it was left.
+async def by_plan(parts: RunParts, *, goal: str, rules: PlanRules, direct: Plan | None) -> Trajectory:
+    """Carry out plans to the end; what became of each step stands in the trajectory's `plan`, reached or not.
 
     The history is that of any run: the plan is the text beside its first call, each step a call and its observation.
-
-    Args:
-        parts: What the run is made of. An iteration is a reply of the model, not a step of the plan; errors in a row
-            and loops are the plan's business.
-        goal: The task in words, for the verification.
-        plan_rules: How often plans and steps may be tried anew.
-        direct: A plan that no model needs to make or verify.
+    An iteration is a reply of the model, not a step of the plan; errors in a row and loops are the plan's business.
+    Spent limits, model faults and plans that fail are stop reasons; a cancellation and bugs are raised.
     """
-
-    def __init__(
-        self, parts: RunParts, *, goal: str, plan_rules: PlanRules | None = None, direct: Plan | None = None
-    ) -> None:
-        rules, operations, budget = plan_rules or PlanRules(), Operations(parts.toolbox), parts.budget
-        self._parts = parts
-        self._progress = Progress(operations, retries=rules.retries)
-        # The last step's calls are answered, and heard of, only once the run goes on.
-        self._progress.resume(parts.steps, pending=bool(parts.history.unanswered()), direct=direct)
-        planner = Planner(parts, operations, max_calls=budget.limits.max_iterations - budget.usage.model_calls)
-        self._planned = PlannedModel(
-            parts,
-            planner=planner,
-            progress=self._progress,
-            operations=operations,
-            goal=goal,
-            direct=direct,
-            max_replans=rules.max_replans,
-            proposes=rules.proposes,
-        )
-
-    async def drive(self) -> Trajectory:
-        """Run to the end; what became of each step stands in the trajectory's `plan`, reached or not.
-
-        Spent limits, model faults and plans that fail are stop reasons; a cancellation and bugs are raised.
-        """
-        parts, budget = self._parts, self._parts.budget
-        carried_out = replace(
-            parts,
-            model=self._planned,
-            rules=replace(parts.rules, max_tool_errors=0, max_malformed_replies=0),
-            guard=None,
-            last_look=None,
-            on_step=self._observe,
-        )
-        with iterations(budget, len(parts.steps) + budget.limits.max_tool_calls + 1):
-            trajectory = await AgentRun(carried_out).drive()
-        stopped, report = self._planned.stopped, self._progress.report()
-        if stopped is not None and trajectory.stop_reason is StopReason.MODEL_ERROR:
-            trajectory = replace(trajectory, stop_reason=stopped.stop, error=stopped.message)
-        if trajectory.stop_reason is not StopReason.FINAL_ANSWER and not self._planned.final_prompt_sent:
-            trajectory = replace(trajectory, answer=self._planned.answer or report.as_text())
-        return replace(trajectory, plan=report)
-
-    def _observe(self, step: Step) -> None:
-        self._progress.observe(step)
-        if self._parts.on_step is not None:
-            self._parts.on_step(step)
+    budget, planned = parts.budget, PlannedModel(parts, goal=goal, rules=rules, direct=direct)
+    carried_out = replace(
+        parts,
+        model=planned,
+        rules=replace(parts.rules, max_tool_errors=0, max_malformed_replies=0),
+        guard=None,
+        last_look=None,
+        on_step=planned.progress.observe,
+    )
+    with iterations(budget, len(parts.steps) + budget.limits.max_tool_calls + 1):
+        trajectory = await AgentRun(carried_out).drive()
+    stopped, report = planned.stopped, planned.progress.report()
+    if stopped is not None and trajectory.stop_reason is StopReason.MODEL_ERROR:
+        trajectory = replace(trajectory, stop_reason=stopped.stop, error=stopped.message)
+    if trajectory.stop_reason is not StopReason.FINAL_ANSWER and not planned.final_prompt_sent:
+        trajectory = replace(trajectory, answer=planned.answer or report.as_text())
+    return replace(trajectory, plan=report)
 
 
 @contextmanager
@@ -266,3 +224,87 @@ def iterations(budget: Budget, most: int) -> Generator[None]:
         yield
     finally:
         budget.limits = limits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModeRules:
+    """How it is chosen between the modes, and what plans may cost.
+
+    `threshold` is the complexity from which on a hybrid run goes step by step; with `outline`, a run that goes step by
+    step writes down in a few lines how it means to go about the task first.
+    """
+
+    threshold: float = THRESHOLD
+    outline: bool = False
+    plans: PlanRules = field(default_factory=PlanRules)
+
+
+async def _step_by_step(parts: RunParts, rules: ModeRules) -> Trajectory:
+    if rules.outline and not parts.steps:
+        # Whatever goes wrong here goes wrong once more in the run itself, which ends with the reason.
+        with suppress(ModelError, TimeoutError):
+            async with parts.budget.time_limit():
+                await Planner(parts, Operations(parts.toolbox)).outline()
+    return await AgentRun(parts).drive()
+
+
+async def _handed_over(parts: RunParts, planned: Trajectory, rules: ModeRules) -> Trajectory:
+    """The conversation of a plan that failed, gone on with step by step."""
+    message, budget = UserMessage(content=HAND_OVER.format(reason=planned.error)), parts.budget
+    parts.history.add(message)
+    parts.post(MessageAdded(step=len(planned.steps), message=message))
+    # The plan's steps were no turns of the model's: it has as many as it did not use for planning.
+    left = max(0, budget.limits.max_iterations - budget.usage.model_calls)
+    with iterations(budget, len(planned.steps) + left):
+        trajectory = await _step_by_step(replace(parts, steps=planned.steps), rules)
+    return replace(trajectory, plan=planned.plan)
+
+
+async def drive(
+    mode: PlanningMode, parts: RunParts, *, task_text: str, mode_rules: ModeRules | None = None
+) -> Trajectory:
+    """Run an agent in a mode to its end, from its first message or from where an earlier process left it.
+
+    `simple` carries out one plan, `agentic` chooses each next step, `hybrid` goes by the complexity of `task_text`, the
+    request in the caller's own words, and hands a plan that fails over to the step by step way. `simple` and `hybrid`
+    answer requests for a single operation without a model; `agentic` does where no model answers its first call. A run
+    that goes on stays in the mode it was in.
+    """
+    heard, rules, earlier = _AvailabilityModel(parts.model), mode_rules or ModeRules(), _went_by_plan(parts.steps)
+    parts, operations = replace(parts, model=heard), Operations(parts.toolbox)
+    if earlier is False or (earlier is None and mode is PlanningMode.AGENTIC):
+        trajectory = await _step_by_step(parts, rules)
+        direct = fast_path(task_text, operations) if heard.unavailable and not trajectory.steps else None
+        if direct is None:
+            return trajectory
+    else:
+        direct, hybrid = fast_path(task_text, operations), mode is PlanningMode.HYBRID
+        if earlier is None and hybrid and direct is None and assess(task_text) >= rules.threshold:
+            return await _step_by_step(parts, rules)
+    trajectory = await by_plan(parts, goal=task_text, rules=rules.plans, direct=direct)
+    if mode is PlanningMode.HYBRID and trajectory.stop_reason is StopReason.PLAN_FAILED:
+        return await _handed_over(parts, trajectory, rules)
+    return trajectory
+
+
+def _went_by_plan(steps: Sequence[Step]) -> bool | None:
+    """Whether the last call of a run that goes on was a plan's; None where it called nothing yet."""
+    for step in reversed(steps):
+        if step.reply.tool_calls:
+            return PlanCallId.read(step.reply.tool_calls[0].call_id) is not None
+    return None
+
+
+class _AvailabilityModel(ModelWrapper):
+    """A model of which is known whether it could be reached."""
+
+    def __init__(self, model: ChatModel) -> None:
+        self.model = model
+        self.unavailable = False
+
+    async def reply(self, request: ModelRequest) -> ModelReply:
+        try:
+            return await self.model.reply(request)
+        except ModelUnavailable:
+            self.unavailable = True
+            raise

@@ -10,14 +10,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from swe_ai_fleet.agents.agent_run import RunParts
-from swe_ai_fleet.agents.planning.reading import DraftStep, Verdict, read_draft, read_verdict
+from swe_ai_fleet.agents.planning.reading import Verdict, read_draft, read_verdict
 from swe_ai_fleet.agents.prompting import rendered
-from swe_ai_fleet.agents.repair import coerce_arguments
+from swe_ai_fleet.agents.repair.argument_coercion import coerce_arguments
 from swe_ai_fleet.agents.repair.names import Alias, Names, Reading
 from swe_ai_fleet.agents.toolbox import FINAL_ANSWER, Toolbox
-from swe_ai_fleet.domain.errors import ContextTooLong, FleetError, ModelError
+from swe_ai_fleet.domain.errors import FleetError, ModelError
 from swe_ai_fleet.domain.event import MessageAdded, ModelReplied
-from swe_ai_fleet.domain.message import ModelReply, ModelRequest, Sampling, UserMessage
+from swe_ai_fleet.domain.message import ModelReply, Sampling, UserMessage
 from swe_ai_fleet.domain.plan import OnFailure, Plan, PlanStep
 from swe_ai_fleet.domain.tool import OperationSpec
 from swe_ai_fleet.domain.trajectory import StopReason
@@ -27,119 +27,6 @@ from swe_ai_fleet.tools.operation import Toolkit, signature
 MAX_STEPS = 50
 _MOST_PROBLEMS = 12
 _MOST_OTHERS = 60
-
-
-class Operations:
-    """The operations of a toolbox that its policy permits, those too that the model is not shown by itself."""
-
-    def __init__(self, toolbox: Toolbox) -> None:
-        self._found: dict[str, tuple[Toolkit, Definition]] = {
-            definition.spec.name: (toolkit, definition)
-            for toolkit in toolbox.toolkits.values()
-            for definition in toolkit.definitions.values()
-            if toolkit.pipeline.policy.offers(definition.spec)
-        }
-        self._shown = {spec.name for spec in toolbox.specs if spec.name in self._found}
-        self._names = Names((*self.specs, FINAL_ANSWER))
-
-    @property
-    def specs(self) -> tuple[OperationSpec, ...]:
-        return tuple(definition.spec for _, definition in self._found.values())
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._found
-
-    def spec(self, step: PlanStep) -> OperationSpec | None:
-        """The operation of a step, None where there is none."""
-        for _, definition in self._found.values():
-            if (definition.spec.tool, definition.spec.operation) == (step.tool, step.operation):
-                return definition.spec
-        return None
-
-    def signatures(self) -> list[str]:
-        """A line for each operation that the model is shown: how it is called and what it does."""
-        shown = (self._found[name][1].spec for name in sorted(self._shown))
-        return [f"{signature(spec)}: {spec.description.partition(chr(10))[0]}" for spec in shown]
-
-    def hidden_names(self) -> list[str]:
-        """The names of what is permitted beside those."""
-        return sorted(self._found.keys() - self._shown)[:_MOST_OTHERS]
-
-    def read(self, text: str) -> tuple[Plan, tuple[str, ...]]:
-        """The plan in a model's reply, and everything that is wrong with it; nothing wrong, it can be carried out."""
-        draft = read_draft(text)
-        problems = list(draft.problems)
-        steps: list[PlanStep] = []
-        for number, drafted in draft.steps:
-            step = self.checked(drafted)
-            if isinstance(step, str):
-                problems.append(f"step {number}: {step}")
-            elif step is not None:
-                steps.append(step)
-        if len(steps) > MAX_STEPS:
-            problems.append(f"it has {len(steps)} steps; {MAX_STEPS} are allowed")
-        if len(problems) > _MOST_PROBLEMS:
-            problems[_MOST_PROBLEMS:] = [f"and {len(problems) - _MOST_PROBLEMS} problems more"]
-        return Plan(steps=tuple(steps), reasoning=draft.reasoning), tuple(problems)
-
-    def checked(self, drafted: DraftStep) -> PlanStep | str | None:
-        """The step as it will be carried out; what is wrong with it; None for an answer, which a plan cannot know."""
-        reading = self._read_name(drafted)
-        if reading.name == FINAL_ANSWER.name:
-            return None
-        if reading.name not in self._found:
-            name = f"{drafted.tool} {drafted.operation}".strip()[:80]
-            near = [name for name in reading.near if name in self._found]
-            guess = f" Did you mean {' or '.join(self._signature(name) for name in near[:2])}?" if near else ""
-            return f"there is no operation {name!r}.{guess}"
-        toolkit, definition = self._found[reading.name]
-        spec = definition.spec
-        try:
-            params = coerce_arguments(drafted.params, spec, reading.alias)[0]
-            json.dumps(params, allow_nan=False)
-            checked = definition.validate(params)
-        except FleetError as error:
-            hint = "" if "Signature:" in error.message else f" Signature: {signature(spec)}"
-            return f"{spec.name}: {error.message}{hint}"
-        except ValueError:
-            return f"{spec.name}: the params are not plain JSON. Signature: {signature(spec)}"
-        verdict = toolkit.pipeline.policy.decide(spec, checked)
-        if verdict.refused:
-            return f"{spec.name}: {verdict.reason}"
-        return PlanStep(
-            tool=spec.tool,
-            operation=spec.operation,
-            params=params,
-            why=drafted.why,
-            on_failure=drafted.on_failure,
-            expect=drafted.expect,
-        )
-
-    def _read_name(self, drafted: DraftStep) -> Reading:
-        tool, operation = drafted.tool.strip(), drafted.operation.strip()
-        written = [f"{tool}_{operation}", operation, tool] if tool and operation else [tool or operation]
-        for name in written:
-            if name in self._found or name == FINAL_ANSWER.name:
-                return Reading(name=name)
-        readings = [
-            self._names.read(name, lambda name, alias: self._fits(name, drafted.params, alias)) for name in written
-        ]
-        return next((reading for reading in readings if reading.name), readings[0])
-
-    def _fits(self, name: str, params: Mapping[str, object], alias: Alias | None) -> bool:
-        if name not in self._found:
-            return False
-        definition = self._found[name][1]
-        try:
-            definition.validate(coerce_arguments(params, definition.spec, alias)[0])
-        except FleetError:
-            return False
-        return True
-
-    def _signature(self, name: str) -> str:
-        return signature(self._found[name][1].spec)
-
-
 OUTLINE_LINES = 8
 MAX_CORRECTIONS = 2
 """How often a plan with mistakes goes back to the model."""
@@ -175,6 +62,110 @@ VERDICT_SCHEMA: Mapping[str, object] = {
 _CUT_OFF = "the reply was cut off because it was too long: plan fewer steps, with shorter parameters"
 
 
+class Operations:
+    """The operations of a toolbox that its policy permits, those too that the model is not shown by itself."""
+
+    def __init__(self, toolbox: Toolbox) -> None:
+        self._found: dict[str, tuple[Toolkit, Definition]] = {
+            definition.spec.name: (toolkit, definition)
+            for toolkit in toolbox.toolkits.values()
+            for definition in toolkit.definitions.values()
+            if toolkit.pipeline.policy.offers(definition.spec)
+        }
+        self._shown = {spec.name for spec in toolbox.specs if spec.name in self._found}
+        self._names = Names((*self.specs, FINAL_ANSWER))
+
+    @property
+    def specs(self) -> tuple[OperationSpec, ...]:
+        return tuple(definition.spec for _, definition in self._found.values())
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._found
+
+    def spec(self, step: PlanStep) -> OperationSpec | None:
+        for _, definition in self._found.values():
+            if (definition.spec.tool, definition.spec.operation) == (step.tool, step.operation):
+                return definition.spec
+        return None
+
+    def signatures(self) -> list[str]:
+        """A line for each operation that the model is shown: how it is called and what it does."""
+        shown = (self._found[name][1].spec for name in sorted(self._shown))
+        return [f"{signature(spec)}: {spec.description.partition(chr(10))[0]}" for spec in shown]
+
+    def hidden_names(self) -> list[str]:
+        """The names of what is permitted beside those."""
+        return sorted(self._found.keys() - self._shown)[:_MOST_OTHERS]
+
+    def read(self, text: str) -> tuple[Plan, tuple[str, ...]]:
+        """The plan in a model's reply, and everything that is wrong with it; nothing wrong, it can be carried out."""
+        draft = read_draft(text)
+        problems = list(draft.problems)
+        steps: list[PlanStep] = []
+        for number, drafted in draft.steps:
+            step = self.checked(drafted)
+            if isinstance(step, str):
+                problems.append(f"step {number}: {step}")
+            elif step is not None:
+                steps.append(step)
+        if len(steps) > MAX_STEPS:
+            problems.append(f"it has {len(steps)} steps; {MAX_STEPS} are allowed")
+        if len(problems) > _MOST_PROBLEMS:
+            problems[_MOST_PROBLEMS:] = [f"and {len(problems) - _MOST_PROBLEMS} problems more"]
+        return Plan(steps=tuple(steps), reasoning=draft.reasoning), tuple(problems)
+
+    def checked(self, drafted: PlanStep) -> PlanStep | str | None:
+        """The step as it will be carried out; what is wrong with it; None for an answer, which a plan cannot know."""
+        reading = self._read_name(drafted)
+        if reading.name == FINAL_ANSWER.name:
+            return None
+        if reading.name not in self._found:
+            name = f"{drafted.tool} {drafted.operation}".strip()[:80]
+            near = [name for name in reading.near if name in self._found]
+            guess = (
+                f" Did you mean {' or '.join(signature(self._found[name][1].spec) for name in near[:2])}?"
+                if near
+                else ""
+            )
+            return f"there is no operation {name!r}.{guess}"
+        toolkit, definition = self._found[reading.name]
+        spec = definition.spec
+        try:
+            params = coerce_arguments(drafted.params, spec, reading.alias)[0]
+            json.dumps(params, allow_nan=False)
+            checked = definition.validate(params)
+        except FleetError as error:
+            hint = "" if "Signature:" in error.message else f" Signature: {signature(spec)}"
+            return f"{spec.name}: {error.message}{hint}"
+        except ValueError:
+            return f"{spec.name}: the params are not plain JSON. Signature: {signature(spec)}"
+        verdict = toolkit.pipeline.policy.decide(spec, checked)
+        if verdict.refused:
+            return f"{spec.name}: {verdict.reason}"
+        return replace(drafted, tool=spec.tool, operation=spec.operation, params=params)
+
+    def _read_name(self, drafted: PlanStep) -> Reading:
+        tool, operation = drafted.tool.strip(), drafted.operation.strip()
+        written = [f"{tool}_{operation}", operation, tool] if tool and operation else [tool or operation]
+        for name in written:
+            if name in self._found or name == FINAL_ANSWER.name:
+                return Reading(name=name)
+        readings = [
+            self._names.read(name, lambda name, alias: self._fits(name, drafted.params, alias)) for name in written
+        ]
+        return next((reading for reading in readings if reading.name), readings[0])
+
+    def _fits(self, name: str, params: Mapping[str, object], alias: Alias | None) -> bool:
+        if name not in self._found:
+            return False
+        definition = self._found[name][1]
+        try:
+            definition.validate(coerce_arguments(params, definition.spec, alias)[0])
+        except FleetError:
+            return False
+        return True
+
+
 class PlanStopped(ModelError):
     """No plan can be carried out any further; `stop` is why the run ends."""
 
@@ -184,13 +175,7 @@ class PlanStopped(ModelError):
 
 
 class Planner:
-    """One model's plans for one run. What it is asked and says becomes part of the history and of the log.
-
-    Args:
-        parts: What the run is made of.
-        operations: What plans are made of.
-        max_calls: How many replies there may be.
-    """
+    """One model's plans for one run. What it is asked and says becomes part of the history and of the log."""
 
     def __init__(self, parts: RunParts, operations: Operations, *, max_calls: int = 1) -> None:
         self._parts = parts
@@ -202,15 +187,8 @@ class Planner:
     async def plan(self, *, step: int, sampling: Sampling, reason: str, done: str) -> tuple[Plan, ModelReply]:
         """A plan each of whose steps is a valid, permitted call, and the reply it stands in, which is not kept yet.
 
-        Args:
-            step: Which step of the run this is for, in the log.
-            sampling: How the model samples.
-            reason: Why the plan before no longer holds; empty for the first.
-            done: What became of its steps.
-
-        Raises:
-            PlanStopped: The last correction was wrong too, or a limit is reached.
-            ModelError: The model gave no reply.
+        `reason` is why the plan before no longer holds; empty for the first. Raises PlanStopped where the last
+        correction was wrong too, or a limit is reached, ModelError.
         """
         request = rendered(
             "plan",
@@ -267,20 +245,13 @@ class Planner:
         if (spent := parts.budget.spent(iterations=0)) not in (None, StopReason.MAX_TOOL_CALLS):
             raise PlanStopped(f"the run stopped: {spent}", stop=spent)
         self._calls_left -= 1
-        while True:
-            try:
-                reply = await parts.model.reply(
-                    ModelRequest(self._history.messages, (), sampling, schema=schema, on_delta=parts.on_delta)
-                )
-                break
-            except ContextTooLong:
-                condensed = await self._history.shrink(step=step)
-                if condensed is None:
-                    raise
-                parts.post(condensed)
-                if not any(message is self._request for message in self._history.messages):
-                    # What is asked now may have been given up with what was said before.
-                    self._say(self._request.content, step=step)
+
+        def ask_again() -> None:
+            # What is asked now may have been given up with what was said before.
+            if not any(message is self._request for message in self._history.messages):
+                self._say(self._request.content, step=step)
+
+        reply = await parts.reply((), sampling, step=step, schema=schema, on_shrunk=ask_again)
         # No tool was offered: a call is not carried out, and without an observation it may not stand in a conversation.
         reply = replace(reply, message=replace(reply.message, tool_calls=()))
         if reply.finish_reason == "content_filter":

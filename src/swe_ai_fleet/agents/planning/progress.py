@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from swe_ai_fleet.agents.planning.planner import Operations
@@ -19,6 +19,8 @@ from swe_ai_fleet.domain.trajectory import Observation, Step
 _ID = re.compile(r"p([1-9]\d{0,3})([svaf])([1-9]\d{0,3})t([1-9]\d{0,3})(?:n([0-9a-f]{8}))?")
 _EXIT = re.compile(r"exit(?: code)?[ :=]{0,3}(\d{1,3})", re.IGNORECASE)
 _MOST_REASON_CHARS = 300
+_RETRIES = 2
+"""How often a step that may be tried again is, after its first failure."""
 _KEEP_FILES = frozenset({"git_add", "git_commit", "git_branch", "git_fetch", "git_push", "tests_lint"})
 """What writes to the workspace but changes no file that tests speak of."""
 
@@ -90,27 +92,13 @@ def _outcome_text(result: ToolResult) -> str:
     return "" if result.success else " ".join((result.error or str(result.outcome))[:_MOST_REASON_CHARS].split())
 
 
-@dataclass(slots=True, kw_only=True)
-class _Entry:
-    step: PlanStep
-    status: StepStatus = StepStatus.UNREACHED
-    attempts: int = 0
-    error: str = ""
-
-
 class Progress:
-    """The plans of one run and what became of each step.
+    """The plans of one run and what became of each step."""
 
-    Args:
-        operations: What the steps are calls of.
-        retries: How often a step that may be tried again is, after its first failure.
-    """
-
-    def __init__(self, operations: Operations, *, retries: int) -> None:
+    def __init__(self, operations: Operations) -> None:
         self._operations = operations
-        self._retries = retries
-        self._plans: list[list[_Entry]] = []
-        self._changed = self._tested = False
+        self._plans: list[list[StepReport]] = []
+        self.changed = self._tested = False
         self.turns = 0
         """How many steps of the run, planned or not, have been observed."""
         self.reason = ""
@@ -131,24 +119,24 @@ class Progress:
     @property
     def untested(self) -> bool:
         """Whether files were changed and no test ran since."""
-        return self._changed and not self._tested
-
-    @property
-    def changed(self) -> bool:
-        return self._changed
+        return self.changed and not self._tested
 
     def begin(self, plan: Plan) -> None:
         """Go by this plan from here on; what is left of the one before it is replaced."""
-        for entry in self._plans[-1] if self._plans else ():
+        for at, entry in enumerate(self._plans[-1] if self._plans else ()):
             if entry.status is StepStatus.UNREACHED:
-                entry.status = StepStatus.REPLACED
-        self._plans.append([_Entry(step=step) for step in plan.steps])
+                self._plans[-1][at] = replace(entry, status=StepStatus.REPLACED)
+        self._plans.append(
+            [
+                StepReport(plan=self.plans + 1, number=number, step=step, status=StepStatus.UNREACHED)
+                for number, step in enumerate(plan.steps, start=1)
+            ]
+        )
         self.reason = ""
         self.approved = False
 
     @property
     def steps(self) -> tuple[PlanStep, ...]:
-        """The steps of the plan at hand."""
         return tuple(entry.step for entry in self._plans[-1]) if self._plans else ()
 
     def due(self) -> tuple[PlanCallId, PlanStep] | None:
@@ -162,12 +150,8 @@ class Progress:
     def resume(self, steps: Sequence[Step], *, pending: bool = False, direct: Plan | None = None) -> None:
         """Take in what an earlier process did: the plans as their first calls carry them, and the observations.
 
-        Where the last plan cannot be read, `reason` asks for a new one.
-
-        Args:
-            steps: All of it.
-            pending: Calls of the last step still wait for their answers.
-            direct: The first plan, where it was not the model's.
+        Where the last plan cannot be read, `reason` asks for a new one. `pending`: the last step's calls are not
+        answered; `direct` is the first plan, where it was not the model's.
         """
         unread = False
         for number, step in enumerate(steps, start=1):
@@ -183,7 +167,6 @@ class Progress:
             self.reason = "it is no longer known"
 
     def observe(self, step: Step) -> None:
-        """Take in what the calls of a reply gave."""
         self.turns += 1
         for seen in step.observations:
             call = PlanCallId.read(seen.call_id)
@@ -200,51 +183,34 @@ class Progress:
                     pass
 
     def report(self) -> PlanReport:
-        """What became of each step so far."""
-        return PlanReport(
-            steps=tuple(
-                StepReport(
-                    plan=plan,
-                    number=number,
-                    step=entry.step,
-                    status=entry.status,
-                    attempts=entry.attempts,
-                    error=entry.error,
-                )
-                for plan, entries in enumerate(self._plans, start=1)
-                for number, entry in enumerate(entries, start=1)
-            ),
-            plans=self.plans,
-            met=self.met,
-            missing=self.missing,
-        )
+        entries = tuple(entry for entries in self._plans for entry in entries)
+        return PlanReport(steps=entries, plans=self.plans, met=self.met, missing=self.missing)
 
     def _carried_out(self, call: PlanCallId, result: ToolResult) -> None:
         entries = self._plans[-1]
         if call.number > len(entries):
             return
-        entry = entries[call.number - 1]
-        entry.attempts = max(entry.attempts, call.attempt)
-        entry.error = contradicts(entry.step, result)
-        self._note_changes(entry.step)
-        if not entry.error:
-            entry.status, self.content = StepStatus.DONE, result.content
-            return
-        where = f"step {call.number} ({entry.step.tool} {entry.step.operation}): {entry.error}"
-        match entry.step.on_failure:
-            case _ if result.outcome is Outcome.INTERRUPTED and self._reads(entry.step):
+        entry, step = entries[call.number - 1], entries[call.number - 1].step
+        attempts, error, status = max(entry.attempts, call.attempt), contradicts(step, result), entry.status
+        self._note_changes(step)
+        where = f"step {call.number} ({step.tool} {step.operation}): {error}"
+        match step.on_failure:
+            case _ if not error:
+                status, self.content = StepStatus.DONE, result.content
+            case _ if result.outcome is Outcome.INTERRUPTED and self._reads(step):
                 pass
             case OnFailure.SKIP:
-                entry.status = StepStatus.SKIPPED
+                status = StepStatus.SKIPPED
             case _ if result.outcome in (Outcome.REFUSED, Outcome.INTERRUPTED):
                 # A person or a rule said why not, or nobody knows what happened: for the model to take into account.
-                entry.status, self.reason = StepStatus.FAILED, where
+                status, self.reason = StepStatus.FAILED, where
             case OnFailure.REPLAN:
-                entry.status, self.reason = StepStatus.FAILED, where
-            case OnFailure.RETRY if entry.attempts <= self._retries and result.outcome is not Outcome.INVALID:
+                status, self.reason = StepStatus.FAILED, where
+            case OnFailure.RETRY if attempts <= _RETRIES and result.outcome is not Outcome.INVALID:
                 pass
             case OnFailure.RETRY | OnFailure.ABORT:
-                entry.status, self.failure = StepStatus.FAILED, where
+                status, self.failure = StepStatus.FAILED, where
+        entries[call.number - 1] = replace(entry, status=status, attempts=attempts, error=error)
 
     def _reviewed(self, seen: Observation) -> None:
         self.approved = seen.result.success
@@ -262,4 +228,4 @@ class Progress:
         if spec.tool == "tests":
             self._tested = True
         elif "workspace" in spec.locks:
-            self._changed, self._tested, self.looked = True, False, False
+            self.changed, self._tested, self.looked = True, False, False

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from swe_ai_fleet.agents.repair.tolerant_json import TolerantReader
+from swe_ai_fleet.agents.repair.arguments import TolerantReader
 from swe_ai_fleet.domain.json_values import is_list, is_object, parse_json_at
-from swe_ai_fleet.domain.plan import OnFailure
+from swe_ai_fleet.domain.plan import OnFailure, PlanStep
 
 _STEPS = ("steps", "plan", "actions", "operations", "tasks", "plansteps")
 _REASONING = ("reasoning", "rationale", "thought", "thoughts", "explanation")
@@ -39,22 +39,10 @@ _DEEPEST = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DraftStep:
-    """A step as it was written: names and parameters not yet held against any tool."""
-
-    tool: str
-    operation: str
-    params: Mapping[str, object] = field(default_factory=dict[str, object])
-    why: str = ""
-    on_failure: OnFailure = OnFailure.ABORT
-    expect: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """A plan as it was written. `problems` say what could not be read; `steps` holds the others."""
+    """A plan as it was written. `problems` say what could not be read; `steps` holds the others, not yet checked."""
 
-    steps: tuple[tuple[int, DraftStep], ...] = ()
+    steps: tuple[tuple[int, PlanStep], ...] = ()
     reasoning: str = ""
     problems: tuple[str, ...] = ()
 
@@ -69,10 +57,7 @@ class Verdict:
 
 
 def read_draft(text: str) -> Draft:
-    """The plan in a reply, past thoughts, fences and prose around it, under the usual other names; never raises.
-
-    Steps are numbered from 1 as they were written.
-    """
+    """The plan in a reply, past thoughts, fences and prose around it, under the usual other names; never raises."""
     for value in _values(text):
         plan = _plan_in(value, _DEEPEST)
         if plan is not None:
@@ -104,7 +89,7 @@ def _plan_in(value: object, depth: int) -> Draft | None:
     for key in _STEPS:
         listed = fields.get(key)
         if isinstance(listed, str):
-            listed = _parsed(listed)
+            listed = next(_values(listed), None)
         if is_list(listed):
             return _draft(listed, reasoning)
     if _like_step(fields):
@@ -118,7 +103,7 @@ def _plan_in(value: object, depth: int) -> Draft | None:
 
 
 def _draft(items: list[object], reasoning: str) -> Draft:
-    steps: list[tuple[int, DraftStep]] = []
+    steps: list[tuple[int, PlanStep]] = []
     problems: list[str] = []
     for number, item in enumerate(items, start=1):
         step = _step(item)
@@ -133,8 +118,7 @@ def _like_step(item: object) -> bool:
     return is_object(item) and isinstance(_first(_normal(item), (*_TOOL, *_OPERATION)), str | dict)
 
 
-def _step(item: object) -> DraftStep | str:
-    """A step, or what is wrong with it."""
+def _step(item: object) -> PlanStep | str:
     if not is_object(item):
         return f"it is a {type(item).__name__}, not an object with tool, operation and params"
     fields = _normal(item)
@@ -149,7 +133,7 @@ def _step(item: object) -> DraftStep | str:
         return "it names no operation"
     params = _first(fields, _PARAMS)
     if isinstance(params, str):
-        params = _parsed(params) if params.strip() else None
+        params = next(_values(params), None) if params.strip() else None
         if params is None and _text(_first(fields, _PARAMS)).strip():
             return "its params are a text that is not a JSON object"
     if params is None:
@@ -162,7 +146,7 @@ def _step(item: object) -> DraftStep | str:
     on_failure = _FAILURE_WORDS.get(word) or next((choice for choice in OnFailure if choice == word), None)
     if on_failure is None:
         return f"on_failure is {word[:40]!r}; it is one of {', '.join(OnFailure)}"
-    return DraftStep(
+    return PlanStep(
         tool=tool or "",
         operation=operation or "",
         params=params,
@@ -187,7 +171,6 @@ def _values(text: str) -> Iterator[object]:
 
 
 def _decoded(text: str, start: int, *, patient: bool) -> tuple[object, int]:
-    """The value that begins there and where it ends; None where none does."""
     for read in (parse_json_at, TolerantReader.value_at)[: 1 + patient]:
         with suppress(ValueError):
             return read(text, start)
@@ -197,10 +180,6 @@ def _decoded(text: str, start: int, *, patient: bool) -> tuple[object, int]:
 def _spoken(text: str) -> str:
     """The text behind the model's thoughts, which may hold drafts."""
     return text.rpartition("</think>")[2]
-
-
-def _parsed(text: str) -> object:
-    return next(_values(text), None)
 
 
 def _normal(fields: Mapping[str, object]) -> dict[str, object]:

@@ -1,6 +1,6 @@
 """Routing of requests by their words alone: how complex one is, and whether it needs a model at all.
 
-Complexity is a sum of weighted features, each with its reason, squeezed into 0 to 1; the same request always gets the
+Complexity is a sum of weighted features, squeezed into 0 to 1; the same request always gets the
 same score. What weighs most is whether the work can be known before it is begun: "implement", "debug" and "find out
 why" cannot, "read", "list" and "rename" can. The fast path takes only whole requests of a few fixed shapes, and only
 for operations that read; running the repository's tests is the one exception, where it is asked for in so many words.
@@ -11,11 +11,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Set
-from dataclasses import dataclass
 from itertools import pairwise
 
 from swe_ai_fleet.agents.planning.planner import Operations
-from swe_ai_fleet.agents.planning.reading import DraftStep
 from swe_ai_fleet.domain.plan import OnFailure, Plan, PlanStep
 
 THRESHOLD = 0.7
@@ -31,6 +29,16 @@ _EVERY = re.compile(r"\b(?:all|every|each|everywhere|throughout|across|whole|ent
 _TRACE = re.compile(
     r"Traceback \(most recent call last\)|^[ \t]{1,40}at [^\s(]{1,200}\([^\s:)]{1,200}:\d", re.MULTILINE
 )
+MAX_CHARS = 200
+_COURTESY = re.compile(
+    r"^(?:(?:hi|hello|hey)[,!]? )?(?:please |(?:can|could|would) you (?:please )?|i want to |i'd like to )?",
+    re.IGNORECASE,
+)
+_NAME = r"[A-Za-z0-9_.][A-Za-z0-9_.+-]{0,79}"
+_PATH_GROUP = rf"(?P<path>(?:\./)?(?:{_NAME}/){{0,15}}(?:{_NAME})?)"
+_SHOW = r"(?:read|show|print|display|open|view|cat)(?: me)?"
+_NUMBER = r"\d{1,15}(?:\.\d{1,15})?"
+_DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}|\d{1,2}/\d{1,2}/\d{4}")
 
 
 def _words(text: str) -> frozenset[str]:
@@ -61,108 +69,60 @@ _QUALITIES = _words(
 _SOFT = _words("why slow slower flaky sometimes intermittent race leak deadlock crash crashes fails failing")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Complexity:
-    """A score from 0 (one look) to 1 (open-ended work), and what it is made of."""
+def assess(request: str) -> float:
+    """How complex a request is, from 0 (one look) to 1 (open-ended work).
 
-    score: float
-    reasons: tuple[str, ...] = ()
-
-
-def assess(request: str) -> Complexity:
-    """How complex a request is. Takes time linear in its length; what is behind 20,000 characters is not looked at."""
+    Takes time linear in its length; what is behind 20,000 characters is not looked at.
+    """
     text = request[:_MAX_CHARS]
-    prose, fences = _without_fences(text)
+    outside = text.split("```")
+    prose, fences = " ".join(outside[::2]), len(outside) // 2
     lowered = prose.lower()
     tokens = _WORD.findall(lowered)
     orders = [word for before, word in pairwise(["\n", *tokens]) if before in _BEFORE_A_VERB]
     words = [token for token in tokens if token[0].isalpha()]
-    known = set(words)
-    parts = [
+    known, size = set(words), len(words)
+    steps = len(_SEQUENCE.findall(lowered)) + max(0, len(_ITEM.findall(prose)) - 1)
+    things = len({*_PATH.findall(prose), *_NAMED.findall(prose)})
+    asks = prose.rstrip().endswith("?") or (bool(words) and words[0] in _QUESTION)
+    weights = (
         _verbs(orders),
-        _sequence(lowered, prose),
-        _counted("a condition", len(_CONDITION.findall(lowered)), each=0.15, most=0.3),
-        _counted("all or every of something", len(_EVERY.findall(lowered)), each=0.1, most=0.2),
-        _counted("a thing named", len({*_PATH.findall(prose), *_NAMED.findall(prose)}) - 1, each=0.04, most=0.16),
-        _length(len(words)),
-        _counted("a block of code or output", fences, each=0.1, most=0.2),
-        (0.25, "an error to be explained") if _TRACE.search(text) else (0.0, ""),
+        min(0.3, 0.1 * steps),
+        min(0.3, 0.15 * len(_CONDITION.findall(lowered))),
+        min(0.2, 0.1 * len(_EVERY.findall(lowered))),
+        min(0.16, 0.04 * max(0, things - 1)),
+        0.0 if size <= 25 else 0.1 if size <= 60 else 0.2 if size <= 150 else 0.35,
+        min(0.2, 0.1 * fences),
+        0.25 if _TRACE.search(text) else 0.0,
         _selection(orders, known),
-        _soft(known),
-        _question(prose, words, known),
-    ]
-    score = min(1.0, max(0.0, sum(weight for weight, _ in parts)))
-    return Complexity(
-        score=round(score, 3), reasons=tuple(f"{reason} ({weight:+.2f})" for weight, reason in parts if weight)
+        0.2 if known & _SOFT else 0.0,
+        -0.2 if asks and not known & _CHANGE else 0.0,
     )
+    return round(min(1.0, max(0.0, sum(weights))), 3)
 
 
-def _verbs(orders: list[str]) -> tuple[float, str]:
+def _verbs(orders: list[str]) -> float:
     opens, changes, reads = _verbs_in(orders, _OPEN), _verbs_in(orders, _CHANGE), _verbs_in(orders, _READ)
     if opens:
-        return min(0.9, 0.75 + 0.05 * (len(opens) + len(changes) - 1)), f"open-ended work: {', '.join(opens[:4])}"
-    if changes:
-        return min(0.6, 0.25 + 0.1 * len(changes)), f"changes: {', '.join(changes[:4])}"
-    return min(0.3, 0.1 * max(0, len(reads) - 1)), "several things to look at"
+        return min(0.9, 0.75 + 0.05 * (len(opens) + len(changes) - 1))
+    return min(0.6, 0.25 + 0.1 * len(changes)) if changes else min(0.3, 0.1 * max(0, len(reads) - 1))
 
 
 def _verbs_in(words: list[str], verbs: Set[str]) -> list[str]:
     return list(dict.fromkeys(word for word in words if word in verbs))
 
 
-def _sequence(lowered: str, prose: str) -> tuple[float, str]:
-    count = len(_SEQUENCE.findall(lowered)) + max(0, len(_ITEM.findall(prose)) - 1)
-    return min(0.3, 0.1 * count), f"{count} steps in a row"
-
-
-def _counted(reason: str, count: int, *, each: float, most: float) -> tuple[float, str]:
-    return (min(most, each * count), f"{reason}, {count} times") if count > 0 else (0.0, "")
-
-
-def _length(words: int) -> tuple[float, str]:
-    weight = 0.0 if words <= 25 else 0.1 if words <= 60 else 0.2 if words <= 150 else 0.35
-    return weight, f"{words} words"
-
-
-def _soft(known: Set[str]) -> tuple[float, str]:
-    words = sorted(known & _SOFT)
-    return (0.2, f"a cause to be found: {', '.join(words[:3])}") if words else (0.0, "")
-
-
-def _selection(orders: list[str], known: Set[str]) -> tuple[float, str]:
-    """Weight of a search by qualities, each of which is to be judged: what fits is known only once it was looked at."""
-    words = sorted(known & _QUALITIES) if _verbs_in(orders, _SEARCH_VERBS) and not _verbs_in(orders, _CHANGE) else []
-    weight = 0.0 if not words else 0.4 if len(words) == 1 else 0.75
-    return weight, f"a choice by qualities: {', '.join(words[:4])}"
-
-
-def _question(prose: str, words: list[str], known: Set[str]) -> tuple[float, str]:
-    asks = prose.rstrip().endswith("?") or (bool(words) and words[0] in _QUESTION)
-    return (-0.2, "a question") if asks and not known & _CHANGE else (0.0, "")
-
-
-def _without_fences(text: str) -> tuple[str, int]:
-    """The text outside of ``` fences, and how many of those there are."""
-    parts = text.split("```")
-    return " ".join(parts[::2]), len(parts) // 2
-
-
-MAX_CHARS = 200
-_COURTESY = re.compile(
-    r"^(?:(?:hi|hello|hey)[,!]? )?(?:please |(?:can|could|would) you (?:please )?|i want to |i'd like to )?",
-    re.IGNORECASE,
-)
-_NAME = r"[A-Za-z0-9_.][A-Za-z0-9_.+-]{0,79}"
-_PATH_GROUP = rf"(?P<path>(?:\./)?(?:{_NAME}/){{0,15}}(?:{_NAME})?)"
-_SHOW = r"(?:read|show|print|display|open|view|cat)(?: me)?"
-_NUMBER = r"\d{1,15}(?:\.\d{1,15})?"
+def _selection(orders: list[str], known: Set[str]) -> float:
+    """The weight of a search by qualities: what fits is known only once it was looked at."""
+    searches = _verbs_in(orders, _SEARCH_VERBS) and not _verbs_in(orders, _CHANGE)
+    qualities = len(known & _QUALITIES) if searches else 0
+    return 0.0 if not qualities else 0.4 if qualities == 1 else 0.75
 
 
 _VAGUE = _words(
     "bug bugs error errors problem problems issue issues it this that them anything something everything all files "
     "file code information info docs documentation help ideas duplicates secrets vulnerabilities improvements"
 )
-_DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}|\d{1,2}/\d{1,2}/\d{4}")
 
 
 def _shape(pattern: str) -> re.Pattern[str]:
@@ -243,16 +203,11 @@ _SHAPES: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], tuple[str, dict[
 
 
 def fast_path(request: str, operations: Operations) -> Plan | None:
-    """The one operation that a request asks for, as a plan; None where there is any doubt.
-
-    Args:
-        request: What was asked, alone: nothing before or behind it is looked over.
-        operations: What is permitted; the arguments must be valid for it.
-    """
+    """The one operation that a request asks for, as a plan; None where there is any doubt."""
     text = " ".join(request.split())
     if not text or len(text) > MAX_CHARS or "\0" in text:
         return None
-    text = text[_end_of_courtesy(text) :].rstrip(" .?!")
+    text = _COURTESY.sub("", text).rstrip(" .?!")
     for shape, read in _SHAPES:
         match = shape.fullmatch(text)
         meant = read(match) if match else None
@@ -261,15 +216,10 @@ def fast_path(request: str, operations: Operations) -> Plan | None:
     return None
 
 
-def _end_of_courtesy(text: str) -> int:
-    match = _COURTESY.match(text)
-    return match.end() if match else 0
-
-
 def _plan(name: str, params: dict[str, object], operations: Operations) -> Plan | None:
     if name not in operations:
         return None
-    step = operations.checked(DraftStep(tool="", operation=name, params=params, on_failure=OnFailure.REPLAN))
+    step = operations.checked(PlanStep(tool="", operation=name, params=params, on_failure=OnFailure.REPLAN))
     if not isinstance(step, PlanStep):
         return None
     spec = operations.spec(step)

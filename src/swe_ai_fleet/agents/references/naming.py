@@ -1,27 +1,279 @@
-"""Names in one turn of a conversation: what the person, calls and the answer named, by itself and in lists."""
+"""Names in one turn of a conversation: what the person, calls and the answer named, by itself and in lists.
+
+Texts hold files, addresses, ids and lists; calls name things by their arguments, and by the records in their results.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
-from swe_ai_fleet.agents.references.phrases import ANSWER, MAX_LIST, MAX_PER_TURN, PERSON, NamedThing, ThingKind
-from swe_ai_fleet.agents.references.records import Member, entry, named_by
-from swe_ai_fleet.agents.references.wording import MAX_TEXT_CHARS, as_name, exact, in_words, last_list
+from swe_ai_fleet.agents.references.phrases import (
+    ANSWER,
+    MAX_LIST,
+    MAX_NAME_CHARS,
+    MAX_PER_TURN,
+    PERSON,
+    NamedThing,
+    ThingKind,
+    singular,
+)
+from swe_ai_fleet.domain.json_values import is_list, is_mapping, json_object, json_or_none
 from swe_ai_fleet.domain.message import ToolCall
+from swe_ai_fleet.domain.text import one_line
 from swe_ai_fleet.domain.tool import ToolResult
 
+MAX_TEXT_CHARS = 20_000
+_FILE = re.compile(r"(?:~?\.{0,2}/)?(?:[\w@+-][\w.@+-]{0,80}/){0,16}[\w@+-][\w.@+-]{0,80}\.[A-Za-z][A-Za-z0-9]{0,7}")
+_NO_FILES = (".com", ".org", ".net", ".io", ".dev", "e.g", "i.e", "a.m", "p.m")
+_URL = re.compile(r"https?://[^\s<>\"'`]{1,500}", re.IGNORECASE)
+_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+_WRAPPING = "`'\"()[]{}<>,;:!?*"
+_ENTRY = re.compile(r"[ \t]{0,8}(?:(\d{1,3})[.)]|[-*•+])[ \t]+(\S.*)")
+_MAX_DEPTH = 3
+_PART = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+_NOUN = re.compile(r"[a-z]{3,24}")
+_VERBS = frozenset(
+    ("get", "list", "search", "find", "fetch", "show", "check", "read", "look", "lookup", "query", "top", "trending",
+     "new", "latest", "recent", "all", "by", "for", "of", "in", "the", "and", "load", "describe", "call", "run", "ask",
+     "sort", "order", "is", "has", "can")
+)  # fmt: skip
+# What says nothing of what a thing is.
+_NO_NOUNS = frozenset(
+    ("result", "results", "item", "items", "data", "value", "values", "record", "records", "row", "rows", "entry",
+     "entries", "structured", "response", "output", "content", "info", "details", "detail", "meta", "metadata",
+     "object", "query", "text", "message", "url", "code", "expression", "prompt", "format", "mode", "type", "language",
+     "limit", "offset", "count", "size", "title", "id", "name", "address", "symbol", "key", "status", "error", "note",
+     "description", "summary")
+)  # fmt: skip
+_OF_A_THING = frozenset({"address", "id", "name", "symbol", "slug", "key"})
+_FACTS = 3
+_KEYS: Mapping[str, ThingKind] = {
+    "execution_id": ThingKind.EXECUTION, "execution": ThingKind.EXECUTION,
+    "candidate_id": ThingKind.CANDIDATE, "candidate": ThingKind.CANDIDATE,
+    "story_id": ThingKind.STORY, "story": ThingKind.STORY,
+    "path": ThingKind.FILE, "file": ThingKind.FILE, "file_path": ThingKind.FILE, "filename": ThingKind.FILE,
+    "email": ThingKind.PERSON, "person": ThingKind.PERSON, "author": ThingKind.PERSON, "assignee": ThingKind.PERSON,
+    "url": ThingKind.LINK, "link": ThingKind.LINK, "href": ThingKind.LINK,
+    "task_id": ThingKind.TASK,
+    "commit": ThingKind.COMMIT, "commit_sha": ThingKind.COMMIT, "sha": ThingKind.COMMIT,
+    "branch": ThingKind.BRANCH,
+}  # fmt: skip
+"""By which name of a field its value is known; of several in one record the first here."""
+_PLURALS: Mapping[str, ThingKind] = {
+    "files": ThingKind.FILE, "paths": ThingKind.FILE, "files_changed": ThingKind.FILE,
+    "executions": ThingKind.EXECUTION, "candidates": ThingKind.CANDIDATE, "stories": ThingKind.STORY,
+    "tasks": ThingKind.TASK, "people": ThingKind.PERSON, "users": ThingKind.PERSON, "links": ThingKind.LINK,
+    "urls": ThingKind.LINK, "branches": ThingKind.BRANCH, "commits": ThingKind.COMMIT, "rows": ThingKind.ROW,
+}  # fmt: skip
+_ROW_KEYS = ("symbol", "pair", "name", "id", "title", "key", "address")
+_LABELS = ("title", "description", "summary", "label", "text", "name", "status")
 _LEAST_LABEL_CHARS = 6
 _MAX_CHOSEN = 8
 
 
-class Naming:
-    """Collects what one turn names.
+class Member(NamedTuple):
+    """What something names: its kind, its name, what it is about, and the conversation's own nouns for it."""
 
-    Args:
-        turn: Its number.
-        first_group: The number of the first list that comes up in it.
-    """
+    kind: ThingKind
+    name: str
+    label: str = ""
+    nouns: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, thing: NamedThing) -> Member:
+        return cls(thing.kind, thing.name, thing.label, thing.nouns)
+
+
+def last_list(text: str) -> tuple[str, ...]:
+    """The entries of the last list of a text, numbered or not; of fewer than two entries there is none."""
+    lists: list[list[str]] = []
+    number = 0
+    for line in text[:MAX_TEXT_CHARS].splitlines():
+        entry = _ENTRY.match(line[: 2 * MAX_NAME_CHARS])
+        if entry is None:
+            if line.strip() and not line.startswith((" ", "\t")):
+                number = -1  # a line between two lists; what is indented belongs to an entry
+            continue
+        at = int(entry[1]) if entry[1] else 0
+        if not lists or (number == -1 and at in (0, 1)) or (at and at != number + 1):
+            lists.append([])
+        lists[-1].append(as_name(entry[2].replace("**", "").replace("`", "").replace("__", "")))
+        number = at
+    long_lists = [names for names in lists if len(names) >= 2]
+    return tuple(long_lists[-1][:MAX_LIST]) if long_lists else ()
+
+
+def in_words(text: str) -> list[Member]:
+    things: dict[Member, None] = {}
+    for word in text[:MAX_TEXT_CHARS].split():
+        bare = word.strip(_WRAPPING).rstrip(".")
+        if address := _URL.match(bare):
+            things.setdefault(Member(ThingKind.LINK, address[0].rstrip(".,;:)")))
+        elif _ID.fullmatch(bare):
+            things.setdefault(Member(ThingKind.EXECUTION, bare))
+        elif _is_file(bare):
+            things.setdefault(Member(ThingKind.FILE, bare))
+    return list(things)[:MAX_LIST]
+
+
+def kind_of(text: str) -> ThingKind:
+    if _URL.fullmatch(text):
+        return ThingKind.LINK
+    if _ID.fullmatch(text):
+        return ThingKind.EXECUTION
+    return ThingKind.FILE if _is_file(text) else ThingKind.ITEM
+
+
+def _is_file(name: str) -> bool:
+    if len(name) > MAX_NAME_CHARS or _FILE.fullmatch(name) is None:
+        return False
+    return "/" in name or not name.lower().endswith(_NO_FILES)
+
+
+def exact(kind: ThingKind, name: str) -> str:
+    """The name on one line; of what tools are given by name nothing may be cut, so it is left out."""
+    line = as_name(name)
+    return "" if line.endswith("…") and kind not in (ThingKind.ROW, ThingKind.ITEM) else line
+
+
+def as_name(text: str) -> str:
+    return one_line(text, MAX_NAME_CHARS)
+
+
+def fields_of(result: ToolResult) -> Mapping[str, object]:
+    """What a result gave, in JSON's types: the answer of an MCP server, in a text too, else its metadata."""
+    fields = result.metadata
+    if "server" not in fields:
+        return fields
+    value = fields["structured"] if fields.get("structured") is not None else json_or_none(result.content)
+    return value if is_mapping(value) else {} if value is None else {"value": value}
+
+
+def words_of(name: str) -> list[str]:
+    return [word.lower() for word in _PART.findall(name[:MAX_NAME_CHARS])]
+
+
+def _words(operation: str, server: str) -> list[str]:
+    """The words of an operation's name that say what it is about: those behind its verb, its server left out."""
+    words = words_of(operation.removeprefix(f"{server}_"))
+    verbs = [number for number, word in enumerate(words) if word in _VERBS]
+    return words[verbs[0] + 1 :] if verbs else []
+
+
+def _noun(words: Sequence[str], *, last: bool) -> str:
+    """What words call a thing: in "pool tokens" the last of them, in "token price" the first; empty for nothing."""
+    known = [word for word in words if word not in _VERBS | _NO_NOUNS and _NOUN.fullmatch(word)]
+    return singular(known[-1 if last else 0]) if known else ""
+
+
+def title_of(key: str, operation: str, server: str) -> str:
+    """What a list is called: by the key it stands under, else by what its operation is about."""
+    words = words_of(key) if set(words_of(key)) - _NO_NOUNS else _words(operation, server) or words_of(operation)
+    return " ".join(words).capitalize()
+
+
+def named_by(call: ToolCall, result: ToolResult) -> tuple[list[Member], list[list[Member]]]:
+    """What a call that succeeded was about, and what it gave: by itself, and in lists."""
+    words = _words(call.name, str(result.metadata.get("server", "")))
+    single, lists = list[Member](), list[list[Member]]()
+    fields = fields_of(result)
+    if fields:
+        _walk(fields, single, lists, 0, words)
+    elif entries := last_list(result.content):
+        lists.append([entry(text) for text in entries])
+    else:
+        single += in_words(result.content)
+    # A record says what it is about better than the argument by which it was asked for.
+    nouns = {noun for member in single for noun in member.nouns}
+    arguments = [member for member in _arguments(call) if not nouns & set(member.nouns)]
+    return [*arguments, *single[:MAX_LIST]], lists
+
+
+def _walk(
+    value: Mapping[str, object], single: list[Member], lists: list[list[Member]], depth: int, words: Sequence[str]
+) -> None:
+    own = _identity(value, _noun(words, last=False))
+    if own is not None and (own.kind is not ThingKind.ROW or own.nouns):
+        single.append(own)
+    for key, part in value.items():
+        # What a key does not say, the name of the operation may.
+        named = words_of(key) if set(words_of(key)) - _NO_NOUNS else words
+        if is_list(part) and (members := _members(key, part, _noun(named, last=True))):
+            lists.append(members)
+        elif is_mapping(part) and depth < _MAX_DEPTH:
+            _walk(part, single, lists, depth + 1, named)
+
+
+def _members(key: str, parts: list[object], noun: str) -> list[Member]:
+    members: list[Member] = []
+    kind = _PLURALS.get(key)
+    for part in parts[: MAX_LIST + 1]:
+        if isinstance(part, str) and part.strip():
+            members.append(Member(kind or kind_of(part), part))
+        elif is_mapping(part):
+            own = _identity(part, noun)
+            if own is None:
+                shown = ", ".join(f"{name} {_string(cell)}" for name, cell in list(part.items())[:4] if _string(cell))
+                members.append(Member(ThingKind.ROW, shown or "(empty)", nouns=(noun,) if noun else ()))
+            else:
+                members.append(own._replace(kind=kind) if kind and own.kind is ThingKind.ROW else own)
+    return members
+
+
+def entry(text: str) -> Member:
+    """What an entry of a list names: the one thing in it, else itself."""
+    words = in_words(text)
+    return words[0]._replace(label=text) if len(words) == 1 else Member(ThingKind.ITEM, text)
+
+
+def _identity(record: Mapping[str, object], noun: str) -> Member | None:
+    """What a record is about; a symbol, or what stands under the noun itself, names it better than its address does."""
+    own = next((name for key in (noun, "symbol") if key and (name := _string(record.get(key)))), "")
+    if own and noun:
+        return Member(ThingKind.ROW, own, _facts(record, own), (noun,))
+    for key, kind in _KEYS.items():
+        if name := _string(record.get(key)):
+            shown = (_string(record.get("name")) or name) if kind is ThingKind.PERSON else name
+            return Member(kind, shown, _label_of(record, shown))
+    for key in _ROW_KEYS:
+        if name := _string(record.get(key)):
+            # "That pair" is a row that goes by its pair, whatever its list is of.
+            nouns = [word for word in dict.fromkeys((noun, key)) if word and word not in _NO_NOUNS]
+            return Member(ThingKind.ROW, name, _label_of(record, name) or _facts(record, name), tuple(nouns))
+    return None
+
+
+def _label_of(record: Mapping[str, object], name: str) -> str:
+    return next((text for key in _LABELS if (text := _string(record.get(key))) and text != name), "")
+
+
+def _facts(record: Mapping[str, object], name: str) -> str:
+    keys = sorted(record, key=lambda key: not set(words_of(key)) & {"address", "id", "chain", "network"})
+    facts = [f"{key} {text}" for key in keys if (text := _string(record.get(key))) and text != name]
+    return ", ".join(facts[:_FACTS])
+
+
+def _arguments(call: ToolCall) -> list[Member]:
+    fields = json_object(call.arguments)
+    members = [Member(kind, name) for key, kind in _KEYS.items() if (name := _string(fields.get(key)))]
+    for key, value in fields.items():
+        words = words_of(key)
+        about = words[:-1] if len(words) > 1 and words[-1] in _OF_A_THING else words
+        noun = _noun(about, last=True) if len(about) == 1 and key not in _KEYS else ""
+        if noun and isinstance(value, str) and 1 < len(value) <= MAX_NAME_CHARS and len(value.split()) == 1:
+            members.append(Member(ThingKind.ROW, value, nouns=(noun,)))
+    return members
+
+
+def _string(value: object) -> str:
+    return "" if isinstance(value, bool) or not isinstance(value, str | int | float) else as_name(str(value))
+
+
+class Naming:
+    """Collects what one turn names; the first list that comes up in it has the number `first_group`."""
 
     def __init__(self, turn: int, *, first_group: int = 1) -> None:
         self._turn = turn
@@ -30,30 +282,24 @@ class Naming:
 
     def person(self, text: str, known: Sequence[NamedThing] = ()) -> None:
         """What the person's own words name: files, addresses, ids, and what was named before under a noun."""
-        for kind, name in in_words(text):
-            self._alone(Member(kind, name), PERSON)
-        for thing in _mentioned(text, known)[:_MAX_CHOSEN]:
-            self._alone(Member.of(thing), PERSON)
+        for member in (*in_words(text), *map(Member.of, _mentioned(text, known)[:_MAX_CHOSEN])):
+            self._alone(member, PERSON)
 
     def chosen(self, things: Sequence[NamedThing]) -> None:
-        """What the person singled out of what was named before."""
         if len(things) == 1:
             self._alone(Member.of(things[0]), PERSON)
         elif things:
             self._list([Member.of(thing) for thing in things], PERSON)
 
     def started(self, execution_id: str, description: str) -> None:
-        """An execution that was started for the person."""
         self._alone(Member(ThingKind.EXECUTION, execution_id, description), ANSWER)
 
     def call(self, call: ToolCall, result: ToolResult) -> None:
         """What a call that succeeded was about, and what it gave."""
-        if not result.success:
-            return
-        named = named_by(call, result)
-        for member in named.single:
+        single, lists = named_by(call, result) if result.success else ([], [])
+        for member in single:
             self._alone(member, call.name)
-        for members in named.lists:
+        for members in lists:
             self._list(members, call.name)
 
     def answer(self, text: str) -> None:
@@ -69,33 +315,29 @@ class Naming:
                 members.append(Member(meant.kind, meant.name, label, meant.nouns))
         self._list(members, ANSWER)
         if not entries:
-            for kind, name in in_words(text):
-                if not any(thing.name == name for thing in self.things):
-                    self._alone(Member(kind, name), ANSWER)
+            for member in in_words(text):
+                if not any(thing.name == member.name for thing in self.things):
+                    self._alone(member, ANSWER)
             if len(mentioned := _mentioned(text, self.things)) == 1:
                 self._alone(Member.of(mentioned[0]), ANSWER)
 
     def _thing_meant(self, entry: str) -> NamedThing | None:
         """The one thing of this turn that an entry is about: by its name, the beginning of its id, its label."""
         known = {thing.name: thing for thing in self.things if thing.kind is not ThingKind.ITEM}
-        for alias in (_name, _beginning, _label):
-            meant = [thing for thing in known.values() if _mentions(entry, alias(thing))]
+        for alias in zip(*map(_aliases, known.values()), strict=True):
+            meant = [(thing, word) for thing, word in zip(known.values(), alias, strict=True) if _mentions(entry, word)]
             # The longest one is meant where one is a part of another.
-            longest = max((len(alias(thing)) for thing in meant), default=0)
-            meant = [thing for thing in meant if len(alias(thing)) == longest]
+            longest = max((len(word) for _, word in meant), default=0)
+            meant = [thing for thing, word in meant if len(word) == longest]
             if len(meant) == 1:
                 return meant[0]
         return None
 
     def _alone(self, member: Member, source: str) -> None:
         name = exact(member.kind, member.name)
-        thing = NamedThing(
-            kind=member.kind, name=name, turn=self._turn, source=source, label=as_name(member.label), nouns=member.nouns
-        )
-        same = any(
-            replace(thing_known, label=thing.label if not thing_known.noun else thing_known.label) == thing
-            for thing_known in self.things
-        )
+        label, nouns = as_name(member.label), member.nouns
+        thing = NamedThing(kind=member.kind, name=name, turn=self._turn, source=source, label=label, nouns=nouns)
+        same = any(replace(known, label=known.label if known.noun else label) == thing for known in self.things)
         if name and not same and len(self.things) < MAX_PER_TURN - 2 * MAX_LIST:
             self.things.append(thing)
 
@@ -110,30 +352,21 @@ class Naming:
         if not named or len(self.things) + len(named) > room:
             return
         for position, (kind, name, label, nouns) in enumerate(named, start=1):
-            self.things.append(
-                NamedThing(
-                    kind=kind, name=name, turn=self._turn, source=source, group=self._group, position=position,
-                    size=max(len(named), len(members)), label=label if label != name else "",
-                    nouns=nouns,
-                )
+            thing = NamedThing(
+                kind=kind, name=name, turn=self._turn, source=source, group=self._group, position=position,
+                size=max(len(named), len(members)), label=label if label != name else "", nouns=nouns,
             )  # fmt: skip
+            self.things.append(thing)
         self._group += 1
 
 
-def _name(thing: NamedThing) -> str:
-    return thing.name
-
-
-def _beginning(thing: NamedThing) -> str:
-    return thing.name[:8] if thing.kind is ThingKind.EXECUTION and len(thing.name) > 8 else ""
-
-
-def _label(thing: NamedThing) -> str:
-    return thing.label if len(thing.label) >= _LEAST_LABEL_CHARS else ""
+def _aliases(thing: NamedThing) -> tuple[str, str, str]:
+    """Its name, the beginning of its id and its label; empty for what says too little."""
+    beginning = thing.name[:8] if thing.kind is ThingKind.EXECUTION and len(thing.name) > 8 else ""
+    return thing.name, beginning, thing.label if len(thing.label) >= _LEAST_LABEL_CHARS else ""
 
 
 def _mentions(text: str, name: str) -> bool:
-    """Whether a name stands in a text as a whole."""
     start = text.find(name) if name else -1
     if start < 0:
         return False

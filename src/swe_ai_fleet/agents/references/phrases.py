@@ -6,7 +6,7 @@ English only.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
@@ -18,11 +18,31 @@ MAX_LIST = 30
 MAX_NAME_CHARS = 200
 PERSON, ANSWER = "person", "answer"
 """Who named something, where it was no tool."""
+MAX_CHARS = 4_000
+"""Of a request, so much is looked through."""
+MAX_PHRASES = 8
+_PLURALS = {"files": "file", "executions": "execution", "runs": "run", "candidates": "candidate", "tasks": "task",
+            "stories": "story", "links": "link", "urls": "url", "pages": "page", "sites": "site", "people": "person",
+            "persons": "person", "authors": "author", "users": "user", "commits": "commit", "branches": "branch",
+            "ones": "one", "items": "item", "entries": "entry", "results": "result", "options": "option",
+            "rows": "row", "things": "thing"}  # fmt: skip
+_STEPPED = ("one", "file", "execution", "run", "candidate", "item", "entry", "result", "row", "link", "story")
+_WORDS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth", "eleventh",
+          "twelfth", "thirteenth", "fourteenth", "fifteenth", "sixteenth", "seventeenth", "eighteenth", "nineteenth",
+          "twentieth")  # fmt: skip
+_ORDINALS = {word: number for number, word in enumerate(_WORDS, start=1)}
+_COUNTS = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10}
+MAX_NOUNS = 24
+"""Of a conversation's own, the newest are looked for."""
+_NTH = rf"{'|'.join(_ORDINALS)}|\d{{1,2}}(?:st|nd|rd|th)"
+_COUNT = rf"{'|'.join(_COUNTS)}|\d{{1,2}}"
+# Behind an ordinal without a noun its sentence ends or goes on with another part ("the second, please"): otherwise
+# what follows is the noun ("the second time"), and not one of those that are known here.
+_END = r"(?=\s*(?:[.,;:!?)]|$|(?:and|or|please|then|again|instead|too|with|from|to|in|on)\b|of (?:them|these|those)\b))"
+_OF_THEM = r"(?: of (?:them|these|those|the list))?"
 
 
 class ThingKind(StrEnum):
-    """What something is."""
-
     FILE = "file"
     EXECUTION = "execution"
     CANDIDATE = "candidate"
@@ -75,9 +95,6 @@ def newest(things: Sequence[NamedThing]) -> tuple[NamedThing, ...]:
     return tuple(thing for thing in recent if not cut or thing.group != cut)
 
 
-MAX_CHARS = 4_000
-"""Of a request, so much is looked through."""
-MAX_PHRASES = 8
 _ANY: frozenset[ThingKind] = frozenset()
 _NOUNS: dict[str, frozenset[ThingKind]] = {
     "file": frozenset({ThingKind.FILE}),
@@ -97,25 +114,6 @@ _NOUNS: dict[str, frozenset[ThingKind]] = {
     "branch": frozenset({ThingKind.BRANCH}),
     **dict.fromkeys(("one", "item", "entry", "result", "option", "row", "thing"), _ANY),
 }
-_PLURALS = {"files": "file", "executions": "execution", "runs": "run", "candidates": "candidate", "tasks": "task",
-            "stories": "story", "links": "link", "urls": "url", "pages": "page", "sites": "site", "people": "person",
-            "persons": "person", "authors": "author", "users": "user", "commits": "commit", "branches": "branch",
-            "ones": "one", "items": "item", "entries": "entry", "results": "result", "options": "option",
-            "rows": "row", "things": "thing"}  # fmt: skip
-_STEPPED = ("one", "file", "execution", "run", "candidate", "item", "entry", "result", "row", "link", "story")
-_WORDS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth", "eleventh",
-          "twelfth", "thirteenth", "fourteenth", "fifteenth", "sixteenth", "seventeenth", "eighteenth", "nineteenth",
-          "twentieth")  # fmt: skip
-_ORDINALS = {word: number for number, word in enumerate(_WORDS, start=1)}
-_COUNTS = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10}
-MAX_NOUNS = 24
-"""Of a conversation's own, the newest are looked for."""
-_NTH = rf"{'|'.join(_ORDINALS)}|\d{{1,2}}(?:st|nd|rd|th)"
-_COUNT = rf"{'|'.join(_COUNTS)}|\d{{1,2}}"
-# Behind an ordinal without a noun its sentence ends or goes on with another part ("the second, please"): otherwise
-# what follows is the noun ("the second time"), and not one of those that are known here.
-_END = r"(?=\s*(?:[.,;:!?)]|$|(?:and|or|please|then|again|instead|too|with|from|to|in|on)\b|of (?:them|these|those)\b))"
-_OF_THEM = r"(?: of (?:them|these|those|the list))?"
 
 
 class Pointing(StrEnum):
@@ -157,41 +155,45 @@ def _pattern(text: str) -> re.Pattern[str]:
     return re.compile(text, re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class _WithNouns:
-    """The patterns in which the name of a kind stands, for one set of nouns."""
-
-    ranges: re.Pattern[str]
-    nth_last: re.Pattern[str]
-    nth: re.Pattern[str]
-    numbered: re.Pattern[str]
-    other: re.Pattern[str]
-    step: re.Pattern[str]
-    that: re.Pattern[str]
-    those: re.Pattern[str]
-    both: re.Pattern[str]
+Reader = Callable[[re.Match[str]], tuple[Pointing, str | None, int]]
+"""How a match points, the noun in it, and its position or count."""
 
 
 @lru_cache(maxsize=64)
-def _with_nouns(own: frozenset[str]) -> _WithNouns:
-    """Those of the kinds, and a conversation's own (plain small letters)."""
+def _with_nouns(own: frozenset[str]) -> tuple[tuple[re.Pattern[str], Reader], ...]:
+    """The patterns in which the name of a kind stands, or a conversation's own (plain small letters)."""
     nouns = "|".join(sorted({*_NOUNS, *own}, key=len, reverse=True))
     many = "|".join(sorted({*_PLURALS, *map(plural, own)}, key=len, reverse=True))
-    stepped = "|".join([*_STEPPED, *sorted(own)])
-    return _WithNouns(
-        _pattern(rf"\b(?:the )?(first|last|top) ({_COUNT})(?: ({many})\b|{_END})"),
-        _pattern(
-            rf"\bthe (?:second|next)[ -](?:to[ -])?last(?: ({nouns})\b|{_END})|\bthe (?:penultimate|last but one)"
-            rf"(?: ({nouns})\b|{_END})"
+    stepped, steps = "|".join([*_STEPPED, *sorted(own)]), {"next": Pointing.NEXT, "previous": Pointing.PREVIOUS}
+    ends = {"first": Pointing.FIRST_OF, "top": Pointing.FIRST_OF, "last": Pointing.LAST_OF}
+    shapes: tuple[tuple[str, Reader], ...] = (
+        (
+            rf"\b(?:the )?(first|last|top) ({_COUNT})(?: ({many})\b|{_END})",
+            lambda match: (ends[match[1].lower()], match[3], _count(match[2])),
         ),
-        _pattern(rf"\bthe ({_NTH}|last)(?: ({nouns})\b{_OF_THEM}|{_END}{_OF_THEM})"),
-        _pattern(rf"\b({nouns}|number|no)\.? ?#?(\d{{1,2}})\b(?![.:/-]?\d)|(?<![\w#&])#(\d{{1,2}})\b"),
-        _pattern(rf"\bthe other ({nouns})\b|\bthe other{_END}"),
-        _pattern(rf"\bthe (next|previous) ({stepped})\b"),
-        _pattern(rf"\b(?:that|this|the same) ({nouns})\b(?! of\b)"),
-        _pattern(rf"\b(?:those|these|all (?:of )?(?:the|those|these)|all) ({many})\b"),
-        _pattern(rf"\bboth(?: of them| (?:the )?({many}))?\b"),
+        (
+            rf"\bthe (?:second|next)[ -](?:to[ -])?last(?: ({nouns})\b|{_END})|\bthe (?:penultimate|last but one)"
+            rf"(?: ({nouns})\b|{_END})",
+            lambda match: (Pointing.NTH, match[1] or match[2], -2),
+        ),
+        (
+            rf"\bthe ({_NTH}|last)(?: ({nouns})\b{_OF_THEM}|{_END}{_OF_THEM})",
+            lambda match: (Pointing.NTH, match[2], _ordinal(match[1])),
+        ),
+        (
+            rf"\b({nouns}|number|no)\.? ?#?(\d{{1,2}})\b(?![.:/-]?\d)|(?<![\w#&])#(\d{{1,2}})\b",
+            lambda match: (Pointing.NTH, match[1], int(match[2] or match[3])),
+        ),
+        (rf"\bthe other ({nouns})\b|\bthe other{_END}", lambda match: (Pointing.OTHER, match[1], 0)),
+        (rf"\bthe (next|previous) ({stepped})\b", lambda match: (steps[match[1].lower()], match[2], 0)),
+        (rf"\b(?:that|this|the same) ({nouns})\b(?! of\b)", lambda match: (Pointing.THAT, match[1], 0)),
+        (
+            rf"\b(?:those|these|all (?:of )?(?:the|those|these)|all) ({many})\b",
+            lambda match: (Pointing.THOSE, match[1], 0),
+        ),
+        (rf"\bboth(?: of them| (?:the )?({many}))?\b", lambda match: (Pointing.BOTH, match[1], 0)),
     )
+    return tuple((_pattern(shape), read) for shape, read in shapes)
 
 
 def plural(noun: str) -> str:
@@ -227,9 +229,7 @@ _MORE = _pattern(
 def phrases(request: str, nouns: Sequence[str] = ()) -> tuple[Phrase, ...]:
     """The pointing phrases of a request in their order; of two that overlap, the one that says more.
 
-    Args:
-        request: What the person wrote.
-        nouns: What the conversation calls things beside the kinds, oldest first.
+    `nouns` is what the conversation calls things beside the kinds, oldest first.
     """
     text = request[:MAX_CHARS]
     own = {noun: noun for noun in list(dict.fromkeys(nouns))[-MAX_NOUNS:] if noun not in _NOUNS}
@@ -249,26 +249,9 @@ def phrases(request: str, nouns: Sequence[str] = ()) -> tuple[Phrase, ...]:
         )  # fmt: skip
         matches.append((start, end, phrase))
 
-    for match in patterns.ranges.finditer(text):
-        count = _count(match[2])
-        way = Pointing.LAST_OF if match[1].lower() == "last" else Pointing.FIRST_OF
-        take(match, way, match[3], count)
-    for match in patterns.nth_last.finditer(text):
-        take(match, Pointing.NTH, match[1] or match[2], -2)
-    for match in patterns.nth.finditer(text):
-        take(match, Pointing.NTH, match[2], _ordinal(match[1]))
-    for match in patterns.numbered.finditer(text):
-        take(match, Pointing.NTH, match[1], int(match[2] or match[3]))
-    for match in patterns.other.finditer(text):
-        take(match, Pointing.OTHER, match[1])
-    for match in patterns.step.finditer(text):
-        take(match, Pointing.NEXT if match[1].lower() == "next" else Pointing.PREVIOUS, match[2])
-    for match in patterns.that.finditer(text):
-        take(match, Pointing.THAT, match[1])
-    for match in patterns.those.finditer(text):
-        take(match, Pointing.THOSE, match[1])
-    for match in patterns.both.finditer(text):
-        take(match, Pointing.BOTH, match[1])
+    for pattern, read in patterns:
+        for match in pattern.finditer(text):
+            take(match, *read(match))
     for match in () if matches else _MORE.finditer(text):
         # "More details on the second" is about the second.
         take(match, Pointing.MORE, None, vague=True)

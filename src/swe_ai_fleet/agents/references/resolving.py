@@ -54,11 +54,7 @@ def resolve(
 ) -> tuple[Reference, ...]:
     """The references of a request, in their order.
 
-    Args:
-        request: What the person wrote.
-        things: What was named so far, oldest first, this request's own names included.
-        turn: The number of this turn.
-        stale_turns: What was named longer ago is not taken for granted.
+    What was named longer ago than `stale_turns` is not taken for granted.
     """
     references: list[Reference] = []
     for phrase in phrases(request, [noun for thing in things for noun in thing.nouns]):
@@ -149,18 +145,14 @@ def _display(thing: NamedThing) -> str:
 
 class _Resolver:
     def __init__(self, things: Sequence[NamedThing], turn: int, stale_turns: int) -> None:
-        self._things = things
-        self._turn = turn
-        self._stale = stale_turns
+        self._things, self._turn, self._stale = things, turn, stale_turns
 
     def resolve(self, phrase: Phrase) -> Reference:
         match phrase.pointing:
             case Pointing.NTH:
                 return self._nth(phrase)
-            case Pointing.FIRST_OF | Pointing.LAST_OF:
+            case Pointing.FIRST_OF | Pointing.LAST_OF | Pointing.THOSE | Pointing.THEM:
                 return self._some(phrase)
-            case Pointing.THOSE | Pointing.THEM:
-                return self._all(phrase)
             case Pointing.BOTH:
                 return self._both(phrase)
             case Pointing.OTHER:
@@ -195,24 +187,17 @@ class _Resolver:
         return self._decided(phrase, things)
 
     def _some(self, phrase: Phrase) -> Reference:
-        lists = self._lists(phrase)
+        """A whole list, or so many of its first or last things."""
+        lists, number = self._lists(phrase), phrase.number
         if not lists:
             return _unknown(phrase)
         if len(lists) > 1:
             return self._ambiguous(phrase, [thing for members in lists for thing in members])
         (members,) = lists
-        if phrase.number > len(members):
+        if number > len(members):
             return replace(_unknown(phrase), standing=Standing.BEYOND, things=tuple(members))
-        part = members[: phrase.number] if phrase.pointing is Pointing.FIRST_OF else members[-phrase.number :]
-        return self._sure(phrase, part)
-
-    def _all(self, phrase: Phrase) -> Reference:
-        lists = self._lists(phrase)
-        if not lists:
-            return _unknown(phrase)
-        if len(lists) > 1:
-            return self._ambiguous(phrase, [thing for members in lists for thing in members])
-        return self._sure(phrase, lists[0])
+        first = phrase.pointing is not Pointing.LAST_OF
+        return self._sure(phrase, members[: number or None] if first else members[-number:])
 
     def _both(self, phrase: Phrase) -> Reference:
         lists = [members for members in self._lists(phrase) if len(members) == 2]
@@ -248,7 +233,6 @@ class _Resolver:
         return _unknown(phrase)
 
     def _current(self, phrase: Phrase) -> NamedThing | None:
-        """What was singled out last."""
         return next((thing for thing in reversed(self._things) if thing.alone and _fits(thing, phrase)), None)
 
     def _lists(self, phrase: Phrase) -> list[list[NamedThing]]:
@@ -292,7 +276,6 @@ def _fits(thing: NamedThing, phrase: Phrase) -> bool:
 
 
 def _distinct(things: Sequence[NamedThing]) -> list[NamedThing]:
-    """Each thing once, where it was named last."""
     # Two tokens of one name are told apart by what is known of them.
     return list({_identity(thing): thing for thing in things}.values())
 

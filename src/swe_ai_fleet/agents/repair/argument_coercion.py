@@ -16,6 +16,18 @@ from swe_ai_fleet.domain.workflow import json_type
 Schema = Mapping[str, object]
 
 _MOST_CHOICES = 64
+_WRAPPERS = frozenset(
+    {"arguments", "parameters", "params", "input", "args", "kwargs", "tool_input", "action_input", "properties"}
+)
+_NAMES = frozenset({"name", "tool", "tool_name", "function_name", "recipient_name"})
+_BESIDE_A_WRAPPER = _NAMES | {"type", "id"}
+_SPREAD = {"view_range": ("start_line", "end_line"), "line_range": ("start_line", "end_line")}
+_INTEGER = re.compile(r"[+-]?\d{1,18}(?:\.0{1,9})?")
+_NUMBER = re.compile(r"[+-]?\d{1,18}(?:\.\d{1,18})?")
+_MOST_LEVELS = 8
+_SHELLS = frozenset({"bash", "sh", "zsh", "/bin/bash", "/bin/sh", "/usr/bin/bash"})
+SHELL = "shell_run_command"
+_SAME = object()
 
 
 def choices_of(schema: Schema, root: Schema) -> list[Schema]:
@@ -41,18 +53,15 @@ def choices_of(schema: Schema, root: Schema) -> list[Schema]:
 
 
 def types_of(schema: Schema, root: Schema) -> set[str]:
-    """The names of the types that a value may have; `any` where the schema does not say."""
     return {str(choice.get("type", "any")) for choice in choices_of(schema, root)}
 
 
 def enum_of(choices: Sequence[Schema]) -> list[object]:
-    """The values that alternatives list; empty where they list none."""
     listed = [choice.get("enum") for choice in choices]
     return [choice for values in listed if is_list(values) for choice in values]
 
 
 def properties_of(schema: Schema) -> Mapping[str, Schema]:
-    """The schemas of the fields that a schema names."""
     given = mapping(schema.get("properties"))
     return {name: part for name, part in given.items() if is_mapping(part)}
 
@@ -78,34 +87,14 @@ def sole_string(spec: OperationSpec) -> str:
     return names[0] if "string" in types_of(properties[names[0]], spec.parameters) else ""
 
 
-_WRAPPERS = frozenset(
-    {"arguments", "parameters", "params", "input", "args", "kwargs", "tool_input", "action_input", "properties"}
-)
-_NAMES = frozenset({"name", "tool", "tool_name", "function_name", "recipient_name"})
-_BESIDE_A_WRAPPER = _NAMES | {"type", "id"}
-_SPREAD = {"view_range": ("start_line", "end_line"), "line_range": ("start_line", "end_line")}
-_INTEGER = re.compile(r"[+-]?\d{1,18}(?:\.0{1,9})?")
-_NUMBER = re.compile(r"[+-]?\d{1,18}(?:\.\d{1,18})?")
-_MOST_LEVELS = 8
-_SHELLS = frozenset({"bash", "sh", "zsh", "/bin/bash", "/bin/sh", "/usr/bin/bash"})
-SHELL = "shell_run_command"
-
-
 def coerce_arguments(
     arguments: Mapping[str, object] | str, spec: OperationSpec, alias: Alias | None = None
 ) -> tuple[dict[str, object], tuple[str, ...]]:
     """The arguments as the operation's schema has them, and what had to be changed for it.
 
-    Names are matched by their letters, then by their usual synonyms, where the operation has no such parameter. A
-    value becomes another type where its text says it is one. What does not fit stays as it is: the operation says
-    what is wrong with it. A value that fits is left alone.
-
-    Args:
-        arguments: What was read; a string means the one parameter of an operation that needs one string.
-        spec: The operation.
-        alias: Under which name the operation was asked for, if not its own.
-
-    Raises ValueError for a string that the operation can't take.
+    Names are matched by their letters, then by their usual synonyms, where the operation has no such parameter. A value
+    becomes another type where its text says it is one. What does not fit stays as it is: the operation says what is
+    wrong with it. A string means the one parameter of an operation that needs one string; else it raises ValueError.
     """
     coercion = _Coercion(spec=spec, alias=alias)
     root = spec.parameters
@@ -148,7 +137,10 @@ class _Coercion:
             inner = given[keys[0]]
             value = read_object(inner) if isinstance(inner, str) else inner
             if isinstance(inner, str) and value is None:
-                return self._bare(given, inner, keys[0])
+                only = sole_string(self.spec) if len(given) == 1 else ""
+                if only:
+                    self.note(f"argument_renamed: {keys[0]} -> {only}")
+                return {only: inner} if only else given
             if not is_object(value):
                 return given
             given = value
@@ -160,13 +152,6 @@ class _Coercion:
         ours = _letters(self.spec.name), _letters(self.spec.operation)
         named = [_letters(str(given[key])) for key in others & _NAMES]
         return all(name.endswith(ours[0]) or name == ours[1] for name in named)
-
-    def _bare(self, given: dict[str, object], inner: str, key: str) -> dict[str, object]:
-        only = sole_string(self.spec)
-        if not only or len(given) > 1:
-            return given
-        self.note(f"argument_renamed: {key} -> {only}")
-        return {only: inner}
 
     def chosen(self, given: dict[str, object]) -> dict[str, object]:
         """Without what the alias was chosen by and what it ignores; a range spread over its two ends."""
@@ -268,7 +253,6 @@ class _Coercion:
         return self._members(value, choices, path, level)
 
     def _members(self, value: object, choices: Sequence[Schema], path: tuple[str, ...], level: int) -> object:
-        """The value with what it holds as the types that the schema asks for."""
         if is_object(value):
             inner = next((choice for choice in choices if "properties" in choice), None)
             return value if inner is None else self.object(value, inner, path, level + 1)
@@ -291,11 +275,7 @@ class _Coercion:
         return _SAME
 
 
-_SAME = object()
-
-
 def _from_text(text: str, types: set[str], choices: Sequence[Schema], root: Schema) -> object:
-    """What a text says that stands where no text belongs."""
     word = text.strip()
     if "boolean" in types and word.lower() in ("true", "false"):
         return word.lower() == "true"
@@ -323,14 +303,9 @@ def _parsed(text: str) -> object:
 
 
 def _takes(choices: Sequence[Schema], value: object, root: Schema) -> bool:
-    """Whether an array of the schema may hold the value."""
-    for choice in choices:
-        if choice.get("type") == "array":
-            items = choice.get("items")
-            types = types_of(items, root) if is_mapping(items) else {"any"}
-            if types & {"any", json_type(value)}:
-                return True
-    return False
+    arrays = [choice.get("items") for choice in choices if choice.get("type") == "array"]
+    types = [types_of(items, root) if is_mapping(items) else {"any"} for items in arrays]
+    return any(each & {"any", json_type(value)} for each in types)
 
 
 def _letters(name: str) -> str:

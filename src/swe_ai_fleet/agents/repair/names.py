@@ -11,26 +11,10 @@ from functools import cached_property, lru_cache
 
 from swe_ai_fleet.domain.tool import OperationSpec
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Alias:
-    """One meaning of a name.
-
-    It holds where each of `when` stands in the arguments with that value; those are taken out then. `renames` are
-    their parameters by ours, on top of what `PARAMETERS` says; `ignored` ones change nothing that we do.
-    """
-
-    target: str
-    when: Mapping[str, str] = field(default_factory=dict[str, str])
-    renames: Mapping[str, str] = field(default_factory=dict[str, str])
-    ignored: frozenset[str] = frozenset()
-
-
 COMMENTARY = frozenset(
     {"explanation", "security_risk", "task_progress", "requires_approval", "thought", "justification", "tool_summary"}
 )
 """What other harnesses let models say beside the arguments; left out where an operation has no such parameter."""
-
 PARAMETERS: tuple[frozenset[str], ...] = tuple(
     frozenset(names.split())
     for names in (
@@ -65,9 +49,31 @@ PARAMETERS: tuple[frozenset[str], ...] = tuple(
     )
 )
 """Groups of parameter names that mean the same; one of a group stands for another that the operation has instead."""
-
 _SHELL = frozenset({"description", "timeout", "timeout_ms", "is_input", "restart", "id", "security_risk"})
 _PANE = frozenset({"description", "recursive", "depth", "show_hidden", "limit"})
+MAX_NAME_CHARS = 200
+_NAMESPACES = frozenset({"functions", "function", "defaultapi", "tools", "tool", "mcp", "api", "toolcall"})
+_OPENING = re.compile(r"\A(?:<\|[^|<>]{0,40}\|>|<[a-z_]{1,20}[=>]|[\s\"'`*:])+", re.IGNORECASE)
+_INVISIBLE = re.compile("[\u200b-\u200f\u2060\ufeff]")
+_TARGET = re.compile(r"\bto=([A-Za-z0-9_.:-]+)")
+_WORD = re.compile(r"[\w.:/-](?:[\w.:/ -]*[\w])?")
+_NUMBERED = re.compile(r":\d{1,4}\Z")
+_NEAR = 0.9
+_CLEARLY_NEARER = 0.03
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alias:
+    """One meaning of a name.
+
+    It holds where each of `when` stands in the arguments with that value; those are taken out then. `renames` are
+    their parameters by ours, on top of what `PARAMETERS` says; `ignored` ones change nothing that we do.
+    """
+
+    target: str
+    when: Mapping[str, str] = field(default_factory=dict[str, str])
+    renames: Mapping[str, str] = field(default_factory=dict[str, str])
+    ignored: frozenset[str] = frozenset()
 
 
 def _table() -> dict[str, tuple[Alias, ...]]:
@@ -137,17 +143,6 @@ ALIASES = _table()
 """By the name that a model writes, what it may mean; only operations of that very meaning."""
 
 
-MAX_NAME_CHARS = 200
-_NAMESPACES = frozenset({"functions", "function", "defaultapi", "tools", "tool", "mcp", "api", "toolcall"})
-_OPENING = re.compile(r"\A(?:<\|[^|<>]{0,40}\|>|<[a-z_]{1,20}[=>]|[\s\"'`*:])+", re.IGNORECASE)
-_INVISIBLE = re.compile("[\u200b-\u200f\u2060\ufeff]")
-_TARGET = re.compile(r"\bto=([A-Za-z0-9_.:-]+)")
-_WORD = re.compile(r"[\w.:/-](?:[\w.:/ -]*[\w])?")
-_NUMBERED = re.compile(r":\d{1,4}\Z")
-_NEAR = 0.9
-_CLEARLY_NEARER = 0.03
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
     """What a name was read as.
@@ -167,33 +162,26 @@ Fits = Callable[[str, Alias | None], bool]
 
 
 class Names:
-    """The names of one run's operations.
-
-    Args:
-        specs: Every operation that can be called.
-    """
+    """The names of one run's operations."""
 
     def __init__(self, specs: Iterable[OperationSpec]) -> None:
         self._specs = {spec.name: spec for spec in specs}
 
     @cached_property
     def _folded(self) -> dict[str, tuple[str, ...]]:
-        return _index((_own_folded(name), name) for name in self._specs)
+        return _index((_folded(name), name) for name in self._specs)
 
     @cached_property
     def _operations(self) -> dict[str, tuple[str, ...]]:
-        return _index((_own_folded(spec.operation), name) for name, spec in self._specs.items())
+        return _index((_folded(spec.operation), name) for name, spec in self._specs.items())
 
     def read(self, written: str, fits: Fits) -> Reading:
-        """The operation that a model means. Only what is exact, or means one thing, is taken.
+        """The operation that a model means.
 
-        The ladder: as it stands; without tags, quotes and argument text around it; case, dashes, dots and spaces
-        folded; without a namespace or a doubled prefix; with the toolkit's prefix; by the names of other harnesses;
-        nearly the same letters, for operations that only read.
-
-        Args:
-            written: The name as the model wrote it.
-            fits: Asked before a name that could mean several things is taken for one of them.
+        Only what is exact, or means one thing, is taken; a name that could mean several is taken for the one that
+        `fits`. The ladder: as it stands; without tags, quotes and argument text around it; case, dashes, dots and
+        spaces folded; without a namespace or a doubled prefix; with the toolkit's prefix; by the names of other
+        harnesses; nearly the same letters, for operations that only read.
         """
         if written in self._specs:
             return Reading(name=written)
@@ -272,15 +260,10 @@ def _spellings(bare: str) -> list[str]:
     return [folded for folded in dict.fromkeys(spellings) if folded]
 
 
+@lru_cache(maxsize=4_096)
 def _folded(name: str) -> str:
     plain = unicodedata.normalize("NFKC", name).casefold()
     return "".join(character for character in plain if character.isalnum())
-
-
-@lru_cache(maxsize=4_096)
-def _own_folded(name: str) -> str:
-    """As `_folded`, once for a process: every run has much the same operations."""
-    return _folded(name)
 
 
 def _index(pairs: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:

@@ -41,10 +41,8 @@ class Understood:
 class CallReader:
     """Reads calls for one set of operations; holds no state beside it.
 
-    Args:
-        specs: Every operation that can be called, shown to the model or not.
-        answer: The name of the operation that ends a run; it takes its text under any of the usual keys.
-        bare_answers: Whether it takes its text by itself, too, without an object around it.
+    The operation `answer` ends a run and takes its text under any of the usual keys, with `bare_answers` without an
+    object around it, too.
     """
 
     def __init__(self, specs: Iterable[OperationSpec], *, answer: str, bare_answers: bool = True) -> None:
@@ -56,9 +54,7 @@ class CallReader:
     def read(self, call: ToolCall, *, truncated: bool = False) -> Understood:
         """What the call means; never raises.
 
-        Args:
-            call: As the model wrote it.
-            truncated: The reply was cut off, so arguments that end too early are not repaired.
+        Of a reply that was `truncated`, arguments that end too early are not repaired.
         """
         glued = "" if call.name in self._specs else split_name(call.name)[1]
         text, repairs = call.arguments, list[str]()

@@ -13,8 +13,7 @@ from typing import Generic, TypeVar
 from swe_ai_fleet.agents.agent_run import AgentRun, Rules, RunParts
 from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.history import History
-from swe_ai_fleet.agents.sub_agents.memory import MemoryResults
-from swe_ai_fleet.agents.sub_agents.structured_output import (
+from swe_ai_fleet.agents.structured_output import (
     OutputShape,
     ResearchShape,
     Shape,
@@ -23,6 +22,7 @@ from swe_ai_fleet.agents.sub_agents.structured_output import (
     reply_in_shape,
     schema_of,
 )
+from swe_ai_fleet.agents.sub_agents.memory import MemoryResults
 from swe_ai_fleet.agents.toolbox import FINAL_ANSWER, Toolbox, final_answer_in
 from swe_ai_fleet.codec import to_plain
 from swe_ai_fleet.domain.json_values import is_mapping, mappings, parse_json
@@ -41,7 +41,7 @@ _CONCLUDE = "Put what you found into the JSON object that was asked for: answer 
 SPENT = frozenset({StopReason.MAX_TOKENS, StopReason.MAX_COST, StopReason.TIMEOUT, StopReason.MODEL_ERROR})
 """After these there is nothing left for another reply."""
 _MAX_CALLS_SHOWN = 20
-_NAMES = frozenset({"research", "call_planner", "call_verifier", "call_executor", "call_generator"})
+SUB_AGENTS = ("research", "call_planner", "call_verifier", "call_executor", "call_generator")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,11 +79,8 @@ async def explore(
     """Let a sub-agent look around and conclude.
 
     What it can call is exactly `names`: another call is refused and audited as any other. A reply without a call ends
-    it, as `final_answer` does. A limit ends it with what it has; so does a fault of the model, unless it has nothing.
-
-    Raises:
-        ToolFailure: The model failed before anything was looked at.
-        ValueError: There are no names; a policy that names nothing would allow everything.
+    it, as `final_answer` does. A limit ends it with what it has; so does a fault of the model, unless it has nothing:
+    then ToolFailure is raised.
     """
     if not names:
         raise ValueError("a sub-agent that looks around needs something to look with")
@@ -120,7 +117,6 @@ def said_in(trajectory: Trajectory) -> list[object]:
 
 
 def described(results: MemoryResults) -> str:
-    """The results of a search as a model reads them."""
     lines = ["Coverage: unknown." if results.coverage is None else f"Coverage: {results.coverage:g} %."]
     if results.gaps:
         lines.append(f"Gaps: {'; '.join(results.gaps)}")
@@ -128,12 +124,10 @@ def described(results: MemoryResults) -> str:
 
 
 def key_of(gap: str) -> str:
-    """What two ways of writing the same gap share."""
     return " ".join(gap.split()).casefold()
 
 
 def listed(steps: Sequence[str], note: str) -> str:
-    """Steps with their numbers, and what is said about them."""
     lines = [f"{number}. {step}" for number, step in enumerate(steps, start=1)]
     return "\n".join([*lines, *(["", note] if note else [])])
 
@@ -142,19 +136,16 @@ def format_check(name: str) -> Callable[[OutputShape], str]:
     """Says of an output in a format that can be checked what is wrong with it."""
 
     def check(made: OutputShape) -> str:
-        if name.strip().lower() not in {"json", "application/json"}:
-            return ""
         try:
             parse_json(made.output)
         except ValueError as error:
             return f"its output is not JSON: {error}"
         return ""
 
-    return check
+    return check if name.strip().lower() in {"json", "application/json"} else lambda made: ""
 
 
 def trace_metadata(name: str, trajectory: Trajectory) -> Mapping[str, object]:
-    """What a sub-agent did, for the metadata of its result."""
     calls = [
         {"tool": call.name[:64], "arguments": call.arguments[:200], "outcome": str(seen.result.outcome)}
         for step in trajectory.steps
@@ -180,11 +171,10 @@ def sub_agents_of(result: ToolResult) -> int:
     if not is_mapping(did := result.metadata.get(SUB_AGENT)):
         return 0
     calls = mappings(did.get("calls"))
-    return 1 + sum(call.get("tool") in _NAMES and call.get("outcome") == Outcome.SUCCESS for call in calls)
+    return 1 + sum(call.get("tool") in SUB_AGENTS and call.get("outcome") == Outcome.SUCCESS for call in calls)
 
 
 def result(name: str, content: str, fields: Mapping[str, object], did: Mapping[str, object]) -> ToolResult:
-    """A success: the fields of its shape, and what the sub-agent did."""
     return ToolResult(success=True, operation=name, content=content, metadata={**fields, SUB_AGENT: did})
 
 
@@ -233,7 +223,6 @@ def researched(gaps: Sequence[str], explored: Explored[ResearchShape]) -> ToolRe
 
 
 def _sources(trajectory: Trajectory) -> list[str]:
-    """The addresses whose content the run was shown."""
     urls: dict[str, None] = {}
     for step in trajectory.steps:
         for seen in step.observations:

@@ -1,32 +1,64 @@
-"""Memory search: the interface between agents that ask and whatever remembers, and a repository as a memory.
-
-A repository's memory is its documents, docstrings and history.
-"""
+"""Memory of a run: the interface to whatever remembers, a repository as a memory, and facts for later runs."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Protocol
+from typing import Annotated, ClassVar, Protocol
 
+import structlog
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from swe_ai_fleet.codec import from_plain
+from swe_ai_fleet.domain.approval import MemoryFindings
 from swe_ai_fleet.domain.command import Command, CommandResult
-from swe_ai_fleet.ports import Workspace
+from swe_ai_fleet.domain.errors import FleetError
+from swe_ai_fleet.domain.event import ToolFinished
+from swe_ai_fleet.domain.memory import memory_id
+from swe_ai_fleet.domain.tool import Decision, ToolResult
+from swe_ai_fleet.domain.trajectory import Step
+from swe_ai_fleet.ports import SecretMask, Workspace
 from swe_ai_fleet.sandbox import concealment, jail
 from swe_ai_fleet.tools.definition import ToolFailure, ToolTimeout
+from swe_ai_fleet.tools.operation import Toolkit, operation
+from swe_ai_fleet.tools.pipeline import Pipeline
+from swe_ai_fleet.tools.truncation import beginning
+
+THRESHOLD = 0.5
+"""From this score on a passage answers a query. 1.0 is a passage of average length with each of its words once."""
+TIMEOUT_SECONDS = 30.0
+MAX_ASKED = 40
+MAX_ASKED_CHARS = 500
+_READ_SECONDS = 15.0
+_HITS = 3
+_OUTPUT_LIMIT = 512 * 1024
+_START = """\
+import json, os, runpy, sys
+places, request = json.loads(sys.argv[1])
+runpy.run_path(next(filter(os.path.exists, places)))["main"](request)
+"""
+_Text = Annotated[str, Field(max_length=4_000)]
+MAX_CONTENT_CHARS = 16_000
+MAX_NAMED = 100
+"""Gaps, and sources, that are shown."""
+_NAME_CHARS = 500
+_log = structlog.get_logger(__name__)
+REMEMBER = "remember"
+MAX_FACTS = 10
+MAX_FACT_CHARS = 1_000
+_NOTED = "remembered"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryResults:
     """What a search of memory gave. All text is untrusted.
 
-    `coverage` is the share, in percent, of the entities and queries that were found, None where nothing was asked, so
-    that it is not known; `gaps` are the others. `content`
-    holds the passages, each behind its source; `sources` name them (`path#heading`, `commit <id>`). `asked` is all that
-    was asked, as far as whoever searched says so.
+    `coverage` is the share, in percent, of the entities and queries that were found, None where nothing was asked;
+    `gaps` are the others. `content` holds the passages, each behind its source; `sources` name them (`path#heading`,
+    `commit <id>`). `asked` is all that was asked, as far as whoever searched says so.
     """
 
     coverage: float | None = None
@@ -47,53 +79,29 @@ class MemorySearch(Protocol):
         ...
 
 
-THRESHOLD = 0.5
-"""From this score on a passage answers a query. 1.0 is a passage of average length with each of its words once."""
-TIMEOUT_SECONDS = 30.0
-MAX_ASKED = 40
-MAX_ASKED_CHARS = 500
-_READ_SECONDS = 15.0
-_HITS = 3
-_OUTPUT_LIMIT = 512 * 1024
-_START = """\
-import json, os, sys
-from importlib.util import module_from_spec, spec_from_file_location
-code, request = json.loads(sys.argv[1])
-code = next(filter(os.path.isdir, code))
-spec = spec_from_file_location("recall", code + "/__init__.py", submodule_search_locations=[code])
-sys.modules["recall"] = module_from_spec(spec)
-from recall.program import main
-main(json.dumps(request))
-"""
-_Text = Annotated[str, Field(max_length=4_000)]
-
-
-class _Passage(BaseModel):
+class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
+
+class _Passage(_Strict):
     source: _Text
     text: _Text
 
 
-class _Answer(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
+class _Answer(_Strict):
     asked: str
     passages: list[int]
 
 
-class _Recalled(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
+class _Recalled(_Strict):
     found: list[_Answer]
     passages: list[_Passage] = Field(max_length=MAX_ASKED * _HITS)
-    searched: int
 
 
 class RepositoryMemory:
     """Searches README, documents, AGENTS.md, docstrings and commit messages of a workspace; a `MemorySearch`.
 
-    Entities are matched as they are written, upper and lower case aside; queries by BM25 (see `recall.ranking`). It
+    Entities are matched as they are written, upper and lower case aside; queries by BM25 (see `recall`). It
     runs in the workspace's sandbox and keeps nothing between two searches.
     """
 
@@ -102,15 +110,15 @@ class RepositoryMemory:
 
     async def search(self, entities: Sequence[str], queries: Sequence[str]) -> MemoryResults:
         """What the repository says. Raises ToolFailure for what can't be asked, and where the search fails."""
-        wanted, questions = asked_texts(entities, "an entity"), asked_texts(queries, "a query")
-        if not wanted and not questions:
+        names, questions = asked_texts(entities, "an entity"), asked_texts(queries, "a query")
+        if not names and not questions:
             return MemoryResults()
-        recalled = await self._recall(wanted, questions)
+        recalled = await self._recall(names, questions)
         answered = {answer.asked for answer in recalled.found if answer.passages}
-        asked = [*wanted, *(question for question in questions if question not in wanted)]
-        gaps = tuple(text for text in asked if text not in answered)
+        texts = [*names, *(question for question in questions if question not in names)]
+        gaps = tuple(text for text in texts if text not in answered)
         return MemoryResults(
-            coverage=round(100 * (len(asked) - len(gaps)) / len(asked), 1),
+            coverage=round(100 * (len(texts) - len(gaps)) / len(texts), 1),
             content="\n\n".join(f"[{passage.source}]\n{passage.text}" for passage in recalled.passages),
             gaps=gaps,
             sources=tuple(dict.fromkeys(passage.source for passage in recalled.passages)),
@@ -124,13 +132,13 @@ class RepositoryMemory:
             "hits": _HITS,
             "seconds": _READ_SECONDS,
         }
-        inside = f"{concealment.code().inside}/agents/sub_agents/recall"
-        code = [inside, str(Path(__file__).with_name("recall"))]
+        inside = f"{concealment.code().inside}/agents/sub_agents/recall.py"
+        places = [inside, str(Path(__file__).with_name("recall.py"))]
         python = jail.python(self._workspace.environment)
         result = await self._workspace.run(
             Command(
                 # Isolated and without site: what can be imported is the standard library and what is named here.
-                argv=(*python, "-I", "-S", "-B", "-c", _START, json.dumps([code, request])),
+                argv=(*python, "-I", "-S", "-B", "-c", _START, json.dumps([places, request])),
                 timeout_seconds=TIMEOUT_SECONDS,
                 output_limit=_OUTPUT_LIMIT,
             )
@@ -139,7 +147,6 @@ class RepositoryMemory:
 
 
 def asked_texts(texts: Sequence[str], kind: str) -> list[str]:
-    """The texts without blanks and repetitions. Raises ToolFailure for too many or too long ones."""
     unique = list(dict.fromkeys(" ".join(text.split()) for text in texts))
     unique = [text for text in unique if text]
     if len(unique) > MAX_ASKED:
@@ -160,3 +167,113 @@ def _read(result: CommandResult) -> _Recalled:
         return _Recalled.model_validate_json(result.stdout.head + result.stdout.tail)
     except ValidationError:
         raise ToolFailure("the search failed: the program in the sandbox gave no proper answer") from None
+
+
+def findings(searches: Iterable[MemoryResults], mask: SecretMask) -> MemoryFindings | None:
+    """All searches as one; None where nothing was asked. What any of them found is no gap."""
+    asked: dict[str, bool] = {}
+    passages: dict[str, None] = {}
+    sources: dict[str, None] = {}
+    for search in searches:
+        gaps = frozenset(search.gaps)
+        for text in search.asked or search.gaps:
+            asked[text] = asked.get(text, False) or text not in gaps
+        passages |= dict.fromkeys([search.content] if search.content else [])
+        sources |= dict.fromkeys(search.sources)
+    if not asked:
+        return None
+    missing = [text for text, known in asked.items() if not known]
+    return MemoryFindings(
+        coverage=round(100 * (len(asked) - len(missing)) / len(asked), 1),
+        gaps=tuple(mask(text)[:_NAME_CHARS] for text in missing[:MAX_NAMED]),
+        sources=tuple(mask(text)[:_NAME_CHARS] for text in list(sources)[:MAX_NAMED]),
+        content=beginning(mask("\n\n".join(passages)), MAX_CONTENT_CHARS),
+    )
+
+
+def searches_in(steps: Sequence[Step]) -> list[MemoryResults]:
+    results: list[MemoryResults] = []
+    for result in (seen.result for step in steps for seen in step.observations):
+        if result.success and result.operation == "search_memory":
+            # A chat's tool of that name, or another version's: its text stands in the history all the same.
+            with suppress(ValueError):
+                results.append(from_plain(MemoryResults, dict(result.metadata)))
+    return results
+
+
+async def asked_about(memory: MemorySearch, entities: Sequence[str]) -> list[MemoryResults]:
+    """What memory knows of the names that a task is about; nothing where it names none or memory cannot be asked."""
+    if not entities:
+        return []
+    try:
+        recollection = await memory.search(entities, ())
+    except FleetError as fault:
+        _log.warning("memory.entities_not_asked", reason=fault.message[:200])
+        return []
+    return [
+        MemoryResults(
+            coverage=recollection.coverage,
+            content=recollection.content,
+            gaps=recollection.gaps,
+            sources=recollection.sources,
+            asked=tuple(entities),
+        )
+    ]
+
+
+class RememberingTools(Toolkit):
+    """`remember`: an agent's note for later runs.
+
+    It writes nothing anywhere. The note stands in the run's log, under `remembered` in the metadata of the call's
+    result, and is kept from there if the run's candidate wins.
+    """
+
+    name: ClassVar[str] = "remembering"
+    bare: ClassVar[bool] = True
+
+    def __init__(self, workspace: Workspace, pipeline: Pipeline | None = None, *, noted: Iterable[str] = ()) -> None:
+        super().__init__(workspace, pipeline)
+        self._noted = {_key(fact) for fact in noted}
+
+    @operation(read_only=True, locks=(), time_limit_seconds=10.0)
+    async def remember(
+        self,
+        fact: Annotated[
+            str,
+            Field(description="One fact, whole and by itself; no secrets.", min_length=1, max_length=MAX_FACT_CHARS),
+        ],
+    ) -> ToolResult:
+        """Note a fact about this project that later runs should know, such as how its tests are run or why something
+        is as it is. Not what you did: that is recorded anyway. It is kept if your solution is chosen."""
+        text = fact.strip()
+        if not text:
+            raise ToolFailure("the fact is empty")
+        if _key(text) in self._noted:
+            return ToolResult(success=True, operation=REMEMBER, content="That is noted already.")
+        if len(self._noted) >= MAX_FACTS:
+            raise ToolFailure(f"{MAX_FACTS} facts are noted, and more are not kept; go on with the task")
+        self._noted.add(_key(text))
+        left = MAX_FACTS - len(self._noted)
+        return ToolResult(
+            success=True, operation=REMEMBER, content=f"Noted; {left} more may be.", metadata={_NOTED: text}
+        )
+
+
+def noted_in(steps: Iterable[Step]) -> tuple[str, ...]:
+    results = (seen.result for step in steps for seen in step.observations)
+    return tuple(fact for result in results if result.operation == REMEMBER and (fact := _fact(result)))
+
+
+def noted_by(body: ToolFinished) -> str:
+    """The fact that a call noted, as an event tells it; empty where it noted none."""
+    ours = body.entry.tool == RememberingTools.name and body.entry.operation == REMEMBER
+    return _fact(body.result) if ours and body.entry.decision is Decision.ALLOWED else ""
+
+
+def _fact(result: ToolResult) -> str:
+    fact = result.metadata.get(_NOTED)
+    return fact if result.success and isinstance(fact, str) else ""
+
+
+def _key(fact: str) -> str:
+    return memory_id("", "", fact)

@@ -14,7 +14,20 @@ from typing import Annotated, ClassVar, TypeVar
 from pydantic import BeforeValidator, Field
 
 from swe_ai_fleet.agents.budget import Budget
+from swe_ai_fleet.agents.structured_output import (
+    OutputShape,
+    PlanShape,
+    ResearchShape,
+    ScheduleShape,
+    Shape,
+    VerdictShape,
+    as_texts,
+    flat,
+    opening,
+    reply_in_shape,
+)
 from swe_ai_fleet.agents.sub_agents.exploring import (
+    Explored,
     described,
     explore,
     format_check,
@@ -29,18 +42,6 @@ from swe_ai_fleet.agents.sub_agents.exploring import (
     verdict,
 )
 from swe_ai_fleet.agents.sub_agents.memory import MemoryResults, MemorySearch, RepositoryMemory
-from swe_ai_fleet.agents.sub_agents.structured_output import (
-    OutputShape,
-    PlanShape,
-    ResearchShape,
-    ScheduleShape,
-    Shape,
-    VerdictShape,
-    as_texts,
-    flat,
-    opening,
-    reply_in_shape,
-)
 from swe_ai_fleet.codec import to_plain
 from swe_ai_fleet.domain.budget import Limits
 from swe_ai_fleet.domain.message import Message
@@ -57,6 +58,21 @@ SHARE = 0.5
 MIN_TOKENS = 256
 """With fewer no sub-agent can say anything of use."""
 S = TypeVar("S", bound=Shape)
+WEB_OPERATIONS = ("web_search", "read_webpage", "http_get", "search_wikipedia")
+LOOKING_OPERATIONS = (
+    "files_read_file", "files_search_in_files", "files_list_files", "files_repo_map", "git_status", "git_diff",
+    "git_log", "search_memory", "research",
+)  # fmt: skip
+"""What the verifier looks around with, as far as the run has it."""
+MAX_GAPS = 40
+MAX_RESEARCH_ITERATIONS = 10
+MAX_WORDS_CHARS = 40_000
+# A sub-agent's own budget ends it; this stands behind that, its final prompt included.
+_SECONDS = 900.0
+Words = Annotated[str, BeforeValidator(flat), Field(max_length=MAX_WORDS_CHARS)]
+Names = Annotated[list[str], BeforeValidator(as_texts)]
+SHOWN: Mapping[Role, frozenset[str]] = {Role.ARCHITECT: frozenset({"search_memory", "call_verifier"})}
+"""By role. A schema costs tokens and a choice with each request, so the others ask for what they need."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,12 +89,7 @@ class SubAgentLimits:
 
 
 class Allowance:
-    """What a run's sub-agents may still use; one object for all levels.
-
-    Args:
-        limits: What was allowed at the beginning.
-        used: How many sub-agents an earlier part of the same run had.
-    """
+    """What a run's sub-agents may still use; one object for all levels."""
 
     def __init__(self, limits: SubAgentLimits, *, used: int = 0) -> None:
         self.limits = limits
@@ -104,7 +115,6 @@ class Allowance:
 
 
 def _shared(limits: Limits, parent: Budget) -> Limits:
-    """The limits, cut to the share of what the parent has left."""
     tokens, cost = parent.tokens_left, parent.cost_left
     return replace(
         limits,
@@ -115,23 +125,6 @@ def _shared(limits: Limits, parent: Budget) -> Limits:
     )
 
 
-WEB_OPERATIONS = ("web_search", "read_webpage", "http_get", "search_wikipedia")
-LOOKING_OPERATIONS = (
-    "files_read_file", "files_search_in_files", "files_list_files", "files_repo_map", "git_status", "git_diff",
-    "git_log", "search_memory", "research",
-)  # fmt: skip
-"""What the verifier looks around with, as far as the run has it."""
-
-MAX_GAPS = 40
-MAX_RESEARCH_ITERATIONS = 10
-MAX_WORDS_CHARS = 40_000
-# A sub-agent's own budget ends it; this stands behind that, its final prompt included.
-_SECONDS = 900.0
-
-Words = Annotated[str, BeforeValidator(flat), Field(max_length=MAX_WORDS_CHARS)]
-Names = Annotated[list[str], BeforeValidator(as_texts)]
-
-
 class SubAgentTools(Toolkit):
     """`search_memory`, `research`, `call_planner`, `call_verifier`, `call_executor` and `call_generator`.
 
@@ -140,16 +133,9 @@ class SubAgentTools(Toolkit):
     hold, under `sub_agent`, what it did and spent.
 
     Args:
-        workspace: Where the run works.
         pipeline: The way every call goes, those of sub-agents too: same policy, audit trail and mask.
-        model: Who plays the sub-agents.
         budget: What the run may spend; each sub-agent gets a part of what is left when it is called.
         toolkits: The run's own, by name. Of them `research` gets the web and `call_verifier` what only reads.
-        without: Names among them that lack what they need here, such as a search server.
-        memory: What `search_memory` asks; without one, the repository's documents and history.
-        limits: Of depth, number and each one's budget.
-        used: How many sub-agents an earlier part of the same run had.
-        searched: What each search of memory gave is put at its end.
     """
 
     name: ClassVar[str] = "sub_agents"
@@ -182,12 +168,10 @@ class SubAgentTools(Toolkit):
 
     @property
     def used(self) -> int:
-        """How many sub-agents the run had so far."""
         return self._allowance.used
 
     @property
     def can_research(self) -> bool:
-        """Whether anything here reaches the web."""
         return bool(self._web())
 
     def settle(self, result: ToolResult) -> None:
@@ -210,8 +194,8 @@ class SubAgentTools(Toolkit):
         Says how much of what was asked it covers, and which of it are gaps.
         """
         results = await self._memory.search(entities, queries)
-        asked = (" ".join(text.split()) for text in (*entities, *queries))
-        results = replace(results, asked=tuple(dict.fromkeys(text for text in asked if text)))
+        texts = (" ".join(text.split()) for text in (*entities, *queries))
+        results = replace(results, asked=tuple(dict.fromkeys(text for text in texts if text)))
         self.know(results)
         self._searched.append(results)
         return ToolResult(
@@ -227,24 +211,15 @@ class SubAgentTools(Toolkit):
         ] = 5,
     ) -> ToolResult:
         """Have the gaps of memory researched on the web; gives a summary, facts and sources."""
-        wanted = self._researchable(gaps)
+        open_gaps = self._researchable(gaps)
         web = self._web()
         if not web:
             raise ToolFailure("nothing here reaches the web; go on with what is known and say what is not")
         messages = opening(
-            "sub_research", [("Gaps", "\n".join(f"- {gap}" for gap in wanted))], iterations=max_iterations
+            "sub_research", [("Gaps", "\n".join(f"- {gap}" for gap in open_gaps))], iterations=max_iterations
         )
-        with self._allowance.grant("research", self._budget, max_iterations=max_iterations) as budget:
-            explored = await explore(
-                self._model,
-                messages,
-                ResearchShape,
-                toolkits=self._toolkits,
-                pipeline=self.pipeline,
-                names=web,
-                budget=budget,
-            )
-        return researched(wanted, explored)
+        explored = await self._explore("research", messages, ResearchShape, self._toolkits, web, max_iterations)
+        return researched(open_gaps, explored)
 
     @operation(read_only=True, locks=(), time_limit_seconds=_SECONDS)
     async def call_planner(
@@ -273,17 +248,7 @@ class SubAgentTools(Toolkit):
         if not looks:
             judged, did = await self._ask("call_verifier", messages, VerdictShape)
             return verdict(judged, did)
-        with self._allowance.grant("call_verifier", self._budget) as budget:
-            self._hand_down(toolkits, budget)
-            explored = await explore(
-                self._model,
-                messages,
-                VerdictShape,
-                toolkits=toolkits,
-                pipeline=self.pipeline,
-                names=looks,
-                budget=budget,
-            )
+        explored = await self._explore("call_verifier", messages, VerdictShape, toolkits, looks)
         did = trace_metadata("call_verifier", explored.trajectory)
         if explored.conclusion is None:
             return unfinished("call_verifier", explored.trajectory, did)
@@ -312,6 +277,23 @@ class SubAgentTools(Toolkit):
         output, did = await self._ask("call_generator", messages, OutputShape, check=format_check(format))
         return result("call_generator", output.output, {"output": output.output, "format": format}, did)
 
+    async def _explore(
+        self,
+        name: str,
+        messages: Sequence[Message],
+        shape: type[S],
+        toolkits: Mapping[str, Toolkit],
+        names: Sequence[str],
+        max_iterations: int = 0,
+    ) -> Explored[S]:
+        """What a sub-agent finds with these operations; one of its own spends its budget."""
+        with self._allowance.grant(name, self._budget, max_iterations=max_iterations) as budget:
+            if isinstance(below := toolkits.get(self.name), SubAgentTools):
+                below._budget = budget
+            return await explore(
+                self._model, messages, shape, toolkits=toolkits, pipeline=self.pipeline, names=names, budget=budget
+            )
+
     async def _ask(
         self,
         name: str,
@@ -320,7 +302,6 @@ class SubAgentTools(Toolkit):
         *,
         check: Callable[[S], str] | None = None,
     ) -> tuple[S, Mapping[str, object]]:
-        """What a sub-agent of one reply says, and what it spent."""
         with self._allowance.grant(name, self._budget) as budget:
             answer = await reply_in_shape(self._model, messages, shape, budget=budget, check=check)
             usage = budget.total()
@@ -331,15 +312,15 @@ class SubAgentTools(Toolkit):
 
     def _researchable(self, gaps: Sequence[str]) -> list[str]:
         """Those that memory named as gaps. Raises ToolFailure where none is."""
-        asked = {key_of(gap): self._gaps[key_of(gap)] for gap in gaps if key_of(gap) in self._gaps}
-        if not asked:
+        open_gaps = {key_of(gap): self._gaps[key_of(gap)] for gap in gaps if key_of(gap) in self._gaps}
+        if not open_gaps:
             known = "; ".join(self._gaps.values())
             raise ToolFailure(
                 f"only gaps that search_memory named are researched; open are: {known}"
                 if known
                 else "only gaps that search_memory named are researched, and it named none: search memory first"
             )
-        return list(asked.values())[:MAX_GAPS]
+        return list(open_gaps.values())[:MAX_GAPS]
 
     def _for_children(self) -> dict[str, Toolkit]:
         """The toolkits a sub-agent chooses from; sub-agents of its own only above the deepest level."""
@@ -358,25 +339,13 @@ class SubAgentTools(Toolkit):
             kits[self.name] = below
         return kits
 
-    def _hand_down(self, toolkits: Mapping[str, Toolkit], budget: Budget) -> None:
-        below = toolkits.get(self.name)
-        if isinstance(below, SubAgentTools):
-            below._budget = budget
-
-
-SHOWN: Mapping[Role, frozenset[str]] = {Role.ARCHITECT: frozenset({"search_memory", "call_verifier"})}
-"""By role. A schema costs tokens and a choice with each request, so the others ask for what they need."""
-
 
 def idle_sub_agents(
     role: Role, asked: Collection[str] = (), *, can_research: bool = True
 ) -> tuple[frozenset[str], frozenset[str]]:
     """(idle, unlisted) as a toolbox takes them: what is not shown at first, and what of it is not told of at all.
 
-    Args:
-        role: The run's.
-        asked: Operations and toolkits that the task names.
-        can_research: Whether anything reaches the web; where nothing does, research is of no use.
+    Where nothing `can_research`, reaches the web, research is of no use.
     """
     names = frozenset(SubAgentTools.definitions)
     shown = names if SubAgentTools.name in asked else SHOWN.get(role, frozenset()) | names.intersection(asked)

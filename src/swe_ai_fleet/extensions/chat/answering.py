@@ -47,6 +47,9 @@ from swe_ai_fleet.conversations.formatting.pages import Channel, rendered
 from swe_ai_fleet.extensions.chat.consent import asks_to_remember, decision, to_remember
 from swe_ai_fleet.extensions.chat.session import MAX_ANSWER_CHARS, Session
 from swe_ai_fleet.extensions.chat.tools import TurnContext, fleet_tools, keep, proposed, table_of, untagged
+from swe_ai_fleet.agents.function_calling.caller import documentation
+from swe_ai_fleet.agents.function_calling.setup import AgentResponse, Setup
+from swe_ai_fleet.agents.references.naming import Naming, last_list
 
 
 MAX_TABLES = 3

@@ -9,14 +9,11 @@ from dataclasses import dataclass, replace
 
 from swe_ai_fleet.agents.agent_run import RunParts
 from swe_ai_fleet.agents.budget import Budget
-from swe_ai_fleet.agents.function_calling.model_middleware import RetryingModel, ShownTools, WholeResults
-from swe_ai_fleet.agents.function_calling.responses import AgentResponse, AgentTask, Narration
-from swe_ai_fleet.agents.function_calling.setup import CHAT, Setup
+from swe_ai_fleet.agents.function_calling.setup import CHAT, AgentResponse, AgentTask, Narration, Setup
 from swe_ai_fleet.agents.history import History, summariser
-from swe_ai_fleet.agents.planning import ModeRules, assess, drive
-from swe_ai_fleet.agents.planning.plan_run import PlanRules
+from swe_ai_fleet.agents.planning.plan_run import ModeRules, PlanRules, drive
 from swe_ai_fleet.agents.planning.planner import Operations
-from swe_ai_fleet.agents.planning.routing import THRESHOLD, fast_path
+from swe_ai_fleet.agents.planning.routing import THRESHOLD, assess, fast_path
 from swe_ai_fleet.agents.references.resolving import STALE_TURNS
 from swe_ai_fleet.agents.toolbox import FINAL_ANSWER, Toolbox
 from swe_ai_fleet.domain.budget import Limits
@@ -132,8 +129,7 @@ async def reply_to(
     toolbox = setup.toolbox(narration, task)
     budget = Budget(setup.limits)
     # A chat's answer is the model's text, so there is no final call.
-    shown = ShownTools(model, {FINAL_ANSWER.name: None})
-    retrying = RetryingModel(WholeResults(shown, narration.results), waits=setup.retry_waits)
+    retrying = setup.model(model, narration.results)
     mode, mode_rules = _way(request, toolbox, rules)
     history = History(
         (*before, message),
@@ -161,7 +157,7 @@ def _way(request: str, toolbox: Toolbox, rules: ChatRules) -> tuple[PlanningMode
     plans = PlanRules(max_replans=0)
     if fast_path(request, Operations(toolbox)) is not None:
         return PlanningMode.HYBRID, ModeRules(threshold=rules.threshold, plans=plans)
-    outline = rules.mode is PlanningMode.HYBRID and assess(request).score >= rules.threshold
+    outline = rules.mode is PlanningMode.HYBRID and assess(request) >= rules.threshold
     return PlanningMode.AGENTIC, ModeRules(threshold=rules.threshold, outline=outline, plans=plans)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 from swe_ai_fleet.agents.prompting import fenced
-from swe_ai_fleet.agents.references.records import fields_of, title_of
+from swe_ai_fleet.agents.references.naming import fields_of, title_of
 from swe_ai_fleet.agents.sub_agents.exploring import described
 from swe_ai_fleet.agents.sub_agents.memory import MemoryResults
 from swe_ai_fleet.codec import from_plain, to_plain

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-
 from swe_ai_fleet.agents.plan_session.session import PlanOutcome
 from swe_ai_fleet.agents.run_memory import MAX_FACT_CHARS, MAX_FACTS, noted_by
 from swe_ai_fleet.domain.candidate import Candidate, CheckReport, TestSummary, Verdict
@@ -31,6 +30,10 @@ from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.extensions.knowledge.recommending import PLANNED
 from swe_ai_fleet.extensions.knowledge.story import MAX_INSTRUCTION_CHARS, MAX_PATHS, MAX_SUMMARY_CHARS
 from swe_ai_fleet.tools.truncation import truncate
+from swe_ai_fleet.agents.sub_agents.memory import MAX_FACT_CHARS, MAX_FACTS, noted_by
+from swe_ai_fleet.domain.candidate import Candidate, CheckReport, Verdict
+from swe_ai_fleet.domain.execution import ExecutionState
+from swe_ai_fleet.domain.text import one_line, well_formed
 
 
 def work_record(state: ExecutionState, events: Iterable[StoredEvent]) -> WorkRecord:

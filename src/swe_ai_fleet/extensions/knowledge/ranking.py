@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from swe_ai_fleet.agents.sub_agents.recall.ranking import terms
+from swe_ai_fleet.agents.sub_agents.recall import terms
 from swe_ai_fleet.domain.memory import Memory, Recollection
 
 _MAX_WORDS = 32

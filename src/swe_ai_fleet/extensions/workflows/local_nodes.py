@@ -8,9 +8,9 @@ from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from swe_ai_fleet.agents.function_calling.function_run import SYSTEM_PROMPT
+from swe_ai_fleet.agents.function_calling.caller import SYSTEM_PROMPT
 from swe_ai_fleet.agents.function_calling.setup import NOT_OFFERED
-from swe_ai_fleet.agents.sub_agents import SubAgentTools
+from swe_ai_fleet.agents.sub_agents.toolkit import SubAgentTools
 from swe_ai_fleet.domain.approval import ApprovalDecision
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed

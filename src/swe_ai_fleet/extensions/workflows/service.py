@@ -23,7 +23,7 @@ from services.orchestrator import responses
 from services.orchestrator.replies import MAX_REPLY_BYTES
 from services.orchestrator.requests import fields_of, orchestration_task
 from services.values import check_values
-from swe_ai_fleet.agents.sub_agents import SubAgentTools
+from swe_ai_fleet.agents.sub_agents.toolkit import SubAgentTools
 from swe_ai_fleet.agents.toolbox import REQUEST_TOOLS
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.contract import to_enum, to_message

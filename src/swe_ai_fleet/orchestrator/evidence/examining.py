@@ -9,7 +9,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from swe_ai_fleet.agents.reviewing.proving import proof_command
+from swe_ai_fleet.agents.review_proofs import proof_command
 from swe_ai_fleet.domain.assignment import ExamineAssignment, Examinee
 from swe_ai_fleet.domain.command import Command, CommandResult
 from swe_ai_fleet.domain.errors import FleetError

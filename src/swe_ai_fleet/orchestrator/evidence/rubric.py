@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from swe_ai_fleet.agents.rubric import ItemVerdict, RubricJudge, RubricOpinion
+from swe_ai_fleet.agents.scoring import ItemShape, RubricJudge, RubricOpinion
 from swe_ai_fleet.domain.assignment import CheckAssignment
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import CheckKind, CheckReport, CheckResult
@@ -69,7 +69,7 @@ class _Quotes:
         self._files = files
         self._changed = "\n".join(_squeezed(line.text) for file in patch.files for line in file.lines("+-"))
 
-    def stands(self, verdict: ItemVerdict) -> bool:
+    def stands(self, verdict: ItemShape) -> bool:
         """Whether each line of a quote stands in a changed line, or in the file that is named."""
         lines = [_squeezed(line) for line in verdict.quote.strip().splitlines() if line.strip()]
         if not lines or len(lines) > _MAX_QUOTE_LINES or len("".join(lines)) < _SHORTEST_QUOTE:
@@ -105,7 +105,7 @@ def _result_of(items: Sequence[str], opinion: RubricOpinion, quotes: _Quotes, du
     )
 
 
-def _judge(item: str, verdict: ItemVerdict | None, quotes: _Quotes) -> _Judged:
+def _judge(item: str, verdict: ItemShape | None, quotes: _Quotes) -> _Judged:
     title = item if len(item) <= 200 else f"{item[:200]}…"
     if verdict is None:
         return _Judged(0.0, f"{title}: no verdict")

@@ -1,30 +1,43 @@
-"""One peer's review of some candidates: it looks around, answers in a fixed shape, and its proofs are tried."""
+"""One peer's review of some candidates: it looks around, answers in a fixed shape, and its proofs are tried.
+
+Everything about the candidates is fenced off in its prompt.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
 from swe_ai_fleet.agents.agent_run import RunParts
 from swe_ai_fleet.agents.budget import Budget
-from swe_ai_fleet.agents.prompting import LETTERS, ballot_order
-from swe_ai_fleet.agents.questions import AnswerForm, Questions
-from swe_ai_fleet.agents.reviewing.answer import ReviewAnswer, answer_shape, no_review, read_answer, review_of
-from swe_ai_fleet.agents.reviewing.prompt import branch, review_messages
-from swe_ai_fleet.agents.reviewing.proving import Proving, may_run
+from swe_ai_fleet.agents.equipment import Ending, RunContext, RunServices, short_limits
+from swe_ai_fleet.agents.prompting import (
+    LETTERS,
+    Fence,
+    ballot_order,
+    changed_tests,
+    evidence,
+    fair_shares,
+    in_words,
+    rules,
+    wishes,
+)
+from swe_ai_fleet.agents.review_answer import ReviewAnswer, answer_shape, no_review, read_answer, review_of
+from swe_ai_fleet.agents.review_proofs import Proving, may_run
 from swe_ai_fleet.agents.solving import policy_of
-from swe_ai_fleet.agents.spec import AgentSpec, Ending, RunContext, RunResources, RunServices, run_agent, short_limits
+from swe_ai_fleet.agents.spec import AgentSpec, RunResources, run_agent
+from swe_ai_fleet.agents.structured_output import AnswerForm, Questions, opening, schema_of
 from swe_ai_fleet.agents.sub_agents.exploring import SPENT, offered, said_in
-from swe_ai_fleet.agents.sub_agents.structured_output import schema_of
 from swe_ai_fleet.agents.toolbox import Toolbox, final_answer_in
-from swe_ai_fleet.domain.assignment import ReviewAssignment
+from swe_ai_fleet.domain.assignment import ReviewAssignment, Subject
+from swe_ai_fleet.domain.candidate import Artifacts
 from swe_ai_fleet.domain.errors import InvalidRequest, ModelError, NotFound, PatchRejected
 from swe_ai_fleet.domain.message import Message, UserMessage
 from swe_ai_fleet.domain.review import Review
 from swe_ai_fleet.domain.trajectory import StopReason, Trajectory
-from swe_ai_fleet.ports import Clone, EvidenceWorkspaces
+from swe_ai_fleet.ports import Clone, EvidenceWorkspaces, SecretMask
 from swe_ai_fleet.tools.files import FileTool
 from swe_ai_fleet.tools.files.paths import Tree
 from swe_ai_fleet.tools.git import GitTool
@@ -32,10 +45,24 @@ from swe_ai_fleet.tools.operation import Toolkit
 from swe_ai_fleet.tools.shell import ShellTool
 from swe_ai_fleet.tools.tests import TestTool
 
+MAX_DIFF_CHARS = 40_000
+MAX_CHARS = 120_000
+MAX_EVIDENCE_CHARS = 12_000
+MAX_SUMMARY_CHARS = 4_000
+MAX_TESTS_CHARS = 8_000
+MAX_REVIEW_CHARS = 6_000
+_LEAST_CHARS = 400
+_SECOND_LOOK = (
+    "Where a review of yours is shown, it is of what the same author had handed in before; what you see is what has "
+    "been handed in since, and what the author says is the answer to you. For each of your findings: leave it out if "
+    "it is fixed or if you were wrong, name it again if it still holds. Your new review takes the place of that one."
+)
+_SETTLED = "Nothing has changed since you reviewed it: do not review it again, but give it a place in your order."
+_EARLIER = "Your earlier review:"
+_LOOK_UP = "Look each up in the code. Where it is not met, a finding says so and names the place."
 MAX_ITERATIONS = 8
 MAX_TOOL_CALLS = 24
 """A review is a look, not a piece of work: so much at most, and no more than the task allows its agents."""
-
 LOOKING = (
     "files_read_file", "files_search_in_files", "files_list_files", "files_repo_map", "git_status", "git_diff",
     "git_log", "git_show",
@@ -48,10 +75,84 @@ _FINAL_PROMPT_SECONDS = 30.0
 _UNTOUCHED = "untouched"
 
 
+def review_messages(
+    assignment: ReviewAssignment,
+    shown: Sequence[Subject],
+    patches: Mapping[str, bytes],
+    *,
+    applied: Collection[str],
+    may_run: bool,
+    iterations: int,
+    context_tokens: int,
+    mask: SecretMask,
+) -> tuple[Message, ...]:
+    """The first messages of a review, cut to fit `context_tokens` (0: unknown).
+
+    Reviewers of so many candidates all get the same system message.
+    """
+    task = assignment.task
+    known = [subject.candidate for subject in shown]
+    digests = sorted(candidate.artifacts.patch.digest for candidate in known if candidate.artifacts.patch is not None)
+    fence = Fence(mask, task.execution_id, *sorted(candidate.candidate_id for candidate in known), *digests)
+    # At about four characters a token: a quarter of the context for the diffs, half of that for the evidence.
+    room = min(MAX_CHARS, MAX_DIFF_CHARS * len(shown), context_tokens or MAX_DIFF_CHARS)
+    diffs = [
+        "" if subject.settled else patches.get(subject.candidate.candidate_id, b"").decode("utf-8", "replace")
+        for subject in shown
+    ]
+    shares = fair_shares([len(diff) for diff in diffs], room)
+    part = max(_LEAST_CHARS, room // sum(not subject.settled for subject in shown))
+    sections = [(title, mask(text)) for title, text in (*wishes(task), *rules(task))]
+    if assignment.unshown:
+        listed = "\n".join(f'- "{mask(requirement)}"' for requirement in assignment.unshown)
+        sections.append(("Asked for, and shown by nothing that ran", f"{listed}\n{_LOOK_UP}"))
+    for letter, subject, diff, share in zip(LETTERS, shown, diffs, shares, strict=False):
+        lines = ["Its changes could not be applied to the clone."]
+        if subject.candidate.candidate_id in applied:
+            lines = [f"Its branch is {branch(letter)}."] if len(shown) > 1 else []
+        lines += _settled(subject, fence) if subject.settled else _looked_at(subject, diff, share, part, fence)
+        sections.append((f"Candidate {letter}" if len(shown) > 1 else "The candidate", "\n".join(lines)))
+    if any(subject.earlier is not None and not subject.settled for subject in shown):
+        sections.append(("Your second look", _SECOND_LOOK))
+    sections.append(("Your perspective", assignment.perspective.instructions))
+    facts = {"several": len(shown) > 1, "may_run": may_run, "iterations": iterations}
+    return opening("review", sections, warning=fence.warning, **facts)
+
+
+def branch(letter: str) -> str:
+    """The branch that has a candidate's changes, in a clone that holds several."""
+    return f"candidate-{letter.lower()}"
+
+
+def _looked_at(subject: Subject, diff: str, share: int, part: int, fence: Fence) -> list[str]:
+    candidate, report = subject.candidate, subject.report
+    lines = [
+        f"Its changes, {size_of(candidate.artifacts)}:",
+        fence(diff, max(_LEAST_CHARS, share)),
+        "What its author says of it:",
+        fence(candidate.summary, min(MAX_SUMMARY_CHARS, part // 4)) or "Nothing.",
+        "What the checks said:",
+        evidence(report, fence, min(MAX_EVIDENCE_CHARS, part // 2)),
+    ]
+    if tests := changed_tests(report, fence, min(MAX_TESTS_CHARS, part // 4)):
+        lines += ["Old tests that it changed, before and after:", tests]
+    if subject.earlier is not None:
+        lines += [_EARLIER, fence(in_words(subject.earlier), MAX_REVIEW_CHARS)]
+    return lines
+
+
+def _settled(subject: Subject, fence: Fence) -> list[str]:
+    earlier = fence(in_words(subject.earlier), MAX_REVIEW_CHARS) if subject.earlier is not None else ""
+    return [f"Its changes: {size_of(subject.candidate.artifacts)}.", _SETTLED, _EARLIER, earlier]
+
+
+def size_of(left: Artifacts) -> str:
+    files = len(left.files_changed)
+    return f"{files} file{'' if files == 1 else 's'}, {left.insertions} lines added, {left.deletions} removed"
+
+
 @dataclass(frozen=True, kw_only=True)
 class ReviewRun:
-    """Runs `ReviewAssignment`s."""
-
     services: RunServices
     workspaces: EvidenceWorkspaces
 
@@ -61,24 +162,13 @@ class ReviewRun:
         An answer that cannot be read, faults of the model and spent limits are critiques with an error. Raises as
         `RunServices.run` does.
         """
-
-        async def work(run: RunContext) -> Ending[Review]:
-            proving = Proving(
-                assignment=assignment,
-                workspaces=self.workspaces,
-                blobs=self.services.blobs,
-                environment=clone.environment,
-                mask=run.equipment.mask,
-            )
-            return await _Reviewer(assignment, clone, run, proving).work()
-
-        return await self.services.run(assignment, clone, work)
+        return await self.services.run(assignment, clone, lambda run: _Reviewer(assignment, clone, run, self).work())
 
 
 class _Reviewer(AgentSpec[ReviewAnswer]):
     """One review under way. What it does to its clone is nobody's concern: each process lays the clone out anew."""
 
-    def __init__(self, assignment: ReviewAssignment, clone: Clone, run: RunContext, proving: Proving) -> None:
+    def __init__(self, assignment: ReviewAssignment, clone: Clone, run: RunContext, reviews: ReviewRun) -> None:
         task = assignment.task
         limits = short_limits(task.constraints.limits)
         limits = replace(
@@ -95,7 +185,14 @@ class _Reviewer(AgentSpec[ReviewAnswer]):
             environment=clone.environment.key,
             lasting=False,
         )
-        self._assignment, self._clone, self._run, self._proving = assignment, clone, run, proving
+        self._assignment, self._clone, self._run = assignment, clone, run
+        self._proving = Proving(
+            assignment=assignment,
+            workspaces=reviews.workspaces,
+            blobs=reviews.services.blobs,
+            environment=clone.environment,
+            mask=run.equipment.mask,
+        )
         self._may_run = may_run(task, self.policy)
         self._stop = StopReason.MODEL_ERROR
         by_id = {subject.candidate.candidate_id: subject for subject in assignment.subjects}
@@ -105,7 +202,6 @@ class _Reviewer(AgentSpec[ReviewAnswer]):
         self._applied = frozenset[str]()
 
     async def work(self) -> Ending[Review]:
-        """Review."""
         assignment, shown, mask = self._assignment, self._shown, self._run.equipment.mask
         error = ""
         try:
@@ -141,7 +237,6 @@ class _Reviewer(AgentSpec[ReviewAnswer]):
         yield Toolbox(kits if names else {}, narrow, answer=final_answer_in(self._schema))
 
     async def opening(self, resources: RunResources, toolbox: Toolbox) -> tuple[Message, ...]:
-        """What is reviewed, and how."""
         return review_messages(
             self._assignment,
             self._shown,

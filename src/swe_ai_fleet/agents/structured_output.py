@@ -1,16 +1,11 @@
-"""Structured output: the shapes of sub-agents' answers, their first messages, and a reply asked for in a shape.
-
-A shape is read loosely; a reply is asked for with a schema, and once more where it does not fit.
-"""
+"""Structured output: a model is asked for an answer in a form, which is read loosely; if need be it is asked again."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, TypeVar
-
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
-
 from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.model_middleware import ModelWrapper
 from swe_ai_fleet.agents.prompting import rendered
@@ -22,14 +17,79 @@ from swe_ai_fleet.ports import ChatModel
 from swe_ai_fleet.tools.builtin import answer_text
 from swe_ai_fleet.tools.definition import ToolFailure, ToolTimeout
 from swe_ai_fleet.tools.operation import parameters_schema
+import time
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Generic, TypeVar
+from swe_ai_fleet.domain.event import MessageAdded, ModelReplied
+from swe_ai_fleet.ports import ChatModel, Journal
+from swe_ai_fleet.tools.builtin.dialogue import answer_text
 
+
+T = TypeVar("T")
 MAX_TEXT_CHARS = 20_000
 MAX_ITEMS = 50
+MAX_LISTED = 200
 _MAX_READ_CHARS = 200_000
 _MAX_STARTS = 20
 _BULLETS = "-*•·"
 _YES = frozenset({"true", "yes", "y", "1", "feasible", "ok", "pass", "passed", "valid"})
 _NO = frozenset({"false", "no", "n", "0", "infeasible", "not feasible", "fail", "failed", "invalid"})
+AGAIN = "That is not the JSON object that was asked for: {problem}. Answer with that object and nothing else."
+_CHARS_PER_TOKEN = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswerForm(Generic[T]):
+    """The form in which an answer is asked for.
+
+    Attributes:
+        read: Makes of the texts in which the answer may stand what it means. Raises ValueError with what is wrong.
+        again: What the model is told where it could not be read; names the `{problem}`.
+    """
+
+    schema: Mapping[str, object]
+    read: Callable[[Sequence[str]], T]
+    again: str = ""
+    attempts: int = 2
+
+
+class Questions:
+    """Questions to one model, out of one budget."""
+
+    def __init__(self, model: ChatModel, budget: Budget, journal: Journal | None = None, *, step: int = 0) -> None:
+        self.model, self.budget = model, budget
+        self._journal = journal
+        self.step: int = step
+
+    async def reply(self, request: ModelRequest) -> ModelReply:
+        """The reply to a request, recorded and paid for. Raises ModelError."""
+        began = time.monotonic()
+        reply = await self.model.reply(request)
+        self.budget.settle(reply.usage)
+        self.step += 1
+        if self._journal is not None:
+            elapsed_ms = round((time.monotonic() - began) * 1000)
+            self._journal.post(ModelReplied(step=self.step, reply=reply, duration_ms=elapsed_ms))
+        return reply
+
+    def add(self, message: UserMessage) -> None:
+        if self._journal is not None:
+            self._journal.post(MessageAdded(step=self.step, message=message))
+
+    async def answer(self, messages: Sequence[Message], form: AnswerForm[T], sampling: Sampling | None = None) -> T:
+        """What the model answers. Raises ValueError with what is wrong with its last reply, ModelError."""
+        conversation, attempt = list(messages), 0
+        while True:
+            reply = await self.reply(ModelRequest(conversation, (), sampling or Sampling(), schema=form.schema))
+            attempt += 1
+            try:
+                return form.read([reply.message.content, *(call.arguments for call in reply.message.tool_calls)])
+            except ValueError as error:
+                if attempt == form.attempts or 0 in (self.budget.tokens_left, self.budget.cost_left):
+                    raise
+                again = UserMessage(content=form.again.format(problem=error))
+            self.add(again)
+            conversation += [replace(reply.message, tool_calls=()), again]
 
 
 def flat(value: object) -> str:
@@ -38,7 +98,6 @@ def flat(value: object) -> str:
 
 
 def as_text(value: object) -> str:
-    """A value as text of bounded length."""
     return flat(value)[:MAX_TEXT_CHARS]
 
 
@@ -58,6 +117,17 @@ def _as_bool(value: object) -> object:
     if word in _YES:
         return True
     return False if word in _NO else value
+
+
+def keyed_by(name: str) -> BeforeValidator:
+    """Reads a list of objects, which models also write as one object with their `name`s as keys."""
+
+    def read(value: object) -> object:
+        if not is_mapping(value):
+            return value[:MAX_LISTED] if is_list(value) else value
+        return [{name: key, **part} for key, part in value.items() if is_mapping(part)][:MAX_LISTED]
+
+    return BeforeValidator(read)
 
 
 Text = Annotated[str, BeforeValidator(as_text)]
@@ -162,7 +232,6 @@ def objects_in(candidate: object) -> Iterator[Mapping[str, object]]:
 
 
 def _decoded(text: str) -> Iterator[Mapping[str, object]]:
-    """The objects that begin at one of the first braces."""
     position = 0
     for _ in range(_MAX_STARTS):
         start = text.find("{", position)
@@ -177,10 +246,6 @@ def _decoded(text: str) -> Iterator[Mapping[str, object]]:
             yield value
 
 
-AGAIN = "That is not the JSON object that was asked for: {problem}. Answer with that object and nothing else."
-_CHARS_PER_TOKEN = 4
-
-
 async def reply_in_shape(
     model: ChatModel,
     messages: Sequence[Message],
@@ -189,14 +254,9 @@ async def reply_in_shape(
     budget: Budget,
     check: Callable[[S], str] | None = None,
 ) -> S:
-    """What the model answers, in the shape. Raises ToolFailure naming a time-out, a fault, a limit or an odd answer.
+    """What the model answers, in the shape; `check` says what else is wrong with it, an empty text: nothing.
 
-    Args:
-        model: Who is asked.
-        messages: The conversation, the question last.
-        shape: What the answer must be readable as.
-        budget: Pays for it, and limits the time.
-        check: Says what is wrong with an answer that has the right shape; an empty text: nothing.
+    Raises ToolFailure naming a time-out, a fault, a limit or an odd answer.
     """
 
     def checked(texts: Sequence[str]) -> S:
@@ -219,15 +279,15 @@ async def reply_in_shape(
         raise ToolFailure(f"the sub-agent answered {times} times in a form that cannot be used: {error}") from None
 
 
+@dataclass(frozen=True)
 class _Thrifty(ModelWrapper):
     """A model that is asked for no more than its budget has left. Raises ToolFailure where that is not enough."""
 
-    def __init__(self, model: ChatModel, budget: Budget) -> None:
-        self.model = model
-        self._budget = budget
+    model: ChatModel
+    budget: Budget
 
     async def reply(self, request: ModelRequest) -> ModelReply:
-        left = self._budget.tokens_left
+        left = self.budget.tokens_left
         prompt = sum(len(message.content) for message in request.messages) // _CHARS_PER_TOKEN
         if left is not None and left <= prompt:
             raise ToolFailure(f"the sub-agent's question has about {prompt} tokens and its budget {left}; ask for less")
@@ -240,15 +300,9 @@ class _Thrifty(ModelWrapper):
 def opening(
     template: str, sections: Sequence[tuple[str, str]], *, warning: str = "", **facts: object
 ) -> tuple[Message, ...]:
-    """The system message of a template and a user message of titled sections, empty ones left out.
+    """The system message of a template and a user message of titled sections (data), empty ones left out.
 
     Equal facts give system messages of equal bytes: what differs between requests stands in the user message.
-
-    Args:
-        template: Its name, without directory and ending.
-        sections: Title and text each; the texts are data.
-        warning: How untrusted text is marked in the sections.
-        facts: What the template asks for.
     """
     shown = [(title, text.strip()) for title, text in sections if text.strip()]
     system, user = rendered(template, **facts), rendered("sub_request", sections=shown, warning=warning)

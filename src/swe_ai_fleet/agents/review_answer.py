@@ -13,7 +13,7 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field
 
 from swe_ai_fleet.agents.prompting import LETTERS
-from swe_ai_fleet.agents.sub_agents.structured_output import Said, Shape, Text, read
+from swe_ai_fleet.agents.structured_output import Said, Shape, Text, keyed_by, read
 from swe_ai_fleet.domain.assignment import ReviewAssignment, Subject
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.json_values import is_list, is_mapping
@@ -39,6 +39,12 @@ _LETTER = re.compile(r"\b[A-Za-z]\b")
 _TITLE = re.compile(r"\bcandidates?\b", re.IGNORECASE)
 _WORD = re.compile(r"\w{2,}")
 _NO = frozenset({"", "false", "no", "n", "0", "optional", "none", "null"})
+MAX_FINDINGS = 30
+MAX_FINDING_CHARS = 2_000
+MAX_CONTENT_CHARS = 8_000
+MAX_FILE_CHARS = 500
+MAX_COMMAND_CHARS = 4_000
+MAX_ERROR_CHARS = 2_000
 
 
 def _as_verdict(value: object) -> object:
@@ -106,14 +112,6 @@ class CritiqueShape(Shape):
     )
 
 
-def _as_reviews(value: object) -> object:
-    """Reviews as a list; an object has them under the candidates' letters."""
-    if is_mapping(value):
-        named = value.items()
-        return [{"candidate": key, **part} for key, part in named if is_mapping(part)]
-    return value
-
-
 def _letters(value: object) -> list[str]:
     """The letters of candidates in a text or a list of texts: `B > A`, `["Candidate B", "A"]`; no letter twice.
 
@@ -125,30 +123,20 @@ def _letters(value: object) -> list[str]:
     return list(dict.fromkeys(letters))
 
 
-def _as_letter(value: object) -> str:
-    return "".join(_letters(value)[:1])
-
-
 class LetteredCritiqueShape(CritiqueShape):
-    candidate: Annotated[str, BeforeValidator(_as_letter)] = Field(description="The candidate's letter.")
+    candidate: Annotated[str, BeforeValidator(lambda value: "".join(_letters(value)[:1]))] = Field(
+        description="The candidate's letter."
+    )
 
 
 class ComparisonShape(Shape):
-    reviews: Annotated[list[LetteredCritiqueShape], BeforeValidator(_as_reviews), Field(min_length=1)] = Field(
+    reviews: Annotated[list[LetteredCritiqueShape], keyed_by("candidate"), Field(min_length=1)] = Field(
         description="One for each candidate to be reviewed."
     )
     reason: Text = Field(default="", description="What decides between them.")
     order: Annotated[list[str], BeforeValidator(_letters)] = Field(
         default=[], description="The letters of all, the best first."
     )
-
-
-MAX_FINDINGS = 30
-MAX_FINDING_CHARS = 2_000
-MAX_CONTENT_CHARS = 8_000
-MAX_FILE_CHARS = 500
-MAX_COMMAND_CHARS = 4_000
-MAX_ERROR_CHARS = 2_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +149,6 @@ class ReviewAnswer:
 
 
 def answer_shape(shown: Sequence[Subject]) -> type[CritiqueShape | ComparisonShape]:
-    """What a reviewer who is shown these candidates is asked for."""
     return ComparisonShape if len(shown) > 1 else CritiqueShape
 
 
@@ -170,7 +157,7 @@ def read_answer(shown: Sequence[Subject], *texts: object) -> ReviewAnswer:
 
     Who has one to review may leave out its letter, and who has one alone may name it.
     """
-    asked = [letter for letter, subject in zip(LETTERS, shown, strict=False) if not subject.settled]
+    letters = [letter for letter, subject in zip(LETTERS, shown, strict=False) if not subject.settled]
     problems: list[str] = []
     for shape in sorted((ComparisonShape, CritiqueShape), key=lambda shape: shape is not answer_shape(shown)):
         try:
@@ -179,13 +166,13 @@ def read_answer(shown: Sequence[Subject], *texts: object) -> ReviewAnswer:
             problems.append(str(error))
             continue
         if isinstance(answer, CritiqueShape):
-            if len(asked) == 1:
-                return ReviewAnswer(critiques={asked[0]: answer})
+            if len(letters) == 1:
+                return ReviewAnswer(critiques={letters[0]: answer})
             continue
-        critiques = {review.candidate: review for review in answer.reviews if review.candidate in asked}
+        critiques = {review.candidate: review for review in answer.reviews if review.candidate in letters}
         if critiques:
             return ReviewAnswer(critiques=critiques, order=answer.order, reason=answer.reason)
-        problems.insert(0, f"it reviews none of the candidates {', '.join(asked)}")
+        problems.insert(0, f"it reviews none of the candidates {', '.join(letters)}")
     raise ValueError(problems[0])
 
 
@@ -201,14 +188,6 @@ def review_of(
     """The review that an answer makes. What must be fixed is kept before what need not, if it is too much.
 
     A file that is neither in the patch nor in the repository stays in the finding's text alone.
-
-    Args:
-        said: What the reviewer said.
-        assignment: Who reviews what.
-        shown: The candidates in the order of their letters.
-        tree: The clone that the reviewer worked in.
-        mask: Hides secrets.
-        usage: What the review spent.
     """
     critiques: list[Critique] = []
     for letter, subject in zip(LETTERS, shown, strict=False):
@@ -262,7 +241,6 @@ def _ballot(assignment: ReviewAssignment, shown: Sequence[Subject]) -> Vote:
 
 
 def _vote(answer: ReviewAnswer, assignment: ReviewAssignment, shown: Sequence[Subject], mask: SecretMask) -> Vote:
-    """The vote for the first candidate in the reviewer's order."""
     vote = _ballot(assignment, shown)
     named = [at for letter in answer.order if (at := LETTERS.find(letter)) < len(shown)]
     if not named:
@@ -284,7 +262,6 @@ def _finding(shape: FindingShape, changed: frozenset[str], tree: Tree, mask: Sec
 
 
 def _proof(shape: FindingShape) -> Proof | None:
-    """The proof that a reviewer offers, not yet tried; a command that is too long, or none, is no proof."""
     command = well_formed(shape.command).strip()
     if not command or "\0" in command or len(command) > MAX_COMMAND_CHARS:
         return None

@@ -53,16 +53,9 @@ def proof_command(line: str, task: Task, environment: Environment) -> Command:
 class Proving:
     """Runs the proofs of one review, each in clean clones that nobody has worked in.
 
-    A command that fails proves something only where it passes elsewhere: on the untouched commit (the candidate
-    breaks it) or on the reviewer's own change (it can be done), and there not for a name that only this change has. One
-    that fails on all of them may be wrong itself. What is reproduced is a test of the other candidates, too.
-
-    Attributes:
-        assignment: The review.
-        workspaces: Opens clones, makes commits of patches.
-        blobs: Has the patches.
-        environment: That of the untouched commit, with the network that the task's commands have.
-        mask: Hides secrets.
+    A command that fails proves something only where it passes elsewhere: on the untouched commit (the candidate breaks
+    it) or on the reviewer's own change (it can be done), and there not for a name that only this change has. One that
+    fails on all of them may be wrong itself. What is reproduced is a test of the other candidates, too.
     """
 
     assignment: ReviewAssignment
@@ -72,16 +65,15 @@ class Proving:
     mask: SecretMask
 
     async def run(self, review: Review) -> Review:
-        """The review with the outcome of each proof of a must-fix."""
         patches = {
             subject.candidate.candidate_id: subject.candidate.artifacts.patch for subject in self.assignment.subjects
         }
-        left, critiques = MAX_PROOFS, list[Critique]()
+        proofs_left, critiques = MAX_PROOFS, list[Critique]()
         for critique in review.critiques:
             findings: list[Finding] = []
             for finding in critique.findings:
-                if finding.proof is not None and finding.must_fix and left:
-                    left -= 1
+                if finding.proof is not None and finding.must_fix and proofs_left:
+                    proofs_left -= 1
                     proof = await self._run_proof(finding.proof, patches[critique.candidate_id])
                     others = {name: patch for name, patch in patches.items() if name != critique.candidate_id}
                     finding = replace(finding, proof=await self._elsewhere(proof, others))
@@ -94,7 +86,8 @@ class Proving:
         try:
             for _ in range(_RUNS):
                 result = await self._run(proof, patch)
-                seen = self._output_of(result)
+                end = "it ran out of time" if result.timed_out else f"exit code {result.exit_code}"
+                seen = self._safe_text(f"{end}\n{result.stdout.text().strip()[-MAX_SEEN_CHARS:]}".strip())
                 if result.ok:
                     # One that fails only now and then shows nothing.
                     return replace(proof, outcome=ProofOutcome.PASSES, seen=seen)
@@ -112,7 +105,6 @@ class Proving:
         return replace(proof, outcome=outcome, seen=seen, passes_on_own=passes_on_own)
 
     async def _elsewhere(self, proof: Proof, patches: Mapping[str, BlobRef | None]) -> Proof:
-        """A proof that was reproduced, run on the other candidates that the reviewer saw."""
         if proof.outcome is not ProofOutcome.REPRODUCED:
             return proof
         passes: dict[str, bool] = {}
@@ -136,11 +128,11 @@ class Proving:
         patch = (await self.blobs.get(own)).decode("utf-8", "replace")
         added = {word for line in patch.splitlines() if line.startswith("+") for word in _WORD.findall(line)}
         task = self.assignment.task
-        asked = (added & set(_WORD.findall(command))).difference(*map(_WORD.findall, task.texts))
-        if not asked:
+        own_names = (added & set(_WORD.findall(command))).difference(*map(_WORD.findall, task.texts))
+        if not own_names:
             return False
         async with self._clone(None) as clone:
-            for word in sorted(asked)[:_MOST_WORDS]:
+            for word in sorted(own_names)[:_MOST_WORDS]:
                 grep = ("git", "-c", "core.fsmonitor=false", "grep", "--quiet", "-w", "-F", "-I", "-e", word)
                 files = ("git", "-c", "core.fsmonitor=false", "ls-files", "--", f"*{word}*")
                 if (await clone.run(Command(argv=grep, light=True, timeout_seconds=_LOOK_SECONDS))).ok:
@@ -161,11 +153,6 @@ class Proving:
         name = f"proof-{sha256(assignment.agent_id.encode()).hexdigest()[:_NAME_CHARS]}"
         async with self.workspaces.open(assignment.execution_id, name, repository, environment) as clone:
             yield clone
-
-    def _output_of(self, result: CommandResult) -> str:
-        end = "it ran out of time" if result.timed_out else f"exit code {result.exit_code}"
-        printed = result.stdout.text().strip()
-        return self._safe_text(f"{end}\n{printed[-MAX_SEEN_CHARS:]}" if printed else end)
 
     def _safe_text(self, text: str) -> str:
         return shortened(self.mask(well_formed(text)), MAX_SEEN_CHARS)

@@ -1,8 +1,7 @@
-"""The two APIs that agents speak: chat completions, and responses, which are made of chat completions here.
+"""The two APIs that foreign agents speak, and what of their requests may reach a model's server.
 
-Servers differ most in what they make of `/v1/responses` (several write tool calls into the text of its streams), while
-every server that the fleet works with has been found to answer chat completions with tools. So that is what they are
-asked, whatever an agent speaks.
+Responses are made of chat completions: servers differ most in what they make of `/v1/responses` (several write tool
+calls into the text of its streams), while every server that the fleet works with answers chat completions with tools.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from collections.abc import Iterator, Mapping
 
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import InvalidRequest
-from swe_ai_fleet.domain.json_values import items, json_object, mapping, mappings, string
+from swe_ai_fleet.domain.json_values import is_object, items, json_object, mapping, mappings, parse_json, string
 from swe_ai_fleet.domain.message import ModelReply, ToolCall
 
 Json = dict[str, object]
@@ -28,6 +27,20 @@ _OF_RESPONSES = frozenset(
     }
 )  # fmt: skip
 _EVENT_END = re.compile(rb"\r?\n\r?\n")
+# The operator's to say: whose turn it is, what may be kept or shared, what a call costs, where the server goes by
+# itself, and code that it runs. Names are those of OpenAI, vLLM, SGLang, LiteLLM and OpenRouter.
+_OPERATORS = frozenset(
+    {
+        "best_of", "cache_salt", "chat_template", "custom_llm_provider", "custom_logit_processor", "custom_params",
+        "data_parallel_rank", "ec_transfer_params", "extra_body", "fallbacks", "keep_alive", "kv_transfer_params",
+        "logits_processors", "models", "options", "plugins", "priority", "provider", "request_id", "rid", "route",
+        "service_tier", "session_params", "store", "transforms", "use_beam_search", "vllm_xargs", "web_search_options",
+    }
+)  # fmt: skip
+_PLACES = re.compile(r"(?:^|_)(?:urls?|hosts?|ports?|base|keys?|headers?|paths?|proxy|endpoint|room)$")
+# Not those that a server would run by itself.
+_TOOLS = ("function", "custom")
+_WITH_TOOLS = ("tools", "tool_choice", "parallel_tool_calls")
 
 
 class ChatCompletion:
@@ -54,7 +67,6 @@ class ChatCompletion:
         return b""
 
     def whole(self, body: bytes, reply: ModelReply) -> bytes:
-        """The answer in one piece."""
         return body
 
     def broken(self, error: Json) -> bytes:
@@ -143,7 +155,6 @@ class Response:
         return written + self._say(f"response.{event}.delta", **self._part(), delta=text)
 
     def _close(self) -> bytes:
-        """End the item that text is added to."""
         if not self._kind:
             return b""
         text = "".join(self._text)
@@ -213,13 +224,12 @@ class Response:
         }
 
     def _say(self, kind: str, **fields: object) -> bytes:
-        first = b"" if self._sequence or kind == "response.created" else self._begin()
+        first = b""
+        if not self._sequence and kind != "response.created":
+            first = self._say("response.created", response=self._response("in_progress", output=[]))
         self._sequence += 1
         fields_sent = {"type": kind, "sequence_number": self._sequence - 1, **fields}
         return first + b"event: %b\ndata: %b\n\n" % (kind.encode(), _dump(fields_sent))
-
-    def _begin(self) -> bytes:
-        return self._say("response.created", response=self._response("in_progress", output=[]))
 
 
 Dialect = ChatCompletion | Response
@@ -260,8 +270,8 @@ def _messages(instructions: str, given: object) -> list[Json]:
                 item.get("arguments") if kind == "function_call" else _dump({"input": item.get("input")}).decode()
             )
             function = {"name": item.get("name"), "arguments": arguments}
-            calls = [*items(messages[-1].get("tool_calls")), _call_of(item, function)]
-            messages[-1]["tool_calls"] = calls
+            call = {"id": item.get("call_id"), "type": "function", "function": function}
+            messages[-1]["tool_calls"] = [*items(messages[-1].get("tool_calls")), call]
         elif kind in ("function_call_output", "custom_tool_call_output"):
             content = _content(item.get("output"))
             if not isinstance(content, str):
@@ -274,10 +284,6 @@ def _messages(instructions: str, given: object) -> list[Json]:
         messages.append({"role": "user", "content": pictures})
     system: list[Json] = [{"role": "system", "content": "\n\n".join(orders)}] if orders else []
     return [*system, *messages]
-
-
-def _call_of(item: Mapping[str, object], function: Json) -> Json:
-    return {"id": item.get("call_id"), "type": "function", "function": function}
 
 
 def _content(given: object) -> str | list[Json]:
@@ -341,3 +347,42 @@ def events(buffer: bytearray) -> Iterator[bytes]:
         del buffer[: end.end()]
         if lines:
             yield b"\n".join(lines)
+
+
+def json_body(body: bytes) -> Mapping[str, object]:
+    """The object in a request's body. Raises InvalidRequest."""
+    try:
+        fields = parse_json(body, finite=True)
+    except ValueError as error:
+        raise InvalidRequest(f"the body is no JSON: {error}") from None
+    if not is_object(fields):
+        raise InvalidRequest("the body is not a JSON object")
+    return fields
+
+
+def screened(asked: Mapping[str, object]) -> dict[str, object]:
+    """The fields of a chat completion that an agent may set; its values are nested no deeper than is gone through.
+
+    Raises InvalidRequest for what is not served.
+    """
+    kept = {name: value for name, value in asked.items() if name not in _OPERATORS and _PLACES.search(name) is None}
+    if kept.get("n") not in (None, 1):
+        raise InvalidRequest("one answer to a request is served", field="n")
+    for message in mappings(kept.get("messages")):
+        _check_places(message)
+    kept["tools"] = [tool for tool in mappings(kept.get("tools")) if tool.get("type") in _TOOLS]
+    if not kept["tools"]:
+        kept = {name: value for name, value in kept.items() if name not in _WITH_TOOLS}
+    return kept
+
+
+def _check_places(part: Mapping[str, object]) -> None:
+    """Refuse what the server would have to fetch."""
+    for name, value in part.items():
+        if name.endswith("_url"):
+            url = string(value) or string(mapping(value).get("url"))
+            if not url.startswith("data:"):
+                raise InvalidRequest("send pictures and files as data: URLs, nothing is fetched", field="messages")
+            continue
+        for inner in (mapping(value), *mappings(value)):
+            _check_places(inner)

@@ -1,4 +1,7 @@
-"""A server on a unix socket that answers `/v1/models`, `/v1/chat/completions` and `/v1/responses` for one run."""
+"""The model of one run as a server for an agent of somebody else, which has neither a network nor a key.
+
+It answers `/v1/models`, `/v1/chat/completions` and `/v1/responses` on a unix socket.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,14 @@ import shutil
 import tempfile
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Self, cast
 
 from aiohttp import ClientConnectionError, web
 
 from swe_ai_fleet.agents.budget import Budget
-from swe_ai_fleet.agents.model_gateway.dialects import ChatCompletion, Dialect, Json, Response, events
-from swe_ai_fleet.agents.model_gateway.screening import json_body, screened
+from swe_ai_fleet.agents.gateway_dialects import ChatCompletion, Dialect, Json, Response, events, json_body, screened
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import ContextTooLong, FleetError, InvalidRequest, ModelRejected, ModelUnavailable
 from swe_ai_fleet.domain.json_values import with_texts
@@ -70,16 +72,8 @@ class ModelGateway:
 
     Answers are OpenAI's, refusals too: 402 (`budget_spent`) where a limit of the run is reached, which clients do not
     try again, 413 for a body above 16 MiB, 429 above eight calls at once, 400 for what is no request or is refused by
-    the server, 503 where no server answers.
-
-    Args:
-        model: The run's own.
-        budget: What the run may spend. A call counts as an iteration, and costs what the server says; one that breaks
-            off or is given up costs an estimate.
-        mask: Hides secrets from the model.
-        name: What the model is called here; empty: as on its server. Agents may call it what they like.
-        on_reply: Hears each reply that came to its end.
-        directory: Where to make the socket's directory; None: where temporary files go.
+    the server, 503 where no server answers. A call counts as an iteration of the budget, and costs what the server
+    says; one that breaks off or is given up costs an estimate.
     """
 
     def __init__(
@@ -88,15 +82,10 @@ class ModelGateway:
         budget: Budget,
         *,
         mask: Secrets,
-        name: str = "",
-        on_reply: Callable[[ModelReply], None] | None = None,
-        directory: Path | None = None,
     ) -> None:
-        self._model, self._budget, self._mask, self._name = model, budget, mask, name
+        self._model, self._budget, self._mask = model, budget, mask
         # A conversation is sent again and again.
         self._mask_again = lru_cache(_REMEMBERED_TEXTS)(mask)
-        self._on_reply = on_reply
-        self._parent = directory
         self._directory = Path()
         self.calls = 0
         """How many calls the model was asked."""
@@ -108,22 +97,21 @@ class ModelGateway:
 
     @property
     def socket(self) -> Path:
-        """Where it listens."""
         return self._directory / "model.sock"
 
     async def __aenter__(self) -> Self:
         application = web.Application(middlewares=[self._serve])
         application.router.add_get("/v1/models", self._models)
         application.router.add_get("/v1/models/{name:.+}", self._models)
-        application.router.add_post("/v1/chat/completions", self._chat)
-        application.router.add_post("/v1/responses", self._responses)
+        application.router.add_post("/v1/chat/completions", partial(self._answer, ChatCompletion))
+        application.router.add_post("/v1/responses", partial(self._answer, Response))
         self._runner = web.AppRunner(
             application, access_log=None, handler_cancellation=True, shutdown_timeout=0.5, auto_decompress=False
         )
         await self._runner.setup()
         serve = self._runner.server
         assert serve is not None
-        self._directory = Path(tempfile.mkdtemp(prefix="fleet-model-", dir=self._parent))
+        self._directory = Path(tempfile.mkdtemp(prefix="fleet-model-"))
 
         def accept() -> asyncio.BaseProtocol:
             return serve() if len(serve.connections) < _MOST_CONNECTIONS else _Closed()
@@ -164,7 +152,7 @@ class ModelGateway:
     async def _models(self, request: web.Request) -> web.Response:
         capabilities = await self._model.probe()
         entry: Json = {
-            "id": self._name or capabilities.model,
+            "id": capabilities.model,
             "object": "model",
             "created": 0,
             "owned_by": "fleet",
@@ -172,14 +160,8 @@ class ModelGateway:
         }
         return web.json_response(entry if "name" in request.match_info else {"object": "list", "data": [entry]})
 
-    async def _chat(self, request: web.Request) -> web.StreamResponse:
-        return await self._answer(request, ChatCompletion)
-
-    async def _responses(self, request: web.Request) -> web.StreamResponse:
-        return await self._answer(request, Response)
-
     async def _answer(
-        self, request: web.Request, speaking: Callable[[Mapping[str, object]], Dialect]
+        self, speaking: Callable[[Mapping[str, object]], Dialect], request: web.Request
     ) -> web.StreamResponse:
         if self._under_way >= MOST_CALLS:
             raise _busy(f"{MOST_CALLS} calls are under way")
@@ -187,11 +169,11 @@ class ModelGateway:
         try:
             async with self._body(request) as body:
                 # A megabyte takes tens of milliseconds, in which other runs of this process would stand still.
-                dialect, asked, characters = await asyncio.to_thread(self._read, body, speaking)
+                dialect, fields, characters = await asyncio.to_thread(self._read, body, speaking)
                 self._affordable()
-                await self._bound(asked, characters)
-                answer = _Answer(request, dialect, streams=asked.get("stream") is True)
-                return await answer.finish(await self._ask(asked, characters, answer))
+                await self._bound(fields, characters)
+                answer = _Answer(request, dialect, streams=fields.get("stream") is True)
+                return await answer.finish(await self._ask(fields, characters, answer))
         except _GoneError:
             if request.transport is not None:
                 request.transport.abort()
@@ -199,9 +181,8 @@ class ModelGateway:
         finally:
             self._under_way -= 1
 
-    async def _ask(self, asked: Json, characters: int, answer: _Answer) -> ModelReply | _RefusalError:
-        """The model's reply, or why there is none; paid for."""
-        passthrough = Passthrough(fields=asked, characters=characters, send=answer.send)
+    async def _ask(self, fields: Json, characters: int, answer: _Answer) -> ModelReply | _RefusalError:
+        passthrough = Passthrough(fields=fields, characters=characters, send=answer.send)
         prompt = characters // _CHARACTERS_PER_TOKEN
         self._reserved += prompt
         self.calls += 1
@@ -209,7 +190,7 @@ class ModelGateway:
         try:
             async with self._budget.time_limit():
                 # What a foreign agent says it tells its client; its further calls (a title, a summary) are no news.
-                reply = await self._model.reply(ModelRequest((), passthrough=passthrough, on_delta=_unheard))
+                reply = await self._model.reply(ModelRequest((), passthrough=passthrough, on_delta=lambda text: None))
             usage = reply.usage
         except TimeoutError:
             return self._refused(StopReason.TIMEOUT)
@@ -221,8 +202,6 @@ class ModelGateway:
             if usage is None or (usage.model_calls and not usage.total_tokens):
                 usage = Usage(prompt_tokens=prompt, completion_tokens=answer.pieces, model_calls=1)
             self._budget.settle(usage)
-        if self._on_reply is not None:
-            self._on_reply(reply)
         return reply
 
     async def _pause(self) -> None:
@@ -244,7 +223,6 @@ class ModelGateway:
 
     @asynccontextmanager
     async def _body(self, request: web.Request) -> AsyncGenerator[bytes]:
-        """The request's body, counted among those that are held for as long as it is."""
         if request.headers.get("Content-Encoding", "identity") != "identity":
             raise _RefusalError(415, "send the body as it is, not compressed", code="unsupported_encoding")
         body = bytearray()
@@ -276,17 +254,14 @@ class ModelGateway:
             return self._mask_again(text) if len(text) <= _LONGEST_REMEMBERED else self._mask(text)
 
         try:
-            asked = screened(cast("Json", with_texts(dialect.request(), masked)))
+            fields = screened(cast("Json", with_texts(dialect.request(), masked)))
         except ValueError as error:
             raise InvalidRequest(f"the body is {error}") from None
-        return dialect, asked, characters
+        return dialect, fields, characters
 
-    async def _bound(self, asked: Json, characters: int) -> None:
-        """Bound the completion by the tokens that are left; without a bound that does not fit the context.
-
-        Servers refuse a bound that they could not keep, and agents choose theirs without knowing the context.
-        """
-        bound = min((bound for name in LIMIT_FIELDS if isinstance(bound := asked.pop(name, None), int)), default=None)
+    async def _bound(self, fields: Json, characters: int) -> None:
+        """Bound the completion by the tokens that are left, and drop a bound that the context does not hold."""
+        bound = min((bound for name in LIMIT_FIELDS if isinstance(bound := fields.pop(name, None), int)), default=None)
         longest = (await self._model.probe()).max_model_len
         room = longest - characters // _CHARACTERS_PER_TOKEN_AT_LEAST if longest else None
         if bound is not None and room is not None and bound > room:
@@ -296,7 +271,7 @@ class ModelGateway:
             if (bound is None and (room is None or left < room * 3 // 4)) or (bound is not None and bound > left):
                 bound = left
         if bound is not None:
-            asked[LIMIT_FIELDS[0]] = bound
+            fields[LIMIT_FIELDS[0]] = bound
 
 
 class _Answer:
@@ -368,7 +343,3 @@ def _refusal(fault: FleetError) -> _RefusalError:
 
 def _busy(reason: str) -> _RefusalError:
     return _RefusalError(429, f"{reason}; try again", code="too_many_calls", kind="rate_limit_error")
-
-
-def _unheard(text: str) -> None:
-    """Nobody listens."""
