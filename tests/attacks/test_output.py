@@ -24,13 +24,12 @@ from swe_ai_fleet.agents.references.naming import Naming
 from swe_ai_fleet.agents.references.resolving import resolve
 from swe_ai_fleet.domain.task import EnvironmentSpec, RepoRef, Task, TaskKind
 from swe_ai_fleet.environments.detection import detect, digest
-from swe_ai_fleet.environments.interpreters import Machine
 from swe_ai_fleet.environments.pip_steps import Tooling
 from swe_ai_fleet.environments.project_code import project_code
+from swe_ai_fleet.environments.recipe import Machine
 from swe_ai_fleet.environments.repository_files import RepositoryFiles
-from swe_ai_fleet.orchestrator.evidence.comparison import TaskNames
 from swe_ai_fleet.orchestrator.evidence.patch import parse_patch
-from swe_ai_fleet.orchestrator.evidence.relevance import first_tests
+from swe_ai_fleet.orchestrator.evidence.relevance import TaskNames, first_tests
 from swe_ai_fleet.tools.http import HttpTool
 from swe_ai_fleet.tools.tests.reports import parse_pytest_output
 from swe_ai_fleet.tools.tests.runners import go_reports, javascript_reports, linting, plan, text_reports

@@ -18,7 +18,7 @@ import pytest
 from swe_ai_fleet.domain.candidate import CheckReport, Verdict
 from swe_ai_fleet.domain.task import CheckSpec, EnvironmentSpec
 from swe_ai_fleet.domain.test_run import TestOutcome
-from swe_ai_fleet.orchestrator.evidence import gatherer
+from swe_ai_fleet.orchestrator import evidence
 from swe_ai_fleet.orchestrator.evidence.patch import PatchUnreadable, parse_patch
 from swe_ai_fleet.testing.repositories import make_repository
 from swe_ai_fleet.tools.tests.running import read_events, sealed
@@ -190,7 +190,7 @@ async def not_verified(world: World, files: Mapping[str, str], **more: object) -
     report = await world.check(files, **more)  # pyright: ignore[reportArgumentType]
     assert report.verdict is not Verdict.VERIFIED, report.reasons
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gatherer, "changed_test_settings", lambda *_, **__: [])  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+        patch.setattr(evidence, "changed_test_settings", lambda *_, **__: [])  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
         control = await world.check(files, name="control", **more)  # pyright: ignore[reportArgumentType]
     assert control.verdict is Verdict.VERIFIED, control.reasons
     return report

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 
 from swe_ai_fleet.domain.json_values import items, mapping, string, strings
 from swe_ai_fleet.environments.commands import Wish, read_commands, readable_variables, script_words
-from swe_ai_fleet.environments.interpreters import PythonVersion
 from swe_ai_fleet.environments.python_project import is_for_tests
+from swe_ai_fleet.environments.recipe import PythonVersion
 from swe_ai_fleet.environments.repository_files import RepositoryFiles, Table, joined, parsed_python, parsed_yaml
 from swe_ai_fleet.environments.tox import read_tox
 

@@ -12,11 +12,10 @@ from dataclasses import replace
 
 from swe_ai_fleet.domain.environment import Decision
 from swe_ai_fleet.domain.task import EnvironmentSpec
-from swe_ai_fleet.environments.interpreters import NO_PYTHON, Machine
 from swe_ai_fleet.environments.node_project import node_recipe, node_test_command
 from swe_ai_fleet.environments.pip_steps import Tooling
 from swe_ai_fleet.environments.python_recipe import python_recipe
-from swe_ai_fleet.environments.recipe import PythonRecipe, Recipe, Step
+from swe_ai_fleet.environments.recipe import NO_PYTHON, Machine, PythonRecipe, Recipe, Step
 from swe_ai_fleet.environments.repository_files import (
     RepositoryFiles,
     is_manifest,

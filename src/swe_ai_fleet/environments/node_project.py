@@ -11,8 +11,7 @@ from fnmatch import fnmatchcase
 from swe_ai_fleet.domain.environment import Decision
 from swe_ai_fleet.domain.json_values import mapping, string, strings
 from swe_ai_fleet.environments.automation import workflow_jobs
-from swe_ai_fleet.environments.interpreters import Machine
-from swe_ai_fleet.environments.recipe import NodeRecipe, Recipe, Removal, Step
+from swe_ai_fleet.environments.recipe import Machine, NodeRecipe, Recipe, Removal, Step
 from swe_ai_fleet.environments.repository_files import RepositoryFiles, joined
 from swe_ai_fleet.tools.tests.runners.inventory import test_script
 from swe_ai_fleet.tools.tests.runners.scripts import lints, words_of

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field, replace
 
 from packaging.utils import canonicalize_name
 
-from swe_ai_fleet.environments.interpreters import Choice, Machine, allows, version_text
 from swe_ai_fleet.environments.python_project import Group, PythonProject, package_of
-from swe_ai_fleet.environments.recipe import Step
+from swe_ai_fleet.environments.recipe import Choice, Machine, Step, allows, version_text
 from swe_ai_fleet.environments.requirements import RequirementFile, as_arguments, is_of_index
 
 CONSTRAINTS = "constraints.txt"

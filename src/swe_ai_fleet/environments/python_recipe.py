@@ -13,7 +13,6 @@ from swe_ai_fleet.domain.environment import Decision
 from swe_ai_fleet.domain.json_values import mapping, strings
 from swe_ai_fleet.environments.automation import read_automation
 from swe_ai_fleet.environments.commands import Wish, paths_of
-from swe_ai_fleet.environments.interpreters import Choice, Machine, choose_python
 from swe_ai_fleet.environments.pip_steps import (
     BUILD_CONSTRAINTS,
     OLD_SETUPTOOLS,
@@ -34,7 +33,7 @@ from swe_ai_fleet.environments.python_project import (
     read_project,
     workspace_members,
 )
-from swe_ai_fleet.environments.recipe import PythonRecipe, Recipe
+from swe_ai_fleet.environments.recipe import Choice, Machine, PythonRecipe, Recipe, choose_python
 from swe_ai_fleet.environments.repository_files import RepositoryFiles, is_requirements, joined
 from swe_ai_fleet.environments.requirements import PYTHON_LOCKS, is_plain, read_requirements, wanted_files
 from swe_ai_fleet.tools.tests.runners.inventory import PYTEST, uses_pytest

@@ -50,10 +50,9 @@ from swe_ai_fleet.domain.environment import Decision, Environment, EnvironmentRe
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.domain.task import EnvironmentSpec, PinnedRepository
 from swe_ai_fleet.environments.detection import caller_command, detect, digest
-from swe_ai_fleet.environments.interpreters import allows, version_text
 from swe_ai_fleet.environments.node_project import pinned_npm
 from swe_ai_fleet.environments.pip_steps import CONSTRAINTS, Tooling
-from swe_ai_fleet.environments.recipe import Recipe
+from swe_ai_fleet.environments.recipe import Recipe, allows, version_text
 from swe_ai_fleet.environments.repository_files import RepositoryFiles
 from swe_ai_fleet.environments.requirements import NODE_LOCKS, PYTHON_LOCKS, Lock, npm_lock, read_lock, recorded_lock
 from swe_ai_fleet.ports import KnownRecipes, SecretMask

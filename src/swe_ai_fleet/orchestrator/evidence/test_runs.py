@@ -21,13 +21,12 @@ from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.task import CheckSpec, PinnedRepository, Task
 from swe_ai_fleet.domain.test_run import TestRun
-from swe_ai_fleet.orchestrator.evidence.comparison import python_files
+from swe_ai_fleet.orchestrator.evidence.relevance import python_files
 from swe_ai_fleet.orchestrator.evidence.source_files import CloneFiles, is_compiled, language_of
 from swe_ai_fleet.orchestrator.recipes import tenant_key
 from swe_ai_fleet.ports import Clone, KeyValue, Workspace, WorkspaceProvider
 from swe_ai_fleet.tools.tests.planning import Planned, Planner
-from swe_ai_fleet.tools.tests.runners.cargo import DOCUMENTATION
-from swe_ai_fleet.tools.tests.runners.go import go_module
+from swe_ai_fleet.tools.tests.runners.compiled import DOCUMENTATION, go_module
 from swe_ai_fleet.tools.tests.runners.plan import Selection
 from swe_ai_fleet.tools.tests.runners.scripts import ShellLine, framework_of, read_shell_line
 from swe_ai_fleet.tools.tests.running import TestLimits, own_digest, run_tests

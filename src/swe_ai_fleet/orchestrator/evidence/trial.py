@@ -13,19 +13,20 @@ from swe_ai_fleet.orchestrator.evidence.check_results import Concern, allowed_co
 from swe_ai_fleet.orchestrator.evidence.comparison import (
     WHOLE_RUN,
     Comparison,
-    TaskNames,
-    Touched,
     alike,
     compare,
     conclusive,
     counts,
     fails,
+    listed,
+    message_of,
+    notes_of,
+    own_summary,
     passes,
 )
-from swe_ai_fleet.orchestrator.evidence.relevance import readers
+from swe_ai_fleet.orchestrator.evidence.relevance import TaskNames, Touched, readers
 from swe_ai_fleet.orchestrator.evidence.source_files import CloneFiles, holds_tests
 from swe_ai_fleet.orchestrator.evidence.test_runs import Bench, NoRun, Subject, Suite, files_of, selected
-from swe_ai_fleet.orchestrator.evidence.wording import listed, message_of, notes_of, own_summary
 from swe_ai_fleet.tools.tests.runners.plan import Selection
 
 RERUNS = 2

@@ -21,7 +21,7 @@ from swe_ai_fleet.domain.tool import Outcome, ToolResult
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.tools.definition import ToolFailure
 from swe_ai_fleet.tools.tests.reports import MAX_REPORT_BYTES, lines
-from swe_ai_fleet.tools.tests.runners.cargo import cargo_variables, locks
+from swe_ai_fleet.tools.tests.runners.compiled import cargo_variables, locks
 from swe_ai_fleet.tools.tests.runners.inventory import Inventory
 from swe_ai_fleet.tools.tests.runners.linters import Linter, configured_linters
 from swe_ai_fleet.tools.tests.runners.plan import leaving_nothing, probe
