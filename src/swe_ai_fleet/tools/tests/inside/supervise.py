@@ -43,7 +43,7 @@ from typing import Any
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
-from streams import Stream, stream
+from streams import STREAMS, Stream
 
 TIME_IS_UP = 124
 _RESTARTS = 12
@@ -272,7 +272,7 @@ def main(spec: dict[str, Any]) -> int:
     os.unlink(spec["key"])
     progress = Progress(spec["events"], key)
     argv = list(spec["argv"])
-    results = stream(spec["stream"])
+    results = STREAMS[spec["stream"]]()
     killed = False
     for _ in range(_RESTARTS + 1):
         before = len(progress.ended)
@@ -291,7 +291,7 @@ def main(spec: dict[str, Any]) -> int:
             return TIME_IS_UP
         # What runs beside a test that hangs is run again.
         culprits = attempt.overdue if how == "hung" else list(progress.running)
-        if how == "ended" and (progress.finished or (results.complete(code) and not culprits)):
+        if how == "ended" and (progress.finished or (results.complete() and not culprits)):
             return (code if code >= 0 else 128 - code) or int(killed)
         if how == "hung" and not culprits:
             progress.append(e="stop", why="silent")
