@@ -189,8 +189,12 @@ async def not_verified(world: World, files: Mapping[str, str], **more: object) -
     """A report that does not verify; the control is a fleet that does not look for what decides about tests."""
     report = await world.check(files, **more)  # pyright: ignore[reportArgumentType]
     assert report.verdict is not Verdict.VERIFIED, report.reasons
+
+    async def no_rules(*_: object) -> list[str]:
+        return []
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(evidence, "changed_test_settings", lambda *_, **__: [])  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+        patch.setattr(evidence, "changed_rules", no_rules)
         control = await world.check(files, name="control", **more)  # pyright: ignore[reportArgumentType]
     assert control.verdict is Verdict.VERIFIED, control.reasons
     return report

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 
 from swe_ai_fleet.agents.rubric import RubricJudge
 from swe_ai_fleet.domain.assignment import BaselineAssignment, CheckAssignment, ExamineAssignment
@@ -19,26 +19,18 @@ from swe_ai_fleet.domain.test_run import Baseline, SuiteBaseline, suite_baseline
 from swe_ai_fleet.orchestrator.evidence.check_results import Concern, Violation, storable, verdict_of
 from swe_ai_fleet.orchestrator.evidence.examining import Examining
 from swe_ai_fleet.orchestrator.evidence.patch import Patch, PatchUnreadable, parse_patch
-from swe_ai_fleet.orchestrator.evidence.policy import (
-    PolicyRules,
-    oversized,
-    patch_violations,
-    policy_results,
-    tree_violations,
-)
+from swe_ai_fleet.orchestrator.evidence.policy import oversized, patch_violations, policy_results, tree_violations
 from swe_ai_fleet.orchestrator.evidence.relevance import TaskNames, Touched, first_tests
 from swe_ai_fleet.orchestrator.evidence.rubric import rubric_check
-from swe_ai_fleet.orchestrator.evidence.settings_changes import SearchPaths, changed_test_settings
+from swe_ai_fleet.orchestrator.evidence.settings_changes import changed_rules
 from swe_ai_fleet.orchestrator.evidence.source_files import CloneFiles, inline_tests, is_test, language_of
 from swe_ai_fleet.orchestrator.evidence.static_checks import LintCheck, compile_faults
 from swe_ai_fleet.orchestrator.evidence.test_runs import TEST_SECONDS, Bench, NoRun, Subject, Suite, TestRuns
-from swe_ai_fleet.orchestrator.evidence.trial import WHOLE_RERUN_SECONDS, Trial
+from swe_ai_fleet.orchestrator.evidence.trial import Trial
 from swe_ai_fleet.orchestrator.evidence.weakened_tests import changed_tests
-from swe_ai_fleet.ports import BlobStore, Clone, EvidenceWorkspaces, SecretMask
+from swe_ai_fleet.ports import BlobStore, EvidenceWorkspaces, SecretMask
 from swe_ai_fleet.tools.catalogue import ToolAccess
 from swe_ai_fleet.tools.secrets import Secrets
-
-_TEXT = "text/plain"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,8 +46,6 @@ class EvidenceGatherer:
         blobs: Has patches, keeps outputs.
         access: What commands may reach.
         mask: Hides secrets, and knows which a patch must not hold.
-        rules: How large patches may be.
-        whole_rerun_seconds: Test suites that take no longer are run again as a whole where new failures may be flaky.
         runs: Test runs that were made before, here or by another process.
         rubric: Judges the task's rubric; None: it is not looked at.
     """
@@ -64,8 +54,6 @@ class EvidenceGatherer:
     blobs: BlobStore
     access: ToolAccess = field(default_factory=ToolAccess)
     mask: SecretMask = field(default_factory=Secrets)
-    rules: PolicyRules = field(default_factory=PolicyRules)
-    whole_rerun_seconds: float = WHOLE_RERUN_SECONDS
     runs: TestRuns = field(default_factory=TestRuns)
     rubric: RubricJudge | None = None
 
@@ -191,7 +179,7 @@ class _Gathering:
         judged = _elapsed(started_at)
         applied, patched = await self._applied(data)
         if patched is None:
-            return [applied, *await self._kept_all(policy_results(violations, self._task, duration_ms=judged))], ""
+            return [applied, *await self._stored(*policy_results(violations, self._task, duration_ms=judged))], ""
         base, candidate = await self._subjects(patched)
         async with self._bench.clone("check", candidate) as clone:
             files = CloneFiles(clone)
@@ -206,14 +194,14 @@ class _Gathering:
                 patch=patch,
                 files=files,
                 base_commit=base.repository.commit,
-                clean_clone=lambda name: self._base_clone(name, base),
+                clean_clone=partial(self._bench.clone, subject=base),
             )
             linted = replace(await lint.result(), duration_ms=_elapsed(started_at))
-            results = [applied, *await self._kept_all((*policy, linted))]
+            results = [applied, *await self._stored(*policy, linted)]
             results += await self._dynamic(patch, files, base, candidate)
             if self._own.rubric is not None:
                 rubric = await rubric_check(self._own.rubric, self._assignment, patch, files, results)
-                results += [await self._with_whole_output(rubric)] if rubric is not None else []
+                results += await self._stored(rubric) if rubric is not None else []
         return results, candidate.environment.tree
 
     async def _of_commit(self) -> tuple[list[CheckResult], str]:
@@ -230,13 +218,13 @@ class _Gathering:
         return base, await self._own.subject("candidate", patched, self._task)
 
     def _policy(self, data: bytes) -> tuple[Patch, list[Violation]]:
-        if violation := oversized(data, self._own.rules):
+        if violation := oversized(data):
             return Patch(), [violation]
         try:
             patch = parse_patch(data)
         except PatchUnreadable as error:
             return Patch(), [Violation(concern=Concern.FORM, text=f"the patch can't be read: {error.message}")]
-        return patch, list(patch_violations(patch, self._task, self._own.rules, self._own.mask))
+        return patch, list(patch_violations(patch, self._task, self._own.mask))
 
     async def _applied(self, patch: bytes) -> tuple[CheckResult, PinnedRepository | None]:
         """Whether the patch can be applied, and the commit with it."""
@@ -265,14 +253,10 @@ class _Gathering:
         suites = suites_of(self._task, base.environment) or suites_of(self._task, candidate.environment)
         if not self._task.constraints.checks:
             started_at = time.monotonic()
-            faults = await compile_faults(
-                patch,
-                files,
-                lambda name: self._base_clone(name, base),
-                base_commit=base.repository.commit,
-            )
+            base_clone = partial(self._bench.clone, subject=base)
+            faults = await compile_faults(patch, files, base_clone, base_commit=base.repository.commit)
             if faults:
-                return [await self._with_whole_output(_not_built(faults, _elapsed(started_at)))]
+                return await self._stored(_not_built(faults, _elapsed(started_at)))
         if not suites:
             reason = "no test command was found in the repository, and the task names no check"
             return [CheckResult(kind=CheckKind.DRY_RUN, name="tests", passed=False, skipped_reason=reason)]
@@ -285,9 +269,7 @@ class _Gathering:
                 self._own_tests = await self._with_own_tests(patch, base, inline)
             return self._own_tests
 
-        search = SearchPaths.of(base.environment)
-        links = await asyncio.to_thread(files.links, patch.paths)
-        settings = await asyncio.to_thread(changed_test_settings, patch, files.text, listed, suites, search, links)
+        settings = await changed_rules(patch, files, suites, base.environment)
         inline = await asyncio.to_thread(_inline_tests, patch, files.text)
 
         async def by_old_rules() -> Subject | None:
@@ -310,9 +292,8 @@ class _Gathering:
                 first=first,
                 own_tests=own_tests,
                 by_old_rules=by_old_rules,
-                whole_seconds=self._own.whole_rerun_seconds,
             )
-            results.append(await self._with_whole_output(await trial.result(files)))
+            results += await self._stored(await trial.result(files))
         return results
 
     async def _with_own_tests(self, patch: Patch, base: Subject, inline: Mapping[str, bytes]) -> Subject | None:
@@ -337,20 +318,10 @@ class _Gathering:
             return None  # a part of a patch need not apply
         return patched, replace(environment, network=base.environment.network)
 
-    def _base_clone(self, name: str, base: Subject) -> AbstractAsyncContextManager[Clone]:
-        return self._bench.clone(name, base)
-
-    async def _with_whole_output(self, result: CheckResult, whole: str = "") -> CheckResult:
-        assignment = self._assignment
-        return await storable(
-            result,
-            whole,
-            mask=self._own.mask,
-            store=lambda data: self._own.blobs.put(self._task.tenant, assignment.execution_id, data, _TEXT),
-        )
-
-    async def _kept_all(self, results: Sequence[CheckResult]) -> list[CheckResult]:
-        return [await self._with_whole_output(result) for result in results]
+    async def _stored(self, *results: CheckResult) -> list[CheckResult]:
+        """Results fit to be stored, with what they printed in the object store."""
+        store = partial(self._own.blobs.put, self._task.tenant, self._assignment.execution_id, media_type="text/plain")
+        return [await storable(result, mask=self._own.mask, store=store) for result in results]
 
 
 def _inline_tests(patch: Patch, text: Callable[[str], str]) -> dict[str, bytes]:

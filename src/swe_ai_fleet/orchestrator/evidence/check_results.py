@@ -131,13 +131,12 @@ WHOLE_OUTPUT = "output_artifact"
 
 
 async def storable(
-    result: CheckResult, whole: str, *, mask: SecretMask, store: Callable[[bytes], Awaitable[BlobRef]]
+    result: CheckResult, *, mask: SecretMask, store: Callable[[bytes], Awaitable[BlobRef]]
 ) -> CheckResult:
     """A result fit to be stored: without secrets, of bounded size, the whole output by reference where it says more.
 
     Args:
         result: What a check came to.
-        whole: Everything that was printed; empty where that is `result.output` itself.
         mask: Hides secrets.
         store: Keeps bytes.
     """
@@ -146,11 +145,10 @@ async def storable(
         return mask(well_formed(text))
 
     output = hidden(result.output)
-    whole = hidden(whole) if whole else output
     details = {name: beginning(hidden(text), MESSAGE_CHARS) for name, text in result.details.items()}
-    if len(whole) > len(output) or len(output) > OUTPUT_CHARS:
+    if len(output) > OUTPUT_CHARS:
         try:
-            details[WHOLE_OUTPUT] = (await store(whole.encode("utf-8", "replace"))).digest
+            details[WHOLE_OUTPUT] = (await store(output.encode("utf-8", "replace"))).digest
         except FleetError as error:
             # The check was made all the same; that its output could not be kept is for the operator.
             _log.warning("evidence.output_not_stored", check=result.name, reason=error.message)

@@ -23,6 +23,25 @@ _SURROUNDINGS = re.compile(
     r"|No such file or directory: '[\w.+-]+'|executable file not found|PermissionError|Operation not permitted"
     r"|DockerException|Cannot connect to the Docker daemon|no usable temporary directory"
 )
+# What a test says that asks for a name which is not there; the last word of the group is the name.
+_MISSING = re.compile(
+    r"cannot import name '(\w+)'|No module named '([\w.]+)'"
+    r"|(?<!'NoneType' object )has no attribute '(\w+)'"
+    r"|name '(\w+)' is not defined|unexpected keyword argument '(\w+)'"
+    r"|([\w.$]+)\)? is not a (?:function|constructor)|does not provide an export named '(\w+)'"
+    r"|([\w$]+) is not defined|Cannot read propert(?:y|ies) of undefined \(reading '(\w+)'\)"
+    r"|Cannot find module '([^']+)'|Property '(\w+)' does not exist|has no exported member '(\w+)'"
+    r"|undefined: ([\w.]+)|([\w.]+) undefined \(type|unknown field (\w+) in struct"
+    r"|cannot find (?:function|value|type|macro|struct[\w, ]*|module or crate) `(\w+)`"
+    r"|unresolved import `([\w:]+)`|no (?:method|field|function or associated item) (?:named )?`(\w+)`"
+    r"|has no field named `(\w+)`"
+)
+# The same of what is called with other arguments than it takes.
+_SIGNATURE = re.compile(
+    r"([\w.<>]+)\(\) (?:takes .{1,80} but .{1,40} (?:was|were) given|missing \d+ required .{1,40} arguments?)"
+    r"|(?:too many|not enough) arguments in call to ([\w.]+)"
+)
+_ARITY = re.compile(r"this (?:function|method) takes \d+ arguments? but|Expected \d+(?:-\d+)? arguments, but got \d+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +149,26 @@ def alike(one: str, other: str) -> bool:
 
 def lacks_environment(result: TestResult) -> bool:
     """Whether a test failed for want of something that is not the repository's: a network, a service, a package."""
-    return bool(_SURROUNDINGS.search(result.message) or _SURROUNDINGS.search(result.traceback))
+    return bool(_SURROUNDINGS.search(_said(result)))
+
+
+def _said(result: TestResult) -> str:
+    return f"{result.message}\n{result.traceback}"
+
+
+def missing_names(result: TestResult) -> list[str]:
+    """The names that a failing test says are not there."""
+    names = (next(filter(None, match.groups())) for match in _MISSING.finditer(_said(result)))
+    return [_WORDS.findall(name)[-1] for name in names if _WORDS.search(name)]
+
+
+def asks_otherwise(result: TestResult, called: Collection[str]) -> bool:
+    """Whether a test calls something of `called`, the words of its file, with arguments that it does not take."""
+    message = _said(result)
+    if _ARITY.search(message):
+        return True
+    names = (next(filter(None, match.groups())) for match in _SIGNATURE.finditer(message))
+    return any(word in called for name in names for word in _WORDS.findall(name))
 
 
 class _ByFunction:

@@ -246,32 +246,29 @@ _GIT_FILES = (".gitattributes", ".gitmodules")
 _MAX_PROBLEMS = 50
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyRules:
-    """How large a candidate's patch may be. What lock files change does not count as lines."""
-
-    max_patch_bytes: int = 1024 * 1024
-    max_changed_lines: int = 5_000
-    max_files: int = 200
+MAX_PATCH_BYTES = 1024 * 1024
+MAX_CHANGED_LINES = 5_000
+"""What lock files change does not count."""
+MAX_FILES = 200
 
 
-def oversized(patch: bytes, rules: PolicyRules) -> Violation | None:
+def oversized(patch: bytes) -> Violation | None:
     """Whether a patch is too large to be looked at."""
-    if len(patch) <= rules.max_patch_bytes:
+    if len(patch) <= MAX_PATCH_BYTES:
         return None
-    text = f"the patch has {len(patch)} bytes; at most {rules.max_patch_bytes} are accepted"
+    text = f"the patch has {len(patch)} bytes; at most {MAX_PATCH_BYTES} are accepted"
     return Violation(concern=Concern.SIZE, text=text)
 
 
-def patch_violations(patch: Patch, task: Task, rules: PolicyRules, mask: SecretMask) -> Iterator[Violation]:
+def patch_violations(patch: Patch, task: Task, mask: SecretMask) -> Iterator[Violation]:
     """What can be told from the patch alone."""
-    if len(patch.files) > rules.max_files:
-        text = f"{len(patch.files)} files are changed; at most {rules.max_files} are accepted"
+    if len(patch.files) > MAX_FILES:
+        text = f"{len(patch.files)} files are changed; at most {MAX_FILES} are accepted"
         yield Violation(concern=Concern.SIZE, text=text)
-        patch = Patch(patch.files[: rules.max_files])
+        patch = Patch(patch.files[:MAX_FILES])
     changed = sum(1 for file in patch.files if not is_lock(file.path) for _ in file.lines("+-"))
-    if changed > rules.max_changed_lines:
-        text = f"{changed} changed lines; at most {rules.max_changed_lines} are accepted"
+    if changed > MAX_CHANGED_LINES:
+        text = f"{changed} changed lines; at most {MAX_CHANGED_LINES} are accepted"
         yield Violation(concern=Concern.SIZE, text=text)
     for file in patch.files:
         yield from _of_file(file, task)

@@ -36,6 +36,7 @@ from swe_ai_fleet.tools.definition import ToolFailure
 from swe_ai_fleet.tools.tests.reports import bounded, test_result, uncoloured
 from swe_ai_fleet.tools.tests.runners.inventory import Inventory
 from swe_ai_fleet.tools.tests.runners.plan import Plan, leave, leaving_nothing, probe, read_report
+from swe_ai_fleet.tools.tests.text_reports import recognise
 
 TIME_IS_UP = 124
 _SPARE_SECONDS = 15.0
@@ -147,9 +148,7 @@ def _start_seconds(plan: Plan, limits: TestLimits) -> float:
 def _run_of(plan: Plan, limits: TestLimits, result: CommandResult, data: bytes, key: str) -> TestRun:
     output = result.stdout.text()
     events = read_events(data, key)
-    run = TestRun(results=events.results)
-    if not events.results:
-        run = plan.read_output(output) or TestRun()
+    run = (plan.stream == "output" and recognise(output)) or TestRun(results=events.results)
     timed_out = result.timed_out or result.exit_code == TIME_IS_UP
     stopped = ""
     if events.stop == "silent":

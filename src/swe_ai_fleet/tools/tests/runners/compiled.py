@@ -10,10 +10,8 @@ from swe_ai_fleet.domain.json_values import mapping, string
 from swe_ai_fleet.tools.definition import ToolFailure
 from swe_ai_fleet.tools.files.paths import quoted
 from swe_ai_fleet.tools.tests.reports import MAX_REPORT_BYTES
-from swe_ai_fleet.tools.tests.runners.go_reports import parse_go_output
 from swe_ai_fleet.tools.tests.runners.inventory import Inventory, toml
 from swe_ai_fleet.tools.tests.runners.plan import Plan, Selection, not_installed
-from swe_ai_fleet.tools.tests.runners.text_reports import parse_cargo_output
 
 GO_ABSENT = not_installed("go", "Go")
 GO_PACKAGE = re.compile(r"[a-z0-9][\w.~-]*\.[a-z]+(?:/[\w.~-]+)*")
@@ -65,7 +63,6 @@ def go_plan(
         absent=GO_ABSENT,
         cwd=root,
         stream="go",
-        read_output=parse_go_output,
         output_limit=MAX_REPORT_BYTES // 2,
     )
 
@@ -197,7 +194,6 @@ def cargo_plan(
             **({"FLEET_TEST_OPTIONS": json.dumps(steering)} if any(steering.values()) else {}),
         },
         stream="cargo" if reports else "output",
-        read_output=parse_cargo_output,
         output_limit=MAX_REPORT_BYTES // 2,
         transient=locks(inventory, root),
     )

@@ -11,10 +11,8 @@ from collections.abc import Mapping
 
 from swe_ai_fleet.tools.definition import ToolFailure
 from swe_ai_fleet.tools.files.paths import Tree
-from swe_ai_fleet.tools.tests.reports import parse_pytest_output
 from swe_ai_fleet.tools.tests.runners.plan import Fallback, Plan, Selection, checked_path, not_installed
 from swe_ai_fleet.tools.tests.runners.scripts import is_django
-from swe_ai_fleet.tools.tests.runners.text_reports import parse_unittest_output
 
 PYTHON_PYTEST = ("python3", "-m", "pytest")
 _KNOWN_LIMITS = 300
@@ -73,7 +71,6 @@ def pytest_plan(
             "PYTHONPATH": f"{own}:{plugin_directory}" if own else plugin_directory,
             **({"FLEET_TEST_OPTIONS": json.dumps(steering)} if longest or selection.first else {}),
         },
-        read_output=parse_pytest_output,
         fallbacks=(
             Fallback(
                 argv=bare,
@@ -170,7 +167,6 @@ def unittest_plan(
         told=words,
         absent=not_installed(base[0], "Python"),
         variables={"FLEET_TEST_OPTIONS": json.dumps(steering)} if any(steering.values()) else {},
-        read_output=parse_unittest_output,
     )
 
 
