@@ -23,7 +23,7 @@ import pytest
 from swe_ai_fleet.agents.references.naming import Naming
 from swe_ai_fleet.agents.references.resolving import resolve
 from swe_ai_fleet.domain.task import EnvironmentSpec, RepoRef, Task, TaskKind
-from swe_ai_fleet.environments.detection import detect, digest
+from swe_ai_fleet.environments import detect, digest
 from swe_ai_fleet.environments.pip_steps import Tooling
 from swe_ai_fleet.environments.project_code import project_code
 from swe_ai_fleet.environments.recipe import Machine
@@ -31,7 +31,7 @@ from swe_ai_fleet.environments.repository_files import RepositoryFiles
 from swe_ai_fleet.orchestrator.evidence.patch import parse_patch
 from swe_ai_fleet.orchestrator.evidence.relevance import TaskNames, first_tests
 from swe_ai_fleet.tools.http import HttpTool
-from swe_ai_fleet.tools.tests.runners import linting
+from swe_ai_fleet.tools.tests import linting
 from swe_ai_fleet.tools.tests.text_reports import recognise
 
 CHARS = 8_000

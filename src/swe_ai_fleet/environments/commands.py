@@ -9,7 +9,7 @@ from itertools import takewhile
 from pathlib import PurePosixPath
 from typing import Any
 
-from swe_ai_fleet.tools.tests.runners.scripts import words_of
+from swe_ai_fleet.tools.tests.scripts import words_of
 
 PYTHON = "python3"
 _MAX_COMMANDS = 1_000

@@ -13,8 +13,8 @@ from swe_ai_fleet.domain.json_values import mapping, string, strings
 from swe_ai_fleet.environments.automation import workflow_jobs
 from swe_ai_fleet.environments.recipe import Machine, NodeRecipe, Recipe, Removal, Step
 from swe_ai_fleet.environments.repository_files import RepositoryFiles, joined
-from swe_ai_fleet.tools.tests.runners.inventory import test_script
-from swe_ai_fleet.tools.tests.runners.scripts import lints, words_of
+from swe_ai_fleet.tools.tests.inventory import test_script
+from swe_ai_fleet.tools.tests.scripts import lints, words_of
 
 _DEPENDENCIES = ("dependencies", "devDependencies", "optionalDependencies")
 _MANAGER = re.compile(r"(npm|pnpm|yarn)@(\d+\.\d+\.\d+(?:-[\w.]+)?)(?:\+.*)?")

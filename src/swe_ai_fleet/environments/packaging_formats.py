@@ -14,7 +14,7 @@ from packaging.version import InvalidVersion, Version
 
 from swe_ai_fleet.domain.json_values import items, mapping, string, strings
 from swe_ai_fleet.environments.repository_files import Table, parsed_python
-from swe_ai_fleet.tools.tests.runners.inventory import parsed_ini
+from swe_ai_fleet.tools.tests.inventory import parsed_ini
 
 _PLAIN = re.compile(r"[\d.*]+(?:[a-z]+\d*)?")
 _BARE = re.compile(r"\d[\w.]*")

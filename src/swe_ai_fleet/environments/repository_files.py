@@ -14,7 +14,7 @@ import yaml
 
 from swe_ai_fleet.domain.json_values import json_object, mapping, parse_json, parsed
 from swe_ai_fleet.domain.text import utf8
-from swe_ai_fleet.tools.tests.runners.inventory import is_test, parsed_toml, toml
+from swe_ai_fleet.tools.tests.inventory import is_test, parsed_toml, toml
 
 Table = Mapping[str, object]
 

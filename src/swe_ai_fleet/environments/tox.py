@@ -9,7 +9,7 @@ from swe_ai_fleet.domain.json_values import items, mapping, string, strings
 from swe_ai_fleet.environments.commands import Wish, read_commands, readable_variables, script_words
 from swe_ai_fleet.environments.recipe import PythonVersion
 from swe_ai_fleet.environments.repository_files import RepositoryFiles, Table, joined
-from swe_ai_fleet.tools.tests.runners.inventory import parsed_ini
+from swe_ai_fleet.tools.tests.inventory import parsed_ini
 
 _SUBSTITUTION = re.compile(r"\{(?P<name>[^{}:]*)(?::(?P<rest>[^{}]*))?\}")
 _MAX_EXPANSIONS = 200

@@ -49,7 +49,7 @@ from swe_ai_fleet.domain.command import Owner
 from swe_ai_fleet.domain.environment import Decision, Environment, EnvironmentReport, ImageRoot, Mount
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.domain.task import EnvironmentSpec, PinnedRepository
-from swe_ai_fleet.environments.detection import caller_command, detect, digest
+from swe_ai_fleet.environments import caller_command, detect, digest
 from swe_ai_fleet.environments.node_project import pinned_npm
 from swe_ai_fleet.environments.pip_steps import CONSTRAINTS, Tooling
 from swe_ai_fleet.environments.recipe import Recipe, allows, version_text

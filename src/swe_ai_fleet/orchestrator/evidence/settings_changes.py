@@ -16,8 +16,8 @@ from swe_ai_fleet.orchestrator.evidence.check_results import Concern, Violation
 from swe_ai_fleet.orchestrator.evidence.patch import FilePatch, Line, Patch
 from swe_ai_fleet.orchestrator.evidence.source_files import CloneFiles, is_document, is_test
 from swe_ai_fleet.orchestrator.evidence.test_runs import Suite
-from swe_ai_fleet.tools.tests.runners.inventory import MAKEFILES, parsed_ini, parsed_toml
-from swe_ai_fleet.tools.tests.runners.scripts import words_of
+from swe_ai_fleet.tools.tests.inventory import MAKEFILES, parsed_ini, parsed_toml
+from swe_ai_fleet.tools.tests.scripts import words_of
 
 _SETTINGS = (
     *("ruff.toml", ".ruff.toml", ".flake8", ".pylintrc", "pylintrc", "eslint.config.*", ".eslintrc*", ".eslintignore"),

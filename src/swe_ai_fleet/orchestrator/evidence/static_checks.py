@@ -22,9 +22,9 @@ from swe_ai_fleet.orchestrator.evidence.patch import Patch
 from swe_ai_fleet.orchestrator.evidence.source_files import CloneFiles
 from swe_ai_fleet.ports import Clone
 from swe_ai_fleet.tools.definition import ToolFailure
-from swe_ai_fleet.tools.tests.runners.inventory import Inventory
-from swe_ai_fleet.tools.tests.runners.linters import configured_linters, is_lint_setting
-from swe_ai_fleet.tools.tests.runners.linting import TYPE_CHECKERS, Finding, Linted, changes_since, run_linters
+from swe_ai_fleet.tools.tests.inventory import Inventory
+from swe_ai_fleet.tools.tests.linters import configured_linters, is_lint_setting
+from swe_ai_fleet.tools.tests.linting import TYPE_CHECKERS, Finding, Linted, changes_since, run_linters
 
 LINT_SECONDS = 120.0
 _MAX_FINDINGS = 50

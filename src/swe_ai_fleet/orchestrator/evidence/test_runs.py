@@ -25,11 +25,11 @@ from swe_ai_fleet.orchestrator.evidence.relevance import python_files
 from swe_ai_fleet.orchestrator.evidence.source_files import CloneFiles, is_compiled, language_of
 from swe_ai_fleet.orchestrator.recipes import tenant_key
 from swe_ai_fleet.ports import Clone, KeyValue, Workspace, WorkspaceProvider
+from swe_ai_fleet.tools.tests.compiled import DOCUMENTATION, go_module
+from swe_ai_fleet.tools.tests.plan import Selection
 from swe_ai_fleet.tools.tests.planning import Planned, Planner
-from swe_ai_fleet.tools.tests.runners.compiled import DOCUMENTATION, go_module
-from swe_ai_fleet.tools.tests.runners.plan import Selection
-from swe_ai_fleet.tools.tests.runners.scripts import ShellLine, framework_of, read_shell_line
 from swe_ai_fleet.tools.tests.running import TestLimits, own_digest, run_tests
+from swe_ai_fleet.tools.tests.scripts import ShellLine, framework_of, read_shell_line
 
 TEST_RUNS_BUCKET = "agent-test-runs"
 TEST_RUNS_KEPT_SECONDS = 5 * 86_400.0

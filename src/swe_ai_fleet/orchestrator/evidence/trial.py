@@ -27,7 +27,7 @@ from swe_ai_fleet.orchestrator.evidence.comparison import (
 from swe_ai_fleet.orchestrator.evidence.relevance import TaskNames, Touched, readers
 from swe_ai_fleet.orchestrator.evidence.source_files import CloneFiles, holds_tests
 from swe_ai_fleet.orchestrator.evidence.test_runs import Bench, NoRun, Subject, Suite, files_of, selected
-from swe_ai_fleet.tools.tests.runners.plan import Selection
+from swe_ai_fleet.tools.tests.plan import Selection
 
 RERUNS = 2
 MAX_RERUN_TESTS = 20

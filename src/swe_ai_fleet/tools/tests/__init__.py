@@ -12,13 +12,13 @@ from swe_ai_fleet.domain.tool import FOR_PROGRAMS, Outcome, Risk, ToolResult
 from swe_ai_fleet.sandbox import open_workspace
 from swe_ai_fleet.tools.files.paths import Tree
 from swe_ai_fleet.tools.operation import BareDirectory, Toolkit, operation
+from swe_ai_fleet.tools.tests.inventory import Inventory
+from swe_ai_fleet.tools.tests.linting import lint
+from swe_ai_fleet.tools.tests.plan import Selection, checked_keyword, checked_path
 from swe_ai_fleet.tools.tests.planning import Planned, Planner, checked_ids, make_plan, plain_keyword, suite_for
-from swe_ai_fleet.tools.tests.runners.inventory import Inventory
-from swe_ai_fleet.tools.tests.runners.linting import lint
-from swe_ai_fleet.tools.tests.runners.plan import Selection, checked_keyword, checked_path
-from swe_ai_fleet.tools.tests.runners.python import DISCOVER, PYTHON_PYTEST
-from swe_ai_fleet.tools.tests.runners.scripts import framework_of, is_pytest, is_unittest
+from swe_ai_fleet.tools.tests.python import DISCOVER, PYTHON_PYTEST
 from swe_ai_fleet.tools.tests.running import TestLimits, run_tests
+from swe_ai_fleet.tools.tests.scripts import framework_of, is_pytest, is_unittest
 
 MAX_TESTS_SHOWN = 20
 """Failing tests shown with their traceback; more are named only."""

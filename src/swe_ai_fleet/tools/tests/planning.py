@@ -11,13 +11,13 @@ from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.sandbox import jail
 from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
 from swe_ai_fleet.tools.files.paths import Tree, quoted
-from swe_ai_fleet.tools.tests.runners.compiled import GO_PACKAGE, cargo_plan, go_plan
-from swe_ai_fleet.tools.tests.runners.inventory import MAKEFILES, PYTEST, Inventory, Suite
-from swe_ai_fleet.tools.tests.runners.javascript import NPM_TEST, JavaScript
-from swe_ai_fleet.tools.tests.runners.plan import Plan, Selection, checked_path, not_installed, probe
-from swe_ai_fleet.tools.tests.runners.python import checked_name, pytest_plan, unittest_plan
-from swe_ai_fleet.tools.tests.runners.scripts import assigned, framework_of, read_shell_line
+from swe_ai_fleet.tools.tests.compiled import GO_PACKAGE, cargo_plan, go_plan
+from swe_ai_fleet.tools.tests.inventory import MAKEFILES, PYTEST, Inventory, Suite
+from swe_ai_fleet.tools.tests.javascript import NPM_TEST, JavaScript
+from swe_ai_fleet.tools.tests.plan import Plan, Selection, checked_path, not_installed, probe
+from swe_ai_fleet.tools.tests.python import checked_name, pytest_plan, unittest_plan
 from swe_ai_fleet.tools.tests.running import inside
+from swe_ai_fleet.tools.tests.scripts import assigned, framework_of, read_shell_line
 
 _TARGET = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_./+-]{0,199}")
 _PYTHON_RUNNERS = ("pytest", "unittest")

@@ -33,9 +33,9 @@ from swe_ai_fleet.domain.test_run import TestOutcome, TestResult, TestRun
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.sandbox import concealment, jail
 from swe_ai_fleet.tools.definition import ToolFailure
+from swe_ai_fleet.tools.tests.inventory import Inventory
+from swe_ai_fleet.tools.tests.plan import Plan, leave, leaving_nothing, probe, read_report
 from swe_ai_fleet.tools.tests.reports import bounded, test_result, uncoloured
-from swe_ai_fleet.tools.tests.runners.inventory import Inventory
-from swe_ai_fleet.tools.tests.runners.plan import Plan, leave, leaving_nothing, probe, read_report
 from swe_ai_fleet.tools.tests.text_reports import recognise
 
 TIME_IS_UP = 124

@@ -9,9 +9,9 @@ from pathlib import PurePosixPath
 from swe_ai_fleet.domain.json_values import mapping, string
 from swe_ai_fleet.tools.definition import ToolFailure
 from swe_ai_fleet.tools.files.paths import quoted
+from swe_ai_fleet.tools.tests.inventory import Inventory, toml
+from swe_ai_fleet.tools.tests.plan import Plan, Selection, not_installed
 from swe_ai_fleet.tools.tests.reports import MAX_REPORT_BYTES
-from swe_ai_fleet.tools.tests.runners.inventory import Inventory, toml
-from swe_ai_fleet.tools.tests.runners.plan import Plan, Selection, not_installed
 
 GO_ABSENT = not_installed("go", "Go")
 GO_PACKAGE = re.compile(r"[a-z0-9][\w.~-]*\.[a-z]+(?:/[\w.~-]+)*")

@@ -14,7 +14,7 @@ from swe_ai_fleet.domain.test_run import TestRun
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
 from swe_ai_fleet.tools.files.paths import quoted
-from swe_ai_fleet.tools.tests.runners.inventory import Inventory
+from swe_ai_fleet.tools.tests.inventory import Inventory
 
 MAX_EVENT_BYTES = 16 * 1024 * 1024
 

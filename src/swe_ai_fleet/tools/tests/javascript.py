@@ -11,9 +11,9 @@ from pathlib import PurePosixPath
 
 from swe_ai_fleet.domain.json_values import json_object, mapping, string
 from swe_ai_fleet.tools.definition import ToolFailure
-from swe_ai_fleet.tools.tests.runners.inventory import Inventory, test_script
-from swe_ai_fleet.tools.tests.runners.plan import Fallback, Plan, Selection, not_installed
-from swe_ai_fleet.tools.tests.runners.scripts import Part, Script, read_line, words_of
+from swe_ai_fleet.tools.tests.inventory import Inventory, test_script
+from swe_ai_fleet.tools.tests.plan import Fallback, Plan, Selection, not_installed
+from swe_ai_fleet.tools.tests.scripts import Part, Script, read_line, words_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 
 from swe_ai_fleet.tools.definition import ToolFailure
 from swe_ai_fleet.tools.files.paths import Tree
-from swe_ai_fleet.tools.tests.runners.plan import Fallback, Plan, Selection, checked_path, not_installed
-from swe_ai_fleet.tools.tests.runners.scripts import is_django
+from swe_ai_fleet.tools.tests.plan import Fallback, Plan, Selection, checked_path, not_installed
+from swe_ai_fleet.tools.tests.scripts import is_django
 
 PYTHON_PYTEST = ("python3", "-m", "pytest")
 _KNOWN_LIMITS = 300

@@ -20,11 +20,11 @@ from swe_ai_fleet.domain.json_values import is_list, json_or_none, mappings, str
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.tools.definition import ToolFailure
+from swe_ai_fleet.tools.tests.compiled import cargo_variables, locks
+from swe_ai_fleet.tools.tests.inventory import Inventory
+from swe_ai_fleet.tools.tests.linters import Linter, configured_linters
+from swe_ai_fleet.tools.tests.plan import leaving_nothing, probe
 from swe_ai_fleet.tools.tests.reports import MAX_REPORT_BYTES, lines
-from swe_ai_fleet.tools.tests.runners.compiled import cargo_variables, locks
-from swe_ai_fleet.tools.tests.runners.inventory import Inventory
-from swe_ai_fleet.tools.tests.runners.linters import Linter, configured_linters
-from swe_ai_fleet.tools.tests.runners.plan import leaving_nothing, probe
 
 MAX_FINDINGS = 10_000
 _MAX_PATH_CHARS = 500
