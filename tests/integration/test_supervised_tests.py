@@ -48,8 +48,8 @@ async def run(
     limits = options.get("limits", QUICK)
     write_files(workspace.root, files)
     planner = Planner(workspace=workspace, known_seconds=limits.known)
-    planned = await planner.plan(argv, options.get("selection", Selection()))
-    return await run_tests(workspace, planned.plan, limits, inventory=planned.inventory)
+    plan = await planner.plan(argv, options.get("selection", Selection()))
+    return await run_tests(workspace, plan, limits)
 
 
 def outcomes(found: TestRun) -> dict[str, str]:

@@ -27,7 +27,7 @@ async def plan(root: Path, argv: tuple[str, ...] | str, *paths: str, directory: 
     async with Sandbox(SandboxPolicy(level=IsolationLevel.NONE)).workspace(root) as workspace:
         planner = Planner(workspace=workspace)
         read = planner.line if isinstance(argv, str) else planner.plan
-        return (await read(argv, selection, directory)).plan
+        return await read(argv, selection, directory)
 
 
 def package(script: str, **others: str) -> dict[str, str]:

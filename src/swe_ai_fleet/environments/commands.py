@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import takewhile
 from pathlib import PurePosixPath
@@ -36,9 +36,9 @@ _PLACES = re.compile(
     r"PASSWORD|SECRET)|PYTHON(?:HOME|DONTWRITEBYTECODE|PYCACHEPREFIX|STARTUP|WARNINGS|UNBUFFERED)|.*PROXY|FORCE_COLOR|PY_COLORS|PYTEST_ADDOPTS"
 )
 _RUNNERS = frozenset({"nosetests", "nose2", "stestr", "trial", "green", "zope-testrunner", "ward", "virtue", "avocado"})
+_SYNCING = frozenset({("uv", "sync"), ("uv", "run")} | {(a, b) for a in ("poetry", "pdm") for b in ("install", "sync")})
 # Tools that automation installs to start others with.
 _BUILD_TOOLS = frozenset({"pip", "setuptools", "wheel", "uv", "tox", "nox", "poetry", "hatch", "pdm"})
-_INSTALLED_BY = frozenset({"pip", "pip3"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +80,11 @@ def script_words(script: str) -> Iterator[list[str]]:
         for part in re.split(r"&&|\|\||;|(?<!\|)\|(?!\|)", line):
             if words := words_of(part.strip().lstrip("@-+"), comments=True):
                 yield words
+
+
+def read_scripts(scripts: Iterable[str], source: str) -> Wish:
+    """What shell scripts install, and the commands in them that run tests."""
+    return read_commands([words for script in scripts for words in script_words(script)], source)
 
 
 def read_commands(commands: Sequence[Sequence[str]], source: str) -> Wish:
@@ -181,7 +186,8 @@ def _unwrapped(words: list[str]) -> list[str]:
             if name == "hatch" and words and ":" in words[0]:
                 words = [words[0].partition(":")[2], *words[1:]]
         elif name == "coverage" and words[1:2] == ["run"]:
-            words = _python_part(_after_options(words[2:], frozenset({"--source", "--rcfile", "--omit", "--include"})))
+            words = _after_options(words[2:], frozenset({"--source", "--rcfile", "--omit", "--include"}))
+            words = words if words[:1] == ["python"] else ["python", *words]
         elif _PYTHONS.fullmatch(name) and (module := _module(words))[:2] == ["coverage", "run"]:
             words = module
         else:
@@ -196,11 +202,6 @@ def _after_options(words: list[str], valued: frozenset[str]) -> list[str]:
     if words[:1] == ["--"]:
         return words[1:]
     return ["python", *words] if words[:1] == ["-m"] else words
-
-
-def _python_part(words: list[str]) -> list[str]:
-    """The target of `coverage run`: a module or a script."""
-    return words if words[:1] == ["python"] else ["python", *words]
 
 
 def _module(words: list[str]) -> list[str]:
@@ -226,11 +227,9 @@ def _installs(words: list[str]) -> Wish:
     name, rest = PurePosixPath(module[0]).name, module[1:]
     if name == "uv" and rest[:1] == ["pip"]:
         name, rest = "pip", rest[1:]
-    if name in _INSTALLED_BY and rest[:1] == ["install"]:
+    if name in ("pip", "pip3") and rest[:1] == ["install"]:
         return _pip_install(rest[1:])
-    if name == "uv" and rest[:1] in (["sync"], ["run"]):
-        return _flags(rest[1:])
-    if name in ("poetry", "pdm") and rest[:1] in (["install"], ["sync"]):
+    if (name, *rest[:1]) in _SYNCING:
         return _flags(rest[1:])
     return Wish()
 

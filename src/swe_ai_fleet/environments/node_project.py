@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from itertools import takewhile
 
 from swe_ai_fleet.domain.environment import Decision
 from swe_ai_fleet.domain.json_values import mapping, string, strings
@@ -156,15 +157,11 @@ def node_test_command(files: RepositoryFiles, directory: str) -> tuple[tuple[str
         return ("npm", "test", "--silent"), ()
     if followed := _followed(words):
         return ("npm", "run", followed, "--silent"), tuple(left_out)
-    assigned = [word for word in words if _ASSIGNMENT.fullmatch(word)][: _leading(words)]
+    assigned = list(takewhile(_ASSIGNMENT.fullmatch, words))
     command = words[len(assigned) :]
     start = ("env", *assigned) if assigned else ()
     via = () if command[0] in ("node", "npx", "npm", "pnpm", "yarn", "env") else ("npx", "--no", "--")
     return (*start, *via, *command), tuple(left_out)
-
-
-def _leading(words: list[str]) -> int:
-    return next((i for i, word in enumerate(words) if not _ASSIGNMENT.fullmatch(word)), len(words))
 
 
 def _runs(programs: re.Pattern[str], text: str, scripts: Mapping[str, str], depth: int = 0) -> bool:

@@ -123,7 +123,8 @@ def read_project(files: RepositoryFiles, directory: str = "") -> PythonProject |
     ]
     tests_require = requirements((*config.tests_require, *strings(setup.get("tests_require"))))
     if tests_require:
-        groups.append(Group(name="tests", source=_tests_require_source(directory, setup), lines=tests_require))
+        source = joined(directory, "setup.py" if setup.get("tests_require") else "setup.cfg")
+        groups.append(Group(name="tests", source=source, lines=tests_require))
     requires_python = (
         string(declared.get("requires-python"))
         or version_specifier(string(mapping(poetry, "dependencies").get("python")))
@@ -335,10 +336,6 @@ def _pdm_path(line: str) -> str:
 def _pipfile_group(files: RepositoryFiles, path: str, section: str) -> Group:
     name = "dev" if section == "dev-packages" else "dependencies"
     return _poetry_group(name, mapping(files.toml(path), section), posixpath.dirname(path), path)
-
-
-def _tests_require_source(directory: str, setup: Table) -> str:
-    return joined(directory, "setup.py" if setup.get("tests_require") else "setup.cfg")
 
 
 def _version_tool(pyproject: Table, setup_text: str, setup_requires: str) -> str:

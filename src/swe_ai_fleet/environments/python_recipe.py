@@ -143,7 +143,8 @@ def _collect(
         locals_[str(canonicalize_name(project.name))] = project
     for each in projects:
         _collect_project(files, each, wish, shopping, locals_, is_main=each is project)
-    for path in dict.fromkeys((*wanted_files(files, directory), *_named_files(files, directory, wish))):
+    named = [path for name in wish.files if (path := joined(directory, name)) in files.texts]
+    for path in dict.fromkeys((*wanted_files(files, directory), *named)):
         read = read_requirements(files, path, directory)
         shopping.constraints += read.constraints
         for target in read.targets:
@@ -269,10 +270,6 @@ def _resolve_locals(shopping: Wanted, locals_: Mapping[str, PythonProject]) -> N
 
 def _other_packages(lines: Sequence[str], packages: Set[str]) -> tuple[str, ...]:
     return tuple(line for line in lines if package_of(line) not in packages)
-
-
-def _named_files(files: RepositoryFiles, directory: str, wish: Wish) -> list[str]:
-    return [path for name in wish.files if (path := joined(directory, name)) in files.texts]
 
 
 def _workspace_root(files: RepositoryFiles, directory: str) -> str:

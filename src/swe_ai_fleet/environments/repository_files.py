@@ -175,11 +175,6 @@ def is_manifest(path: str) -> bool:
     return depth <= 3 and is_requirements(path)
 
 
-def is_lock(path: str) -> bool:
-    """Whether a file is a lock of some package manager."""
-    return PurePosixPath(path).name in _LOCKS
-
-
 def is_native_source(path: str) -> bool:
     """Whether a file goes into the building of an extension module."""
     place = PurePosixPath(path)

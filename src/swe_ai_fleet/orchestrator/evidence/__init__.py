@@ -42,7 +42,6 @@ class EvidenceGatherer:
     a model says to the task's rubric. A patch that does not apply ends it there.
 
     Attributes:
-        workspaces: Opens clones, makes commits of patches.
         blobs: Has patches, keeps outputs.
         access: What commands may reach.
         mask: Hides secrets, and knows which a patch must not hold.
@@ -180,7 +179,8 @@ class _Gathering:
         applied, patched = await self._applied(data)
         if patched is None:
             return [applied, *await self._stored(*policy_results(violations, self._task, duration_ms=judged))], ""
-        base, candidate = await self._subjects(patched)
+        base = await self._own.subject("baseline", self._assignment.repository, self._task)
+        candidate = await self._own.subject("candidate", patched, self._task)
         async with self._bench.clone("check", candidate) as clone:
             files = CloneFiles(clone)
             started_at = time.monotonic()
@@ -212,10 +212,6 @@ class _Gathering:
         async with self._bench.clone("check", candidate) as clone:
             results = await self._dynamic(Patch(), CloneFiles(clone), base, candidate)
         return results, candidate.environment.tree
-
-    async def _subjects(self, patched: PinnedRepository) -> tuple[Subject, Subject]:
-        base = await self._own.subject("baseline", self._assignment.repository, self._task)
-        return base, await self._own.subject("candidate", patched, self._task)
 
     def _policy(self, data: bytes) -> tuple[Patch, list[Violation]]:
         if violation := oversized(data):
@@ -275,10 +271,7 @@ class _Gathering:
         async def by_old_rules() -> Subject | None:
             if not settings:
                 return candidate
-            patched = await self._patched(base, patch.without(settings))
-            return (
-                replace(candidate, name="old-rules", repository=patched[0], environment=patched[1]) if patched else None
-            )
+            return await self._patched("old-rules", base, patch.without(settings))
 
         results: list[CheckResult] = []
         for suite in suites:
@@ -300,23 +293,21 @@ class _Gathering:
         """The untouched source with the candidate's test files; None where it changes none, or nothing else."""
         source = [file.path for file in patch.files if not is_test(file.path)]
         data = patch.without(source) + b"".join(inline.values())
-        patched = await self._patched(base, data) if source else None
-        if patched is None:
+        subject = await self._patched("own-tests", base, data) if source else None
+        if subject is None:
             return None
         # The environment is the untouched commit's: what the change brings there belongs to the change.
-        environment = replace(base.environment, tree=patched[1].tree)
-        return Subject(name="own-tests", repository=patched[0], environment=environment)
+        return replace(subject, environment=replace(base.environment, tree=subject.environment.tree))
 
-    async def _patched(self, base: Subject, data: bytes) -> tuple[PinnedRepository, Environment] | None:
-        """The untouched commit with a part of the patch, and its environment; None where that part is none."""
+    async def _patched(self, name: str, base: Subject, data: bytes) -> Subject | None:
+        """The untouched commit with a part of the patch, in an environment of its own; None where that part is none."""
         if not data.strip():
             return None
         try:
             patched = await self._own.workspaces.patched(self._assignment.execution_id, base.repository, data)
-            environment = await self._own.workspaces.environment(patched, self._task.environment)
+            return await self._own.subject(name, patched, self._task)
         except FleetError:
             return None  # a part of a patch need not apply
-        return patched, replace(environment, network=base.environment.network)
 
     async def _stored(self, *results: CheckResult) -> list[CheckResult]:
         """Results fit to be stored, with what they printed in the object store."""

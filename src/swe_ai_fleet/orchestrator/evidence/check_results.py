@@ -133,13 +133,7 @@ WHOLE_OUTPUT = "output_artifact"
 async def storable(
     result: CheckResult, *, mask: SecretMask, store: Callable[[bytes], Awaitable[BlobRef]]
 ) -> CheckResult:
-    """A result fit to be stored: without secrets, of bounded size, the whole output by reference where it says more.
-
-    Args:
-        result: What a check came to.
-        mask: Hides secrets.
-        store: Keeps bytes.
-    """
+    """A result fit to be stored: without secrets, of bounded size, the whole output by reference where it says more."""
 
     def hidden(text: str) -> str:
         return mask(well_formed(text))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from swe_ai_fleet.domain.test_run import TestOutcome, TestResult, TestRun
 from swe_ai_fleet.orchestrator.evidence.relevance import TaskNames, Touched, function_of
@@ -78,6 +78,11 @@ class Comparison:
     def against(self) -> tuple[str, ...]:
         """What speaks against the candidate."""
         return (*self.broken, *self.own_failing, *self.named, *self.otherwise, *self.vanished)
+
+    def showing(self, tests: Collection[str]) -> Comparison:
+        """The same, of what it shows only these tests."""
+        shown, own_shown = (tuple(test for test in of if test in tests) for of in (self.shown, self.own_shown))
+        return replace(self, shown=shown, own_shown=own_shown)
 
 
 def compare(

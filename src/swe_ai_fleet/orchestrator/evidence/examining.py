@@ -96,17 +96,7 @@ class _Own:
 
 @dataclass(kw_only=True)
 class Examining:
-    """One examination under way.
-
-    Attributes:
-        assignment: Who is examined.
-        workspaces: Opens clones, makes commits of patches.
-        blobs: Has the patches.
-        bench: Where tests run.
-        base: The untouched commit.
-        suites: What is run for the task.
-        mask: Hides secrets.
-    """
+    """One examination under way; `base` is the untouched commit, `suites` is what is run for the task."""
 
     assignment: ExamineAssignment
     workspaces: EvidenceWorkspaces

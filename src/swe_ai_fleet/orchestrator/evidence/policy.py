@@ -71,13 +71,7 @@ class Secret:
 
 
 def secrets_in(path: str, lines: Sequence[Line], mask: SecretMask) -> Iterator[Secret]:
-    """The secrets among added lines of a file.
-
-    Args:
-        path: The file; in files of settings values need no quotes.
-        lines: What is added.
-        mask: Knows the fleet's own secrets.
-    """
+    """The secrets among added lines of a file; in files of settings values need no quotes."""
     text = "\n".join(line.text for line in lines)
     starts = [0, *accumulate(len(line.text) + 1 for line in lines)]
 
@@ -140,15 +134,11 @@ def is_lock(path: str) -> bool:
 
 
 def changed_by_hand(patch: Patch, text_of: Callable[[str], str]) -> Iterator[Violation]:
-    """Warnings about lock files and generated files that change while nothing that they are made of does.
-
-    Args:
-        patch: What is changed.
-        text_of: The text of a file with the patch applied, empty where it cannot be read.
-    """
+    """Warnings about lock files and generated files that change while nothing that they are made of does."""
     changed = {PurePosixPath(name).name for file in patch.files for name in (file.path, file.old_path)}
     generated = {file.path: header for file in patch.files if (header := _header(file, text_of))}
-    causes = {path for path in patch.paths if path not in generated and _may_be_source(path)}
+    made = (is_test, is_document, is_lock, _sources_of_code)
+    causes = {path for path in patch.paths if path not in generated and not any(kind(path) for kind in made)}
     for file in patch.files:
         if file.is_deleted:
             continue
@@ -162,10 +152,6 @@ def changed_by_hand(patch: Patch, text_of: Callable[[str], str]) -> Iterator[Vio
             named = set(_FILE_NAME.findall(header)) - {PurePosixPath(file.path).name}
             if not (named & changed or causes):
                 yield _warning(Concern.GENERATED, file, "a file that says it is generated changes without its source")
-
-
-def _may_be_source(path: str) -> bool:
-    return not (is_test(path) or is_document(path) or is_lock(path) or _sources_of_code(path))
 
 
 def _header(file: FilePatch, text_of: Callable[[str], str]) -> str:
@@ -205,13 +191,7 @@ _LICENCE_HEADER = re.compile(r"(?i)SPDX-License-Identifier|\bcopyright\b|\blicen
 
 
 def missing_licences(patch: Patch, listed: Iterable[str], text_of: Callable[[str], str]) -> Iterator[Violation]:
-    """Warnings about new source files without the header that nearly all others of their language have.
-
-    Args:
-        patch: What is changed.
-        listed: The paths of the repository with the patch applied.
-        text_of: The text of one of them, empty where it cannot be read.
-    """
+    """Warnings about new source files without the header that nearly all others of their language have."""
     added = {file.path: language for file in patch.files if file.is_new and (language := language_of(file.path))}
     others: dict[str, list[str]] = {}
     for path in sorted(listed) if added else ():

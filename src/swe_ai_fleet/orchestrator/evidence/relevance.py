@@ -111,10 +111,7 @@ def first_tests(
     """Groups of test files in the order in which they are to run; the rest follows.
 
     The tests that the task names, those that the patch changes, those that import or speak of a changed module.
-
-    Args:
-        paths: All files of the repository.
-        text: A file's text, empty where it cannot be read. Blocking.
+    Blocking: `text` reads a file of `paths`, the repository's.
     """
     tests = sorted(path for path in paths if is_test(path) and language_of(path))
     named = names.files(tests)
@@ -131,12 +128,7 @@ def first_tests(
 def readers(data: Collection[str], paths: Collection[str], text: Callable[[str], str]) -> tuple[str, ...]:
     """The test files that read some files beside them, which hold no test: cases, fixtures, helpers.
 
-    They name one of these files, or, where no test file does, the directory of one.
-
-    Args:
-        data: The files that are read.
-        paths: All files of the repository.
-        text: A file's text, empty where it cannot be read. Blocking.
+    They name one of these files, or, where no test file does, the directory of one. Blocking as `first_tests` is.
     """
     places = [PurePosixPath(path) for path in data]
     names = [place.stem if language_of(str(place)) and len(place.stem) >= 3 else place.name for place in places]

@@ -75,12 +75,7 @@ def _inside(places: Iterable[str]) -> frozenset[str]:
 
 
 def changed_settings(patch: Patch, text_of: Callable[[str], str]) -> Iterator[Violation]:
-    """Warnings about settings of tests, linters and coverage that the patch changes.
-
-    Args:
-        patch: What is changed.
-        text_of: The text of a file with the patch applied, empty where it cannot be read.
-    """
+    """Warnings about settings of tests, linters and coverage that the patch changes."""
     for file in _sides(patch):
         if setting := _changed(file, text_of):
             line = next((line.number for line in file.lines("+-")), 0)
@@ -122,7 +117,8 @@ def _changed_rules(
         or (file.path in named and not is_test(file.path))
         or any(_at(place, file.path) for place in programs)
         or any(_module(file.path, root) in names for root, names in shadows.items())
-        or _decides_tests(f"{file.path} {_changed(file, text_of)}")
+        or _TEST_SETTING.search(change := _changed(file, text_of))
+        or _TEST_SETTINGS.search(f"{file.path} {change}")
     ]
 
 
@@ -170,11 +166,6 @@ def _module(path: str, root: str) -> str:
 def _place(directory: str, word: str) -> str:
     place = posixpath.normpath(posixpath.join(directory, word))
     return "" if place == "." else place
-
-
-def _decides_tests(change: str) -> bool:
-    """Whether a change, a path and what was changed there, is one of how tests are run."""
-    return bool(_TEST_SETTING.search(change.partition(" ")[2]) or _TEST_SETTINGS.search(change))
 
 
 def added_silencers(patch: Patch) -> Iterator[Violation]:

@@ -14,8 +14,8 @@ from swe_ai_fleet.tools.files.paths import Tree
 from swe_ai_fleet.tools.operation import BareDirectory, Toolkit, operation
 from swe_ai_fleet.tools.tests.inventory import Inventory
 from swe_ai_fleet.tools.tests.linting import lint
-from swe_ai_fleet.tools.tests.plan import Selection, checked_keyword, checked_path
-from swe_ai_fleet.tools.tests.planning import Planned, Planner, checked_ids, make_plan, plain_keyword, suite_for
+from swe_ai_fleet.tools.tests.plan import Plan, Selection, checked_keyword, checked_path
+from swe_ai_fleet.tools.tests.planning import Planner, checked_ids, make_plan, plain_keyword, suite_for
 from swe_ai_fleet.tools.tests.python import DISCOVER, PYTHON_PYTEST
 from swe_ai_fleet.tools.tests.running import TestLimits, run_tests
 from swe_ai_fleet.tools.tests.scripts import framework_of, is_pytest, is_unittest
@@ -212,8 +212,8 @@ class TestTool(Toolkit):
         framework = framework_of(argv)
         word = plain_keyword(keyword) if framework == "pytest" else checked_keyword(keyword)
         selection = Selection(paths=tuple(paths), keyword=word, deselect=checked_ids(deselect))
-        planned = await Planner(workspace=self.workspace).plan(argv, selection, directory)
-        return await self._execute("tests_run", planned, announced=argv != own or directory != ".")
+        plan = await Planner(workspace=self.workspace).plan(argv, selection, directory)
+        return await self._execute("tests_run", plan, announced=argv != own or directory != ".")
 
     @operation(executes=True, risk=Risk.MEDIUM)
     async def pytest(
@@ -227,8 +227,8 @@ class TestTool(Toolkit):
         own = self.workspace.environment.test_command
         selection = Selection(paths=tuple(paths), keyword=plain_keyword(keyword), deselect=checked_ids(deselect))
         planner = Planner(workspace=self.workspace, max_failures=max_failures)
-        planned = await planner.plan(own if is_pytest(own) else PYTHON_PYTEST, selection)
-        return await self._execute("tests_pytest", planned)
+        plan = await planner.plan(own if is_pytest(own) else PYTHON_PYTEST, selection)
+        return await self._execute("tests_pytest", plan)
 
     @operation(executes=True, risk=Risk.MEDIUM)
     async def unittest(
@@ -245,8 +245,8 @@ class TestTool(Toolkit):
             suite = await (await Inventory.take(self.workspace)).suite()
             argv = suite.argv if suite is not None else ()
         selection = Selection(paths=tuple(paths), keyword=checked_keyword(keyword))
-        planned = await Planner(workspace=self.workspace).plan(argv if is_unittest(argv) else DISCOVER, selection)
-        return await self._execute("tests_unittest", planned)
+        plan = await Planner(workspace=self.workspace).plan(argv if is_unittest(argv) else DISCOVER, selection)
+        return await self._execute("tests_unittest", plan)
 
     @operation(executes=True, risk=Risk.MEDIUM)
     async def go_test(
@@ -286,7 +286,7 @@ class TestTool(Toolkit):
         """Run a target of the Makefile, `test` unless another is named, and read the test reports in its output."""
         inventory = await Inventory.take(self.workspace)
         plan = make_plan(inventory, inventory.real(checked_path(directory)), target)
-        return await self._execute("tests_make_test", Planned(plan=plan, inventory=inventory))
+        return await self._execute("tests_make_test", plan)
 
     @operation(executes=True, risk=Risk.MEDIUM)
     async def lint(
@@ -306,12 +306,12 @@ class TestTool(Toolkit):
         places = [inventory.real(checked_path(path).partition("::")[0]) for path in paths]
         selection = Selection(paths=tuple(paths), keyword=checked_keyword(keyword))
         root = inventory.root_for(framework, places)
-        planned = await Planner(workspace=self.workspace).project(framework, inventory, root, selection)
-        return await self._execute(name, planned)
+        plan = await Planner(workspace=self.workspace).project(framework, inventory, root, selection)
+        return await self._execute(name, plan)
 
-    async def _execute(self, name: str, planned: Planned, *, announced: bool = False) -> ToolResult:
+    async def _execute(self, name: str, plan: Plan, *, announced: bool = False) -> ToolResult:
         whole = max(1.0, self.pipeline.limits.command_timeout_seconds - _SPARE_SECONDS)
         limits = TestLimits(whole=whole)
-        run = await run_tests(self.workspace, planned.plan, limits, inventory=planned.inventory)
+        run = await run_tests(self.workspace, plan, limits)
         before = await self.failed_before() if self.failed_before is not None else None
         return run_result(name, run, announced=announced, failed_before=before)

@@ -28,9 +28,7 @@ _VALUED = frozenset(
 )
 
 
-def go_plan(
-    inventory: Inventory, root: str, selection: Selection, base: tuple[str, ...] = ("go", "test", "./...")
-) -> Plan:
+def go_plan(inventory: Inventory, root: str, selection: Selection, base: tuple[str, ...]) -> Plan:
     """How to run a module's tests. A file selects its package, `file::TestName` or `package::TestName` one test.
 
     A keyword is a regular expression of Go's.
@@ -124,11 +122,11 @@ def cargo_plan(
     root: str,
     selection: Selection,
     scratch: str,
-    base: tuple[str, ...] = ("cargo", "test"),
+    base: tuple[str, ...],
     *,
-    programs: str = "",
-    mount: str = "",
-    python: tuple[str, ...] = (),
+    programs: str,
+    mount: str,
+    python: tuple[str, ...],
 ) -> Plan:
     """How to run a crate's tests.
 
@@ -137,7 +135,7 @@ def cargo_plan(
     Args:
         root: The directory of Cargo.toml, relative to the workspace.
         scratch: The directory for temporary files, as commands see it.
-        programs: Where our program lies that reports each test; empty: what cargo prints tells.
+        programs: Where our program lies that reports each test.
         mount: Where commands see the workspace.
         python: The argv of the Python that our program runs with.
 
@@ -166,7 +164,7 @@ def cargo_plan(
     if modules and options:
         # Filters on names hold for all targets that are run, so those of the modules are run by ours alone.
         options |= dict.fromkeys(_roots(inventory, root if not crates else next(iter(crates))))
-    reports = bool(programs) and not _COMPARES_COMPILERS.search(inventory.text(str(PurePosixPath(root, "Cargo.toml"))))
+    reports = not _COMPARES_COMPILERS.search(inventory.text(str(PurePosixPath(root, "Cargo.toml"))))
     if not reports and (selection.deselect or (modules and options)):
         raise ToolFailure(
             "cargo cannot be given this selection here: name modules, targets or tests in calls of their own"
@@ -200,13 +198,10 @@ def cargo_plan(
 
 
 def locks(inventory: Inventory, root: str) -> tuple[str, ...]:
-    """The lock files that cargo writes where a crate has none: its own, or its workspace's above it."""
+    """The lock files that cargo will write where a crate has none: its own, or its workspace's above it."""
     place = PurePosixPath(root)
-    return tuple(
-        str(directory / "Cargo.lock")
-        for directory in (place, *place.parents)
-        if str(directory / "Cargo.toml") in inventory.files
-    )
+    crates = [crate for crate in (place, *place.parents) if str(crate / "Cargo.toml") in inventory.files]
+    return tuple(lock for crate in crates if not inventory.has(lock := str(crate / "Cargo.lock")))
 
 
 def _crate(inventory: Inventory, root: str, path: str) -> str:

@@ -118,14 +118,11 @@ test_script.__test__ = False  # type: ignore[attr-defined]
 
 def _unittest(files: Collection[str], tests: list[str]) -> tuple[str, ...]:
     """unittest finds tests below the top only through packages; a plain directory of tests must be named."""
-    command = ("python3", "-m", "unittest", "discover")
     pattern = () if any(PurePosixPath(path).name.startswith("test") for path in tests) else ("-p", "*_test.py")
     top = posixpath.commonpath([f"/{PurePosixPath(path).parent}" for path in tests]).lstrip("/.")
     while f"{top}/__init__.py" in files:
         top = str(PurePosixPath(top).parent).lstrip(".")
-    if top:
-        return (*command, "-s", top, *pattern)
-    return (*command, *pattern)
+    return ("python3", "-m", "unittest", "discover", *(("-s", top) if top else ()), *pattern)
 
 
 MAX_FILES = 50_000
@@ -189,10 +186,6 @@ class Inventory:
     def is_directory(self, path: str) -> bool:
         """Whether a path leads to something inside the workspace that is no listed file."""
         return self.has(path) and self.real(path) not in self.files
-
-    def remove(self, path: str) -> None:
-        """Remove one file that a run has left."""
-        self._tree.remove(path)
 
     def framework_of(self, path: str) -> str:
         """Which framework a path's own name speaks of; empty for directories and other files."""

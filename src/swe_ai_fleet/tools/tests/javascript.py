@@ -61,14 +61,7 @@ _UNUSABLE = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class JavaScript:
-    """What a plan for a package needs to know.
-
-    Attributes:
-        inventory: The repository's files.
-        root: The package's directory, relative to the workspace.
-        mount: Where commands see the workspace.
-        programs: Where our reporters lie, as commands see them.
-    """
+    """Makes plans for the package in `root`; commands see the workspace at `mount`, our reporters at `programs`."""
 
     inventory: Inventory
     root: str

@@ -290,7 +290,7 @@ async def _run(
         output_limit=MAX_REPORT_BYTES // 2,
         merge_stderr=name in ("go vet", "clippy"),
     )
-    with leaving_nothing(inventory, locks(inventory, linter.directory) if rust else ()):
+    with leaving_nothing(workspace, locks(inventory, linter.directory) if rust else ()):
         result = await workspace.run(command)
     text = result.stdout.text()
     parsed = await asyncio.to_thread(parse, text, workspace.mount, linter.directory)

@@ -7,14 +7,12 @@ import shlex
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from typing import cast
 
 from swe_ai_fleet.domain.command import DEFAULT_OUTPUT_LIMIT, Command
 from swe_ai_fleet.domain.test_run import TestRun
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
-from swe_ai_fleet.tools.files.paths import quoted
-from swe_ai_fleet.tools.tests.inventory import Inventory
+from swe_ai_fleet.tools.files.paths import Tree, quoted
 
 MAX_EVENT_BYTES = 16 * 1024 * 1024
 
@@ -47,15 +45,14 @@ async def read_report(workspace: Workspace, path: str) -> bytes | None:
 
 
 @contextmanager
-def leaving_nothing(inventory: Inventory | None, paths: Sequence[str]) -> Generator[None]:
-    """Remove at the end those of the files that were not there at the start: they would show up in the diff."""
-    new_paths = [path for path in paths if inventory is not None and not inventory.has(path)]
+def leaving_nothing(workspace: Workspace, paths: Sequence[str]) -> Generator[None]:
+    """Remove files at the end that a run has left: they would show up in the diff."""
     try:
         yield
     finally:
-        for path in new_paths:
+        for path in paths:
             with suppress(ToolFailure):
-                cast("Inventory", inventory).remove(path)
+                Tree(workspace.root, workspace.mount).remove(path)
 
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -122,7 +119,7 @@ class Plan:
         cwd: Relative to the workspace.
         stream: How the supervisor hears of single tests, a name in `inside/streams.py`.
         fallbacks: Other ways to start it, tried in order while nothing is reported.
-        transient: Files that the run may leave in the repository, removed unless they were there before.
+        transient: Files that the run may leave in the repository, removed after it.
         unknown: Why the command is taken for no known runner, in words; its exit code counts where it reports nothing.
         notes: What was changed for the run to work, in words.
     """

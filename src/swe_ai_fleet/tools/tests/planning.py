@@ -95,29 +95,19 @@ async def _python(inventory: Inventory, own: tuple[str, ...]) -> Suite:
     return Suite(directory=".", argv=PYTEST)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Planned:
-    """A plan, and the files that were listed to make it, where they had to be."""
-
-    plan: Plan
-    inventory: Inventory | None = None
-
-
 @dataclass(frozen=True, kw_only=True)
 class Planner:
     """Makes plans for one workspace.
 
-    Attributes:
-        workspace: Where the tests run.
-        known_seconds: Limits of single tests, by id, that are longer than the usual one.
-        max_failures: pytest stops after so many; None: never.
+    `known_seconds` are limits of single tests, by id, that are longer than the usual one; pytest stops after
+    `max_failures`, None: never.
     """
 
     workspace: Workspace
     known_seconds: Mapping[str, float] = field(default_factory=dict[str, float])
     max_failures: int | None = None
 
-    async def line(self, line: str, selection: Selection, directory: str = ".") -> Planned:
+    async def line(self, line: str, selection: Selection, directory: str = ".") -> Plan:
         """The plan for a shell line: that of the runner which it starts, else the line itself, judged by its exit code.
 
         Raises ToolFailure for a selection that its runner cannot be given.
@@ -127,36 +117,32 @@ class Planner:
             if selection.some or selection.deselect:
                 raise ToolFailure("a shell command takes no selection of tests")
             argv = ("sh", "-c", line)
-            plan = Plan(framework="", argv=argv, told=argv, absent="", cwd=directory, stream="output", unknown=read)
-            return Planned(plan=plan)
+            return Plan(framework="", argv=argv, told=argv, absent="", cwd=directory, stream="output", unknown=read)
         place = str(PurePosixPath(directory, read.directory)) if read.directory else directory
-        planned = await self.plan(read.argv, selection, place)
+        plan = await self.plan(read.argv, selection, place)
         # What must succeed first decides as it would in a shell.
         before = ("sh", "-c", f'{read.before} && exec "$@"', "sh") if read.before else ()
-        return replace(planned, plan=replace(planned.plan, before=before))
+        return replace(plan, before=before)
 
-    async def plan(self, argv: tuple[str, ...], selection: Selection, directory: str = ".") -> Planned:
+    async def plan(self, argv: tuple[str, ...], selection: Selection, directory: str = ".") -> Plan:
         """The plan for a command in a directory. Raises ToolFailure for a selection that its runner cannot be given."""
         variables, command = assigned(argv)
         if variables and framework_of(command):
-            planned = await self.plan(command, selection, directory)
-            own = {**variables, **planned.plan.variables}
-            return replace(
-                planned, plan=replace(planned.plan, variables=own, told=(*argv, *planned.plan.told[len(command) :]))
-            )
+            plan = await self.plan(command, selection, directory)
+            return replace(plan, variables={**variables, **plan.variables}, told=(*argv, *plan.told[len(command) :]))
         match framework_of(argv):
             case "pytest":
-                return Planned(plan=self._pytest(argv, selection, directory))
+                return self._pytest(argv, selection, directory)
             case "unittest":
-                return Planned(plan=replace(await self._unittest(argv, selection), cwd=directory))
+                return self._unittest(argv, selection, directory)
             case "":
-                return Planned(plan=_plain(argv, selection, directory))
+                return _plain(argv, selection, directory)
             case "make":
                 inventory = await Inventory.take(self.workspace)
                 directories = all(map(inventory.is_directory, selection.paths))
                 if selection.keyword or selection.deselect or not directories:
                     raise ToolFailure("make takes no paths, keyword or ids: leave them out, or use shell_run_command")
-                return Planned(plan=make_plan(inventory, directory, argv[-1], argv), inventory=inventory)
+                return make_plan(inventory, directory, argv[-1], argv)
             case framework:
                 inventory = await Inventory.take(self.workspace)
                 return await self.project(framework, inventory, directory, selection, argv)
@@ -168,26 +154,24 @@ class Planner:
         directory: str,
         selection: Selection,
         base: tuple[str, ...] = (),
-    ) -> Planned:
+    ) -> Plan:
         """The plan for the Go module, crate or npm package in a directory; its paths exist, ids follow them."""
         paths = tuple(_real_name(inventory, framework, path) for path in selection.paths)
         # A path that is the project's own directory means all of it.
         selection = replace(selection, paths=tuple(path for path in paths if path != directory))
         if framework == "go":
-            plan = go_plan(inventory, directory, selection, base or ("go", "test", "./..."))
-        elif framework == "cargo":
+            return go_plan(inventory, directory, selection, base or ("go", "test", "./..."))
+        if framework == "cargo":
             scratch, _ = await probe(self.workspace, "sh")
-            plan = cargo_plan(
+            return cargo_plan(
                 *(inventory, directory, selection, scratch, base or ("cargo", "test")),
                 programs=inside(self.workspace),
                 mount=self.workspace.mount,
                 python=jail.python(self.workspace.environment),
             )
-        else:
-            programs = inside(self.workspace)
-            package = JavaScript(inventory=inventory, root=directory, mount=self.workspace.mount, programs=programs)
-            plan = package.plan(selection, base or NPM_TEST)
-        return Planned(plan=plan, inventory=inventory)
+        programs = inside(self.workspace)
+        package = JavaScript(inventory=inventory, root=directory, mount=self.workspace.mount, programs=programs)
+        return package.plan(selection, base or NPM_TEST)
 
     def _pytest(self, argv: tuple[str, ...], selection: Selection, directory: str) -> Plan:
         if directory != ".":
@@ -203,11 +187,12 @@ class Planner:
         )
         return replace(plan, cwd=directory)
 
-    async def _unittest(self, argv: tuple[str, ...], selection: Selection) -> Plan:
+    def _unittest(self, argv: tuple[str, ...], selection: Selection, directory: str) -> Plan:
         tree = Tree(self.workspace.root, self.workspace.mount)
         selection = replace(selection, paths=tuple(checked_name(tree, path) for path in selection.paths))
-        directory = inside(self.workspace)
-        return unittest_plan(selection, argv, program_directory=directory, known_seconds=self.known_seconds)
+        programs = inside(self.workspace)
+        plan = unittest_plan(selection, argv, program_directory=programs, known_seconds=self.known_seconds)
+        return replace(plan, cwd=directory)
 
 
 def _real_name(inventory: Inventory, framework: str, name: str) -> str:

@@ -39,8 +39,6 @@ def pytest_plan(
         base: The repository's own command.
         plugin_directory: Where the plug-in lies, as commands see it.
         variables: The environment's own; PYTHONPATH is kept and added to.
-        known_seconds: Limits of single tests that are longer than the usual one.
-        max_failures: Stop after so many.
     """
     chosen: list[str] = []
     if max_failures is not None:
@@ -101,18 +99,8 @@ _DOTTED = re.compile(r"\w{1,200}(?:\.\w{1,200}){0,20}")
 # Options of Django's `test` that have a value, and those that spread a run, stop it early, or ask.
 _VALUED = frozenset(
     {
-        *(
-            "--settings",
-            "--pythonpath",
-            "-p",
-            "--pattern",
-            "-t",
-            "--top-level-directory",
-            "-k",
-            "--tag",
-            "--exclude-tag",
-        ),
-        *("-v", "--verbosity", "--testrunner", "--durations"),
+        *("--settings", "--pythonpath", "-p", "--pattern", "-t", "--top-level-directory", "-k", "--tag"),
+        *("--exclude-tag", "-v", "--verbosity", "--testrunner", "--durations"),
     }
 )
 _COUNTED = frozenset({"--parallel", "--shuffle"})
@@ -143,13 +131,7 @@ def unittest_plan(
     program_directory: str,
     known_seconds: Mapping[str, float] | None = None,
 ) -> Plan:
-    """How to run unittest, all that the repository's own command finds or a selection.
-
-    Args:
-        base: The repository's own command.
-        program_directory: Where the program lies, as commands see it.
-        known_seconds: Limits of single tests that are longer than the usual one.
-    """
+    """How to run unittest, all that the repository's own command finds or a selection."""
     patterns = (f"-k={selection.keyword}",) if selection.keyword else ()
     if is_django(base):
         options = _django_options(base[base.index("test") + 1 :], named=bool(selection.paths))

@@ -113,6 +113,10 @@ class Progress:
                 self.running.pop(name, None)
             elif kind == "finish":
                 self.finished = True
+        try:
+            self.overwritten = not os.path.samestat(os.lstat(self.path), os.fstat(self._file.fileno()))
+        except FileNotFoundError:
+            self.overwritten = True
 
     def append(self, **event: Any) -> None:
         text = json.dumps(event).encode()
