@@ -13,11 +13,7 @@ from swe_ai_fleet.environments.node_project import node_recipe, node_test_comman
 from swe_ai_fleet.environments.pip_steps import Tooling
 from swe_ai_fleet.environments.python_recipe import python_recipe
 from swe_ai_fleet.environments.recipe import NO_PYTHON, Machine, PythonRecipe, Recipe, Step
-from swe_ai_fleet.environments.repository_files import (
-    RepositoryFiles,
-    is_manifest,
-    is_native_source,
-)
+from swe_ai_fleet.environments.repository_files import RepositoryFiles, is_manifest, is_native_source, joined
 from swe_ai_fleet.tools.tests.inventory import is_test, test_command
 from swe_ai_fleet.tools.tests.scripts import words_of
 
@@ -131,25 +127,23 @@ def inputs(files: RepositoryFiles, directory: str = "") -> tuple[str, ...]:
 
 def _with_tests(recipe: Recipe, files: RepositoryFiles, directory: str, python: Recipe | None) -> Recipe:
     """The recipe with the test command: from automation, else guessed from the files."""
-    below = f"{directory}/" if directory else ""
     guess = _guess(files, directory)
     if python is not None and python.test_command and (not guess or guess[0].startswith("python")):
         return replace(_tested(recipe, python.test_command, python.test_source), variables=recipe.variables)
     if guess[:2] == ("npm", "test"):
         argv, left_out = node_test_command(files, directory)
-        manifest = f"{below}package.json"
+        manifest = joined(directory, "package.json")
         recipe = _tested(recipe, argv, manifest)
         decisions = (Decision(what=decision_text, source=manifest) for decision_text in left_out)
         return replace(recipe, decisions=(*recipe.decisions, *decisions))
-    tests = [path for path in files.files if path.startswith(below) and is_test(path)]
+    tests = [path for path in files.below(directory) if is_test(path)]
     source = {"go": "go.mod", "cargo": "Cargo.toml", "make": "Makefile"}.get(guess[0] if guess else "", "")
     return _tested(recipe, guess, source or (f"{len(tests)} test files" if tests else "pytest's configuration"))
 
 
 def _guess(files: RepositoryFiles, directory: str) -> tuple[str, ...]:
     """The test command that the names and texts of files suggest."""
-    below = f"{directory}/" if directory else ""
-    names = {path.removeprefix(below): path for path in files.files if path.startswith(below)}
+    names = files.below(directory)
     return test_command(names, {name: files.texts[path] for name, path in names.items() if path in files.texts})
 
 
@@ -167,9 +161,8 @@ def caller_command(line: str) -> tuple[str, ...]:
 
 
 def _notes(files: RepositoryFiles, directory: str) -> list[str]:
-    below = f"{directory}/" if directory else ""
     notes = [
-        f"{path.removeprefix(below)} cannot be parsed."
+        f"{path.rpartition('/')[2]} cannot be parsed."
         for path in files.existing(directory, "pyproject.toml", "package.json")
         if files.broken(path)
     ]

@@ -6,7 +6,6 @@ import posixpath
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from itertools import takewhile
 
 from swe_ai_fleet.domain.environment import Decision
@@ -199,30 +198,11 @@ def _members(files: RepositoryFiles, root: str) -> tuple[str, ...]:
     declared = package.get("workspaces")
     patterns = strings(declared) or strings(mapping(declared).get("packages"))
     patterns += strings(files.yaml(joined(root, "pnpm-workspace.yaml")).get("packages"))
-    if not patterns:
-        return ()
-    below = f"{root}/" if root else ""
-    places = {
-        posixpath.dirname(path).removeprefix(below)
-        for path in files.files
-        if posixpath.basename(path) == "package.json" and path.startswith(below) and "node_modules" not in path
-    }
     chosen: set[str] = set()
     for pattern in patterns:
-        matching = {
-            place for place in places if place and _fits(place, pattern.lstrip("!").removeprefix("./").rstrip("/"))
-        }
+        matching = files.members(root, "package.json", [pattern.removeprefix("!")])
         chosen = chosen - matching if pattern.startswith("!") else chosen | matching
-    return tuple(sorted(joined(root, place) for place in chosen))
-
-
-def _fits(place: str, pattern: str) -> bool:
-    if "**" in pattern:
-        return fnmatchcase(f"{place}/", pattern.replace("**/", "*").replace("**", "*") + "/") or fnmatchcase(
-            place, pattern.replace("/**", "/*").replace("**", "*")
-        )
-    parts, wanted = place.split("/"), pattern.split("/")
-    return len(parts) == len(wanted) and all(map(fnmatchcase, parts, wanted))
+    return tuple(sorted(chosen))
 
 
 def package_manager(files: RepositoryFiles, root: str) -> Manager:

@@ -121,7 +121,11 @@ class PipSteps:
         arguments += dict.fromkeys(
             argument for group in groups for line in group.lines for argument in as_arguments(line)
         )
-        pieces = [*self._projects(targets), *(self._group(group) for group in groups), *map(self._file, files)]
+        pieces = [
+            *self._projects(targets),
+            *(self.lines(group, f"group {group.name}") for group in groups),
+            *map(self._file, files),
+        ]
         sources = dict.fromkeys(
             [
                 *(target.project.source for target in targets),
@@ -179,9 +183,6 @@ class PipSteps:
             pieces=single if len(single) > 1 else (),
             optional=_arguments_by_package(group.lines) if len(single) > 1 else {},
         )
-
-    def _group(self, group: Group) -> Step:
-        return self.lines(group, f"group {group.name}")
 
     def _file(self, file: RequirementFile) -> Step:
         step = self.lines(Group(name=file.path, source=file.path, lines=file.lines), file.path)

@@ -60,8 +60,7 @@ _HIGH_VERSION = "999.0.0"
 
 def python_recipe(files: RepositoryFiles, directory: str, machine: Machine, tooling: Tooling) -> Recipe | None:
     """The recipe for the Python in a directory, None where there is none."""
-    below = f"{directory}/" if directory else ""
-    has_code = any(path.endswith(".py") and path.startswith(below) for path in files.files)
+    has_code = any(name.endswith(".py") for name in files.below(directory))
     if not has_code and not files.existing(directory, "pyproject.toml", "requirements.txt", "Pipfile"):
         return None
     project = read_project(files, directory)
@@ -225,8 +224,8 @@ def _want_target(files: RepositoryFiles, target: str, shopping: Wanted, director
     project = chosen.project if chosen else read_project(files, place)
     if project is None or not project.installable:
         return
-    extra_names = [name for text in (match["extras"] or "").split(",") if (name := project.extra_named(text.strip()))]
-    extras = dict.fromkeys((*(chosen.extras if chosen else filter(is_for_tests, project.extras)), *extra_names))
+    named = project.extras_named(match["extras"] or "")
+    extras = dict.fromkeys((*(chosen.extras if chosen else filter(is_for_tests, project.extras)), *named))
     shopping.targets[place] = Target(project=project, extras=tuple(extras))
 
 
@@ -245,10 +244,8 @@ def _resolve_locals(shopping: Wanted, locals_: Mapping[str, PythonProject]) -> N
                 continue
             chosen = shopping.targets.get(project.directory)
             asked = re.search(r"\[([\w.,\s-]+)\]", line.partition(";")[0])
-            names = [
-                name for text in (asked[1] if asked else "").split(",") if (name := project.extra_named(text.strip()))
-            ]
-            extras = tuple(dict.fromkeys((*(chosen.extras if chosen else ()), *names)))
+            named = project.extras_named(asked[1] if asked else "")
+            extras = tuple(dict.fromkeys((*(chosen.extras if chosen else ()), *named)))
             if chosen is None or extras != chosen.extras:
                 shopping.targets[project.directory] = Target(project=project, extras=extras)
                 changed = True
@@ -310,14 +307,13 @@ def _test_command(
     files: RepositoryFiles, directory: str, wishes: Sequence[Wish]
 ) -> tuple[tuple[str, ...], str, Mapping[str, str]]:
     """(argv, the file that says so, variables): the first automation that runs tests; empty where none does."""
-    below = f"{directory}/" if directory else ""
     for wish in wishes:
         for argv in wish.tests:
             if argv[1:3] != ("-m", "pytest"):
                 return argv, wish.source, wish.variables
             is_workflow = wish.source.startswith(".")
             arguments = list(argv[len(PYTEST) :])
-            missing = [path for path in paths_of(arguments) if not _exists(files, below, path)]
+            missing = [path for path in paths_of(arguments) if not _exists(files, directory, path)]
             if missing or is_workflow:
                 # A job of a workflow may run only a part.
                 dropped = paths_of(arguments) if is_workflow else missing
@@ -326,16 +322,15 @@ def _test_command(
     return (), "", {}
 
 
-def _exists(files: RepositoryFiles, below: str, path: str) -> bool:
-    place = joined(below.rstrip("/"), path.partition("::")[0])
+def _exists(files: RepositoryFiles, directory: str, path: str) -> bool:
+    place = joined(directory, path.partition("::")[0])
     return place in (".", "") or place in files.files or any(name.startswith(f"{place}/") for name in files.files)
 
 
 def _plugins(files: RepositoryFiles, directory: str, test_command: tuple[str, ...]) -> set[str]:
     """The packages that pytest needs with this configuration; none where the tests are not pytest's."""
-    below = f"{directory}/" if directory else ""
-    names = [path.removeprefix(below) for path in files.files if path.startswith(below)]
-    texts = {path.removeprefix(below): text for path, text in files.texts.items() if path.startswith(below)}
+    names = files.below(directory)
+    texts = {name: files.texts[path] for name, path in names.items() if path in files.texts}
     if test_command[: len(PYTEST) - 1] != PYTEST[:-1] and (test_command or not uses_pytest(names, texts)):
         return set()
     settings = [shlex.join(test_command)]

@@ -79,11 +79,6 @@ def allowed_concerns(constraints: Constraints) -> frozenset[str]:
     return frozenset(word.strip().lower() for word in words) - _NEVER_ALLOWED
 
 
-def weighed(violation: Violation, allowed: frozenset[str]) -> Violation:
-    """The violation as it counts for a task that allows some concerns."""
-    return replace(violation, required=False) if violation.concern in allowed else violation
-
-
 _MOST_REASONS = 6
 _REASON_CHARS = 400
 _RUNS = (CheckKind.DRY_RUN, CheckKind.COMMAND)
@@ -97,17 +92,17 @@ def verdict_of(results: Sequence[CheckResult]) -> tuple[Verdict, tuple[str, ...]
     """
     failed = [result for result in results if result.required and not result.passed and not result.skipped_reason]
     if failed:
-        return Verdict.REFUTED, _distinct(f"{result.name}: {result.message or 'failed'}" for result in failed)
+        return Verdict.REFUTED, _bounded(f"{result.name}: {result.message or 'failed'}" for result in failed)
     shown = [result for result in results if result.shown]
     rest = [result for result in results if result.kind in _RUNS and not result.shown]
     if shown:
-        return Verdict.VERIFIED, _distinct(f"{result.name}: {result.message}" for result in (*shown, *rest))
+        return Verdict.VERIFIED, _bounded(f"{result.name}: {result.message}" for result in (*shown, *rest))
     if not rest:
         return Verdict.UNVERIFIED, ("no check ran",)
-    return Verdict.UNVERIFIED, _distinct(f"{result.name}: {result.skipped_reason or result.message}" for result in rest)
+    return Verdict.UNVERIFIED, _bounded(f"{result.name}: {result.skipped_reason or result.message}" for result in rest)
 
 
-def _distinct(reasons: Iterable[str]) -> tuple[str, ...]:
+def _bounded(reasons: Iterable[str]) -> tuple[str, ...]:
     texts = islice(reasons, _MOST_REASONS)
     return tuple(text if len(text) <= _REASON_CHARS else f"{text[:_REASON_CHARS]}…" for text in texts)
 

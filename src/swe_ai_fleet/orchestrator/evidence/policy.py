@@ -19,7 +19,7 @@ from pathlib import PurePosixPath
 
 from swe_ai_fleet.domain.candidate import CheckKind, CheckResult
 from swe_ai_fleet.domain.task import Role, Task
-from swe_ai_fleet.orchestrator.evidence.check_results import Concern, Violation, allowed_concerns, weighed
+from swe_ai_fleet.orchestrator.evidence.check_results import Concern, Violation, allowed_concerns
 from swe_ai_fleet.orchestrator.evidence.patch import FilePatch, Line, Patch
 from swe_ai_fleet.orchestrator.evidence.settings_changes import added_silencers, changed_settings
 from swe_ai_fleet.orchestrator.evidence.source_files import is_comment, is_document, is_test, language_of
@@ -270,9 +270,9 @@ def tree_violations(patch: Patch, listed: Iterable[str], text_of: Callable[[str]
 def policy_results(violations: Iterable[Violation], task: Task, *, duration_ms: int = 0) -> tuple[CheckResult, ...]:
     """What rules a candidate out as one check, and what is only warned of, if anything is, as another."""
     allowed = allowed_concerns(task.constraints)
-    counted = [weighed(violation, allowed) for violation in violations]
-    required = [policy for policy in counted if policy.required]
-    warned = [policy for policy in counted if not policy.required]
+    required, warned = list[Violation](), list[Violation]()
+    for violation in violations:
+        (required if violation.required and violation.concern not in allowed else warned).append(violation)
     verdict = _verdict("policy", required, required=True, duration_ms=duration_ms)
     return (verdict, _verdict("policy warnings", warned, required=False)) if warned else (verdict,)
 

@@ -9,36 +9,34 @@ import signal
 import sqlite3
 import stat
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 
 from .listing import Reader, SourceFile, blob_digest
 from .tags import NOTHING, FileTags, dump, extract, load
 
-FILE_SECONDS = 10.0
+_FILE_SECONDS = 10.0
 _MAX_MEMORY = 2 * 1024**3
 _MAX_ANSWER = 4 * 1024 * 1024
 _CHUNK = 1 << 16
 
-Extract = Callable[[str, bytes], FileTags]
-
 
 def parse_files(
-    root: str, files: Sequence[SourceFile], *, seconds: float, file_seconds: float = FILE_SECONDS, by: Extract = extract
+    root: str, files: Sequence[SourceFile], *, seconds: float
 ) -> Iterator[tuple[SourceFile, FileTags | None, bool]]:
     """(file, its tags, whether they are those of its digest), one after the other until `seconds` are over.
 
-    A file whose parser crashes or takes longer than `file_seconds` defines nothing; one that cannot be read has None.
-    What is other than its digest says must not be remembered under it. Raises RuntimeError where parsing fails for a
-    reason that is not the file's.
+    A file whose parser crashes or takes longer than 10 s defines nothing; one that cannot be read has None. What is
+    other than its digest says must not be remembered under it. Raises RuntimeError where parsing fails for a reason
+    that is not the file's.
     """
     ends, at = time.monotonic() + seconds, 0
     while at < len(files) and time.monotonic() < ends:
-        with _Child(root, files[at:], by) as child:
+        with _Child(root, files[at:]) as child:
             while at < len(files):
                 left = ends - time.monotonic()
-                answer = child.next(min(left, file_seconds)) if left > 0 else None
+                answer = child.next(min(left, _FILE_SECONDS)) if left > 0 else None
                 if answer is None and ends - time.monotonic() <= 0:
                     return
                 file, at = files[at], at + 1
@@ -57,7 +55,7 @@ class _Child:
     `=tags`, `!tags` where the content is another than expected, `-` where there is none, `?error` where it is our own.
     """
 
-    def __init__(self, root: str, files: Sequence[SourceFile], by: Extract) -> None:
+    def __init__(self, root: str, files: Sequence[SourceFile]) -> None:
         self._output, write = os.pipe()
         self._pending = b""
         self._process = os.fork()
@@ -65,7 +63,7 @@ class _Child:
             # Whatever happens in here, nothing of the parent's code may go on in the child.
             try:
                 os.close(self._output)
-                _serve(root, files, write, by)
+                _serve(root, files, write)
             finally:
                 os._exit(0)
         os.close(write)
@@ -93,21 +91,21 @@ class _Child:
         return line
 
 
-def _serve(root: str, files: Sequence[SourceFile], write: int, by: Extract) -> None:
+def _serve(root: str, files: Sequence[SourceFile], write: int) -> None:
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_AS, (_MAX_MEMORY, _MAX_MEMORY))
     with Reader(root) as reader, open(write, "wb", buffering=0) as output:
         for file in files:
             data = reader.read(file.path)
-            answer = b"-" if data is None else _answer(file, data, by)
+            answer = b"-" if data is None else _answer(file, data)
             rest = memoryview(answer + b"\n")
             while rest:
                 rest = rest[output.write(rest) or 0 :]
 
 
-def _answer(file: SourceFile, data: bytes, by: Extract) -> bytes:
+def _answer(file: SourceFile, data: bytes) -> bytes:
     try:
-        tags = by(file.language, data)
+        tags = extract(file.language, data)
     except MemoryError:
         tags = NOTHING
     except Exception as error:  # noqa: BLE001  (the edge of the process: the parent raises it)
@@ -116,7 +114,7 @@ def _answer(file: SourceFile, data: bytes, by: Extract) -> bytes:
     return mark + dump(tags).encode("utf-8", "replace")
 
 
-MAX_BYTES = 64 * 1024 * 1024
+_MAX_BYTES = 64 * 1024 * 1024
 _VERSION = 1
 _BUSY_SECONDS = 2.0
 _AT_ONCE = 500
@@ -129,9 +127,8 @@ class TagCache:
         path: The file; it and its directory are created. None keeps nothing.
     """
 
-    def __init__(self, path: Path | None, *, max_bytes: int = MAX_BYTES) -> None:
+    def __init__(self, path: Path | None) -> None:
         self._path = path
-        self._max_bytes = max_bytes
 
     def get(self, keys: Sequence[str]) -> dict[str, FileTags]:
         """The tags that are known."""
@@ -156,14 +153,14 @@ class TagCache:
             rows = [(key, dump(tags_of_file)) for key, tags_of_file in tags.items()]
             database.executemany("INSERT OR REPLACE INTO tags (key, tags) VALUES (?, ?)", rows)
             ((size,),) = database.execute("SELECT coalesce(sum(length(tags)), 0) FROM tags")
-            if size > self._max_bytes:
+            if size > _MAX_BYTES:
                 self._shrink(database, int(size), {*keep, *tags})
 
     def _shrink(self, database: sqlite3.Connection, size: int, keep: set[str]) -> None:
         rows = list(database.execute("SELECT rowid, key, length(tags) FROM tags ORDER BY rowid"))
         for wanted in (False, True):
             for number, key, length in rows:
-                if size <= self._max_bytes * 3 // 4:
+                if size <= _MAX_BYTES * 3 // 4:
                     return
                 if (key in keep) == wanted:
                     database.execute("DELETE FROM tags WHERE rowid = ?", (number,))
@@ -177,9 +174,9 @@ class TagCache:
             raise FileExistsError("somebody put another thing in its place")
         try:
             return self._prepared()
-        except sqlite3.OperationalError:  # locked, or the disk is full
-            raise
-        except sqlite3.DatabaseError:
+        except sqlite3.DatabaseError as error:
+            if isinstance(error, sqlite3.OperationalError):  # locked, or the disk is full
+                raise
             self._path.unlink()
             return self._prepared()
 
