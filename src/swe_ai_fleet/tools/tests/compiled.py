@@ -57,7 +57,7 @@ def go_plan(inventory: Inventory, root: str, selection: Selection, base: tuple[s
     return Plan(
         framework="go",
         argv=(*base[:2], "-json", *words),
-        told=(*base[:2], *words),
+        typed=(*base[:2], *words),
         absent=GO_ABSENT,
         cwd=root,
         stream="go",
@@ -183,7 +183,7 @@ def cargo_plan(
     return Plan(
         framework="cargo",
         argv=(*base[:2], "--no-fail-fast", *own, *words, *tail),
-        told=(*base[:2], *words, *tail),
+        typed=(*base[:2], *words, *tail),
         absent=CARGO_ABSENT,
         cwd=root,
         variables={

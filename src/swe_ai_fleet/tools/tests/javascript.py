@@ -102,7 +102,7 @@ class JavaScript:
         return Plan(
             framework=script.runner if len(runners) == 1 else "npm",
             argv=self._shell(script, reported),
-            told=(*typed, *(("--", *chosen[0]) if chosen[0] else ())),
+            typed=(*typed, *(("--", *chosen[0]) if chosen[0] else ())),
             absent=_ABSENT,
             cwd=self.root,
             variables={
@@ -134,7 +134,7 @@ class JavaScript:
             framework="npm",
             unknown="it starts no known test runner",
             argv=argv,
-            told=tuple(word for word in base if word not in _SILENT),
+            typed=tuple(word for word in base if word not in _SILENT),
             absent=_ABSENT,
             cwd=self.root,
             variables=self._variables(),

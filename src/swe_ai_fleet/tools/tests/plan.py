@@ -114,7 +114,7 @@ class Plan:
     Attributes:
         argv: The command, with what serves the report.
         before: What starts the command, such as a shell that does something first; empty for nothing.
-        told: The command as a person would type it.
+        typed: The command as a person would type it.
         absent: The message where the program is missing.
         cwd: Relative to the workspace.
         stream: How the supervisor hears of single tests, a name in `inside/streams.py`.
@@ -126,7 +126,7 @@ class Plan:
 
     framework: str
     argv: tuple[str, ...]
-    told: tuple[str, ...]
+    typed: tuple[str, ...]
     absent: str
     cwd: str = "."
     before: tuple[str, ...] = ()
@@ -141,7 +141,7 @@ class Plan:
     @property
     def command(self) -> str:
         """The command as a person would type it, without what only serves the report."""
-        typed = shlex.join(self.told)
+        typed = shlex.join(self.typed)
         return typed if self.cwd == "." else f"{typed} (in {self.cwd})"
 
 

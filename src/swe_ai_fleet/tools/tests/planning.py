@@ -37,7 +37,7 @@ def make_plan(inventory: Inventory, directory: str, target: str, base: tuple[str
     return Plan(
         framework="make",
         argv=words,
-        told=words,
+        typed=words,
         cwd=directory,
         absent=not_installed("make", "make"),
         stream="output",
@@ -117,7 +117,7 @@ class Planner:
             if selection.some or selection.deselect:
                 raise ToolFailure("a shell command takes no selection of tests")
             argv = ("sh", "-c", line)
-            return Plan(framework="", argv=argv, told=argv, absent="", cwd=directory, stream="output", unknown=read)
+            return Plan(framework="", argv=argv, typed=argv, absent="", cwd=directory, stream="output", unknown=read)
         place = str(PurePosixPath(directory, read.directory)) if read.directory else directory
         plan = await self.plan(read.argv, selection, place)
         # What must succeed first decides as it would in a shell.
@@ -129,7 +129,7 @@ class Planner:
         variables, command = assigned(argv)
         if variables and framework_of(command):
             plan = await self.plan(command, selection, directory)
-            return replace(plan, variables={**variables, **plan.variables}, told=(*argv, *plan.told[len(command) :]))
+            return replace(plan, variables={**variables, **plan.variables}, typed=(*argv, *plan.typed[len(command) :]))
         match framework_of(argv):
             case "pytest":
                 return self._pytest(argv, selection, directory)
@@ -212,7 +212,7 @@ def _plain(argv: tuple[str, ...], selection: Selection, directory: str) -> Plan:
     return Plan(
         framework="",
         argv=argv,
-        told=argv,
+        typed=argv,
         absent=not_installed(argv[0], "it"),
         cwd=directory,
         stream="output",

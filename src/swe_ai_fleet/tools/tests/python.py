@@ -63,7 +63,7 @@ def pytest_plan(
     return Plan(
         framework="pytest",
         argv=argv,
-        told=(*base, *chosen),
+        typed=(*base, *chosen),
         absent=not_installed(base[0], "Python"),
         variables={
             "PYTHONPATH": f"{own}:{plugin_directory}" if own else plugin_directory,
@@ -146,7 +146,7 @@ def unittest_plan(
     return Plan(
         framework="unittest",
         argv=(base[0], f"{program_directory}/fleet_unittest.py", *own),
-        told=words,
+        typed=words,
         absent=not_installed(base[0], "Python"),
         variables={"FLEET_TEST_OPTIONS": json.dumps(steering)} if any(steering.values()) else {},
     )
