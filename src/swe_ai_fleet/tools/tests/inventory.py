@@ -134,11 +134,12 @@ _MAX_NAMED = 10
 MANIFESTS = {"go": "go.mod", "cargo": "Cargo.toml", "npm": "package.json"}
 """By framework, the file that marks a directory whose tests it runs."""
 
-_OF_SUFFIX = {
+FRAMEWORKS = {
     ".go": "go",
     ".rs": "cargo",
     **dict.fromkeys((".js", ".cjs", ".mjs", ".jsx", ".ts", ".cts", ".mts", ".tsx", ".vue", ".svelte"), "npm"),
 }
+"""By suffix of a file, the framework that its name speaks of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,10 +187,6 @@ class Inventory:
     def is_directory(self, path: str) -> bool:
         """Whether a path leads to something inside the workspace that is no listed file."""
         return self.has(path) and self.real(path) not in self.files
-
-    def framework_of(self, path: str) -> str:
-        """Which framework a path's own name speaks of; empty for directories and other files."""
-        return _OF_SUFFIX.get(PurePosixPath(path).suffix, "")
 
     def root_for(self, framework: str, paths: Iterable[str]) -> str:
         """The one directory whose manifest is the nearest to all paths; without paths, the only one there is.

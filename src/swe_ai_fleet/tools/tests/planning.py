@@ -12,7 +12,7 @@ from swe_ai_fleet.sandbox import jail
 from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
 from swe_ai_fleet.tools.files.paths import Tree, quoted
 from swe_ai_fleet.tools.tests.compiled import GO_PACKAGE, cargo_plan, go_plan
-from swe_ai_fleet.tools.tests.inventory import MAKEFILES, PYTEST, Inventory, Suite
+from swe_ai_fleet.tools.tests.inventory import FRAMEWORKS, MAKEFILES, PYTEST, Inventory, Suite
 from swe_ai_fleet.tools.tests.javascript import NPM_TEST, JavaScript
 from swe_ai_fleet.tools.tests.plan import Plan, Selection, checked_path, not_installed, probe
 from swe_ai_fleet.tools.tests.python import checked_name, pytest_plan, unittest_plan
@@ -66,8 +66,7 @@ async def _suite_of(inventory: Inventory, own: tuple[str, ...], path: str) -> Su
     default = Suite(directory=".", argv=own)
     if own and framework_of(own) in ("", *_PYTHON_RUNNERS) and not inventory.has(path):
         return default  # it has names of its own for tests, and says itself what it cannot find
-    framework = inventory.framework_of(path)
-    if framework:
+    if framework := FRAMEWORKS.get(PurePosixPath(path).suffix):
         root = inventory.root_for(framework, [inventory.real(checked_path(path))])
         return Suite(directory=root, argv=own if framework_of(own) == framework else _TEST_COMMANDS[framework])
     if path.endswith(".py"):

@@ -115,7 +115,7 @@ class Progress:
                 self.finished = True
         try:
             self.overwritten = not os.path.samestat(os.lstat(self.path), os.fstat(self._file.fileno()))
-        except FileNotFoundError:
+        except OSError:
             self.overwritten = True
 
     def append(self, **event: Any) -> None:
