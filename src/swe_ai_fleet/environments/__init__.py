@@ -105,7 +105,7 @@ def detect(
     return replace(recipe, steps=(*recipe.steps, *setup), notes=tuple(_notes(files, directory)))
 
 
-def inputs(files: RepositoryFiles, directory: str = "") -> tuple[str, ...]:
+def inputs(files: RepositoryFiles) -> tuple[str, ...]:
     """The files that an environment depends on: manifests everywhere, and sources where something is compiled."""
     paths = [path for path in files.files if is_manifest(path) or _BUILD_CODE.fullmatch(path)]
     # Automation may name any of these as a list of requirements.
@@ -173,4 +173,4 @@ def _notes(files: RepositoryFiles, directory: str) -> list[str]:
 
 def digest(files: RepositoryFiles, directory: str = "") -> str:
     """A digest of everything that an environment depends on."""
-    return f"{files.digest(inputs(files, directory))} {files.releases_until(directory)} {_guess(files, directory)}"
+    return f"{files.digest(inputs(files))} {files.releases_until(directory)} {_guess(files, directory)}"

@@ -46,7 +46,7 @@ class Wish:
     """What one piece of automation installs and runs.
 
     `lines` are requirements, `files` lists of them, `targets` directories of the repository with their extras, as pip
-    takes them; `constraints` files of pins. `all_extras`, `all_groups` and `all_members` ask for everything. `tests`
+    takes them; `constraints` files of pins. `all_extras` and `all_groups` ask for everything. `tests`
     are argvs that run tests, with `variables` in their environment; `pythons` the versions that they are run with.
     """
 
@@ -60,7 +60,6 @@ class Wish:
     without_extras: tuple[str, ...] = ()
     all_extras: bool = False
     all_groups: bool = False
-    all_members: bool = False
     tests: tuple[tuple[str, ...], ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict[str, str])
     pythons: tuple[str, ...] = ()
@@ -258,7 +257,6 @@ def _flags(words: list[str]) -> Wish:
         without_extras=tuple(left_out),
         all_extras="--all-extras" in everything,
         all_groups="--all-groups" in everything or ":all" in groups,
-        all_members="--all-packages" in everything,
     )
 
 

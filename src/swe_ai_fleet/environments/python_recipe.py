@@ -141,7 +141,7 @@ def _collect(
     if project is not None and project.name:
         locals_[str(canonicalize_name(project.name))] = project
     for each in projects:
-        _collect_project(files, each, wish, shopping, locals_, is_main=each is project)
+        _collect_project(files, each, wish, shopping, is_main=each is project)
     named = [path for name in wish.files if (path := joined(directory, name)) in files.texts]
     for path in dict.fromkeys((*wanted_files(files, directory), *named)):
         read = read_requirements(files, path, directory)
@@ -171,7 +171,6 @@ def _collect_project(
     project: PythonProject,
     wish: Wish,
     shopping: Wanted,
-    locals_: Mapping[str, PythonProject],
     *,
     is_main: bool,
 ) -> None:

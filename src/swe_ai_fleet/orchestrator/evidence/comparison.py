@@ -299,9 +299,7 @@ _NAMED = 20
 _NAMED_SHORT = 3
 
 
-def message_of(
-    after: TestRun, before: TestRun, compared: Comparison, flaky: Collection[str], *, failed_check: bool
-) -> str:
+def message_of(after: TestRun, compared: Comparison, flaky: Collection[str], *, failed_check: bool) -> str:
     sentences: list[str] = []
     if compared.broken:
         sentences.append(f"{_tests(compared.broken)} with the change and not without: {_short(compared.broken)}")
@@ -319,7 +317,7 @@ def message_of(
     if failed_check and not sentences:
         sentences.append(after.stopped or f"exit code {after.exit_code}")
     if not sentences:
-        sentences.append(_shown_text(after, before, compared))
+        sentences.append(_shown_text(after, compared))
     if compared.old:
         sentences.append(f"{len(compared.old)} failed before and fail{'s' if len(compared.old) == 1 else ''} now")
     if compared.unable:
@@ -329,7 +327,7 @@ def message_of(
     return "; ".join(sentences)
 
 
-def _shown_text(after: TestRun, before: TestRun, compared: Comparison) -> str:
+def _shown_text(after: TestRun, compared: Comparison) -> str:
     """What a run without a fault shows."""
     if compared.by_own_rules and not compared.shown:
         tests = "1 test passes" if len(compared.by_own_rules) == 1 else f"{len(compared.by_own_rules)} tests pass"

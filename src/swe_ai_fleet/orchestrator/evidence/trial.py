@@ -275,7 +275,7 @@ class Trial:
         return self._result(
             after,
             passed=passed,
-            message=message_of(after, before, compared, flaky, failed_check=failed_check),
+            message=message_of(after, compared, flaky, failed_check=failed_check),
             problems=tuple(against[:_MAX_PROBLEMS]),
             shown=compared.shown if passed else (),
             own=compared.own_shown,
