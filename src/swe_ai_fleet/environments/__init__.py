@@ -11,7 +11,7 @@ from swe_ai_fleet.domain.environment import Decision
 from swe_ai_fleet.domain.task import EnvironmentSpec
 from swe_ai_fleet.environments.node_project import node_recipe, node_test_command
 from swe_ai_fleet.environments.pip_steps import Tooling
-from swe_ai_fleet.environments.python_recipe import python_recipe
+from swe_ai_fleet.environments.python_recipe import recipe_of_python
 from swe_ai_fleet.environments.recipe import NO_PYTHON, Machine, PythonRecipe, Recipe, Step
 from swe_ai_fleet.environments.repository_files import RepositoryFiles, is_manifest, is_native_source, joined
 from swe_ai_fleet.tools.tests.inventory import is_test, test_command
@@ -69,7 +69,7 @@ def detect(
     these always come last.
     """
     has_python = machine.default != NO_PYTHON and (spec.detect or not machine.image)
-    python = python_recipe(files, directory, machine, tooling) if has_python else None
+    python = recipe_of_python(files, directory, machine, tooling) if has_python else None
     node = node_recipe(files, directory, machine, tooling.base) if spec.detect else None
     parts = [part for part in (python, node) if part is not None]
     if spec.detect:

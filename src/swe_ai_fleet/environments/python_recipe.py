@@ -58,7 +58,7 @@ _HEADING = re.compile(r"^\W*(?:version|release|v)?\s*\[?v?(\d+\.\d+(?:\.\d+)*)\b
 _HIGH_VERSION = "999.0.0"
 
 
-def python_recipe(files: RepositoryFiles, directory: str, machine: Machine, tooling: Tooling) -> Recipe | None:
+def recipe_of_python(files: RepositoryFiles, directory: str, machine: Machine, tooling: Tooling) -> Recipe | None:
     """The recipe for the Python in a directory, None where there is none."""
     has_code = any(name.endswith(".py") for name in files.below(directory))
     if not has_code and not files.existing(directory, "pyproject.toml", "requirements.txt", "Pipfile"):
