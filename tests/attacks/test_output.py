@@ -23,17 +23,16 @@ import pytest
 from swe_ai_fleet.agents.references.naming import Naming
 from swe_ai_fleet.agents.references.resolving import resolve
 from swe_ai_fleet.domain.task import EnvironmentSpec, RepoRef, Task, TaskKind
-from swe_ai_fleet.environments.detection import detect, digest
-from swe_ai_fleet.environments.interpreters import Machine
+from swe_ai_fleet.environments import detect, digest
 from swe_ai_fleet.environments.pip_steps import Tooling
 from swe_ai_fleet.environments.project_code import project_code
+from swe_ai_fleet.environments.recipe import Machine
 from swe_ai_fleet.environments.repository_files import RepositoryFiles
-from swe_ai_fleet.orchestrator.evidence.comparison import TaskNames
 from swe_ai_fleet.orchestrator.evidence.patch import parse_patch
-from swe_ai_fleet.orchestrator.evidence.relevance import first_tests
+from swe_ai_fleet.orchestrator.evidence.relevance import TaskNames, first_tests
 from swe_ai_fleet.tools.http import HttpTool
-from swe_ai_fleet.tools.tests.reports import parse_pytest_output
-from swe_ai_fleet.tools.tests.runners import go_reports, javascript_reports, linting, plan, text_reports
+from swe_ai_fleet.tools.tests import linting
+from swe_ai_fleet.tools.tests.text_reports import recognise
 
 CHARS = 8_000
 CPU_SECONDS = 0.3
@@ -56,16 +55,8 @@ def references(text: str) -> object:
 
 
 READERS: dict[str, Callable[[str], object]] = {
-    "pytest": parse_pytest_output,
-    "cargo": text_reports.parse_cargo_output,
-    "go": go_reports.parse_go_output,
-    "jest": javascript_reports.parse_jest_output,
-    "vitest": javascript_reports.parse_vitest_output,
-    "mocha": javascript_reports.parse_mocha_output,
-    "node": javascript_reports.parse_node_output,
-    "tap": javascript_reports.parse_tap,
-    "unittest": text_reports.parse_unittest_output,
-    "make": plan.recognise,
+    "make": recognise,
+    "tap": lambda text: recognise(f"TAP version 14\n{text}"),
     "eslint": lambda text: linting.parse_eslint(text, "/w"),
     "lint": lambda text: linting.parse_lines(text, "/w"),
     "annotations": lambda text: linting.parse_annotations(text, "/w"),

@@ -18,7 +18,7 @@ import pytest
 from swe_ai_fleet.domain.candidate import CheckReport, Verdict
 from swe_ai_fleet.domain.task import CheckSpec, EnvironmentSpec
 from swe_ai_fleet.domain.test_run import TestOutcome
-from swe_ai_fleet.orchestrator.evidence import gatherer
+from swe_ai_fleet.orchestrator import evidence
 from swe_ai_fleet.orchestrator.evidence.patch import PatchUnreadable, parse_patch
 from swe_ai_fleet.testing.repositories import make_repository
 from swe_ai_fleet.tools.tests.running import read_events, sealed
@@ -189,8 +189,12 @@ async def not_verified(world: World, files: Mapping[str, str], **more: object) -
     """A report that does not verify; the control is a fleet that does not look for what decides about tests."""
     report = await world.check(files, **more)  # pyright: ignore[reportArgumentType]
     assert report.verdict is not Verdict.VERIFIED, report.reasons
+
+    async def no_rules(*_: object) -> list[str]:
+        return []
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gatherer, "changed_test_settings", lambda *_, **__: [])  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+        patch.setattr(evidence, "changed_rules", no_rules)
         control = await world.check(files, name="control", **more)  # pyright: ignore[reportArgumentType]
     assert control.verdict is Verdict.VERIFIED, control.reasons
     return report

@@ -28,8 +28,8 @@ from swe_ai_fleet.domain.event import Event
 from swe_ai_fleet.domain.network import HostPattern
 from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
 from swe_ai_fleet.tools.files.patches import parse_patch
-from swe_ai_fleet.tools.tests.reports import parse_pytest_output
 from swe_ai_fleet.tools.tests.running import read_events, sealed
+from swe_ai_fleet.tools.tests.text_reports import recognise
 from tests.fuzz.mutation import mutated
 
 SECONDS = float(os.environ.get("FUZZ_SECONDS", "0.1"))
@@ -113,7 +113,7 @@ TARGETS = (
     Target("tool calls", tool_call_dialects.parse, CALLS),
     Target("arguments", read_arguments, (PLAN, "{'a': 1, b: [1,2,],}", "{}"), ValueError),
     Target("test events", lambda text: read_events(_sealed(text), "k"), (TEST_EVENTS,)),
-    Target("pytest output", parse_pytest_output, (OUTPUT,)),
+    Target("printed reports", recognise, (OUTPUT,)),
     Target("bundle", lambda text: read_header(_bytes(text)), (BUNDLE,), FleetError),
     Target("uploaded bundle", lambda text: read_upload_header(_bytes(text)), (ALONE,), FleetError),
     Target("endpoint", AgentEndpoint.parse, ("agents.example.org:50060", "[::1]:80", "https://a.b:443"), FleetError),

@@ -220,7 +220,7 @@ class TestHostileSuites:
     async def test_a_forged_report_does_not_pass(self, bare: LocalWorkspace, put: Callable[[Files], None], forged: str):
         """A suite can find where its report goes: what it puts there has no seal and is passed over.
 
-        What it erases there counts only as far as it was read before.
+        What it erases there counts only as far as it was read before, and what it prints does not count.
         """
         place = "import atexit, os\nfile = os.environ['FLEET_TEST_EVENTS']\n"
         forge = f"{place}atexit.register(lambda: ({FORGED[forged]}))\n"
@@ -231,5 +231,6 @@ class TestHostileSuites:
         assert (result.exit_code, entry.exit_code, entry.outcome) == (1, 1, Outcome.ERROR)
         assert "root:x:0" not in result.observation()
         assert len(result.observation()) < 10_000
-        assert numbers(result) == (1, 2, 2, 2) or "a test wrote over the report of the run" in result.observation()
-        assert numbers(result)[0] <= 1
+        stopped = any(why in result.observation() for why in ("a test wrote over the report", "ended early"))
+        assert stopped or numbers(result) == (1, 2, 2, 2)
+        assert "tests" not in result.metadata or numbers(result)[0] <= 1

@@ -16,10 +16,11 @@ from swe_ai_fleet.domain.errors import Unavailable
 from swe_ai_fleet.domain.network import NetworkGrant
 from swe_ai_fleet.domain.task import RepoRef, Task, TaskKind
 from swe_ai_fleet.domain.test_run import TestOutcome, TestResult, TestRun
-from swe_ai_fleet.orchestrator.evidence.comparison import WHOLE_RUN, Comparison, TaskNames, Touched, compare
+from swe_ai_fleet.orchestrator.evidence.comparison import WHOLE_RUN, Comparison, compare
+from swe_ai_fleet.orchestrator.evidence.relevance import TaskNames, Touched
 from swe_ai_fleet.orchestrator.evidence.test_runs import Suite, TestRuns, run_key
 from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
-from swe_ai_fleet.tools.tests.runners.plan import Selection
+from swe_ai_fleet.tools.tests.plan import Selection
 from tests.tables import table
 
 

@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swe_ai_fleet.domain.task import Constraints, RepoRef, Role, Task, TaskKind
+from swe_ai_fleet.orchestrator.evidence import policy
 from swe_ai_fleet.orchestrator.evidence.patch import FilePatch, Hunk, Line, Patch, PatchUnreadable, parse_patch
 from swe_ai_fleet.orchestrator.evidence.policy import (
-    PolicyRules,
     oversized,
     patch_violations,
     policy_results,
@@ -71,7 +71,7 @@ def task(role: Role = Role.DEV, **constraints: object) -> Task:
 def found(data: bytes, of: Task | None = None, *, tree: Path | None = None, mask: Secrets | None = None) -> list[str]:
     """The violations, each with `!` in front where it rules the candidate out."""
     patch = parse_patch(data)
-    violations = list(patch_violations(patch, of or task(), PolicyRules(), mask or Secrets()))
+    violations = list(patch_violations(patch, of or task(), mask or Secrets()))
     if tree is not None:
         listed = [
             str(path.relative_to(tree)) for path in tree.rglob("*") if path.is_file() and ".git/" not in str(path)
@@ -242,7 +242,7 @@ def test_what_policy_says_of_a_change(tmp_path: Path, before: Files, after: File
     assert not any("ci.yml" in one for one in found(data, task(Role.DEVOPS)))
 
 
-def test_paths_binaries_modes_and_sizes(tmp_path: Path) -> None:
+def test_paths_binaries_modes_and_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before: Files = {"src/a.py": "", "logo.png": b"\0old", "old.bin": b"\0"}
     after: Files = {"src/a.py": "x = 1\n", "other.py": "x = 1\n", "logo.png": b"\0new", "old.bin": None}
     data = changed(tmp_path, before, after)
@@ -254,20 +254,20 @@ def test_paths_binaries_modes_and_sizes(tmp_path: Path) -> None:
     ]
     setuid = data.replace(b"new file mode 100644", b"new file mode 104755")
     assert "!other.py: has the mode '104755', which git does not use" in found(setuid)
-    few = PolicyRules(max_changed_lines=0, max_files=3, max_patch_bytes=10)
-    patch = parse_patch(data)
-    assert [f"!{one}" for one in patch_violations(patch, task(), few, Secrets())][:2] == [
+    assert oversized(data) is None
+    for name, most in {"CHANGED_LINES": 0, "FILES": 3, "PATCH_BYTES": 10}.items():
+        monkeypatch.setattr(policy, f"MAX_{name}", most)
+    assert [f"!{one}" for one in patch_violations(parse_patch(data), task(), Secrets())][:2] == [
         "!4 files are changed; at most 3 are accepted",
         "!1 changed lines; at most 0 are accepted",
     ]
-    assert oversized(data, few) is not None
-    assert oversized(data, PolicyRules()) is None
+    assert oversized(data) is not None
 
 
 def test_a_task_may_allow_a_concern_but_not_all(tmp_path: Path) -> None:
     data = changed(tmp_path, {"a.png": b"\0"}, {"a.png": b"\0\1", "b.py": "x\n"})
     allowing = task(allowed_paths=("a.png",), metadata={"policy.allow": "Binaries, paths"})
-    violations = list(patch_violations(parse_patch(data), allowing, PolicyRules(), Secrets()))
+    violations = list(patch_violations(parse_patch(data), allowing, Secrets()))
     required, warnings = policy_results(violations, allowing)
     assert required.problems == ("b.py: lies outside the allowed paths",)
     assert warnings.problems == ("a.png: is a binary file",)
@@ -313,7 +313,7 @@ def test_a_planted_secret_is_found_and_never_shown(
 def secrets(path: str, *texts: str, start: int = 1, mask: Secrets | None = None) -> list[str]:
     """What is said of secrets in lines that a new file brings."""
     file = _file(path, [Line("+", text, start + number) for number, text in enumerate(texts)])
-    said = patch_violations(Patch((file,)), task(), PolicyRules(), mask or Secrets())
+    said = patch_violations(Patch((file,)), task(), mask or Secrets())
     return [f"{'!' if one.required else ''}{one}" for one in said if "adds what looks like" in str(one)]
 
 
@@ -430,7 +430,7 @@ COMMENTS = "only comments and blank lines of the source change"
 def test_source_in_which_only_comments_change(tmp_path: Path, path: str, before: str, after: str, warned: bool) -> None:
     data = changed(tmp_path, {path: before}, {path: after})
     assert (COMMENTS in found(data)) is warned
-    violations = patch_violations(parse_patch(data), task(), PolicyRules(), Secrets())
+    violations = patch_violations(parse_patch(data), task(), Secrets())
     (_, *warnings) = policy_results(violations, task())
     told = [(one.required, one.score) for one in warnings if COMMENTS in one.message]
     assert told == ([(False, 0.0)] if warned else [])
@@ -475,9 +475,9 @@ def test_hostile_lines_and_many_files_and_hunks_take_no_time() -> None:
         started_at = time.process_time()
         patch = parse_patch(data.encode())
         # All that policy has to say of a patch, and of its lines in a file of settings.
-        list(patch_violations(patch, task(), PolicyRules(), mask))
+        list(patch_violations(patch, task(), mask))
         list(tree_violations(patch, ["tests/test_a.py"], lambda name, text=text: text))
-        list(patch_violations(Patch((replace(patch.files[0], path="a.yml"),)), task(), PolicyRules(), mask))
+        list(patch_violations(Patch((replace(patch.files[0], path="a.yml"),)), task(), mask))
         assert time.process_time() - started_at < 10, text[:20]
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swe_ai_fleet.tools.tests.runners.linters import Linter, configured_linters
-from swe_ai_fleet.tools.tests.runners.linting import (
+from swe_ai_fleet.tools.tests.linters import Linter, configured_linters
+from swe_ai_fleet.tools.tests.linting import (
     Changes,
     Finding,
     changed_runs,

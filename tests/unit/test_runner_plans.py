@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from swe_ai_fleet.sandbox import IsolationLevel, Sandbox, SandboxPolicy
 from swe_ai_fleet.testing.repositories import write_files
 from swe_ai_fleet.tools import ToolFailure, ToolRefusal
+from swe_ai_fleet.tools.tests.plan import Plan, Selection, checked_keyword, checked_path
 from swe_ai_fleet.tools.tests.planning import Planner
-from swe_ai_fleet.tools.tests.runners.plan import Plan, Selection, checked_keyword, checked_path
 from tests.tables import table
 
 NPM = ("npm", "test")
@@ -27,7 +27,7 @@ async def plan(root: Path, argv: tuple[str, ...] | str, *paths: str, directory: 
     async with Sandbox(SandboxPolicy(level=IsolationLevel.NONE)).workspace(root) as workspace:
         planner = Planner(workspace=workspace)
         read = planner.line if isinstance(argv, str) else planner.plan
-        return (await read(argv, selection, directory)).plan
+        return await read(argv, selection, directory)
 
 
 def package(script: str, **others: str) -> dict[str, str]:
@@ -97,7 +97,7 @@ async def test_what_a_script_of_npm_is_told(tmp_path: Path) -> None:
     write_files(tmp_path, package("mocha -r ts-node 'test/**/all.js'") | {"test/one.js": "", "test/a.js": ""})
     one = await plan(tmp_path, NPM, "test/one.js")
     assert "all.js" not in script_of(one)
-    assert one.told == ("npm", "test", "--", "--recursive", "test/one.js")
+    assert one.typed == ("npm", "test", "--", "--recursive", "test/one.js")
     assert "'test/**/all.js'" in script_of(await plan(tmp_path, NPM))
     # Only where tap prints its own protocol do tests that pass have names.
     for reporter in ("-R min", "-Rdot", "--reporter=terse", "--reporter spec"):
@@ -121,7 +121,7 @@ async def test_what_a_script_of_npm_is_told(tmp_path: Path) -> None:
 )
 async def test_ids_select_and_leave_out_tests(tmp_path: Path, runner: str, one: str, without: str | None) -> None:
     write_files(tmp_path, package(runner) | {"a.test.js": ""})
-    chosen = (await plan(tmp_path, NPM, "a.test.js::g > inner (x)")).told
+    chosen = (await plan(tmp_path, NPM, "a.test.js::g > inner (x)")).typed
     assert "a.test.js" in chosen
     assert not one or one in chosen
     if without is None:
@@ -129,7 +129,7 @@ async def test_ids_select_and_leave_out_tests(tmp_path: Path, runner: str, one: 
             await plan(tmp_path, NPM, deselect=("a.test.js::g > slow",))
         return
     left = await plan(tmp_path, NPM, deselect=("a.test.js::g > slow",))
-    assert not without or without in left.told
+    assert not without or without in left.typed
     assert "g > slow" in left.variables["FLEET_TEST_OPTIONS"]
 
 
@@ -150,7 +150,7 @@ async def test_callers_lines_that_start_a_runner(
     )
     read = await plan(tmp_path, line)
     assert read.framework
-    assert (" ".join(read.told).removesuffix(" ./..."), read.cwd) == (told.removesuffix(" ./..."), directory)
+    assert (" ".join(read.typed).removesuffix(" ./..."), read.cwd) == (told.removesuffix(" ./..."), directory)
     assert read.before[2:3] == ((f'{before} && exec "$@"',) if before else ())
 
 
@@ -189,7 +189,7 @@ async def test_what_go_is_told(tmp_path: Path) -> None:
     write_files(tmp_path, {"m/go.mod": "module example.org/m\n", "m/a/a_test.go": "", "m/b/b_test.go": ""})
 
     async def told(*paths: str, base: str = "go test ./...") -> str:
-        return " ".join((await plan(tmp_path, tuple(base.split()), *paths, directory="m")).told[2:])
+        return " ".join((await plan(tmp_path, tuple(base.split()), *paths, directory="m")).typed[2:])
 
     plain = "-run=Foo -race -count=1 ./a -args -x y"
     assert await told(base="go test -run Foo -race -count 1 ./a -args -x y") == plain
@@ -214,9 +214,9 @@ async def test_what_cargo_is_told_in_a_workspace(tmp_path: Path) -> None:
         "one/src/lib.rs::a::b::tests::adds": "--package=first --lib -- --exact a::b::tests::adds",
         "one/src/a/b.rs::tests::adds": "--package=first -- --exact a::b::tests::adds",
     }.items():
-        assert " ".join((await plan(tmp_path, ("cargo", "test"), path)).told[2:]) == said
+        assert " ".join((await plan(tmp_path, ("cargo", "test"), path)).typed[2:]) == said
     both = await plan(tmp_path, ("cargo", "test"), "one/tests/x.rs", "one/src/a/b.rs")
-    assert both.told[2:] == ("--package=first", "--test=x", "--lib")
+    assert both.typed[2:] == ("--package=first", "--test=x", "--lib")
     assert json.loads(both.variables["FLEET_TEST_OPTIONS"])["modules"] == ["a::b::"]
     with pytest.raises(ToolFailure, match="cannot combine"):
         await plan(tmp_path, ("cargo", "test"), "one/src/a/b.rs", keyword="adds")

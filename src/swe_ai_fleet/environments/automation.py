@@ -8,14 +8,15 @@ from __future__ import annotations
 import ast
 import posixpath
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from swe_ai_fleet.domain.json_values import items, mapping, string, strings
-from swe_ai_fleet.environments.commands import Wish, read_commands, readable_variables, script_words
-from swe_ai_fleet.environments.interpreters import PythonVersion
+from swe_ai_fleet.environments.commands import Wish, read_commands, read_scripts, readable_variables, script_words
+from swe_ai_fleet.environments.packaging_formats import literal_names, literal_value
 from swe_ai_fleet.environments.python_project import is_for_tests
+from swe_ai_fleet.environments.recipe import PythonVersion
 from swe_ai_fleet.environments.repository_files import RepositoryFiles, Table, joined, parsed_python, parsed_yaml
-from swe_ai_fleet.environments.tox import read_tox
+from swe_ai_fleet.tools.tests.inventory import parsed_ini
 
 _TEST_NAME = re.compile(
     r"(?:run[-_]?)?(?:unit[-_]?)?(?:tests?|pytest|unit|check|py3?|python)(?:[-_:]?(?:unit|py\w*|all|suite))?", re.I
@@ -26,8 +27,8 @@ _MAKE_INSTALL = (
 _MAKE_TEST = ("test", "tests", "unittest", "unit-test", "pytest", "check")
 _WORKFLOW_NAMES = re.compile(r"test|ci|build|main|python|check", re.I)
 _WORKFLOW_OTHERS = re.compile(r"docs?|release|publish|lint|deploy|codeql|stale|labell?|benchmark", re.I)
-_MAX_STEPS = 2000
-_MAX_EXPANDED_CHARS = 4_000
+_MAX_JOB_STEPS = 2000
+_MAX_RECIPE_CHARS = 4_000
 
 
 def read_automation(files: RepositoryFiles, directory: str, python: PythonVersion | None = None) -> tuple[Wish, ...]:
@@ -43,20 +44,184 @@ def read_automation(files: RepositoryFiles, directory: str, python: PythonVersio
     return tuple(wish for wish in wishes if wish != Wish(source=wish.source))
 
 
-# -- nox ---------------------------------------------------------------------------------------------------------------
+_SUBSTITUTION = re.compile(r"\{(?P<name>[^{}:]*)(?::(?P<rest>[^{}]*))?\}")
+_MAX_EXPANSIONS = 200
+_MAX_STEPS = 2_000
+# A few lines that name each other, or a range, can stand for any amount of memory.
+_MAX_EXPANDED_CHARS = 10_000
+
+
+def read_tox(files: RepositoryFiles, directory: str, python: PythonVersion | None) -> Wish:
+    """The installations and commands of the tox environment that tests with a Python."""
+    pyproject = files.toml(joined(directory, "pyproject.toml"))
+    own = mapping(pyproject, "tool", "tox")
+    if text := string(own.get("legacy_tox_ini")):
+        return _ini(text, joined(directory, "pyproject.toml"), python)
+    for name in ("tox.ini", "setup.cfg"):
+        text = files.text(joined(directory, name))
+        if re.search(r"^\[(?:tox:)?tox\]|^\[testenv\]", text, re.M):
+            return _ini(text, joined(directory, name), python)
+    document = own or files.toml(joined(directory, "tox.toml"))
+    return _toml(document, joined(directory, "pyproject.toml" if own else "tox.toml"), python) if document else Wish()
+
+
+def _ini(text: str, source: str, python: PythonVersion | None) -> Wish:
+    parser = parsed_ini(text)
+    if parser is None:
+        return Wish()
+    sections = {name: dict(parser.items(name)) for name in parser.sections()}
+    options = sections.get("tox", {}) | sections.get("tox:tox", {})
+    names = _names(options.get("envlist", "") or options.get("env_list", ""))
+    chosen = _choice(names, python)
+    factors = frozenset(chosen.split("-"))
+    # The section of the environment itself goes before the general one; its name may stand for several.
+    own = next((name for name in sections if name.startswith("testenv:") and chosen in _names(name[8:])), "")
+    merged = sections.get("testenv", {}) | sections.get(own, {})
+    if not merged:
+        return Wish(source=source, pythons=tuple(names))
+
+    def value(option: str) -> str:
+        return _value(merged.get(option, ""), sections)
+
+    def lines(option: str) -> list[str]:
+        text = value(option).replace("\\\n", " ")
+        return [line for raw in text.splitlines() if (line := _for_factors(raw.strip(), factors, names))]
+
+    commands = [*lines("commands_pre"), *lines("commands")]
+    installs = [f"pip install {line}" for line in lines("deps")]
+    wish = read_scripts([*installs, *commands], source)
+    pairs = [line.partition("=") for option in ("setenv", "set_env") for line in lines(option)]
+    variables = {name.strip(): text.strip().strip("\"'") for name, equals, text in pairs if equals}
+    names_in = {
+        option: tuple(name for line in lines(option) for name in line.replace(",", " ").split())
+        for option in ("extras", "dependency_groups")
+    }
+    return wish | Wish(
+        extras=names_in["extras"],
+        groups=names_in["dependency_groups"],
+        variables=readable_variables(variables),
+        pythons=tuple(names),
+    )
+
+
+def _toml(document: Table, source: str, python: PythonVersion | None) -> Wish:
+    names = [name for entry in strings(document.get("env_list")) for name in _names(entry)]
+    chosen = _choice(names, python)
+    own = {**mapping(document, "env_run_base"), **mapping(document, "env", chosen)}
+    commands = [
+        [_value(word, {}) for item in items(command) for word in _argument(item) if word]
+        for option in ("commands_pre", "commands")
+        for command in items(own.get(option))
+    ]
+    deps = read_scripts([f"pip install {line}" for line in strings(own.get("deps"))], source)
+    wish = deps | read_commands(commands, source)
+    variables = {name: _value(string(value), {}) for name, value in mapping(own, "set_env").items() if value}
+    return wish | Wish(
+        extras=tuple(strings(own.get("extras"))),
+        groups=tuple(strings(own.get("dependency_groups"))),
+        variables=readable_variables(variables),
+        pythons=tuple(names),
+    )
+
+
+def _argument(item: object) -> list[str]:
+    replaced = mapping(item)
+    return strings(replaced.get("default")) if string(replaced.get("replace")) == "posargs" else [string(item)]
+
+
+def _names(text: str) -> list[str]:
+    """The environments of an envlist, `py{38,39}-django{3,4}` and ranges written out."""
+    names: list[str] = []
+    steps = 0
+    for entry in re.split(r"[\n,]+(?![^{]*\})", text[:_MAX_EXPANDED_CHARS]):
+        pending = [entry.strip().partition("#")[0].strip()]
+        while pending and len(names) < _MAX_EXPANSIONS and steps < _MAX_STEPS:
+            steps += 1
+            name = pending.pop(0)
+            brace = re.search(r"\{([^{}]*)\}", name)
+            if brace is None:
+                names += [name] if name else []
+                continue
+            span = re.fullmatch(r"\s*(\d{1,9})-(\d{1,9})\s*", brace[1])
+            options = list(map(str, range(int(span[1]), int(span[2]) + 1)[:50])) if span else brace[1].split(",")
+            pending = [name[: brace.start()] + option.strip() + name[brace.end() :] for option in options] + pending
+    return names
+
+
+def _choice(names: Sequence[str], python: PythonVersion | None) -> str:
+    """The environment that tests with a Python version, of several the last plain one; empty for the general one."""
+    if python is None:
+        return ""
+    wanted_names = (f"py{python[0]}{python[1]}", f"py{python[0]}.{python[1]}", f"{python[0]}.{python[1]}")
+    fitting = [name for name in names if name.split("-")[0] in wanted_names]
+    others = [name for name in names if re.match(r"py(?:thon)?3?(?:-|$)|tests?(?:-|$)|unit", name)]
+    candidates = [
+        name for name in (fitting or others) if not re.search(r"main|master|dev|cov|lint|doc|pre|mypy|typing", name)
+    ]
+    tests = [name for name in candidates if re.search(r"-(?:unit|tests?)(?:-|$)", name)] or candidates
+    # With as few factors as possible: each one is a special case.
+    fewest = min((name.count("-") for name in tests), default=0)
+    return next((name for name in reversed(tests) if name.count("-") == fewest), wanted_names[0])
+
+
+def _for_factors(line: str, factors: frozenset[str], names: Sequence[str]) -> str:
+    """A line without its condition on factors, empty where that does not hold."""
+    match = re.match(r"((?:!?[\w.]+(?:-!?[\w.]+)*)(?:,\s*!?[\w.-]+)*)\s*:\s+(.*)", line) if line else None
+    braced = re.match(r"([\w.!-]*\{[^}]*\}[\w.-]*)\s*:\s*(.*)", line) if line else None
+    conditional = braced or match
+    if conditional is None or "://" in conditional[0][: len(conditional[1]) + 4]:
+        return line
+    declared = {factor for name in names for factor in name.split("-")} | factors
+    conditions = _names(conditional[1])
+    parts = {part.lstrip("!") for condition in conditions for part in condition.split("-")}
+    if not braced and not parts & declared and not any(part.startswith("py") for part in parts):
+        return line if " " in conditional[1] else ""
+    holds = any(
+        all((part[1:] not in factors) if part.startswith("!") else part in factors for part in condition.split("-"))
+        for condition in conditions
+    )
+    return conditional[2] if holds else ""
+
+
+def _value(text: str, sections: Mapping[str, Mapping[str, str]]) -> str:
+    """A value with its substitutions replaced as far as that is possible without running anything."""
+    for _ in range(8):
+        replaced = _SUBSTITUTION.sub(lambda match: _substituted(match, sections), text, count=_MAX_EXPANSIONS)
+        replaced = replaced[:_MAX_EXPANDED_CHARS]
+        if replaced == text:
+            break
+        text = replaced
+    return text
+
+
+def _substituted(match: re.Match[str], sections: Mapping[str, Mapping[str, str]]) -> str:
+    name, rest = match["name"].strip(), match["rest"]
+    if section := re.fullmatch(r"\[([^\]]+)\](.+)", name):
+        return sections.get(section[1], {}).get(section[2].strip(), "")
+    match name:
+        case "posargs":
+            return rest or ""
+        case "toxinidir" | "tox_root" | "package_root" | "envsitepackagesdir" | "env_site_packages_dir":
+            # What is installed is installed in place.
+            return "."
+        case "/" | "pathsep" | "":
+            return ":" if name == "pathsep" or rest is not None else "/"
+        case "envpython":
+            return "python3"
+        case "tty":
+            return ""
+        case "env":
+            return (rest or "").partition(":")[2]
+        case _:
+            # Kept as a mark of an unknown value.
+            return f"${name or 'x'}"
 
 
 def _nox(text: str, source: str) -> Wish:
     """The sessions of a noxfile that run tests: what they install and run with literal arguments."""
     if (module := parsed_python(text)) is None:
         return Wish()
-    constants = {
-        target.id: statement.value
-        for statement in module.body
-        if isinstance(statement, ast.Assign)
-        for target in statement.targets
-        if isinstance(target, ast.Name)
-    }
+    constants = literal_names(module)
     sessions = [node for node in module.body if isinstance(node, ast.FunctionDef) and node.decorator_list]
     named = [node for node in sessions if _TEST_NAME.fullmatch(node.name)] or [
         node for node in sessions if "test" in node.name and is_for_tests(node.name)
@@ -65,63 +230,24 @@ def _nox(text: str, source: str) -> Wish:
         wish = Wish(source=source, pythons=tuple(_nox_pythons(session, constants)))
         for node in ast.walk(session):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-                words = [word for part in node.args for word in _words(part, constants)]
-                command = {"install": ["pip", "install", *words], "run": words, "run_install": words}.get(
-                    node.func.attr
-                )
-                if command:
-                    wish |= read_commands([command], source) | Wish(variables=_nox_variables(node))
+                words = strings(literal_value(ast.List(elts=node.args), constants))
+                commands = {"install": ["pip", "install", *words], "run": words, "run_install": words}
+                if command := commands.get(node.func.attr):
+                    values = mapping(_keyword(node, "env", constants))
+                    texts = {name: text for name, text in values.items() if isinstance(text, str)}
+                    wish |= read_commands([command], source) | Wish(variables=readable_variables(texts))
         if wish.tests:
             return wish
     return Wish(source=source, pythons=tuple(p for node in named for p in _nox_pythons(node, constants)))
 
 
-def _nox_pythons(session: ast.FunctionDef, constants: Mapping[str, ast.expr]) -> Iterator[str]:
-    for decorator in session.decorator_list:
-        for keyword in decorator.keywords if isinstance(decorator, ast.Call) else ():
-            if keyword.arg == "python":
-                yield from _words(keyword.value, constants)
+def _nox_pythons(session: ast.FunctionDef, constants: Mapping[str, object]) -> list[str]:
+    return [text for each in session.decorator_list for text in strings(_keyword(each, "python", constants))]
 
 
-def _nox_variables(call: ast.Call) -> dict[str, str]:
-    value = next((keyword.value for keyword in call.keywords if keyword.arg == "env"), None)
-    if not isinstance(value, ast.Dict):
-        return {}
-    pairs = {
-        key.value: part.value
-        for key, part in zip(value.keys, value.values, strict=True)
-        if isinstance(key, ast.Constant) and isinstance(part, ast.Constant)
-    }
-    return readable_variables(
-        {name: text for name, text in pairs.items() if isinstance(name, str) and isinstance(text, str)}
-    )
-
-
-def _words(node: ast.expr, constants: Mapping[str, ast.expr], depth: int = 0) -> list[str]:
-    """The words of an argument, without values that only running the file would reveal; the top directory is `.`."""
-    if depth > 8:
-        return []
-    match node:
-        case ast.Constant(value=str() as text):
-            return [text]
-        case ast.Starred(value=inner):
-            return _words(inner, constants, depth + 1)
-        case ast.List(elts=parts) | ast.Tuple(elts=parts) | ast.Set(elts=parts):
-            return [word for part in parts for word in _words(part, constants, depth + 1)]
-        case ast.Name(id=name) if name in constants:
-            return _words(constants[name], constants, depth + 1)
-        case ast.BinOp(left=left, op=ast.Add(), right=right):
-            return [*_words(left, constants, depth + 1), *_words(right, constants, depth + 1)]
-        case ast.BinOp(op=ast.Div(), right=right):
-            return [f"./{word}" for word in _words(right, constants, depth + 1)]
-        case ast.BoolOp(op=ast.Or(), values=[*_, default]):
-            # `session.posargs or ["tests"]`
-            return _words(default, constants, depth + 1)
-        case _:
-            return []
-
-
-# -- Hatch and task runners --------------------------------------------------------------------------------------------
+def _keyword(call: ast.expr, name: str, constants: Mapping[str, object]) -> object:
+    keywords = call.keywords if isinstance(call, ast.Call) else ()
+    return next((literal_value(keyword.value, constants) for keyword in keywords if keyword.arg == name), None)
 
 
 def _hatch(files: RepositoryFiles, directory: str) -> Wish:
@@ -142,7 +268,7 @@ def _hatch(files: RepositoryFiles, directory: str) -> Wish:
         )
         for script in sorted(scripts, key=lambda script: (not _TEST_NAME.fullmatch(script), script)):
             commands = [re.sub(r"\{args:?([^{}]*)\}", r"\1", line) for line in strings(scripts[script])]
-            wish = read_commands([words for line in commands for words in script_words(line)], source)
+            wish = read_scripts(commands, source)
             if wish.tests:
                 total |= wish
                 break
@@ -154,27 +280,15 @@ def _hatch(files: RepositoryFiles, directory: str) -> Wish:
 def _task_runners(pyproject: Table, source: str) -> Wish:
     """The `test` task of PDM, Poe the Poet, taskipy, Rye and uv-like script tables."""
     tool = mapping(pyproject, "tool")
-    tables = (
-        mapping(tool, "pdm", "scripts"),
-        mapping(tool, "poe", "tasks"),
-        mapping(tool, "taskipy", "tasks"),
-        mapping(tool, "rye", "scripts"),
-    )
-    for tasks in tables:
-        for name in sorted(tasks, key=lambda name: (not _TEST_NAME.fullmatch(name), name)):
-            if not _TEST_NAME.fullmatch(name):
-                continue
+    for table in (("pdm", "scripts"), ("poe", "tasks"), ("taskipy", "tasks"), ("rye", "scripts")):
+        tasks = mapping(tool, *table)
+        for name in sorted(filter(_TEST_NAME.fullmatch, tasks)):
             task = mapping(tasks[name])
-            text = string(tasks[name]) or next(
-                (string(task.get(key)) for key in ("cmd", "shell", "script") if key in task), ""
-            )
-            wish = read_commands(list(script_words(text)), source)
+            texts = (string(tasks[name]), *(string(task.get(key)) for key in ("cmd", "shell", "script")))
+            wish = read_scripts([*filter(None, texts)][:1], source)
             if wish.tests:
                 return wish
     return Wish()
-
-
-# -- Makefiles ---------------------------------------------------------------------------------------------------------
 
 
 def _makefile(files: RepositoryFiles, directory: str) -> Wish:
@@ -193,8 +307,7 @@ def _makefile(files: RepositoryFiles, directory: str) -> Wish:
             target = []
 
     def wish(name: str) -> Wish:
-        lines = [_expanded(line, variables) for line in recipes.get(name, [])]
-        return read_commands([words for line in lines for words in script_words(line)], path)
+        return read_scripts([_expanded(line, variables) for line in recipes.get(name, [])], path)
 
     tests = next((wish_found for name in _MAKE_TEST if (wish_found := wish(name)).tests), Wish(source=path))
     for name in _MAKE_INSTALL:
@@ -205,15 +318,12 @@ def _makefile(files: RepositoryFiles, directory: str) -> Wish:
 def _expanded(text: str, variables: Mapping[str, str]) -> str:
     """A line of a recipe with its variables expanded, up to a length: a recursive variable has no end."""
     for _ in range(5):
-        text = text[:_MAX_EXPANDED_CHARS]
+        text = text[:_MAX_RECIPE_CHARS]
         text = re.sub(
-            r"\$[({](\w+)[)}]", lambda match: variables.get(match[1], f"${match[1]}")[:_MAX_EXPANDED_CHARS], text
+            r"\$[({](\w+)[)}]", lambda match: variables.get(match[1], f"${match[1]}")[:_MAX_RECIPE_CHARS], text
         )
     # Conditions and other functions of make: their values are unknown.
     return re.sub(r"\$\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)", "", text)
-
-
-# -- workflows ---------------------------------------------------------------------------------------------------------
 
 
 def workflow_jobs(files: RepositoryFiles) -> Iterator[tuple[str, list[list[str]]]]:
@@ -241,7 +351,7 @@ def _jobs(workflow: Table) -> Iterator[tuple[str, Table]]:
 
 def _job_commands(job: Table) -> list[list[str]]:
     commands: list[list[str]] = []
-    for step in items(job.get("steps"))[:_MAX_STEPS]:
+    for step in items(job.get("steps"))[:_MAX_JOB_STEPS]:
         if string(mapping(step).get("working-directory")) in ("", "."):
             commands += script_words(string(mapping(step).get("run")))
     return commands
@@ -283,5 +393,5 @@ def _other_pipeline(document: Table, path: str) -> Wish:
     for value in (document, *(mapping(part) for part in document.values())):
         for key in ("install", "before_script", "script"):
             scripts += strings(value.get(key))
-    wish = read_commands([words for script in scripts for words in script_words(script)], path)
+    wish = read_scripts(scripts, path)
     return wish | Wish(pythons=tuple(str(version) for version in items(document.get("python"))))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import takewhile
 from pathlib import PurePosixPath
 from typing import Any
 
-from swe_ai_fleet.tools.tests.runners.scripts import words_of
+from swe_ai_fleet.tools.tests.scripts import words_of
 
 PYTHON = "python3"
 _MAX_COMMANDS = 1_000
@@ -36,9 +36,9 @@ _PLACES = re.compile(
     r"PASSWORD|SECRET)|PYTHON(?:HOME|DONTWRITEBYTECODE|PYCACHEPREFIX|STARTUP|WARNINGS|UNBUFFERED)|.*PROXY|FORCE_COLOR|PY_COLORS|PYTEST_ADDOPTS"
 )
 _RUNNERS = frozenset({"nosetests", "nose2", "stestr", "trial", "green", "zope-testrunner", "ward", "virtue", "avocado"})
+_SYNCING = frozenset({("uv", "sync"), ("uv", "run")} | {(a, b) for a in ("poetry", "pdm") for b in ("install", "sync")})
 # Tools that automation installs to start others with.
 _BUILD_TOOLS = frozenset({"pip", "setuptools", "wheel", "uv", "tox", "nox", "poetry", "hatch", "pdm"})
-_INSTALLED_BY = frozenset({"pip", "pip3"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class Wish:
     """What one piece of automation installs and runs.
 
     `lines` are requirements, `files` lists of them, `targets` directories of the repository with their extras, as pip
-    takes them; `constraints` files of pins. `all_extras`, `all_groups` and `all_members` ask for everything. `tests`
+    takes them; `constraints` files of pins. `all_extras` and `all_groups` ask for everything. `tests`
     are argvs that run tests, with `variables` in their environment; `pythons` the versions that they are run with.
     """
 
@@ -60,7 +60,6 @@ class Wish:
     without_extras: tuple[str, ...] = ()
     all_extras: bool = False
     all_groups: bool = False
-    all_members: bool = False
     tests: tuple[tuple[str, ...], ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict[str, str])
     pythons: tuple[str, ...] = ()
@@ -80,6 +79,11 @@ def script_words(script: str) -> Iterator[list[str]]:
         for part in re.split(r"&&|\|\||;|(?<!\|)\|(?!\|)", line):
             if words := words_of(part.strip().lstrip("@-+"), comments=True):
                 yield words
+
+
+def read_scripts(scripts: Iterable[str], source: str) -> Wish:
+    """What shell scripts install, and the commands in them that run tests."""
+    return read_commands([words for script in scripts for words in script_words(script)], source)
 
 
 def read_commands(commands: Sequence[Sequence[str]], source: str) -> Wish:
@@ -181,7 +185,8 @@ def _unwrapped(words: list[str]) -> list[str]:
             if name == "hatch" and words and ":" in words[0]:
                 words = [words[0].partition(":")[2], *words[1:]]
         elif name == "coverage" and words[1:2] == ["run"]:
-            words = _python_part(_after_options(words[2:], frozenset({"--source", "--rcfile", "--omit", "--include"})))
+            words = _after_options(words[2:], frozenset({"--source", "--rcfile", "--omit", "--include"}))
+            words = words if words[:1] == ["python"] else ["python", *words]
         elif _PYTHONS.fullmatch(name) and (module := _module(words))[:2] == ["coverage", "run"]:
             words = module
         else:
@@ -196,11 +201,6 @@ def _after_options(words: list[str], valued: frozenset[str]) -> list[str]:
     if words[:1] == ["--"]:
         return words[1:]
     return ["python", *words] if words[:1] == ["-m"] else words
-
-
-def _python_part(words: list[str]) -> list[str]:
-    """The target of `coverage run`: a module or a script."""
-    return words if words[:1] == ["python"] else ["python", *words]
 
 
 def _module(words: list[str]) -> list[str]:
@@ -226,11 +226,9 @@ def _installs(words: list[str]) -> Wish:
     name, rest = PurePosixPath(module[0]).name, module[1:]
     if name == "uv" and rest[:1] == ["pip"]:
         name, rest = "pip", rest[1:]
-    if name in _INSTALLED_BY and rest[:1] == ["install"]:
+    if name in ("pip", "pip3") and rest[:1] == ["install"]:
         return _pip_install(rest[1:])
-    if name == "uv" and rest[:1] in (["sync"], ["run"]):
-        return _flags(rest[1:])
-    if name in ("poetry", "pdm") and rest[:1] in (["install"], ["sync"]):
+    if (name, *rest[:1]) in _SYNCING:
         return _flags(rest[1:])
     return Wish()
 
@@ -259,7 +257,6 @@ def _flags(words: list[str]) -> Wish:
         without_extras=tuple(left_out),
         all_extras="--all-extras" in everything,
         all_groups="--all-groups" in everything or ":all" in groups,
-        all_members="--all-packages" in everything,
     )
 
 

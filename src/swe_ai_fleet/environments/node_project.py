@@ -6,16 +6,15 @@ import posixpath
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
+from itertools import takewhile
 
 from swe_ai_fleet.domain.environment import Decision
 from swe_ai_fleet.domain.json_values import mapping, string, strings
 from swe_ai_fleet.environments.automation import workflow_jobs
-from swe_ai_fleet.environments.interpreters import Machine
-from swe_ai_fleet.environments.recipe import NodeRecipe, Recipe, Removal, Step
+from swe_ai_fleet.environments.recipe import Machine, NodeRecipe, Recipe, Removal, Step
 from swe_ai_fleet.environments.repository_files import RepositoryFiles, joined
-from swe_ai_fleet.tools.tests.runners.inventory import test_script
-from swe_ai_fleet.tools.tests.runners.scripts import lints, words_of
+from swe_ai_fleet.tools.tests.inventory import test_script
+from swe_ai_fleet.tools.tests.scripts import lints, words_of
 
 _DEPENDENCIES = ("dependencies", "devDependencies", "optionalDependencies")
 _MANAGER = re.compile(r"(npm|pnpm|yarn)@(\d+\.\d+\.\d+(?:-[\w.]+)?)(?:\+.*)?")
@@ -157,15 +156,11 @@ def node_test_command(files: RepositoryFiles, directory: str) -> tuple[tuple[str
         return ("npm", "test", "--silent"), ()
     if followed := _followed(words):
         return ("npm", "run", followed, "--silent"), tuple(left_out)
-    assigned = [word for word in words if _ASSIGNMENT.fullmatch(word)][: _leading(words)]
+    assigned = list(takewhile(_ASSIGNMENT.fullmatch, words))
     command = words[len(assigned) :]
     start = ("env", *assigned) if assigned else ()
     via = () if command[0] in ("node", "npx", "npm", "pnpm", "yarn", "env") else ("npx", "--no", "--")
     return (*start, *via, *command), tuple(left_out)
-
-
-def _leading(words: list[str]) -> int:
-    return next((i for i, word in enumerate(words) if not _ASSIGNMENT.fullmatch(word)), len(words))
 
 
 def _runs(programs: re.Pattern[str], text: str, scripts: Mapping[str, str], depth: int = 0) -> bool:
@@ -203,30 +198,11 @@ def _members(files: RepositoryFiles, root: str) -> tuple[str, ...]:
     declared = package.get("workspaces")
     patterns = strings(declared) or strings(mapping(declared).get("packages"))
     patterns += strings(files.yaml(joined(root, "pnpm-workspace.yaml")).get("packages"))
-    if not patterns:
-        return ()
-    below = f"{root}/" if root else ""
-    places = {
-        posixpath.dirname(path).removeprefix(below)
-        for path in files.files
-        if posixpath.basename(path) == "package.json" and path.startswith(below) and "node_modules" not in path
-    }
     chosen: set[str] = set()
     for pattern in patterns:
-        matching = {
-            place for place in places if place and _fits(place, pattern.lstrip("!").removeprefix("./").rstrip("/"))
-        }
+        matching = files.members(root, "package.json", [pattern.removeprefix("!")])
         chosen = chosen - matching if pattern.startswith("!") else chosen | matching
-    return tuple(sorted(joined(root, place) for place in chosen))
-
-
-def _fits(place: str, pattern: str) -> bool:
-    if "**" in pattern:
-        return fnmatchcase(f"{place}/", pattern.replace("**/", "*").replace("**", "*") + "/") or fnmatchcase(
-            place, pattern.replace("/**", "/*").replace("**", "*")
-        )
-    parts, wanted = place.split("/"), pattern.split("/")
-    return len(parts) == len(wanted) and all(map(fnmatchcase, parts, wanted))
+    return tuple(sorted(chosen))
 
 
 def package_manager(files: RepositoryFiles, root: str) -> Manager:

@@ -14,10 +14,11 @@ from packaging.version import InvalidVersion, Version
 
 from swe_ai_fleet.domain.json_values import items, mapping, string, strings
 from swe_ai_fleet.environments.repository_files import Table, parsed_python
-from swe_ai_fleet.tools.tests.runners.values import parsed_ini
+from swe_ai_fleet.tools.tests.inventory import parsed_ini
 
 _PLAIN = re.compile(r"[\d.*]+(?:[a-z]+\d*)?")
 _BARE = re.compile(r"\d[\w.]*")
+_COLLECTIONS = ("dict", "list", "sorted", "set")
 _MAX_DEPTH = 32
 
 
@@ -125,23 +126,23 @@ def read_setup_arguments(text: str) -> Table:
     """The arguments of `setup()` in a setup.py, as far as they can be read without running it."""
     if (module := parsed_python(text)) is None:
         return {}
-    names: dict[str, object] = {}
-    call: ast.Call | None = None
-    for node in ast.walk(module):
-        if isinstance(node, ast.Call) and _called(node.func) == "setup":
-            call = node
-    for statement in module.body:
-        if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
-            _learn(statement.targets[0], _value(statement.value, names), names)
-        elif isinstance(statement, ast.AnnAssign) and statement.value is not None:
-            _learn(statement.target, _value(statement.value, names), names)
-    if call is None:
-        return {}
+    names = literal_names(module)
+    calls = [node for node in ast.walk(module) if isinstance(node, ast.Call) and _called(node.func) == "setup"]
     arguments: dict[str, object] = {}
-    for keyword in call.keywords:
-        value = _value(keyword.value, names)
+    for keyword in calls[-1].keywords if calls else ():
+        value = literal_value(keyword.value, names)
         arguments |= {keyword.arg: value} if keyword.arg else mapping(value)
     return arguments
+
+
+def literal_names(module: ast.Module) -> dict[str, object]:
+    """What the names of a module stand for, as far as that can be read without running it."""
+    names: dict[str, object] = {}
+    for statement in module.body:
+        if isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is not None:
+            target = statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
+            _learn(target, literal_value(statement.value, names), names)
+    return names
 
 
 def _called(node: ast.expr) -> str:
@@ -152,18 +153,18 @@ def _learn(target: ast.expr, value: object, names: dict[str, object]) -> None:
     if isinstance(target, ast.Name):
         names[target.id] = value
     elif isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name):
-        key = _value(target.slice, names)
+        key = literal_value(target.slice, names)
         if isinstance(key, str):
             names[target.value.id] = {**mapping(names.get(target.value.id)), key: value}
 
 
-def _value(node: ast.expr, names: Mapping[str, object], depth: int = 0) -> object:
+def literal_value(node: ast.expr, names: Mapping[str, object], depth: int = 0) -> object:
     """The value of an expression, None where only running it would reveal it."""
     if depth > _MAX_DEPTH:
         return None
 
     def inner(part: ast.expr) -> object:
-        return _value(part, names, depth + 1)
+        return literal_value(part, names, depth + 1)
 
     match node:
         case ast.Constant(value=value):
@@ -183,14 +184,14 @@ def _value(node: ast.expr, names: Mapping[str, object], depth: int = 0) -> objec
             if isinstance(first, str) and isinstance(second, str):
                 return first + second
             return [*items(first), *items(second)]
+        case ast.BinOp(op=ast.Div(), right=right):
+            name = inner(right)
+            return f"./{name}" if isinstance(name, str) else None  # a path below the top directory
+        case ast.BoolOp(op=ast.Or(), values=[*_, default]):
+            return inner(default)  # `session.posargs or ["tests"]`
         case ast.Subscript(value=holder, slice=key):
             return mapping(inner(holder)).get(str(inner(key)))
-        case ast.Call(func=function, args=parts, keywords=keywords) if _called(function) in (
-            "dict",
-            "list",
-            "sorted",
-            "set",
-        ):
+        case ast.Call(func=function, args=parts, keywords=keywords) if _called(function) in _COLLECTIONS:
             if keywords:
                 return {keyword.arg: inner(keyword.value) for keyword in keywords if keyword.arg}
             return inner(parts[0]) if parts else []

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field, replace
 
 from packaging.utils import canonicalize_name
 
-from swe_ai_fleet.environments.interpreters import Choice, Machine, allows, version_text
 from swe_ai_fleet.environments.python_project import Group, PythonProject, package_of
-from swe_ai_fleet.environments.recipe import Step
+from swe_ai_fleet.environments.recipe import Choice, Machine, Step, allows, version_text
 from swe_ai_fleet.environments.requirements import RequirementFile, as_arguments, is_of_index
 
 CONSTRAINTS = "constraints.txt"
@@ -122,7 +121,11 @@ class PipSteps:
         arguments += dict.fromkeys(
             argument for group in groups for line in group.lines for argument in as_arguments(line)
         )
-        pieces = [*self._projects(targets), *(self._group(group) for group in groups), *map(self._file, files)]
+        pieces = [
+            *self._projects(targets),
+            *(self.lines(group, f"group {group.name}") for group in groups),
+            *map(self._file, files),
+        ]
         sources = dict.fromkeys(
             [
                 *(target.project.source for target in targets),
@@ -180,9 +183,6 @@ class PipSteps:
             pieces=single if len(single) > 1 else (),
             optional=_arguments_by_package(group.lines) if len(single) > 1 else {},
         )
-
-    def _group(self, group: Group) -> Step:
-        return self.lines(group, f"group {group.name}")
 
     def _file(self, file: RequirementFile) -> Step:
         step = self.lines(Group(name=file.path, source=file.path, lines=file.lines), file.path)

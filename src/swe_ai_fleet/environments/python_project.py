@@ -6,7 +6,6 @@ import posixpath
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -80,10 +79,10 @@ class PythonProject:
         wanted = canonicalize_name(name)
         return next((group for group in self.groups if canonicalize_name(group.name) == wanted), None)
 
-    def extra_named(self, name: str) -> str:
-        """An extra's own spelling of its name, empty where there is none."""
-        wanted = canonicalize_name(name)
-        return next((extra for extra in self.extras if canonicalize_name(extra) == wanted), "")
+    def extras_named(self, names: str) -> list[str]:
+        """The extras, in their own spelling, of names between commas."""
+        wanted = [canonicalize_name(name.strip()) for name in names.split(",")]
+        return [extra for name in wanted for extra in self.extras if canonicalize_name(extra) == name]
 
 
 def is_for_tests(name: str) -> bool:
@@ -123,7 +122,8 @@ def read_project(files: RepositoryFiles, directory: str = "") -> PythonProject |
     ]
     tests_require = requirements((*config.tests_require, *strings(setup.get("tests_require"))))
     if tests_require:
-        groups.append(Group(name="tests", source=_tests_require_source(directory, setup), lines=tests_require))
+        source = joined(directory, "setup.py" if setup.get("tests_require") else "setup.cfg")
+        groups.append(Group(name="tests", source=source, lines=tests_require))
     requires_python = (
         string(declared.get("requires-python"))
         or version_specifier(string(mapping(poetry, "dependencies").get("python")))
@@ -159,20 +159,8 @@ def workspace_members(files: RepositoryFiles, directory: str = "") -> tuple[str,
     hatch = mapping(tool, "hatch")
     patterns = [*strings(workspace.get("members")), *strings(mapping(hatch, "workspace").get("members"))]
     excluded = strings(workspace.get("exclude"))
-    below = f"{directory}/" if directory else ""
-    places = [
-        posixpath.dirname(path)
-        for path in files.files
-        if posixpath.basename(path) == "pyproject.toml"
-        and path.startswith(below)
-        and posixpath.dirname(path) != directory
-    ]
-    return tuple(
-        place
-        for place in sorted(places)
-        if any(_matches(place.removeprefix(below), pattern) for pattern in patterns)
-        and not any(_matches(place.removeprefix(below), pattern) for pattern in excluded)
-    )
+    members = files.members(directory, "pyproject.toml", patterns)
+    return tuple(sorted(members - files.members(directory, "pyproject.toml", excluded)))
 
 
 def requirements(lines: Iterable[str]) -> tuple[str, ...]:
@@ -225,13 +213,6 @@ def pinned_sources(files: RepositoryFiles, directory: str) -> Mapping[str, str]:
         if line and is_requirement(line):
             pins[str(canonicalize_name(name))] = line
     return pins
-
-
-def _matches(path: str, pattern: str) -> bool:
-    parts, wanted_parts = path.split("/"), posixpath.normpath(pattern).split("/")
-    if "**" in wanted_parts:
-        return fnmatchcase(path, pattern.replace("**", "*"))
-    return len(parts) == len(wanted_parts) and all(map(fnmatchcase, parts, wanted_parts))
 
 
 def _dependencies(
@@ -335,10 +316,6 @@ def _pdm_path(line: str) -> str:
 def _pipfile_group(files: RepositoryFiles, path: str, section: str) -> Group:
     name = "dev" if section == "dev-packages" else "dependencies"
     return _poetry_group(name, mapping(files.toml(path), section), posixpath.dirname(path), path)
-
-
-def _tests_require_source(directory: str, setup: Table) -> str:
-    return joined(directory, "setup.py" if setup.get("tests_require") else "setup.cfg")
 
 
 def _version_tool(pyproject: Table, setup_text: str, setup_requires: str) -> str:

@@ -13,7 +13,6 @@ from swe_ai_fleet.domain.environment import Decision
 from swe_ai_fleet.domain.json_values import mapping, strings
 from swe_ai_fleet.environments.automation import read_automation
 from swe_ai_fleet.environments.commands import Wish, paths_of
-from swe_ai_fleet.environments.interpreters import Choice, Machine, choose_python
 from swe_ai_fleet.environments.pip_steps import (
     BUILD_CONSTRAINTS,
     OLD_SETUPTOOLS,
@@ -34,10 +33,10 @@ from swe_ai_fleet.environments.python_project import (
     read_project,
     workspace_members,
 )
-from swe_ai_fleet.environments.recipe import PythonRecipe, Recipe
+from swe_ai_fleet.environments.recipe import Choice, Machine, PythonRecipe, Recipe, choose_python
 from swe_ai_fleet.environments.repository_files import RepositoryFiles, is_requirements, joined
 from swe_ai_fleet.environments.requirements import PYTHON_LOCKS, is_plain, read_requirements, wanted_files
-from swe_ai_fleet.tools.tests.runners.inventory import PYTEST, uses_pytest
+from swe_ai_fleet.tools.tests.inventory import PYTEST, uses_pytest
 
 # Options in pytest's configuration that a plug-in must understand.
 _PLUGINS = (
@@ -59,10 +58,9 @@ _HEADING = re.compile(r"^\W*(?:version|release|v)?\s*\[?v?(\d+\.\d+(?:\.\d+)*)\b
 _HIGH_VERSION = "999.0.0"
 
 
-def python_recipe(files: RepositoryFiles, directory: str, machine: Machine, tooling: Tooling) -> Recipe | None:
+def recipe_of_python(files: RepositoryFiles, directory: str, machine: Machine, tooling: Tooling) -> Recipe | None:
     """The recipe for the Python in a directory, None where there is none."""
-    below = f"{directory}/" if directory else ""
-    has_code = any(path.endswith(".py") and path.startswith(below) for path in files.files)
+    has_code = any(name.endswith(".py") for name in files.below(directory))
     if not has_code and not files.existing(directory, "pyproject.toml", "requirements.txt", "Pipfile"):
         return None
     project = read_project(files, directory)
@@ -143,8 +141,9 @@ def _collect(
     if project is not None and project.name:
         locals_[str(canonicalize_name(project.name))] = project
     for each in projects:
-        _collect_project(files, each, wish, shopping, locals_, is_main=each is project)
-    for path in dict.fromkeys((*wanted_files(files, directory), *_named_files(files, directory, wish))):
+        _collect_project(files, each, wish, shopping, is_main=each is project)
+    named = [path for name in wish.files if (path := joined(directory, name)) in files.texts]
+    for path in dict.fromkeys((*wanted_files(files, directory), *named)):
         read = read_requirements(files, path, directory)
         shopping.constraints += read.constraints
         for target in read.targets:
@@ -172,7 +171,6 @@ def _collect_project(
     project: PythonProject,
     wish: Wish,
     shopping: Wanted,
-    locals_: Mapping[str, PythonProject],
     *,
     is_main: bool,
 ) -> None:
@@ -225,8 +223,8 @@ def _want_target(files: RepositoryFiles, target: str, shopping: Wanted, director
     project = chosen.project if chosen else read_project(files, place)
     if project is None or not project.installable:
         return
-    extra_names = [name for text in (match["extras"] or "").split(",") if (name := project.extra_named(text.strip()))]
-    extras = dict.fromkeys((*(chosen.extras if chosen else filter(is_for_tests, project.extras)), *extra_names))
+    named = project.extras_named(match["extras"] or "")
+    extras = dict.fromkeys((*(chosen.extras if chosen else filter(is_for_tests, project.extras)), *named))
     shopping.targets[place] = Target(project=project, extras=tuple(extras))
 
 
@@ -245,10 +243,8 @@ def _resolve_locals(shopping: Wanted, locals_: Mapping[str, PythonProject]) -> N
                 continue
             chosen = shopping.targets.get(project.directory)
             asked = re.search(r"\[([\w.,\s-]+)\]", line.partition(";")[0])
-            names = [
-                name for text in (asked[1] if asked else "").split(",") if (name := project.extra_named(text.strip()))
-            ]
-            extras = tuple(dict.fromkeys((*(chosen.extras if chosen else ()), *names)))
+            named = project.extras_named(asked[1] if asked else "")
+            extras = tuple(dict.fromkeys((*(chosen.extras if chosen else ()), *named)))
             if chosen is None or extras != chosen.extras:
                 shopping.targets[project.directory] = Target(project=project, extras=extras)
                 changed = True
@@ -270,10 +266,6 @@ def _resolve_locals(shopping: Wanted, locals_: Mapping[str, PythonProject]) -> N
 
 def _other_packages(lines: Sequence[str], packages: Set[str]) -> tuple[str, ...]:
     return tuple(line for line in lines if package_of(line) not in packages)
-
-
-def _named_files(files: RepositoryFiles, directory: str, wish: Wish) -> list[str]:
-    return [path for name in wish.files if (path := joined(directory, name)) in files.texts]
 
 
 def _workspace_root(files: RepositoryFiles, directory: str) -> str:
@@ -314,14 +306,13 @@ def _test_command(
     files: RepositoryFiles, directory: str, wishes: Sequence[Wish]
 ) -> tuple[tuple[str, ...], str, Mapping[str, str]]:
     """(argv, the file that says so, variables): the first automation that runs tests; empty where none does."""
-    below = f"{directory}/" if directory else ""
     for wish in wishes:
         for argv in wish.tests:
             if argv[1:3] != ("-m", "pytest"):
                 return argv, wish.source, wish.variables
             is_workflow = wish.source.startswith(".")
             arguments = list(argv[len(PYTEST) :])
-            missing = [path for path in paths_of(arguments) if not _exists(files, below, path)]
+            missing = [path for path in paths_of(arguments) if not _exists(files, directory, path)]
             if missing or is_workflow:
                 # A job of a workflow may run only a part.
                 dropped = paths_of(arguments) if is_workflow else missing
@@ -330,16 +321,15 @@ def _test_command(
     return (), "", {}
 
 
-def _exists(files: RepositoryFiles, below: str, path: str) -> bool:
-    place = joined(below.rstrip("/"), path.partition("::")[0])
+def _exists(files: RepositoryFiles, directory: str, path: str) -> bool:
+    place = joined(directory, path.partition("::")[0])
     return place in (".", "") or place in files.files or any(name.startswith(f"{place}/") for name in files.files)
 
 
 def _plugins(files: RepositoryFiles, directory: str, test_command: tuple[str, ...]) -> set[str]:
     """The packages that pytest needs with this configuration; none where the tests are not pytest's."""
-    below = f"{directory}/" if directory else ""
-    names = [path.removeprefix(below) for path in files.files if path.startswith(below)]
-    texts = {path.removeprefix(below): text for path, text in files.texts.items() if path.startswith(below)}
+    names = files.below(directory)
+    texts = {name: files.texts[path] for name, path in names.items() if path in files.texts}
     if test_command[: len(PYTEST) - 1] != PYTEST[:-1] and (test_command or not uses_pytest(names, texts)):
         return set()
     settings = [shlex.join(test_command)]

@@ -8,14 +8,14 @@ import posixpath
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 
 import yaml
 
 from swe_ai_fleet.domain.json_values import json_object, mapping, parse_json, parsed
 from swe_ai_fleet.domain.text import utf8
-from swe_ai_fleet.tools.tests.runners.inventory import is_test
-from swe_ai_fleet.tools.tests.runners.values import parsed_toml, toml
+from swe_ai_fleet.tools.tests.inventory import is_test, parsed_toml, toml
 
 Table = Mapping[str, object]
 
@@ -99,6 +99,17 @@ class RepositoryFiles:
         """Those of the names that exist in a directory, as paths."""
         return [path for name in names if (path := joined(directory, name)) in self.files]
 
+    def below(self, directory: str) -> dict[str, str]:
+        """The paths in a directory, by their names relative to it."""
+        prefix = f"{directory}/" if directory else ""
+        return {path.removeprefix(prefix): path for path in self.files if path.startswith(prefix)}
+
+    def members(self, directory: str, manifest: str, patterns: Iterable[str]) -> set[str]:
+        """The directories of a workspace that hold a manifest and match one of its patterns."""
+        places = {posixpath.dirname(name) for name in self.below(directory) if posixpath.basename(name) == manifest}
+        own = [place for place in places if place and "node_modules" not in place]
+        return {joined(directory, place) for place in own if any(_matches(place, pattern) for pattern in patterns)}
+
     def nearest(self, directory: str, *names: str) -> str:
         """The first of the names in a directory or the nearest one above it, as a path; empty where none is."""
         place = directory
@@ -146,6 +157,16 @@ def parsed_python(text: str) -> ast.Module | None:
         return None
 
 
+def _matches(place: str, pattern: str) -> bool:
+    pattern = posixpath.normpath(pattern)
+    if "**" in pattern:
+        return fnmatchcase(f"{place}/", pattern.replace("**/", "*").replace("**", "*") + "/") or fnmatchcase(
+            place, pattern.replace("/**", "/*").replace("**", "*")
+        )
+    parts, wanted = place.split("/"), pattern.split("/")
+    return len(parts) == len(wanted) and all(map(fnmatchcase, parts, wanted))
+
+
 def joined(directory: str, path: str) -> str:
     """A path below a directory; the top is the empty text."""
     return posixpath.normpath(posixpath.join(directory, path)) if directory else posixpath.normpath(path)
@@ -174,11 +195,6 @@ def is_manifest(path: str) -> bool:
     if _WORKFLOW.fullmatch(path) or (depth == 1 and _CHANGE_LOG.fullmatch(place.name)):
         return True
     return depth <= 3 and is_requirements(path)
-
-
-def is_lock(path: str) -> bool:
-    """Whether a file is a lock of some package manager."""
-    return PurePosixPath(path).name in _LOCKS
 
 
 def is_native_source(path: str) -> bool:

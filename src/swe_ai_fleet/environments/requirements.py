@@ -9,16 +9,16 @@ import json
 import posixpath
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
 from packaging.markers import InvalidMarker, Marker, default_environment
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from swe_ai_fleet.domain.json_values import items, json_object, mapping, string, strings
 from swe_ai_fleet.environments.python_project import is_requirement
+from swe_ai_fleet.environments.recipe import allows
 from swe_ai_fleet.environments.repository_files import RepositoryFiles, Table, inside, joined
 
 _TESTS = r"dev|devel|develop|development|tests?|testing|pytest|ci|unit"
@@ -166,11 +166,9 @@ _UNBUILDABLE = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lock:
-    """The pins of a lock file: versions by canonical name. Those in `ambiguous` have several versions and no pin."""
+    """The pins of a lock file: versions by canonical name; a package with several versions has none."""
 
     pins: Mapping[str, str]
-    ambiguous: tuple[str, ...] = ()
-    own_versions: Mapping[str, str]
 
     def constraints(self, without: Iterable[str] = ()) -> str:
         """A constraints file for pip, without some packages."""
@@ -198,28 +196,31 @@ def read_lock(files: RepositoryFiles, path: str, python: tuple[int, int]) -> Loc
     }
     name = PurePosixPath(path).name
     document = files.json(path) if name == "Pipfile.lock" else files.toml(path)
-    environment = marker_environment(python)
+    version = f"{python[0]}.{python[1]}"
+    here = {name: str(value) for name, value in default_environment().items()}
+    # A later patch release than any that a marker names.
+    environment = {**here, "python_version": version, "python_full_version": f"{version}.99", "extra": ""}
     versions: dict[str, set[str]] = {}
-    own: dict[str, str] = {}
+    own: set[str] = set()
     for entry in readers[name](document):
         canonical = str(canonicalize_name(entry.name))
         if not _is_version(entry.version):
             continue
         if entry.own:
-            own[canonical] = entry.version
-        elif _applies(entry, environment):
+            own.add(canonical)
+        elif allows(entry.requires_python, python) and (
+            not entry.markers or any(_holds(marker, environment) for marker in entry.markers)
+        ):
             versions.setdefault(canonical, set()).add(entry.version)
     return Lock(
-        pins={name: next(iter(pinned)) for name, pinned in versions.items() if len(pinned) == 1 and name not in own},
-        ambiguous=tuple(sorted(name for name, pinned in versions.items() if len(pinned) > 1)),
-        own_versions=own,
+        pins={name: next(iter(pinned)) for name, pinned in versions.items() if len(pinned) == 1 and name not in own}
     )
 
 
 def recorded_lock(lines: Iterable[str]) -> Lock:
     """The pins of the packages that a build recorded as installed, as lines for pip."""
     named = (line.split()[0].partition("==") for line in lines)
-    return Lock(pins={name: version for name, _, version in named}, own_versions={})
+    return Lock(pins={name: version for name, _, version in named})
 
 
 def recorded_line(name: str, version: str, digest: str) -> str:
@@ -256,49 +257,23 @@ def npm_lock(hidden: str) -> tuple[str, tuple[str, ...]]:
 
 def offending_pins(output: str, pinned: Iterable[str]) -> frozenset[str]:
     """The pinned packages that pip's output blames: in conflict, unavailable, or failing to build."""
-    blamed = {
-        str(canonicalize_name(match[1]))
-        for pattern in (_CONSTRAINT, _UNAVAILABLE, _UNBUILDABLE)
-        for match in pattern.finditer(output)
-    }
-    return frozenset(blamed.intersection(pinned))
+    return _blamed(output, pinned, _CONSTRAINT, _UNAVAILABLE, _UNBUILDABLE)
 
 
 def unavailable_packages(output: str, asked: Iterable[str]) -> frozenset[str]:
     """The requested packages that are unavailable or fail to build, by pip's output."""
-    blamed = {
-        str(canonicalize_name(match[1]))
-        for pattern in (_NO_DISTRIBUTION, _UNBUILDABLE)
-        for match in pattern.finditer(output)
-    }
-    return frozenset(blamed.intersection(asked))
+    return _blamed(output, asked, _NO_DISTRIBUTION, _UNBUILDABLE)
 
 
-def marker_environment(python: tuple[int, int]) -> dict[str, str]:
-    """The values of environment markers for an interpreter of this machine, of that version."""
-    version = f"{python[0]}.{python[1]}"
-    here = {name: str(value) for name, value in default_environment().items()}
-    # A later patch release than any that a marker names.
-    return {**here, "python_version": version, "python_full_version": f"{version}.99", "extra": ""}
-
-
-def _applies(entry: _Entry, environment: dict[str, str]) -> bool:
-    if entry.requires_python and not _allows(entry.requires_python, environment["python_full_version"]):
-        return False
-    return not entry.markers or any(_holds(marker, environment) for marker in entry.markers)
+def _blamed(output: str, names: Iterable[str], *patterns: re.Pattern[str]) -> frozenset[str]:
+    blamed = {str(canonicalize_name(match[1])) for pattern in patterns for match in pattern.finditer(output)}
+    return frozenset(blamed.intersection(names))
 
 
 def _holds(marker: str, environment: dict[str, str]) -> bool:
     try:
         return Marker(marker).evaluate({**environment})
     except (InvalidMarker, ValueError, KeyError):
-        return True
-
-
-def _allows(specifier: str, version: str) -> bool:
-    try:
-        return SpecifierSet(specifier).contains(version, prereleases=True)
-    except (InvalidSpecifier, InvalidVersion):
         return True
 
 
@@ -314,65 +289,50 @@ def _packages(document: Table, key: str) -> list[Table]:
     return [mapping(item) for item in items(document.get(key))]
 
 
+def _entry(package: Table, *, markers: str = "", python: str = "", own: bool = False) -> _Entry:
+    """A package by its table; `markers` and `python` are the keys of its conditions."""
+    return _Entry(
+        name=string(package.get("name")),
+        version=string(package.get("version")),
+        markers=tuple(strings(package.get(markers))),
+        requires_python=string(package.get(python)),
+        own=own,
+    )
+
+
 def _uv(document: Table) -> Iterator[_Entry]:
     for package in _packages(document, "package"):
         source = mapping(package, "source")
         own = bool({"editable", "virtual", "directory"}.intersection(source))
         if "registry" in source or own:
-            yield _Entry(
-                name=string(package.get("name")),
-                version=string(package.get("version")),
-                markers=tuple(strings(package.get("resolution-markers"))),
-                own=own,
-            )
+            yield _entry(package, markers="resolution-markers", own=own)
 
 
 def _poetry(document: Table) -> Iterator[_Entry]:
     for package in _packages(document, "package"):
         kind = string(mapping(package, "source").get("type"))
-        if kind in ("git", "url", "file"):
-            continue
-        markers = package.get("markers")
-        yield _Entry(
-            name=string(package.get("name")),
-            version=string(package.get("version")),
+        if kind not in ("git", "url", "file"):
+            markers = package.get("markers")
+            entry = _entry(package, python="python-versions", own=kind == "directory")
             # For each group its own, or one for all.
-            markers=tuple(strings(list(mapping(markers).values())) or strings(markers)),
-            requires_python=string(package.get("python-versions")).replace("*", "") or "",
-            own=kind == "directory",
-        )
+            markers = tuple(strings(list(mapping(markers).values())) or strings(markers))
+            yield replace(entry, markers=markers, requires_python=entry.requires_python.replace("*", ""))
 
 
 def _pdm(document: Table) -> Iterator[_Entry]:
     for package in _packages(document, "package"):
-        if any(name in package for name in ("git", "url", "path")):
-            continue
-        yield _Entry(
-            name=string(package.get("name")),
-            version=string(package.get("version")),
-            markers=tuple(strings(package.get("marker"))),
-            requires_python=string(package.get("requires_python")),
-        )
+        if not {"git", "url", "path"}.intersection(package):
+            yield _entry(package, markers="marker", python="requires_python")
 
 
 def _pylock(document: Table) -> Iterator[_Entry]:
     for package in _packages(document, "packages"):
-        if any(name in package for name in ("vcs", "directory", "archive")):
-            continue
-        yield _Entry(
-            name=string(package.get("name")),
-            version=string(package.get("version")),
-            markers=tuple(strings(package.get("marker"))),
-            requires_python=string(package.get("requires-python")),
-        )
+        if not {"vcs", "directory", "archive"}.intersection(package):
+            yield _entry(package, markers="marker", python="requires-python")
 
 
 def _pipenv(document: Table) -> Iterator[_Entry]:
     for section in ("default", "develop"):
         for name, value in mapping(document, section).items():
-            package = mapping(value)
-            yield _Entry(
-                name=name,
-                version=string(package.get("version")).removeprefix("=="),
-                markers=tuple(strings(package.get("markers"))),
-            )
+            version = string(mapping(value).get("version")).removeprefix("==")
+            yield _entry({**mapping(value), "name": name, "version": version}, markers="markers")

@@ -30,7 +30,7 @@ from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.tools.audit import AuditTrail
 from swe_ai_fleet.tools.catalogue import open_toolkits
 from swe_ai_fleet.tools.pipeline import Pipeline, ToolLimits
-from swe_ai_fleet.tools.tests.tool import TestTool
+from swe_ai_fleet.tools.tests import TestTool
 
 _COMMIT = re.compile(r"\b[0-9a-f]{7,40}\b")
 

@@ -28,10 +28,9 @@ from swe_ai_fleet.domain.command import Command
 from swe_ai_fleet.domain.environment import Environment, ImageRoot
 from swe_ai_fleet.domain.json_values import items, json_object, mapping, string, strings
 from swe_ai_fleet.domain.task import EnvironmentSpec, PinnedRepository
-from swe_ai_fleet.environments.detection import digest
-from swe_ai_fleet.environments.interpreters import NO_PYTHON, Machine, PythonVersion
+from swe_ai_fleet.environments import digest
 from swe_ai_fleet.environments.project_code import project_code
-from swe_ai_fleet.environments.recipe import Recipe
+from swe_ai_fleet.environments.recipe import NO_PYTHON, Machine, PythonVersion, Recipe
 from swe_ai_fleet.environments.repository_files import RepositoryFiles, is_manifest, is_read, joined
 from swe_ai_fleet.sandbox import IsolationLevel, Sandbox
 from swe_ai_fleet.sandbox.jail import python

@@ -1,5 +1,340 @@
 """Evidence: what can be checked about a candidate, in the order from cheap to dear."""
 
-from swe_ai_fleet.orchestrator.evidence.gatherer import EvidenceGatherer, suites_of
+from __future__ import annotations
 
-__all__ = ["EvidenceGatherer", "suites_of"]
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+
+from swe_ai_fleet.agents.rubric import RubricJudge
+from swe_ai_fleet.domain.assignment import BaselineAssignment, CheckAssignment, ExamineAssignment
+from swe_ai_fleet.domain.candidate import ChangedTest, CheckKind, CheckReport, CheckResult
+from swe_ai_fleet.domain.environment import Environment, EnvironmentReport
+from swe_ai_fleet.domain.errors import FleetError, PatchRejected
+from swe_ai_fleet.domain.examination import Examination
+from swe_ai_fleet.domain.task import PinnedRepository, Task
+from swe_ai_fleet.domain.test_run import Baseline, SuiteBaseline, suite_baseline
+from swe_ai_fleet.orchestrator.evidence.check_results import Concern, Violation, storable, verdict_of
+from swe_ai_fleet.orchestrator.evidence.examining import Examining
+from swe_ai_fleet.orchestrator.evidence.patch import Patch, PatchUnreadable, parse_patch
+from swe_ai_fleet.orchestrator.evidence.policy import oversized, patch_violations, policy_results, tree_violations
+from swe_ai_fleet.orchestrator.evidence.relevance import TaskNames, Touched, first_tests
+from swe_ai_fleet.orchestrator.evidence.rubric import rubric_check
+from swe_ai_fleet.orchestrator.evidence.settings_changes import changed_rules
+from swe_ai_fleet.orchestrator.evidence.source_files import CloneFiles, inline_tests, is_test, language_of
+from swe_ai_fleet.orchestrator.evidence.static_checks import LintCheck, compile_faults
+from swe_ai_fleet.orchestrator.evidence.test_runs import TEST_SECONDS, Bench, NoRun, Subject, Suite, TestRuns
+from swe_ai_fleet.orchestrator.evidence.trial import Trial
+from swe_ai_fleet.orchestrator.evidence.weakened_tests import changed_tests
+from swe_ai_fleet.ports import BlobStore, EvidenceWorkspaces, SecretMask
+from swe_ai_fleet.tools.catalogue import ToolAccess
+from swe_ai_fleet.tools.secrets import Secrets
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvidenceGatherer:
+    """Runs checks on this node.
+
+    The order is cheap to dear: does the patch apply, is it within policy, lint (what is new), then the task's own
+    commands, or the repository's tests where it has none (held against the same tests before the patch), then what
+    a model says to the task's rubric. A patch that does not apply ends it there.
+
+    Attributes:
+        blobs: Has patches, keeps outputs.
+        access: What commands may reach.
+        mask: Hides secrets, and knows which a patch must not hold.
+        runs: Test runs that were made before, here or by another process.
+        rubric: Judges the task's rubric; None: it is not looked at.
+    """
+
+    workspaces: EvidenceWorkspaces
+    blobs: BlobStore
+    access: ToolAccess = field(default_factory=ToolAccess)
+    mask: SecretMask = field(default_factory=Secrets)
+    runs: TestRuns = field(default_factory=TestRuns)
+    rubric: RubricJudge | None = None
+
+    async def gather(self, assignment: CheckAssignment) -> CheckReport:
+        """All evidence about one candidate, with the verdict. Raises what opening a clone raises."""
+        patch = await self.blobs.get(assignment.patch) if assignment.patch else None
+        gathering = _Gathering(self, assignment)
+        results, tree = await gathering.results(patch)
+        verdict, reasons = verdict_of(results)
+        return CheckReport(
+            candidate_id=assignment.candidate_id,
+            results=tuple(results),
+            verdict=verdict,
+            reasons=reasons,
+            tree=tree,
+            changed_tests=tuple(map(self._hidden, gathering.changed_tests)),
+        )
+
+    async def baseline(self, assignment: BaselineAssignment) -> Baseline:
+        """What the tests and checks say of the untouched commit. Raises what making its environment raises."""
+        started_at = time.monotonic()
+        task, base = assignment.task, await self.subject("baseline", assignment.repository, assignment.task)
+        bench = Bench(execution_id=assignment.execution_id, workspaces=self.workspaces, runs=self.runs)
+        suites = [await self._suite(bench, base, suite) for suite in suites_of(task, base.environment)]
+        return Baseline(
+            commit=assignment.repository.commit,
+            environment=base.environment.key,
+            recipe_key=base.environment.recipe_key,
+            report=self._masked_report(base.environment.report),
+            suites=tuple(self._masked(suite) for suite in suites),
+            duration_ms=_elapsed(started_at),
+        )
+
+    async def examine(self, assignment: ExamineAssignment) -> Examination:
+        """The tests of candidates on the sources of the others. Raises what making the environment raises."""
+        base = await self.subject("baseline", assignment.repository, assignment.task)
+        return await Examining(
+            assignment=assignment,
+            workspaces=self.workspaces,
+            blobs=self.blobs,
+            bench=Bench(execution_id=assignment.execution_id, workspaces=self.workspaces, runs=self.runs),
+            base=base,
+            suites=suites_of(assignment.task, base.environment),
+            mask=self.mask,
+        ).run()
+
+    async def subject(self, name: str, repository: PinnedRepository, task: Task) -> Subject:
+        """A commit with its environment, and the network that the task's tools have. Raises what making it raises."""
+        environment = await self.workspaces.environment(repository, task.environment)
+        environment = replace(environment, network=self.access.hosts(task.constraints))
+        return Subject(name=name, repository=repository, environment=environment)
+
+    async def _suite(self, bench: Bench, base: Subject, suite: Suite) -> SuiteBaseline:
+        command = suite.line or " ".join(suite.argv)
+        run = await bench.attempt(base, suite)
+        return SuiteBaseline(command=command, unusable=run.reason) if isinstance(run, NoRun) else suite_baseline(run)
+
+    def _masked_report(self, report: EnvironmentReport) -> EnvironmentReport:
+        """Without what only the build's own log is good for: the output of each step."""
+        return replace(
+            report,
+            steps=(),
+            left_out=tuple(map(self.mask, report.left_out)),
+            decisions=tuple(replace(decision, what=self.mask(decision.what)) for decision in report.decisions),
+        )
+
+    def _hidden(self, test: ChangedTest) -> ChangedTest:
+        return ChangedTest(**{name: self.mask(text) for name, text in asdict(test).items()})
+
+    def _masked(self, suite: SuiteBaseline) -> SuiteBaseline:
+        return replace(
+            suite,
+            command=self.mask(suite.command),
+            uncollected=tuple(map(self.mask, suite.uncollected)),
+            unusable=self.mask(suite.unusable),
+            output=self.mask(suite.output),
+        )
+
+
+def suites_of(task: Task, environment: Environment) -> tuple[Suite, ...]:
+    """What is run for a task: its own checks, or the repository's tests where it names none."""
+    directory = task.repo.subdirectory or "."
+    if task.constraints.checks:
+        return tuple(
+            Suite(
+                name=check.name or check.command,
+                line=check.command,
+                directory=directory,
+                seconds=check.timeout_seconds,
+                strict=True,
+                required=check.required,
+                expected_exit_code=check.expected_exit_code,
+            )
+            for check in task.constraints.checks
+        )
+    if not environment.test_command:
+        return ()
+    return (Suite(name="tests", argv=environment.test_command, directory=directory, seconds=TEST_SECONDS),)
+
+
+class _Gathering:
+    """The evidence about one candidate under way."""
+
+    def __init__(self, own: EvidenceGatherer, assignment: CheckAssignment) -> None:
+        self._own = own
+        self._assignment = assignment
+        self._task = assignment.task
+        self._bench = Bench(
+            execution_id=assignment.execution_id,
+            workspaces=own.workspaces,
+            runs=own.runs,
+            owner=assignment.candidate_id,
+        )
+        self._own_tests: Subject | None = None
+        self.changed_tests: tuple[ChangedTest, ...] = ()
+
+    async def results(self, data: bytes | None) -> tuple[list[CheckResult], str]:
+        """The results, and the tree that they are about."""
+        if data is None:
+            return await self._of_commit()
+        started_at = time.monotonic()
+        patch, violations = await asyncio.to_thread(self._policy, data)
+        judged = _elapsed(started_at)
+        applied, patched = await self._applied(data)
+        if patched is None:
+            return [applied, *await self._stored(*policy_results(violations, self._task, duration_ms=judged))], ""
+        base = await self._own.subject("baseline", self._assignment.repository, self._task)
+        candidate = await self._own.subject("candidate", patched, self._task)
+        async with self._bench.clone("check", candidate) as clone:
+            files = CloneFiles(clone)
+            started_at = time.monotonic()
+            new_source = any(file.is_new and language_of(file.path) for file in patch.files)
+            listed = await files.paths() if new_source else frozenset[str]()
+            violations += await asyncio.to_thread(lambda: list(tree_violations(patch, listed, files.text)))
+            self.changed_tests = await asyncio.to_thread(changed_tests, patch, files.text)
+            policy = policy_results(violations, self._task, duration_ms=judged + _elapsed(started_at))
+            started_at = time.monotonic()
+            lint = LintCheck(
+                patch=patch,
+                files=files,
+                base_commit=base.repository.commit,
+                clean_clone=partial(self._bench.clone, subject=base),
+            )
+            linted = replace(await lint.result(), duration_ms=_elapsed(started_at))
+            results = [applied, *await self._stored(*policy, linted)]
+            results += await self._dynamic(patch, files, base, candidate)
+            if self._own.rubric is not None:
+                rubric = await rubric_check(self._own.rubric, self._assignment, patch, files, results)
+                results += await self._stored(rubric) if rubric is not None else []
+        return results, candidate.environment.tree
+
+    async def _of_commit(self) -> tuple[list[CheckResult], str]:
+        """A commit of somebody's own, such as an integration branch, held against where it began."""
+        before = self._assignment.baseline or self._assignment.repository
+        candidate = await self._own.subject("check", self._assignment.repository, self._task)
+        base = await self._own.subject("baseline", before, self._task)
+        async with self._bench.clone("check", candidate) as clone:
+            results = await self._dynamic(Patch(), CloneFiles(clone), base, candidate)
+        return results, candidate.environment.tree
+
+    def _policy(self, data: bytes) -> tuple[Patch, list[Violation]]:
+        if violation := oversized(data):
+            return Patch(), [violation]
+        try:
+            patch = parse_patch(data)
+        except PatchUnreadable as error:
+            return Patch(), [Violation(concern=Concern.FORM, text=f"the patch can't be read: {error.message}")]
+        return patch, list(patch_violations(patch, self._task, self._own.mask))
+
+    async def _applied(self, patch: bytes) -> tuple[CheckResult, PinnedRepository | None]:
+        """Whether the patch can be applied, and the commit with it."""
+        started_at = time.monotonic()
+        patched: PinnedRepository | None = None
+        message = "" if patch.strip() else "the candidate has no changes"
+        if not message:
+            assignment = self._assignment
+            try:
+                patched = await self._own.workspaces.patched(assignment.execution_id, assignment.repository, patch)
+            except PatchRejected as error:
+                message = self._own.mask(error.message)
+        result = CheckResult(
+            kind=CheckKind.APPLY,
+            name="patch applies",
+            passed=not message,
+            score=float(not message),
+            message=message,
+            duration_ms=_elapsed(started_at),
+        )
+        return result, patched
+
+    async def _dynamic(self, patch: Patch, files: CloneFiles, base: Subject, candidate: Subject) -> list[CheckResult]:
+        """The task's commands; without any, the repository's own build and tests."""
+        # The untouched commit says how its tests are run; only where it has none does the candidate.
+        suites = suites_of(self._task, base.environment) or suites_of(self._task, candidate.environment)
+        if not self._task.constraints.checks:
+            started_at = time.monotonic()
+            base_clone = partial(self._bench.clone, subject=base)
+            faults = await compile_faults(patch, files, base_clone, base_commit=base.repository.commit)
+            if faults:
+                return await self._stored(_not_built(faults, _elapsed(started_at)))
+        if not suites:
+            reason = "no test command was found in the repository, and the task names no check"
+            return [CheckResult(kind=CheckKind.DRY_RUN, name="tests", passed=False, skipped_reason=reason)]
+        names = TaskNames(self._task)
+        listed = await files.paths()
+        first = await asyncio.to_thread(first_tests, patch, names, listed, files.text)
+
+        async def own_tests() -> Subject | None:
+            if self._own_tests is None:
+                self._own_tests = await self._with_own_tests(patch, base, inline)
+            return self._own_tests
+
+        settings = await changed_rules(patch, files, suites, base.environment)
+        inline = await asyncio.to_thread(_inline_tests, patch, files.text)
+
+        async def by_old_rules() -> Subject | None:
+            if not settings:
+                return candidate
+            return await self._patched("old-rules", base, patch.without(settings))
+
+        results: list[CheckResult] = []
+        for suite in suites:
+            trial = Trial(
+                bench=self._bench,
+                suite=suite,
+                task=self._task,
+                base=base,
+                candidate=candidate,
+                touched=Touched(patch.paths, inline),
+                first=first,
+                own_tests=own_tests,
+                by_old_rules=by_old_rules,
+            )
+            results += await self._stored(await trial.result(files))
+        return results
+
+    async def _with_own_tests(self, patch: Patch, base: Subject, inline: Mapping[str, bytes]) -> Subject | None:
+        """The untouched source with the candidate's test files; None where it changes none, or nothing else."""
+        source = [file.path for file in patch.files if not is_test(file.path)]
+        data = patch.without(source) + b"".join(inline.values())
+        subject = await self._patched("own-tests", base, data) if source else None
+        if subject is None:
+            return None
+        # The environment is the untouched commit's: what the change brings there belongs to the change.
+        return replace(subject, environment=replace(base.environment, tree=subject.environment.tree))
+
+    async def _patched(self, name: str, base: Subject, data: bytes) -> Subject | None:
+        """The untouched commit with a part of the patch, in an environment of its own; None where that part is none."""
+        if not data.strip():
+            return None
+        try:
+            patched = await self._own.workspaces.patched(self._assignment.execution_id, base.repository, data)
+            return await self._own.subject(name, patched, self._task)
+        except FleetError:
+            return None  # a part of a patch need not apply
+
+    async def _stored(self, *results: CheckResult) -> list[CheckResult]:
+        """Results fit to be stored, with what they printed in the object store."""
+        store = partial(self._own.blobs.put, self._task.tenant, self._assignment.execution_id, media_type="text/plain")
+        return [await storable(result, mask=self._own.mask, store=store) for result in results]
+
+
+def _inline_tests(patch: Patch, text: Callable[[str], str]) -> dict[str, bytes]:
+    """Of source files that hold tests themselves, what the patch does to those, by path."""
+    sources: dict[str, bytes] = {}
+    for file in patch.files:
+        if not is_test(file.path) and not file.is_new and (line := inline_tests(file.path, text(file.path))):
+            sources[file.path] = file.from_line(line)
+    return {path: data for path, data in sources.items() if data}
+
+
+def _not_built(faults: Sequence[str], duration_ms: int) -> CheckResult:
+    return CheckResult(
+        kind=CheckKind.DRY_RUN,
+        name="build",
+        passed=False,
+        message=f"does not compile: {faults[0]}",
+        problems=tuple(faults),
+        output="\n".join(faults),
+        duration_ms=duration_ms,
+    )
+
+
+def _elapsed(started_at: float) -> int:
+    return round((time.monotonic() - started_at) * 1000)

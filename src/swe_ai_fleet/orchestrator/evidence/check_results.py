@@ -79,11 +79,6 @@ def allowed_concerns(constraints: Constraints) -> frozenset[str]:
     return frozenset(word.strip().lower() for word in words) - _NEVER_ALLOWED
 
 
-def weighed(violation: Violation, allowed: frozenset[str]) -> Violation:
-    """The violation as it counts for a task that allows some concerns."""
-    return replace(violation, required=False) if violation.concern in allowed else violation
-
-
 _MOST_REASONS = 6
 _REASON_CHARS = 400
 _RUNS = (CheckKind.DRY_RUN, CheckKind.COMMAND)
@@ -97,17 +92,17 @@ def verdict_of(results: Sequence[CheckResult]) -> tuple[Verdict, tuple[str, ...]
     """
     failed = [result for result in results if result.required and not result.passed and not result.skipped_reason]
     if failed:
-        return Verdict.REFUTED, _distinct(f"{result.name}: {result.message or 'failed'}" for result in failed)
+        return Verdict.REFUTED, _bounded(f"{result.name}: {result.message or 'failed'}" for result in failed)
     shown = [result for result in results if result.shown]
     rest = [result for result in results if result.kind in _RUNS and not result.shown]
     if shown:
-        return Verdict.VERIFIED, _distinct(f"{result.name}: {result.message}" for result in (*shown, *rest))
+        return Verdict.VERIFIED, _bounded(f"{result.name}: {result.message}" for result in (*shown, *rest))
     if not rest:
         return Verdict.UNVERIFIED, ("no check ran",)
-    return Verdict.UNVERIFIED, _distinct(f"{result.name}: {result.skipped_reason or result.message}" for result in rest)
+    return Verdict.UNVERIFIED, _bounded(f"{result.name}: {result.skipped_reason or result.message}" for result in rest)
 
 
-def _distinct(reasons: Iterable[str]) -> tuple[str, ...]:
+def _bounded(reasons: Iterable[str]) -> tuple[str, ...]:
     texts = islice(reasons, _MOST_REASONS)
     return tuple(text if len(text) <= _REASON_CHARS else f"{text[:_REASON_CHARS]}…" for text in texts)
 
@@ -131,26 +126,18 @@ WHOLE_OUTPUT = "output_artifact"
 
 
 async def storable(
-    result: CheckResult, whole: str, *, mask: SecretMask, store: Callable[[bytes], Awaitable[BlobRef]]
+    result: CheckResult, *, mask: SecretMask, store: Callable[[bytes], Awaitable[BlobRef]]
 ) -> CheckResult:
-    """A result fit to be stored: without secrets, of bounded size, the whole output by reference where it says more.
-
-    Args:
-        result: What a check came to.
-        whole: Everything that was printed; empty where that is `result.output` itself.
-        mask: Hides secrets.
-        store: Keeps bytes.
-    """
+    """A result fit to be stored: without secrets, of bounded size, the whole output by reference where it says more."""
 
     def hidden(text: str) -> str:
         return mask(well_formed(text))
 
     output = hidden(result.output)
-    whole = hidden(whole) if whole else output
     details = {name: beginning(hidden(text), MESSAGE_CHARS) for name, text in result.details.items()}
-    if len(whole) > len(output) or len(output) > OUTPUT_CHARS:
+    if len(output) > OUTPUT_CHARS:
         try:
-            details[WHOLE_OUTPUT] = (await store(whole.encode("utf-8", "replace"))).digest
+            details[WHOLE_OUTPUT] = (await store(output.encode("utf-8", "replace"))).digest
         except FleetError as error:
             # The check was made all the same; that its output could not be kept is for the operator.
             _log.warning("evidence.output_not_stored", check=result.name, reason=error.message)

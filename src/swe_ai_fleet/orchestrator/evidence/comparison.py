@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
-from pathlib import PurePosixPath
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from swe_ai_fleet.domain.task import Task
 from swe_ai_fleet.domain.test_run import TestOutcome, TestResult, TestRun
-from swe_ai_fleet.orchestrator.evidence.source_files import is_test, language_of, may_be_compiled_from
+from swe_ai_fleet.orchestrator.evidence.relevance import TaskNames, Touched, function_of
 
 WHOLE_RUN = "the test run as a whole"
 """Stands among tests for a run that ends badly although no test fails."""
 _ALIKE_SHARE = 0.6
 _WORDS = re.compile(r"\w+")
 _NUMBERS = re.compile(r"0x[0-9a-fA-F]+|\d+")
-_PARAMETERS = re.compile(r"\[.*\]$", re.S)
 # What a test says that lacks something of its environment: a network, a service, a program, a package.
 _SURROUNDINGS = re.compile(
     r"ConnectionError|ConnectionRefused|ConnectError|MaxRetryError|NewConnectionError|gaierror|URLError"
@@ -26,6 +23,25 @@ _SURROUNDINGS = re.compile(
     r"|No such file or directory: '[\w.+-]+'|executable file not found|PermissionError|Operation not permitted"
     r"|DockerException|Cannot connect to the Docker daemon|no usable temporary directory"
 )
+# What a test says that asks for a name which is not there; the last word of the group is the name.
+_MISSING = re.compile(
+    r"cannot import name '(\w+)'|No module named '([\w.]+)'"
+    r"|(?<!'NoneType' object )has no attribute '(\w+)'"
+    r"|name '(\w+)' is not defined|unexpected keyword argument '(\w+)'"
+    r"|([\w.$]+)\)? is not a (?:function|constructor)|does not provide an export named '(\w+)'"
+    r"|([\w$]+) is not defined|Cannot read propert(?:y|ies) of undefined \(reading '(\w+)'\)"
+    r"|Cannot find module '([^']+)'|Property '(\w+)' does not exist|has no exported member '(\w+)'"
+    r"|undefined: ([\w.]+)|([\w.]+) undefined \(type|unknown field (\w+) in struct"
+    r"|cannot find (?:function|value|type|macro|struct[\w, ]*|module or crate) `(\w+)`"
+    r"|unresolved import `([\w:]+)`|no (?:method|field|function or associated item) (?:named )?`(\w+)`"
+    r"|has no field named `(\w+)`"
+)
+# The same of what is called with other arguments than it takes.
+_SIGNATURE = re.compile(
+    r"([\w.<>]+)\(\) (?:takes .{1,80} but .{1,40} (?:was|were) given|missing \d+ required .{1,40} arguments?)"
+    r"|(?:too many|not enough) arguments in call to ([\w.]+)"
+)
+_ARITY = re.compile(r"this (?:function|method) takes \d+ arguments? but|Expected \d+(?:-\d+)? arguments, but got \d+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +78,11 @@ class Comparison:
     def against(self) -> tuple[str, ...]:
         """What speaks against the candidate."""
         return (*self.broken, *self.own_failing, *self.named, *self.otherwise, *self.vanished)
+
+    def showing(self, tests: Collection[str]) -> Comparison:
+        """The same, of what it shows only these tests."""
+        shown, own_shown = (tuple(test for test in of if test in tests) for of in (self.shown, self.own_shown))
+        return replace(self, shown=shown, own_shown=own_shown)
 
 
 def compare(
@@ -119,93 +140,6 @@ def compare(
     )
 
 
-class TaskNames:
-    """What a task speaks of: tests named there have to pass."""
-
-    def __init__(self, task: Task) -> None:
-        text = "\n".join(task.texts)
-        self._words = frozenset(word.strip(".,:;!?()[]`'\"") for word in re.split(r"[\s`'\"(),;]+", text))
-
-    def name(self, test: str) -> bool:
-        """Whether a test's id, its file or its own name is among the words."""
-        path, mark, inside = test.partition("::")
-        own = (inside.rpartition("::")[2] if mark else test.rpartition(".")[2]).partition("[")[0]
-        files = python_files(test) if not mark else [path]
-        telling = [word for file in files for word in (file, PurePosixPath(file).name) if "." in word]
-        if "_" in own or own.lower().startswith("test"):  # other names are words that any text may hold
-            telling.append(own)
-        return any(word in self._words for word in (test, *telling))
-
-    def files(self, paths: Iterable[str]) -> list[str]:
-        """Those of the paths that are named, or hold a test function that is."""
-        return [path for path in paths if path in self._words or PurePosixPath(path).name in self._words]
-
-
-class Touched:
-    """The test files that a patch changes, and which tests lie in them.
-
-    Args:
-        paths: All files that it changes.
-        inline: Source files whose own tests it changes.
-        readers: Test files that it leaves alone and that read some of those that it changes.
-    """
-
-    def __init__(self, paths: Iterable[str], inline: Iterable[str] = (), readers: Iterable[str] = ()) -> None:
-        self._paths, self._sources, self._readers = tuple(paths), tuple(inline), tuple(readers)
-        self.files = (*(path for path in self._paths if is_test(path)), *self._sources)
-        self._inline = [_rust_module(path) for path in self._sources]
-        self._modules = tuple(str(PurePosixPath(path).with_suffix("")).replace("/", ".") for path in self.files)
-        self._directories = {str(PurePosixPath(path).parent) for path in self.files}
-
-    def read_by(self, readers: Iterable[str]) -> Touched:
-        """The same with test files that read some of the files."""
-        return Touched(self._paths, self._sources, readers)
-
-    def has_or_feeds(self, test: str) -> bool:
-        """Whether a test lies in one of the files, or reads one of them."""
-        return self.has(test) or (bool(self._readers) and Touched(self._readers).has(test))
-
-    def has(self, test: str) -> bool:
-        """Whether a test lies in one of the files, as far as its id tells; where it names no file, any may be meant."""
-        if not self.files:
-            return False
-        place, mark, inside = test.partition("::")
-        if any(f"::{inside}".startswith(f"::{module}") for module in self._inline if place.endswith(".rs")):
-            return True
-        if language_of(place):
-            # A runner's root may lie below the repository's, or above it.
-            return any(
-                path == place
-                or path.endswith(f"/{place}")
-                or place.endswith(f"/{path}")
-                or may_be_compiled_from(place, path)
-                for path in self.files
-            )
-        if mark:  # a Go package, a crate: some directory of the repository, or its root
-            return "." in self._directories or any(f"/{place}".endswith(f"/{name}") for name in self._directories)
-        dotted = function_of(test).split(" ")[0]
-        return "." not in dotted or any(f".{dotted}.".find(f".{module}.") >= 0 for module in self._modules)
-
-
-def _rust_module(path: str) -> str:
-    """The module of a Rust source file as names of tests begin with it; empty for the root of a crate."""
-    parts = PurePosixPath(path).with_suffix("").parts
-    inside = parts[parts.index("src") + 1 :] if "src" in parts else parts[-1:]
-    names = [name for name in inside if name not in ("lib", "main", "mod")]
-    return "".join(f"{name}::" for name in names)
-
-
-def function_of(test: str) -> str:
-    """A test's id without its parameters, which may differ between any two runs."""
-    return _PARAMETERS.sub("", test)
-
-
-def python_files(test: str) -> list[str]:
-    """The files that a dotted name may lead to, the longest first; the name itself, should it be one."""
-    parts = test.split(".")[:20]
-    return [test, *("/".join(parts[:end]) + ".py" for end in range(len(parts) - 1, 0, -1))]
-
-
 def alike(one: str, other: str) -> bool:
     """Whether two messages say the same: the same kind of fault, and most words in common.
 
@@ -220,7 +154,26 @@ def alike(one: str, other: str) -> bool:
 
 def lacks_environment(result: TestResult) -> bool:
     """Whether a test failed for want of something that is not the repository's: a network, a service, a package."""
-    return bool(_SURROUNDINGS.search(result.message) or _SURROUNDINGS.search(result.traceback))
+    return bool(_SURROUNDINGS.search(_said(result)))
+
+
+def _said(result: TestResult) -> str:
+    return f"{result.message}\n{result.traceback}"
+
+
+def missing_names(result: TestResult) -> list[str]:
+    """The names that a failing test says are not there."""
+    names = (next(filter(None, match.groups())) for match in _MISSING.finditer(_said(result)))
+    return [_WORDS.findall(name)[-1] for name in names if _WORDS.search(name)]
+
+
+def asks_otherwise(result: TestResult, called: Collection[str]) -> bool:
+    """Whether a test calls something of `called`, the words of its file, with arguments that it does not take."""
+    message = _said(result)
+    if _ARITY.search(message):
+        return True
+    names = (next(filter(None, match.groups())) for match in _SIGNATURE.finditer(message))
+    return any(word in called for name in names for word in _WORDS.findall(name))
 
 
 class _ByFunction:
@@ -340,3 +293,86 @@ def fails(run: TestRun, test: str) -> bool:
     """Whether a test failed in a run."""
     result = result_of(run, test)
     return result is not None and result.outcome.bad
+
+
+_NAMED = 20
+_NAMED_SHORT = 3
+
+
+def message_of(after: TestRun, compared: Comparison, flaky: Collection[str], *, failed_check: bool) -> str:
+    sentences: list[str] = []
+    if compared.broken:
+        sentences.append(f"{_tests(compared.broken)} with the change and not without: {_short(compared.broken)}")
+    if compared.own_failing:
+        sentences.append(
+            f"{_tests(compared.own_failing)} that the change itself brings: {_short(compared.own_failing)}"
+        )
+    if compared.named:
+        sentences.append(f"{_tests(compared.named)} that the task is about: {_short(compared.named)}")
+    if compared.otherwise:
+        otherwise = _short(compared.otherwise)
+        sentences.append(f"{_tests(compared.otherwise)} in another way than without the change: {otherwise}")
+    if compared.vanished:
+        sentences.append(f"no longer run: {_short(compared.vanished)}")
+    if failed_check and not sentences:
+        sentences.append(after.stopped or f"exit code {after.exit_code}")
+    if not sentences:
+        sentences.append(_shown_text(after, compared))
+    if compared.old:
+        sentences.append(f"{len(compared.old)} failed before and fail{'s' if len(compared.old) == 1 else ''} now")
+    if compared.unable:
+        sentences.append(f"{len(compared.unable)} of its own cannot run here: {_short(compared.unable)}")
+    if flaky:
+        sentences.append(f"{len(flaky)} flaky")
+    return "; ".join(sentences)
+
+
+def _shown_text(after: TestRun, compared: Comparison) -> str:
+    """What a run without a fault shows."""
+    if compared.by_own_rules and not compared.shown:
+        tests = "1 test passes" if len(compared.by_own_rules) == 1 else f"{len(compared.by_own_rules)} tests pass"
+        named = _short(compared.by_own_rules)
+        return f"{after.summary.passed} passed, but {tests} only as the change itself has tests run: {named}"
+    own = f" ({text})" if (text := own_summary(compared)) else ""
+    if compared.shown:
+        single = len(compared.shown) == 1
+        tests = "1 test fails" if single else f"{len(compared.shown)} tests fail"
+        passes = f"pass{'es' if single else ''} with it: {_short(compared.shown)}"
+        return f"{tests} without the change and {passes}{own}; {after.summary.passed} passed"
+    nothing = "no test fails without the change" if not compared.own else "its tests pass without the change too"
+    return f"{after.summary.passed} passed, {nothing}{own}"
+
+
+def own_summary(compared: Comparison) -> str:
+    if not compared.own:
+        return ""
+    count, shown = len(compared.own), len(compared.own_shown)
+    fail = "fails" if shown == 1 else "fail"
+    return f"{count} new or changed test{'' if count == 1 else 's'}, {shown} {fail} without the change"
+
+
+def notes_of(after: TestRun, before: TestRun | None) -> list[str]:
+    notes = [*after.notes]
+    if after.stopped:
+        notes.append(f"with the change: {after.stopped}")
+    if before is not None and before.stopped:
+        notes.append(f"untouched commit: {before.stopped}")
+    for run, where in ((after, "with the change"), (before, "untouched commit")):
+        if run is not None and (run.hung or run.crashed):
+            notes += [f"{where}: {test} hangs" for test in run.hung[:_NAMED_SHORT]]
+            notes += [f"{where}: {test} crashes the test run" for test in run.crashed[:_NAMED_SHORT]]
+    return notes
+
+
+def _tests(tests: Collection[str]) -> str:
+    return f"{len(tests)} tests fail" if len(tests) > 1 else "1 test fails"
+
+
+def _short(tests: Sequence[str]) -> str:
+    shown = ", ".join(tests[:_NAMED_SHORT])
+    return shown + (f" and {len(tests) - _NAMED_SHORT} more" if len(tests) > _NAMED_SHORT else "")
+
+
+def listed(tests: Collection[str]) -> str:
+    shown = list(tests)[:_NAMED]
+    return "\n".join((*shown, *([f"and {len(tests) - _NAMED} more"] if len(tests) > _NAMED else [])))

@@ -8,17 +8,23 @@ import re
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from swe_ai_fleet.agents.review_proofs import proof_command
 from swe_ai_fleet.domain.assignment import ExamineAssignment, Examinee
 from swe_ai_fleet.domain.command import Command, CommandResult
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.examination import STATEMENT, Examination, TestSet
-from swe_ai_fleet.domain.task import Task
 from swe_ai_fleet.domain.test_run import Crossing, ForeignFailure, TestOutcome, TestResult, TestRun
-from swe_ai_fleet.orchestrator.evidence.comparison import lacks_environment, passes, result_of
-from swe_ai_fleet.orchestrator.evidence.patch import Patch, PatchUnreadable, parse_patch
-from swe_ai_fleet.orchestrator.evidence.settings_changes import SearchPaths, changed_test_settings
+from swe_ai_fleet.orchestrator.evidence.comparison import (
+    asks_otherwise,
+    lacks_environment,
+    missing_names,
+    passes,
+    result_of,
+)
+from swe_ai_fleet.orchestrator.evidence.patch import Patch, parse_patch
+from swe_ai_fleet.orchestrator.evidence.settings_changes import changed_rules
 from swe_ai_fleet.orchestrator.evidence.source_files import CloneFiles, holds_tests, is_test, language_of
 from swe_ai_fleet.orchestrator.evidence.test_runs import Bench, NoRun, Subject, Suite, selected
 from swe_ai_fleet.ports import BlobStore, EvidenceWorkspaces, SecretMask
@@ -51,39 +57,6 @@ done
 """
 _WORD = re.compile(r"\w+")
 _HEX = re.compile(r"0x[0-9a-fA-F]+")
-# What a test says that asks for a name which is not there; the last word of the group is the name.
-_MISSING = re.compile(
-    r"cannot import name '(\w+)'|No module named '([\w.]+)'"
-    r"|(?<!'NoneType' object )has no attribute '(\w+)'"
-    r"|name '(\w+)' is not defined|unexpected keyword argument '(\w+)'"
-    r"|([\w.$]+)\)? is not a (?:function|constructor)|does not provide an export named '(\w+)'"
-    r"|([\w$]+) is not defined|Cannot read propert(?:y|ies) of undefined \(reading '(\w+)'\)"
-    r"|Cannot find module '([^']+)'|Property '(\w+)' does not exist|has no exported member '(\w+)'"
-    r"|undefined: ([\w.]+)|([\w.]+) undefined \(type|unknown field (\w+) in struct"
-    r"|cannot find (?:function|value|type|macro|struct[\w, ]*|module or crate) `(\w+)`"
-    r"|unresolved import `([\w:]+)`|no (?:method|field|function or associated item) (?:named )?`(\w+)`"
-    r"|has no field named `(\w+)`"
-)
-# The same of what is called with other arguments than it takes.
-_SIGNATURE = re.compile(
-    r"([\w.<>]+)\(\) (?:takes .{1,80} but .{1,40} (?:was|were) given|missing \d+ required .{1,40} arguments?)"
-    r"|(?:too many|not enough) arguments in call to ([\w.]+)"
-)
-_ARITY = re.compile(r"this (?:function|method) takes \d+ arguments? but|Expected \d+(?:-\d+)? arguments, but got \d+")
-
-
-def missing_names(message: str) -> list[str]:
-    """The names that a test's message says are not there."""
-    names = (next(filter(None, match.groups())) for match in _MISSING.finditer(message))
-    return [_WORD.findall(name)[-1] for name in names if _WORD.search(name)]
-
-
-def asks_otherwise(message: str, called: Collection[str]) -> bool:
-    """Whether a test calls something of `called`, the words of its file, with arguments that it does not take."""
-    if _ARITY.search(message):
-        return True
-    names = (next(filter(None, match.groups())) for match in _SIGNATURE.finditer(message))
-    return any(word in called for name in names for word in _WORD.findall(name))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,17 +96,7 @@ class _Own:
 
 @dataclass(kw_only=True)
 class Examining:
-    """One examination under way.
-
-    Attributes:
-        assignment: Who is examined.
-        workspaces: Opens clones, makes commits of patches.
-        blobs: Has the patches.
-        bench: Where tests run.
-        base: The untouched commit.
-        suites: What is run for the task.
-        mask: Hides secrets.
-    """
+    """One examination under way; `base` is the untouched commit, `suites` is what is run for the task."""
 
     assignment: ExamineAssignment
     workspaces: EvidenceWorkspaces
@@ -186,17 +149,11 @@ class Examining:
             data = await self.blobs.get(examinee.patch)
             patch = await asyncio.to_thread(parse_patch, data)
             subject = await self._subject(examinee.candidate_id, data)
-        except (FleetError, PatchUnreadable) as error:
+        except FleetError as error:
             self._notes.append(f"{examinee.candidate_id} could not be examined: {error}")
             return None
         async with self.bench.clone("examine", subject) as clone:
-            files = CloneFiles(clone)
-            listed = await files.paths()
-            links = await asyncio.to_thread(files.links, patch.paths)
-            search = SearchPaths.of(self.base.environment)
-            settings = await asyncio.to_thread(
-                changed_test_settings, patch, files.text, listed, self.suites, search, links
-            )
+            settings = await changed_rules(patch, CloneFiles(clone), self.suites, self.base.environment)
         sources = [file.path for file in patch.files if not is_test(file.path)]
         tests = [file.path for file in patch.files if is_test(file.path)]
         return _Part(
@@ -323,28 +280,22 @@ class Examining:
 
     def _names_asked_for(self, own: _Own, run: _Ran | str) -> set[str]:
         """The names that failing tests ask for: words of theirs that the task does not hold."""
-        if isinstance(run, str):
-            return set()
-        task, words = self._task_words, own.words
-        missing = [name for result in run.failed.values() for name in missing_names(_message_of(result))]
-        return {name for name in missing if name in words and name not in task}
+        failed = () if isinstance(run, str) else run.failed.values()
+        missing = {name for result in failed for name in missing_names(result)}
+        return missing.intersection(own.words) - self._task_words
 
-    @property
+    @cached_property
     def _task_words(self) -> frozenset[str]:
-        return _task_words(self.assignment.task)
+        return frozenset(word for text in self.assignment.task.texts for word in _WORD.findall(text))
 
     async def _names_in_source(self, names: Iterable[str]) -> set[str]:
         """Those of the names that stand anywhere in the untouched source."""
-        wanted = sorted(names)[:_MOST_NAMES]
-        if not wanted:
+        if not (wanted := sorted(names)[:_MOST_NAMES]):
             return set()
-        names_known: set[str] = set()
         async with self.bench.clone("examine", self.base) as clone:
-            for name in wanted:
-                argv = ("git", "-c", "core.fsmonitor=false", "grep", "--quiet", "-w", "-F", "-I", "-e", name)
-                if (await clone.run(Command(argv=argv, light=True, timeout_seconds=30.0))).ok:
-                    names_known.add(name)
-        return names_known
+            argv = ("git", "-c", "core.fsmonitor=false", "grep", "--quiet", "-w", "-F", "-I", "-e")
+            grep = Command(argv=argv, light=True, timeout_seconds=30.0)
+            return {name for name in wanted if (await clone.run(replace(grep, argv=(*argv, name)))).ok}
 
     def _crossing(self, own: _Own, part: _Part, run: _Ran | str, unknown: Collection[str]) -> Crossing:
         name = part.name
@@ -370,10 +321,9 @@ class Examining:
 
     def _says_nothing(self, own: _Own, result: TestResult, unknown: Collection[str]) -> bool:
         """Whether a failing test asks for what only its author's source has, or lacks something of its environment."""
-        message, words = _message_of(result), own.words
-        if names := [name for name in missing_names(message) if name in words]:
+        if names := [name for name in missing_names(result) if name in own.words]:
             return any(name in unknown for name in names)
-        return asks_otherwise(message, words) or lacks_environment(result)
+        return asks_otherwise(result, own.words) or lacks_environment(result)
 
 
 @dataclass(slots=True)
@@ -429,14 +379,6 @@ def _words(patch: Patch, paths: Collection[str]) -> frozenset[str]:
     """The words of the lines that a patch adds to some files, and of those around them."""
     lines = (line.text for file in patch.files if file.path in paths for line in file.lines(" +"))
     return frozenset(word for line in lines for word in _WORD.findall(line))
-
-
-def _task_words(task: Task) -> frozenset[str]:
-    return frozenset(word for text in task.texts for word in _WORD.findall(text))
-
-
-def _message_of(result: TestResult) -> str:
-    return f"{result.message}\n{result.traceback}"
 
 
 def _same(now: TestResult, before: TestResult | None) -> bool:

@@ -6,23 +6,110 @@ with a licence header, a new file does too.
 
 from __future__ import annotations
 
+import math
 import posixpath
 import re
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from itertools import accumulate
 from pathlib import PurePosixPath
 
 from swe_ai_fleet.domain.candidate import CheckKind, CheckResult
 from swe_ai_fleet.domain.task import Role, Task
-from swe_ai_fleet.orchestrator.evidence.check_results import Concern, Violation, allowed_concerns, weighed
-from swe_ai_fleet.orchestrator.evidence.patch import FilePatch, Patch
-from swe_ai_fleet.orchestrator.evidence.secret_shapes import secrets_in
+from swe_ai_fleet.orchestrator.evidence.check_results import Concern, Violation, allowed_concerns
+from swe_ai_fleet.orchestrator.evidence.patch import FilePatch, Line, Patch
 from swe_ai_fleet.orchestrator.evidence.settings_changes import added_silencers, changed_settings
 from swe_ai_fleet.orchestrator.evidence.source_files import is_comment, is_document, is_test, language_of
 from swe_ai_fleet.orchestrator.evidence.weakened_tests import weakened_tests
 from swe_ai_fleet.ports import SecretMask
 from swe_ai_fleet.tools.policy import path_allowed
+
+_ALONE = r"(?<![A-Za-z0-9])"
+_SHAPES = (
+    ("a private key", re.compile(r"-----BEGIN (?:[A-Z0-9]{1,12} ){0,3}PRIVATE KEY(?: BLOCK)?-----")),
+    ("an AWS access key", re.compile(_ALONE + r"(?:AKIA|ASIA)[0-9A-Z]{16}(?![0-9A-Z])")),
+    ("a GitHub token", re.compile(_ALONE + r"(?:gh[pousr]_[A-Za-z0-9]{36}|github_pat_[A-Za-z0-9_]{60})")),
+    ("a GitLab token", re.compile(_ALONE + r"glpat-[A-Za-z0-9_-]{20}")),
+    ("a Slack token", re.compile(_ALONE + r"xox[abeoprs]-[A-Za-z0-9-]{10}")),
+    ("a Slack webhook", re.compile(r"hooks\.slack\.com/services/T[A-Z0-9]{6,20}/B[A-Z0-9]{6,20}/[A-Za-z0-9]{16}")),
+    ("a Google API key", re.compile(_ALONE + r"AIza[A-Za-z0-9_-]{35}")),
+    ("a Google client secret", re.compile(_ALONE + r"GOCSPX-[A-Za-z0-9_-]{20}")),
+    ("a Stripe key", re.compile(_ALONE + r"(?:sk|rk)_live_[A-Za-z0-9]{16}")),
+    ("an npm token", re.compile(_ALONE + r"npm_[A-Za-z0-9]{36}")),
+    ("a PyPI token", re.compile(_ALONE + r"pypi-[A-Za-z0-9_-]{40}")),
+    ("a SendGrid key", re.compile(_ALONE + r"SG\.[A-Za-z0-9_-]{16,32}\.[A-Za-z0-9_-]{32}")),
+    ("an API key", re.compile(_ALONE + r"sk-[A-Za-z0-9_-]{32}")),
+)
+_NAME = (
+    r"(?i:(?:api|secret|private|access|auth|encryption|signing|master|client|account)[_-]?key"
+    r"|token|secret|passw(?:or)?d|passphrase|credential)s?"
+)
+_ASSIGNED = re.compile(
+    _NAME + r"""["'\]]{0,2}\s{0,3}(?::\s{0,3}\w{1,30}\s{0,3})?(?::=|=>|=|:)\s{0,3}["']([^"'\s]{16,200})["']"""
+)
+_LISTED = re.compile(_NAME + r"\s{0,3}[=:]\s{0,3}([^\s\"'#]{16,200})[ \t\r]*$", re.M)
+_LISTING_SUFFIXES = (".env", ".ini", ".cfg", ".conf", ".properties", ".yml", ".yaml", ".toml", ".sh", ".envrc")
+_PLACEHOLDER = re.compile(
+    r"(?i)example|sample|dummy|fake|placeholder|change.?me|your|xxxx|redacted|masked|[<>{}$%*()]|://"
+)
+_IDENTIFIER = re.compile(r"[A-Za-z]+\d{0,4}(?:[_.:/@-]+(?:[A-Za-z]+\d{0,4}|\d{1,4}))*")
+_UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_LEAST_BITS = 3.0
+_CUT_MARKS = re.compile(r"\.{3,}|…")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Secret:
+    """Where a secret stands, and of what kind it is; never the secret itself. `certain` says that its form is known."""
+
+    line: int
+    what: str
+    certain: bool = True
+
+
+def secrets_in(path: str, lines: Sequence[Line], mask: SecretMask) -> Iterator[Secret]:
+    """The secrets among added lines of a file; in files of settings values need no quotes."""
+    text = "\n".join(line.text for line in lines)
+    starts = [0, *accumulate(len(line.text) + 1 for line in lines)]
+
+    def number(offset: int) -> int:
+        return lines[bisect_right(starts, offset) - 1].number
+
+    for kind, shape in _SHAPES:
+        for match in shape.finditer(text):
+            if "EXAMPLE" not in match[0]:
+                yield Secret(line=number(match.start()), what=kind)
+    # Marks of a cut make the mask take the beginning of a secret for one: in code they are an ellipsis.
+    if _is_ours(mask, text):
+        secret_lines = [line.number for line in lines if _is_ours(mask, line.text)]
+        yield Secret(line=secret_lines[0] if secret_lines else lines[0].number, what="a secret of the fleet")
+    assigned = [_ASSIGNED]
+    if path.endswith(_LISTING_SUFFIXES) or "/.env" in f"/{path}":
+        assigned.append(_LISTED)
+    for pattern in assigned:
+        for match in pattern.finditer(text):
+            if _random(match[1]):
+                yield Secret(line=number(match.start(1)), what="a random value under a secret's name", certain=False)
+
+
+def _is_ours(mask: SecretMask, text: str) -> bool:
+    plain = f"\n{_CUT_MARKS.sub(' ', text)}\n"
+    return mask(plain) != plain
+
+
+def _random(value: str) -> bool:
+    """Whether a value reads like one that a machine drew: digits and letters mixed, no words, much information."""
+    if _PLACEHOLDER.search(value) or _IDENTIFIER.fullmatch(value) or _UUID.fullmatch(value):
+        return False
+    if not re.search(r"\d", value) or not re.search(r"[A-Za-z]", value):
+        return False
+    counts = Counter(value)
+    bits = -sum(count / len(value) * math.log2(count / len(value)) for count in counts.values())
+    return bits >= _LEAST_BITS
+
 
 _LOCKS = {
     **dict.fromkeys(("package-lock.json", "npm-shrinkwrap.json", "yarn.lock", "bun.lock"), ("package.json",)),
@@ -47,15 +134,11 @@ def is_lock(path: str) -> bool:
 
 
 def changed_by_hand(patch: Patch, text_of: Callable[[str], str]) -> Iterator[Violation]:
-    """Warnings about lock files and generated files that change while nothing that they are made of does.
-
-    Args:
-        patch: What is changed.
-        text_of: The text of a file with the patch applied, empty where it cannot be read.
-    """
+    """Warnings about lock files and generated files that change while nothing that they are made of does."""
     changed = {PurePosixPath(name).name for file in patch.files for name in (file.path, file.old_path)}
     generated = {file.path: header for file in patch.files if (header := _header(file, text_of))}
-    causes = {path for path in patch.paths if path not in generated and _may_be_source(path)}
+    made = (is_test, is_document, is_lock, _sources_of_code)
+    causes = {path for path in patch.paths if path not in generated and not any(kind(path) for kind in made)}
     for file in patch.files:
         if file.is_deleted:
             continue
@@ -69,10 +152,6 @@ def changed_by_hand(patch: Patch, text_of: Callable[[str], str]) -> Iterator[Vio
             named = set(_FILE_NAME.findall(header)) - {PurePosixPath(file.path).name}
             if not (named & changed or causes):
                 yield _warning(Concern.GENERATED, file, "a file that says it is generated changes without its source")
-
-
-def _may_be_source(path: str) -> bool:
-    return not (is_test(path) or is_document(path) or is_lock(path) or _sources_of_code(path))
 
 
 def _header(file: FilePatch, text_of: Callable[[str], str]) -> str:
@@ -112,13 +191,7 @@ _LICENCE_HEADER = re.compile(r"(?i)SPDX-License-Identifier|\bcopyright\b|\blicen
 
 
 def missing_licences(patch: Patch, listed: Iterable[str], text_of: Callable[[str], str]) -> Iterator[Violation]:
-    """Warnings about new source files without the header that nearly all others of their language have.
-
-    Args:
-        patch: What is changed.
-        listed: The paths of the repository with the patch applied.
-        text_of: The text of one of them, empty where it cannot be read.
-    """
+    """Warnings about new source files without the header that nearly all others of their language have."""
     added = {file.path: language for file in patch.files if file.is_new and (language := language_of(file.path))}
     others: dict[str, list[str]] = {}
     for path in sorted(listed) if added else ():
@@ -153,32 +226,29 @@ _GIT_FILES = (".gitattributes", ".gitmodules")
 _MAX_PROBLEMS = 50
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyRules:
-    """How large a candidate's patch may be. What lock files change does not count as lines."""
-
-    max_patch_bytes: int = 1024 * 1024
-    max_changed_lines: int = 5_000
-    max_files: int = 200
+MAX_PATCH_BYTES = 1024 * 1024
+MAX_CHANGED_LINES = 5_000
+"""What lock files change does not count."""
+MAX_FILES = 200
 
 
-def oversized(patch: bytes, rules: PolicyRules) -> Violation | None:
+def oversized(patch: bytes) -> Violation | None:
     """Whether a patch is too large to be looked at."""
-    if len(patch) <= rules.max_patch_bytes:
+    if len(patch) <= MAX_PATCH_BYTES:
         return None
-    text = f"the patch has {len(patch)} bytes; at most {rules.max_patch_bytes} are accepted"
+    text = f"the patch has {len(patch)} bytes; at most {MAX_PATCH_BYTES} are accepted"
     return Violation(concern=Concern.SIZE, text=text)
 
 
-def patch_violations(patch: Patch, task: Task, rules: PolicyRules, mask: SecretMask) -> Iterator[Violation]:
+def patch_violations(patch: Patch, task: Task, mask: SecretMask) -> Iterator[Violation]:
     """What can be told from the patch alone."""
-    if len(patch.files) > rules.max_files:
-        text = f"{len(patch.files)} files are changed; at most {rules.max_files} are accepted"
+    if len(patch.files) > MAX_FILES:
+        text = f"{len(patch.files)} files are changed; at most {MAX_FILES} are accepted"
         yield Violation(concern=Concern.SIZE, text=text)
-        patch = Patch(patch.files[: rules.max_files])
+        patch = Patch(patch.files[:MAX_FILES])
     changed = sum(1 for file in patch.files if not is_lock(file.path) for _ in file.lines("+-"))
-    if changed > rules.max_changed_lines:
-        text = f"{changed} changed lines; at most {rules.max_changed_lines} are accepted"
+    if changed > MAX_CHANGED_LINES:
+        text = f"{changed} changed lines; at most {MAX_CHANGED_LINES} are accepted"
         yield Violation(concern=Concern.SIZE, text=text)
     for file in patch.files:
         yield from _of_file(file, task)
@@ -200,9 +270,9 @@ def tree_violations(patch: Patch, listed: Iterable[str], text_of: Callable[[str]
 def policy_results(violations: Iterable[Violation], task: Task, *, duration_ms: int = 0) -> tuple[CheckResult, ...]:
     """What rules a candidate out as one check, and what is only warned of, if anything is, as another."""
     allowed = allowed_concerns(task.constraints)
-    counted = [weighed(violation, allowed) for violation in violations]
-    required = [policy for policy in counted if policy.required]
-    warned = [policy for policy in counted if not policy.required]
+    required, warned = list[Violation](), list[Violation]()
+    for violation in violations:
+        (required if violation.required and violation.concern not in allowed else warned).append(violation)
     verdict = _verdict("policy", required, required=True, duration_ms=duration_ms)
     return (verdict, _verdict("policy warnings", warned, required=False)) if warned else (verdict,)
 

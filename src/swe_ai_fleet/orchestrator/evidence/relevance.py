@@ -6,15 +6,103 @@ import re
 from collections.abc import Callable, Collection, Iterable
 from pathlib import PurePosixPath
 
-from swe_ai_fleet.orchestrator.evidence.comparison import TaskNames
+from swe_ai_fleet.domain.task import Task
 from swe_ai_fleet.orchestrator.evidence.patch import Patch
-from swe_ai_fleet.orchestrator.evidence.source_files import holds_tests, is_test, language_of
+from swe_ai_fleet.orchestrator.evidence.source_files import holds_tests, is_test, language_of, may_be_compiled_from
 
+_PARAMETERS = re.compile(r"\[.*\]$", re.S)
 _MAX_TESTS_READ = 400
 _IMPORT = re.compile(r"\b(?:import|from|require|use)\b")
 _MAX_GROUP = 200
 _MAX_READERS = 20
 _PLAIN_DIRECTORIES = frozenset({"", "test", "tests", "__tests__", "spec", "specs"})
+
+
+class TaskNames:
+    """What a task speaks of: tests named there have to pass."""
+
+    def __init__(self, task: Task) -> None:
+        text = "\n".join(task.texts)
+        self._words = frozenset(word.strip(".,:;!?()[]`'\"") for word in re.split(r"[\s`'\"(),;]+", text))
+
+    def name(self, test: str) -> bool:
+        """Whether a test's id, its file or its own name is among the words."""
+        path, mark, inside = test.partition("::")
+        own = (inside.rpartition("::")[2] if mark else test.rpartition(".")[2]).partition("[")[0]
+        files = python_files(test) if not mark else [path]
+        telling = [word for file in files for word in (file, PurePosixPath(file).name) if "." in word]
+        if "_" in own or own.lower().startswith("test"):  # other names are words that any text may hold
+            telling.append(own)
+        return any(word in self._words for word in (test, *telling))
+
+    def files(self, paths: Iterable[str]) -> list[str]:
+        """Those of the paths that are named, or hold a test function that is."""
+        return [path for path in paths if path in self._words or PurePosixPath(path).name in self._words]
+
+
+class Touched:
+    """The test files that a patch changes, and which tests lie in them.
+
+    Args:
+        paths: All files that it changes.
+        inline: Source files whose own tests it changes.
+        readers: Test files that it leaves alone and that read some of those that it changes.
+    """
+
+    def __init__(self, paths: Iterable[str], inline: Iterable[str] = (), readers: Iterable[str] = ()) -> None:
+        self._paths, self._sources, self._readers = tuple(paths), tuple(inline), tuple(readers)
+        self.files = (*(path for path in self._paths if is_test(path)), *self._sources)
+        self._inline = [_rust_module(path) for path in self._sources]
+        self._modules = tuple(str(PurePosixPath(path).with_suffix("")).replace("/", ".") for path in self.files)
+        self._directories = {str(PurePosixPath(path).parent) for path in self.files}
+
+    def read_by(self, readers: Iterable[str]) -> Touched:
+        """The same with test files that read some of the files."""
+        return Touched(self._paths, self._sources, readers)
+
+    def has_or_feeds(self, test: str) -> bool:
+        """Whether a test lies in one of the files, or reads one of them."""
+        return self.has(test) or (bool(self._readers) and Touched(self._readers).has(test))
+
+    def has(self, test: str) -> bool:
+        """Whether a test lies in one of the files, as far as its id tells; where it names no file, any may be meant."""
+        if not self.files:
+            return False
+        place, mark, inside = test.partition("::")
+        if any(f"::{inside}".startswith(f"::{module}") for module in self._inline if place.endswith(".rs")):
+            return True
+        if language_of(place):
+            # A runner's root may lie below the repository's, or above it.
+            return any(
+                path == place
+                or path.endswith(f"/{place}")
+                or place.endswith(f"/{path}")
+                or may_be_compiled_from(place, path)
+                for path in self.files
+            )
+        if mark:  # a Go package, a crate: some directory of the repository, or its root
+            return "." in self._directories or any(f"/{place}".endswith(f"/{name}") for name in self._directories)
+        dotted = function_of(test).split(" ")[0]
+        return "." not in dotted or any(f".{dotted}.".find(f".{module}.") >= 0 for module in self._modules)
+
+
+def _rust_module(path: str) -> str:
+    """The module of a Rust source file as names of tests begin with it; empty for the root of a crate."""
+    parts = PurePosixPath(path).with_suffix("").parts
+    inside = parts[parts.index("src") + 1 :] if "src" in parts else parts[-1:]
+    names = [name for name in inside if name not in ("lib", "main", "mod")]
+    return "".join(f"{name}::" for name in names)
+
+
+def function_of(test: str) -> str:
+    """A test's id without its parameters, which may differ between any two runs."""
+    return _PARAMETERS.sub("", test)
+
+
+def python_files(test: str) -> list[str]:
+    """The files that a dotted name may lead to, the longest first; the name itself, should it be one."""
+    parts = test.split(".")[:20]
+    return [test, *("/".join(parts[:end]) + ".py" for end in range(len(parts) - 1, 0, -1))]
 
 
 def first_tests(
@@ -23,10 +111,7 @@ def first_tests(
     """Groups of test files in the order in which they are to run; the rest follows.
 
     The tests that the task names, those that the patch changes, those that import or speak of a changed module.
-
-    Args:
-        paths: All files of the repository.
-        text: A file's text, empty where it cannot be read. Blocking.
+    Blocking: `text` reads a file of `paths`, the repository's.
     """
     tests = sorted(path for path in paths if is_test(path) and language_of(path))
     named = names.files(tests)
@@ -43,12 +128,7 @@ def first_tests(
 def readers(data: Collection[str], paths: Collection[str], text: Callable[[str], str]) -> tuple[str, ...]:
     """The test files that read some files beside them, which hold no test: cases, fixtures, helpers.
 
-    They name one of these files, or, where no test file does, the directory of one.
-
-    Args:
-        data: The files that are read.
-        paths: All files of the repository.
-        text: A file's text, empty where it cannot be read. Blocking.
+    They name one of these files, or, where no test file does, the directory of one. Blocking as `first_tests` is.
     """
     places = [PurePosixPath(path) for path in data]
     names = [place.stem if language_of(str(place)) and len(place.stem) >= 3 else place.name for place in places]

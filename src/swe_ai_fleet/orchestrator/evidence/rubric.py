@@ -6,7 +6,6 @@ import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-
 from swe_ai_fleet.agents.scoring import ItemShape, RubricJudge, RubricOpinion
 from swe_ai_fleet.domain.assignment import CheckAssignment
 from swe_ai_fleet.domain.budget import Usage
@@ -15,6 +14,8 @@ from swe_ai_fleet.domain.task import Constraints
 from swe_ai_fleet.orchestrator.evidence.check_results import verdict_of
 from swe_ai_fleet.orchestrator.evidence.patch import Patch
 from swe_ai_fleet.orchestrator.evidence.source_files import CloneFiles
+from swe_ai_fleet.agents.rubric import ItemVerdict, RubricJudge, RubricOpinion
+
 
 MAX_ITEMS = 30
 _BULLET = re.compile(r"\s*(?:[-*•]|\d{1,3}[.)])\s+(.+)")
@@ -54,14 +55,6 @@ async def rubric_check(
     return _result_of(items, opinion, _Quotes(patch, files), duration_ms)
 
 
-@dataclass(frozen=True, slots=True)
-class _Judged:
-    """One item as it counts."""
-
-    worth: float
-    text: str
-
-
 class _Quotes:
     """Where a model's quotes are looked up."""
 
@@ -89,38 +82,39 @@ class _Quotes:
 def _result_of(items: Sequence[str], opinion: RubricOpinion, quotes: _Quotes, duration_ms: int) -> CheckResult:
     by_item = {verdict.item: verdict for verdict in reversed(opinion.verdicts)}
     judged = [_judge(item, by_item.get(number), quotes) for number, item in enumerate(items, start=1)]
-    met = sum(1 for item in judged if item.worth == 1)
+    met = sum(worth == 1 for worth, _ in judged)
     return CheckResult(
         kind=CheckKind.RUBRIC,
         name="rubric",
         passed=met == len(items),
         required=False,
-        score=round(sum(item.worth for item in judged) / len(items), 4),
+        score=round(sum(worth for worth, _ in judged) / len(items), 4),
         message=f"{met} of {len(items)} items met",
-        output="\n".join(f"{number}. {item.text}" for number, item in enumerate(judged, start=1)),
-        problems=tuple(item.text for item in judged if item.worth < 1),
+        output="\n".join(f"{number}. {text}" for number, (_, text) in enumerate(judged, start=1)),
+        problems=tuple(text for worth, text in judged if worth < 1),
         details={"model": opinion.model},
         usage=opinion.usage,
         duration_ms=duration_ms,
     )
 
 
-def _judge(item: str, verdict: ItemShape | None, quotes: _Quotes) -> _Judged:
+def _judge(item: str, verdict: ItemShape | None, quotes: _Quotes) -> tuple[float, str]:
+    """(what an item counts, in words why)."""
     title = item if len(item) <= 200 else f"{item[:200]}…"
     if verdict is None:
-        return _Judged(0.0, f"{title}: no verdict")
+        return 0.0, f"{title}: no verdict"
     word = re.split(r"[\s_.,:;-]", verdict.verdict.strip().lower().strip("\"'*`"))[0]
     word = {"partial": "partly", "partially": "partly", "yes": "met", "fully": "met"}.get(word, word)
     worth = _WORTH.get(word, 0.0)
     quote = " ".join(verdict.quote.split())[:300]
     because = f" ({' '.join(verdict.reason.split())[:300]})" if verdict.reason.strip() else ""
     if word not in _WORTH:
-        return _Judged(0.0, f"{title}: no readable verdict{because}")
+        return 0.0, f"{title}: no readable verdict{because}"
     if worth and not quotes.stands(verdict):
         why = f"the quote {quote!r} is not there" if quote else "without a quote"
-        return _Judged(0.0, f"{title}: said to be {word}, but {why}{because}")
+        return 0.0, f"{title}: said to be {word}, but {why}{because}"
     shown = f" by {quote!r}" if worth else ""
-    return _Judged(worth, f"{title}: {'not met' if word == 'not' else f'{word}'}{shown}{because}")
+    return worth, f"{title}: {'not met' if word == 'not' else word}{shown}{because}"
 
 
 def _skipped(reason: str, opinion: RubricOpinion | None = None, duration_ms: int = 0) -> CheckResult:

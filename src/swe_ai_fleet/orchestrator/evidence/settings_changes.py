@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import posixpath
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 
@@ -14,11 +14,10 @@ from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.json_values import json_object, mapping
 from swe_ai_fleet.orchestrator.evidence.check_results import Concern, Violation
 from swe_ai_fleet.orchestrator.evidence.patch import FilePatch, Line, Patch
-from swe_ai_fleet.orchestrator.evidence.source_files import is_document, is_test
+from swe_ai_fleet.orchestrator.evidence.source_files import CloneFiles, is_document, is_test
 from swe_ai_fleet.orchestrator.evidence.test_runs import Suite
-from swe_ai_fleet.tools.tests.runners.inventory import MAKEFILES
-from swe_ai_fleet.tools.tests.runners.scripts import words_of
-from swe_ai_fleet.tools.tests.runners.values import parsed_ini, parsed_toml
+from swe_ai_fleet.tools.tests.inventory import MAKEFILES, parsed_ini, parsed_toml
+from swe_ai_fleet.tools.tests.scripts import words_of
 
 _SETTINGS = (
     *("ruff.toml", ".ruff.toml", ".flake8", ".pylintrc", "pylintrc", "eslint.config.*", ".eslintrc*", ".eslintignore"),
@@ -69,32 +68,14 @@ _MOST_SCRIPT_CHARACTERS = 100_000
 _WORKSPACE = "/workspace/"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SearchPaths:
-    """Directories of the repository in which commands look first: for programs, and Python for modules."""
-
-    programs: frozenset[str] = frozenset()
-    modules: frozenset[str] = frozenset()
-
-    @classmethod
-    def of(cls, environment: Environment) -> SearchPaths:
-        """Those of an environment. Relative ones count from the top."""
-        modules = environment.variables.get("PYTHONPATH", "").split(":")
-        return cls(programs=_inside(environment.path), modules=_inside(modules))
-
-
 def _inside(places: Iterable[str]) -> frozenset[str]:
+    """Those of the places that lie in the repository; relative ones count from the top."""
     own = (place.removeprefix(_WORKSPACE) for place in places if place)
     return frozenset(_place("", place) for place in own if not place.startswith("/"))
 
 
 def changed_settings(patch: Patch, text_of: Callable[[str], str]) -> Iterator[Violation]:
-    """Warnings about settings of tests, linters and coverage that the patch changes.
-
-    Args:
-        patch: What is changed.
-        text_of: The text of a file with the patch applied, empty where it cannot be read.
-    """
+    """Warnings about settings of tests, linters and coverage that the patch changes."""
     for file in _sides(patch):
         if setting := _changed(file, text_of):
             line = next((line.number for line in file.lines("+-")), 0)
@@ -102,27 +83,29 @@ def changed_settings(patch: Patch, text_of: Callable[[str], str]) -> Iterator[Vi
             yield Violation(concern=Concern.SETTINGS, path=file.path, line=line, text=text, required=False)
 
 
-def changed_test_settings(
-    patch: Patch,
-    text_of: Callable[[str], str],
-    listed: Collection[str],
-    suites: Iterable[Suite],
-    search: SearchPaths = SearchPaths(),
-    links: Collection[str] = (),
+async def changed_rules(
+    patch: Patch, files: CloneFiles, suites: Sequence[Suite], environment: Environment
 ) -> list[str]:
     """The files by which the patch changes how tests are run: a candidate must not be verified by rules of its own.
 
     Args:
         patch: What is changed.
-        text_of: As for `changed_settings`.
-        listed: All files with the patch applied.
+        files: Of a clone that has it applied.
         suites: What is run; scripts that their commands name decide about tests too, and those that these name.
-        search: Where commands look first.
-        links: Which of the changed files are symbolic links: such a one may stand for a directory of any content.
+        environment: Says in which directories of the repository commands look first.
     """
-    suites = tuple(suites)
+    return await asyncio.to_thread(_changed_rules, patch, files, await files.paths(), suites, environment)
+
+
+def _changed_rules(
+    patch: Patch, files: CloneFiles, listed: Collection[str], suites: Sequence[Suite], environment: Environment
+) -> list[str]:
+    text_of = files.text
+    # One of the changed files that is a symbolic link may stand for a directory of any content.
+    links = files.links(patch.paths)
+    programs, modules = _inside(environment.path), _inside(environment.variables.get("PYTHONPATH", "").split(":"))
     named = _scripts(suites, text_of)
-    roots = {_place(suite.directory, "") for suite in suites} | search.modules
+    roots = {_place(suite.directory, "") for suite in suites} | modules
     added = {file.path for file in _sides(patch) if file.is_new}
     shadows = {root: _RUNNER_MODULES - {_module(path, root) for path in listed if path not in added} for root in roots}
     return [
@@ -132,9 +115,10 @@ def changed_test_settings(
         or file.path in links
         or _fits(file.path, _RUNS_TESTS)
         or (file.path in named and not is_test(file.path))
-        or any(_at(place, file.path) for place in search.programs)
+        or any(_at(place, file.path) for place in programs)
         or any(_module(file.path, root) in names for root, names in shadows.items())
-        or _decides_tests(f"{file.path} {_changed(file, text_of)}")
+        or _TEST_SETTING.search(change := _changed(file, text_of))
+        or _TEST_SETTINGS.search(f"{file.path} {change}")
     ]
 
 
@@ -182,11 +166,6 @@ def _module(path: str, root: str) -> str:
 def _place(directory: str, word: str) -> str:
     place = posixpath.normpath(posixpath.join(directory, word))
     return "" if place == "." else place
-
-
-def _decides_tests(change: str) -> bool:
-    """Whether a change, a path and what was changed there, is one of how tests are run."""
-    return bool(_TEST_SETTING.search(change.partition(" ")[2]) or _TEST_SETTINGS.search(change))
 
 
 def added_silencers(patch: Patch) -> Iterator[Violation]:

@@ -22,11 +22,12 @@ from swe_ai_fleet.orchestrator.evidence.patch import Patch
 from swe_ai_fleet.orchestrator.evidence.source_files import CloneFiles
 from swe_ai_fleet.ports import Clone
 from swe_ai_fleet.tools.definition import ToolFailure
-from swe_ai_fleet.tools.tests.runners.inventory import Inventory
-from swe_ai_fleet.tools.tests.runners.linters import configured_linters, is_lint_setting
-from swe_ai_fleet.tools.tests.runners.linting import TYPE_CHECKERS, Finding, Linted, changes_since, run_linters
+from swe_ai_fleet.tools.tests.inventory import Inventory
+from swe_ai_fleet.tools.tests.linters import configured_linters, is_lint_setting
+from swe_ai_fleet.tools.tests.linting import TYPE_CHECKERS, Finding, Linted, changes_since, run_linters
 
-LINT_SECONDS = 120.0
+_LINT_SECONDS = 120.0
+"""What all linters together may take on one clone."""
 _MAX_FINDINGS = 50
 _MAX_ELSEWHERE = 10
 _NUMBER = re.compile(r"\d+")
@@ -36,21 +37,17 @@ CleanClone = Callable[[str], AbstractAsyncContextManager[Clone]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LintCheck:
-    """Lints one candidate.
+    """Lints one candidate: its patch and the files of a clone that has it.
 
     Args:
-        patch: The candidate's.
-        files: Of a clone that has it applied or committed.
         base_commit: The commit without the patch, whose objects that clone has.
         clean_clone: Opens a clone of that commit under a name.
-        seconds: What all linters together may take on one clone.
     """
 
     patch: Patch
     files: CloneFiles
     base_commit: str
     clean_clone: CleanClone
-    seconds: float = LINT_SECONDS
 
     async def result(self) -> CheckResult:
         """The check: passed without new findings on changed lines, otherwise its score is `1 / (1 + new findings)`.
@@ -112,7 +109,7 @@ class LintCheck:
         inventory = Inventory(files.tree, await files.paths())
         linters = await asyncio.to_thread(configured_linters, inventory.files, inventory.text)
         there = inventory.files & set(self.patch.paths)
-        return await run_linters(linters, files.clone, inventory, there, seconds=self.seconds)
+        return await run_linters(linters, files.clone, inventory, there, seconds=_LINT_SECONDS)
 
 
 def _counted(findings: Iterable[Finding]) -> Counter[tuple[str, str, str]]:

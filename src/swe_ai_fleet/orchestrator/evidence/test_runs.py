@@ -21,16 +21,15 @@ from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.task import CheckSpec, PinnedRepository, Task
 from swe_ai_fleet.domain.test_run import TestRun
-from swe_ai_fleet.orchestrator.evidence.comparison import python_files
+from swe_ai_fleet.orchestrator.evidence.relevance import python_files
 from swe_ai_fleet.orchestrator.evidence.source_files import CloneFiles, is_compiled, language_of
 from swe_ai_fleet.orchestrator.recipes import tenant_key
 from swe_ai_fleet.ports import Clone, KeyValue, Workspace, WorkspaceProvider
-from swe_ai_fleet.tools.tests.planning import Planned, Planner
-from swe_ai_fleet.tools.tests.runners.cargo import DOCUMENTATION
-from swe_ai_fleet.tools.tests.runners.go import go_module
-from swe_ai_fleet.tools.tests.runners.plan import Selection
-from swe_ai_fleet.tools.tests.runners.scripts import ShellLine, framework_of, read_shell_line
+from swe_ai_fleet.tools.tests.compiled import DOCUMENTATION, go_module
+from swe_ai_fleet.tools.tests.plan import Selection
+from swe_ai_fleet.tools.tests.planning import Planner
 from swe_ai_fleet.tools.tests.running import TestLimits, own_digest, run_tests
+from swe_ai_fleet.tools.tests.scripts import ShellLine, framework_of, read_shell_line
 
 TEST_RUNS_BUCKET = "agent-test-runs"
 TEST_RUNS_KEPT_SECONDS = 5 * 86_400.0
@@ -40,6 +39,7 @@ _MAX_BYTES = 900_000
 """Of a stored run, compressed; NATS takes messages of 1 MiB."""
 _STORE_SECONDS = 5.0
 """Whoever waits for a run waits no longer for it to be stored; a store that is away tries for minutes."""
+_ALL = Selection()
 _log = structlog.get_logger(__name__)
 
 
@@ -87,12 +87,7 @@ def run_key(tenant: str, environment: Environment, suite: Suite, selection: Sele
 
 
 class KnownBaselines:
-    """`ports.Baselines` by what ran already.
-
-    Args:
-        runs: What ran.
-        suites: Gives what is run for a task in an environment.
-    """
+    """`ports.Baselines` by what ran already."""
 
     def __init__(self, runs: TestRuns, suites: Callable[[Task, Environment], Sequence[Suite]]) -> None:
         self._runs = runs
@@ -221,14 +216,7 @@ class NoRun:
 
 @dataclass(frozen=True, kw_only=True)
 class Bench:
-    """Runs suites for one execution.
-
-    Attributes:
-        execution_id: Whose clones they are.
-        workspaces: Opens clones.
-        runs: What ran already.
-        owner: Tells the clones of this piece of evidence from those of others.
-    """
+    """Runs suites for one execution; `owner` tells the clones of this piece of evidence from those of others."""
 
     execution_id: str
     workspaces: WorkspaceProvider
@@ -241,73 +229,47 @@ class Bench:
         name = "-".join(filter(None, (name, self.owner)))[:128].rstrip(".-")
         return self.workspaces.open(self.execution_id, name, subject.repository, subject.environment)
 
-    async def run(
+    async def attempt(
         self,
         subject: Subject,
         suite: Suite,
-        selection: Selection | None = None,
+        selection: Selection = _ALL,
         *,
         before: TestRun | None = None,
         repetition: int = 0,
-    ) -> TestRun:
-        """The suite on a subject, from what ran already or in a clean clone.
+    ) -> TestRun | NoRun:
+        """The suite on a subject, from what ran already or in a clean clone; or why there is no run.
 
         Args:
             selection: Which tests; all where it is left out.
             before: A run that tells how long tests take.
             repetition: 0 for the first run; a higher number never is the same as an earlier one.
-
-        Raises ToolFailure where the runner is missing or cannot be given the selection, and what opening raises.
         """
-        selection = selection or Selection()
 
         async def make() -> TestRun:
             async with self.clone(f"{subject.name}{repetition or ''}", subject) as clone:
-                return await run_suite(clone, suite, selection, before)
+                return await _run(clone, suite, selection, before)
 
         key = run_key(subject.repository.tenant, subject.environment, suite, selection, repetition)
-        return await self.runs.of(self.execution_id, key, make)
-
-    async def attempt(
-        self,
-        subject: Subject,
-        suite: Suite,
-        selection: Selection | None = None,
-        *,
-        before: TestRun | None = None,
-        repetition: int = 0,
-    ) -> TestRun | NoRun:
-        """A run as `run` makes it, or why there is none."""
         try:
-            return await self.run(subject, suite, selection, before=before, repetition=repetition)
+            return await self.runs.of(self.execution_id, key, make)
         except (FleetError, OSError) as error:
             return NoRun(str(error))
 
 
-async def run_suite(workspace: Workspace, suite: Suite, selection: Selection, before: TestRun | None = None) -> TestRun:
+async def _run(workspace: Workspace, suite: Suite, selection: Selection, before: TestRun | None) -> TestRun:
     """One run of a suite in a workspace. Raises ToolFailure where its runner is missing or can't be given this."""
-    limits = _limits(suite, before)
-    planned = await _planned(workspace, suite, selection, limits)
-    return await run_tests(workspace, planned.plan, limits, inventory=planned.inventory)
-
-
-async def _planned(workspace: Workspace, suite: Suite, selection: Selection, limits: TestLimits) -> Planned:
-    planner = Planner(workspace=workspace, known_seconds=limits.known)
-    if suite.argv:
-        return await planner.plan(suite.argv, selection, suite.directory)
-    return await planner.line(suite.line, selection, suite.directory)
-
-
-def _limits(suite: Suite, before: TestRun | None) -> TestLimits:
     known: Mapping[str, float] = {}
     if before is not None:
-        known = {
-            name: _HANG_FACTOR * result.duration_ms / 1000
-            for name, result in before.results.items()
-            if _HANG_FACTOR * result.duration_ms / 1000 > FLOOR_SECONDS
-        }
-    usual = FLOOR_SECONDS if before is not None and before.reported else FIRST_SECONDS
-    return TestLimits(whole=suite.seconds, test=usual, known=known)
+        usual = {name: _HANG_FACTOR * result.duration_ms / 1000 for name, result in before.results.items()}
+        known = {name: seconds for name, seconds in usual.items() if seconds > FLOOR_SECONDS}
+    test_seconds = FLOOR_SECONDS if before is not None and before.reported else FIRST_SECONDS
+    planner = Planner(workspace=workspace, known_seconds=known)
+    if suite.argv:
+        plan = await planner.plan(suite.argv, selection, suite.directory)
+    else:
+        plan = await planner.line(suite.line, selection, suite.directory)
+    return await run_tests(workspace, plan, TestLimits(whole=suite.seconds, test=test_seconds, known=known))
 
 
 def _understands(suite: Suite, path: str) -> bool:

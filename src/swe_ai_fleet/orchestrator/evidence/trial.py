@@ -13,26 +13,30 @@ from swe_ai_fleet.orchestrator.evidence.check_results import Concern, allowed_co
 from swe_ai_fleet.orchestrator.evidence.comparison import (
     WHOLE_RUN,
     Comparison,
-    TaskNames,
-    Touched,
     alike,
     compare,
     conclusive,
     counts,
     fails,
+    listed,
+    message_of,
+    notes_of,
+    own_summary,
     passes,
 )
-from swe_ai_fleet.orchestrator.evidence.relevance import readers
+from swe_ai_fleet.orchestrator.evidence.relevance import TaskNames, Touched, readers
 from swe_ai_fleet.orchestrator.evidence.source_files import CloneFiles, holds_tests
 from swe_ai_fleet.orchestrator.evidence.test_runs import Bench, NoRun, Subject, Suite, files_of, selected
-from swe_ai_fleet.orchestrator.evidence.wording import listed, message_of, notes_of, own_summary
-from swe_ai_fleet.tools.tests.runners.plan import Selection
+from swe_ai_fleet.tools.tests.plan import Selection
 
 RERUNS = 2
 MAX_RERUN_TESTS = 20
 """More new failures than this are no accident, and are not run again."""
 WHOLE_RERUN_SECONDS = 60.0
-"""A suite that takes no longer is run again as a whole: a test that only fails among the others fails again."""
+"""A suite that takes no longer is run again as a whole: a test that only fails among the others fails again.
+
+A longer one is run again in part, by the files of the tests in question.
+"""
 MAX_WHOLE_RERUN_SECONDS = 300.0
 """A longer one is, where its tests cannot be chosen from, not run again at all."""
 _MAX_PROBLEMS = 50
@@ -45,17 +49,13 @@ class Trial:
     """A suite that judges one candidate.
 
     Attributes:
-        bench: Where tests run.
-        suite: What runs.
         task: Tests that it names have to pass, however they ended before.
-        base: The untouched commit.
-        candidate: The same with the patch.
+        base: The untouched commit; the candidate is the same with the patch.
         first: Tests that are run before the rest.
         touched: The test files that the change touches.
         own_tests: Gives the untouched source with the candidate's test files; None where they can't be told apart.
         by_old_rules: Gives the candidate without its changes of how tests are run, itself where it has none; None where
             they can't be told apart.
-        whole_seconds: A suite that took longer is run again in part, by the files of the tests in question.
     """
 
     bench: Bench
@@ -64,10 +64,9 @@ class Trial:
     base: Subject
     candidate: Subject
     touched: Touched
-    first: tuple[tuple[str, ...], ...] = ()
-    own_tests: Variant | None = None
-    by_old_rules: Variant | None = None
-    whole_seconds: float = WHOLE_RERUN_SECONDS
+    first: tuple[tuple[str, ...], ...]
+    own_tests: Variant
+    by_old_rules: Variant
 
     async def result(self, files: CloneFiles) -> CheckResult:
         """What the suite says of the candidate; skipped with the reason where it can say nothing.
@@ -105,27 +104,23 @@ class Trial:
 
         Where the untouched commit's rules break a test that passed before, nothing else that the change shows counts.
         """
-        candidate = await self.by_old_rules() if self.by_old_rules is not None else self.candidate
+        candidate = await self.by_old_rules()
         if candidate is self.candidate:
             return compared
         run = await self.bench.attempt(candidate, self.suite, before=before) if candidate is not None else None
         if candidate is None or not isinstance(run, TestRun):
-            return replace(compared, shown=(), own_shown=(), by_own_rules=(WHOLE_RUN,))
+            return replace(compared.showing(()), by_own_rules=(WHOLE_RUN,))
         strictly = compare(run, before, None, self.touched, TaskNames(self.task), strict=self.suite.strict)
         broken = [*strictly.broken, *strictly.vanished]
         if broken:
-            again = await self._again(candidate, broken, run, files, 1)
+            again = await self._again(candidate, broken, run, files)
             if again is not None and conclusive(again, run):
                 broken = [test for test in broken if test in again.failing or test not in run.results]
         if broken:
-            return replace(compared, shown=(), own_shown=(), by_own_rules=tuple(broken))
-        lacking = [test for test in compared.shown if not passes(run, test)]
-        return replace(
-            compared,
-            shown=tuple(test for test in compared.shown if test not in lacking),
-            own_shown=tuple(test for test in compared.own_shown if test not in lacking),
-            by_own_rules=tuple(lacking),
-        )
+            return replace(compared.showing(()), by_own_rules=tuple(broken))
+        passing = [test for test in compared.shown if passes(run, test)]
+        lacking = tuple(test for test in compared.shown if test not in passing)
+        return replace(compared.showing(passing), by_own_rules=lacking)
 
     async def _revived(self, after: TestRun, before: TestRun, own: TestRun | None) -> bool:
         """Whether the run as a whole dies without the change each time, and each time goes well with it."""
@@ -133,7 +128,7 @@ class Trial:
             return False
         if self.touched.files and (own is None or _ends_well(own, 0)):
             return False  # the new tests alone may be what goes well
-        candidate = await self.by_old_rules() if self.by_old_rules is not None else self.candidate
+        candidate = await self.by_old_rules()
         if candidate is None:
             return False
         again = [
@@ -144,8 +139,6 @@ class Trial:
 
     async def _readers(self, files: CloneFiles, before: TestRun, after: TestRun) -> tuple[str, ...]:
         """The test files that read what the candidate changes beside them: files among the tests that hold none."""
-        if self.own_tests is None:
-            return ()
         tests = (*before.results, *after.results)
         data = [path for path in self.touched.files if not any(map(Touched([path]).has, tests))]
         if not data:
@@ -154,9 +147,7 @@ class Trial:
 
     async def _own(self, files: CloneFiles, before: TestRun, read: Sequence[str]) -> TestRun | None:
         """The candidate's test files on the untouched source, and those that read what it changes beside them."""
-        if self.own_tests is None or not self.touched.files:
-            return None
-        subject = await self.own_tests()
+        subject = await self.own_tests() if self.touched.files else None
         if subject is None:
             return None
         there = [*(path for path in self.touched.files if files.has(path) and holds_tests(path)), *read]
@@ -174,7 +165,7 @@ class Trial:
         if WHOLE_RUN in compared.broken or 0 < len(compared.broken) + len(compared.own_failing) <= MAX_RERUN_TESTS:
             still, whole_again = doubted, WHOLE_RUN in compared.broken
             for repetition in range(1, RERUNS + 1):
-                again = await self._again(self.candidate, still, after, files, repetition, whole=whole_again)
+                again = await self._again(self.candidate, still, after, files, repetition=repetition, whole=whole_again)
                 if again is None:
                     break
                 if conclusive(again, after):
@@ -196,11 +187,7 @@ class Trial:
         if compared.shown and not compared.against:
             shown = await self._confirmed(compared, after, before, files)
             flaky += [test for test in compared.shown if test not in shown]
-            compared = replace(
-                compared,
-                shown=shown,
-                own_shown=tuple(test for test in compared.own_shown if test in shown),
-            )
+            compared = compared.showing(shown)
         return compared, tuple(dict.fromkeys(flaky))
 
     async def _settled(self, compared: Comparison, after: TestRun, before: TestRun, files: CloneFiles) -> Comparison:
@@ -208,8 +195,8 @@ class Trial:
         doubted = compared.otherwise
         with_it = without = None
         if len(doubted) <= MAX_RERUN_TESTS:
-            with_it = await self._again(self.candidate, doubted, after, files, 1)
-            without = await self._again(self.base, doubted, before, files, 1)
+            with_it = await self._again(self.candidate, doubted, after, files)
+            without = await self._again(self.base, doubted, before, files)
 
         def stays(test: str) -> bool:
             return all(
@@ -226,24 +213,17 @@ class Trial:
         self, compared: Comparison, after: TestRun, before: TestRun, files: CloneFiles
     ) -> tuple[str, ...]:
         """Those of the shown tests that fail without the change once more, and pass with it once more."""
-        shown = list(compared.shown)
-        candidate = await self.by_old_rules() if self.by_old_rules is not None else self.candidate
-        with_it = await self._again(candidate, shown, after, files, 1, alone=True) if candidate is not None else None
-        if with_it is None:
-            return ()
-        shown = [test for test in shown if passes(with_it, test)]
-        own = set(compared.own_shown)
-        fixed = [test for test in shown if test not in own]
+        candidate = await self.by_old_rules()
+        shown = compared.shown
+        with_it = await self._again(candidate, shown, after, files, alone=True) if candidate is not None else None
+        passing = [test for test in shown if with_it is not None and passes(with_it, test)]
         kept: set[str] = set()
-        if fixed:
-            without = await self._again(self.base, fixed, before, files, 1, alone=True)
-            kept |= {test for test in fixed if without is not None and fails(without, test)}
-        if mine := [test for test in shown if test in own]:
-            subject = await self.own_tests() if self.own_tests is not None else None
-            again = self._again(subject, mine, before, files, 1, alone=True) if subject is not None else None
-            without = await again if again is not None else None
-            kept |= {test for test in mine if without is not None and fails(without, test)}
-        return tuple(test for test in compared.shown if test in kept)
+        for own in (False, True):
+            if tests := [test for test in passing if (test in compared.own_shown) is own]:
+                subject = await self.own_tests() if own else self.base
+                without = await self._again(subject, tests, before, files, alone=True) if subject is not None else None
+                kept |= {test for test in tests if without is not None and fails(without, test)}
+        return tuple(test for test in shown if test in kept)
 
     async def _again(
         self,
@@ -251,13 +231,13 @@ class Trial:
         tests: Sequence[str],
         last: TestRun,
         files: CloneFiles,
-        repetition: int,
         *,
+        repetition: int = 1,
         whole: bool = False,
         alone: bool = False,
     ) -> TestRun | None:
         """Another run of the suite, or of the files of some tests where it takes long; None where neither can be."""
-        short = last.duration_ms <= self.whole_seconds * 1000 and not alone
+        short = last.duration_ms <= WHOLE_RERUN_SECONDS * 1000 and not alone
         paths = () if whole or short else files_of(tests, files)
         if not paths and last.duration_ms > MAX_WHOLE_RERUN_SECONDS * 1000:
             return None
@@ -295,7 +275,7 @@ class Trial:
         return self._result(
             after,
             passed=passed,
-            message=message_of(after, before, compared, flaky, failed_check=failed_check),
+            message=message_of(after, compared, flaky, failed_check=failed_check),
             problems=tuple(against[:_MAX_PROBLEMS]),
             shown=compared.shown if passed else (),
             own=compared.own_shown,
@@ -309,7 +289,7 @@ class Trial:
         passed, passed_before = (_ends_well(run, expected) for run in (after, before))
         shown = False
         if passed and not passed_before:
-            candidate = await self.by_old_rules() if self.by_old_rules is not None else self.candidate
+            candidate = await self.by_old_rules()
             again = [
                 await self.bench.attempt(subject, self.suite, before=before, repetition=1)
                 for subject in (self.base, candidate)

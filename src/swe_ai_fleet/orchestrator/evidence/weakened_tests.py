@@ -97,7 +97,7 @@ def weakened_tests(patch: Patch) -> Iterator[Violation]:
     ]
     names_gone = {file.path: before.names - after.names for file, _, before, after in sides}
     come = {file.path: after.names - before.names for file, _, before, after in sides}
-    arrived, left = _together(come.values()), _together(names_gone.values())
+    arrived, left = sum(come.values(), Counter[str]()), sum(names_gone.values(), Counter[str]())
     for file, dialect, before, after in sides:
         if file.is_new:
             continue
@@ -161,13 +161,6 @@ def _inside(line: str, depth: int) -> bool:
 
 def _cut(text: str) -> str:
     return text if len(text) <= MAX_TEST_CHARS else f"{text[:MAX_TEST_CHARS]}…"
-
-
-def _together(counters: Iterable[Counter[str]]) -> Counter[str]:
-    total: Counter[str] = Counter()
-    for counter in counters:
-        total.update(counter)
-    return total
 
 
 def _lost(file: FilePatch, lost: Counter[str], fresh: Counter[str]) -> Violation:

@@ -12,13 +12,15 @@ from swe_ai_fleet.domain.command import Command, CommandResult
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.sandbox import concealment, jail
 from swe_ai_fleet.tools.definition import ToolFailure, ToolTimeout
-from swe_ai_fleet.tools.repo_map.rendering import CHARS_PER_TOKEN
 
 TIMEOUT_SECONDS = 150.0
 PARSE_SECONDS = 60.0
 """What is not parsed by then is left to the next call, which finds the rest in the cache."""
 
 MAX_FOCUS_CHARS = 20_000
+CHARS_PER_TOKEN = 4
+"""A rough measure for code and English; no tokenizer is asked."""
+
 _KEPT_MAPS = 16
 _OUTPUT_LIMIT = 256 * 1024
 _START = """\
@@ -79,10 +81,11 @@ class RepoMapper:
 
         Raises ToolFailure where it takes too long or the program fails.
         """
+        max_chars = max_tokens * CHARS_PER_TOKEN
         request = {
             "scope": scope,
             "focus": focus,
-            "max_tokens": max_tokens,
+            "max_chars": max_chars,
             "narrow": narrow,
             "seconds": PARSE_SECONDS,
             "known": list(self._kept),
@@ -98,9 +101,9 @@ class RepoMapper:
                 output_limit=_OUTPUT_LIMIT,
             )
         )
-        return self._answer(result, max_tokens)
+        return self._answer(result, max_chars)
 
-    def _answer(self, result: CommandResult, max_tokens: int) -> RepoMap:
+    def _answer(self, result: CommandResult, max_chars: int) -> RepoMap:
         if result.timed_out:
             raise ToolTimeout(f"the map was not drawn within {TIMEOUT_SECONDS:g} seconds; give a narrower path")
         if not result.ok:
@@ -117,7 +120,7 @@ class RepoMapper:
             drawn = self._kept.get(drawn.key)
         if drawn is None:
             raise ToolFailure("the map could not be drawn: the program in the sandbox gave no proper answer")
-        drawn = drawn.model_copy(update={"text": drawn.text[: max_tokens * CHARS_PER_TOKEN]})
+        drawn = drawn.model_copy(update={"text": drawn.text[:max_chars]})
         if drawn.key:
             self._kept[drawn.key] = drawn
             while len(self._kept) > _KEPT_MAPS:

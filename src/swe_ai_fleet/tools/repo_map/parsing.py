@@ -6,36 +6,37 @@ import os
 import resource
 import select
 import signal
+import sqlite3
+import stat
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
+from pathlib import Path
 
 from .listing import Reader, SourceFile, blob_digest
 from .tags import NOTHING, FileTags, dump, extract, load
 
-FILE_SECONDS = 10.0
+_FILE_SECONDS = 10.0
 _MAX_MEMORY = 2 * 1024**3
 _MAX_ANSWER = 4 * 1024 * 1024
 _CHUNK = 1 << 16
 
-Extract = Callable[[str, bytes], FileTags]
-
 
 def parse_files(
-    root: str, files: Sequence[SourceFile], *, seconds: float, file_seconds: float = FILE_SECONDS, by: Extract = extract
+    root: str, files: Sequence[SourceFile], *, seconds: float
 ) -> Iterator[tuple[SourceFile, FileTags | None, bool]]:
     """(file, its tags, whether they are those of its digest), one after the other until `seconds` are over.
 
-    A file whose parser crashes or takes longer than `file_seconds` defines nothing; one that cannot be read has None.
-    What is other than its digest says must not be remembered under it. Raises RuntimeError where parsing fails for a
-    reason that is not the file's.
+    A file whose parser crashes or takes longer than 10 s defines nothing; one that cannot be read has None. What is
+    other than its digest says must not be remembered under it. Raises RuntimeError where parsing fails for a reason
+    that is not the file's.
     """
     ends, at = time.monotonic() + seconds, 0
     while at < len(files) and time.monotonic() < ends:
-        with _Child(root, files[at:], by) as child:
+        with _Child(root, files[at:]) as child:
             while at < len(files):
                 left = ends - time.monotonic()
-                answer = child.next(min(left, file_seconds)) if left > 0 else None
+                answer = child.next(min(left, _FILE_SECONDS)) if left > 0 else None
                 if answer is None and ends - time.monotonic() <= 0:
                     return
                 file, at = files[at], at + 1
@@ -54,7 +55,7 @@ class _Child:
     `=tags`, `!tags` where the content is another than expected, `-` where there is none, `?error` where it is our own.
     """
 
-    def __init__(self, root: str, files: Sequence[SourceFile], by: Extract) -> None:
+    def __init__(self, root: str, files: Sequence[SourceFile]) -> None:
         self._output, write = os.pipe()
         self._pending = b""
         self._process = os.fork()
@@ -62,7 +63,7 @@ class _Child:
             # Whatever happens in here, nothing of the parent's code may go on in the child.
             try:
                 os.close(self._output)
-                _serve(root, files, write, by)
+                _serve(root, files, write)
             finally:
                 os._exit(0)
         os.close(write)
@@ -90,24 +91,106 @@ class _Child:
         return line
 
 
-def _serve(root: str, files: Sequence[SourceFile], write: int, by: Extract) -> None:
+def _serve(root: str, files: Sequence[SourceFile], write: int) -> None:
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_AS, (_MAX_MEMORY, _MAX_MEMORY))
     with Reader(root) as reader, open(write, "wb", buffering=0) as output:
         for file in files:
             data = reader.read(file.path)
-            answer = b"-" if data is None else _answer(file, data, by)
+            answer = b"-" if data is None else _answer(file, data)
             rest = memoryview(answer + b"\n")
             while rest:
                 rest = rest[output.write(rest) or 0 :]
 
 
-def _answer(file: SourceFile, data: bytes, by: Extract) -> bytes:
+def _answer(file: SourceFile, data: bytes) -> bytes:
     try:
-        tags = by(file.language, data)
+        tags = extract(file.language, data)
     except MemoryError:
         tags = NOTHING
     except Exception as error:  # noqa: BLE001  (the edge of the process: the parent raises it)
         return f"?{type(error).__name__}: {error}".replace("\n", " ").encode("utf-8", "replace")
     mark = b"=" if blob_digest(data, like=file.digest) == file.digest else b"!"
     return mark + dump(tags).encode("utf-8", "replace")
+
+
+_MAX_BYTES = 64 * 1024 * 1024
+_VERSION = 1
+_BUSY_SECONDS = 2.0
+_AT_ONCE = 500
+
+
+class TagCache:
+    """Tags by language and digest; the oldest contents that no file has any more go first.
+
+    Args:
+        path: The file; it and its directory are created. None keeps nothing.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+
+    def get(self, keys: Sequence[str]) -> dict[str, FileTags]:
+        """The tags that are known."""
+        tags_known: dict[str, FileTags] = {}
+        with suppress(sqlite3.Error, OSError), closing(self._open()) as database:
+            for first in range(0, len(keys), _AT_ONCE):
+                some = keys[first : first + _AT_ONCE]
+                marks = ",".join("?" * len(some))
+                rows: Iterable[tuple[object, object]] = database.execute(
+                    f"SELECT key, tags FROM tags WHERE key IN ({marks})",  # noqa: S608
+                    some,
+                )
+                for key, text in rows:
+                    tags = load(text) if isinstance(text, str) else None
+                    if tags is not None:
+                        tags_known[str(key)] = tags
+        return tags_known
+
+    def put(self, tags: Mapping[str, FileTags], *, keep: Iterable[str] = ()) -> None:
+        """Remember tags; where that makes the cache too large, all but those of `keep` and the youngest go."""
+        with suppress(sqlite3.Error, OSError), closing(self._open()) as database, database:
+            rows = [(key, dump(tags_of_file)) for key, tags_of_file in tags.items()]
+            database.executemany("INSERT OR REPLACE INTO tags (key, tags) VALUES (?, ?)", rows)
+            ((size,),) = database.execute("SELECT coalesce(sum(length(tags)), 0) FROM tags")
+            if size > _MAX_BYTES:
+                self._shrink(database, int(size), {*keep, *tags})
+
+    def _shrink(self, database: sqlite3.Connection, size: int, keep: set[str]) -> None:
+        rows = list(database.execute("SELECT rowid, key, length(tags) FROM tags ORDER BY rowid"))
+        for wanted in (False, True):
+            for number, key, length in rows:
+                if size <= _MAX_BYTES * 3 // 4:
+                    return
+                if (key in keep) == wanted:
+                    database.execute("DELETE FROM tags WHERE rowid = ?", (number,))
+                    size -= length
+
+    def _open(self) -> sqlite3.Connection:
+        if self._path is None:
+            raise FileNotFoundError("nothing is kept")
+        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if os.path.lexists(self._path) and not stat.S_ISREG(self._path.lstat().st_mode):
+            raise FileExistsError("somebody put another thing in its place")
+        try:
+            return self._prepared()
+        except sqlite3.DatabaseError as error:
+            if isinstance(error, sqlite3.OperationalError):  # locked, or the disk is full
+                raise
+            self._path.unlink()
+            return self._prepared()
+
+    def _prepared(self) -> sqlite3.Connection:
+        database = sqlite3.connect(str(self._path), timeout=_BUSY_SECONDS)
+        try:
+            ((version,),) = database.execute("PRAGMA user_version")
+            if version != _VERSION:
+                database.execute("DROP TABLE IF EXISTS tags")
+                database.execute("CREATE TABLE tags (key TEXT UNIQUE NOT NULL, tags TEXT NOT NULL)")
+                database.execute(f"PRAGMA user_version = {_VERSION}")
+            # It can be made again: what a crash loses is no loss.
+            database.execute("PRAGMA synchronous = OFF")
+        except BaseException:
+            database.close()
+            raise
+        return database

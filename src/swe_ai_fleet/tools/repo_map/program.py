@@ -7,18 +7,72 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .cache import TagCache
-from .focus import focus_of
-from .graph import MappedFile, rank
+from .graph import MappedFile, Ranked, focus_of, rank
 from .languages import LANGUAGES
 from .listing import Listing, Reader, SourceFile, list_sources
-from .parsing import parse_files
+from .parsing import TagCache, parse_files
 from .relevance import relevant
-from .rendering import render, shown_path
 from .tags import FileTags
+
+_MAX_CANDIDATES = 5_000
+_MAX_PATH_CHARS = 300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rendered:
+    """The text, and how many definitions of how many files it shows."""
+
+    text: str
+    definitions: int
+    files: int
+
+
+def render(files: Sequence[MappedFile], ranked: Sequence[Ranked], *, max_chars: int) -> Rendered:
+    """As many of the best definitions as fit; each brings the lines of the definitions around it."""
+    low, high = 0, min(len(ranked), _MAX_CANDIDATES)
+    best = Rendered(text="", definitions=0, files=0)
+    while low < high:
+        middle = (low + high + 1) // 2
+        rendered = _render(files, ranked[:middle])
+        if len(rendered.text) <= max_chars:
+            low, best = middle, rendered
+        else:
+            high = middle - 1
+    return best
+
+
+def _render(files: Sequence[MappedFile], ranked: Sequence[Ranked]) -> Rendered:
+    shown: dict[int, set[int]] = {}
+    for ranked_definition in ranked:
+        numbers = shown.setdefault(ranked_definition.file, set())
+        definitions, number = files[ranked_definition.file].tags.definitions, ranked_definition.definition
+        while number >= 0 and number not in numbers:
+            numbers.add(number)
+            number = definitions[number].parent
+    blocks: list[str] = []
+    for index, numbers in shown.items():
+        definitions = files[index].tags.definitions
+        rows = [f"{shown_path(files[index].path)}:"]
+        for number in sorted(numbers):
+            depth, above = 1, definitions[number].parent
+            while above >= 0:
+                depth, above = depth + 1, definitions[above].parent
+            rows.append(f"{'  ' * depth}{definitions[number].line}: {definitions[number].signature}")
+        blocks.append("\n".join(rows))
+    return Rendered(
+        text="\n".join(blocks), definitions=sum(len(numbers) for numbers in shown.values()), files=len(shown)
+    )
+
+
+def shown_path(path: str) -> str:
+    """A path in one line of bounded length, whatever characters its names hold."""
+    line = "".join(char if char.isprintable() else "\ufffd" for char in path)
+    return line if len(line) <= _MAX_PATH_CHARS else f"{line[:200]}\u2026{line[-80:]}"
+
 
 _KEY_VERSION = "2"
 
@@ -26,7 +80,7 @@ _KEY_VERSION = "2"
 def main(argument: str) -> None:
     """Draw a map of the working directory and print it.
 
-    The request has scope, focus (a list of texts), max_tokens, seconds (for parsing), narrow (only what the
+    The request has scope, focus (a list of texts), max_chars, seconds (for parsing), narrow (only what the
     texts lead to) and known: keys of maps that the asker still has. The answer is `{"key": …}` alone for one of those.
     """
     request: Mapping[str, Any] = json.loads(argument)
@@ -52,7 +106,7 @@ def draw(root: str, request: Mapping[str, Any]) -> dict[str, object]:
             ranked, tests = relevant(files, texts, reader.read)
     else:
         ranked = rank(files, focus_of(texts))
-    rendered = render(files, ranked, max_tokens=int(request["max_tokens"]))
+    rendered = render(files, ranked, max_chars=int(request["max_chars"]))
     unread = sum(file.path not in tags for file in listing.files)
     return {
         # A map that is not whole is not to be kept: the next call goes on where this one stopped.
@@ -73,7 +127,7 @@ def _key(listing: Listing, texts: Sequence[str], request: Mapping[str, Any]) -> 
     parts = [
         _KEY_VERSION,
         request["scope"],
-        request["max_tokens"],
+        request["max_chars"],
         request.get("narrow"),
         list(texts),
         listing.left_out,

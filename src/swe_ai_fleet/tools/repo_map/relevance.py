@@ -10,8 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import PurePosixPath
 
-from .focus import focus_of, words_of
-from .graph import MappedFile, Ranked
+from .graph import MappedFile, Ranked, focus_of, words_of
 
 _CODE = re.compile(r"`([^`\n]{2,120})`|\b([\w.]+)\(|\b([^\W\d]\w*\.[^\W\d][\w.]*)")
 _TERM = re.compile(r"[\w./-]*\w")

@@ -1,5 +1,316 @@
 """The repository's tests and linters, with reports that a model can act on."""
 
-from swe_ai_fleet.tools.tests.tool import TestTool
+from __future__ import annotations
 
-__all__ = ["TestTool"]
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from swe_ai_fleet.domain.test_run import TestOutcome, TestResult, TestRun
+from swe_ai_fleet.domain.tool import FOR_PROGRAMS, Outcome, Risk, ToolResult
+from swe_ai_fleet.sandbox import open_workspace
+from swe_ai_fleet.tools.files.paths import Tree
+from swe_ai_fleet.tools.operation import BareDirectory, Toolkit, operation
+from swe_ai_fleet.tools.tests.inventory import Inventory
+from swe_ai_fleet.tools.tests.linting import lint
+from swe_ai_fleet.tools.tests.plan import Plan, Selection, checked_keyword, checked_path
+from swe_ai_fleet.tools.tests.planning import Planner, checked_ids, make_plan, plain_keyword, suite_for
+from swe_ai_fleet.tools.tests.python import DISCOVER, PYTHON_PYTEST
+from swe_ai_fleet.tools.tests.running import TestLimits, run_tests
+from swe_ai_fleet.tools.tests.scripts import framework_of, is_pytest, is_unittest
+
+MAX_TESTS_SHOWN = 20
+"""Failing tests shown with their traceback; more are named only."""
+MAX_TESTS_NAMED = 200
+TAIL_CHARS = 4_000
+_PYTEST_USAGE_ERROR = 4
+_PYTEST_NOTHING_COLLECTED = 5
+_EXPECTED = "expected to fail"
+"""How the message of a skipped test begins that ran, and failed as it is marked to (`inside/fleet_pytest.py`)."""
+_NOTHING_RUN = "check paths and keyword, or leave them out to run all tests"
+
+Paths = Annotated[list[str], Field(description="Files, directories or ids (tests/test_a.py::test_b); all if empty.")]
+Keyword = Annotated[str | None, Field(description="A -k expression for names.")]
+Deselect = Annotated[
+    list[str],
+    Field(description="Ids of tests to leave out, such as one that hangs.", json_schema_extra={FOR_PROGRAMS: True}),
+]
+FilePaths = Annotated[list[str], Field(description="Files, directories or ids (file::test) to run; all if empty.")]
+Name = Annotated[str | None, Field(description="Only tests whose name contains this.")]
+Pattern = Annotated[str | None, Field(description="Only tests whose name matches this regular expression.")]
+Directory = Annotated[str, Field(description="Where the Makefile lies, relative to the root of the workspace.")]
+_SPARE_SECONDS = 15.0
+
+
+class TestTool(Toolkit):
+    """The repository's tests and linters.
+
+    `failed_before` gives the tests that fail on the untouched commit, once known; new failures then come first.
+    """
+
+    __test__ = False
+    name: ClassVar[str] = "tests"
+    failed_before: Callable[[], Awaitable[Collection[str] | None]] | None = None
+
+    async def call(self, operation: str, arguments: Mapping[str, object], *, call_id: str = "") -> ToolResult:
+        if not isinstance(self.workspace, BareDirectory):
+            return await super().call(operation, arguments, call_id=call_id)
+        # A run of tests is several commands, which find in one sandbox what the others left there.
+        async with open_workspace(self.workspace.root) as opened:
+            kit = type(self)(opened, self.pipeline)
+            kit.failed_before = self.failed_before
+            return await kit.call(operation, arguments, call_id=call_id)
+
+    @operation(executes=True, risk=Risk.MEDIUM)
+    async def run(
+        self,
+        paths: Paths = [],  # noqa: B006 - never changed; a list is what the schema shows
+        keyword: Keyword = None,
+        deselect: Deselect = [],  # noqa: B006
+    ) -> ToolResult:
+        """Run the repository's tests the way it runs them, all or some. Of several projects, paths say which."""
+        own = self.workspace.environment.test_command
+        argv, directory = own, "."
+        if paths or framework_of(own) not in ("pytest", "unittest"):
+            suite = await suite_for(await Inventory.take(self.workspace), own, paths)
+            argv, directory = suite.argv, suite.directory
+        framework = framework_of(argv)
+        word = plain_keyword(keyword) if framework == "pytest" else checked_keyword(keyword)
+        selection = Selection(paths=tuple(paths), keyword=word, deselect=checked_ids(deselect))
+        plan = await Planner(workspace=self.workspace).plan(argv, selection, directory)
+        return await self._execute("tests_run", plan, announced=argv != own or directory != ".")
+
+    @operation(executes=True, risk=Risk.MEDIUM)
+    async def pytest(
+        self,
+        paths: Paths = [],  # noqa: B006 - never changed; a list is what the schema shows
+        keyword: Keyword = None,
+        deselect: Deselect = [],  # noqa: B006
+        max_failures: Annotated[int | None, Field(description="Stop after so many failures.", ge=1)] = None,
+    ) -> ToolResult:
+        """Run pytest, all tests or some; failing tests come with their message and the end of their traceback."""
+        own = self.workspace.environment.test_command
+        selection = Selection(paths=tuple(paths), keyword=plain_keyword(keyword), deselect=checked_ids(deselect))
+        planner = Planner(workspace=self.workspace, max_failures=max_failures)
+        plan = await planner.plan(own if is_pytest(own) else PYTHON_PYTEST, selection)
+        return await self._execute("tests_pytest", plan)
+
+    @operation(executes=True, risk=Risk.MEDIUM)
+    async def unittest(
+        self,
+        paths: Annotated[
+            list[str],
+            Field(description="Files, directories, file.py::Class::test or dotted names; all that is found if empty."),
+        ] = [],  # noqa: B006 - never changed; a list is what the schema shows
+        keyword: Name = None,
+    ) -> ToolResult:
+        """Run Python's unittest, all tests or some."""
+        argv = self.workspace.environment.test_command
+        if not is_unittest(argv) and not paths:
+            suite = await (await Inventory.take(self.workspace)).suite()
+            argv = suite.argv if suite is not None else ()
+        selection = Selection(paths=tuple(paths), keyword=checked_keyword(keyword))
+        plan = await Planner(workspace=self.workspace).plan(argv if is_unittest(argv) else DISCOVER, selection)
+        return await self._execute("tests_unittest", plan)
+
+    @operation(executes=True, risk=Risk.MEDIUM)
+    async def go_test(
+        self,
+        paths: FilePaths = [],  # noqa: B006 - never changed; a list is what the schema shows
+        keyword: Pattern = None,
+    ) -> ToolResult:
+        """Run `go test`: all packages, or those of the paths (a file stands for its package)."""
+        return await self._project("tests_go_test", "go", paths, keyword)
+
+    @operation(executes=True, risk=Risk.MEDIUM)
+    async def npm_test(
+        self,
+        paths: FilePaths = [],  # noqa: B006 - never changed; a list is what the schema shows
+        keyword: Pattern = None,
+    ) -> ToolResult:
+        """Run a package's test script (node --test, jest, vitest, mocha or another), all tests or some."""
+        return await self._project("tests_npm_test", "npm", paths, keyword)
+
+    @operation(executes=True, risk=Risk.MEDIUM)
+    async def cargo_test(
+        self,
+        paths: Annotated[
+            list[str], Field(description="Crates, files in src and tests, or ids (file::test) to run; all if empty.")
+        ] = [],  # noqa: B006 - never changed; a list is what the schema shows
+        keyword: Name = None,
+    ) -> ToolResult:
+        """Run `cargo test`, all tests or some; what does not compile is told by file, line and message."""
+        return await self._project("tests_cargo_test", "cargo", paths, keyword)
+
+    @operation(executes=True, risk=Risk.MEDIUM)
+    async def make_test(
+        self,
+        directory: Directory = ".",
+        target: Annotated[str, Field(description="The target that runs the tests.")] = "test",
+    ) -> ToolResult:
+        """Run a target of the Makefile, `test` unless another is named, and read the test reports in its output."""
+        inventory = await Inventory.take(self.workspace)
+        plan = make_plan(inventory, inventory.real(checked_path(directory)), target)
+        return await self._execute("tests_make_test", plan)
+
+    @operation(executes=True, risk=Risk.MEDIUM)
+    async def lint(
+        self,
+        paths: Annotated[
+            list[str], Field(description="Files or directories to check whole; the lines you have changed if empty.")
+        ] = [],  # noqa: B006
+    ) -> ToolResult:
+        """Run the linters that the repository configures on what you have changed; findings by file and line."""
+        tree = Tree(self.workspace.root, self.workspace.mount)
+        chosen = tuple(tree.find(checked_path(path)) for path in paths)
+        base = str(getattr(self.workspace, "base_commit", "HEAD"))
+        return await lint(self.workspace, chosen, base, seconds=self.pipeline.limits.command_timeout_seconds)
+
+    async def _project(self, name: str, framework: str, paths: Sequence[str], keyword: str | None) -> ToolResult:
+        inventory = await Inventory.take(self.workspace)
+        places = [inventory.real(checked_path(path).partition("::")[0]) for path in paths]
+        selection = Selection(paths=tuple(paths), keyword=checked_keyword(keyword))
+        root = inventory.root_for(framework, places)
+        plan = await Planner(workspace=self.workspace).project(framework, inventory, root, selection)
+        return await self._execute(name, plan)
+
+    async def _execute(self, name: str, plan: Plan, *, announced: bool = False) -> ToolResult:
+        whole = max(1.0, self.pipeline.limits.command_timeout_seconds - _SPARE_SECONDS)
+        limits = TestLimits(whole=whole)
+        run = await run_tests(self.workspace, plan, limits)
+        before = await self.failed_before() if self.failed_before is not None else None
+        return run_result(name, run, announced=announced, failed_before=before)
+
+
+def run_result(
+    name: str, run: TestRun, *, announced: bool = False, failed_before: Collection[str] | None = None
+) -> ToolResult:
+    """The result of the operation `name`.
+
+    Args:
+        run: What was run.
+        announced: Whether the command is to be said first, as it must where it was found out just now.
+        failed_before: Tests that fail on the untouched commit; they come last, and by number only.
+
+    A run without a single test is no success: nothing was shown.
+    """
+    known = failed_before or ()
+    old = [test for test in run.failing if test in known]
+    new = [test for test in run.failing if test not in known]
+    # A command that reports no tests says by its exit code alone how it went.
+    passed = run.green or (not run.framework and not run.reported and not run.stopped and run.exit_code == 0)
+    output = run.output.strip()
+    parts = [f"Ran `{run.command}`."] if announced else []
+    parts += [f"Note: {note}." for note in run.notes]
+    if run.reported:
+        parts.append(_counts(run))
+        parts.extend(_described(test, run.results[test]) for test in new[:MAX_TESTS_SHOWN])
+        if new[MAX_TESTS_SHOWN:]:
+            parts.append("Also failing:\n" + "\n".join(new[MAX_TESTS_SHOWN:MAX_TESTS_NAMED]))
+        parts.extend(_compared(run, known, old))
+    if run.stopped:
+        parts.append(f"Not all tests were run: {run.stopped}.")
+    if not run.reported or run.stopped or (not passed and not run.failing):
+        parts.append(output if not run.reported and run.framework != "pytest" else _tail(output))
+    return ToolResult(
+        success=passed,
+        operation=name,
+        content="\n\n".join(part for part in parts if part),
+        error="" if passed else _error(run, new, old),
+        exit_code=run.exit_code,
+        metadata={
+            "framework": run.framework,
+            "command": run.command,
+            **({"tests": _as_json(run)} if run.reported else {}),
+        },
+        outcome=Outcome.SUCCESS if passed else Outcome.TIMEOUT if _timed_out(run) else Outcome.ERROR,
+        truncated="left out ...]" in run.output,
+    )
+
+
+def _described(name: str, result: TestResult) -> str:
+    """A failing test with its message and the end of its traceback, which may hold the message already."""
+    first = result.message.splitlines()[:1]
+    body = result.traceback if first and first[0] in result.traceback else ""
+    body_text = body or "\n".join(part for part in (result.message, result.traceback) if part)
+    return f"FAILED {name}\n" + "\n".join(f"    {line}" for line in body_text.splitlines())
+
+
+def _compared(run: TestRun, known: Collection[str], old: list[str]) -> list[str]:
+    fixed = [test for test in run.passing if test in known]
+    parts: list[str] = []
+    if fixed:
+        parts.append(_listed(f"{_tests(fixed)} failed on the untouched commit and pass now", fixed))
+    if old:
+        parts.append(f"{_tests(old)} failed on the untouched commit already.")
+    return parts
+
+
+def _listed(title: str, names: list[str]) -> str:
+    return f"{title}:\n" + "\n".join(names[:MAX_TESTS_SHOWN])
+
+
+def _tests(names: list[str]) -> str:
+    return f"{len(names)} test{'' if len(names) == 1 else 's'}"
+
+
+def _timed_out(run: TestRun) -> bool:
+    return bool(run.stopped) and run.exit_code is None
+
+
+def _error(run: TestRun, new: list[str], old: list[str]) -> str:
+    if _timed_out(run):
+        return f"the tests were stopped: {run.stopped}"
+    if run.framework == "pytest" and run.exit_code == _PYTEST_USAGE_ERROR and not run.reported:
+        return "pytest could not start with these arguments; it says why below"
+    if run.framework == "pytest" and run.exit_code == _PYTEST_NOTHING_COLLECTED and not run.ran:
+        return f"no tests were collected: {_NOTHING_RUN}"
+    if run.reported and not run.ran:
+        return f"no test was run: {_NOTHING_RUN}"
+    if new:
+        return f"{len(new)} of {run.ran + run.summary.skipped} tests did not pass"
+    if old:
+        return f"the {_tests(old)} that fail failed on the untouched commit already"
+    if run.failing or run.unnamed.failed or run.unnamed.errors:
+        return f"{run.summary.failed + run.summary.errors} of {run.ran} tests did not pass"
+    if not run.reported:
+        why = f" ({run.stopped})" if run.stopped else f": exit code {run.exit_code}"
+        return f"no test was run{why}; {_NOTHING_RUN}" if run.exit_code in (0, 5) else f"the test run failed{why}"
+    return f"the test run failed: {run.stopped or f'exit code {run.exit_code}'}"
+
+
+def _counts(run: TestRun) -> str:
+    summary = run.summary
+    expected = sum(run.results[test].message.startswith(_EXPECTED) for test in run.of(TestOutcome.SKIPPED))
+    counts = [
+        f"{number} {word}"
+        for number, word in (
+            (summary.failed, "failed"),
+            (summary.errors, "error" if summary.errors == 1 else "errors"),
+            (summary.passed, "passed"),
+            (summary.skipped - expected, "skipped"),
+            (expected, "failed as expected"),
+        )
+        if number
+    ]
+    return f"{', '.join(counts) or 'no tests ran'} in {summary.duration_ms / 1000:.2f} s"
+
+
+def _tail(output: str) -> str:
+    if len(output) <= TAIL_CHARS:
+        return output
+    cut = output.find("\n", len(output) - TAIL_CHARS)
+    return "[...]\n" + output[cut + 1 if cut >= 0 else len(output) - TAIL_CHARS :]
+
+
+def _as_json(run: TestRun) -> dict[str, object]:
+    summary = run.summary
+    return {
+        "passed": summary.passed,
+        "failed": summary.failed,
+        "errors": summary.errors,
+        "skipped": summary.skipped,
+        "duration_ms": summary.duration_ms,
+        "failing": [{"id": test, "message": run.results[test].message} for test in run.failing[:MAX_TESTS_NAMED]],
+    }

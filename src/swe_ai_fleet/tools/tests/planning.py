@@ -2,48 +2,111 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.sandbox import jail
-from swe_ai_fleet.tools.definition import ToolFailure
-from swe_ai_fleet.tools.files.paths import Tree
-from swe_ai_fleet.tools.tests.runners.cargo import cargo_plan
-from swe_ai_fleet.tools.tests.runners.go import GO_PACKAGE, go_plan
-from swe_ai_fleet.tools.tests.runners.inventory import Inventory
-from swe_ai_fleet.tools.tests.runners.javascript import NPM_TEST, JavaScript
-from swe_ai_fleet.tools.tests.runners.plan import Plan, Selection, checked_path, not_installed, probe
-from swe_ai_fleet.tools.tests.runners.python import checked_name, pytest_plan, unittest_plan
-from swe_ai_fleet.tools.tests.runners.scripts import assigned, framework_of, read_shell_line
-from swe_ai_fleet.tools.tests.runners.suites import make_plan
+from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
+from swe_ai_fleet.tools.files.paths import Tree, quoted
+from swe_ai_fleet.tools.tests.compiled import GO_PACKAGE, cargo_plan, go_plan
+from swe_ai_fleet.tools.tests.inventory import FRAMEWORKS, MAKEFILES, PYTEST, Inventory, Suite
+from swe_ai_fleet.tools.tests.javascript import NPM_TEST, JavaScript
+from swe_ai_fleet.tools.tests.plan import Plan, Selection, checked_path, not_installed, probe
+from swe_ai_fleet.tools.tests.python import checked_name, pytest_plan, unittest_plan
 from swe_ai_fleet.tools.tests.running import inside
+from swe_ai_fleet.tools.tests.scripts import assigned, framework_of, read_shell_line
+
+_TARGET = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_./+-]{0,199}")
+_PYTHON_RUNNERS = ("pytest", "unittest")
+_TEST_COMMANDS = {"go": ("go", "test", "./..."), "cargo": ("cargo", "test"), "npm": ("npm", "test", "--silent")}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Planned:
-    """A plan, and the files that were listed to make it, where they had to be."""
+def make_plan(inventory: Inventory, directory: str, target: str, base: tuple[str, ...] = ("make", "test")) -> Plan:
+    """How to make a target. Raises ToolRefusal for what make could take for an option or a variable; ToolFailure."""
+    if not _TARGET.fullmatch(target):
+        if target.startswith(("-", "@")) or "=" in target:
+            raise ToolRefusal(f"target {quoted(target)} looks like an option or a variable of make's; give a target")
+        raise ToolFailure(f"{quoted(target)} is not a target: letters, digits and . _ / + - only")
+    prefix = "" if directory == "." else f"{directory}/"
+    if not any(prefix + name in inventory.files for name in MAKEFILES):
+        raise ToolFailure(f"there is no Makefile in {quoted(directory)}; use tests_run or shell_run_command")
+    words = (*base[:-1], target)
+    return Plan(
+        framework="make",
+        argv=words,
+        typed=words,
+        cwd=directory,
+        absent=not_installed("make", "make"),
+        stream="output",
+    )
 
-    plan: Plan
-    inventory: Inventory | None = None
+
+async def suite_for(inventory: Inventory, own: tuple[str, ...], paths: Sequence[str]) -> Suite:
+    """The environment's test command; where paths lie in another project of the repository, that one's.
+
+    Args:
+        own: The environment's test command, empty where it has none: then the files say what there is.
+
+    Raises:
+        ToolFailure: Nothing is found, or the paths belong to several suites.
+    """
+    if not paths:
+        return Suite(directory=".", argv=own) if own else await inventory.only_suite()
+    suites = list(dict.fromkeys([await _suite_of(inventory, own, path.partition("::")[0]) for path in paths]))
+    if len(suites) > 1:
+        named = "; ".join(f"{suite.directory}: {' '.join(suite.argv)}" for suite in suites)
+        raise ToolFailure(f"these paths belong to several test suites, run each in a call of its own ({named})")
+    return suites[0]
+
+
+async def _suite_of(inventory: Inventory, own: tuple[str, ...], path: str) -> Suite:
+    default = Suite(directory=".", argv=own)
+    if own and framework_of(own) in ("", *_PYTHON_RUNNERS) and not inventory.has(path):
+        return default  # it has names of its own for tests, and says itself what it cannot find
+    if framework := FRAMEWORKS.get(PurePosixPath(path).suffix):
+        root = inventory.root_for(framework, [inventory.real(checked_path(path))])
+        return Suite(directory=root, argv=own if framework_of(own) == framework else _TEST_COMMANDS[framework])
+    if path.endswith(".py"):
+        return await _python(inventory, own)
+    place = PurePosixPath(inventory.real(checked_path(path)))
+    for directory in (place, *place.parents):
+        suite = await inventory.suite(str(directory))
+        if suite is not None and framework_of(suite.argv) in _PYTHON_RUNNERS:
+            return await _python(inventory, own)
+        if suite is not None:
+            same = framework_of(own) == framework_of(suite.argv)
+            return Suite(directory=suite.directory, argv=own) if same else suite
+    if own:
+        return default
+    raise ToolFailure(f"no tests were found for {quoted(path)}; use tests_pytest or shell_run_command")
+
+
+async def _python(inventory: Inventory, own: tuple[str, ...]) -> Suite:
+    """Python's tests run from the top of the workspace, wherever they lie."""
+    if framework_of(own) in _PYTHON_RUNNERS:
+        return Suite(directory=".", argv=own)
+    top = await inventory.suite()
+    if top is not None and framework_of(top.argv) in _PYTHON_RUNNERS:
+        return top
+    return Suite(directory=".", argv=PYTEST)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Planner:
     """Makes plans for one workspace.
 
-    Attributes:
-        workspace: Where the tests run.
-        known_seconds: Limits of single tests, by id, that are longer than the usual one.
-        max_failures: pytest stops after so many; None: never.
+    `known_seconds` are limits of single tests, by id, that are longer than the usual one; pytest stops after
+    `max_failures`, None: never.
     """
 
     workspace: Workspace
     known_seconds: Mapping[str, float] = field(default_factory=dict[str, float])
     max_failures: int | None = None
 
-    async def line(self, line: str, selection: Selection, directory: str = ".") -> Planned:
+    async def line(self, line: str, selection: Selection, directory: str = ".") -> Plan:
         """The plan for a shell line: that of the runner which it starts, else the line itself, judged by its exit code.
 
         Raises ToolFailure for a selection that its runner cannot be given.
@@ -53,36 +116,32 @@ class Planner:
             if selection.some or selection.deselect:
                 raise ToolFailure("a shell command takes no selection of tests")
             argv = ("sh", "-c", line)
-            plan = Plan(framework="", argv=argv, told=argv, absent="", cwd=directory, stream="output", unknown=read)
-            return Planned(plan=plan)
+            return Plan(framework="", argv=argv, typed=argv, absent="", cwd=directory, stream="output", unknown=read)
         place = str(PurePosixPath(directory, read.directory)) if read.directory else directory
-        planned = await self.plan(read.argv, selection, place)
+        plan = await self.plan(read.argv, selection, place)
         # What must succeed first decides as it would in a shell.
         before = ("sh", "-c", f'{read.before} && exec "$@"', "sh") if read.before else ()
-        return replace(planned, plan=replace(planned.plan, before=before))
+        return replace(plan, before=before)
 
-    async def plan(self, argv: tuple[str, ...], selection: Selection, directory: str = ".") -> Planned:
+    async def plan(self, argv: tuple[str, ...], selection: Selection, directory: str = ".") -> Plan:
         """The plan for a command in a directory. Raises ToolFailure for a selection that its runner cannot be given."""
         variables, command = assigned(argv)
         if variables and framework_of(command):
-            planned = await self.plan(command, selection, directory)
-            own = {**variables, **planned.plan.variables}
-            return replace(
-                planned, plan=replace(planned.plan, variables=own, told=(*argv, *planned.plan.told[len(command) :]))
-            )
+            plan = await self.plan(command, selection, directory)
+            return replace(plan, variables={**variables, **plan.variables}, typed=(*argv, *plan.typed[len(command) :]))
         match framework_of(argv):
             case "pytest":
-                return Planned(plan=self._pytest(argv, selection, directory))
+                return self._pytest(argv, selection, directory)
             case "unittest":
-                return Planned(plan=replace(await self._unittest(argv, selection), cwd=directory))
+                return self._unittest(argv, selection, directory)
             case "":
-                return Planned(plan=_plain(argv, selection, directory))
+                return _plain(argv, selection, directory)
             case "make":
                 inventory = await Inventory.take(self.workspace)
                 directories = all(map(inventory.is_directory, selection.paths))
                 if selection.keyword or selection.deselect or not directories:
                     raise ToolFailure("make takes no paths, keyword or ids: leave them out, or use shell_run_command")
-                return Planned(plan=make_plan(inventory, directory, argv[-1], argv), inventory=inventory)
+                return make_plan(inventory, directory, argv[-1], argv)
             case framework:
                 inventory = await Inventory.take(self.workspace)
                 return await self.project(framework, inventory, directory, selection, argv)
@@ -94,26 +153,24 @@ class Planner:
         directory: str,
         selection: Selection,
         base: tuple[str, ...] = (),
-    ) -> Planned:
+    ) -> Plan:
         """The plan for the Go module, crate or npm package in a directory; its paths exist, ids follow them."""
         paths = tuple(_real_name(inventory, framework, path) for path in selection.paths)
         # A path that is the project's own directory means all of it.
         selection = replace(selection, paths=tuple(path for path in paths if path != directory))
         if framework == "go":
-            plan = go_plan(inventory, directory, selection, base or ("go", "test", "./..."))
-        elif framework == "cargo":
+            return go_plan(inventory, directory, selection, base or ("go", "test", "./..."))
+        if framework == "cargo":
             scratch, _ = await probe(self.workspace, "sh")
-            plan = cargo_plan(
+            return cargo_plan(
                 *(inventory, directory, selection, scratch, base or ("cargo", "test")),
                 programs=inside(self.workspace),
                 mount=self.workspace.mount,
                 python=jail.python(self.workspace.environment),
             )
-        else:
-            programs = inside(self.workspace)
-            package = JavaScript(inventory=inventory, root=directory, mount=self.workspace.mount, programs=programs)
-            plan = package.plan(selection, base or NPM_TEST)
-        return Planned(plan=plan, inventory=inventory)
+        programs = inside(self.workspace)
+        package = JavaScript(inventory=inventory, root=directory, mount=self.workspace.mount, programs=programs)
+        return package.plan(selection, base or NPM_TEST)
 
     def _pytest(self, argv: tuple[str, ...], selection: Selection, directory: str) -> Plan:
         if directory != ".":
@@ -129,11 +186,12 @@ class Planner:
         )
         return replace(plan, cwd=directory)
 
-    async def _unittest(self, argv: tuple[str, ...], selection: Selection) -> Plan:
+    def _unittest(self, argv: tuple[str, ...], selection: Selection, directory: str) -> Plan:
         tree = Tree(self.workspace.root, self.workspace.mount)
         selection = replace(selection, paths=tuple(checked_name(tree, path) for path in selection.paths))
-        directory = inside(self.workspace)
-        return unittest_plan(selection, argv, program_directory=directory, known_seconds=self.known_seconds)
+        programs = inside(self.workspace)
+        plan = unittest_plan(selection, argv, program_directory=programs, known_seconds=self.known_seconds)
+        return replace(plan, cwd=directory)
 
 
 def _real_name(inventory: Inventory, framework: str, name: str) -> str:
@@ -153,7 +211,7 @@ def _plain(argv: tuple[str, ...], selection: Selection, directory: str) -> Plan:
     return Plan(
         framework="",
         argv=argv,
-        told=argv,
+        typed=argv,
         absent=not_installed(argv[0], "it"),
         cwd=directory,
         stream="output",

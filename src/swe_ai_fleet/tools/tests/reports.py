@@ -1,4 +1,4 @@
-"""Results of tests cut to size, and what pytest prints as results.
+"""Results of tests cut to size, one by one and counted.
 
 A runner's output becomes lines that are safe to match: without colours, of bounded length and number.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections import Counter
 from itertools import groupby
 
 from swe_ai_fleet.domain.candidate import TestSummary
@@ -39,29 +40,9 @@ MAX_ID_CHARS = 500
 MAX_MESSAGE_CHARS = 600
 MAX_TRACEBACK_CHARS = 2_400
 _TRACEBACK_LINES = 24
-_OUTPUT_TAIL_CHARS = 256 * 1024
 
 _OF_NODE = re.compile(r"\s*at .{0,200}\bnode:[\w/]{1,80}:\d{1,9}:\d{1,9}\)?,?")
 """A frame of node's own code: no fault is looked for there."""
-_SUMMARY_LINE = re.compile(
-    r"=*\s{0,9}(no tests ran|\d{1,9} [a-z][a-z0-9 ,]{0,300}) in (\d{1,9}(?:\.\d{0,9})?)s(?: \([\d:]{1,40}\))?\s{0,9}=*"
-)
-_COUNT = re.compile(r"(\d{1,9}) (passed|failed|errors?|skipped|xfailed|xpassed)\b")
-_KNOWN = re.compile(r"passed|failed|error|skipped|deselected|warning|no tests ran")
-_SUMMARY_HEADER = re.compile(r"=+ short test summary info =+")
-
-
-def parse_pytest_output(text: str) -> TestRun | None:
-    """The run in what pytest printed, where its last line of counts is there; None where it is not.
-
-    The fall-back where no event was written: messages are one line each and tracebacks are missing.
-    """
-    printed = lines(text[-_OUTPUT_TAIL_CHARS:])
-    for position in range(len(printed) - 1, -1, -1):
-        match = _SUMMARY_LINE.fullmatch(printed[position])
-        if match and _KNOWN.search(match[1]):
-            return _from_counts(match[1], float(match[2]), _short_summary(printed[:position]))
-    return None
 
 
 _PASSED = re.compile(
@@ -116,41 +97,43 @@ def bounded(identifier: str) -> str:
     return f"{identifier[: MAX_ID_CHARS - 13]}~{digest}"
 
 
-def _from_counts(counts: str, run_seconds: float, failing: dict[str, TestResult]) -> TestRun:
-    totals = dict.fromkeys(("passed", "failed", "error", "skipped", "xfailed", "xpassed"), 0)
-    for number, word in _COUNT.findall(counts):
-        totals[word.rstrip("s") if word.startswith("error") else word] += int(number)
-    named = [result.outcome for result in failing.values()]
-    return TestRun(
-        results=failing,
-        unnamed=TestSummary(
-            passed=totals["passed"] + totals["xpassed"],
-            failed=max(0, totals["failed"] - named.count(TestOutcome.FAILED)),
-            errors=max(0, totals["error"] - named.count(TestOutcome.ERROR)),
-            skipped=totals["skipped"] + totals["xfailed"],
-        ),
-        duration_ms=round(min(run_seconds, 1e7) * 1000),
-    )
+MAX_NAMED = 100_000
+"""Tests kept by name; more are counted only."""
 
 
-def _short_summary(printed: list[str]) -> dict[str, TestResult]:
-    headers = [position for position, line in enumerate(printed) if _SUMMARY_HEADER.fullmatch(line)]
-    test_results: dict[str, TestResult] = {}
-    for line in printed[headers[-1] + 1 :] if headers else []:
-        word, _, rest = line.partition(" ")
-        if word in ("FAILED", "ERROR") and rest:
-            identifier, message = _split_summary(rest)
-            outcome = TestOutcome.FAILED if word == "FAILED" else TestOutcome.ERROR
-            test_results.setdefault(identifier, test_result(outcome, message))
-    return test_results
+class Tally:
+    """Takes one test after the other and gives a run. Tests of the same id stay apart."""
 
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        """How long the run took."""
+        self._counts = Counter[TestOutcome]()
+        self._results: dict[str, TestResult] = {}
+        self._named: dict[str, int] = {}
 
-def _split_summary(rest: str) -> tuple[str, str]:
-    """A line of pytest's short summary as id and message; a parameter in brackets may itself hold ` - `."""
-    start = 0
-    while (cut := rest.find(" - ", start)) >= 0:
-        before = rest[:cut]
-        if "[" not in before or before.endswith("]"):
-            return bounded(before), rest[cut + 3 :][:MAX_MESSAGE_CHARS]
-        start = cut + 3
-    return bounded(rest), ""
+    def add(self, identifier: str, outcome: TestOutcome, message: str = "", traceback: str = "") -> None:
+        """One test and how it ended."""
+        if len(self._results) >= MAX_NAMED:
+            self._counts[outcome] += 1
+            return
+        name = bounded(identifier or "(no name)")
+        self._named[name] = number = self._named.get(name, 0) + 1
+        self._results[name if number == 1 else f"{name} ({number})"] = test_result(outcome, message, traceback)
+
+    def count(self, outcome: TestOutcome, number: int) -> None:
+        """Tests of which no more is known than how they ended."""
+        self._counts[outcome] += max(0, number)
+
+    def report(self) -> TestRun:
+        """What was counted."""
+        counts = self._counts
+        return TestRun(
+            results=self._results,
+            unnamed=TestSummary(
+                passed=counts[TestOutcome.PASSED],
+                failed=counts[TestOutcome.FAILED],
+                errors=counts[TestOutcome.ERROR],
+                skipped=counts[TestOutcome.SKIPPED],
+            ),
+            duration_ms=round(min(self.seconds, 1e7) * 1000),
+        )

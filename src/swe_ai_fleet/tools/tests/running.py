@@ -33,9 +33,9 @@ from swe_ai_fleet.domain.test_run import TestOutcome, TestResult, TestRun
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.sandbox import concealment, jail
 from swe_ai_fleet.tools.definition import ToolFailure
+from swe_ai_fleet.tools.tests.plan import Plan, leave, leaving_nothing, probe, read_report
 from swe_ai_fleet.tools.tests.reports import bounded, test_result, uncoloured
-from swe_ai_fleet.tools.tests.runners.inventory import Inventory
-from swe_ai_fleet.tools.tests.runners.plan import Plan, leave, leaving_nothing, probe, read_report
+from swe_ai_fleet.tools.tests.text_reports import recognise
 
 TIME_IS_UP = 124
 _SPARE_SECONDS = 15.0
@@ -46,18 +46,13 @@ _OUTPUT_CHARS = 64_000
 _INSIDE = "tools/tests/inside"
 
 
-def digest_of(directory: Path) -> str:
-    """SHA-256 of the programs below a directory: the same where they are."""
-    digest = hashlib.sha256()
+@cache
+def own_digest() -> str:
+    """SHA-256 of what runs tests and reads their reports: another version of it may come to something else."""
+    digest, directory = hashlib.sha256(), Path(__file__).parent
     for path in sorted(path for path in directory.rglob("*") if path.suffix in (".py", ".cjs", ".mjs")):
         digest.update(f"{path.relative_to(directory)}\0".encode() + hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()
-
-
-@cache
-def own_digest() -> str:
-    """Of what runs tests and reads their reports: another version of it may come to something else."""
-    return digest_of(Path(__file__).parent)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,9 +71,7 @@ class TestLimits:
     known: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
-async def run_tests(
-    workspace: Workspace, plan: Plan, limits: TestLimits, *, inventory: Inventory | None = None
-) -> TestRun:
+async def run_tests(workspace: Workspace, plan: Plan, limits: TestLimits) -> TestRun:
     """Run tests to their end, to the limit of the whole, or as far as hangs and crashes allow.
 
     What is known by then is in the result, however the run ended. Raises ToolFailure where the program is missing.
@@ -86,13 +79,13 @@ async def run_tests(
     scratch, there = await probe(workspace, plan.argv[0])
     if not there:
         raise ToolFailure(plan.absent)
-    first = run = await _supervised(workspace, plan, limits, scratch, inventory)
+    first = run = await _supervised(workspace, plan, limits, scratch)
     for _ in range(_MOST_FALLBACKS):
         others = (fallback.instead(plan, run) for fallback in plan.fallbacks)
         if run.reported or (other := next((other for other in others if other), None)) is None:
             break
         plan = other
-        run = await _supervised(workspace, plan, limits, scratch, inventory)
+        run = await _supervised(workspace, plan, limits, scratch)
     return run if run.reported else first
 
 
@@ -103,9 +96,7 @@ def inside(workspace: Workspace) -> str:
     return f"{place.inside if elsewhere else place.outside}/{_INSIDE}"
 
 
-async def _supervised(
-    workspace: Workspace, plan: Plan, limits: TestLimits, scratch: str, inventory: Inventory | None
-) -> TestRun:
+async def _supervised(workspace: Workspace, plan: Plan, limits: TestLimits, scratch: str) -> TestRun:
     events, key = f"{scratch}/fleet-{secrets.token_hex(8)}.events", secrets.token_hex(32)
     longest = sorted(limits.known, key=lambda name: -limits.known[name])[:_MAX_LIMITS]
     spec = {
@@ -133,7 +124,7 @@ async def _supervised(
         merge_stderr=True,
     )
     await leave(workspace, f"{events}.key", key)
-    with leaving_nothing(inventory, plan.transient):
+    with leaving_nothing(workspace, plan.transient):
         result = await workspace.run(command)
     data = await read_report(workspace, events)
     return await asyncio.to_thread(_run_of, plan, limits, result, data or b"", key)
@@ -147,9 +138,7 @@ def _start_seconds(plan: Plan, limits: TestLimits) -> float:
 def _run_of(plan: Plan, limits: TestLimits, result: CommandResult, data: bytes, key: str) -> TestRun:
     output = result.stdout.text()
     events = read_events(data, key)
-    run = TestRun(results=events.results)
-    if not events.results:
-        run = plan.read_output(output) or TestRun()
+    run = (plan.stream == "output" and recognise(output)) or TestRun(results=events.results)
     timed_out = result.timed_out or result.exit_code == TIME_IS_UP
     stopped = ""
     if events.stop == "silent":
@@ -195,7 +184,6 @@ class Events:
     results: Mapping[str, TestResult]
     hung: tuple[str, ...] = ()
     crashed: tuple[str, ...] = ()
-    finished: bool = False
     stop: str = ""
     how: str = ""
     fault: str = ""
@@ -208,7 +196,7 @@ def read_events(data: bytes, key: str) -> Events:
     """
     results: dict[str, TestResult] = {}
     killed: dict[str, list[str]] = {"hung": [], "crashed": []}
-    finished, stop, how, fault = False, "", "", ""
+    stop, how, fault = "", "", ""
     for line in data.split(b"\n"):
         text = line.rpartition(b"\t")[0]
         if not hmac.compare_digest(sealed(text, key), line):
@@ -225,23 +213,14 @@ def read_events(data: bytes, key: str) -> Events:
                 results[name] = test_result(outcome, message, trace, _milliseconds(event.get("ms")))
                 if (kind := string(event.get("k"))) in killed:
                     killed[kind].append(name)
-            case "finish":
-                finished = True
             case "stop":
                 stop, how = string(event.get("why"))[:40], string(event.get("m"))[:100]
             case "fault":
                 fault = string(event.get("m"))[-2_400:]
             case _:
-                continue
-    return Events(
-        results=results,
-        hung=tuple(killed["hung"]),
-        crashed=tuple(killed["crashed"]),
-        finished=finished,
-        stop=stop,
-        how=how,
-        fault=fault,
-    )
+                pass
+    hung, crashed = map(tuple, killed.values())
+    return Events(results=results, hung=hung, crashed=crashed, stop=stop, how=how, fault=fault)
 
 
 def sealed(text: bytes, key: str) -> bytes:

@@ -43,7 +43,7 @@ from typing import Any
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
-from streams import Stream, stream
+from streams import STREAMS, Stream
 
 TIME_IS_UP = 124
 _RESTARTS = 12
@@ -113,6 +113,10 @@ class Progress:
                 self.running.pop(name, None)
             elif kind == "finish":
                 self.finished = True
+        try:
+            self.overwritten = not os.path.samestat(os.lstat(self.path), os.fstat(self._file.fileno()))
+        except OSError:
+            self.overwritten = True
 
     def append(self, **event: Any) -> None:
         text = json.dumps(event).encode()
@@ -272,7 +276,7 @@ def main(spec: dict[str, Any]) -> int:
     os.unlink(spec["key"])
     progress = Progress(spec["events"], key)
     argv = list(spec["argv"])
-    results = stream(spec["stream"])
+    results = STREAMS[spec["stream"]]()
     killed = False
     for _ in range(_RESTARTS + 1):
         before = len(progress.ended)
@@ -291,7 +295,7 @@ def main(spec: dict[str, Any]) -> int:
             return TIME_IS_UP
         # What runs beside a test that hangs is run again.
         culprits = attempt.overdue if how == "hung" else list(progress.running)
-        if how == "ended" and (progress.finished or (results.complete(code) and not culprits)):
+        if how == "ended" and (progress.finished or (results.complete() and not culprits)):
             return (code if code >= 0 else 128 - code) or int(killed)
         if how == "hung" and not culprits:
             progress.append(e="stop", why="silent")

@@ -11,10 +11,8 @@ from collections.abc import Mapping
 
 from swe_ai_fleet.tools.definition import ToolFailure
 from swe_ai_fleet.tools.files.paths import Tree
-from swe_ai_fleet.tools.tests.reports import parse_pytest_output
-from swe_ai_fleet.tools.tests.runners.plan import Fallback, Plan, Selection, checked_path, not_installed
-from swe_ai_fleet.tools.tests.runners.scripts import is_django
-from swe_ai_fleet.tools.tests.runners.text_reports import parse_unittest_output
+from swe_ai_fleet.tools.tests.plan import Fallback, Plan, Selection, checked_path, not_installed
+from swe_ai_fleet.tools.tests.scripts import is_django
 
 PYTHON_PYTEST = ("python3", "-m", "pytest")
 _KNOWN_LIMITS = 300
@@ -41,8 +39,6 @@ def pytest_plan(
         base: The repository's own command.
         plugin_directory: Where the plug-in lies, as commands see it.
         variables: The environment's own; PYTHONPATH is kept and added to.
-        known_seconds: Limits of single tests that are longer than the usual one.
-        max_failures: Stop after so many.
     """
     chosen: list[str] = []
     if max_failures is not None:
@@ -67,13 +63,12 @@ def pytest_plan(
     return Plan(
         framework="pytest",
         argv=argv,
-        told=(*base, *chosen),
+        typed=(*base, *chosen),
         absent=not_installed(base[0], "Python"),
         variables={
             "PYTHONPATH": f"{own}:{plugin_directory}" if own else plugin_directory,
             **({"FLEET_TEST_OPTIONS": json.dumps(steering)} if longest or selection.first else {}),
         },
-        read_output=parse_pytest_output,
         fallbacks=(
             Fallback(
                 argv=bare,
@@ -104,18 +99,8 @@ _DOTTED = re.compile(r"\w{1,200}(?:\.\w{1,200}){0,20}")
 # Options of Django's `test` that have a value, and those that spread a run, stop it early, or ask.
 _VALUED = frozenset(
     {
-        *(
-            "--settings",
-            "--pythonpath",
-            "-p",
-            "--pattern",
-            "-t",
-            "--top-level-directory",
-            "-k",
-            "--tag",
-            "--exclude-tag",
-        ),
-        *("-v", "--verbosity", "--testrunner", "--durations"),
+        *("--settings", "--pythonpath", "-p", "--pattern", "-t", "--top-level-directory", "-k", "--tag"),
+        *("--exclude-tag", "-v", "--verbosity", "--testrunner", "--durations"),
     }
 )
 _COUNTED = frozenset({"--parallel", "--shuffle"})
@@ -146,13 +131,7 @@ def unittest_plan(
     program_directory: str,
     known_seconds: Mapping[str, float] | None = None,
 ) -> Plan:
-    """How to run unittest, all that the repository's own command finds or a selection.
-
-    Args:
-        base: The repository's own command.
-        program_directory: Where the program lies, as commands see it.
-        known_seconds: Limits of single tests that are longer than the usual one.
-    """
+    """How to run unittest, all that the repository's own command finds or a selection."""
     patterns = (f"-k={selection.keyword}",) if selection.keyword else ()
     if is_django(base):
         options = _django_options(base[base.index("test") + 1 :], named=bool(selection.paths))
@@ -167,10 +146,9 @@ def unittest_plan(
     return Plan(
         framework="unittest",
         argv=(base[0], f"{program_directory}/fleet_unittest.py", *own),
-        told=words,
+        typed=words,
         absent=not_installed(base[0], "Python"),
         variables={"FLEET_TEST_OPTIONS": json.dumps(steering)} if any(steering.values()) else {},
-        read_output=parse_unittest_output,
     )
 
 

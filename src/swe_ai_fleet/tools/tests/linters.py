@@ -9,8 +9,8 @@ from fnmatch import fnmatchcase, translate
 from pathlib import PurePosixPath
 
 from swe_ai_fleet.domain.json_values import items, json_object, mapping, mappings, parsed, string
-from swe_ai_fleet.tools.tests.runners.inventory import MAKEFILES
-from swe_ai_fleet.tools.tests.runners.scripts import words_of
+from swe_ai_fleet.tools.tests.inventory import MAKEFILES
+from swe_ai_fleet.tools.tests.scripts import words_of
 
 _PYTHON = (".py", ".pyi")
 _SCRIPT = (".js", ".cjs", ".mjs", ".jsx", ".ts", ".cts", ".mts", ".tsx")

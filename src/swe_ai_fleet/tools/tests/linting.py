@@ -20,11 +20,11 @@ from swe_ai_fleet.domain.json_values import is_list, json_or_none, mappings, str
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.tools.definition import ToolFailure
+from swe_ai_fleet.tools.tests.compiled import cargo_variables, locks
+from swe_ai_fleet.tools.tests.inventory import Inventory
+from swe_ai_fleet.tools.tests.linters import Linter, configured_linters
+from swe_ai_fleet.tools.tests.plan import leaving_nothing, probe
 from swe_ai_fleet.tools.tests.reports import MAX_REPORT_BYTES, lines
-from swe_ai_fleet.tools.tests.runners.cargo import cargo_variables, locks
-from swe_ai_fleet.tools.tests.runners.inventory import Inventory
-from swe_ai_fleet.tools.tests.runners.linters import Linter, configured_linters
-from swe_ai_fleet.tools.tests.runners.plan import leaving_nothing, probe
 
 MAX_FINDINGS = 10_000
 _MAX_PATH_CHARS = 500
@@ -290,7 +290,7 @@ async def _run(
         output_limit=MAX_REPORT_BYTES // 2,
         merge_stderr=name in ("go vet", "clippy"),
     )
-    with leaving_nothing(inventory, locks(inventory, linter.directory) if rust else ()):
+    with leaving_nothing(workspace, locks(inventory, linter.directory) if rust else ()):
         result = await workspace.run(command)
     text = result.stdout.text()
     parsed = await asyncio.to_thread(parse, text, workspace.mount, linter.directory)

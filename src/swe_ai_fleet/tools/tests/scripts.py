@@ -9,8 +9,9 @@ import posixpath
 import re
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from itertools import pairwise
 from pathlib import PurePosixPath
 from typing import Literal
 
@@ -65,10 +66,6 @@ class Part:
     head: str = ""
     tail: str = ""
 
-    @property
-    def words(self) -> tuple[str, ...]:
-        return tuple(words_of(self.text))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
@@ -82,7 +79,7 @@ class Script:
 
     before: tuple[Part, ...] = ()
     runners: tuple[Part, ...] = ()
-    left_out: tuple[str, ...] = field(default_factory=tuple)
+    left_out: tuple[str, ...] = ()
 
     @property
     def runner(self) -> str:
@@ -126,21 +123,22 @@ def read_line(line: str, scripts: Mapping[str, str]) -> Script | None:
     steps = list(_steps(line, scripts, 0, ""))
     if any(step is None for step in steps):
         return None
-    parts = [step for step in steps if step is not None]
-    known = [position for position, part in enumerate(parts) if part.kind == "runner"]
-    tests = known or [position for position, part in enumerate(parts) if part.kind == "other"][-1:]
+    parts = dict(enumerate(step for step in steps if step is not None))
+    others = [position for position, part in parts.items() if part.kind == "other"]
+    tests = [position for position, part in parts.items() if part.kind == "runner"] or others[-1:]
     if not tests:
         return None
-    before = tuple(part for position, part in enumerate(parts) if part.kind == "other" and position < tests[0])
-    runners = tuple(parts[position] for position in tests)
-    kept = {*map(id, before), *map(id, runners)}
-    return Script(before=before, runners=runners, left_out=tuple(part.text for part in parts if id(part) not in kept))
+    before = [position for position in others if position < tests[0]]
+    return Script(
+        before=tuple(parts[position] for position in before),
+        runners=tuple(parts[position] for position in tests),
+        left_out=tuple(part.text for position, part in parts.items() if position not in (*before, *tests)),
+    )
 
 
 def lints(line: str, scripts: Mapping[str, str]) -> bool:
     """Whether a line of a package's script only lints, formats or checks types."""
-    kinds = {step.kind if step else "" for step in _steps(line, scripts, 0, "")}
-    return kinds == {"lint"}
+    return {step.kind if step else "" for step in _steps(line, scripts, 0, "")} == {"lint"}
 
 
 def _steps(line: str, scripts: Mapping[str, str], depth: int, name: str) -> Iterator[Part | None]:
@@ -246,15 +244,12 @@ def _classified(part: Part) -> Part:
 
 
 def _positional_before_test(words: list[str]) -> bool:
-    before = words[: words.index("--test")]
-    return any(
-        not word.startswith("-") and (position == 0 or before[position - 1] not in _VALUED | {"-C", "--conditions"})
-        for position, word in enumerate(before)
-    )
+    before = ["", *words[: words.index("--test")]]
+    valued = _VALUED | {"-C", "--conditions"}
+    return any(not word.startswith("-") and last not in valued for last, word in pairwise(before))
 
 
 _MANAGERS = ("npm", "pnpm", "yarn")
-_LAUNCHERS = ("uv", "poetry", "pdm", "pipenv", "hatch", "rye")
 
 
 def framework_of(argv: tuple[str, ...]) -> str:

@@ -1,93 +1,18 @@
-"""One test run to be: the argv, where its report will lie, how that is read, and what the sandbox has for it.
-
-Whatever a command printed is searched for the reports of all runners whose form can be recognised.
-"""
+"""One test run to be: the argv, how its report is read, and what the sandbox has for it."""
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from typing import cast
 
 from swe_ai_fleet.domain.command import DEFAULT_OUTPUT_LIMIT, Command
 from swe_ai_fleet.domain.test_run import TestRun
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
-from swe_ai_fleet.tools.files.paths import quoted
-from swe_ai_fleet.tools.tests.reports import lines, parse_pytest_output, seconds
-from swe_ai_fleet.tools.tests.runners.go_reports import parse_go_output
-from swe_ai_fleet.tools.tests.runners.inventory import Inventory
-from swe_ai_fleet.tools.tests.runners.javascript_reports import (
-    parse_jest_output,
-    parse_mocha_output,
-    parse_node_output,
-    parse_tap,
-    parse_vitest_output,
-)
-from swe_ai_fleet.tools.tests.runners.text_reports import Tally, merged, parse_cargo_output, parse_unittest_output
-
-_DIAGNOSTIC = re.compile(r"([^\s:][^:]{0,300}:\d{1,9}(?::\d{1,9})?): (?:fatal )?error: (.+)")
-_CTEST = re.compile(r"\d{1,3}% tests passed, (\d{1,9}) tests failed out of (\d{1,9})")
-_CTEST_FAILING = re.compile(r"\s+\d{1,9} - (\S.{0,300}) \((.{1,60})\)")
-_CTEST_TIME = re.compile(r"Total Test time \(real\) = +(\d{1,9}(?:\.\d{1,9})?) sec")
-_PARSERS = (
-    parse_pytest_output,
-    parse_unittest_output,
-    parse_cargo_output,
-    parse_jest_output,
-    parse_vitest_output,
-    parse_mocha_output,
-)
-
-
-def recognise(text: str) -> TestRun | None:
-    """The report in any runner's output, several runners' reports added up; None where none is recognised.
-
-    What a C compiler could not compile is an error named `file:line:column`.
-    """
-    reports_read = [report for parser in _PARSERS if (report := parser(text)) is not None]
-    # One runner prints only one of these: node writes TAP and, behind it, its counts.
-    reports_read += [
-        report
-        for report in (
-            parse_go_output(text),
-            parse_tap(text) or parse_node_output(text),
-            _ctest(text),
-            _diagnostics(text),
-        )
-        if report is not None
-    ]
-    return merged(reports_read)
-
-
-def _ctest(text: str) -> TestRun | None:
-    output = lines(text)
-    match = next((match for line in reversed(output) if (match := _CTEST.fullmatch(line))), None)
-    if match is None:
-        return None
-    failed, total = int(match[1]), int(match[2])
-    timed = next((end for line in reversed(output) if (end := _CTEST_TIME.fullmatch(line))), None)
-    tally = Tally()
-    names = [(name[1], name[2]) for line in output if (name := _CTEST_FAILING.fullmatch(line))][:failed]
-    for name, why in names:
-        tally.add(name, "failure", why)
-    tally.count("failure", failed - len(names))
-    tally.count("passed", total - failed)
-    return tally.report(seconds(timed[1]) if timed else 0.0)
-
-
-def _diagnostics(text: str) -> TestRun | None:
-    diagnostics = dict.fromkeys((match[1], match[2]) for line in lines(text) if (match := _DIAGNOSTIC.fullmatch(line)))
-    if not diagnostics:
-        return None
-    tally = Tally()
-    for place, message in diagnostics:
-        tally.add(place, "error", message)
-    return tally.report()
-
+from swe_ai_fleet.tools.files.paths import Tree, quoted
 
 MAX_EVENT_BYTES = 16 * 1024 * 1024
 
@@ -120,15 +45,14 @@ async def read_report(workspace: Workspace, path: str) -> bytes | None:
 
 
 @contextmanager
-def leaving_nothing(inventory: Inventory | None, paths: Sequence[str]) -> Generator[None]:
-    """Remove at the end those of the files that were not there at the start: they would show up in the diff."""
-    new_paths = [path for path in paths if inventory is not None and not inventory.has(path)]
+def leaving_nothing(workspace: Workspace, paths: Sequence[str]) -> Generator[None]:
+    """Remove files at the end that a run has left: they would show up in the diff."""
     try:
         yield
     finally:
-        for path in new_paths:
+        for path in paths:
             with suppress(ToolFailure):
-                cast("Inventory", inventory).remove(path)
+                Tree(workspace.root, workspace.mount).remove(path)
 
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -190,26 +114,24 @@ class Plan:
     Attributes:
         argv: The command, with what serves the report.
         before: What starts the command, such as a shell that does something first; empty for nothing.
-        told: The command as a person would type it.
+        typed: The command as a person would type it.
         absent: The message where the program is missing.
         cwd: Relative to the workspace.
         stream: How the supervisor hears of single tests, a name in `inside/streams.py`.
-        read_output: Finds results in what was printed, where no event was written.
         fallbacks: Other ways to start it, tried in order while nothing is reported.
-        transient: Files that the run may leave in the repository, removed unless they were there before.
+        transient: Files that the run may leave in the repository, removed after it.
         unknown: Why the command is taken for no known runner, in words; its exit code counts where it reports nothing.
         notes: What was changed for the run to work, in words.
     """
 
     framework: str
     argv: tuple[str, ...]
-    told: tuple[str, ...]
+    typed: tuple[str, ...]
     absent: str
     cwd: str = "."
     before: tuple[str, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict[str, str])
     stream: str = "file"
-    read_output: Callable[[str], TestRun | None] = recognise
     output_limit: int = DEFAULT_OUTPUT_LIMIT
     fallbacks: tuple[Fallback, ...] = ()
     transient: tuple[str, ...] = ()
@@ -219,7 +141,7 @@ class Plan:
     @property
     def command(self) -> str:
         """The command as a person would type it, without what only serves the report."""
-        typed = shlex.join(self.told)
+        typed = shlex.join(self.typed)
         return typed if self.cwd == "." else f"{typed} (in {self.cwd})"
 
 

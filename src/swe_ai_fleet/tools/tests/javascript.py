@@ -11,9 +11,9 @@ from pathlib import PurePosixPath
 
 from swe_ai_fleet.domain.json_values import json_object, mapping, string
 from swe_ai_fleet.tools.definition import ToolFailure
-from swe_ai_fleet.tools.tests.runners.inventory import Inventory, test_script
-from swe_ai_fleet.tools.tests.runners.plan import Fallback, Plan, Selection, not_installed
-from swe_ai_fleet.tools.tests.runners.scripts import Part, Script, read_line, words_of
+from swe_ai_fleet.tools.tests.inventory import Inventory, test_script
+from swe_ai_fleet.tools.tests.plan import Fallback, Plan, Selection, not_installed
+from swe_ai_fleet.tools.tests.scripts import Part, Script, read_line, words_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,14 +61,7 @@ _UNUSABLE = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class JavaScript:
-    """What a plan for a package needs to know.
-
-    Attributes:
-        inventory: The repository's files.
-        root: The package's directory, relative to the workspace.
-        mount: Where commands see the workspace.
-        programs: Where our reporters lie, as commands see them.
-    """
+    """Makes plans for the package in `root`; commands see the workspace at `mount`, our reporters at `programs`."""
 
     inventory: Inventory
     root: str
@@ -109,7 +102,7 @@ class JavaScript:
         return Plan(
             framework=script.runner if len(runners) == 1 else "npm",
             argv=self._shell(script, reported),
-            told=(*typed, *(("--", *chosen[0]) if chosen[0] else ())),
+            typed=(*typed, *(("--", *chosen[0]) if chosen[0] else ())),
             absent=_ABSENT,
             cwd=self.root,
             variables={
@@ -141,7 +134,7 @@ class JavaScript:
             framework="npm",
             unknown="it starts no known test runner",
             argv=argv,
-            told=tuple(word for word in base if word not in _SILENT),
+            typed=tuple(word for word in base if word not in _SILENT),
             absent=_ABSENT,
             cwd=self.root,
             variables=self._variables(),

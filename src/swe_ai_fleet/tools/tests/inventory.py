@@ -6,18 +6,55 @@ The nearest manifest to a path counts: monorepos hold many suites. Nothing is ex
 from __future__ import annotations
 
 import asyncio
+import configparser
 import posixpath
 import re
+import tomllib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from swe_ai_fleet.domain.json_values import json_object, mapping, string
+from swe_ai_fleet.domain.json_values import json_object, mapping, parsed, string
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.tools.definition import ToolFailure
 from swe_ai_fleet.tools.files.paths import Tree, quoted
 from swe_ai_fleet.tools.files.search import Scope, find_files
-from swe_ai_fleet.tools.tests.runners.values import toml
+
+# The time of the parser of TOML grows with the parts of a table's name for each line below it, that of the parser of
+# INI with the square of a line, and of the number of its faults.
+_MOST_TOML_DOTS = 200
+_MOST_INI_CHARS = 128 * 1024
+_MOST_INI_LINES = 5_000
+_LONGEST_INI_LINE = 2_000
+
+
+def toml(text: str) -> Mapping[str, object]:
+    """A TOML document, empty where it cannot be parsed."""
+    return parsed_toml(text) or {}
+
+
+def parsed_toml(text: str) -> Mapping[str, object] | None:
+    """A TOML document; None where it cannot be parsed, or has names of hundreds of parts."""
+    if any(line.partition("=")[0].count(".") > _MOST_TOML_DOTS for line in text.split("\n")):
+        return None
+    try:
+        return parsed(tomllib.loads, text)
+    except ValueError:
+        return None
+
+
+def parsed_ini(text: str) -> configparser.RawConfigParser | None:
+    """An INI document, nothing in it expanded; None where it cannot be parsed, or is much longer than people write."""
+    lines = text.split("\n")
+    if len(text) > _MOST_INI_CHARS or len(lines) > _MOST_INI_LINES or max(map(len, lines)) > _LONGEST_INI_LINE:
+        return None
+    parser = configparser.RawConfigParser(strict=False)
+    try:
+        parser.read_string(text)
+    except configparser.Error:
+        return None
+    return parser
+
 
 PYTEST = ("python3", "-m", "pytest", "-q")
 MAKEFILES = ("GNUmakefile", "makefile", "Makefile")
@@ -81,14 +118,11 @@ test_script.__test__ = False  # type: ignore[attr-defined]
 
 def _unittest(files: Collection[str], tests: list[str]) -> tuple[str, ...]:
     """unittest finds tests below the top only through packages; a plain directory of tests must be named."""
-    command = ("python3", "-m", "unittest", "discover")
     pattern = () if any(PurePosixPath(path).name.startswith("test") for path in tests) else ("-p", "*_test.py")
     top = posixpath.commonpath([f"/{PurePosixPath(path).parent}" for path in tests]).lstrip("/.")
     while f"{top}/__init__.py" in files:
         top = str(PurePosixPath(top).parent).lstrip(".")
-    if top:
-        return (*command, "-s", top, *pattern)
-    return (*command, *pattern)
+    return ("python3", "-m", "unittest", "discover", *(("-s", top) if top else ()), *pattern)
 
 
 MAX_FILES = 50_000
@@ -100,11 +134,12 @@ _MAX_NAMED = 10
 MANIFESTS = {"go": "go.mod", "cargo": "Cargo.toml", "npm": "package.json"}
 """By framework, the file that marks a directory whose tests it runs."""
 
-_OF_SUFFIX = {
+FRAMEWORKS = {
     ".go": "go",
     ".rs": "cargo",
     **dict.fromkeys((".js", ".cjs", ".mjs", ".jsx", ".ts", ".cts", ".mts", ".tsx", ".vue", ".svelte"), "npm"),
 }
+"""By suffix of a file, the framework that its name speaks of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,14 +187,6 @@ class Inventory:
     def is_directory(self, path: str) -> bool:
         """Whether a path leads to something inside the workspace that is no listed file."""
         return self.has(path) and self.real(path) not in self.files
-
-    def remove(self, path: str) -> None:
-        """Remove one file that a run has left."""
-        self._tree.remove(path)
-
-    def framework_of(self, path: str) -> str:
-        """Which framework a path's own name speaks of; empty for directories and other files."""
-        return _OF_SUFFIX.get(PurePosixPath(path).suffix, "")
 
     def root_for(self, framework: str, paths: Iterable[str]) -> str:
         """The one directory whose manifest is the nearest to all paths; without paths, the only one there is.
