@@ -19,9 +19,9 @@ from structlog.contextvars import bind_contextvars
 
 from swe_ai_fleet.adapters.jetstream import TIMEOUT_SECONDS
 from swe_ai_fleet.codec import to_json
-from swe_ai_fleet.domain.assignment import CheckAssignment, Job, JobOutcome
+from swe_ai_fleet.domain.assignment import CheckAssignment
 from swe_ai_fleet.domain.errors import Fenced, FleetError, InternalFault, Unavailable
-from swe_ai_fleet.domain.release import misfit
+from swe_ai_fleet.domain.job import Job, JobOutcome, misfit
 from swe_ai_fleet.runtime.agent_worker import open_worker
 from swe_ai_fleet.runtime.factories import connect_log
 from swe_ai_fleet.runtime.job_board import JOBS_BUCKET, JobBoard, outcome_of

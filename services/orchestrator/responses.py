@@ -19,10 +19,10 @@ from swe_ai_fleet.domain.event import StoredEvent, ToolFinished
 from swe_ai_fleet.domain.execution import AgentProgress, ExecutionState
 from swe_ai_fleet.domain.json_values import json_object
 from swe_ai_fleet.domain.message import TextDelta
-from swe_ai_fleet.domain.moment import milliseconds
 from swe_ai_fleet.domain.task import SCRATCH, Task, TaskKind
+from swe_ai_fleet.domain.text import milliseconds
 from swe_ai_fleet.orchestrator.ranking import drop_reasons
-from swe_ai_fleet.orchestrator.spending import expenses
+from swe_ai_fleet.orchestrator.runs import expenses
 
 MAX_ERROR_CHARS = 8_000
 MAX_TITLE_CHARS = 200

@@ -24,8 +24,8 @@ from swe_ai_fleet.domain.task import (
     UncommittedChanges,
     check_identifier,
 )
-from swe_ai_fleet.orchestrator.background import context_request
 from swe_ai_fleet.orchestrator.executions import Executions
+from swe_ai_fleet.orchestrator.groundwork import context_request
 from swe_ai_fleet.ports import ContextSource, WorkspaceProvider
 
 

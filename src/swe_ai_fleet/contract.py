@@ -31,8 +31,7 @@ from google.protobuf.message import DecodeError, Message
 from google.rpc import error_details_pb2, status_pb2
 
 from swe_ai_fleet.domain.errors import InvalidRequest, fields_named
-from swe_ai_fleet.domain.moment import iso_time, milliseconds
-from swe_ai_fleet.domain.text import well_formed
+from swe_ai_fleet.domain.text import iso_time, milliseconds, well_formed
 
 M = TypeVar("M", bound=Message)
 T = TypeVar("T")

@@ -6,6 +6,7 @@ Other work that goes on in the background for as long as a context lasts.
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from itertools import chain, repeat
@@ -13,7 +14,8 @@ from typing import Generic, TypeVar
 
 import structlog
 
-from swe_ai_fleet.domain.errors import FleetError, Unavailable
+from swe_ai_fleet.domain.errors import Fenced, FleetError, Unavailable
+from swe_ai_fleet.ports import KeyValue, KeyValueEntry
 from swe_ai_fleet.snapshots import Snapshot
 
 Change = TypeVar("Change")
@@ -183,3 +185,34 @@ class Follower(Generic[Change]):
                 # Nobody waits for this task, so it is told here.
                 _log.exception("following.ended", source=self._name)
                 raise
+
+
+_TRIES = 20
+_PAUSE_SECONDS = 0.05
+
+
+async def rewritten(
+    store: KeyValue, key: str, change: Callable[[KeyValueEntry | None], bytes | None], *, name: str
+) -> KeyValueEntry | None:
+    """What stands there after a change; None where there is nothing.
+
+    Args:
+        store: Where the value is kept.
+        key: Its name there.
+        change: The new value, made of what stands there; None leaves that as it is.
+        name: What it is, for people: `the outcome of 'e-1'`.
+
+    Raises what `change` raises, and Unavailable, also where others change it all the time.
+    """
+    for _ in range(_TRIES):
+        entry = await store.get(key)
+        value = change(entry)
+        if value is None:
+            return entry
+        try:
+            revision = await store.put(key, value, revision=entry.revision if entry else 0)
+        except Fenced:
+            await asyncio.sleep(random.uniform(0, _PAUSE_SECONDS))  # noqa: S311 (jitter, not a secret)
+        else:
+            return KeyValueEntry(key=key, value=value, revision=revision)
+    raise Unavailable(f"{name} is being changed too often", hint="try again")

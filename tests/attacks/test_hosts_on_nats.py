@@ -21,10 +21,11 @@ from nats.aio.client import Client
 from swe_ai_fleet.adapters.jetstream import Credentials, Issuer, JetStream, NatsLogin
 from swe_ai_fleet.adapters.jetstream.streams import last_message
 from swe_ai_fleet.adapters.jetstream.subjects import EVENTS, event_subject
-from swe_ai_fleet.domain.assignment import AssignmentKind, Job, JobOutcome
+from swe_ai_fleet.domain.assignment import AssignmentKind
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.errors import FleetError, NotFound, PreconditionFailed
 from swe_ai_fleet.domain.event import CONTROL_SUBJECT, EXECUTION_SUBJECT, RunClaimed, StoredEvent, Writer
+from swe_ai_fleet.domain.job import Job, JobOutcome
 from swe_ai_fleet.domain.message import TextDelta
 from swe_ai_fleet.runtime.factories import connect_log
 from swe_ai_fleet.runtime.host_logins import HostLogins, open_host_logins

@@ -20,7 +20,7 @@ from swe_ai_fleet.codec import from_json
 from swe_ai_fleet.domain import event as ev
 from swe_ai_fleet.domain.errors import NotFound
 from swe_ai_fleet.domain.task import Role
-from swe_ai_fleet.orchestrator.metrics import Meter
+from swe_ai_fleet.orchestrator.meter import Meter
 from swe_ai_fleet.orchestrator.projection import Projection
 from swe_ai_fleet.ports import KeyValueEntry
 from swe_ai_fleet.snapshots import Snapshot, Snapshots

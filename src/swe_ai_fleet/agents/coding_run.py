@@ -18,8 +18,8 @@ from swe_ai_fleet.domain.assignment import CodingAssignment, Opening, OpeningAss
 from swe_ai_fleet.domain.candidate import Candidate, Perspective, Revision
 from swe_ai_fleet.domain.errors import PatchRejected
 from swe_ai_fleet.domain.event import RunFinished
-from swe_ai_fleet.domain.moment import now
 from swe_ai_fleet.domain.task import Task
+from swe_ai_fleet.domain.text import now
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.ports import Clone, EventLog, ResultBus, SecretMask
 from swe_ai_fleet.tools.audit import AuditTrail

@@ -25,7 +25,7 @@ from swe_ai_fleet.domain.council import is_harness
 from swe_ai_fleet.domain.errors import ModelError, PatchRejected, PreconditionFailed, ResourceExhausted
 from swe_ai_fleet.domain.event import RunStarted
 from swe_ai_fleet.domain.message import UserMessage
-from swe_ai_fleet.domain.moment import now
+from swe_ai_fleet.domain.text import now
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.ports import BlobStore, Clone, ResultBus
 from swe_ai_fleet.tools.pipeline import ToolLimits

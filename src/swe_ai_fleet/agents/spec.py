@@ -41,9 +41,9 @@ from swe_ai_fleet.domain.command import Owner
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.event import EventBody, HistoryCondensed, ModelAwaited, RunFinished, RunStarted
 from swe_ai_fleet.domain.message import Message, ModelCapabilities, ModelReply, ModelRequest, Sampling, UserMessage
-from swe_ai_fleet.domain.moment import now
 from swe_ai_fleet.domain.run import RunState
 from swe_ai_fleet.domain.task import Task
+from swe_ai_fleet.domain.text import now
 from swe_ai_fleet.domain.trajectory import StopReason, Trajectory
 from swe_ai_fleet.ports import BlobStore, ChatModel, Clone, EventLog, Journal
 from swe_ai_fleet.tools.audit import AuditTrail

@@ -18,7 +18,6 @@ from itertools import chain, groupby, takewhile
 from operator import itemgetter
 from typing import Self
 
-from swe_ai_fleet import shelf
 from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.context import story
 from swe_ai_fleet.context.story import StoryState, advance
@@ -37,8 +36,7 @@ from swe_ai_fleet.domain.context import (
 from swe_ai_fleet.domain.errors import InvalidRequest, NotFound, Unavailable
 from swe_ai_fleet.following import Follower
 from swe_ai_fleet.ports import ChangeLog
-from swe_ai_fleet.shelf import Shelf
-from swe_ai_fleet.snapshots import Snapshots
+from swe_ai_fleet.snapshots import Shelf, Snapshots
 
 _PARTS = 2
 _PORT = re.compile(r":[0-9]{1,5}(?=/)")
@@ -275,7 +273,7 @@ class GraphFollower:
             self._take,
             hint="restart the context service",
             snapshot=snapshots
-            and snapshots.of("graph", sys.modules[__name__], story, shelf, dump=self._dump, load=self._load),
+            and snapshots.of("graph", sys.modules[__name__], story, dump=self._dump, load=self._load),
         )
 
     async def __aenter__(self) -> Self:

@@ -40,7 +40,7 @@ from swe_ai_fleet.domain.context import (
     WorkRecorded,
 )
 from swe_ai_fleet.domain.errors import AlreadyExists, Fenced, NotFound, PreconditionFailed, Unavailable
-from swe_ai_fleet.domain.moment import now
+from swe_ai_fleet.domain.text import now
 from swe_ai_fleet.ports import ChangeLog, SecretMask
 from swe_ai_fleet.snapshots import Snapshots
 

@@ -119,6 +119,11 @@ class Candidate:
         """The council's agent that wrote it, under whichever name its run went."""
         return self.author_id or self.agent_id
 
+    @property
+    def diff_digest(self) -> str:
+        """Equal for candidates with the same diff, byte for byte; empty without a diff."""
+        return self.artifacts.patch.digest if self.artifacts.patch else ""
+
 
 class CheckKind(StrEnum):
     APPLY = "apply"

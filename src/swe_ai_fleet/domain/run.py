@@ -27,9 +27,8 @@ from swe_ai_fleet.domain.event import (
 )
 from swe_ai_fleet.domain.json_values import is_mapping
 from swe_ai_fleet.domain.message import AssistantMessage, Message, ToolCall, ToolMessage
-from swe_ai_fleet.domain.plan import Plan
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
-from swe_ai_fleet.domain.trajectory import Observation, Step
+from swe_ai_fleet.domain.trajectory import Observation, Plan, Step
 
 INTERRUPTED = (
     "interrupted: the process that ran this call ended before the call did. It may or may not have had its effect; "

@@ -25,10 +25,9 @@ from swe_ai_fleet.domain.outcome import (
 )
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.domain.text import check_length, utf8, well_formed
-from swe_ai_fleet.following import Follower
+from swe_ai_fleet.following import Follower, rewritten
 from swe_ai_fleet.learning.recommending import Question, recommend
 from swe_ai_fleet.ports import KeyValue, KeyValueChange, KeyValueEntry, SecretMask
-from swe_ai_fleet.rewriting import rewritten
 from swe_ai_fleet.tools.secrets import Secrets
 
 OUTCOMES_BUCKET = "agent-outcomes"

@@ -14,10 +14,10 @@ from swe_ai_fleet.domain.errors import AlreadyExists, InvalidRequest, NotFound
 from swe_ai_fleet.domain.event import ExecutionStarted, Writer
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.task import SCRATCH, PinnedRepository, Task, TaskKind
-from swe_ai_fleet.orchestrator.background import check_context
 from swe_ai_fleet.orchestrator.council_store import CouncilStore, council_for
 from swe_ai_fleet.orchestrator.councils import check_parameters, council_of, seated
 from swe_ai_fleet.orchestrator.execution_context import ExecutionDeps
+from swe_ai_fleet.orchestrator.groundwork import check_context
 from swe_ai_fleet.orchestrator.projection import Projection
 from swe_ai_fleet.orchestrator.queue import check_room
 from swe_ai_fleet.orchestrator.quotas import Quotas

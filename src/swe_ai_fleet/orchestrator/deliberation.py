@@ -16,9 +16,9 @@ from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import Artifacts, Candidate, CheckReport, RankedCandidate, Verdict
 from swe_ai_fleet.domain.errors import Fenced, FleetError
 from swe_ai_fleet.domain.event import CandidatesRanked, CandidateSubmitted, ExecutionStatus, RunLost, RunStopped
-from swe_ai_fleet.domain.moment import now
 from swe_ai_fleet.domain.review import Vote
 from swe_ai_fleet.domain.task import SubmittedPatch
+from swe_ai_fleet.domain.text import now
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.orchestrator.checking import Checking
 from swe_ai_fleet.orchestrator.councils import assignments, seated
@@ -28,7 +28,7 @@ from swe_ai_fleet.orchestrator.groundwork import Groundwork
 from swe_ai_fleet.orchestrator.judging import MAX_JUDGES, Contest, vote
 from swe_ai_fleet.orchestrator.peer_review import Entry, PeerReview
 from swe_ai_fleet.orchestrator.ranking import rank
-from swe_ai_fleet.orchestrator.spending import Spending
+from swe_ai_fleet.orchestrator.runs import Spending
 
 _TRIED = (
     "Other agents have tried this task, and nothing shows yet that one of them is right. What they did is no example: "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,15 +12,25 @@ from swe_ai_fleet.agents.preparation import findings, read_checklist, read_propo
 from swe_ai_fleet.domain.assignment import Answer, AnswerAssignment, BaselineAssignment, ExamineAssignment
 from swe_ai_fleet.domain.budget import Limits, Usage
 from swe_ai_fleet.domain.checklist import Checklist
+from swe_ai_fleet.domain.context import ContextRequest, GatheredContext, Phase
 from swe_ai_fleet.domain.environment import EnvironmentProposal, EnvironmentRun
-from swe_ai_fleet.domain.errors import Fenced, FleetError, PreconditionFailed
-from swe_ai_fleet.domain.event import BaselineFinished, ChecklistMade, ChecksStarted, EnvironmentRunFinished
+from swe_ai_fleet.domain.errors import Fenced, FleetError, InvalidRequest, PreconditionFailed, Unavailable
+from swe_ai_fleet.domain.event import (
+    BaselineFinished,
+    ChecklistMade,
+    ChecksStarted,
+    ContextGathered,
+    EnvironmentRunFinished,
+)
 from swe_ai_fleet.domain.examination import Examination
+from swe_ai_fleet.domain.execution import ExecutionState
+from swe_ai_fleet.domain.memory import check_entities, check_namespaces, task_namespaces
 from swe_ai_fleet.domain.task import ApprovalPolicy, Task, TaskKind
 from swe_ai_fleet.domain.test_run import Baseline, gets_on_better, wants_help
 from swe_ai_fleet.domain.workflow import AgentConfig
 from swe_ai_fleet.orchestrator.execution_context import ExecutionContext
-from swe_ai_fleet.orchestrator.run_names import CHECKLIST, ENVIRONMENT
+from swe_ai_fleet.orchestrator.runs import CHECKLIST, ENVIRONMENT
+from swe_ai_fleet.ports import ContextSource, Journal
 
 MAX_TOKENS = 200_000
 MAX_SECONDS = 900.0
@@ -264,3 +274,96 @@ def _limits(task: Task, steps: int) -> Limits:
         max_cost=limits.max_cost / _PART,
         timeout_seconds=min(MAX_SECONDS, limits.timeout_seconds),
     )
+
+
+PAUSES = (0.5, 2.0)
+"""Seconds before each further attempt where the context service does not answer; then it is gone without."""
+NO_SERVICE = "no context service is configured"
+
+
+async def background(
+    source: ContextSource | None,
+    task: Task,
+    journal: Journal,
+    known: ExecutionState,
+    *,
+    pauses: Sequence[float] = PAUSES,
+) -> str:
+    """The context of a task's agents; empty where none is wanted, or none is to be had.
+
+    An execution that is driven again gives its agents what they were given before. That there is none costs nobody the
+    execution: the event says why.
+    """
+    if known.context is not None:
+        return known.context.text
+    request = context_request(task)
+    if request is None:
+        return ""
+    gathered, error = await _gathered(source, request, pauses)
+    await journal.append(ContextGathered(context=gathered, error=error))
+    return gathered.text
+
+
+def context_request(task: Task, *, placed: bool = False) -> ContextRequest | None:
+    """What is asked for a task; None where it belongs to no story or case and reads no memory.
+
+    With `placed` the project itself may know the task.
+    """
+    placed = placed or bool(task.story_id or task.case_id)
+    if task.kind is TaskKind.WORKFLOW or not (placed or task.memory.read):
+        return None
+    options = task.context_options
+    return ContextRequest(
+        tenant=task.tenant,
+        case_id=task.case_id,
+        story_id=task.story_id,
+        task_id=task.task_id if placed else "",
+        role=task.role,
+        phase=Phase(options.phase) if options.phase else None,
+        query=task.description,
+        token_budget=options.token_budget,
+        include_decisions=options.include_decisions,
+        include_history=options.include_history,
+        namespaces=task_namespaces(task) if task.memory.read else (),
+        entities=task.memory.entities if task.memory.read else (),
+    )
+
+
+def check_context(task: Task, *, there: bool) -> None:
+    """Whether a task can have the context and the memory it asks for. Raises InvalidRequest naming the field."""
+    if (task.memory.read or task.memory.write) and not there:
+        raise InvalidRequest("memory is not available", field="memory", hint=f"leave it out: {NO_SERVICE}")
+    check_namespaces(task.memory.namespaces, field="memory.namespaces")
+    check_entities(task.memory.entities, field="memory.entities")
+    if task.memory.entities and not task.memory.read:
+        raise InvalidRequest(
+            "entities are given but memory.read is not set",
+            field="memory.read",
+            hint="set memory.read, or leave entities out",
+        )
+    if task.memory.namespaces and not (task.memory.read or task.memory.write):
+        raise InvalidRequest("namespaces are given but neither read nor write is set", field="memory.read")
+    if task.context_options.phase and task.context_options.phase not in list(Phase):
+        raise InvalidRequest(
+            f"there is no phase {task.context_options.phase[:64]!r}",
+            field="context_options.phase",
+            hint=f"one of {', '.join(Phase)}",
+        )
+
+
+async def _gathered(
+    source: ContextSource | None, request: ContextRequest, pauses: Sequence[float]
+) -> tuple[GatheredContext, str]:
+    """The context, or none and the reason."""
+    if source is None:
+        return GatheredContext(), NO_SERVICE
+    error = ""
+    for pause in (0.0, *pauses):
+        await asyncio.sleep(pause)
+        try:
+            return await source.gather(request), ""
+        except Unavailable as fault:
+            error = str(fault)
+        except FleetError as fault:
+            return GatheredContext(), str(fault)
+    return GatheredContext(), error

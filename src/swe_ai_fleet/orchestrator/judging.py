@@ -20,11 +20,10 @@ from swe_ai_fleet.domain.outcome import Outcome
 from swe_ai_fleet.domain.review import Critique, VerifierScore, Vote
 from swe_ai_fleet.domain.task import PinnedRepository, Task
 from swe_ai_fleet.learning.calibration import calibrated, rated
-from swe_ai_fleet.orchestrator.agent_runs import AgentRuns
 from swe_ai_fleet.orchestrator.councils import assignments, seated
-from swe_ai_fleet.orchestrator.run_names import judge_run, score_run
+from swe_ai_fleet.orchestrator.execution_context import AgentRuns
+from swe_ai_fleet.orchestrator.runs import Spending, judge_run, score_run
 from swe_ai_fleet.orchestrator.score import ARCHITECT, PARTS, Part, ScoredCandidate, lead, score_candidates
-from swe_ai_fleet.orchestrator.spending import Spending
 
 MAX_BALLOT = 5
 """Candidates that peers are shown: the more there are, the less of each fits, and the more their order decides."""

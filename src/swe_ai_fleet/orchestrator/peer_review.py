@@ -15,17 +15,15 @@ from swe_ai_fleet.domain.assignment import CodingAssignment, ReviewAssignment, S
 from swe_ai_fleet.domain.candidate import Candidate, CheckReport, Revision, Verdict
 from swe_ai_fleet.domain.errors import AgentLost, Fenced, FleetError
 from swe_ai_fleet.domain.event import CandidateReviewed, CandidateSubmitted, RevisionJudged, RunLost, VotesCast
-from swe_ai_fleet.domain.moment import now
 from swe_ai_fleet.domain.review import Critique, Review, Vote
 from swe_ai_fleet.domain.task import Task
+from swe_ai_fleet.domain.text import now
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.orchestrator.checking import Checking
-from swe_ai_fleet.orchestrator.diff_equivalence import diff_key
 from swe_ai_fleet.orchestrator.execution_context import ExecutionContext
 from swe_ai_fleet.orchestrator.judging import as_cast, ballot_seed
-from swe_ai_fleet.orchestrator.run_names import review_run, revision_run
+from swe_ai_fleet.orchestrator.runs import Spending, review_run, revision_run
 from swe_ai_fleet.orchestrator.score import VERIFIED_TIER, evidence, tier
-from swe_ai_fleet.orchestrator.spending import Spending
 
 PEERS = 3
 """Reviewers of one candidate, and so about as many candidates side by side before one reviewer: the more there are,
@@ -100,7 +98,7 @@ class PeerReview:
 
     def critiques_of(self, entries: Sequence[Entry]) -> tuple[Critique, ...]:
         """What stands about these authors' candidates: each reviewer's last word, under the candidate's id."""
-        by_diff = {diff_key(entry.candidate): entry.candidate.candidate_id for entry in reversed(entries)}
+        by_diff = {entry.candidate.diff_digest: entry.candidate.candidate_id for entry in reversed(entries)}
         return tuple(
             replace(critique, candidate_id=candidate_id)
             for diff, candidate_id in by_diff.items()
@@ -163,7 +161,7 @@ class PeerReview:
         why.
         """
         best = max((tier(self._report(entry)) for entry in entries if entry.reviewable), default=0)
-        diffs = {entry.author: diff_key(entry.candidate) for entry in entries}
+        diffs = {entry.author: entry.candidate.diff_digest for entry in entries}
         first = {diffs[entry.author]: entry for entry in reversed(entries)}
         subjects = [
             entry
@@ -191,11 +189,11 @@ class PeerReview:
         has said the last word before.
         """
         asked: dict[str, dict[str, Subject]] = {}
-        own = {entry.author: diff_key(entry.candidate) for entry in current}
+        own = {entry.author: entry.candidate.diff_digest for entry in current}
         for revised in handed_in:
             if not revised.kept and not revised.unchanged:
                 continue
-            before, after = diff_key(revised.before.candidate), diff_key(revised.after.candidate)
+            before, after = revised.before.candidate.diff_digest, revised.after.candidate.diff_digest
             refused = not self.checking.reports[revised.before.candidate.candidate_id].accepted
             known = self._about.get(after, {}) if revised.kept else {}
             for critique in self._critiques_of(revised.before):
@@ -241,7 +239,7 @@ class PeerReview:
             looks = [group.create_task(self._reviewed(assignment)) for assignment in assignments]
         for assignment, look in zip(assignments, looks, strict=True):
             review, reviewer = look.result(), assignment.reviewer_id
-            diffs = {subject.candidate.candidate_id: diff_key(subject.candidate) for subject in assignment.subjects}
+            diffs = {subject.candidate.candidate_id: subject.candidate.diff_digest for subject in assignment.subjects}
             for critique in review.critiques:
                 self.spending.add(critique.usage)
                 about = self._about.setdefault(diffs[critique.candidate_id], {})
@@ -252,9 +250,12 @@ class PeerReview:
 
     def _settled(self, reviewer: Entry, entries: Sequence[Entry], asked: Mapping[str, Subject]) -> Iterator[Subject]:
         """Other candidates, one of each diff, of which a reviewer has said all there is to say."""
-        left_out = {diff_key(reviewer.candidate), *(diff_key(entry_asked.candidate) for entry_asked in asked.values())}
+        left_out = {
+            reviewer.candidate.diff_digest,
+            *(entry_asked.candidate.diff_digest for entry_asked in asked.values()),
+        }
         for entry in entries:
-            diff = diff_key(entry.candidate)
+            diff = entry.candidate.diff_digest
             earlier = next(
                 (critique for critique in self._critiques_of(entry) if critique.reviewer_id == reviewer.author), None
             )
@@ -305,7 +306,9 @@ class PeerReview:
 
     def _critiques_of(self, entry: Entry) -> list[Critique]:
         """What was said about an author's diff and could be read."""
-        return [critique for critique in self._about.get(diff_key(entry.candidate), {}).values() if not critique.error]
+        return [
+            critique for critique in self._about.get(entry.candidate.diff_digest, {}).values() if not critique.error
+        ]
 
     def _must_revise(self, entry: Entry) -> bool:
         """Whether a candidate has faults that its author has not tried to fix."""
@@ -326,7 +329,7 @@ class PeerReview:
         by_diff: dict[str, list[Entry]] = {}
         for entry in entries:
             if entry.reviewable and tiers[entry.author] == best:
-                by_diff.setdefault(diff_key(entry.candidate), []).append(entry)
+                by_diff.setdefault(entry.candidate.diff_digest, []).append(entry)
         alone_verified = best == VERIFIED_TIER and len(by_diff) == 1
         return best > 0 and any(
             (heard := self._critiques_of(alike[0]))
@@ -466,7 +469,7 @@ def _critiques(review: Review, assignment: ReviewAssignment, error: str) -> tupl
 
 def unchanged(old: Candidate, new: Candidate) -> str:
     """Why a revision is none; empty where it changes something."""
-    return "unchanged" if diff_key(old) == diff_key(new) else ""
+    return "unchanged" if old.diff_digest == new.diff_digest else ""
 
 
 def worse(before: CheckReport, after: CheckReport) -> str:

@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import chain, islice
 
-from swe_ai_fleet import shelf
 from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.context import GatheredContext
 from swe_ai_fleet.domain.errors import NotFound
@@ -32,8 +31,7 @@ from swe_ai_fleet.domain.execution import ExecutionState, advance
 from swe_ai_fleet.domain.task import Role, TaskKind
 from swe_ai_fleet.following import Follower
 from swe_ai_fleet.ports import EventLog
-from swe_ai_fleet.shelf import LAST, Shelf
-from swe_ai_fleet.snapshots import Snapshots
+from swe_ai_fleet.snapshots import LAST, Shelf, Snapshots
 
 _LOOKS = 200
 """So often within the time that the log keeps events."""
@@ -112,8 +110,7 @@ class Projection:
             lambda position: log.heads(from_sequence=position, follow=True),
             self._take,
             hint="restart the orchestrator",
-            snapshot=snapshots
-            and snapshots.of("executions", sys.modules[__name__], shelf, dump=self._dump, load=self._load),
+            snapshot=snapshots and snapshots.of("executions", sys.modules[__name__], dump=self._dump, load=self._load),
         )
 
     async def start(self) -> None:

@@ -9,7 +9,6 @@ from math import fsum, inf
 
 from swe_ai_fleet.domain.candidate import Candidate, CheckKind, CheckReport, CheckResult, Verdict
 from swe_ai_fleet.domain.review import Critique, Vote
-from swe_ai_fleet.orchestrator.diff_equivalence import diff_key
 
 WEIGHTS: Mapping[CheckKind, float] = {
     CheckKind.APPLY: 1.0,
@@ -214,7 +213,7 @@ def clusters(
     """
     by_outcome: dict[tuple[str, tuple[object, ...]], list[Candidate]] = {}
     for candidate in candidates:
-        key = behaviours.get(candidate.candidate_id, diff_key(candidate))
+        key = behaviours.get(candidate.candidate_id, candidate.diff_digest)
         by_outcome.setdefault((key, _outcomes(reports.get(candidate.candidate_id))), []).append(candidate)
     return tuple(
         tuple(sorted(members, key=lambda candidate: _from_cluster((candidate,), reports).order))

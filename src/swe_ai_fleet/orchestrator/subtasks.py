@@ -38,11 +38,9 @@ from swe_ai_fleet.domain.subtask import (
 )
 from swe_ai_fleet.domain.task import MAX_PRIORITY, Delivery, PinnedRepository, Role, Task, TaskKind
 from swe_ai_fleet.orchestrator.deliberation import stands
-from swe_ai_fleet.orchestrator.delivery import Delivering
+from swe_ai_fleet.orchestrator.delivery import Delivering, Integration, spent_on_merges
 from swe_ai_fleet.orchestrator.execution_context import Ending, ExecutionContext
-from swe_ai_fleet.orchestrator.integration import Integration, spent_on_merges
-from swe_ai_fleet.orchestrator.run_names import PLANNER
-from swe_ai_fleet.orchestrator.spending import Spending
+from swe_ai_fleet.orchestrator.runs import PLANNER, Spending
 from swe_ai_fleet.tools.policy import path_allowed
 from swe_ai_fleet.tools.truncation import beginning
 

@@ -23,8 +23,7 @@ from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.memory import MemoryScope, task_namespaces
 from swe_ai_fleet.domain.task import PlanningMode, Task
 from swe_ai_fleet.memory.searching import FleetMemory
-from swe_ai_fleet.orchestrator.council_file import read_councils
-from swe_ai_fleet.orchestrator.council_store import CouncilStore
+from swe_ai_fleet.orchestrator.council_store import CouncilStore, read_councils
 from swe_ai_fleet.orchestrator.councils import CouncilRules
 from swe_ai_fleet.orchestrator.quotas import Rules
 from swe_ai_fleet.ports import ChatModel, KeyValue, LiveText, Memories, SecretMask

@@ -32,10 +32,9 @@ from swe_ai_fleet.domain.event import (
     Writer,
 )
 from swe_ai_fleet.domain.execution import ExecutionState
-from swe_ai_fleet.domain.moment import now
 from swe_ai_fleet.domain.outcome import Outcome
 from swe_ai_fleet.domain.task import UPLOAD
-from swe_ai_fleet.domain.text import counted
+from swe_ai_fleet.domain.text import counted, now
 from swe_ai_fleet.extensions import extensions
 from swe_ai_fleet.learning.tracker import OUTCOMES_BUCKET
 from swe_ai_fleet.memory.shared import MEMORIES_BUCKET

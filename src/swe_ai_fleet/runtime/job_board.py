@@ -15,8 +15,9 @@ import structlog
 
 from swe_ai_fleet.codec import from_json, from_plain, to_json, to_plain
 from swe_ai_fleet.domain import errors
-from swe_ai_fleet.domain.assignment import ASSIGNMENT_TYPES, Assignment, Job, JobOutcome, RecordedAssignment, job_id
+from swe_ai_fleet.domain.assignment import ASSIGNMENT_TYPES, Assignment, RecordedAssignment
 from swe_ai_fleet.domain.errors import Fenced, FleetError, InternalFault, Unavailable
+from swe_ai_fleet.domain.job import Job, JobOutcome, job_id
 from swe_ai_fleet.domain.task import PinnedRepository
 from swe_ai_fleet.following import in_background
 from swe_ai_fleet.ports import BlobStore, KeyValue

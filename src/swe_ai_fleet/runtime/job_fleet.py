@@ -12,10 +12,10 @@ from typing import ClassVar, TypeVar
 
 from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.codec import from_json, to_json
-from swe_ai_fleet.domain.assignment import Assignment, CheckAssignment, Job, JobPriority, RecordedAssignment
+from swe_ai_fleet.domain.assignment import Assignment, CheckAssignment, RecordedAssignment
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.fleet_status import HostStatus, NodeStatus
-from swe_ai_fleet.domain.release import this_release
+from swe_ai_fleet.domain.job import Job, JobPriority, this_release
 from swe_ai_fleet.runtime.job_board import JOBS_BUCKET, JOBS_KEPT_SECONDS, MAX_INLINE_BYTES, JobBoard, job_of
 
 T = TypeVar("T")

@@ -18,9 +18,8 @@ from swe_ai_fleet.domain.assignment import Assignment, AssignmentKind, CodingAss
 from swe_ai_fleet.domain.candidate import Delivered
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.event import EXECUTION_SUBJECT, Event, EventBody, StoredEvent, Writer
-from swe_ai_fleet.domain.integration import Exported, Merge, MergeRequest
 from swe_ai_fleet.domain.task import Delivery, EnvironmentSpec, PinnedRepository, RepoRef
-from swe_ai_fleet.ports import Clone, EventLog, Fleet, Journal, Repositories, ResultBus
+from swe_ai_fleet.ports import Clone, EventLog, Exported, Fleet, Journal, Merge, MergeRequest, Repositories, ResultBus
 from swe_ai_fleet.telemetry.run_spans import phase
 from swe_ai_fleet.telemetry.tracing import Tracing, stamp
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from swe_ai_fleet.domain.assignment import job_id
+from swe_ai_fleet.domain.job import job_id
 from swe_ai_fleet.sandbox import carried
 from swe_ai_fleet.settings import without_login
 from workers.container import (

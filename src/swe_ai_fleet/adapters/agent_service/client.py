@@ -26,11 +26,10 @@ from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import CheckReport
 from swe_ai_fleet.domain.council import AgentEndpoint, EndpointRules
 from swe_ai_fleet.domain.errors import InvalidRequest
-from swe_ai_fleet.domain.integration import RepositoryBundle
 from swe_ai_fleet.domain.review import Critique
 from swe_ai_fleet.domain.task import Task
 from swe_ai_fleet.domain.text import well_formed
-from swe_ai_fleet.ports import SecretMask
+from swe_ai_fleet.ports import RepositoryBundle, SecretMask
 from swe_ai_fleet.sandbox.addresses import METADATA, Resolver, SystemResolver, is_public
 
 MAX_ADDRESSES = 4

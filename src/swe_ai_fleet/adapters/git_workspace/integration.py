@@ -18,7 +18,7 @@ from swe_ai_fleet.adapters.git_workspace.git_dir import FIXED_IDENTITY, write_gi
 from swe_ai_fleet.adapters.git_workspace.local import identity
 from swe_ai_fleet.adapters.git_workspace.seeds import history_of
 from swe_ai_fleet.domain.errors import PreconditionFailed, ResourceExhausted
-from swe_ai_fleet.domain.integration import OURS, THEIRS, Exported, Merge, MergeRequest
+from swe_ai_fleet.ports import OURS, THEIRS, Exported, Merge, MergeRequest
 from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
 
 MAX_SIDE_BYTES = 1024 * 1024

@@ -32,7 +32,6 @@ from swe_ai_fleet.domain.candidate import Delivered
 from swe_ai_fleet.domain.command import Owner
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
-from swe_ai_fleet.domain.integration import Exported, Merge, MergeRequest
 from swe_ai_fleet.domain.task import (
     UPLOAD,
     Delivery,
@@ -42,7 +41,7 @@ from swe_ai_fleet.domain.task import (
     check_branch,
     check_identifier,
 )
-from swe_ai_fleet.ports import KnownRecipes, SecretMask
+from swe_ai_fleet.ports import Exported, KnownRecipes, Merge, MergeRequest, SecretMask
 from swe_ai_fleet.sandbox import NetworkGrant, Sandbox
 from swe_ai_fleet.sandbox.addresses import Resolver
 from swe_ai_fleet.sandbox.uninterrupted import uninterrupted

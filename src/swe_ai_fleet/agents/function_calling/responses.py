@@ -25,7 +25,7 @@ from swe_ai_fleet.domain.event import (
     Writer,
 )
 from swe_ai_fleet.domain.message import ToolMessage
-from swe_ai_fleet.domain.moment import now
+from swe_ai_fleet.domain.text import now
 from swe_ai_fleet.domain.tool import ToolResult
 from swe_ai_fleet.tools.registry.toolkit import FINAL_ANSWER
 

@@ -15,7 +15,6 @@ from swe_ai_fleet.domain.budget import Limits, RequestLimits
 from swe_ai_fleet.domain.event import ExecutionStatus, MessageAdded, ModelReplied, ToolFinished, Writer
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.message import ToolCall
-from swe_ai_fleet.domain.moment import now
 from swe_ai_fleet.domain.run import RunState
 from swe_ai_fleet.domain.task import (
     ApprovalPolicy,
@@ -25,6 +24,7 @@ from swe_ai_fleet.domain.task import (
     Task,
     TaskKind,
 )
+from swe_ai_fleet.domain.text import now
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
 from swe_ai_fleet.ports import EventLog, SecretMask
 from swe_ai_fleet.tools.builtin.dialogue import ASK, PROPOSE

@@ -15,9 +15,8 @@ from swe_ai_fleet.agents.planning.routing import THRESHOLD, assess, fast_path
 from swe_ai_fleet.domain.errors import ModelError, ModelUnavailable
 from swe_ai_fleet.domain.event import MessageAdded
 from swe_ai_fleet.domain.message import ModelReply, ModelRequest, UserMessage
-from swe_ai_fleet.domain.plan import Plan
 from swe_ai_fleet.domain.task import PlanningMode
-from swe_ai_fleet.domain.trajectory import Step, StopReason, Trajectory
+from swe_ai_fleet.domain.trajectory import Plan, Step, StopReason, Trajectory
 from swe_ai_fleet.ports import ChatModel
 
 HAND_OVER = (

@@ -21,8 +21,7 @@ from swe_ai_fleet.agents.toolbox import FINAL_ANSWER
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.event import PlanMade
 from swe_ai_fleet.domain.message import AssistantMessage, ModelReply, ModelRequest, Sampling, ToolCall
-from swe_ai_fleet.domain.plan import Plan, PlanStep
-from swe_ai_fleet.domain.trajectory import Step, StopReason, Trajectory
+from swe_ai_fleet.domain.trajectory import Plan, PlanStep, Step, StopReason, Trajectory
 from swe_ai_fleet.tools.builtin.dialogue import PROPOSE
 
 PLAN = "plan"

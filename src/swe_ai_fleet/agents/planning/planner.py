@@ -18,9 +18,8 @@ from swe_ai_fleet.agents.toolbox import FINAL_ANSWER, Toolbox
 from swe_ai_fleet.domain.errors import ContextTooLong, FleetError, ModelError
 from swe_ai_fleet.domain.event import MessageAdded, ModelReplied
 from swe_ai_fleet.domain.message import ModelReply, ModelRequest, Sampling, UserMessage
-from swe_ai_fleet.domain.plan import OnFailure, Plan, PlanStep
 from swe_ai_fleet.domain.tool import OperationSpec
-from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.domain.trajectory import OnFailure, Plan, PlanStep, StopReason
 from swe_ai_fleet.tools.definition import Definition
 from swe_ai_fleet.tools.operation import Toolkit, signature
 

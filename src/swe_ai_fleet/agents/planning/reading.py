@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from swe_ai_fleet.agents.repair.tolerant_json import TolerantReader
 from swe_ai_fleet.domain.json_values import is_list, is_object, parse_json_at
-from swe_ai_fleet.domain.plan import OnFailure
+from swe_ai_fleet.domain.trajectory import OnFailure
 
 _STEPS = ("steps", "plan", "actions", "operations", "tasks", "plansteps")
 _REASONING = ("reasoning", "rationale", "thought", "thoughts", "explanation")

@@ -15,7 +15,7 @@ from services.pages import page_of
 from swe_ai_fleet.contract import from_enum, to_message
 from swe_ai_fleet.conversations.formatting.pages import Channel
 from swe_ai_fleet.domain.errors import fields_named
-from swe_ai_fleet.domain.moment import milliseconds
+from swe_ai_fleet.domain.text import milliseconds
 from swe_ai_fleet.extensions.chat.answer import Answer, Progress, ProgressKind
 from swe_ai_fleet.extensions.chat.chat import Chat
 from swe_ai_fleet.extensions.chat.opening import open_chats

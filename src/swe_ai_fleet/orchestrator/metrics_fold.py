@@ -39,7 +39,7 @@ from swe_ai_fleet.domain.execution import APPROVAL_TOOL
 from swe_ai_fleet.domain.task import TaskKind
 from swe_ai_fleet.domain.tool import Outcome
 from swe_ai_fleet.domain.trajectory import StopReason
-from swe_ai_fleet.orchestrator.metrics.figures import Figures, Gauges, Key, ModelFigures, ToolFigures
+from swe_ai_fleet.orchestrator.figures import Figures, Gauges, Key, ModelFigures, ToolFigures
 
 MAX_NAMES = 100
 OTHER = "(other)"

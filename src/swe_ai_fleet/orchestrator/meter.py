@@ -18,9 +18,9 @@ from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import InvalidRequest, Unavailable
 from swe_ai_fleet.domain.event import StoredEvent
 from swe_ai_fleet.following import Follower
-from swe_ai_fleet.orchestrator.metrics import figures, fold
-from swe_ai_fleet.orchestrator.metrics.figures import Cell, Figures, Gauges, History, Key, Tier
-from swe_ai_fleet.orchestrator.metrics.fold import FoldState, MetricsFold, Names
+from swe_ai_fleet.orchestrator import figures, metrics_fold
+from swe_ai_fleet.orchestrator.figures import Cell, Figures, Gauges, History, Key, Tier
+from swe_ai_fleet.orchestrator.metrics_fold import FoldState, MetricsFold, Names
 from swe_ai_fleet.snapshots import Snapshots
 
 DAY_SECONDS = 86_400
@@ -118,7 +118,12 @@ class Meter:
             hint=_HINT,
             snapshot=snapshots
             and snapshots.of(
-                "metrics", sys.modules[__name__], fold, figures, dump=lambda: [to_json(self._state)], load=self._load
+                "metrics",
+                sys.modules[__name__],
+                metrics_fold,
+                figures,
+                dump=lambda: [to_json(self._state)],
+                load=self._load,
             ),
         )
 
