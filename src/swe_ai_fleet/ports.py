@@ -18,7 +18,6 @@ from swe_ai_fleet.domain.environment import Environment, EnvironmentProposal
 from swe_ai_fleet.domain.event import Event, EventBody, StoredEvent, Writer
 from swe_ai_fleet.domain.memory import Memory, MemoryScope, Recollection
 from swe_ai_fleet.domain.message import ModelCapabilities, ModelReply, ModelRequest, TextDelta
-from swe_ai_fleet.domain.run import Checkpoint
 from swe_ai_fleet.domain.task import Delivery, EnvironmentSpec, PinnedRepository, RepoRef, Task
 from swe_ai_fleet.domain.test_run import TestRun
 
@@ -147,6 +146,20 @@ class Workspace(Protocol):
     async def run(self, command: Command) -> CommandResult:
         """Run a command to its end. Every process it started is dead when this returns or is cancelled."""
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """A clone as it stood. `commit` holds its tree, untracked files included, on top of `head`.
+
+    `bundle` is a git bundle of both, as far as the base commit lacks them; empty where nothing differs from it.
+    `branch` is empty where HEAD was detached.
+    """
+
+    commit: str
+    head: str
+    branch: str = ""
+    bundle: bytes = b""
 
 
 class Checkpoints(Protocol):

@@ -39,11 +39,11 @@ from swe_ai_fleet.domain.event import (
     Writer,
 )
 from swe_ai_fleet.domain.message import Message, ToolCall, ToolMessage, UserMessage
-from swe_ai_fleet.domain.run import Checkpoint, RunState, fold_run, interrupted
+from swe_ai_fleet.domain.run import RunState, fold_run, interrupted
 from swe_ai_fleet.domain.text import now
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
 from swe_ai_fleet.domain.trajectory import Observation, Step, StopReason
-from swe_ai_fleet.ports import BlobStore, Clone, EventLog, Journal
+from swe_ai_fleet.ports import BlobStore, Checkpoint, Clone, EventLog, Journal
 from swe_ai_fleet.tools.audit import AuditTrail
 
 _log = structlog.get_logger()

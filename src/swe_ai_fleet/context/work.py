@@ -10,7 +10,8 @@ from swe_ai_fleet.domain.candidate import Candidate, CheckReport, TestSummary
 from swe_ai_fleet.domain.context import NO_STORY, WorkRecord
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.event import StoredEvent
-from swe_ai_fleet.domain.execution import ExecutionState, tool_calls
+from swe_ai_fleet.domain.execution import ExecutionState
+from swe_ai_fleet.domain.run import tool_calls
 from swe_ai_fleet.domain.task import check_identifier
 from swe_ai_fleet.domain.text import without_login
 from swe_ai_fleet.tools.truncation import truncate

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from swe_ai_fleet.agents.plan_session.session import PlanOutcome
 from swe_ai_fleet.domain.event import ExecutionStatus, StoredEvent
-from swe_ai_fleet.domain.execution import ExecutionState, tool_calls
+from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.outcome import (
     BEST_RATING,
     LEAST_RATING,
@@ -20,6 +20,7 @@ from swe_ai_fleet.domain.outcome import (
     Outcome,
     goal_type,
 )
+from swe_ai_fleet.domain.run import tool_calls
 from swe_ai_fleet.domain.task import Task
 from swe_ai_fleet.domain.text import without_login
 from swe_ai_fleet.domain.trajectory import StopReason

@@ -14,8 +14,8 @@ from swe_ai_fleet.domain.assignment import CodingAssignment
 from swe_ai_fleet.domain.audit import GENESIS
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import Artifacts, Candidate, CheckReport, RankedCandidate, Verdict
-from swe_ai_fleet.domain.errors import Fenced, FleetError
-from swe_ai_fleet.domain.event import CandidatesRanked, CandidateSubmitted, ExecutionStatus, RunLost, RunStopped
+from swe_ai_fleet.domain.errors import FleetError
+from swe_ai_fleet.domain.event import CandidatesRanked, CandidateSubmitted, ExecutionStatus, RunStopped
 from swe_ai_fleet.domain.review import Vote
 from swe_ai_fleet.domain.task import SubmittedPatch
 from swe_ai_fleet.domain.text import now
@@ -183,13 +183,9 @@ class Deliberation:
             if self._too_late(assignment.agent_id):
                 self._losses.append("its process was lost")
                 return None
-            try:
-                candidate = await self._solved(assignment)
-            except Fenced:
-                raise
-            except FleetError as error:
-                self._losses.append(str(error))
-                await self.work.journal.append(RunLost(lost_agent_id=assignment.agent_id, reason=str(error)))
+            candidate = await self.work.runs.or_loss(assignment.agent_id, self._solved(assignment))
+            if isinstance(candidate, FleetError):
+                self._losses.append(str(candidate))
                 return None
             if candidate is None:
                 return None

@@ -14,9 +14,10 @@ from swe_ai_fleet.domain.assignment import Assignment, CodingAssignment, Recorde
 from swe_ai_fleet.domain.audit_chains import AuditChains
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import Candidate
-from swe_ai_fleet.domain.errors import AgentLost, Fenced, Unavailable
-from swe_ai_fleet.domain.event import AuditHeadSigned, ExecutionStatus, RunReassigned
-from swe_ai_fleet.domain.execution import AgentProgress, ExecutionState
+from swe_ai_fleet.domain.errors import AgentLost, Fenced, FleetError, Unavailable
+from swe_ai_fleet.domain.event import AuditHeadSigned, ExecutionStatus, RunLost, RunReassigned
+from swe_ai_fleet.domain.execution import ExecutionState
+from swe_ai_fleet.domain.run import AgentProgress
 from swe_ai_fleet.domain.task import PinnedRepository, Task
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.orchestrator.approvals import Approvals
@@ -154,6 +155,16 @@ class AgentRuns:
         return await self._attempt(
             assignment.agent_id, lambda generation: self.fleet.run(replace(assignment, generation=generation))
         )
+
+    async def or_loss(self, agent_id: str, run: Awaitable[T]) -> T | FleetError:
+        """What a run gives; or what it failed with, which is recorded as its loss. Raises Fenced."""
+        try:
+            return await run
+        except Fenced:
+            raise
+        except FleetError as error:
+            await self.journal.append(RunLost(lost_agent_id=agent_id, reason=str(error)))
+            return error
 
     async def _attempt(self, agent_id: str, call: Callable[[int], Awaitable[T]]) -> T:
         """The value of a call that takes the generation of its run, tried again where its process is lost or cut off.

@@ -1,4 +1,4 @@
-"""Judges' votes and a verifier model's scores: who judges which candidates, and what the scores have been worth."""
+"""Who judges which candidates: peers that review them, judges that vote, a verifier model that scores them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import structlog
 from swe_ai_fleet.domain.assignment import JudgeAssignment, ScoreAssignment
 from swe_ai_fleet.domain.candidate import Candidate, CheckReport, Perspective
 from swe_ai_fleet.domain.council import Council
-from swe_ai_fleet.domain.errors import Fenced, FleetError
-from swe_ai_fleet.domain.event import CandidateScored, RunLost, VotesCast
+from swe_ai_fleet.domain.errors import FleetError
+from swe_ai_fleet.domain.event import CandidateScored, VotesCast
 from swe_ai_fleet.domain.outcome import Outcome
 from swe_ai_fleet.domain.review import Critique, VerifierScore, Vote
 from swe_ai_fleet.domain.task import PinnedRepository, Task
@@ -23,8 +23,19 @@ from swe_ai_fleet.learning.calibration import calibrated, rated
 from swe_ai_fleet.orchestrator.councils import assignments, seated
 from swe_ai_fleet.orchestrator.execution_context import AgentRuns
 from swe_ai_fleet.orchestrator.runs import Spending, judge_run, score_run
-from swe_ai_fleet.orchestrator.score import ARCHITECT, PARTS, Part, ScoredCandidate, lead, score_candidates
+from swe_ai_fleet.orchestrator.score import (
+    ARCHITECT,
+    PARTS,
+    VERIFIED_TIER,
+    Part,
+    ScoredCandidate,
+    lead,
+    score_candidates,
+)
 
+PEERS = 3
+"""Reviewers of one candidate, and so about as many candidates side by side before one reviewer: the more there are,
+the less of each fits, and what a fourth reviewer finds the first three have mostly found."""
 MAX_BALLOT = 5
 """Candidates that peers are shown: the more there are, the less of each fits, and the more their order decides."""
 MAX_JUDGES = 5
@@ -186,12 +197,8 @@ def lone_samples(candidates: int) -> int:
 
 async def _ask(runs: AgentRuns, assignment: JudgeAssignment, before: Sequence[Vote]) -> Sequence[Vote]:
     """What a judge votes; written together with its votes before."""
-    try:
-        votes = await runs.run(assignment)
-    except Fenced:
-        raise
-    except FleetError as error:
-        await runs.journal.append(RunLost(lost_agent_id=assignment.agent_id, reason=str(error)))
+    votes = await runs.or_loss(assignment.agent_id, runs.run(assignment))
+    if isinstance(votes, FleetError):
         return ()
     ballot = [candidate.candidate_id for candidate in assignment.candidates]
     votes = tuple(as_cast(vote, assignment.judge_id, ballot) for vote in votes[: assignment.samples])
@@ -287,12 +294,8 @@ class Verifier:
             candidate=place.candidate,
             report=place.report,
         )
-        try:
-            score = await runs.run(assignment)
-        except Fenced:
-            raise
-        except FleetError as error:
-            await runs.journal.append(RunLost(lost_agent_id=assignment.agent_id, reason=str(error)))
+        score = await runs.or_loss(assignment.agent_id, runs.run(assignment))
+        if isinstance(score, FleetError):
             return None
         score = self._calibrated(replace(score, candidate_id=assignment.candidate.candidate_id), assignment.task.tenant)
         await runs.journal.append(CandidateScored(score=score))
@@ -309,3 +312,36 @@ class Verifier:
             _log.warning("a verifier's score is not calibrated", reason=str(error))
             known = []
         return replace(score, score=round(calibrated(score.raw, known), 6), outcomes=len(known), error="")
+
+
+def peers_for(best: int, subjects: int) -> int:
+    """How many peers review each of so many candidates of one `tier`."""
+    return 1 if best == VERIFIED_TIER and subjects == 1 else PEERS
+
+
+def pairs(
+    authors: Sequence[str], diffs: Mapping[str, str], subjects: Sequence[str], *, turn: int = 0, peers: int = PEERS
+) -> list[tuple[str, str]]:
+    """(subject, reviewer) for each review of a round: up to `peers` others for each subject.
+
+    The authors sit in a ring, and a candidate goes to those who sit behind its author: where all diffs differ, all
+    review equally often. With each `turn` it goes further along. Who wrote the same diff does not review it, and
+    whoever has his share passes it on as long as somebody else is left.
+
+    Args:
+        authors: Everybody, in a fixed order.
+        diffs: By author, what tells diffs apart.
+        subjects: Whose candidates are reviewed.
+        turn: Counts the rounds before this one.
+        peers: Reviewers of one candidate, at most.
+    """
+    load, chosen = dict.fromkeys(authors, 0), list[tuple[str, str]]()
+    share = ceil(len(subjects) * min(peers, len(authors) - 1) / len(authors))
+    for subject in subjects:
+        at = authors.index(subject)
+        others = [author for author in (*authors[at + 1 :], *authors[:at]) if diffs[author] != diffs[subject]]
+        start = turn * peers % len(others) if others else 0
+        for reviewer in sorted((*others[start:], *others[:start]), key=lambda peer: load[peer] >= share)[:peers]:
+            load[reviewer] += 1
+            chosen.append((subject, reviewer))
+    return chosen

@@ -35,7 +35,7 @@ from swe_ai_fleet.domain.event import (
     ToolFinished,
     WinnerDelivered,
 )
-from swe_ai_fleet.domain.execution import APPROVAL_TOOL
+from swe_ai_fleet.domain.run import APPROVAL_TOOL
 from swe_ai_fleet.domain.task import TaskKind
 from swe_ai_fleet.domain.tool import Outcome
 from swe_ai_fleet.domain.trajectory import StopReason

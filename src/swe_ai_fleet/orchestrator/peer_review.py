@@ -9,10 +9,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import ceil
 
 from swe_ai_fleet.domain.assignment import CodingAssignment, ReviewAssignment, Subject
-from swe_ai_fleet.domain.candidate import Candidate, CheckReport, Revision, Verdict
+from swe_ai_fleet.domain.candidate import Candidate, CheckReport, Revision
 from swe_ai_fleet.domain.errors import AgentLost, Fenced, FleetError
 from swe_ai_fleet.domain.event import CandidateReviewed, CandidateSubmitted, RevisionJudged, RunLost, VotesCast
 from swe_ai_fleet.domain.review import Critique, Review, Vote
@@ -21,14 +20,9 @@ from swe_ai_fleet.domain.text import now
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.orchestrator.checking import Checking
 from swe_ai_fleet.orchestrator.execution_context import ExecutionContext
-from swe_ai_fleet.orchestrator.judging import as_cast, ballot_seed
+from swe_ai_fleet.orchestrator.judging import as_cast, ballot_seed, pairs, peers_for
 from swe_ai_fleet.orchestrator.runs import Spending, review_run, revision_run
-from swe_ai_fleet.orchestrator.score import VERIFIED_TIER, evidence, tier
-
-PEERS = 3
-"""Reviewers of one candidate, and so about as many candidates side by side before one reviewer: the more there are,
-the less of each fits, and what a fourth reviewer finds the first three have mostly found."""
-
+from swe_ai_fleet.orchestrator.score import VERIFIED_TIER, tier, worse
 
 _AGREEING = 2
 _OVER = "ranked without it"
@@ -61,24 +55,16 @@ class _HandedIn:
     kept: bool
 
     @property
-    def author(self) -> str:
-        return self.before.author
-
-    @property
     def unchanged(self) -> bool:
         """Whether it is an answer alone."""
-        return bool(unchanged(self.before.candidate, self.after.candidate))
+        return self.before.candidate.diff_digest == self.after.candidate.diff_digest
 
 
 @dataclass(kw_only=True)
 class PeerReview:
-    """The peer review of one deliberation.
+    """The peer review of one deliberation; the `rounds` of its task are the most there can be.
 
-    Args:
-        work: What is solved; the `rounds` of its task are the most there can be. Critiques, revisions and judgements
-            that an earlier driver left stand.
-        checking: Has revisions checked.
-        spending: What the deliberation's runs spend together.
+    Critiques, revisions and judgements that an earlier driver left stand.
 
     Attributes:
         answers: What authors replied to reviews with what stands for them now, by candidate: untrusted text.
@@ -110,37 +96,31 @@ class PeerReview:
         name = entry.candidate.candidate_id
         return self._reports.get(name) or self.checking.reports[name]
 
-    def _may_ask(self, number: int, entry: Entry) -> bool:
-        """Whether an author may revise: behind a ranking nobody is asked for anything new."""
-        return not self.work.known.ranking or revision_run(entry.author, number) in self.work.known.candidates
-
     async def run(self, entries: Sequence[Entry]) -> tuple[Entry, ...]:
         """The rounds, until nobody has anything to say any more; the authors with what then stands for them.
 
         A lost review or revision costs nothing but itself. Raises Fenced, Unavailable of the journal.
         """
-        entries = tuple(entries)
+        entries, known = tuple(entries), self.work.known
         if len(entries) < 2:
             return entries
-        entries = await self._rounds(entries)
-        await self._hand_votes_on(entries)
-        return entries
-
-    async def _rounds(self, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
-        """Reviews, revisions and second looks, round by round; the authors with what then stands for them."""
         self._authors |= {entry.candidate.candidate_id: entry.author for entry in entries}
         for number in range(1, self.work.task.rounds + 1):
             self._reports = await self.checking.beside_each_other([entry.candidate for entry in entries])
             await self._review(number, entries)
-            authors = [entry for entry in entries if self._must_revise(entry) and self._may_ask(number, entry)]
+            authors = [entry for entry in entries if self._must_revise(entry)]
+            if known.ranking:
+                # Behind a ranking nobody is asked for anything new.
+                authors = [entry for entry in authors if revision_run(entry.author, number) in known.candidates]
             if not authors or self._agreed(entries):
                 break
             handed_in = await self._revise(number, authors)
-            kept = {revised.author: revised.after for revised in handed_in if revised.kept}
+            kept = {revised.before.author: revised.after for revised in handed_in if revised.kept}
             current = tuple(kept.get(entry.author, entry) for entry in entries)
             self._authors |= {entry.candidate.candidate_id: entry.author for entry in current}
             await self._look_again(number, handed_in, current)
             entries = current
+        await self._hand_votes_on(entries)
         return entries
 
     async def _hand_votes_on(self, entries: Sequence[Entry]) -> None:
@@ -171,15 +151,12 @@ class PeerReview:
             and first[diffs[entry.author]] is entry
             and not self._critiques_of(entry)
         ]
-        by_author = {entry.author: entry for entry in entries}
-        authors = [entry.author for entry in subjects]
+        shown = {e.author: Subject(candidate=e.candidate, report=self._report(e)) for e in subjects}
         asked: dict[str, dict[str, Subject]] = {}
         for author, reviewer in pairs(
-            tuple(diffs), diffs, authors, turn=number - 1, peers=peers_for(best, len(authors))
+            tuple(diffs), diffs, [*shown], turn=number - 1, peers=peers_for(best, len(shown))
         ):
-            entry = by_author[author]
-            subject = Subject(candidate=entry.candidate, report=self._report(entry))
-            asked.setdefault(reviewer, {})[entry.candidate.candidate_id] = subject
+            asked.setdefault(reviewer, {})[shown[author].candidate.candidate_id] = shown[author]
         await self._ask(number, entries, asked)
 
     async def _look_again(self, number: int, handed_in: Sequence[_HandedIn], current: Sequence[Entry]) -> None:
@@ -256,10 +233,8 @@ class PeerReview:
         }
         for entry in entries:
             diff = entry.candidate.diff_digest
-            earlier = next(
-                (critique for critique in self._critiques_of(entry) if critique.reviewer_id == reviewer.author), None
-            )
-            if earlier is not None and diff not in left_out:
+            earlier = self._about.get(diff, {}).get(reviewer.author)
+            if earlier is not None and not earlier.error and diff not in left_out:
                 left_out.add(diff)
                 yield Subject(candidate=entry.candidate, report=self._report(entry), earlier=earlier, settled=True)
 
@@ -287,22 +262,21 @@ class PeerReview:
             if vote not in self.work.known.votes:
                 await self.work.journal.append(VotesCast(votes=(vote,)))
         review = Review(critiques=_critiques(review, assignment, error), vote=vote)
-        known_before = {_key(critique) for critique in self.work.known.critiques}
+        known_before = {critique.key for critique in self.work.known.critiques}
         for critique in review.critiques:
-            if _key(critique) not in known_before:
+            if critique.key not in known_before:
                 await self.work.journal.append(CandidateReviewed(critique=critique))
         return review
 
     def _earlier_review(self, assignment: ReviewAssignment) -> Review | None:
         """A review that an earlier driver left, if it left all of it."""
-        known = {_key(critique): critique for critique in self.work.known.critiques}
+        known = {critique.key: critique for critique in self.work.known.critiques}
         names = [subject.candidate.candidate_id for subject in assignment.subjects if not subject.settled]
-        critiques_known = [known.get((assignment.round, assignment.reviewer_id, name)) for name in names]
-        critiques = tuple(critique for critique in critiques_known if critique is not None)
-        if len(critiques) < len(names):
+        keys = [(assignment.round, assignment.reviewer_id, name) for name in names]
+        if not known.keys() >= set(keys):
             return None
         votes = (vote for vote in self.work.known.votes if (vote.judge_id, vote.sample) == (assignment.reviewer_id, 1))
-        return Review(critiques=critiques, vote=next(votes, None))
+        return Review(critiques=tuple(known[key] for key in keys), vote=next(votes, None))
 
     def _critiques_of(self, entry: Entry) -> list[Critique]:
         """What was said about an author's diff and could be read."""
@@ -315,9 +289,8 @@ class PeerReview:
         candidate = entry.candidate
         if candidate.candidate_id in self._revised or not entry.reviewable:
             return False
-        if not self.checking.reports[candidate.candidate_id].accepted:
-            return True
-        return any(critique.objects for critique in self._critiques_of(entry))
+        accepted = self.checking.reports[candidate.candidate_id].accepted
+        return not accepted or any(critique.objects for critique in self._critiques_of(entry))
 
     def _agreed(self, entries: Sequence[Entry]) -> bool:
         """Whether evidence and peers have one candidate in front that nobody objects to: who revises wins nothing.
@@ -381,12 +354,8 @@ class PeerReview:
                 round=number, candidate=entry.candidate, report=report, critiques=tuple(self._critiques_of(entry))
             )
             assignment = replace(entry.assignment, agent_id=name, author_id=entry.author, task=task, revision=revision)
-            try:
-                candidate = await self.work.runs.solve(assignment)
-            except Fenced:
-                raise
-            except FleetError as error:
-                await self.work.journal.append(RunLost(lost_agent_id=name, reason=str(error)))
+            candidate = await self.work.runs.or_loss(name, self.work.runs.solve(assignment))
+            if isinstance(candidate, FleetError):
                 return None, False
             if candidate.stop_reason is StopReason.REJECTED:
                 # A person did not want it; what it would have revised stands.
@@ -399,7 +368,7 @@ class PeerReview:
         """Whether a revision takes the place of what it revises, recorded with the reason."""
         if new.candidate_id in self.work.known.judged:
             return new.candidate_id not in self.work.known.dropped
-        reason = unchanged(old, new) or worse(before, after)
+        reason = "unchanged" if old.diff_digest == new.diff_digest else worse(before, after)
         judged = RevisionJudged(
             candidate_id=new.candidate_id,
             revises=old.candidate_id,
@@ -408,43 +377,6 @@ class PeerReview:
         )
         await self.work.journal.append(judged)
         return judged.kept
-
-
-def peers_for(best: int, subjects: int) -> int:
-    """How many peers review each of so many candidates of one `tier`."""
-    return 1 if best == VERIFIED_TIER and subjects == 1 else PEERS
-
-
-def pairs(
-    authors: Sequence[str], diffs: Mapping[str, str], subjects: Sequence[str], *, turn: int = 0, peers: int = PEERS
-) -> list[tuple[str, str]]:
-    """(subject, reviewer) for each review of a round: up to `peers` others for each subject.
-
-    The authors sit in a ring, and a candidate goes to those who sit behind its author: where all diffs differ, all
-    review equally often. With each `turn` it goes further along. Who wrote the same diff does not review it, and
-    whoever has his share passes it on as long as somebody else is left.
-
-    Args:
-        authors: Everybody, in a fixed order.
-        diffs: By author, what tells diffs apart.
-        subjects: Whose candidates are reviewed.
-        turn: Counts the rounds before this one.
-        peers: Reviewers of one candidate, at most.
-    """
-    load, chosen = dict.fromkeys(authors, 0), list[tuple[str, str]]()
-    share = ceil(len(subjects) * min(peers, len(authors) - 1) / len(authors))
-    for subject in subjects:
-        at = authors.index(subject)
-        others = [author for author in (*authors[at + 1 :], *authors[:at]) if diffs[author] != diffs[subject]]
-        start = turn * peers % len(others) if others else 0
-        for reviewer in sorted((*others[start:], *others[:start]), key=lambda peer: load[peer] >= share)[:peers]:
-            load[reviewer] += 1
-            chosen.append((subject, reviewer))
-    return chosen
-
-
-def _key(critique: Critique) -> tuple[int, str, str]:
-    return critique.round, critique.reviewer_id, critique.candidate_id
 
 
 def _critiques(review: Review, assignment: ReviewAssignment, error: str) -> tuple[Critique, ...]:
@@ -465,24 +397,3 @@ def _critiques(review: Review, assignment: ReviewAssignment, error: str) -> tupl
         )
         for name in names
     )
-
-
-def unchanged(old: Candidate, new: Candidate) -> str:
-    """Why a revision is none; empty where it changes something."""
-    return "unchanged" if old.diff_digest == new.diff_digest else ""
-
-
-def worse(before: CheckReport, after: CheckReport) -> str:
-    """Why the evidence about a revision is worse than that about what it revises; empty where it is not."""
-    if before.accepted and not after.accepted:
-        failed = [
-            result.name
-            for result in after.results
-            if result.required and not result.passed and not result.skipped_reason
-        ]
-        return f"worse: it fails {', '.join(failed) or 'its checks'}, which its predecessor passed"
-    if before.accepted and before.verdict is Verdict.VERIFIED and after.verdict is Verdict.UNVERIFIED:
-        return "worse: it is unverified, its predecessor is verified"
-    if before.accepted == after.accepted and before.verdict is after.verdict and evidence(after) < evidence(before):
-        return f"worse: its evidence scores {evidence(after):.4f}, its predecessor's {evidence(before):.4f}"
-    return ""

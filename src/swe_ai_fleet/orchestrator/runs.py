@@ -10,7 +10,8 @@ from enum import StrEnum
 from swe_ai_fleet.domain.budget import Totals, Usage
 from swe_ai_fleet.domain.candidate import Candidate, Verdict
 from swe_ai_fleet.domain.event import EXECUTION_SUBJECT
-from swe_ai_fleet.domain.execution import AgentProgress, ExecutionState
+from swe_ai_fleet.domain.execution import ExecutionState
+from swe_ai_fleet.domain.run import AgentProgress
 from swe_ai_fleet.domain.task import Task
 from swe_ai_fleet.domain.text import counted
 

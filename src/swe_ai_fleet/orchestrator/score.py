@@ -75,6 +75,22 @@ def evidence(report: CheckReport) -> float:
     )
 
 
+def worse(before: CheckReport, after: CheckReport) -> str:
+    """Why the evidence about a revision is worse than that about what it revises; empty where it is not."""
+    if before.accepted and not after.accepted:
+        failed = [
+            result.name
+            for result in after.results
+            if result.required and not result.passed and not result.skipped_reason
+        ]
+        return f"worse: it fails {', '.join(failed) or 'its checks'}, which its predecessor passed"
+    if before.accepted and before.verdict is Verdict.VERIFIED and after.verdict is Verdict.UNVERIFIED:
+        return "worse: it is unverified, its predecessor is verified"
+    if before.accepted == after.accepted and before.verdict is after.verdict and evidence(after) < evidence(before):
+        return f"worse: its evidence scores {evidence(after):.4f}, its predecessor's {evidence(before):.4f}"
+    return ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ballots:
     """What the votes say of one candidate: `won` of the `held` valid ones in which it could be chosen.

@@ -35,8 +35,7 @@ from swe_ai_fleet.domain.candidate import Diff
 from swe_ai_fleet.domain.command import Command, CommandResult, Owner
 from swe_ai_fleet.domain.environment import Environment, Mount
 from swe_ai_fleet.domain.errors import PatchRejected, PreconditionFailed, ResourceExhausted
-from swe_ai_fleet.domain.run import Checkpoint
-from swe_ai_fleet.ports import RepositoryBundle
+from swe_ai_fleet.ports import Checkpoint, RepositoryBundle
 from swe_ai_fleet.sandbox import IsolationLevel, LocalWorkspace, Sandbox
 from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
 
