@@ -41,8 +41,8 @@ from swe_ai_fleet.domain.context import (
     WorkRecord,
 )
 from swe_ai_fleet.domain.errors import InvalidRequest, NotFound, PreconditionFailed
-from swe_ai_fleet.domain.task import Role, check_identifier
-from swe_ai_fleet.domain.text import milliseconds, now
+from swe_ai_fleet.domain.task import Role
+from swe_ai_fleet.domain.text import check_identifier, milliseconds, now
 from swe_ai_fleet.ports import ContextSource, EventLog, SecretMask
 
 STORIES_PAGE_SIZE = 50

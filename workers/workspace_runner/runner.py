@@ -29,7 +29,7 @@ from swe_ai_fleet.domain.errors import (
     Unavailable,
 )
 from swe_ai_fleet.domain.job import Job, JobOutcome, JobPriority, misfit, seconds_of
-from swe_ai_fleet.domain.task import check_identifier
+from swe_ai_fleet.domain.text import check_identifier
 from swe_ai_fleet.runtime.job_board import JobBoard, outcome_of
 from workers.workspace_runner.backend import Backend, Ending, JobRef, JobSpec
 from workers.workspace_runner.settings import RunnerSettings

@@ -22,14 +22,8 @@ from swe_ai_fleet.domain.assignment import CheckAssignment, CodingAssignment
 from swe_ai_fleet.domain.candidate import Candidate, CheckReport
 from swe_ai_fleet.domain.errors import AgentLost, FleetError, InvalidRequest, Unavailable
 from swe_ai_fleet.domain.job import JobOutcome, JobPriority
-from swe_ai_fleet.domain.task import (
-    DEFAULT_TENANT,
-    MAX_PRIORITY,
-    ApprovalPolicy,
-    PinnedRepository,
-    Task,
-    check_identifier,
-)
+from swe_ai_fleet.domain.task import DEFAULT_TENANT, MAX_PRIORITY, ApprovalPolicy, PinnedRepository, Task
+from swe_ai_fleet.domain.text import check_identifier
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.orchestrator.evidence.check_results import no_evidence
 from swe_ai_fleet.runtime.job_board import job_of

@@ -29,8 +29,7 @@ from swe_ai_fleet.domain.context import (
     WorkRecord,
 )
 from swe_ai_fleet.domain.errors import AlreadyExists, InvalidRequest, NotFound, PreconditionFailed, ResourceExhausted
-from swe_ai_fleet.domain.task import check_identifier
-from swe_ai_fleet.domain.text import check_length
+from swe_ai_fleet.domain.text import check_identifier, check_length
 
 MAX_STORIES = 100_000
 """Of a tenant."""

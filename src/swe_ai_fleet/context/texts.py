@@ -14,8 +14,7 @@ from typing import TypeVar
 from swe_ai_fleet.domain.candidate import TestSummary
 from swe_ai_fleet.domain.context import Decision, Story, StoryTask, StoryUpdated, WorkRecord
 from swe_ai_fleet.domain.errors import InvalidRequest
-from swe_ai_fleet.domain.task import check_identifier
-from swe_ai_fleet.domain.text import well_formed, without_login
+from swe_ai_fleet.domain.text import check_identifier, well_formed, without_login
 from swe_ai_fleet.ports import SecretMask
 from swe_ai_fleet.tools.truncation import truncate
 

@@ -12,8 +12,7 @@ from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.event import StoredEvent
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.run import tool_calls
-from swe_ai_fleet.domain.task import check_identifier
-from swe_ai_fleet.domain.text import without_login
+from swe_ai_fleet.domain.text import check_identifier, without_login
 from swe_ai_fleet.tools.truncation import truncate
 
 

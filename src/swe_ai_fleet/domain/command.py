@@ -1,4 +1,7 @@
-"""Commands: a process to run in a workspace, its owner, the variables that callers may give it, and its result."""
+"""Commands: a process to run in a workspace, its owner, the variables that callers may give it, and its result.
+
+A check is a command that decides about a candidate; an MCP server may be one that a task brings along.
+"""
 
 from __future__ import annotations
 
@@ -136,3 +139,34 @@ class CommandResult:
     @property
     def ok(self) -> bool:
         return self.exit_code == 0 and not self.timed_out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckSpec:
+    """A command that decides about a candidate: it must end with `expected_exit_code` within the time limit."""
+
+    name: str
+    command: str
+    timeout_seconds: float = 600.0
+    required: bool = True
+    expected_exit_code: int = 0
+
+    @property
+    def line(self) -> str:
+        """The command for a reader, behind its name where it has one of its own."""
+        return f"{self.name}: `{self.command}`" if self.name not in ("", self.command) else f"`{self.command}`"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskMcpServer:
+    """An MCP server that a task brings along; either `command` (confined, over the agent's clone) or `url` is given.
+
+    `tools` are globs over the names of the tools that agents may call; `allowed_hosts` is what a command may reach.
+    """
+
+    name: str
+    command: tuple[str, ...] = ()
+    url: str = ""
+    variables: Mapping[str, str] = field(default_factory=dict[str, str])
+    tools: tuple[str, ...] = ("*",)
+    allowed_hosts: tuple[str, ...] = ()

@@ -1,4 +1,7 @@
-"""Texts: how long they may be, and what is shown of those that are longer."""
+"""Texts: how long they may be and what is shown of longer ones, ids and names of branches, and moments.
+
+Moments are ISO 8601 in UTC, as values and events have them, or milliseconds since the epoch, as they go over the wire.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,8 @@ from urllib.parse import urlsplit, urlunsplit
 
 from swe_ai_fleet.domain.errors import InvalidRequest
 
+_IDENTIFIER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_NOT_IN_A_REF = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{")
 _LOOKED_AT = 4
 """So many times what is shown of a text is looked at: a flood costs no more than that."""
 
@@ -42,6 +47,30 @@ def check_length(text: str, most: int, *, field: str) -> str:
     if len(text) > most:
         raise InvalidRequest(f"{field} has {len(text)} characters", field=field, hint=f"at most {most}")
     return text
+
+
+def check_identifier(text: str, *, field: str) -> str:
+    """The identifier itself, if it may stand in subjects, branch names and file names. Raises InvalidRequest."""
+    if not _IDENTIFIER.fullmatch(text) or ".." in text or text.endswith((".", ".lock")):
+        raise InvalidRequest(
+            f"{text[:64]!r} is not a valid id",
+            field=field,
+            hint="1 to 128 of A-Z a-z 0-9 . _ -, the first a letter or digit, no '..', no '.' or '.lock' at the end",
+        )
+    return text
+
+
+def check_branch(name: str, *, field: str) -> str:
+    """The name itself, if git takes it for a branch (the rules of `git check-ref-format`). Raises InvalidRequest."""
+    parts = name.split("/")
+    if (
+        _NOT_IN_A_REF.search(name)
+        or name.startswith("-")
+        or name == "@"
+        or any(not part or part.startswith(".") or part.endswith((".", ".lock")) for part in parts)
+    ):
+        raise InvalidRequest(f"{name[:64]!r} is not a branch name", field=field, hint="see git help check-ref-format")
+    return name
 
 
 def nearest(name: str, known: Collection[str]) -> str:

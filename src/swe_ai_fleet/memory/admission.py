@@ -18,8 +18,7 @@ from swe_ai_fleet.domain.memory import (
     check_namespace,
     check_namespaces,
 )
-from swe_ai_fleet.domain.task import check_identifier
-from swe_ai_fleet.domain.text import check_length, well_formed
+from swe_ai_fleet.domain.text import check_identifier, check_length, well_formed
 from swe_ai_fleet.ports import SecretMask
 
 _SLACK = 100

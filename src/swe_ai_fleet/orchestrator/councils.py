@@ -25,9 +25,8 @@ from swe_ai_fleet.domain.task import (
     Role,
     Task,
     TaskKind,
-    check_identifier,
 )
-from swe_ai_fleet.domain.text import nearest
+from swe_ai_fleet.domain.text import check_identifier, nearest
 
 TEMPERATURE = "temperature"
 INSTRUCTIONS = "instructions"

@@ -25,7 +25,8 @@ from swe_ai_fleet.domain.errors import (
 )
 from swe_ai_fleet.domain.event import CandidateDelivered, RefusedKept, WinnerDelivered
 from swe_ai_fleet.domain.execution import ExecutionState
-from swe_ai_fleet.domain.task import Delivery, PinnedRepository, Task, TaskKind, check_branch
+from swe_ai_fleet.domain.task import Delivery, PinnedRepository, Task, TaskKind
+from swe_ai_fleet.domain.text import check_branch
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.orchestrator.approvals import control
 from swe_ai_fleet.orchestrator.deliberation import Conclusion

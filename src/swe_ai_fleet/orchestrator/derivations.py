@@ -27,8 +27,8 @@ from swe_ai_fleet.domain.task import (
     Role,
     Task,
     TaskKind,
-    check_identifier,
 )
+from swe_ai_fleet.domain.text import check_identifier
 from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.orchestrator.queue import full_for
 from swe_ai_fleet.orchestrator.runs import PLANNER

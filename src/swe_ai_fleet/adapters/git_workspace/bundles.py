@@ -25,7 +25,8 @@ from swe_ai_fleet.adapters.git_workspace.git_dir import FIXED_IDENTITY, write_gi
 from swe_ai_fleet.adapters.git_workspace.local import LocalRepositories, user_excludes
 from swe_ai_fleet.adapters.git_workspace.locations import LocationPolicy
 from swe_ai_fleet.domain.errors import PreconditionFailed, ResourceExhausted
-from swe_ai_fleet.domain.task import RepoRef, check_branch
+from swe_ai_fleet.domain.task import RepoRef
+from swe_ai_fleet.domain.text import check_branch
 from swe_ai_fleet.ports import BUNDLE_BRANCH, RepositoryBundle
 
 MAX_TAGS = 5000

@@ -16,7 +16,7 @@ from swe_ai_fleet.adapters.git_workspace.git_dir import FIXED_IDENTITY, WORK_BRA
 from swe_ai_fleet.adapters.git_workspace.staging import check_size
 from swe_ai_fleet.domain.command import Command
 from swe_ai_fleet.domain.errors import FleetError, PreconditionFailed, ResourceExhausted
-from swe_ai_fleet.domain.task import check_branch
+from swe_ai_fleet.domain.text import check_branch
 from swe_ai_fleet.ports import Checkpoint, Workspace
 
 _log = structlog.get_logger()
