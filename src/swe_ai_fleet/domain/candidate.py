@@ -220,6 +220,11 @@ class CheckReport:
         return sum((result.usage for result in self.results), Usage())
 
     @property
+    def failed(self) -> tuple[CheckResult, ...]:
+        """The checks that ran and did not pass, those among them that are not required."""
+        return tuple(result for result in self.results if not result.passed and not result.skipped_reason)
+
+    @property
     def tests(self) -> TestSummary | None:
         """The tests that ran on it, of the first check that counts them; None where none does."""
         return next((result.tests for result in self.results if result.tests is not None), None)

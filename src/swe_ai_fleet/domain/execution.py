@@ -17,7 +17,7 @@ from swe_ai_fleet.domain.environment import EnvironmentProposal, EnvironmentRun
 from swe_ai_fleet.domain.event import EXECUTION_SUBJECT, ExecutionStatus, StoredEvent
 from swe_ai_fleet.domain.examination import Examination
 from swe_ai_fleet.domain.review import Critique, VerifierScore, Vote
-from swe_ai_fleet.domain.run import AgentProgress, advance_agent
+from swe_ai_fleet.domain.run import AgentProgress, advance_agent, agent_ended
 from swe_ai_fleet.domain.subtask import Derivation, SubtaskOutcome
 from swe_ai_fleet.domain.task import ApprovalPolicy, PinnedRepository, Task
 from swe_ai_fleet.domain.test_run import Baseline
@@ -310,7 +310,7 @@ def advance(state: ExecutionState | None, stored: StoredEvent) -> ExecutionState
         case events.ExecutionFinished():
             return replace(
                 state,
-                agents={name: ended(agent, body.status) for name, agent in state.agents.items()},
+                agents={name: agent_ended(agent, body.status) for name, agent in state.agents.items()},
                 checking={},
                 status=body.status,
                 winner_id=body.winner_id,

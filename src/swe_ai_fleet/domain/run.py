@@ -373,7 +373,7 @@ def advance_agent(agent: AgentProgress, stored: StoredEvent) -> AgentProgress:
             return agent
 
 
-def ended(agent: AgentProgress, status: ExecutionStatus) -> AgentProgress:
+def agent_ended(agent: AgentProgress, status: ExecutionStatus) -> AgentProgress:
     """A run whose execution has ended; one that waited for a person has ended with it.
 
     Who asked without a run of its own (a node of a workflow) has nothing more to do either.

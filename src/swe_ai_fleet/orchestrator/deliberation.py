@@ -57,9 +57,13 @@ class Conclusion:
     @property
     def winner(self) -> Candidate | None:
         """The best candidate, if the evidence accepts it."""
-        if not self.ranking or not self.ranking[0].accepted:
-            return None
-        return next(c for c in self.candidates if c.candidate_id == self.ranking[0].candidate_id)
+        return self.best if self.ranking and self.ranking[0].accepted else None
+
+    @property
+    def best(self) -> Candidate | None:
+        """The first of the ranking, accepted or not; None where nothing is ranked."""
+        first = self.ranking[0].candidate_id if self.ranking else ""
+        return next((candidate for candidate in self.candidates if candidate.candidate_id == first), None)
 
     @property
     def timed_out(self) -> bool:
@@ -306,7 +310,7 @@ def without_winner(verdict: Conclusion) -> Ending:
 
 def stands(report: CheckReport) -> bool:
     """Whether nothing speaks against a branch. Where nothing can be run on it, there is nothing against it either."""
-    return not any(check.required and not check.skipped_reason and not check.passed for check in report.results)
+    return not any(check.required for check in report.failed)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -77,14 +77,6 @@ MAX_NAMED_FILES = 10
 _MARKER = re.compile(rf"^\+(?:<{{7}} {OURS}|>{{7}} {THEIRS})\s*$".encode(), re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Merged:
-    """What became of a winner: the branch with it merged in, or why it could not be (`head` None)."""
-
-    head: PinnedRepository | None
-    error: str = ""
-
-
 @dataclass(kw_only=True)
 class Integration:
     """The integration branch of one orchestration. Merges come one at a time; whoever calls sees to that.
@@ -99,17 +91,17 @@ class Integration:
     head: PinnedRepository
     spending: Spending
 
-    async def merge(self, child: Task, ended: ExecutionState, subtask_id: str) -> Merged:
-        """Merge the winner of a subtask that was deliberated; the head moves only once the caller has recorded it.
+    async def merge(self, child: Task, ended: ExecutionState, subtask_id: str) -> PinnedRepository | str:
+        """The branch with the winner of a subtask merged in, or why it could not be.
 
-        Raises Fenced; other faults are the reason why it is not merged.
+        The head moves only once the caller has recorded it. Raises Fenced; other faults are such reasons.
         """
         winner = ended.candidates[ended.winner_id]
         request = MergeRequest(
             execution_id=self.work.task.execution_id,
             head=self.head,
             base=ended.repository,
-            patch=await self._content(winner),
+            patch=await self.work.patch_of(winner),
             since=self.work.repository.shared_commit,
             message=commit_message(child, winner),
             author_name=self.work.task.delivery.author_name,
@@ -120,18 +112,20 @@ class Integration:
             merge = await self.work.deps.workspaces.merge(request)
             if merge.conflicts:
                 return await self._resolved(request, merge, child, subtask_id)
-            return Merged(head=await self._at(merge))
+            return await self._at(merge)
         except Fenced:
             raise
         except FleetError as error:
-            return Merged(head=None, error=f"it could not be merged: {error}")
+            return f"it could not be merged: {error}"
 
-    async def _resolved(self, request: MergeRequest, merge: Merge, child: Task, subtask_id: str) -> Merged:
+    async def _resolved(
+        self, request: MergeRequest, merge: Merge, child: Task, subtask_id: str
+    ) -> PinnedRepository | str:
         """The branch with a conflict resolved by an agent and checked like a candidate; otherwise why it is not."""
         where = f"merge conflict in {', '.join(merge.conflicts[:MAX_NAMED_FILES])}"
         granted = self.spending.granted(1)
         if granted is None:
-            return Merged(head=None, error=f"{where}, and nothing is left to spend on it")
+            return f"{where}, and nothing is left to spend on it"
         draft, run = await self._at(merge), merge_run(subtask_id, self.head.commit)
         task = _merge_task(granted, child, merge)
         candidate = await self.work.runs.solve(
@@ -139,48 +133,37 @@ class Integration:
         )
         self.spending.add(candidate.usage)
         if candidate.stop_reason is StopReason.REJECTED:
-            return Merged(head=None, error=f"{where}: {candidate.error}")
-        patch, message = await self._content(candidate), f"{request.message.rstrip()}\nFleet-Merge: {run}"
+            return f"{where}: {candidate.error}"
+        patch, message = await self.work.patch_of(candidate), f"{request.message.rstrip()}\nFleet-Merge: {run}"
         # Neither side has changed the draft meanwhile, so this cannot conflict again.
         head = await self._at(
             await self.work.deps.workspaces.merge(replace(request, base=draft, patch=patch, message=message))
         )
         if head.commit == self.head.commit:
-            return Merged(head=None, error=f"{where}: the resolution drops the whole change")
+            return f"{where}: the resolution drops the whole change"
         whole = (await self.work.deps.workspaces.export(head, self.head.commit, THEIRS)).patch
         if _MARKER.search(whole):
-            return Merged(head=None, error=f"{where}: the resolution leaves conflict markers")
+            return f"{where}: the resolution leaves conflict markers"
         report = await self.work.runs.check(
             CheckAssignment(
                 execution_id=self.work.task.execution_id,
                 candidate_id=run,
                 task=replace(task, constraints=replace(child.constraints, limits=task.constraints.limits)),
                 repository=self.head,
-                patch=await self.work.deps.blobs.put(
-                    self.work.task.tenant, self.work.task.execution_id, whole, PATCH_TYPE
-                ),
+                patch=await self.work.put(whole, PATCH_TYPE),
             )
         )
         if not report.accepted:
-            failed = "; ".join(
-                result.name for result in report.results if not result.passed and not result.skipped_reason
-            )
-            why = failed or "nothing could be checked"
-            return Merged(head=None, error=f"{where}: the resolution did not pass: {why}")
-        return Merged(head=head)
+            why = "; ".join(result.name for result in report.failed) or "nothing could be checked"
+            return f"{where}: the resolution did not pass: {why}"
+        return head
 
     async def _at(self, merge: Merge) -> PinnedRepository:
         """The branch at a commit, for every node."""
         if not merge.bundle:
             return self.head
-        bundle = await self.work.deps.blobs.put(
-            self.work.task.tenant, self.work.task.execution_id, merge.bundle, BUNDLE_TYPE
-        )
+        bundle = await self.work.put(merge.bundle, BUNDLE_TYPE)
         return replace(self.work.repository, commit=merge.commit, bundle=bundle, snapshot_of="")
-
-    async def _content(self, candidate: Candidate) -> bytes:
-        patch = candidate.artifacts.patch
-        return await self.work.deps.blobs.get(patch) if patch is not None else b""
 
 
 def spent_on_merges(known: ExecutionState) -> Usage:
@@ -236,9 +219,7 @@ class Delivering:
         taken or checked out), Unavailable, AgentLost.
         """
         task, repository = self.work.task, self.work.repository
-        patch = winner.artifacts.patch
-        content = await self.work.deps.blobs.get(patch) if patch else b""
-        delivery = _delivery(task)
+        content, delivery = await self.work.patch_of(winner), _delivery(task)
         delivery = replace(delivery, message=delivery.message or commit_message(task, winner, evidence))
         delivered = await self.work.deps.workspaces.deliver(task.execution_id, repository, content, delivery)
         delivered = await self._exported(replace(repository, commit=delivered.commit_sha), delivered)
@@ -262,23 +243,18 @@ class Delivering:
 
     async def keep_best(self, conclusion: Conclusion) -> None:
         """Keep the best candidate of those that did not win as a commit, for people; nothing where it has none."""
-        if self.work.known.refused_kept is not None or not conclusion.ranking:
+        task, best = self.work.task, conclusion.best
+        if self.work.known.refused_kept is not None or best is None:
             return
-        task, best = self.work.task, conclusion.ranking[0]
-        candidate = next(
-            candidate_found
-            for candidate_found in conclusion.candidates
-            if candidate_found.candidate_id == best.candidate_id
-        )
-        report, patch = conclusion.reports.get(best.candidate_id), candidate.artifacts.patch
-        if patch is None or report is None or not report.tree:
+        report = conclusion.reports.get(best.candidate_id)
+        if best.artifacts.patch is None or report is None or not report.tree:
             return  # it cannot be applied, or changes nothing
         delivered = await self.work.deps.workspaces.keep(
             task.execution_id,
             self.work.repository,
-            await self.work.deps.blobs.get(patch),
+            await self.work.patch_of(best),
             f"{REFUSED}/{task.task_id}",
-            commit_message(task, candidate, report),
+            commit_message(task, best, report),
         )
         await self.work.journal.append(RefusedKept(candidate_id=best.candidate_id, delivered=delivered))
 
@@ -299,18 +275,17 @@ class Delivering:
 
     async def _exported(self, head: PinnedRepository, delivered: Delivered) -> Delivered:
         """The delivered branch with its patch and its bundle in the store; without them where they are too large."""
-        task, repository = self.work.task, self.work.repository
+        repository = self.work.repository
         try:
             exported = await self.work.deps.workspaces.export(
                 head, repository.commit, delivered.branch, since=repository.shared_commit
             )
         except ResourceExhausted:
             return delivered
-        owner = (task.tenant, task.execution_id)
         return replace(
             delivered,
-            patch=await self.work.deps.blobs.put(*owner, exported.patch, PATCH_TYPE),
-            bundle=await self.work.deps.blobs.put(*owner, exported.bundle, BUNDLE_TYPE) if exported.bundle else None,
+            patch=await self.work.put(exported.patch, PATCH_TYPE),
+            bundle=await self.work.put(exported.bundle, BUNDLE_TYPE) if exported.bundle else None,
         )
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from swe_ai_fleet.domain.assignment import Assignment, CodingAssignment, RecordedAssignment
 from swe_ai_fleet.domain.audit_chains import AuditChains
+from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import Candidate
 from swe_ai_fleet.domain.errors import AgentLost, Fenced, FleetError, Unavailable
@@ -300,3 +301,12 @@ class ExecutionContext:
     def journal(self) -> Journal:
         """The execution's own."""
         return self.runs.journal
+
+    async def put(self, data: bytes, media_type: str) -> BlobRef:
+        """Store content of the execution's. Raises ResourceExhausted, Unavailable."""
+        return await self.deps.blobs.put(self.task.tenant, self.task.execution_id, data, media_type)
+
+    async def patch_of(self, candidate: Candidate) -> bytes:
+        """What a candidate changes; nothing of one without a patch. Raises NotFound, Unavailable."""
+        patch = candidate.artifacts.patch
+        return await self.deps.blobs.get(patch) if patch is not None else b""

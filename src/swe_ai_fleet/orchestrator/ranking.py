@@ -58,7 +58,7 @@ def _facts(place: ScoredCandidate) -> list[str]:
     """What is known of it, the evidence first."""
     if not place.report.results:
         return ["no evidence could be gathered"]
-    failed = [result for result in place.report.results if not result.passed and not result.skipped_reason]
+    failed = place.report.failed
     facts = [_complaint(result) for result in failed[:_MOST_COMPLAINTS]]
     if len(failed) > _MOST_COMPLAINTS:
         facts.append(f"and {len(failed) - _MOST_COMPLAINTS} more checks failed")

@@ -78,11 +78,7 @@ def evidence(report: CheckReport) -> float:
 def worse(before: CheckReport, after: CheckReport) -> str:
     """Why the evidence about a revision is worse than that about what it revises; empty where it is not."""
     if before.accepted and not after.accepted:
-        failed = [
-            result.name
-            for result in after.results
-            if result.required and not result.passed and not result.skipped_reason
-        ]
+        failed = [result.name for result in after.failed if result.required]
         return f"worse: it fails {', '.join(failed) or 'its checks'}, which its predecessor passed"
     if before.accepted and before.verdict is Verdict.VERIFIED and after.verdict is Verdict.UNVERIFIED:
         return "worse: it is unverified, its predecessor is verified"

@@ -286,12 +286,12 @@ class SplitTask:
     ) -> None:
         async with self._merging:
             merged = await integration.merge(child, state, outcome.subtask_id)
-            if merged.head is None:
-                await self._end(replace(outcome, error=merged.error[:MAX_REASON_CHARS]))
+            if isinstance(merged, str):
+                await self._end(replace(outcome, error=merged[:MAX_REASON_CHARS]))
                 return
             # Nothing may stand on a commit that the log does not know.
-            await self._end(replace(outcome, commit_sha=merged.head.commit, error=""), merged.head)
-            integration.head = merged.head
+            await self._end(replace(outcome, commit_sha=merged.commit, error=""), merged)
+            integration.head = merged
 
     async def _end(self, outcome: SubtaskOutcome, head: PinnedRepository | None = None) -> None:
         await self.work.journal.append(SubtaskEnded(outcome=outcome, repository=head))
@@ -317,9 +317,7 @@ class SplitTask:
             return Ending(status=ExecutionStatus.FAILED, error="the subtasks together have no changes", usage=usage)
         report = await self._checked(integration.head)
         if not stands(report):
-            failed = "; ".join(
-                result.name for result in report.results if not result.passed and not result.skipped_reason
-            )
+            failed = "; ".join(result.name for result in report.failed)
             error = f"every subtask passed, but together they do not: {failed}"
             return Ending(status=ExecutionStatus.FAILED, error=error, usage=usage)
         if self.work.task.constraints.require_verified and report.verdict is not Verdict.VERIFIED:
