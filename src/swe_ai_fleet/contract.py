@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import MISSING, dataclass, fields
 from datetime import datetime
@@ -115,9 +115,11 @@ def from_message(kind: type[T], message: Message, /, **given: Any) -> T:
         TypeError: The value has an attribute without a default that neither the message nor `given` has.
         FleetError: What the value's own rules raise.
     """
-    for name, convert in _readers(kind, type(message)):
-        if name not in given and (read := convert(message)) is not MISSING:
-            given[name] = read
+    for name, readers in _readers(kind, type(message)):
+        if name not in given:
+            read = next((value for reader in readers if (value := reader(message)) is not MISSING), MISSING)
+            if read is not MISSING:
+                given[name] = read
     return kind(**given)
 
 
@@ -163,11 +165,11 @@ def _attribute(field: FieldDescriptor, owner: type) -> str | None:
     """What the domain calls a field; None where it has nothing like it."""
     name = _NAMES.get(cast("Descriptor", field.containing_type).full_name, {}).get(field.name)
     usual = (field.name, _EVERYWHERE.get(field.name, ""), field.name.removesuffix("_ms").removesuffix("_bytes"))
-    return next((attribute for attribute in (usual if name is None else (name,)) if _has(owner, attribute)), None)
-
-
-def _has(owner: type, name: str) -> bool:
-    return name in getattr(owner, "__dataclass_fields__", {}) or isinstance(getattr(owner, name, None), property)
+    named = getattr(owner, "__dataclass_fields__", {})
+    for attribute in usual if name is None else (name,):
+        if attribute in named or isinstance(getattr(owner, attribute, None), property):
+            return attribute
+    return None
 
 
 @cache
@@ -247,35 +249,20 @@ def _filled(kind: type[Message], method: str, value: object) -> Message:
 
 
 @cache
-def _readers(kind: type, source: type[Message]) -> list[tuple[str, _Getter]]:
-    """For each attribute of the value how it is read; the reader gives MISSING where the message says nothing."""
+def _readers(kind: type, source: type[Message]) -> list[tuple[str, list[_Getter]]]:
+    """For each attribute of the value how it is read: by the first reader that does not give MISSING."""
     hints = get_type_hints(kind)
     by_attribute: dict[str, list[FieldDescriptor]] = {}
     for field in descriptor_of(source).fields:
         if (attribute := _attribute(field, kind)) is not None:
             # What took the place of a deprecated field stands behind it, and counts.
             by_attribute.setdefault(attribute, []).insert(0, field)
-    return [
-        (
-            attribute.name,
-            _first(
-                [_reader(field, hints[attribute.name], bare=_bare(attribute)) for field in by_attribute[attribute.name]]
-            ),
-        )
-        for attribute in fields(cast("Any", kind))
-        if attribute.init and attribute.name in by_attribute
-    ]
-
-
-def _first(readers: Sequence[_Getter]) -> _Getter:
-    """The first of several that reads something."""
-    if len(readers) == 1:
-        return readers[0]
-    return lambda message: next((result for read in readers if (result := read(message)) is not MISSING), MISSING)
-
-
-def _bare(field: Any) -> bool:
-    return field.default is MISSING and field.default_factory is MISSING
+    readers: list[tuple[str, list[_Getter]]] = []
+    for attribute in fields(cast("Any", kind)):
+        name, bare = attribute.name, attribute.default is MISSING and attribute.default_factory is MISSING
+        if attribute.init and name in by_attribute:
+            readers.append((name, [_reader(field, hints[name], bare=bare) for field in by_attribute[name]]))
+    return readers
 
 
 def _reader(field: FieldDescriptor, hint: Any, *, bare: bool) -> _Getter:
@@ -308,16 +295,13 @@ def _reader(field: FieldDescriptor, hint: Any, *, bare: bool) -> _Getter:
     convert: _Getter = iso_time if timed else _single_reader(field, inner)
 
     def read(message: Message) -> Any:
-        with _inside(name):
-            return single(message)
-
-    def single(message: Message) -> Any:
         value = getattr(message, name)
-        if field.has_presence:
-            return convert(value) if message.HasField(name) or wanted else nothing
-        if field.enum_type is not None:
-            return nothing if (member := convert(value)) is None else member
-        return convert(value) if value or wanted else nothing
+        with _inside(name):
+            if field.has_presence:
+                return convert(value) if message.HasField(name) or wanted else nothing
+            if field.enum_type is not None:
+                return nothing if (member := convert(value)) is None else member
+            return convert(value) if value or wanted else nothing
 
     return read
 

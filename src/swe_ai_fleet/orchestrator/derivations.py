@@ -1,4 +1,7 @@
-"""Plans split on request, without an execution: the planner's own run in the log is all that is kept of it."""
+"""Plans split on request, and events of plans elsewhere that lead to work here, once however often they come.
+
+A plan that is split on request is no execution: the planner's own run in the log is all that is kept of it.
+"""
 
 from __future__ import annotations
 
@@ -53,8 +56,8 @@ class Plan:
     tenant: str = DEFAULT_TENANT
     context: str = ""
 
-    def checked(self) -> Plan:
-        """This plan, if it can be split. Raises InvalidRequest naming the field."""
+    def check(self) -> None:
+        """Raises InvalidRequest for a plan that cannot be split, naming the field."""
         if not self.description.strip():
             raise InvalidRequest("the task description is empty", field="task_description")
         if len(self.description.encode()) > MAX_DESCRIPTION_BYTES:
@@ -67,7 +70,6 @@ class Plan:
         if self.strategy not in STRATEGIES:
             hint = f"one of {', '.join(STRATEGIES)}"
             raise InvalidRequest(f"unknown strategy {self.strategy[:64]!r}", field="strategy", hint=hint)
-        return self
 
     def task(self, commit: str) -> Task:
         """The task that stands for it; the same plan about the same commit is the same task."""
@@ -90,11 +92,6 @@ class Derivations:
     The same plan about the same commit is split once; asked again, the answer comes from the log. A planner goes on
     without its caller, who may come back for what it said. Where `MAX_AT_ONCE` are at work, a tenant that has less than
     an even part of them is still let in.
-
-    Args:
-        fleet: Has the planners.
-        log: Has what they said.
-        workspaces: Pins repositories.
     """
 
     def __init__(self, *, fleet: Fleet, log: EventLog, workspaces: WorkspaceProvider) -> None:
@@ -118,7 +115,7 @@ class Derivations:
         Raises InvalidRequest (nothing to split, or no sound split was found), PreconditionFailed, Unavailable,
         ResourceExhausted (too many at once), ModelError, AgentLost.
         """
-        plan.checked()
+        plan.check()
         pinned = await self._workspaces.pin(plan.tenant, plan.repo) if plan.repo is not None else None
         task = plan.task(pinned.commit if pinned is not None else "")
         name = task.tenant, task.execution_id
@@ -203,17 +200,15 @@ class PlanningEvent:
     tenant: str = DEFAULT_TENANT
     caller: str = ""
 
-    def checked(self) -> PlanningEvent:
-        """This event, if it can be taken. Raises InvalidRequest naming the field and the way out."""
+    def check(self) -> None:
+        """Raises InvalidRequest for an event that cannot be taken, naming the field and the way out."""
         check_identifier(self.event_id, field="event_id")
         if len(self.event_id) > MAX_EVENT_ID_CHARS:
             raise InvalidRequest("the event id is too long", field="event_id", hint=f"at most {MAX_EVENT_ID_CHARS}")
         if not self.event_type:
             raise InvalidRequest("no event type given", field="event_type", hint=f"such as {EVENT_TYPES[0]}")
-        if not self.leads_to_work:
-            return self
-        self.plan().checked()
-        return self
+        if self.leads_to_work:
+            self.plan().check()
 
     @property
     def leads_to_work(self) -> bool:
@@ -296,12 +291,7 @@ class PlanningEvents:
 
     A dispatched event becomes one orchestration, which derives its subtasks itself, so that a lost process costs
     nothing; without dispatch the planner alone is asked. Either way the event's id decides: told again, it answers as
-    the first time.
-
-    Args:
-        executions: Where dispatched events go.
-        derivations: Asks planners.
-        store: Remembers events, the same for every replica.
+    the first time. `store` remembers events, the same for every replica.
     """
 
     def __init__(self, *, executions: Executions, derivations: Derivations, store: KeyValue) -> None:
@@ -323,14 +313,16 @@ class PlanningEvents:
                 found.
             AlreadyExists: Another event was taken under this id.
         """
-        event.checked()
+        event.check()
         known = await self._store.get(event.key)
         if known is not None:
             taken = from_json(_Taken, known.value)
             _check_same(event, taken.fingerprint)
             outcome = taken.outcome
         elif not event.leads_to_work:
-            return PlanningOutcome(accepted=False, message=f"unsupported type of event; supported types: {_LIST}")
+            return PlanningOutcome(
+                accepted=False, message=f"unsupported type of event; supported types: {', '.join(EVENT_TYPES)}"
+            )
         elif event.dispatch:
             outcome = await self._dispatched(event)
         else:
@@ -364,28 +356,21 @@ class PlanningEvents:
     async def _with_subtasks(
         self, event: PlanningEvent, outcome: PlanningOutcome, timeout: float | None
     ) -> PlanningOutcome:
+        watching = aclosing(self._executions.watch(event.tenant, outcome.execution_id))
         try:
-            async with asyncio.timeout(timeout):
-                return await self._until_derived(event.tenant, outcome)
+            async with asyncio.timeout(timeout), watching as events:
+                async for stored in events:
+                    match stored.event.body:
+                        case SubtasksDerived(derivation=derivation):
+                            return replace(outcome, derivation=derivation)
+                        case ExecutionFinished(status=status, error=error):
+                            return replace(outcome, message=f"the execution ended without subtasks: {error or status}")
+                        case _:
+                            pass
         except TimeoutError:
-            return replace(
-                outcome, message="the planner is still working; send the same event again to get the subtasks"
-            )
-
-    async def _until_derived(self, tenant: str, outcome: PlanningOutcome) -> PlanningOutcome:
-        async with aclosing(self._executions.watch(tenant, outcome.execution_id)) as events:
-            async for stored in events:
-                match stored.event.body:
-                    case SubtasksDerived(derivation=derivation):
-                        return replace(outcome, derivation=derivation)
-                    case ExecutionFinished(status=status, error=error):
-                        return replace(outcome, message=f"the execution ended without subtasks: {error or status}")
-                    case _:
-                        pass
+            message = "the planner is still working; send the same event again to get the subtasks"
+            return replace(outcome, message=message)
         return outcome
-
-
-_LIST = ", ".join(EVENT_TYPES)
 
 
 def _check_same(event: PlanningEvent, fingerprint: str) -> None:

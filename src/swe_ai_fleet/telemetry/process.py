@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, supp
 from contextvars import ContextVar
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from swe_ai_fleet.ports import EventLog, Fleet, Repositories, ResultBus
 
@@ -73,7 +73,7 @@ class Telemetry:
             return repositories
         from swe_ai_fleet.telemetry.traced_ports import TracedRepositories
 
-        return TracedRepositories(repositories, self.tracing)
+        return cast("Repositories", TracedRepositories(repositories, self.tracing))
 
     def results(self, results: ResultBus) -> ResultBus:
         """A result bus whose messages go on with the trace."""
