@@ -118,17 +118,16 @@ class Executions:
             rules=self.rules,
         )
         self._acceptance = Acceptance(
-            deps,
-            self.projection,
+            deps=deps,
+            projection=self.projection,
+            dispatcher=self.dispatcher,
             quotas=self._quotas,
             room=self._room,
             access=access or ToolAccess(),
             profiles=profiles,
             priced=priced,
             councils=councils,
-            queued=self.dispatcher.queued,
             get=self.get,
-            begun=self.dispatcher.accepted,
         )
         self.submit, self.begin, self.plan = self._acceptance.submit, self._acceptance.begin, self._acceptance.plan
         self.check_tokens, self.check_storage = self._quotas.check_tokens, self._quotas.check_storage

@@ -14,7 +14,7 @@ from swe_ai_fleet.domain.budget import Limits, Usage
 from swe_ai_fleet.domain.checklist import Checklist
 from swe_ai_fleet.domain.context import ContextRequest, GatheredContext, Phase
 from swe_ai_fleet.domain.environment import EnvironmentProposal, EnvironmentRun
-from swe_ai_fleet.domain.errors import Fenced, FleetError, InvalidRequest, PreconditionFailed, Unavailable
+from swe_ai_fleet.domain.errors import Fenced, FleetError, PreconditionFailed, Unavailable
 from swe_ai_fleet.domain.event import (
     BaselineFinished,
     ChecklistMade,
@@ -24,7 +24,7 @@ from swe_ai_fleet.domain.event import (
 )
 from swe_ai_fleet.domain.examination import Examination
 from swe_ai_fleet.domain.execution import ExecutionState
-from swe_ai_fleet.domain.memory import check_entities, check_namespaces, task_namespaces
+from swe_ai_fleet.domain.memory import task_namespaces
 from swe_ai_fleet.domain.task import ApprovalPolicy, Task, TaskKind
 from swe_ai_fleet.domain.test_run import Baseline, gets_on_better, wants_help
 from swe_ai_fleet.domain.workflow import AgentConfig
@@ -327,28 +327,6 @@ def context_request(task: Task, *, placed: bool = False) -> ContextRequest | Non
         namespaces=task_namespaces(task) if task.memory.read else (),
         entities=task.memory.entities if task.memory.read else (),
     )
-
-
-def check_context(task: Task, *, there: bool) -> None:
-    """Whether a task can have the context and the memory it asks for. Raises InvalidRequest naming the field."""
-    if (task.memory.read or task.memory.write) and not there:
-        raise InvalidRequest("memory is not available", field="memory", hint=f"leave it out: {NO_SERVICE}")
-    check_namespaces(task.memory.namespaces, field="memory.namespaces")
-    check_entities(task.memory.entities, field="memory.entities")
-    if task.memory.entities and not task.memory.read:
-        raise InvalidRequest(
-            "entities are given but memory.read is not set",
-            field="memory.read",
-            hint="set memory.read, or leave entities out",
-        )
-    if task.memory.namespaces and not (task.memory.read or task.memory.write):
-        raise InvalidRequest("namespaces are given but neither read nor write is set", field="memory.read")
-    if task.context_options.phase and task.context_options.phase not in list(Phase):
-        raise InvalidRequest(
-            f"there is no phase {task.context_options.phase[:64]!r}",
-            field="context_options.phase",
-            hint=f"one of {', '.join(Phase)}",
-        )
 
 
 async def _gathered(
