@@ -101,26 +101,9 @@ async def vote(runs: AgentRuns, task: Task, contest: Contest) -> tuple[Vote, ...
         Fenced: Another driver has taken over.
     """
     judgings = _judgings(task, runs.known.repository, contest, runs.known.council)
-    before = {
-        judging.judge_id: [vote for vote in contest.votes if vote.judge_id == judging.judge_id] for judging in judgings
-    }
-    cast = {
-        judging.judge_id: [
-            vote for vote in runs.known.votes if vote.judge_id == judging.judge_id and vote.sample > judging.known
-        ]
-        for judging in judgings
-    }
     async with asyncio.TaskGroup() as group:
-        asked = {
-            judging.judge_id: group.create_task(_ask(runs, judging, before[judging.judge_id]))
-            for judging in judgings
-            if not cast[judging.judge_id]
-        }
-    voted = [
-        asked[judging.judge_id].result() if judging.judge_id in asked else cast[judging.judge_id]
-        for judging in judgings
-    ]
-    return (*contest.votes, *(vote for votes in voted for vote in votes))
+        asked = [group.create_task(_voted(runs, judging, contest)) for judging in judgings]
+    return (*contest.votes, *(vote for votes in asked for vote in votes.result()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,14 +178,18 @@ def lone_samples(candidates: int) -> int:
     return min(MAX_LONE_SAMPLES, candidates * ceil(LONE_SAMPLES / candidates))
 
 
-async def _ask(runs: AgentRuns, assignment: JudgeAssignment, before: Sequence[Vote]) -> Sequence[Vote]:
-    """What a judge votes; written together with its votes before."""
+async def _voted(runs: AgentRuns, assignment: JudgeAssignment, contest: Contest) -> Sequence[Vote]:
+    """What a judge votes, under an earlier driver or now; written together with its votes before."""
+    cast = [vote for vote in runs.known.votes if vote.judge_id == assignment.judge_id]
+    if known := [vote for vote in cast if vote.sample > assignment.known]:
+        return known
     votes = await runs.or_loss(assignment.agent_id, runs.run(assignment))
     if isinstance(votes, FleetError):
         return ()
     ballot = [candidate.candidate_id for candidate in assignment.candidates]
     votes = tuple(as_cast(vote, assignment.judge_id, ballot) for vote in votes[: assignment.samples])
     if votes:
+        before = (vote for vote in contest.votes if vote.judge_id == assignment.judge_id)
         await runs.journal.append(VotesCast(votes=(*before, *votes)))
     return votes
 

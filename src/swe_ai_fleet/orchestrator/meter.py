@@ -20,7 +20,7 @@ from swe_ai_fleet.domain.event import StoredEvent
 from swe_ai_fleet.following import Follower
 from swe_ai_fleet.orchestrator import figures, metrics_fold
 from swe_ai_fleet.orchestrator.figures import Cell, Figures, Gauges, History, Key, Tier
-from swe_ai_fleet.orchestrator.metrics_fold import FoldState, MetricsFold, Names
+from swe_ai_fleet.orchestrator.metrics_fold import MetricsFold, Names
 from swe_ai_fleet.snapshots import Snapshots
 
 DAY_SECONDS = 86_400
@@ -87,7 +87,7 @@ class _State:
     tenants: Names = field(default_factory=lambda: Names(MOST_TENANTS))
     totals: dict[str, Figures] = field(default_factory=dict[str, Figures])
     days: DayTokens = field(default_factory=DayTokens)
-    fold: FoldState = field(default_factory=FoldState)
+    fold: MetricsFold = field(default_factory=MetricsFold)
 
 
 class Meter:
@@ -110,7 +110,6 @@ class Meter:
     ) -> None:
         self._clock = clock
         self._state = _State()
-        self._fold = MetricsFold(self._state.fold)
         self._follower = Follower(
             "the log of events",
             events,
@@ -137,7 +136,7 @@ class Meter:
     def take(self, stored: StoredEvent) -> int:
         """Count an event; its position."""
         now = self._clock()
-        for counted in self._fold.take(stored):
+        for counted in self._state.fold.take(stored):
             # A clock that is ahead must not put anything where nobody looks.
             at = min(counted.at, now)
             self._state.history.add(at, counted.key, counted.figures, now=now)
@@ -148,7 +147,7 @@ class Meter:
 
     def running(self, tenant: str, execution_id: str) -> Usage:
         """What an execution that has not ended has spent so far; nothing where none is known."""
-        return self._fold.running(tenant, execution_id)
+        return self._state.fold.running(tenant, execution_id)
 
     def totals(self) -> Mapping[str, Figures]:
         """By tenant, everything that the log told; how the gauges stand is the sum of their changes.
@@ -236,7 +235,6 @@ class Meter:
 
     def _load(self, lines: Iterator[bytes]) -> None:
         self._state = from_json(_State, next(lines, b"{}"))
-        self._fold.state = self._state.fold
 
     def _grid(self, asked: int, since: float, until: float, now: float) -> tuple[Tier, int]:
         """The finest tier that has the whole range once it is widened to whole steps, and the step."""
