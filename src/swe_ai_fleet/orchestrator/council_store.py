@@ -113,7 +113,7 @@ class CouncilStore:
                 hint="leave it out, and register each agent with its endpoint",
             )
         if not council.members and not outside:
-            council = replace(council, members=_own_agents(council.role, num_agents or DEFAULT_AGENTS))
+            council = replace(council, members=own_agents(council.role, num_agents or DEFAULT_AGENTS))
         now = self._now()
         council = replace(council, members=tuple(replace(member, registered_at=now) for member in council.members))
 
@@ -262,7 +262,7 @@ async def council_for(task: Task, store: CouncilStore) -> Council | None:
     return adopted(task, council)
 
 
-def _own_agents(role: Role, count: int) -> tuple[CouncilMember, ...]:
+def own_agents(role: Role, count: int) -> tuple[CouncilMember, ...]:
     return tuple(CouncilMember(agent_id=agent_name(role, number)) for number in range(1, count + 1))
 
 
@@ -353,8 +353,7 @@ def _council(role: Role, key: str, value: object) -> Council:
     if table.agents is not None:
         members = tuple(from_plain(CouncilMember, agent.model_dump()) for agent in table.agents)
     elif table.agent_type != OUTSIDE_AGENTS:
-        numbers = range(1, (table.num_agents or DEFAULT_AGENTS) + 1)
-        members = tuple(CouncilMember(agent_id=agent_name(role, number)) for number in numbers)
+        members = own_agents(role, table.num_agents or DEFAULT_AGENTS)
     return Council(
         council_id=council_name(role),
         role=role,

@@ -102,7 +102,7 @@ class Executions:
         self._quotas = quotas or Quotas()
         self.rules = self._quotas.rules
         self.fleet: ConcurrencyLimiter = ConcurrencyLimiter(
-            deps.fleet, self._quotas, me=deps.owner, sharers=lambda tenant: self.dispatcher.sharers(tenant)
+            fleet=deps.fleet, quotas=self._quotas, me=deps.owner, sharers=lambda tenant: self.dispatcher.sharers(tenant)
         )
         deps = replace(deps, fleet=self.fleet)
         self._log = deps.log

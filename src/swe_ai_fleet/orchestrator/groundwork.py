@@ -49,9 +49,7 @@ class Groundwork:
     what it proposes is tried from nothing and used, now and by later executions, if more tests run then. Beside that an
     agent turns the statement into a checklist, where the task asks for one.
 
-    Attributes:
-        work: The execution.
-        usage: What the environment run and the checklist spent.
+    `usage` is what the environment run and the checklist spent.
     """
 
     work: ExecutionContext
@@ -83,7 +81,7 @@ class Groundwork:
 
     async def _list(self) -> Checklist | None:
         known = self.work.known.checklist
-        if known is None and not self._wants_checklist:
+        if known is None and not (self.work.task.probes and self._may_ask and not self.work.known.ranking):
             return None
         checklist = known or await self._make_checklist()
         self.usage += checklist.usage
@@ -92,38 +90,30 @@ class Groundwork:
         return checklist
 
     @property
-    def _wants_checklist(self) -> bool:
-        """Whether one is asked for, may have its commands run, and could change anything."""
-        task, known = self.work.task, self.work.known
-        commands = task.enable_tools and task.approval not in _ASKING
-        return task.probes and task.kind is not TaskKind.JUDGE and commands and not known.ranking
+    def _may_ask(self) -> bool:
+        """Whether agents may run commands here without that anybody is asked."""
+        task = self.work.task
+        return task.kind is not TaskKind.JUDGE and task.enable_tools and task.approval not in _ASKING
 
     async def _make_checklist(self) -> Checklist:
         task, checklist = self.work.task, Checklist()
         try:
-            answer = await self.work.runs.run(
-                self._assignment(
-                    CHECKLIST,
-                    statement(task),
-                    AgentConfig(
-                        role=str(task.role),
-                        tools=preparation.CHECKLIST_TOOLS,
-                        use_tools=True,
-                        system_prompt=preparation.checklist_instructions(directory=task.repo.subdirectory),
-                        max_iterations=preparation.MAX_CHECKLIST_STEPS,
-                    ),
-                    preparation.checklist_schema(),
-                )
+            assignment = self._assignment(
+                CHECKLIST,
+                statement(task),
+                tools=preparation.CHECKLIST_TOOLS,
+                prompt=preparation.checklist_instructions(directory=task.repo.subdirectory),
+                steps=preparation.MAX_CHECKLIST_STEPS,
+                schema=preparation.checklist_schema(),
             )
+            answer = await self.work.runs.run(assignment)
             checklist = replace(checklist, usage=answer.usage)
             if not answer.text:
                 return replace(checklist, error=answer.error[:_REASON_CHARS])
             checklist = replace(checklist, requirements=read_checklist(answer.text, task))
-            return (
-                checklist.with_outcomes(await self._on_the_untouched_commit(checklist))
-                if checklist.probed
-                else checklist
-            )
+            if checklist.probed:
+                checklist = checklist.with_outcomes(await self._on_the_untouched_commit(checklist))
+            return checklist
         except Fenced:
             raise
         except (FleetError, ValueError) as error:
@@ -177,15 +167,8 @@ class Groundwork:
     def _may_help(self, baseline: Baseline) -> bool:
         """Whether an environment run is asked for, and could change anything."""
         task = self.work.task
-        return (
-            task.kind is not TaskKind.JUDGE
-            and task.environment.detect
-            and task.enable_tools
-            and task.approval not in _ASKING
-            and not task.constraints.checks
-            and baseline.report.learned is None
-            and wants_help(baseline)
-        )
+        asked = task.environment.detect and not task.constraints.checks and self._may_ask
+        return asked and baseline.report.learned is None and wants_help(baseline)
 
     async def _improve(self, before: Baseline) -> Baseline:
         """The baseline after an environment run, whose proposal is tried; recorded."""
@@ -236,23 +219,25 @@ class Groundwork:
         return replace(run, kept=kept, reason=reason, after=after.line), after
 
     async def _ask_preparer(self, before: Baseline) -> Answer:
-        task = self.work.task
-        config = AgentConfig(
-            role=str(task.role),
+        assignment = self._assignment(
+            ENVIRONMENT,
+            _QUESTION,
             tools=preparation.ENVIRONMENT_TOOLS,
-            use_tools=True,
-            system_prompt=preparation.environment_instructions(directory=task.repo.subdirectory),
-            max_iterations=preparation.MAX_ENVIRONMENT_STEPS,
+            prompt=preparation.environment_instructions(directory=self.work.task.repo.subdirectory),
+            steps=preparation.MAX_ENVIRONMENT_STEPS,
+            schema=preparation.proposal_schema(),
         )
-        assignment = self._assignment(ENVIRONMENT, _QUESTION, config, preparation.proposal_schema())
         return await self.work.runs.run(replace(assignment, background=findings(before), workshop=True))
 
     def _assignment(
-        self, agent_id: str, query: str, config: AgentConfig, schema: Mapping[str, object]
+        self, agent_id: str, query: str, *, tools: Sequence[str], prompt: str, steps: int, schema: Mapping[str, object]
     ) -> AnswerAssignment:
         """A question beside the candidates, of which the task's context is no part."""
         task = self.work.task
-        constraints = replace(task.constraints, limits=_limits(task, config.max_iterations))
+        config = AgentConfig(
+            role=str(task.role), tools=tools, use_tools=True, system_prompt=prompt, max_iterations=steps
+        )
+        constraints = replace(task.constraints, limits=_limits(task, steps))
         return AnswerAssignment(
             execution_id=task.execution_id,
             agent_id=agent_id,
