@@ -45,10 +45,7 @@ class Approvals:
 
     Decisions stand in the log, whichever replica wrote them; `decided` passes them on to whoever waits here.
 
-    Args:
-        log: Where agents ask and people decide.
-        task: Whose execution it is.
-        hears: Hear of each event that is read, once and in order.
+    `hears` hear of each event that is read, once and in order.
     """
 
     def __init__(self, log: EventLog, task: Task, hears: Sequence[Callable[[StoredEvent], object]] = ()) -> None:

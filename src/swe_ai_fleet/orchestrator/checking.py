@@ -23,12 +23,7 @@ from swe_ai_fleet.orchestrator.ranking import behaviour_keys, rank
 
 @dataclass(kw_only=True)
 class Checking:
-    """Has candidates checked. Evidence that an earlier driver left stands.
-
-    Attributes:
-        work: The execution.
-        groundwork: Is waited for: every candidate is held against the untouched commit.
-    """
+    """Has candidates checked, each against the untouched commit. Evidence that an earlier driver left stands."""
 
     work: ExecutionContext
     groundwork: Groundwork

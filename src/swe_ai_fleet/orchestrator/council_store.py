@@ -58,7 +58,6 @@ class CouncilStore:
     """Creates, lists, changes and deletes councils; two that change the same one at once both get through.
 
     Args:
-        store: Where they are kept.
         defaults: Those that hold for roles of which the store says nothing.
         rules: What councils must be like. Defaults that are not raise InvalidRequest.
         places: Where a tenant may have agents that others run; None: wherever `rules` say.

@@ -79,12 +79,9 @@ _MARKER = re.compile(rf"^\+(?:<{{7}} {OURS}|>{{7}} {THEIRS})\s*$".encode(), re.M
 
 @dataclass(kw_only=True)
 class Integration:
-    """The integration branch of one orchestration. Merges come one at a time; whoever calls sees to that.
+    """The integration branch of one orchestration, which stands at `head`.
 
-    Args:
-        work: The whole; its task has the identity of the branch's commits.
-        head: Where the branch stands.
-        spending: What merging may cost, and has.
+    Merges come one at a time; whoever calls sees to that.
     """
 
     work: ExecutionContext
@@ -319,11 +316,7 @@ class HandDelivery:
 class HandDeliveries:
     """Delivers candidates of ended executions; who had it done stands in the log and in the commit.
 
-    Attributes:
-        log: Where it stands.
-        blobs: Has the patches.
-        workspaces: Delivers.
-        get: An execution as its events tell it now. Raises NotFound.
+    `get` is an execution as its events tell it now.
     """
 
     log: EventLog

@@ -51,11 +51,9 @@ class Dispatcher:
     """Starts drives and hears of their ends. The log is the queue: nothing waits anywhere else.
 
     Args:
-        projection: What is known of all executions.
         replicas: Who else might drive them.
         make: Makes the drive of an execution.
         max_executions: The most driven at once, those that wait for people or for their own subtasks aside.
-        rules: What holds for a tenant.
     """
 
     def __init__(

@@ -18,7 +18,6 @@ from swe_ai_fleet.domain.candidate import Candidate
 from swe_ai_fleet.domain.errors import AgentLost, Fenced, FleetError, Unavailable
 from swe_ai_fleet.domain.event import AuditHeadSigned, ExecutionStatus, RunLost, RunReassigned
 from swe_ai_fleet.domain.execution import ExecutionState
-from swe_ai_fleet.domain.run import AgentProgress
 from swe_ai_fleet.domain.task import PinnedRepository, Task
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.orchestrator.approvals import Approvals
@@ -51,15 +50,7 @@ T = TypeVar("T")
 
 @dataclass(kw_only=True)
 class HeadSigning:
-    """Signs chains of one driven execution into its log.
-
-    Args:
-        signer: Holds the key.
-        approvals: Reads the log.
-        chains: Hear of each event that is read.
-        journal: The execution's own.
-        execution_id: Which.
-    """
+    """Signs the audit chains of one driven execution into its log. `chains` hear of each event that is read."""
 
     signer: HeadSigner
     approvals: Approvals
@@ -87,10 +78,7 @@ class HeadSigning:
 class AgentRuns:
     """The runs of one driven execution.
 
-    Args:
-        fleet: Where they run.
-        journal: The execution's own.
-        approvals: What they wait for.
+    Attributes:
         generation: The driver's; that of each run is no lower.
         known: What an earlier driver left; nothing in it is done again.
         signing: Signs where a run's audit chain stands at its end; None: nobody does.
@@ -116,7 +104,7 @@ class AgentRuns:
         agent_id = assignment.agent_id
         background = "\n\n".join(filter(None, (self.background, assignment.background)))
         assignment = replace(assignment, background=background)
-        agent = self._agent(agent_id)
+        agent = self.known.agents.get(agent_id)
         # A process that an earlier driver sent may have begun since this one read the log: only the log knows.
         resume = self.generation > 1 and (agent is None or agent.status != "lost")
 
@@ -172,7 +160,7 @@ class AgentRuns:
 
         Raises AgentLost or Unavailable when there are no more attempts, and what the call raises.
         """
-        agent = self._agent(agent_id)
+        agent = self.known.agents.get(agent_id)
         attempt = agent.attempt if agent else 1
         while True:
             try:
@@ -191,13 +179,10 @@ class AgentRuns:
 
     def _next(self, agent_id: str) -> int:
         """A generation that no process of this run has had."""
-        agent = self._agent(agent_id)
+        agent = self.known.agents.get(agent_id)
         last = max(self._generations.get(agent_id, 0), agent.generation if agent else 0)
         self._generations[agent_id] = max(self.generation, last + 1)
         return self._generations[agent_id]
-
-    def _agent(self, agent_id: str) -> AgentProgress | None:
-        return self.known.agents.get(agent_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

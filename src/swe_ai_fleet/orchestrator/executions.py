@@ -62,11 +62,8 @@ class Executions:
     through any, and is driven by one of them at a time.
 
     Args:
-        deps: What executions work with.
         replicas: The others that share the log; None: there are none.
-        room: How much may be going on.
         access: What tools may use; a task that asks for more is refused.
-        profiles: The model profiles there are.
         priced: Whether models have prices; without them no task can be limited by cost.
         councils: Those of roles; None: agents are made for each task.
         quotas: What tenants may use, and what holds for them whatever their callers ask for.

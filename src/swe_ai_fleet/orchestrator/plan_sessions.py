@@ -45,11 +45,6 @@ class PlanSessions:
     """Takes goals, decisions about what is proposed, and requests to carry it out, whichever replica works on them.
 
     A request outlives its caller, and its session keeps the result; the same request again waits for the same answer.
-
-    Args:
-        executions: Where goals are executions.
-        planner: What they are made with.
-        tenant: Whose sessions they are.
     """
 
     def __init__(self, executions: Executions, planner: Planner, *, tenant: str) -> None:

@@ -103,11 +103,7 @@ class Planner:
 
 
 class Plans:
-    """Drives the plans of all tenants.
-
-    Args:
-        planner: Gives what a tenant's plans are made with.
-    """
+    """Drives the plans of all tenants; `planner` is what those of one are made with."""
 
     def __init__(self, planner: Callable[[str], Planner]) -> None:
         self._planner = planner
@@ -142,12 +138,7 @@ class Plans:
 
 
 class PlanDrive:
-    """One plan under way, up to its end; a `WorkflowDrive`.
-
-    Args:
-        planner: What it is made with.
-        work: The execution that it is.
-    """
+    """One plan under way, up to its end; a `WorkflowDrive`."""
 
     def __init__(self, planner: Planner, work: ExecutionContext) -> None:
         self._planner = planner

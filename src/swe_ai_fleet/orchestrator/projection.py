@@ -54,11 +54,6 @@ def claimable(state: ExecutionState, alive: Collection[str], me: str) -> bool:
     claim is appended with the generation after `state.generation` behind the subject's last event, so of all who try
     one succeeds, and whoever drove before is fenced from that moment on. (Gray and Cheriton, Leases, SOSP 1989; the
     generation is a fencing token, as in Burrows, The Chubby Lock Service, OSDI 2006.)
-
-    Args:
-        state: The execution as far as this replica knows.
-        alive: The replicas that hold a lease.
-        me: This replica.
     """
     if over(state) or me not in alive:
         return False
@@ -79,7 +74,6 @@ class Projection:
     Memory is bounded by what is not over. The rest lies in a file of this process.
 
     Args:
-        log: What to follow.
         heard: Hears of each event that comes in after the start, once it is in here.
         kept_seconds: How long the log keeps events, 0 for ever. An execution that is over is forgotten when its first
             event is gone: a projection that is built anew would not know of it either.

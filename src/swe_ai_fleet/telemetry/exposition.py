@@ -41,11 +41,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Instruments:
-    """Counters and histograms of one process. Labels are of closed sets; no id is among them.
-
-    Args:
-        registry: Has them.
-    """
+    """Counters and histograms of one process. Labels are of closed sets; no id is among them."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._grpc = Counter(

@@ -49,12 +49,7 @@ _ENDED_WELL = (StopReason.FINAL_ANSWER, StopReason.AWAITING_APPROVAL, StopReason
 
 
 class Phases:
-    """Opens the span of a phase with the first thing that belongs to it, and ends it with the last.
-
-    Args:
-        tracing: Makes spans.
-        attributes: Of each of them.
-    """
+    """Opens the span of a phase with the first thing that belongs to it, and ends it with the last."""
 
     def __init__(self, tracing: Tracing, attributes: Mapping[str, str]) -> None:
         self._tracing = tracing

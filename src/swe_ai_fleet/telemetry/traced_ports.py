@@ -45,13 +45,7 @@ _SLOW = {
 
 
 class ObservedLog:
-    """An `EventLog`.
-
-    Args:
-        log: Where events go.
-        tracing: Makes spans of them; None: nobody does.
-        timed: Hears how many seconds each write took; None: nobody does.
-    """
+    """An `EventLog` whose writers have spans, where `tracing` makes them; `timed` hears how long writes took."""
 
     def __init__(self, log: EventLog, tracing: Tracing | None, timed: Callable[[float], None] | None) -> None:
         self._log = log
