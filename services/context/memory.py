@@ -9,8 +9,7 @@ from services.auth import tenant
 from services.context.requests import fields_within, fitting, foreign, source_of
 from swe_ai_fleet.contract import from_enum, from_message, to_message
 from swe_ai_fleet.domain.errors import InvalidRequest
-from swe_ai_fleet.domain.memory import MAX_MEMORY_CHARS, Memory, MemoryKind, MemoryScope
-from swe_ai_fleet.domain.outcome import Outcome, goal_type
+from swe_ai_fleet.domain.memory import MAX_MEMORY_CHARS, Memory, MemoryKind, MemoryScope, Outcome, goal_type
 from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.domain.text import check_length, now, well_formed, without_login
 from swe_ai_fleet.learning.recommending import Question

@@ -22,10 +22,10 @@ from swe_ai_fleet.agents import tool_call_dialects
 from swe_ai_fleet.agents.judging import read_choice
 from swe_ai_fleet.agents.planning.reading import read_draft, read_verdict
 from swe_ai_fleet.agents.repair import read_arguments
+from swe_ai_fleet.domain.command import HostPattern
 from swe_ai_fleet.domain.council import AgentEndpoint
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.event import Event
-from swe_ai_fleet.domain.network import HostPattern
 from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
 from swe_ai_fleet.tools.files.patches import parse_patch
 from swe_ai_fleet.tools.tests.reports import parse_pytest_output

@@ -23,8 +23,7 @@ from swe_ai_fleet.context.store import ContextStore
 from swe_ai_fleet.domain.context import Story, StoryTask, WorkRecorded
 from swe_ai_fleet.domain.errors import FleetError, Unavailable
 from swe_ai_fleet.domain.event import ExecutionFinished, ExecutionStarted, ExecutionStatus, Writer
-from swe_ai_fleet.domain.memory import Memory, MemoryScope
-from swe_ai_fleet.domain.outcome import Outcome
+from swe_ai_fleet.domain.memory import Memory, MemoryScope, Outcome
 from swe_ai_fleet.domain.task import MemoryOptions, PinnedRepository, RepoRef, Task, TaskKind
 from swe_ai_fleet.learning.tracker import OUTCOMES_BUCKET, LearningTracker
 from swe_ai_fleet.orchestrator.execution_context import ExecutionDeps

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swe_ai_fleet.domain.outcome import VERIFIER_MODEL, VERIFIER_SCORE, Outcome
+from swe_ai_fleet.domain.memory import VERIFIER_MODEL, VERIFIER_SCORE, Outcome
 from swe_ai_fleet.learning.calibration import LEAST_OUTCOMES, PRIOR, calibrated, rated
 from tests.tables import table
 

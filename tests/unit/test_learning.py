@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import InvalidRequest
-from swe_ai_fleet.domain.outcome import VERDICT, Outcome
+from swe_ai_fleet.domain.memory import VERDICT, Outcome
 from swe_ai_fleet.learning.recommending import Question, recommend
 from swe_ai_fleet.learning.tracker import LearningTracker
 from swe_ai_fleet.testing.memory_stores import MemoryKeyValue

@@ -9,7 +9,7 @@ from dataclasses import replace
 from swe_ai_fleet.agents.plan_session.session import PlanOutcome
 from swe_ai_fleet.domain.event import ExecutionStatus, StoredEvent
 from swe_ai_fleet.domain.execution import ExecutionState
-from swe_ai_fleet.domain.outcome import (
+from swe_ai_fleet.domain.memory import (
     BEST_RATING,
     LEAST_RATING,
     MAX_REASON_CHARS,

@@ -14,14 +14,14 @@ import structlog
 from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.budget import check_cost
 from swe_ai_fleet.domain.errors import InvalidRequest, NotFound
-from swe_ai_fleet.domain.memory import check_metadata
-from swe_ai_fleet.domain.outcome import (
+from swe_ai_fleet.domain.memory import (
     BEST_RATING,
     LEAST_RATING,
     MAX_COMMENT_CHARS,
     MAX_REASON_CHARS,
     Outcome,
     Recommendation,
+    check_metadata,
 )
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.domain.text import check_length, utf8, well_formed

@@ -16,7 +16,7 @@ from swe_ai_fleet.domain.candidate import Candidate, CheckReport, Perspective
 from swe_ai_fleet.domain.council import Council
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.event import CandidateScored, VotesCast
-from swe_ai_fleet.domain.outcome import Outcome
+from swe_ai_fleet.domain.memory import Outcome
 from swe_ai_fleet.domain.review import Critique, VerifierScore, Vote
 from swe_ai_fleet.domain.task import PinnedRepository, Task
 from swe_ai_fleet.learning.calibration import calibrated, rated

@@ -32,7 +32,7 @@ from swe_ai_fleet.domain.event import (
     Writer,
 )
 from swe_ai_fleet.domain.execution import ExecutionState
-from swe_ai_fleet.domain.outcome import Outcome
+from swe_ai_fleet.domain.memory import Outcome
 from swe_ai_fleet.domain.task import UPLOAD
 from swe_ai_fleet.domain.text import counted, now
 from swe_ai_fleet.extensions import extensions

@@ -16,8 +16,7 @@ from swe_ai_fleet.agents.sub_agents import SubAgentLimits
 from swe_ai_fleet.domain.assignment import Assignment
 from swe_ai_fleet.domain.budget import Limits
 from swe_ai_fleet.domain.errors import InvalidRequest
-from swe_ai_fleet.domain.memory import MemoryScope
-from swe_ai_fleet.domain.outcome import Outcome
+from swe_ai_fleet.domain.memory import MemoryScope, Outcome
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.in_process import MemoryKeyValue, MemoryLog
 from swe_ai_fleet.learning.outcomes import planned_outcome

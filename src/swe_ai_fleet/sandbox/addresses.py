@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 from typing import Protocol
 
-from swe_ai_fleet.domain.network import address_of
+from swe_ai_fleet.domain.command import address_of
 
 _NAT64 = IPv6Network("64:ff9b::/96")
 # The position of the IPv4 address in it is each network's own choice.

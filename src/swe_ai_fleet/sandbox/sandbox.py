@@ -8,10 +8,9 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from swe_ai_fleet.domain.command import NOBODY, Owner
+from swe_ai_fleet.domain.command import NOBODY, NetworkGrant, Owner
 from swe_ai_fleet.domain.environment import Environment, Mount
 from swe_ai_fleet.domain.errors import PreconditionFailed
-from swe_ai_fleet.domain.network import NetworkGrant
 from swe_ai_fleet.sandbox.concealment import runtime_directory
 from swe_ai_fleet.sandbox.control_groups import ControlGroups
 from swe_ai_fleet.sandbox.cpu_slots import CpuSlots

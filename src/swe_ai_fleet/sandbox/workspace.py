@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Self
 from urllib.parse import urlsplit
 
-from swe_ai_fleet.domain.command import NOBODY, Command, CommandResult, Owner
+from swe_ai_fleet.domain.command import NOBODY, Command, CommandResult, NetworkGrant, Owner
 from swe_ai_fleet.domain.environment import Environment, Mount
 from swe_ai_fleet.domain.errors import PreconditionFailed
-from swe_ai_fleet.domain.network import NetworkGrant
 from swe_ai_fleet.sandbox import carried, jail
 from swe_ai_fleet.sandbox.concealment import own_interpreter, stand_ins
 from swe_ai_fleet.sandbox.control_groups import ControlGroups

@@ -28,8 +28,7 @@ from swe_ai_fleet.domain.errors import (
     ResourceExhausted,
     Unavailable,
 )
-from swe_ai_fleet.domain.memory import Memory, MemoryScope, Recollection
-from swe_ai_fleet.domain.outcome import Outcome, Recommendation
+from swe_ai_fleet.domain.memory import Memory, MemoryScope, Outcome, Recollection, Recommendation
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, Role
 from swe_ai_fleet.learning.recommending import Question
 

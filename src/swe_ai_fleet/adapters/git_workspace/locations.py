@@ -10,8 +10,8 @@ from ipaddress import IPv4Address
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from swe_ai_fleet.domain.command import address_of
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
-from swe_ai_fleet.domain.network import address_of
 from swe_ai_fleet.domain.task import SCRATCH, UPLOAD
 from swe_ai_fleet.sandbox.addresses import is_public
 

@@ -13,8 +13,8 @@ from functools import partial
 
 import httpx2
 
+from swe_ai_fleet.domain.command import HostPattern
 from swe_ai_fleet.domain.errors import InvalidRequest
-from swe_ai_fleet.domain.network import HostPattern
 from swe_ai_fleet.domain.text import plain_line, well_formed
 from swe_ai_fleet.extensions.webhooks.message import Outgoing
 from swe_ai_fleet.extensions.webhooks.retrying import Reply, retry_after_seconds

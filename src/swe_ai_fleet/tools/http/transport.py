@@ -16,7 +16,7 @@ from typing import cast
 import httpcore2
 import httpx2
 
-from swe_ai_fleet.domain.network import DEFAULT_PORTS, NetworkGrant, address_of
+from swe_ai_fleet.domain.command import DEFAULT_PORTS, NetworkGrant, address_of
 from swe_ai_fleet.sandbox.addresses import PrivateHostError, Resolver, UnknownHostError, judged
 from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
 

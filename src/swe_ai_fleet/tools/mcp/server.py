@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
+from swe_ai_fleet.domain.command import NetworkGrant
 from swe_ai_fleet.domain.environment import Mount
 from swe_ai_fleet.domain.errors import InvalidRequest
-from swe_ai_fleet.domain.network import NetworkGrant
 from swe_ai_fleet.tools.definition import ToolFailure
 from swe_ai_fleet.tools.http.transport import parse_url
 
