@@ -1,9 +1,11 @@
-"""What the runs of a deliberation are called in the log: one id, one subject, one audit chain each."""
+"""The runs of an execution: what they are called in the log, what they may spend together, and what it bought.
+
+Each run has one id, one subject, one audit chain.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -167,7 +169,7 @@ def expenses(state: ExecutionState) -> tuple[Expense, ...]:
             purpose=purpose,
             runs=len(agents_paid),
             usage=sum((agent.usage for agent in agents_paid), Usage()),
-            bought=_BOUGHT[purpose](state),
+            bought=_bought(purpose, state),
         )
         for purpose in Purpose
         if (agents_paid := agents.get(purpose))
@@ -195,58 +197,43 @@ class _Purposes:
         return Purpose.REVISIONS if is_revision_run(name) else Purpose.DRAFTS
 
 
-def _drafts(state: ExecutionState) -> str:
-    handed_in = _candidates(state, revised=False)
-    shown = sum(_verdict(state, name) is Verdict.VERIFIED for name in handed_in)
-    refuted = sum(_verdict(state, name) is Verdict.REFUTED for name in handed_in)
-    parts = [counted(len(handed_in), "candidate"), f"{shown} verified", f"{refuted} refuted"]
-    return ", ".join([*parts, f"{len(state.stopped)} stopped"] if state.stopped else parts)
-
-
-def _checklist(state: ExecutionState) -> str:
-    if (checklist := state.checklist) is None or checklist.error:
-        return checklist.error if checklist is not None else ""
-    return f"{counted(len(checklist.requirements), 'requirement')}, {counted(len(checklist.telling), 'telling probe')}"
-
-
-def _environment(state: ExecutionState) -> str:
-    return run.reason if (run := state.environment_run) is not None else ""
-
-
-def _plan(state: ExecutionState) -> str:
-    derivation = state.derivation
-    return counted(len(derivation.subtasks), "subtask") if derivation is not None else ""
-
-
-def _reviews(state: ExecutionState) -> str:
-    reviews = [critique for critique in state.critiques if not critique.error]
-    asked = [finding for review in reviews for finding in review.findings if finding.must_fix]
-    shown = sum(finding.reproduced for finding in asked)
-    return f"{counted(len(reviews), 'review')}, {counted(len(asked), 'must-fix', 'must-fixes')}, {shown} reproduced"
-
-
-def _revisions(state: ExecutionState) -> str:
-    handed_in = _candidates(state, revised=True)
-    kept = sum(name.candidate_id not in state.dropped for name in handed_in)
-    winner = state.candidates.get(state.winner_id)
-    won = ", one won" if winner is not None and winner.revises else ""
-    return f"{counted(len(handed_in), 'revision')}, {kept} kept{won}"
-
-
-def _scores(state: ExecutionState) -> str:
-    scored = [score for score in state.scores.values() if score.score is not None]
-    winner = state.scores.get(state.winner_id)
-    won = f", {winner.score:.2f} for the winner" if winner is not None and winner.score is not None else ""
-    return f"{counted(len(scored), 'score')}{won}"
-
-
-def _votes(state: ExecutionState) -> str:
-    valid = [vote for vote in state.votes if not vote.error]
-    return f"{counted(len(valid), 'vote')}, {sum(vote.choice == state.winner_id for vote in valid)} for the winner"
-
-
-def _merges(state: ExecutionState) -> str:
-    return counted(sum(is_merge_run(name) for name in state.agents), "conflict")
+def _bought(purpose: Purpose, state: ExecutionState) -> str:
+    """What came of the runs of one purpose, in words."""
+    match purpose:
+        case Purpose.DRAFTS:
+            verdicts = [_verdict(state, candidate) for candidate in _candidates(state, revised=False)]
+            shown, refuted = verdicts.count(Verdict.VERIFIED), verdicts.count(Verdict.REFUTED)
+            stopped = f", {len(state.stopped)} stopped" if state.stopped else ""
+            return f"{counted(len(verdicts), 'candidate')}, {shown} verified, {refuted} refuted{stopped}"
+        case Purpose.CHECKLIST:
+            if (checklist := state.checklist) is None or checklist.error:
+                return checklist.error if checklist is not None else ""
+            telling = counted(len(checklist.telling), "telling probe")
+            return f"{counted(len(checklist.requirements), 'requirement')}, {telling}"
+        case Purpose.ENVIRONMENT:
+            return run.reason if (run := state.environment_run) is not None else ""
+        case Purpose.PLAN:
+            return counted(len(state.derivation.subtasks), "subtask") if state.derivation is not None else ""
+        case Purpose.REVIEWS:
+            reviews = [critique for critique in state.critiques if not critique.error]
+            findings = [finding for review in reviews for finding in review.findings if finding.must_fix]
+            must_fix = counted(len(findings), "must-fix", "must-fixes")
+            shown = sum(finding.reproduced for finding in findings)
+            return f"{counted(len(reviews), 'review')}, {must_fix}, {shown} reproduced"
+        case Purpose.REVISIONS:
+            revisions, winner = _candidates(state, revised=True), state.candidates.get(state.winner_id)
+            kept = sum(revision.candidate_id not in state.dropped for revision in revisions)
+            won = ", one won" if winner is not None and winner.revises else ""
+            return f"{counted(len(revisions), 'revision')}, {kept} kept{won}"
+        case Purpose.SCORES:
+            scores = {name: score.score for name, score in state.scores.items() if score.score is not None}
+            won = f", {scores[state.winner_id]:.2f} for the winner" if state.winner_id in scores else ""
+            return f"{counted(len(scores), 'score')}{won}"
+        case Purpose.VOTES:
+            choices = [vote.choice for vote in state.votes if not vote.error]
+            return f"{counted(len(choices), 'vote')}, {choices.count(state.winner_id)} for the winner"
+        case Purpose.MERGES:
+            return counted(sum(is_merge_run(name) for name in state.agents), "conflict")
 
 
 def _candidates(state: ExecutionState, *, revised: bool) -> list[Candidate]:
@@ -259,14 +246,3 @@ def _verdict(state: ExecutionState, candidate: Candidate) -> Verdict | None:
 
 
 _NAMED = {PLANNER: Purpose.PLAN, ENVIRONMENT: Purpose.ENVIRONMENT, CHECKLIST: Purpose.CHECKLIST}
-_BOUGHT: Mapping[Purpose, Callable[[ExecutionState], str]] = {
-    Purpose.DRAFTS: _drafts,
-    Purpose.CHECKLIST: _checklist,
-    Purpose.ENVIRONMENT: _environment,
-    Purpose.PLAN: _plan,
-    Purpose.REVIEWS: _reviews,
-    Purpose.REVISIONS: _revisions,
-    Purpose.SCORES: _scores,
-    Purpose.VOTES: _votes,
-    Purpose.MERGES: _merges,
-}
