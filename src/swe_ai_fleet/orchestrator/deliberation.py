@@ -122,7 +122,7 @@ class Deliberation:
         known = self.work.known
         if known.ranking:
             for outcome in (*known.votes, *known.scores.values()):
-                self._spending.add(outcome.usage)
+                self._spending.usage += outcome.usage
             return known.ranking
         verifier = self.work.deps.verifier
         if verifier is not None:
@@ -131,7 +131,7 @@ class Deliberation:
         if (task := self._spending.granted(MAX_JUDGES)) is not None:
             votes = await vote(self.work.runs, task, contest)
         for outcome in votes:
-            self._spending.add(outcome.usage)
+            self._spending.usage += outcome.usage
         ranking = rank(
             contest.candidates,
             contest.reports,
@@ -172,10 +172,10 @@ class Deliberation:
             self._convincing = ""
             size, lessons = max(1, len(entries)), earlier_attempts(candidates, reports, task.execution_id)
         for candidate in self._rejected:
-            self._spending.add(candidate.usage)
+            self._spending.usage += candidate.usage
         await self._count_stopped()
         for entry in entries:
-            self._spending.add(entry.candidate.usage)
+            self._spending.usage += entry.candidate.usage
         return tuple(entries)
 
     async def _draft(self, assignment: CodingAssignment) -> Entry | None:
@@ -241,7 +241,7 @@ class Deliberation:
         if self._convincing or self.work.known.stopped:
             state = await self.work.runs.approvals.refresh()
             for name in state.stopped.keys() - self._entries.keys():
-                self._spending.add(state.agents[name].usage)
+                self._spending.usage += state.agents[name].usage
 
     def _too_late(self, agent_id: str) -> bool:
         """Whether a lost run cannot be begun anew any more: the others were reviewed, or ranked, without it."""

@@ -128,7 +128,7 @@ class Integration:
         candidate = await self.work.runs.solve(
             CodingAssignment(execution_id=self.work.task.execution_id, agent_id=run, task=task, repository=draft)
         )
-        self.spending.add(candidate.usage)
+        self.spending.usage += candidate.usage
         if candidate.stop_reason is StopReason.REJECTED:
             return f"{where}: {candidate.error}"
         patch, message = await self.work.patch_of(candidate), f"{request.message.rstrip()}\nFleet-Merge: {run}"

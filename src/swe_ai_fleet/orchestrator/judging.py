@@ -243,7 +243,7 @@ class Verifier:
         """
         known = dict(runs.known.scores)
         for judged in known.values():
-            spending.add(judged.usage)
+            spending.usage += judged.usage
         places = score_candidates(
             contest.candidates,
             contest.reports,
@@ -262,7 +262,7 @@ class Verifier:
             for score in (scoring.result() for scoring in scorings):
                 if score is not None:
                     known[score.candidate_id] = score
-                    spending.add(score.usage)
+                    spending.usage += score.usage
         return {name: score.score for name, score in known.items() if score.score is not None}
 
     def _was_asked(self, place: ScoredCandidate, runs: AgentRuns) -> bool:

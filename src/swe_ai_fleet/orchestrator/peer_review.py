@@ -218,7 +218,7 @@ class PeerReview:
             review, reviewer = look.result(), assignment.reviewer_id
             diffs = {subject.candidate.candidate_id: subject.candidate.diff_digest for subject in assignment.subjects}
             for critique in review.critiques:
-                self.spending.add(critique.usage)
+                self.spending.usage += critique.usage
                 about = self._about.setdefault(diffs[critique.candidate_id], {})
                 if not critique.error or reviewer not in about:
                     about[reviewer] = critique
@@ -334,7 +334,7 @@ class PeerReview:
             candidate, kept = done.result()
             if candidate is None:
                 continue
-            self.spending.add(candidate.usage)
+            self.spending.usage += candidate.usage
             if candidate.stop_reason is StopReason.REJECTED:
                 continue
             revised = _HandedIn(before=entry, after=replace(entry, candidate=candidate), kept=kept)

@@ -100,18 +100,10 @@ _JUDGES = "-judges"
 
 @dataclass(kw_only=True)
 class Spending:
-    """Adds up what runs spent; what is left of a task's totals is shared by those that come next.
-
-    Args:
-        task: Has the limits of each run and the totals of all.
-    """
+    """What runs spent; what is left of a task's totals is shared by those that come next."""
 
     task: Task
     usage: Usage = field(default_factory=Usage)
-
-    def add(self, usage: Usage) -> None:
-        """Count what a run spent."""
-        self.usage += usage
 
     def granted(self, parts: int) -> Task | None:
         """The task with the limits of one of `parts` further runs; None where too little is left for all of them."""
@@ -125,9 +117,9 @@ class Spending:
         if totals.max_cost and cost <= 0:
             return None
         left = Totals(
-            max_tokens=max(0, tokens) if totals.max_tokens else 0,
-            max_tool_calls=max(0, calls) if totals.max_tool_calls else 0,
-            max_cost=max(0.0, cost) if totals.max_cost else 0.0,
+            max_tokens=totals.max_tokens and tokens,
+            max_tool_calls=totals.max_tool_calls and calls,
+            max_cost=totals.max_cost and cost,
         )
         limits = left.share(constraints.limits, parts=parts)
         return replace(self.task, constraints=replace(constraints, limits=limits))
