@@ -16,6 +16,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from swe_ai_fleet import following
+from swe_ai_fleet import snapshots as snapshots_module
 from swe_ai_fleet.codec import from_json
 from swe_ai_fleet.domain import event as ev
 from swe_ai_fleet.domain.errors import NotFound
