@@ -88,15 +88,15 @@ _EVERYWHERE = {"error_message": "error", "cost_usd": "cost", "task_description":
 _Getter = Callable[[Any], Any]
 
 
-def to_message(kind: type[M], value: object, /, **given: Any) -> M:
-    """The message of a value. `given` are fields that the value does not have, or not like this; None leaves one out.
+def to_message(kind: type[M], value: object, /, **overrides: Any) -> M:
+    """The message of a value. `overrides` are fields that it does not have, or not like this; None leaves one out.
 
     Raises:
-        TypeError: The message has a field that neither the value nor `given` has.
+        TypeError: The message has a field that neither the value nor `overrides` has.
     """
-    message = {name: field_value for name, field_value in given.items() if field_value is not None}
+    message = {name: field_value for name, field_value in overrides.items() if field_value is not None}
     for name, attribute, convert, present in _writers(kind, type(value)):
-        if name in given:
+        if name in overrides:
             continue
         if not attribute:
             raise TypeError(f"{type(value).__qualname__} has nothing for {kind.DESCRIPTOR.full_name}.{name}")
@@ -108,19 +108,19 @@ def to_message(kind: type[M], value: object, /, **given: Any) -> M:
     return kind(**message)
 
 
-def from_message(kind: type[T], message: Message, /, **given: Any) -> T:
-    """The value of a message. `given` are attributes that the message does not have, or not like this.
+def from_message(kind: type[T], message: Message, /, **overrides: Any) -> T:
+    """The value of a message. `overrides` are attributes that the message does not have, or not like this.
 
     Raises:
-        TypeError: The value has an attribute without a default that neither the message nor `given` has.
+        TypeError: The value has an attribute without a default that neither the message nor `overrides` has.
         FleetError: What the value's own rules raise.
     """
     for name, readers in _readers(kind, type(message)):
-        if name not in given:
+        if name not in overrides:
             read = next((value for reader in readers if (value := reader(message)) is not MISSING), MISSING)
             if read is not MISSING:
-                given[name] = read
-    return kind(**given)
+                overrides[name] = read
+    return kind(**overrides)
 
 
 def to_enum(enum: Any, value: object) -> Any:
@@ -174,9 +174,8 @@ def _attribute(field: FieldDescriptor, owner: type) -> str | None:
 
 @cache
 def _writers(kind: type[Message], owner: type) -> list[tuple[str, str, _Getter, bool]]:
-    """For each field of the message: its name, the value's attribute (none: it has to be given), how that is converted,
-    and whether a field with 0 or nothing in it says more than one that is not there.
-    """
+    """For each field of the message: its name, the value's attribute (none: it has to be given), how that is
+    converted, and whether a field with 0 or nothing in it says more than one that is not there."""
     return [
         (field.name, _attribute(field, owner) or "", _writer(field), field.has_presence)
         for field in descriptor_of(kind).fields
@@ -290,7 +289,7 @@ def _reader(field: FieldDescriptor, hint: Any, *, bare: bool) -> _Getter:
 
         return entries
     nothing: Any = None if bare and optional else MISSING
-    wanted = bare and not optional
+    required = bare and not optional
     timed = field.name.endswith("_ms") and inner is str
     convert: _Getter = iso_time if timed else _single_reader(field, inner)
 
@@ -298,10 +297,10 @@ def _reader(field: FieldDescriptor, hint: Any, *, bare: bool) -> _Getter:
         value = getattr(message, name)
         with _inside(name):
             if field.has_presence:
-                return convert(value) if message.HasField(name) or wanted else nothing
+                return convert(value) if message.HasField(name) or required else nothing
             if field.enum_type is not None:
                 return nothing if (member := convert(value)) is None else member
-            return convert(value) if value or wanted else nothing
+            return convert(value) if value or required else nothing
 
     return read
 

@@ -269,8 +269,8 @@ class Shelf(Generic[T]):
     def lines(self) -> Iterator[bytes]:
         """All of it as lines of JSON. What is put meanwhile may be among them or not; nothing else is missing."""
         last = 0
-        wanted = "SELECT rowid, key, sort, labels, weight, value FROM item WHERE rowid > ? ORDER BY rowid LIMIT ?"
-        while rows := self._file.execute(wanted, (last, _BATCH)).fetchall():
+        query = "SELECT rowid, key, sort, labels, weight, value FROM item WHERE rowid > ? ORDER BY rowid LIMIT ?"
+        while rows := self._file.execute(query, (last, _BATCH)).fetchall():
             for _, *fields, value in rows:
                 yield json.dumps([*fields, base64.b64encode(value).decode()]).encode()
             last = rows[-1][0]

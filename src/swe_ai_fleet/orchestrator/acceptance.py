@@ -95,13 +95,13 @@ class Acceptance:
         Unavailable and ModelError (naming the field), AlreadyExists for other content under the same id,
         ResourceExhausted. `store` stores what the task refers to; of one that is refused nothing is stored.
         """
-        asked = _as_logged(task)
-        task = self._ruled(asked)
+        requested = _as_logged(task)
+        task = self._ruled(requested)
         task.validated(max_agents=self.room.agents)
         self._check(task)
         known = self.projection.get(task.tenant, task.execution_id)
         if known is not None:
-            return _same(known, asked)
+            return _same(known, requested)
         self._check_room(task)
         await self.quotas.check_log()
         await self.quotas.check_tokens(task.tenant)
@@ -121,7 +121,7 @@ class Acceptance:
         self._check_room(task)
         if store is not None:
             await store()
-        return await self._accepted(task, repository, council, asked)
+        return await self._accepted(task, repository, council, requested)
 
     async def begin(self, task: Task, repository: PinnedRepository) -> str:
         """Accept a part of an execution that is under way, to start from a pinned commit; its execution's id.
@@ -129,12 +129,12 @@ class Acceptance:
         The same part again is the same execution. There is always room for it, since its whole has its place. Raises
         InvalidRequest, AlreadyExists, Unavailable.
         """
-        asked, task = task, self._ruled(task)
+        requested, task = task, self._ruled(task)
         self._check(task.validated(max_agents=self.room.agents))
         known = self.projection.get(task.tenant, task.execution_id)
         if known is not None:
-            return _same(known, asked).execution_id
-        return (await self._accepted(task, repository, await self._council(task), asked)).execution_id
+            return _same(known, requested).execution_id
+        return (await self._accepted(task, repository, await self._council(task), requested)).execution_id
 
     async def plan(self, task: Task) -> str:
         """Accept a goal of a plan session; its execution's id. The same goal again is the same execution.
@@ -177,13 +177,13 @@ class Acceptance:
         return council
 
     async def _accepted(
-        self, task: Task, repository: PinnedRepository, council: Council | None, asked: Task
+        self, task: Task, repository: PinnedRepository, council: Council | None, requested: Task
     ) -> Submission:
         name = task.tenant, task.execution_id
         await self.settled(*name)
         # A caller that goes away while the event is being stored must not leave an execution that nobody knows of.
         accepting = asyncio.create_task(
-            self._accept(task, repository, council, asked), name=f"accept {task.execution_id}"
+            self._accept(task, repository, council, requested), name=f"accept {task.execution_id}"
         )
         self._accepting[name] = task, accepting
         accepting.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -239,7 +239,7 @@ class Acceptance:
         )
 
     async def _accept(
-        self, task: Task, repository: PinnedRepository, council: Council | None, asked: Task
+        self, task: Task, repository: PinnedRepository, council: Council | None, requested: Task
     ) -> Submission:
         """The one publish that accepts; whoever comes second finds the first one's event.
 
@@ -249,16 +249,16 @@ class Acceptance:
         started = ExecutionStarted(
             task=task if task.kind is TaskKind.PLAN else seated(task, council),
             repository=repository,
-            fingerprint=asked.fingerprint(),
+            fingerprint=requested.fingerprint(),
             council=council,
-            asked_approval=asked.approval if asked.approval is not task.approval else None,
+            asked_approval=requested.approval if requested.approval is not task.approval else None,
         )
         try:
             async with self.deps.log.journal(writer, fresh=True) as journal:
                 event = await journal.append(started)
         except AlreadyExists:
             try:
-                return _same(await self.get(task.tenant, task.execution_id), asked)
+                return _same(await self.get(task.tenant, task.execution_id), requested)
             except NotFound as erased:
                 hint = "choose another task_id, or a higher attempt (`fleet run --attempt 2`) to run it again"
                 raise AlreadyExists(f"task {task.task_id!r}: {erased.message}", field="task_id", hint=hint) from erased

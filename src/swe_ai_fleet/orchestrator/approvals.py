@@ -140,13 +140,13 @@ def control(task: Task) -> Writer:
     )
 
 
-def chosen(state: ExecutionState, given: ApprovalResolution) -> ApprovalRequest:
+def chosen(state: ExecutionState, answer: ApprovalResolution) -> ApprovalRequest:
     """The request that a caller means; without an id, the only one that waits.
 
     Where none waits and the last decision is the same as the one given, the caller repeats it, or another call with it
     came first: its request is meant. Raises NotFound, PreconditionFailed (none waits, or several do).
     """
-    if approval_id := given.approval_id:
+    if approval_id := answer.approval_id:
         if approval_id not in state.requests:
             raise NotFound(f"no approval {approval_id[:200]!r}", field="approval_id")
         return state.requests[approval_id]
@@ -154,7 +154,7 @@ def chosen(state: ExecutionState, given: ApprovalResolution) -> ApprovalRequest:
         return state.pending[0]
     if not state.pending:
         last = max(state.resolutions.values(), key=lambda resolution: resolution.at, default=None)
-        same = last and (last.decision, last.text, last.approver) == (given.decision, given.text, given.approver)
+        same = last and (last.decision, last.text, last.approver) == (answer.decision, answer.text, answer.approver)
         if last and same and (request := state.requests.get(last.approval_id)):
             return request
         ended = state.status.terminal

@@ -325,7 +325,7 @@ class HandDeliveries:
     get: Callable[[str, str], Awaitable[ExecutionState]]
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    async def deliver(self, tenant: str, execution_id: str, asked: HandDelivery) -> Delivered:
+    async def deliver(self, tenant: str, execution_id: str, request: HandDelivery) -> Delivered:
         """Put a candidate on a branch. The same again changes nothing.
 
         Raises NotFound (no such candidate), PreconditionFailed (it has not ended, the candidate changed nothing, the
@@ -334,11 +334,11 @@ class HandDeliveries:
         """
         async with self._turn:
             state = await self.get(tenant, execution_id)
-            candidate = state.candidates.get(asked.candidate_id)
+            candidate = state.candidates.get(request.candidate_id)
             if candidate is None:
                 known = ", ".join(sorted(state.candidates)) or "none"
                 raise NotFound(
-                    f"the execution has no candidate {asked.candidate_id[:64]!r}",
+                    f"the execution has no candidate {request.candidate_id[:64]!r}",
                     field="candidate_id",
                     hint=f"one of: {known}",
                 )
@@ -348,10 +348,10 @@ class HandDeliveries:
                 )
             if candidate.artifacts.patch is None or not candidate.artifacts.patch.size:
                 raise PreconditionFailed("the candidate has no changes", field="candidate_id")
-            delivery = self._delivery(state, asked)
-            report = state.reports.get(asked.candidate_id)
-            _check_overruling(state, report, asked)
-            trailer = f"Fleet-Delivered-By: {asked.by}"
+            delivery = self._delivery(state, request)
+            report = state.reports.get(request.candidate_id)
+            _check_overruling(state, report, request)
+            trailer = f"Fleet-Delivered-By: {request.by}"
             message = commit_message(state.task, candidate, report).rstrip()
             delivered = await self.workspaces.deliver(
                 state.execution_id,
@@ -360,30 +360,30 @@ class HandDeliveries:
                 replace(delivery, message=f"{message}\n{trailer}\n"),
             )
             done = CandidateDelivered(
-                candidate_id=asked.candidate_id, delivered=delivered, by=asked.by, reason=asked.reason
+                candidate_id=request.candidate_id, delivered=delivered, by=request.by, reason=request.reason
             )
             if not any(known.delivered == delivered for known in state.hand_deliveries):
                 await self.log.tell(control(state.task), done)
             return delivered
 
-    def _delivery(self, state: ExecutionState, asked: HandDelivery) -> Delivery:
-        given = state.task.delivery if state.task.kind is TaskKind.ORCHESTRATE else Delivery()
-        branch = asked.branch or f"fleet/{state.task.task_id}-{asked.candidate_id}"
+    def _delivery(self, state: ExecutionState, request: HandDelivery) -> Delivery:
+        base = state.task.delivery if state.task.kind is TaskKind.ORCHESTRATE else Delivery()
+        branch = request.branch or f"fleet/{state.task.task_id}-{request.candidate_id}"
         check_branch(branch, field="branch")
-        return replace(given, branch=branch, push=asked.push, message="")
+        return replace(base, branch=branch, push=request.push, message="")
 
 
-def _check_overruling(state: ExecutionState, report: CheckReport | None, asked: HandDelivery) -> None:
+def _check_overruling(state: ExecutionState, report: CheckReport | None, request: HandDelivery) -> None:
     """Refuse that whoever handed a task in has delivered what its evidence refused. Raises PermissionDenied."""
     verified = report is not None and report.verdict is Verdict.VERIFIED
-    if verified or not state.task.constraints.require_verified or asked.caller != (state.task.caller or None):
+    if verified or not state.task.constraints.require_verified or request.caller != (state.task.caller or None):
         return
     _log.warning(
         "delivery.refused",
         tenant=state.task.tenant,
         execution_id=state.execution_id,
-        candidate_id=asked.candidate_id,
-        caller=asked.caller,
+        candidate_id=request.candidate_id,
+        caller=request.caller,
     )
     raise PermissionDenied(
         "the submitter of a task cannot overrule its evidence", field="candidate_id", hint="ask another approver"

@@ -187,13 +187,11 @@ class Drive:
         """Drive to the end and say it; whether all runs came to theirs."""
         if known.cancel_requested:
             self._cancel(known.cancel_reason)
-        signing = self._deps.signer and HeadSigning(
-            signer=self._deps.signer,
-            approvals=self._approvals,
-            chains=self._chains,
-            journal=journal,
-            execution_id=self.task.execution_id,
-        )
+        signing = None
+        if (signer := self._deps.signer) is not None:
+            signing = HeadSigning(
+                signer=signer, approvals=self._approvals, chains=self._chains, journal=journal, task=self.task
+            )
         ending = await self._ending(journal, known, signing)
         if self._plans is not None:
             await self._plans.ended(self._deps, await self._approvals.refresh(), ending)

@@ -56,8 +56,8 @@ class HeadSigning:
     approvals: Approvals
     chains: AuditChains
     journal: Journal
-    execution_id: str
-    _told: set[tuple[str, int, int]] = field(default_factory=set[tuple[str, int, int]])
+    task: Task
+    _signed: set[tuple[str, int, int]] = field(default_factory=set[tuple[str, int, int]])
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def sign(self, agent_id: str = "") -> None:
@@ -69,9 +69,9 @@ class HeadSigning:
         async with self._turn:
             for head in tuple(self.chains.unsigned(agent_id)):
                 name = (head.agent_id, head.run, head.entries)
-                if name not in self._told:
-                    await self.journal.append(AuditHeadSigned(head=self.signer.signed(head, self.execution_id)))
-                    self._told.add(name)
+                if name not in self._signed:
+                    await self.journal.append(AuditHeadSigned(head=self.signer.signed(head, self.task.execution_id)))
+                    self._signed.add(name)
 
 
 @dataclass(kw_only=True)

@@ -102,8 +102,8 @@ async def vote(runs: AgentRuns, task: Task, contest: Contest) -> tuple[Vote, ...
     """
     judgings = _judgings(task, runs.known.repository, contest, runs.known.council)
     async with asyncio.TaskGroup() as group:
-        asked = [group.create_task(_voted(runs, judging, contest)) for judging in judgings]
-    return (*contest.votes, *(vote for votes in asked for vote in votes.result()))
+        voting = [group.create_task(_voted(runs, judging, contest)) for judging in judgings]
+    return (*contest.votes, *(vote for votes in voting for vote in votes.result()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,11 +254,11 @@ class Verifier:
         )
         accepted = [place for place in places if place.accepted]
         # One alone stays first whatever is said of it.
-        wanted = [place for place in accepted if not self._was_asked(place, runs)] if len(accepted) > 1 else []
-        task = spending.granted(len(wanted)) if wanted else None
+        unscored = [place for place in accepted if not self._was_asked(place, runs)] if len(accepted) > 1 else []
+        task = spending.granted(len(unscored)) if unscored else None
         if task is not None:
             async with asyncio.TaskGroup() as group:
-                scorings = [group.create_task(self._score(runs, task, place)) for place in wanted]
+                scorings = [group.create_task(self._score(runs, task, place)) for place in unscored]
             for score in (scoring.result() for scoring in scorings):
                 if score is not None:
                     known[score.candidate_id] = score

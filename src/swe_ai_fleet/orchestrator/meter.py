@@ -216,18 +216,18 @@ class Meter:
         if last <= first:
             last = first + step
 
-        def wanted(key: Key) -> bool:
+        def matches(key: Key) -> bool:
             return key == f"{tenant}/{role}" if role else key.startswith(f"{tenant}/")
 
         gauges = Gauges()
         for key, was in self._state.history.before(tier, first).items():
-            if wanted(key):
+            if matches(key):
                 gauges.merge(was)
         cells = self._state.history.cells(tier, first, last)
-        total, series = await _points(cells, first, last, step, gauges, wanted)
+        total, series = await _points(cells, first, last, step, gauges, matches)
         today = Gauges()
         for key, is_now in self._state.gauges.items():
-            if wanted(key):
+            if matches(key):
                 today.merge(is_now)
         return Measurement(
             start=first, end=last, step=step, total=total, series=series, now=today, incomplete=incomplete
@@ -236,11 +236,11 @@ class Meter:
     def _load(self, lines: Iterator[bytes]) -> None:
         self._state = from_json(_State, next(lines, b"{}"))
 
-    def _grid(self, asked: int, since: float, until: float, now: float) -> tuple[Tier, int]:
+    def _grid(self, requested: int, since: float, until: float, now: float) -> tuple[Tier, int]:
         """The finest tier that has the whole range once it is widened to whole steps, and the step."""
         tier = self._state.history.tier(since, now)
         while True:
-            step = _step(asked, until - since, tier)
+            step = _step(requested, until - since, tier)
             reaching = self._state.history.tier(int(since) // step * step, now)
             if reaching.cell_seconds <= tier.cell_seconds:
                 return tier, step
@@ -248,7 +248,7 @@ class Meter:
 
 
 async def _points(
-    cells: list[Cell], first: int, last: int, step: int, gauges: Gauges, wanted: Callable[[Key], bool]
+    cells: list[Cell], first: int, last: int, step: int, gauges: Gauges, matches: Callable[[Key], bool]
 ) -> tuple[Figures, tuple[Point, ...]]:
     """The sum of all, and of each step; others get their turn in between."""
     total, series = Figures(), list[Point]()
@@ -257,7 +257,7 @@ async def _points(
         figures = Figures()
         for cell in steps.get(at, ()):
             for key, change in cell.figures.items():
-                if wanted(key):
+                if matches(key):
                     figures.merge(change)
             await asyncio.sleep(0)
         total.merge(figures)
@@ -269,9 +269,9 @@ async def _points(
     return total, tuple(series)
 
 
-def _step(asked: int, seconds: float, tier: Tier) -> int:
+def _step(requested: int, seconds: float, tier: Tier) -> int:
     """The step to take: a whole number of cells."""
     cell = tier.cell_seconds
-    if not asked:
+    if not requested:
         return next((step for step in _STEPS if step >= cell and seconds / step <= POINTS - 2), _STEPS[-1])
-    return -(-asked // cell) * cell
+    return -(-requested // cell) * cell

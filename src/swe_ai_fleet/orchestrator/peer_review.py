@@ -26,6 +26,8 @@ from swe_ai_fleet.orchestrator.score import VERIFIED_TIER, tier, worse
 
 _AGREEING = 2
 _OVER = "ranked without it"
+_Requests = Mapping[str, Mapping[str, Subject]]
+"""By reviewer and id, the candidates to look at."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +49,8 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _HandedIn:
-    """What an author handed in after reviews; `kept`: it takes the place of what was there before."""
+class _Rework:
+    """What an author submitted after reviews; `kept`: it takes the place of what was there before."""
 
     before: Entry
     after: Entry
@@ -114,11 +116,11 @@ class PeerReview:
                 authors = [entry for entry in authors if revision_run(entry.author, number) in known.candidates]
             if not authors or self._agreed(entries):
                 break
-            handed_in = await self._revise(number, authors)
-            kept = {revised.before.author: revised.after for revised in handed_in if revised.kept}
+            revisions = await self._revise(number, authors)
+            kept = {revised.before.author: revised.after for revised in revisions if revised.kept}
             current = tuple(kept.get(entry.author, entry) for entry in entries)
             self._authors |= {entry.candidate.candidate_id: entry.author for entry in current}
-            await self._look_again(number, handed_in, current)
+            await self._look_again(number, revisions, current)
             entries = current
         await self._hand_votes_on(entries)
         return entries
@@ -152,22 +154,22 @@ class PeerReview:
             and not self._critiques_of(entry)
         ]
         shown = {e.author: Subject(candidate=e.candidate, report=self._report(e)) for e in subjects}
-        asked: dict[str, dict[str, Subject]] = {}
+        requests: dict[str, dict[str, Subject]] = {}
         for author, reviewer in pairs(
             tuple(diffs), diffs, [*shown], turn=number - 1, peers=peers_for(best, len(shown))
         ):
-            asked.setdefault(reviewer, {})[shown[author].candidate.candidate_id] = shown[author]
-        await self._ask(number, entries, asked)
+            requests.setdefault(reviewer, {})[shown[author].candidate.candidate_id] = shown[author]
+        await self._ask(number, entries, requests)
 
-    async def _look_again(self, number: int, handed_in: Sequence[_HandedIn], current: Sequence[Entry]) -> None:
+    async def _look_again(self, number: int, revisions: Sequence[_Rework], current: Sequence[Entry]) -> None:
         """Let those who objected look at what authors handed in since; what others said of the author's work stays.
 
         Where the checks refused what they reviewed, all of its reviewers look again. Whose second look comes to nothing
         has said the last word before.
         """
-        asked: dict[str, dict[str, Subject]] = {}
+        requests: dict[str, dict[str, Subject]] = {}
         own = {entry.author: entry.candidate.diff_digest for entry in current}
-        for revised in handed_in:
+        for revised in revisions:
             if not revised.kept and not revised.unchanged:
                 continue
             before, after = revised.before.candidate.diff_digest, revised.after.candidate.diff_digest
@@ -179,19 +181,17 @@ class PeerReview:
                     subject = Subject(
                         candidate=revised.after.candidate, report=self._report(revised.after), earlier=critique
                     )
-                    asked.setdefault(reviewer, {})[revised.after.candidate.candidate_id] = subject
+                    requests.setdefault(reviewer, {})[revised.after.candidate.candidate_id] = subject
             self._about[after] = {**self._about.get(before, {}), **self._about.get(after, {})}
-        await self._ask(number, current, asked, again=True)
+        await self._ask(number, current, requests, again=True)
 
-    async def _ask(
-        self, number: int, entries: Sequence[Entry], asked: Mapping[str, Mapping[str, Subject]], *, again: bool = False
-    ) -> None:
+    async def _ask(self, number: int, entries: Sequence[Entry], requests: _Requests, *, again: bool = False) -> None:
         """Have reviewers look at candidates side by side, those that they have nothing new to say of among them.
 
-        What comes to nothing leaves the word before. `asked` has the candidates by reviewer and id.
+        What comes to nothing leaves the word before.
         """
         # Half of what is left is kept for those who have to revise.
-        task = self.spending.granted(2 * len(asked)) if asked else None
+        task = self.spending.granted(2 * len(requests)) if requests else None
         if task is None:
             return
         checklist = await self.checking.groundwork.checklist()
@@ -203,14 +203,14 @@ class PeerReview:
                 round=number,
                 task=task,
                 repository=entry.assignment.repository,
-                subjects=(*asked[entry.author].values(), *self._settled(entry, entries, asked[entry.author])),
+                subjects=(*requests[entry.author].values(), *self._settled(entry, entries, requests[entry.author])),
                 seed=ballot_seed(task.execution_id, entry.author),
                 perspective=entry.assignment.perspective,
                 own=entry.candidate.artifacts.patch,
                 unshown=checklist.unshown if checklist is not None else (),
             )
             for entry in entries
-            if entry.author in asked
+            if entry.author in requests
         ]
         async with asyncio.TaskGroup() as group:
             looks = [group.create_task(self._reviewed(assignment)) for assignment in assignments]
@@ -225,12 +225,9 @@ class PeerReview:
             if review.vote is not None:
                 self.votes[reviewer] = review.vote
 
-    def _settled(self, reviewer: Entry, entries: Sequence[Entry], asked: Mapping[str, Subject]) -> Iterator[Subject]:
+    def _settled(self, reviewer: Entry, entries: Sequence[Entry], requests: Mapping[str, Subject]) -> Iterator[Subject]:
         """Other candidates, one of each diff, of which a reviewer has said all there is to say."""
-        left_out = {
-            reviewer.candidate.diff_digest,
-            *(entry_asked.candidate.diff_digest for entry_asked in asked.values()),
-        }
+        left_out = {reviewer.candidate.diff_digest} | {other.candidate.diff_digest for other in requests.values()}
         for entry in entries:
             diff = entry.candidate.diff_digest
             earlier = self._about.get(diff, {}).get(reviewer.author)
@@ -305,8 +302,8 @@ class PeerReview:
                 by_diff.setdefault(entry.candidate.diff_digest, []).append(entry)
         alone_verified = best == VERIFIED_TIER and len(by_diff) == 1
         return best > 0 and any(
-            (heard := self._critiques_of(alike[0]))
-            and not any(critique.objects for critique in heard)
+            (critiques := self._critiques_of(alike[0]))
+            and not any(critique.objects for critique in critiques)
             and (alone_verified or self._first_of_all(alike))
             for alike in by_diff.values()
         )
@@ -321,7 +318,7 @@ class PeerReview:
         ]
         return len(chosen) >= _AGREEING and all(chosen)
 
-    async def _revise(self, number: int, authors: Sequence[Entry]) -> list[_HandedIn]:
+    async def _revise(self, number: int, authors: Sequence[Entry]) -> list[_Rework]:
         """Let these authors revise; what they handed in, where they did."""
         task = self.spending.granted(len(authors))
         if task is None:
@@ -329,7 +326,7 @@ class PeerReview:
         self._revised |= {entry.candidate.candidate_id for entry in authors}
         async with asyncio.TaskGroup() as group:
             tried = [group.create_task(self._revision(number, entry, task)) for entry in authors]
-        handed_in: list[_HandedIn] = []
+        revisions: list[_Rework] = []
         for entry, done in zip(authors, tried, strict=True):
             candidate, kept = done.result()
             if candidate is None:
@@ -337,11 +334,11 @@ class PeerReview:
             self.spending.usage += candidate.usage
             if candidate.stop_reason is StopReason.REJECTED:
                 continue
-            revised = _HandedIn(before=entry, after=replace(entry, candidate=candidate), kept=kept)
-            handed_in.append(revised)
+            revised = _Rework(before=entry, after=replace(entry, candidate=candidate), kept=kept)
+            revisions.append(revised)
             if (kept or revised.unchanged) and self._critiques_of(entry):
                 self.answers[(revised.after if kept else entry).candidate.candidate_id] = candidate.summary
-        return handed_in
+        return revisions
 
     async def _revision(self, number: int, entry: Entry, task: Task) -> tuple[Candidate | None, bool]:
         """One author's revision, None where it was lost, and whether it takes its author's place."""

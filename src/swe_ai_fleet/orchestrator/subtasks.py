@@ -155,11 +155,11 @@ def _line(text: str) -> str:
     return line if len(line) <= _MAX_OTHER_CHARS else f"{line[: _MAX_OTHER_CHARS - 1]}…"
 
 
-def _paths(wanted: tuple[str, ...], allowed: tuple[str, ...]) -> tuple[str, ...]:
+def _paths(requested: tuple[str, ...], allowed: tuple[str, ...]) -> tuple[str, ...]:
     """The paths a planner names, as far as the task allows them; the task's own where none are left."""
     if not allowed:
-        return wanted
-    return tuple(path for path in wanted if _within(path, allowed)) or allowed
+        return requested
+    return tuple(path for path in requested if _within(path, allowed)) or allowed
 
 
 def _within(path: str, allowed: tuple[str, ...]) -> bool:

@@ -138,11 +138,11 @@ class Exposition:
         encode, content_type = choose_encoder(accept[:1_000])
         # One at a time: who asks more often than this answers gets no more work out of it.
         async with self._asking:
-            asked = dict(self._sources)
-            answers = await asyncio.gather(*(_collect_from(name, source) for name, source in asked.items()))
+            sources = dict(self._sources)
+            answers = await asyncio.gather(*(_collect_from(name, source) for name, source in sources.items()))
         up = GaugeMetricFamily("fleet_scrape_source_up", "Whether a source of metrics answered.", labels=["source"])
         families: list[Metric] = [up]
-        for name, answer in zip(asked, answers, strict=True):
+        for name, answer in zip(sources, answers, strict=True):
             up.add_metric([name], float(answer is not None))
             families += answer or ()
         # Thousands of series at worst, which calls need not wait for.
