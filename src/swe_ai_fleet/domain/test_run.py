@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -111,10 +111,6 @@ class TestRun:
         """Whether the run got to its end, at least one test passed, and nothing failed."""
         clean = not self.stopped and self.exit_code == 0 and self.summary.passed > 0
         return clean and not self.failing and not self.unnamed.failed and not self.unnamed.errors
-
-    def only(self, names: Collection[str]) -> Mapping[str, TestResult]:
-        """The results of some tests."""
-        return {name: result for name, result in self.results.items() if name in names}
 
 
 NO_TESTS = "it has no test"

@@ -21,7 +21,7 @@ from swe_ai_fleet.domain.event import (
     StoredEvent,
 )
 from swe_ai_fleet.domain.execution import ExecutionState
-from swe_ai_fleet.domain.task import Task, TaskKind
+from swe_ai_fleet.domain.task import TaskKind
 from swe_ai_fleet.orchestrator.drive import Drive
 from swe_ai_fleet.orchestrator.projection import Projection, claimable
 from swe_ai_fleet.orchestrator.queue import Line, Passes, TenantTurns, Waiting, in_order, weights
@@ -210,7 +210,9 @@ class Dispatcher:
         asking, alive = self._projection.awaiting_approval(), self._replicas.alive()
         for state in unfinished:
             elsewhere = state.execution_id not in self._drives and state.owner in alive and not state.status.terminal
-            if elsewhere and state.execution_id not in asking and not _takes_no_place(state.task):
+            # Its parts have places of their own, and a plan mostly waits for people.
+            apart = state.task.derive_subtasks or state.task.kind in (TaskKind.WORKFLOW, TaskKind.PLAN)
+            if elsewhere and state.execution_id not in asking and not apart:
                 counts[state.task.tenant] += max(1, state.task.num_agents)
         return counts
 
@@ -258,8 +260,3 @@ class Dispatcher:
         self._tries[execution_id] = tries + 1
         self._not_before[execution_id] = time.monotonic() + AGAIN_SECONDS * 2 ** min(tries, _MOST_DOUBLINGS)
         self._news.set()
-
-
-def _takes_no_place(task: Task) -> bool:
-    """Whether no agents are counted for it: its parts have places of their own, a plan mostly waits for people."""
-    return task.derive_subtasks or task.kind in (TaskKind.WORKFLOW, TaskKind.PLAN)

@@ -14,7 +14,7 @@ from swe_ai_fleet.ports import EventLog, Fleet, Repositories, ResultBus
 
 if TYPE_CHECKING:
     from swe_ai_fleet.settings import Settings
-    from swe_ai_fleet.telemetry.exposition import Exposition, Source
+    from swe_ai_fleet.telemetry.exposition import Exposition
     from swe_ai_fleet.telemetry.tracing import Tracing
 
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
@@ -183,10 +183,11 @@ async def open_telemetry(
                 )
             )
         if serves and settings.metrics_listen:
-            from swe_ai_fleet.telemetry.exposition import open_exposition
+            from swe_ai_fleet.telemetry.exposition import certificate_figures, certificates, open_exposition
 
             exposition = await stack.enter_async_context(open_exposition(settings.metrics_listen))
-            stack.enter_context(exposition.source("certificates", _certificates(settings)))
+            files = certificates(settings)
+            stack.enter_context(exposition.source("certificates", lambda: certificate_figures(files)))
         telemetry = Telemetry(tracing=tracing, exposition=exposition)
         token = _here.set(telemetry)
         try:
@@ -197,13 +198,6 @@ async def open_telemetry(
             except ValueError:
                 # Opened in one task and closed in another one, whose context never had it.
                 _here.set(_OFF)
-
-
-def _certificates(settings: Settings) -> Source:
-    from swe_ai_fleet.telemetry.exposition import certificate_figures, certificates
-
-    files = certificates(settings)
-    return lambda: certificate_figures(files)
 
 
 def _check(endpoint: str) -> None:
