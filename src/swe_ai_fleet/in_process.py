@@ -158,20 +158,15 @@ class MemoryLog:
     async def _select(
         self, matches: Callable[[_Record], bool], from_sequence: int, follow: bool
     ) -> AsyncGenerator[StoredEvent | None]:
-        until = len(self._records)
-        position = max(from_sequence, 1) - 1
-        while position < until:
-            record = self._records[position]
+        position, news = max(from_sequence, 1) - 1, asyncio.Event()
+        for record in self._records[position:]:
             position += 1
             if matches(record):
                 yield record.stored()
         yield None
-        if not follow:
-            return
-        news = asyncio.Event()
         self._followers[news] = None
         try:
-            while True:
+            while follow:
                 while position < len(self._records):
                     record = self._records[position]
                     position += 1
