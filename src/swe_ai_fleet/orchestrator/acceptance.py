@@ -32,7 +32,7 @@ Store = Callable[[], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """The answer to a task handed in. `existed` says that the same request had been accepted before."""
+    """The answer to a task submitted. `existed` says that the same request had been accepted before."""
 
     execution_id: str
     existed: bool
@@ -57,7 +57,7 @@ _Accepting = dict[tuple[str, str], tuple[Task, asyncio.Task[Submission]]]
 
 @dataclass(kw_only=True)
 class Acceptance:
-    """Accepts each task once, whichever replica it is handed to.
+    """Accepts each task once, whichever replica receives it.
 
     Attributes:
         profiles: The model profiles there are.
@@ -147,7 +147,7 @@ class Acceptance:
         return (await self._accepted(task, unread, None, task)).execution_id
 
     def _ruled(self, task: Task) -> Task:
-        """A task as the rules of its tenant have it carried out."""
+        """A task as the rules of its tenant have it run."""
         rules = self.quotas.rules(task.tenant)
         model_patience = rules.model_patience_seconds
         task = replace(task, approval=rules.approval_for(task.approval), model_patience_seconds=model_patience)

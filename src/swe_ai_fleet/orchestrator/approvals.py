@@ -246,7 +246,7 @@ class Decisions:
         """Answer what an execution waits for; the decision is durable when this returns, and the agent goes on.
 
         Without an `approval_id` the only request that waits is meant. The same answer again changes nothing. `by` is
-        who authenticated, where callers can be told apart: nobody lets through what they handed in. Raises
+        who authenticated, where callers can be told apart: nobody lets through what they submitted. Raises
         InvalidRequest, NotFound, AlreadyExists (it was decided otherwise), PreconditionFailed, PermissionDenied.
         """
         check_resolution(resolution)
@@ -315,7 +315,7 @@ class Decisions:
     async def carry_on(
         self, tenant: str, execution_id: str, limits: RequestLimits | None = None, *, by: str = ""
     ) -> ExecutionState:
-        """Have an approved plan carried out within limits; durable when this returns, and again changes nothing."""
+        """Have an approved plan run within limits; durable when this returns, and again changes nothing."""
         async with self._deciding:
             state = await self._get(tenant, execution_id)
             if not state.status.terminal and (not state.steering or _holding(state)):

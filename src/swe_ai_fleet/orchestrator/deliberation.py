@@ -168,7 +168,7 @@ class Deliberation:
             reports = await self._checking.beside_each_other(candidates)
             if any(map(convincing, reports.values())):
                 break
-            # Whoever handed in beside it may have shown that it is not.
+            # Whoever submitted beside it may have shown that it is not.
             self._convincing = ""
             size, lessons = max(1, len(entries)), earlier_attempts(candidates, reports, task.execution_id)
         for candidate in self._rejected:

@@ -181,7 +181,7 @@ class PlanningEvent:
         repo: The repository it is about; needed where work is dispatched.
         roles: Roles that subtasks may have; empty: all.
         payload: Further fields, for the planner to read.
-        dispatch: Whether the subtasks are carried out, or only derived.
+        dispatch: Whether the subtasks are run, or only derived.
         tenant: Whose event it is.
         caller: Who told it, and so has what it leads to done; empty: `CALLER`.
     """
@@ -225,7 +225,7 @@ class PlanningEvent:
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     def task(self) -> Task:
-        """The task it leads to: `event-<event_id>`, split before it is carried out."""
+        """The task it leads to: `event-<event_id>`, split before it is run."""
         return Task(
             task_id=f"event-{self.event_id}",
             tenant=self.tenant,
@@ -308,7 +308,7 @@ class PlanningEvents:
                 up the answer comes without the subtasks; told again, it has them.
 
         Raises:
-            InvalidRequest, PreconditionFailed, ResourceExhausted, Unavailable, ModelError: As for a task handed in;
+            InvalidRequest, PreconditionFailed, ResourceExhausted, Unavailable, ModelError: As for a task submitted;
                 the event was not taken. Without dispatch also AgentLost, and InvalidRequest where no sound split was
                 found.
             AlreadyExists: Another event was taken under this id.

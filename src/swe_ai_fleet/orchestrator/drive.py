@@ -252,7 +252,7 @@ class Drive:
                 group.create_task(self._cancel_part(execution_id))
 
     async def _cancel_part(self, execution_id: str) -> None:
-        # it was about to be handed in
+        # it was about to be submitted
         with suppress(NotFound):
             await self._parts.cancel(self.task.tenant, execution_id, self._cancel_reason)
 

@@ -137,7 +137,7 @@ class AgentRuns:
         return await self.fleet.run(assignment)
 
     async def run(self, assignment: RecordedAssignment[T]) -> T:
-        """What any other assignment gives, carried out again where its process is lost or cut off.
+        """What any other assignment gives, run again where its process is lost or cut off.
 
         Raises AgentLost or Unavailable when there are no more attempts, FleetErrors of the work.
         """

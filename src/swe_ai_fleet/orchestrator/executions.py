@@ -225,7 +225,7 @@ class Executions:
         The wish is durable before anything is waited for, so it holds even if nobody drives the execution now. One
         that has ended is returned as it is. Raises NotFound, Unavailable.
         """
-        # Whoever handed it in may be gone already, and it would go on for nobody.
+        # Whoever submitted it may be gone already, and it would go on for nobody.
         await self._acceptance.settled(tenant, execution_id)
         state = await self.get(tenant, execution_id)
         if state.status.terminal:

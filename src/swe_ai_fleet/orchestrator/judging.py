@@ -289,7 +289,7 @@ class Verifier:
         return score
 
     def _calibrated(self, score: VerifierScore, tenant: str) -> VerifierScore:
-        """What a host handed in, as it may count."""
+        """What a host submitted, as it may count."""
         if score.raw is None or not 0.0 <= score.raw <= 1.0:
             error = score.error[:_ERROR_CHARS] or "its score is not between 0 and 1"
             return replace(score, raw=None, score=None, outcomes=0, error=error)

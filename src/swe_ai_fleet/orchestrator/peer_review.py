@@ -162,7 +162,7 @@ class PeerReview:
         await self._ask(number, entries, requests)
 
     async def _look_again(self, number: int, revisions: Sequence[_Rework], current: Sequence[Entry]) -> None:
-        """Let those who objected look at what authors handed in since; what others said of the author's work stays.
+        """Let those who objected look at what authors submitted since; what others said of the author's work stays.
 
         Where the checks refused what they reviewed, all of its reviewers look again. Whose second look comes to nothing
         has said the last word before.
@@ -319,7 +319,7 @@ class PeerReview:
         return len(chosen) >= _AGREEING and all(chosen)
 
     async def _revise(self, number: int, authors: Sequence[Entry]) -> list[_Rework]:
-        """Let these authors revise; what they handed in, where they did."""
+        """Let these authors revise; what they submitted, where they did."""
         task = self.spending.granted(len(authors))
         if task is None:
             return []

@@ -1,4 +1,4 @@
-"""Plans being driven: proposed, decided about, carried out. The log says how far; a session's document keeps it."""
+"""Plans being driven: proposed, decided about, run. The log says how far; a session's document keeps it."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ class PlanDrive:
         self._runs = _runs(planner, work.deps, work.known)
         self._steered = asyncio.Event()
         self.waits = False
-        """Whether it is approved, and nobody has asked yet that it be carried out."""
+        """Whether it is approved, and nobody has asked yet that it be run."""
 
     def steered(self) -> None:
         """Hear that somebody steered; what they said stands in the log."""
@@ -263,7 +263,7 @@ def _runs(planner: Planner, deps: ExecutionDeps, state: ExecutionState) -> RunLo
 
 
 async def _abandoned(runs: RunLog, session: PlanSession, reason: str) -> PlanSession:
-    """The session with what was done of its request, which nobody carries out any further."""
+    """The session with what was done of its request, which nobody runs any further."""
     if not session.status.working or not session.requests:
         return session
     async with runs.recorded(session) as (record, run):

@@ -134,7 +134,7 @@ class Waiting:
         """The priority, one higher for every `AGING_SECONDS` in which its line had no turn, up to `MAX_PRIORITY`.
 
         A line that has its turns does not age, so that a long backlog never becomes more urgent than what others of
-        the same priority hand in later.
+        the same priority submit later.
         """
         idle = now - max(self.accepted_at, last_turn)
         return min(MAX_PRIORITY, self.priority + max(0, int(idle // AGING_SECONDS)))

@@ -33,7 +33,7 @@ def revision_run(author_id: str, round_number: int) -> str:
 
 
 def review_run(reviewer_id: str, round_number: int, *, again: bool = False) -> str:
-    """The run in which a peer reviews others' candidates; `again`: what authors handed in since."""
+    """The run in which a peer reviews others' candidates; `again`: what authors submitted since."""
     return f"{reviewer_id}{_REVIEWS}{round_number}{'-again' if again else ''}"
 
 
