@@ -193,7 +193,9 @@ def _seconds_left(request: ApprovalRequest) -> float | None:
     return max(0.0, (datetime.fromisoformat(request.expires_at) - datetime.now(UTC)).total_seconds())
 
 
-def words(state: ExecutionState, action: str, node_id: str = "", *, by: str = "") -> tuple[BreakpointsSet, ...]:
+def steering_events(
+    state: ExecutionState, action: str, node_id: str = "", *, by: str = ""
+) -> tuple[BreakpointsSet, ...]:
     """What has to be written for an action to hold; nothing where it holds already.
 
     Nodes are let go by name, so that the word holds for a driver that takes over later too. Raises InvalidRequest,
@@ -308,8 +310,8 @@ class Decisions:
         """
         async with self._deciding:
             state = await self._get(tenant, execution_id)
-            for word in words(state, action, node_id, by=by):
-                await self._log.tell(control(state.task), word)
+            for event in steering_events(state, action, node_id, by=by):
+                await self._log.tell(control(state.task), event)
         return await self._get(tenant, execution_id)
 
     async def carry_on(
