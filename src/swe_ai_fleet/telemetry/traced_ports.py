@@ -138,7 +138,8 @@ class TracedRepositories:
         span, first = _SLOW[name]
 
         async def traced(*args: Any, **kwargs: Any) -> Any:
-            with self._tracing.span(span, {first: args[0]} if first else {}):
+            size = {"fleet.patch_bytes": len(args[2])} if name == "deliver" else {}
+            with self._tracing.span(span, {first: args[0], **size} if first else {}):
                 return await way(*args, **kwargs)
 
         return traced
