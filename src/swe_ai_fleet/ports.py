@@ -237,16 +237,12 @@ class WorkspaceProvider(Protocol):
         ...
 
 
-class Patching(Protocol):
-    """Patches as commits of the fleet's own, for what looks at them as it looks at any commit."""
+class EvidenceWorkspaces(WorkspaceProvider, Protocol):
+    """What evidence wants of a node's repositories: patches are looked at as commits of the fleet's own, too."""
 
     async def patched(self, execution_id: str, repository: PinnedRepository, patch: bytes) -> PinnedRepository:
         """A commit with a patch on a pinned commit, always the same one, on this node. Raises PatchRejected."""
         ...
-
-
-class EvidenceWorkspaces(WorkspaceProvider, Patching, Protocol):
-    """What evidence wants of a node's repositories."""
 
 
 class KnownRecipes(Protocol):
