@@ -15,8 +15,7 @@ from fleet.options.v1 import options_pb2
 from swe_ai_fleet.contract import descriptor_of
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.json_values import parsed
-from swe_ai_fleet.domain.moment import MAX_MS
-from swe_ai_fleet.domain.text import check_length
+from swe_ai_fleet.domain.text import MAX_MS, check_length
 
 if TYPE_CHECKING:
     from fleet.options.v1.options_pb2 import Bounds

@@ -29,11 +29,10 @@ from swe_ai_fleet.domain.fleet_status import Component
 from swe_ai_fleet.domain.message import TextDelta
 from swe_ai_fleet.in_process import MemoryLog
 from swe_ai_fleet.orchestrator.council_store import CouncilStore
-from swe_ai_fleet.orchestrator.derivations import Derivations
+from swe_ai_fleet.orchestrator.derivations import Derivations, PlanningEvents
 from swe_ai_fleet.orchestrator.execution_context import ExecutionDeps
 from swe_ai_fleet.orchestrator.executions import Executions
-from swe_ai_fleet.orchestrator.metrics import Meter
-from swe_ai_fleet.orchestrator.planning_events import PlanningEvents
+from swe_ai_fleet.orchestrator.meter import Meter
 from swe_ai_fleet.orchestrator.quotas import Quotas
 from swe_ai_fleet.runtime.audit_keys import PublicKeys
 from swe_ai_fleet.runtime.replicas import Drains

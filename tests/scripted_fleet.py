@@ -43,12 +43,12 @@ from swe_ai_fleet.domain.event import (
 )
 from swe_ai_fleet.domain.examination import Examination
 from swe_ai_fleet.domain.message import AssistantMessage, ModelCapabilities, ModelReply, ModelRequest, ToolCall
-from swe_ai_fleet.domain.moment import now
 from swe_ai_fleet.domain.review import Critique, Review, ReviewVerdict, VerifierScore, Vote
 from swe_ai_fleet.domain.run import RunState, fold_run
 from swe_ai_fleet.domain.subtask import Derivation, Subtask
 from swe_ai_fleet.domain.task import ApprovalPolicy
 from swe_ai_fleet.domain.test_run import Baseline
+from swe_ai_fleet.domain.text import now
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.orchestrator.evidence.check_results import verdict_of

@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 from swe_ai_fleet.domain.candidate import Delivered
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import FleetError, PreconditionFailed
-from swe_ai_fleet.domain.integration import Exported, Merge, MergeRequest
 from swe_ai_fleet.domain.task import Delivery, EnvironmentSpec, PinnedRepository, RepoRef
-from swe_ai_fleet.ports import Clone
+from swe_ai_fleet.ports import Clone, Exported, Merge, MergeRequest
 
 DELIVERED_COMMIT = "d" * 40
 DRAFT = "draft"

@@ -37,11 +37,10 @@ from swe_ai_fleet.domain.fleet_status import Component, ComponentState, FleetSta
 from swe_ai_fleet.extensions import load_parts
 from swe_ai_fleet.orchestrator.council_store import CouncilStore
 from swe_ai_fleet.orchestrator.councils import CouncilRules
-from swe_ai_fleet.orchestrator.derivations import Derivations
+from swe_ai_fleet.orchestrator.derivations import Derivations, PlanningEvents
 from swe_ai_fleet.orchestrator.execution_context import ExecutionDeps
 from swe_ai_fleet.orchestrator.executions import Executions
-from swe_ai_fleet.orchestrator.metrics import Meter
-from swe_ai_fleet.orchestrator.planning_events import PlanningEvents
+from swe_ai_fleet.orchestrator.meter import Meter
 from swe_ai_fleet.orchestrator.quotas import Quotas
 from swe_ai_fleet.runtime.erasure import Erasures
 from swe_ai_fleet.runtime.execution_tools import ExecutionsView

@@ -15,10 +15,8 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-
 import structlog
 from structlog.contextvars import bind_contextvars
-
 from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider
 from swe_ai_fleet.adapters.jetstream import TIMEOUT_SECONDS
 from swe_ai_fleet.codec import to_json
@@ -37,6 +35,14 @@ from swe_ai_fleet.sandbox import raise_file_limit
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.telemetry import configure_logging, open_telemetry
 from workers.jobs import FENCED, SETTLED, STOPPED, UNREACHABLE, Place
+from contextlib import suppress
+from dataclasses import replace
+from swe_ai_fleet.domain.assignment import CheckAssignment
+from swe_ai_fleet.domain.errors import Fenced, FleetError, InternalFault, Unavailable
+from swe_ai_fleet.domain.job import Job, JobOutcome, misfit
+from swe_ai_fleet.runtime.job_board import JOBS_BUCKET, JobBoard, outcome_of
+from workers.container import FENCED, STOPPED, TOLD, UNREACHABLE, Place, PreparedWorkspaces
+
 
 _log = structlog.get_logger(__name__)
 

@@ -14,8 +14,8 @@ from structlog.contextvars import bind_contextvars
 
 from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider, mounted_credentials
 from swe_ai_fleet.adapters.jetstream import TIMEOUT_SECONDS, JetStream
-from swe_ai_fleet.domain.assignment import Job
 from swe_ai_fleet.domain.errors import Fenced, FleetError, Unavailable
+from swe_ai_fleet.domain.job import Job
 from swe_ai_fleet.domain.task import PinnedRepository
 from swe_ai_fleet.runtime.factories import connect_log, git_private_hosts, repository_roots
 from swe_ai_fleet.runtime.jobs import JOBS_BUCKET, JobBoard, outcome_of

@@ -26,7 +26,7 @@ import psutil
 from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain.context import Change, WorkRecord, WorkRecorded
-from swe_ai_fleet.orchestrator.metrics import Meter
+from swe_ai_fleet.orchestrator.meter import Meter
 from swe_ai_fleet.orchestrator.projection import Projection
 from swe_ai_fleet.orchestrator.quotas import StorageUsage
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats

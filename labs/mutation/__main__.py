@@ -31,7 +31,6 @@ _REPLICAS = ("tests/unit/test_executions.py", "tests/unit/test_queue.py")
 TARGETS: Mapping[str, Sequence[str]] = {
     f"{_CORE}/orchestrator/ranking.py": _RANKING,
     f"{_CORE}/orchestrator/score.py": _RANKING,
-    f"{_CORE}/orchestrator/diff_equivalence.py": _RANKING,
     f"{_CORE}/domain/execution.py": (
         "tests/unit/test_execution_fold.py",
         "tests/unit/test_executions.py",

@@ -19,7 +19,7 @@ from labs.selection.probing import Probing
 from labs.selection.report import HONESTIES, Row, Selected, counted
 from labs.zoo.judging import Fleet, Judgement
 from swe_ai_fleet.codec import to_plain
-from swe_ai_fleet.orchestrator.diff_equivalence import normalised
+from swe_ai_fleet.orchestrator.ranking import normalised
 
 DRAWS = 40
 """Of what reviewers and judges say, for each pool and honesty."""

@@ -23,14 +23,12 @@ from typing import Any
 from swe_ai_fleet.codec import from_plain
 from swe_ai_fleet.domain.candidate import Candidate, CheckReport, RankedCandidate
 from swe_ai_fleet.domain.review import Critique, Finding, ReviewVerdict, Vote
-from swe_ai_fleet.orchestrator.judging import MAX_BALLOT, MAX_JUDGES, PEER_SAMPLES, lone_samples
-from swe_ai_fleet.orchestrator.peer_review import pairs
+from swe_ai_fleet.orchestrator.judging import MAX_BALLOT, MAX_JUDGES, PEER_SAMPLES, lone_samples, pairs
 from swe_ai_fleet.orchestrator.ranking import rank
 
 try:
     from swe_ai_fleet.domain.examination import Examination, Matrix
-    from swe_ai_fleet.orchestrator.judging import peer_samples
-    from swe_ai_fleet.orchestrator.peer_review import peers_for
+    from swe_ai_fleet.orchestrator.judging import peer_samples, peers_for
     from swe_ai_fleet.orchestrator.score import PARTS, Part, lead, score_candidates, tier
 except ImportError:  # a commit from before candidates were examined, and votes asked for only where they count
     Examination = Matrix = None

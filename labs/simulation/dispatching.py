@@ -14,7 +14,7 @@ from swe_ai_fleet.domain.event import (
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.orchestrator.dispatcher import AGAIN_SECONDS, HEAD_START_SECONDS, POLL_SECONDS
 from swe_ai_fleet.orchestrator.projection import claimable, over
-from swe_ai_fleet.orchestrator.queue import Line, Waiting, in_order, next_up
+from swe_ai_fleet.orchestrator.queue import Line, Waiting, in_order
 
 if TYPE_CHECKING:
     from labs.simulation.scale import World
@@ -106,7 +106,7 @@ class Replica:
             )
             return ordered[:room]
         chosen: list[Waiting] = []
-        while len(chosen) < room and (one := next_up(free, running, now=now, served=served)):
+        while len(chosen) < room and (one := next(iter(in_order(free, running, now=now, served=served)), None)):
             free.remove(one)
             if self._free(one.execution_id, alive):
                 chosen.append(one)

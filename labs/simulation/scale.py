@@ -29,8 +29,8 @@ from swe_ai_fleet.domain.event import (
 )
 from swe_ai_fleet.domain.execution import ExecutionState, advance
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, PinnedRepository, RepoRef, Task, TaskKind
-from swe_ai_fleet.orchestrator.agent_runs import PAUSES
 from swe_ai_fleet.orchestrator.dispatcher import POLL_SECONDS
+from swe_ai_fleet.orchestrator.execution_context import PAUSES
 from swe_ai_fleet.orchestrator.executions import Room
 from swe_ai_fleet.orchestrator.queue import Caller, Waiting, check_room
 

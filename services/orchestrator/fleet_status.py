@@ -24,9 +24,8 @@ from swe_ai_fleet.domain.fleet_status import (
     HostStatus,
     ReplicaReport,
 )
-from swe_ai_fleet.domain.moment import milliseconds
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
-from swe_ai_fleet.domain.text import counted
+from swe_ai_fleet.domain.text import counted, milliseconds
 from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.runtime.fleet_view import FleetView, endpoint_use
 from swe_ai_fleet.runtime.replicas import Drains, DrainTarget

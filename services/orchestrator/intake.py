@@ -16,8 +16,8 @@ from swe_ai_fleet.adapters.jetstream import JetStream, PermanentError, Work, Wor
 from swe_ai_fleet.domain.errors import AlreadyExists, InvalidRequest
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, MAX_PRIORITY, Task
 from swe_ai_fleet.following import in_background
+from swe_ai_fleet.orchestrator.derivations import PlanningEvents
 from swe_ai_fleet.orchestrator.executions import Executions
-from swe_ai_fleet.orchestrator.planning_events import PlanningEvents
 from swe_ai_fleet.telemetry import own_telemetry
 
 TASKS = WorkQueue(

@@ -30,8 +30,7 @@ from services.orchestrator.servicer import OrchestratorServicer
 from services.orchestrator.task_context import TaskContexts
 from services.orchestrator.uploads import Uploads
 from swe_ai_fleet.domain.errors import PreconditionFailed
-from swe_ai_fleet.orchestrator.derivations import Derivations
-from swe_ai_fleet.orchestrator.planning_events import PlanningEvents
+from swe_ai_fleet.orchestrator.derivations import Derivations, PlanningEvents
 from swe_ai_fleet.runtime.audit_keys import open_audit_keys, withheld
 from swe_ai_fleet.runtime.channels import ChannelTls, card_entry, channel_tls, own_address, target
 from swe_ai_fleet.runtime.equipment import council_models

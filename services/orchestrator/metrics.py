@@ -26,15 +26,8 @@ from swe_ai_fleet.domain.event import ExecutionStatus
 from swe_ai_fleet.domain.fleet_status import FleetStatus
 from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.orchestrator.executions import Executions
-from swe_ai_fleet.orchestrator.metrics import (
-    RELATIVE_ERROR,
-    Figures,
-    Meter,
-    ModelFigures,
-    Point,
-    Sketch,
-    ToolFigures,
-)
+from swe_ai_fleet.orchestrator.figures import RELATIVE_ERROR, Figures, ModelFigures, Sketch, ToolFigures
+from swe_ai_fleet.orchestrator.meter import Meter, Point
 from swe_ai_fleet.runtime.fleet_view import FleetView
 from swe_ai_fleet.runtime.node_load import added_up
 from swe_ai_fleet.runtime.replicas import LeaseKeeper

@@ -30,8 +30,8 @@ from swe_ai_fleet.domain.budget import RequestLimits
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.json_values import parsed
 from swe_ai_fleet.domain.text import well_formed
+from swe_ai_fleet.orchestrator.derivations import PlanningEvent, PlanningEvents, PlanningOutcome
 from swe_ai_fleet.orchestrator.plan_sessions import PlanSessions
-from swe_ai_fleet.orchestrator.planning_events import PlanningEvent, PlanningEvents, PlanningOutcome
 from swe_ai_fleet.orchestrator.subtasks import child_task_id
 from swe_ai_fleet.ports import KeyValue, SecretMask
 from swe_ai_fleet.runtime.execution_tools import ExecutionsView

@@ -24,8 +24,8 @@ from swe_ai_fleet.domain.errors import InvalidRequest, NotFound
 from swe_ai_fleet.domain.event import ExecutionStatus, ModelReplied, StoredEvent, ToolFinished
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.message import TextDelta
-from swe_ai_fleet.domain.moment import iso_time
 from swe_ai_fleet.domain.task import Role
+from swe_ai_fleet.domain.text import iso_time
 from swe_ai_fleet.orchestrator.projection import Projection
 from swe_ai_fleet.ports import BlobStore, EventLog
 

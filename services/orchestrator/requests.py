@@ -16,6 +16,7 @@ from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.contract import from_message, to_enum
 from swe_ai_fleet.domain.budget import Limits, Totals
+from swe_ai_fleet.domain.command import CheckSpec
 from swe_ai_fleet.domain.errors import InvalidRequest, fields_named
 from swe_ai_fleet.domain.event import ExecutionStatus
 from swe_ai_fleet.domain.execution import ExecutionState
@@ -23,7 +24,6 @@ from swe_ai_fleet.domain.subtask import SKIPPED, Derivation, Subtask, SubtaskOut
 from swe_ai_fleet.domain.task import (
     COUNCIL_ROUNDS,
     UPLOAD,
-    CheckSpec,
     Constraints,
     ContextOptions,
     EnvironmentSpec,
@@ -31,8 +31,8 @@ from swe_ai_fleet.domain.task import (
     Role,
     Task,
     TaskKind,
-    check_identifier,
 )
+from swe_ai_fleet.domain.text import check_identifier
 from swe_ai_fleet.orchestrator.derivations import Plan
 from swe_ai_fleet.orchestrator.subtasks import child_task_id
 

@@ -16,13 +16,14 @@ from swe_ai_fleet.domain.audit import SignedHead
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.candidate import Candidate, CheckKind, CheckReport, RankedCandidate
 from swe_ai_fleet.domain.event import StoredEvent, ToolFinished
-from swe_ai_fleet.domain.execution import AgentProgress, ExecutionState
+from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.json_values import json_object
 from swe_ai_fleet.domain.message import TextDelta
-from swe_ai_fleet.domain.moment import milliseconds
+from swe_ai_fleet.domain.run import AgentProgress
 from swe_ai_fleet.domain.task import SCRATCH, Task, TaskKind
+from swe_ai_fleet.domain.text import milliseconds
 from swe_ai_fleet.orchestrator.ranking import drop_reasons
-from swe_ai_fleet.orchestrator.spending import expenses
+from swe_ai_fleet.orchestrator.runs import expenses
 
 MAX_ERROR_CHARS = 8_000
 MAX_TITLE_CHARS = 200

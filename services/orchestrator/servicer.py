@@ -31,12 +31,11 @@ from swe_ai_fleet.domain.event import ExecutionFinished, ExecutionStatus, Stored
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.fleet_status import Component, ComponentState
 from swe_ai_fleet.domain.message import TextDelta
-from swe_ai_fleet.domain.moment import milliseconds, now
-from swe_ai_fleet.domain.task import Role, Task, TaskKind, check_identifier
+from swe_ai_fleet.domain.task import Role, Task, TaskKind
+from swe_ai_fleet.domain.text import check_identifier, milliseconds, now
 from swe_ai_fleet.orchestrator.acceptance import Store, Submission
-from swe_ai_fleet.orchestrator.derivations import Derivations
+from swe_ai_fleet.orchestrator.derivations import Derivations, PlanningEvents
 from swe_ai_fleet.orchestrator.executions import Executions
-from swe_ai_fleet.orchestrator.planning_events import PlanningEvents
 from swe_ai_fleet.orchestrator.projection import Projection
 from swe_ai_fleet.ports import BlobStore, EventLog
 from swe_ai_fleet.runtime.audit_keys import PublicKeys

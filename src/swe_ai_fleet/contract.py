@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import MISSING, dataclass, fields
 from datetime import datetime
@@ -31,8 +31,7 @@ from google.protobuf.message import DecodeError, Message
 from google.rpc import error_details_pb2, status_pb2
 
 from swe_ai_fleet.domain.errors import InvalidRequest, fields_named
-from swe_ai_fleet.domain.moment import iso_time, milliseconds
-from swe_ai_fleet.domain.text import well_formed
+from swe_ai_fleet.domain.text import iso_time, milliseconds, well_formed
 
 M = TypeVar("M", bound=Message)
 T = TypeVar("T")
@@ -89,15 +88,15 @@ _EVERYWHERE = {"error_message": "error", "cost_usd": "cost", "task_description":
 _Getter = Callable[[Any], Any]
 
 
-def to_message(kind: type[M], value: object, /, **given: Any) -> M:
-    """The message of a value. `given` are fields that the value does not have, or not like this; None leaves one out.
+def to_message(kind: type[M], value: object, /, **overrides: Any) -> M:
+    """The message of a value. `overrides` are fields that it does not have, or not like this; None leaves one out.
 
     Raises:
-        TypeError: The message has a field that neither the value nor `given` has.
+        TypeError: The message has a field that neither the value nor `overrides` has.
     """
-    message = {name: field_value for name, field_value in given.items() if field_value is not None}
+    message = {name: field_value for name, field_value in overrides.items() if field_value is not None}
     for name, attribute, convert, present in _writers(kind, type(value)):
-        if name in given:
+        if name in overrides:
             continue
         if not attribute:
             raise TypeError(f"{type(value).__qualname__} has nothing for {kind.DESCRIPTOR.full_name}.{name}")
@@ -109,17 +108,19 @@ def to_message(kind: type[M], value: object, /, **given: Any) -> M:
     return kind(**message)
 
 
-def from_message(kind: type[T], message: Message, /, **given: Any) -> T:
-    """The value of a message. `given` are attributes that the message does not have, or not like this.
+def from_message(kind: type[T], message: Message, /, **overrides: Any) -> T:
+    """The value of a message. `overrides` are attributes that the message does not have, or not like this.
 
     Raises:
-        TypeError: The value has an attribute without a default that neither the message nor `given` has.
+        TypeError: The value has an attribute without a default that neither the message nor `overrides` has.
         FleetError: What the value's own rules raise.
     """
-    for name, convert in _readers(kind, type(message)):
-        if name not in given and (read := convert(message)) is not MISSING:
-            given[name] = read
-    return kind(**given)
+    for name, readers in _readers(kind, type(message)):
+        if name not in overrides:
+            read = next((value for reader in readers if (value := reader(message)) is not MISSING), MISSING)
+            if read is not MISSING:
+                overrides[name] = read
+    return kind(**overrides)
 
 
 def to_enum(enum: Any, value: object) -> Any:
@@ -164,18 +165,17 @@ def _attribute(field: FieldDescriptor, owner: type) -> str | None:
     """What the domain calls a field; None where it has nothing like it."""
     name = _NAMES.get(cast("Descriptor", field.containing_type).full_name, {}).get(field.name)
     usual = (field.name, _EVERYWHERE.get(field.name, ""), field.name.removesuffix("_ms").removesuffix("_bytes"))
-    return next((attribute for attribute in (usual if name is None else (name,)) if _has(owner, attribute)), None)
-
-
-def _has(owner: type, name: str) -> bool:
-    return name in getattr(owner, "__dataclass_fields__", {}) or isinstance(getattr(owner, name, None), property)
+    named = getattr(owner, "__dataclass_fields__", {})
+    for attribute in usual if name is None else (name,):
+        if attribute in named or isinstance(getattr(owner, attribute, None), property):
+            return attribute
+    return None
 
 
 @cache
 def _writers(kind: type[Message], owner: type) -> list[tuple[str, str, _Getter, bool]]:
-    """For each field of the message: its name, the value's attribute (none: it has to be given), how that is converted,
-    and whether a field with 0 or nothing in it says more than one that is not there.
-    """
+    """For each field of the message: its name, the value's attribute (none: it has to be given), how that is
+    converted, and whether a field with 0 or nothing in it says more than one that is not there."""
     return [
         (field.name, _attribute(field, owner) or "", _writer(field), field.has_presence)
         for field in descriptor_of(kind).fields
@@ -248,35 +248,20 @@ def _filled(kind: type[Message], method: str, value: object) -> Message:
 
 
 @cache
-def _readers(kind: type, source: type[Message]) -> list[tuple[str, _Getter]]:
-    """For each attribute of the value how it is read; the reader gives MISSING where the message says nothing."""
+def _readers(kind: type, source: type[Message]) -> list[tuple[str, list[_Getter]]]:
+    """For each attribute of the value how it is read: by the first reader that does not give MISSING."""
     hints = get_type_hints(kind)
     by_attribute: dict[str, list[FieldDescriptor]] = {}
     for field in descriptor_of(source).fields:
         if (attribute := _attribute(field, kind)) is not None:
             # What took the place of a deprecated field stands behind it, and counts.
             by_attribute.setdefault(attribute, []).insert(0, field)
-    return [
-        (
-            attribute.name,
-            _first(
-                [_reader(field, hints[attribute.name], bare=_bare(attribute)) for field in by_attribute[attribute.name]]
-            ),
-        )
-        for attribute in fields(cast("Any", kind))
-        if attribute.init and attribute.name in by_attribute
-    ]
-
-
-def _first(readers: Sequence[_Getter]) -> _Getter:
-    """The first of several that reads something."""
-    if len(readers) == 1:
-        return readers[0]
-    return lambda message: next((result for read in readers if (result := read(message)) is not MISSING), MISSING)
-
-
-def _bare(field: Any) -> bool:
-    return field.default is MISSING and field.default_factory is MISSING
+    readers: list[tuple[str, list[_Getter]]] = []
+    for attribute in fields(cast("Any", kind)):
+        name, bare = attribute.name, attribute.default is MISSING and attribute.default_factory is MISSING
+        if attribute.init and name in by_attribute:
+            readers.append((name, [_reader(field, hints[name], bare=bare) for field in by_attribute[name]]))
+    return readers
 
 
 def _reader(field: FieldDescriptor, hint: Any, *, bare: bool) -> _Getter:
@@ -304,21 +289,18 @@ def _reader(field: FieldDescriptor, hint: Any, *, bare: bool) -> _Getter:
 
         return entries
     nothing: Any = None if bare and optional else MISSING
-    wanted = bare and not optional
+    required = bare and not optional
     timed = field.name.endswith("_ms") and inner is str
     convert: _Getter = iso_time if timed else _single_reader(field, inner)
 
     def read(message: Message) -> Any:
-        with _inside(name):
-            return single(message)
-
-    def single(message: Message) -> Any:
         value = getattr(message, name)
-        if field.has_presence:
-            return convert(value) if message.HasField(name) or wanted else nothing
-        if field.enum_type is not None:
-            return nothing if (member := convert(value)) is None else member
-        return convert(value) if value or wanted else nothing
+        with _inside(name):
+            if field.has_presence:
+                return convert(value) if message.HasField(name) or required else nothing
+            if field.enum_type is not None:
+                return nothing if (member := convert(value)) is None else member
+            return convert(value) if value or required else nothing
 
     return read
 

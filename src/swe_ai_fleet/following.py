@@ -6,14 +6,17 @@ Other work that goes on in the background for as long as a context lasts.
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import KW_ONLY, dataclass, field
 from itertools import chain, repeat
 from typing import Generic, TypeVar
 
 import structlog
 
-from swe_ai_fleet.domain.errors import FleetError, Unavailable
+from swe_ai_fleet.domain.errors import Fenced, FleetError, Unavailable
+from swe_ai_fleet.ports import KeyValue, KeyValueEntry
 from swe_ai_fleet.snapshots import Snapshot
 
 Change = TypeVar("Change")
@@ -57,44 +60,34 @@ async def in_background(
             coroutine.close()
 
 
+@dataclass(eq=False)
 class Follower(Generic[Change]):
     """Takes in what a source tells, in its order.
 
     A source that fails is asked again, from behind what was taken in. A bug ends the following; it is logged at once.
     `check` tells of either.
 
-    Args:
+    Attributes:
         name: What is followed, for people: `the log of changes`.
         changes: What the source tells from a position on, without an end; None once everything older is told.
         take: Takes a change in and says at which position it stands.
         hint: What to do where following has ended.
         snapshot: Where a state that was saved is taken from at the start, and saved now and then; None: nowhere.
+        position: Up to where changes were taken in.
     """
 
-    def __init__(
-        self,
-        name: str,
-        changes: Callable[[int], AsyncGenerator[Change | None, None]],
-        take: Callable[[Change], int],
-        *,
-        hint: str,
-        snapshot: Snapshot | None = None,
-    ) -> None:
-        self._name = name
-        self._changes = changes
-        self._take = take
-        self._hint = hint
-        self._snapshot = snapshot
-        self._position = self._untold = 0
-        self._saved = False
-        self._caught_up = asyncio.Event()
-        self._fault: Exception | None = None
-        self._task: asyncio.Task[None] | None = None
-
-    @property
-    def position(self) -> int:
-        """Up to where changes were taken in."""
-        return self._position
+    name: str
+    changes: Callable[[int], AsyncGenerator[Change | None, None]]
+    take: Callable[[Change], int]
+    _: KW_ONLY
+    hint: str
+    snapshot: Snapshot | None = None
+    position: int = 0
+    _untold: int = 0
+    _saved: bool = False
+    _caught_up: asyncio.Event = field(default_factory=asyncio.Event)
+    _fault: Exception | None = None
+    _task: asyncio.Task[None] | None = None
 
     @property
     def caught_up(self) -> bool:
@@ -103,7 +96,7 @@ class Follower(Generic[Change]):
 
     async def start(self) -> None:
         """Take in what is stored, then follow in the background. Raises what the source raises until then."""
-        self._task = asyncio.create_task(self._follow(), name=self._name)
+        self._task = asyncio.create_task(self._follow(), name=self.name)
         waiting = asyncio.create_task(self._caught_up.wait())
         try:
             await asyncio.wait([waiting, self._task], return_when=asyncio.FIRST_COMPLETED)
@@ -117,7 +110,7 @@ class Follower(Generic[Change]):
 
     def begin(self) -> None:
         """Take in what is stored and follow, all in the background, however often the source fails."""
-        self._task = asyncio.create_task(self._follow(patient=True), name=self._name)
+        self._task = asyncio.create_task(self._follow(patient=True), name=self.name)
 
     async def wait_caught_up(self) -> None:
         """Wait until everything is taken in that was stored at the start."""
@@ -133,9 +126,9 @@ class Follower(Generic[Change]):
         """Raises Unavailable where what is known would grow old unnoticed."""
         ended = self._task is None or self._task.done()
         if self._fault is not None or ended:
-            state, hint = ("any more", self._hint) if ended else ("now", "it retries automatically")
+            state, hint = ("any more", self.hint) if ended else ("now", "it retries automatically")
             fault = f": {self._fault}" if self._fault is not None else ""
-            raise Unavailable(f"{self._name} is not followed {state}{fault}", hint=hint) from self._fault
+            raise Unavailable(f"{self.name} is not followed {state}{fault}", hint=hint) from self._fault
 
     async def _save(self, snapshot: Snapshot) -> None:
         while True:
@@ -144,42 +137,73 @@ class Follower(Generic[Change]):
                 if self._untold < snapshot.store.least and not (self._saved and await snapshot.is_gone()):
                     continue
                 self._untold = 0
-                self._saved |= await snapshot.save(lambda: self._position)
+                self._saved |= await snapshot.save(lambda: self.position)
             except FleetError as error:
                 # Without one the next start takes longer, which is all.
-                _log.warning("snapshot.not_saved", source=self._name, reason=error.message)
+                _log.warning("snapshot.not_saved", source=self.name, reason=error.message)
 
     async def _follow(self, *, patient: bool = False) -> None:
-        async with in_background(*([self._save(self._snapshot)] if self._snapshot else []), name=self._name):
+        async with in_background(*([self._save(self.snapshot)] if self.snapshot else []), name=self.name):
             await self._read(patient=patient)
 
     async def _read(self, *, patient: bool) -> None:
-        pauses, begun = waits(), self._snapshot is None
+        pauses, begun = waits(), self.snapshot is None
         while True:
             try:
-                if not begun and self._snapshot is not None:
-                    self._position, begun = await self._snapshot.restore(), True
-                    self._saved = self._position > 0
-                async with aclosing(self._changes(self._position + 1)) as changes:
+                if not begun and self.snapshot is not None:
+                    self.position, begun = await self.snapshot.restore(), True
+                    self._saved = self.position > 0
+                async with aclosing(self.changes(self.position + 1)) as changes:
                     async for change in changes:
                         pauses, self._fault = waits(), None
                         if change is None:
                             self._caught_up.set()
                         else:
-                            self._position = self._take(change)
+                            self.position = self.take(change)
                             self._untold += 1
                             if self._untold % _SLICE == 0:
                                 # A long log does not hold the loop up while it is read.
                                 await asyncio.sleep(0)
-                raise Unavailable(f"{self._name} has ended")
+                raise Unavailable(f"{self.name} has ended")
             except FleetError as error:
                 self._fault = error
                 if not (self._caught_up.is_set() or patient):
                     raise
-                _log.warning("following.source_unavailable", source=self._name, reason=error.message)
+                _log.warning("following.source_unavailable", source=self.name, reason=error.message)
                 await asyncio.sleep(next(pauses))
             except Exception as error:
                 self._fault = error
                 # Nobody waits for this task, so it is told here.
-                _log.exception("following.ended", source=self._name)
+                _log.exception("following.ended", source=self.name)
                 raise
+
+
+_TRIES = 20
+_PAUSE_SECONDS = 0.05
+
+
+async def rewritten(
+    store: KeyValue, key: str, change: Callable[[KeyValueEntry | None], bytes | None], *, name: str
+) -> KeyValueEntry | None:
+    """What stands there after a change; None where there is nothing.
+
+    Args:
+        store: Where the value is kept.
+        key: Its name there.
+        change: The new value, made of what stands there; None leaves that as it is.
+        name: What it is, for people: `the outcome of 'e-1'`.
+
+    Raises what `change` raises, and Unavailable, also where others change it all the time.
+    """
+    for _ in range(_TRIES):
+        entry = await store.get(key)
+        value = change(entry)
+        if value is None:
+            return entry
+        try:
+            revision = await store.put(key, value, revision=entry.revision if entry else 0)
+        except Fenced:
+            await asyncio.sleep(random.uniform(0, _PAUSE_SECONDS))  # noqa: S311 (jitter, not a secret)
+        else:
+            return KeyValueEntry(key=key, value=value, revision=revision)
+    raise Unavailable(f"{name} is being changed too often", hint="try again")

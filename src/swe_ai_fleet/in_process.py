@@ -70,9 +70,9 @@ class MemoryLog:
         self, tenant: str, execution_id: str, *, agent_id: str = "", from_sequence: int = 0, follow: bool = False
     ) -> AsyncGenerator[StoredEvent]:
         """An execution's events, or one writer's, from a sequence number on; with `follow` without an end."""
-        wanted = (tenant, execution_id, agent_id) if agent_id else (tenant, execution_id)
-        places = len(wanted)
-        async for stored in self._select(lambda record: record.subject[:places] == wanted, from_sequence, follow):
+        subject = (tenant, execution_id, agent_id) if agent_id else (tenant, execution_id)
+        places = len(subject)
+        async for stored in self._select(lambda record: record.subject[:places] == subject, from_sequence, follow):
             if stored is not None:
                 yield stored
 
@@ -156,26 +156,21 @@ class MemoryLog:
             opened.close()
 
     async def _select(
-        self, wanted: Callable[[_Record], bool], from_sequence: int, follow: bool
+        self, matches: Callable[[_Record], bool], from_sequence: int, follow: bool
     ) -> AsyncGenerator[StoredEvent | None]:
-        until = len(self._records)
-        position = max(from_sequence, 1) - 1
-        while position < until:
-            record = self._records[position]
+        position, news = max(from_sequence, 1) - 1, asyncio.Event()
+        for record in self._records[position:]:
             position += 1
-            if wanted(record):
+            if matches(record):
                 yield record.stored()
         yield None
-        if not follow:
-            return
-        news = asyncio.Event()
         self._followers[news] = None
         try:
-            while True:
+            while follow:
                 while position < len(self._records):
                     record = self._records[position]
                     position += 1
-                    if wanted(record):
+                    if matches(record):
                         yield record.stored()
                 news.clear()
                 if position >= len(self._records):

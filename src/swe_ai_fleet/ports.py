@@ -16,12 +16,74 @@ from swe_ai_fleet.domain.command import Command, CommandResult
 from swe_ai_fleet.domain.context import Change, ContextRequest, GatheredContext, StoredChange
 from swe_ai_fleet.domain.environment import Environment, EnvironmentProposal
 from swe_ai_fleet.domain.event import Event, EventBody, StoredEvent, Writer
-from swe_ai_fleet.domain.integration import Exported, Merge, MergeRequest, RepositoryBundle
 from swe_ai_fleet.domain.memory import Memory, MemoryScope, Recollection
 from swe_ai_fleet.domain.message import ModelCapabilities, ModelReply, ModelRequest, TextDelta
-from swe_ai_fleet.domain.run import Checkpoint
 from swe_ai_fleet.domain.task import Delivery, EnvironmentSpec, PinnedRepository, RepoRef, Task
 from swe_ai_fleet.domain.test_run import TestRun
+
+BUNDLE_BRANCH = "base"
+"""The one branch of such a bundle; it stands at its commit."""
+OURS = "integration"
+THEIRS = "subtask"
+"""What conflict markers call the two sides."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepositoryBundle:
+    """A git bundle with the branch `base` at `commit`, and with everything that it stands on.
+
+    Where it is `without_history`, `commit` has the same files as the commit that was asked for, and no parents.
+    """
+
+    commit: str
+    data: bytes
+    without_history: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeRequest:
+    """A patch against `base`, to be merged into `head`; the result is a commit on top of `head`.
+
+    `since` is the commit that whoever has the location has too: bundles hold what comes after it. `at` (ISO 8601) is
+    the commit's date, so that the same request makes the same commit.
+    """
+
+    execution_id: str
+    head: PinnedRepository
+    base: PinnedRepository
+    patch: bytes
+    since: str
+    message: str
+    author_name: str
+    author_email: str
+    at: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Merge:
+    """What a merge came to: `commit`, and a git bundle of what leads to it from `since`.
+
+    Without `conflicts` the commit is the merged result (the head itself where the patch adds nothing to it). With them
+    it is a draft for somebody to finish: on top of the head, everything merged that could be, and conflict markers in
+    the rest; `conflicts` are its files, `report` says in words what is wrong, `ours` and `theirs` are what both sides
+    changed in them since their common commit, as diffs.
+    """
+
+    commit: str
+    bundle: bytes
+    conflicts: tuple[str, ...] = ()
+    report: str = ""
+    ours: bytes = b""
+    theirs: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exported:
+    """A commit for those who can't reach it: a patch against an earlier one, and a bundle with a branch at it."""
+
+    patch: bytes
+    bundle: bytes
+
 
 T = TypeVar("T")
 
@@ -84,6 +146,20 @@ class Workspace(Protocol):
     async def run(self, command: Command) -> CommandResult:
         """Run a command to its end. Every process it started is dead when this returns or is cancelled."""
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """A clone as it stood. `commit` holds its tree, untracked files included, on top of `head`.
+
+    `bundle` is a git bundle of both, as far as the base commit lacks them; empty where nothing differs from it.
+    `branch` is empty where HEAD was detached.
+    """
+
+    commit: str
+    head: str
+    branch: str = ""
+    bundle: bytes = b""
 
 
 class Checkpoints(Protocol):
@@ -161,16 +237,12 @@ class WorkspaceProvider(Protocol):
         ...
 
 
-class Patching(Protocol):
-    """Patches as commits of the fleet's own, for what looks at them as it looks at any commit."""
+class EvidenceWorkspaces(WorkspaceProvider, Protocol):
+    """What evidence wants of a node's repositories: patches are looked at as commits of the fleet's own, too."""
 
     async def patched(self, execution_id: str, repository: PinnedRepository, patch: bytes) -> PinnedRepository:
         """A commit with a patch on a pinned commit, always the same one, on this node. Raises PatchRejected."""
         ...
-
-
-class EvidenceWorkspaces(WorkspaceProvider, Patching, Protocol):
-    """What evidence wants of a node's repositories."""
 
 
 class KnownRecipes(Protocol):

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
+from swe_ai_fleet.domain.command import NetworkGrant, TaskMcpServer
 from swe_ai_fleet.domain.environment import Environment, Mount
 from swe_ai_fleet.domain.errors import InvalidRequest
-from swe_ai_fleet.domain.network import NetworkGrant
-from swe_ai_fleet.domain.task import Constraints, EnvironmentSpec, RepoRef, Task, TaskKind, TaskMcpServer
+from swe_ai_fleet.domain.task import Constraints, EnvironmentSpec, RepoRef, Task, TaskKind
 from swe_ai_fleet.sandbox import IsolationLevel, Sandbox, SandboxPolicy
 from swe_ai_fleet.sandbox.interactive import InteractiveCommand, InteractiveProcess
 from tests.attacks import kernel_calls

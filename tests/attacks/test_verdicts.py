@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from swe_ai_fleet.domain.candidate import CheckReport, Verdict
-from swe_ai_fleet.domain.task import CheckSpec, EnvironmentSpec
+from swe_ai_fleet.domain.command import CheckSpec
+from swe_ai_fleet.domain.task import EnvironmentSpec
 from swe_ai_fleet.domain.test_run import TestOutcome
 from swe_ai_fleet.orchestrator import evidence
 from swe_ai_fleet.orchestrator.evidence.patch import PatchUnreadable, parse_patch

@@ -18,7 +18,7 @@ import pytest
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
-from swe_ai_fleet.domain.release import this_release
+from swe_ai_fleet.domain.job import this_release
 from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.repositories import make_repository
 from tests.e2e.test_replicas import Replica, task

@@ -24,7 +24,7 @@ from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
 from fleet.planning.v1 import planning_pb2 as plan_pb
 from fleet.planning.v1.planning_pb2_grpc import PlanningServiceStub
-from swe_ai_fleet.domain.release import this_release
+from swe_ai_fleet.domain.job import this_release
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.testing import Conversation, Script, ScriptedModelServer, Turn
 from swe_ai_fleet.testing.repositories import make_repository

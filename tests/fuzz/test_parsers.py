@@ -12,9 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
 import pytest
-
 from swe_ai_fleet import codec
 from swe_ai_fleet.adapters.git_workspace.bundles import read_header
 from swe_ai_fleet.adapters.git_workspace.uploads import read_upload_header
@@ -31,6 +29,10 @@ from swe_ai_fleet.tools.files.patches import parse_patch
 from swe_ai_fleet.tools.tests.running import read_events, sealed
 from swe_ai_fleet.tools.tests.text_reports import recognise
 from tests.fuzz.mutation import mutated
+from swe_ai_fleet.agents.repair import read_arguments
+from swe_ai_fleet.domain.command import HostPattern
+from swe_ai_fleet.tools.tests.reports import parse_pytest_output
+
 
 SECONDS = float(os.environ.get("FUZZ_SECONDS", "0.1"))
 SEED = int(os.environ.get("FUZZ_SEED", "0"))

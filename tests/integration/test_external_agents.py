@@ -21,10 +21,11 @@ from swe_ai_fleet.agents import external_agent
 from swe_ai_fleet.domain.assignment import CodingAssignment
 from swe_ai_fleet.domain.budget import Limits
 from swe_ai_fleet.domain.candidate import Candidate, Perspective
+from swe_ai_fleet.domain.command import CheckSpec
 from swe_ai_fleet.domain.council import Council, CouncilMember, EndpointRules
 from swe_ai_fleet.domain.event import EventBody, ExecutionStatus, ModelReplied, RunClaimed, RunFinished, RunStarted
 from swe_ai_fleet.domain.run import fold_run
-from swe_ai_fleet.domain.task import COUNCIL_ROUNDS, CheckSpec, Constraints, RepoRef, Role, Task, TaskKind
+from swe_ai_fleet.domain.task import COUNCIL_ROUNDS, Constraints, RepoRef, Role, Task, TaskKind
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.orchestrator.council_store import CouncilStore
 from swe_ai_fleet.orchestrator.councils import CouncilRules

@@ -16,8 +16,8 @@ from swe_ai_fleet.adapters.git_workspace import GitClone
 from swe_ai_fleet.domain.command import Command
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import PreconditionFailed
-from swe_ai_fleet.domain.run import Checkpoint
 from swe_ai_fleet.domain.task import Delivery, EnvironmentSpec, PinnedRepository, RepoRef, UncommittedChanges
+from swe_ai_fleet.ports import Checkpoint
 from swe_ai_fleet.testing.repositories import git, make_repository, write_files
 from tests.environments import provider_at
 

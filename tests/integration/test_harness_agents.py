@@ -29,9 +29,9 @@ from swe_ai_fleet.domain.event import (
     ToolFinished,
     Writer,
 )
-from swe_ai_fleet.domain.moment import now
 from swe_ai_fleet.domain.run import RunState, fold_run
 from swe_ai_fleet.domain.task import ApprovalPolicy, Constraints, RepoRef, Task, TaskKind
+from swe_ai_fleet.domain.text import now
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.runtime.agent_worker import AgentWorker, open_worker
 from swe_ai_fleet.runtime.factories import connect_log

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from swe_ai_fleet.domain.command import Command, CommandResult
+from swe_ai_fleet.domain.command import Command, CommandResult, NetworkGrant
 from swe_ai_fleet.domain.environment import Environment
-from swe_ai_fleet.domain.network import NetworkGrant
 from swe_ai_fleet.sandbox import IsolationLevel, LocalWorkspace, Sandbox, SandboxPolicy
 from swe_ai_fleet.sandbox.images import ImageContainer
 from swe_ai_fleet.sandbox.jail import python

@@ -28,8 +28,7 @@ from swe_ai_fleet.cli.main import app
 from swe_ai_fleet.domain.errors import PreconditionFailed, ResourceExhausted
 from swe_ai_fleet.domain.event import ExecutionStatus
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, TaskKind
-from swe_ai_fleet.orchestrator.derivations import Derivations
-from swe_ai_fleet.orchestrator.planning_events import PlanningEvents
+from swe_ai_fleet.orchestrator.derivations import Derivations, PlanningEvents
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats, NatsAddress
 from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
 from tests.orchestrator_service import Service

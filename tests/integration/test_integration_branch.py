@@ -15,8 +15,8 @@ from swe_ai_fleet.adapters.git_workspace import Credential, GitWorkspaceProvider
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import PreconditionFailed
-from swe_ai_fleet.domain.integration import Merge, MergeRequest
 from swe_ai_fleet.domain.task import Delivery, PinnedRepository, RepoRef
+from swe_ai_fleet.ports import Merge, MergeRequest
 from swe_ai_fleet.testing.repositories import git, make_repository, write_files
 from tests.environments import provider_at
 from tests.git_server import PASSWORD

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from swe_ai_fleet.domain.assignment import job_id
 from swe_ai_fleet.domain.errors import AgentLost, PreconditionFailed, ResourceExhausted, Unavailable
+from swe_ai_fleet.domain.job import job_id
 from swe_ai_fleet.settings import Settings
 from tests.kubernetes_api import KubernetesApiServer, kubernetes_api
 from workers.jobs import EndReason, JobRef, JobSpec

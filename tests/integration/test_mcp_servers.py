@@ -13,8 +13,8 @@ import pytest
 from aiohttp import web
 
 from swe_ai_fleet.domain.audit import verify
+from swe_ai_fleet.domain.command import NetworkGrant
 from swe_ai_fleet.domain.environment import Mount
-from swe_ai_fleet.domain.network import NetworkGrant
 from swe_ai_fleet.domain.tool import Decision, Outcome
 from swe_ai_fleet.sandbox import Sandbox, SandboxPolicy
 from swe_ai_fleet.tools import Pipeline

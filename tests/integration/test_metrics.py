@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
 from swe_ai_fleet.cli.main import app
-from swe_ai_fleet.orchestrator.metrics import RELATIVE_ERROR
+from swe_ai_fleet.orchestrator.figures import RELATIVE_ERROR
 from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.repositories import make_repository
 from tests.conftest import FleetUnderTest

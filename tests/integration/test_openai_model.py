@@ -139,7 +139,7 @@ async def test_the_probe_finds_out(options: dict[str, Any], protocol: ToolProtoc
         assert (await ask(model)).message.content == "Done."
         body = server.bodies[-1]
         tools = body.get("tools", [])
-        assert bool(tools) is found.native_tools
+        assert bool(tools) is (found.protocol == "native")
         assert all(("strict" in tool["function"]) is strict for tool in tools)
         assert ("response_format" in body) is (protocol is ToolProtocol.JSON)
 

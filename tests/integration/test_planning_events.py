@@ -26,11 +26,11 @@ from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.subtask import Derivation, Subtask
 from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.in_process import MemoryLog
-from swe_ai_fleet.orchestrator.derivations import Derivations
-from swe_ai_fleet.orchestrator.executions import Executions
-from swe_ai_fleet.orchestrator.planning_events import (
+from swe_ai_fleet.orchestrator.derivations import (
+    Derivations,
     PlanningEvents,
 )
+from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
 from tests.orchestrator_service import field_named, refusal, servicer_of
 from tests.scripted_deps import execution_deps

@@ -15,7 +15,7 @@ from swe_ai_fleet.domain.access import Quota, TenantRules
 from swe_ai_fleet.domain.errors import ResourceExhausted
 from swe_ai_fleet.in_process import MemoryLog
 from swe_ai_fleet.orchestrator.executions import Executions
-from swe_ai_fleet.orchestrator.metrics import Meter
+from swe_ai_fleet.orchestrator.meter import Meter
 from swe_ai_fleet.orchestrator.quotas import Quotas
 from swe_ai_fleet.ports import KeyValue
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats

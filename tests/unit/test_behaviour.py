@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.candidate import Artifacts, Candidate
 from swe_ai_fleet.in_process import MemoryLog
-from swe_ai_fleet.orchestrator.diff_equivalence import MAX_COMPARED_BYTES, behaviour_keys, normalised
+from swe_ai_fleet.orchestrator.ranking import MAX_COMPARED_BYTES, behaviour_keys, normalised
 from tests.candidates import a_candidate
 
 MODE = "old mode 100644\nnew mode 100755\n"

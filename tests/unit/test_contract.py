@@ -22,8 +22,7 @@ from swe_ai_fleet.contract import from_enum, from_message, to_enum, to_message
 from swe_ai_fleet.domain import context as graph
 from swe_ai_fleet.domain.event import Event, ExecutionStatus, StoredEvent, ToolFinished
 from swe_ai_fleet.domain.fleet_status import Component, NodeStatus
-from swe_ai_fleet.domain.memory import Memory, MemoryScope
-from swe_ai_fleet.domain.outcome import Outcome, Recommendation
+from swe_ai_fleet.domain.memory import Memory, MemoryScope, Outcome, Recommendation
 from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.in_process import MemoryLog
 from tests.sampling import sample, whole_state

@@ -14,8 +14,7 @@ from swe_ai_fleet.agents.external_agent import AgentFault
 from swe_ai_fleet.domain.council import Council, CouncilMember, EndpointRules
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
 from swe_ai_fleet.domain.task import COUNCIL_ROUNDS, ApprovalPolicy, PinnedRepository, RepoRef, Role, Task, TaskKind
-from swe_ai_fleet.orchestrator.council_file import read_councils
-from swe_ai_fleet.orchestrator.council_store import CouncilStore, council_for
+from swe_ai_fleet.orchestrator.council_store import CouncilStore, council_for, read_councils
 from swe_ai_fleet.orchestrator.councils import CouncilRules, adopted, assignments, seated, seats
 from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
 from tests.tables import table

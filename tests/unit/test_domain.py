@@ -14,19 +14,19 @@ from hypothesis import strategies as st
 from swe_ai_fleet.domain.audit import GENESIS, AuditEntry, verify
 from swe_ai_fleet.domain.budget import Limits
 from swe_ai_fleet.domain.candidate import CheckKind, CheckReport, CheckResult
+from swe_ai_fleet.domain.command import CheckSpec
 from swe_ai_fleet.domain.errors import Fenced, FleetError, InvalidRequest, ModelUnavailable
 from swe_ai_fleet.domain.task import (
     MAX_DESCRIPTION_BYTES,
-    CheckSpec,
     Constraints,
     Delivery,
     RepoRef,
     Role,
     Task,
     TaskKind,
-    check_identifier,
     execution_id,
 )
+from swe_ai_fleet.domain.text import check_identifier
 from tests.tables import table
 
 TASK = Task(

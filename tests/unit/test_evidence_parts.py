@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swe_ai_fleet.domain.candidate import TestSummary as Summary
+from swe_ai_fleet.domain.command import NetworkGrant
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import Unavailable
-from swe_ai_fleet.domain.network import NetworkGrant
 from swe_ai_fleet.domain.task import RepoRef, Task, TaskKind
 from swe_ai_fleet.domain.test_run import TestOutcome, TestResult, TestRun
 from swe_ai_fleet.orchestrator.evidence.comparison import WHOLE_RUN, Comparison, compare

@@ -9,9 +9,10 @@ from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import Artifacts, CheckReport, Delivered
 from swe_ai_fleet.domain.context import GatheredContext
 from swe_ai_fleet.domain.council import Council, CouncilMember
-from swe_ai_fleet.domain.execution import APPROVAL_TOOL, ExecutionState, fold
+from swe_ai_fleet.domain.execution import ExecutionState, fold
 from swe_ai_fleet.domain.message import AssistantMessage, ModelReply, ToolCall
 from swe_ai_fleet.domain.review import Critique, Vote
+from swe_ai_fleet.domain.run import APPROVAL_TOOL
 from swe_ai_fleet.domain.subtask import Derivation, SubtaskOutcome
 from swe_ai_fleet.domain.task import ApprovalPolicy, PinnedRepository, RepoRef, Role, Task, TaskKind
 from swe_ai_fleet.domain.tool import Outcome, ToolResult

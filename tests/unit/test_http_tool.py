@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from swe_ai_fleet.domain.network import NetworkGrant
+from swe_ai_fleet.domain.command import NetworkGrant
 from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
 from swe_ai_fleet.tools import HttpPolicy, HttpTool
 from tests.tables import table

@@ -21,7 +21,8 @@ from swe_ai_fleet.domain.message import AssistantMessage, ModelReply, ToolCall
 from swe_ai_fleet.domain.task import ApprovalPolicy, PinnedRepository, RepoRef, Role, Task, TaskKind
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason
-from swe_ai_fleet.orchestrator.metrics import RELATIVE_ERROR, Figures, Measurement, Meter, Sketch
+from swe_ai_fleet.orchestrator.figures import RELATIVE_ERROR, Figures, Sketch
+from swe_ai_fleet.orchestrator.meter import Measurement, Meter
 
 NOW = 1_800_000_000.0
 DURATIONS = st.lists(st.integers(min_value=0, max_value=86_400_000), min_size=1, max_size=200)

@@ -24,7 +24,8 @@ from swe_ai_fleet.domain.review import Critique, Finding, Proof, ProofOutcome, R
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, Task
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.in_process import MemoryLog
-from swe_ai_fleet.orchestrator.peer_review import PEERS, pairs, worse
+from swe_ai_fleet.orchestrator.judging import PEERS, pairs
+from swe_ai_fleet.orchestrator.score import worse
 from swe_ai_fleet.tools.secrets import Secrets
 from tests.scripted_fleet import FAILED, PASSED, PROVEN, ScriptedRun
 from tests.tables import table

@@ -17,9 +17,9 @@ from swe_ai_fleet.agents.planning.planner import MAX_STEPS, Operations
 from swe_ai_fleet.agents.planning.progress import contradicts
 from swe_ai_fleet.agents.planning.routing import assess, fast_path
 from swe_ai_fleet.agents.toolbox import Toolbox
-from swe_ai_fleet.domain.plan import OnFailure, PlanStep
 from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.domain.tool import ToolResult
+from swe_ai_fleet.domain.trajectory import OnFailure, PlanStep
 from swe_ai_fleet.sandbox import open_workspace
 from swe_ai_fleet.tools import Pipeline
 from swe_ai_fleet.tools.catalogue import ToolAccess, all_toolkits

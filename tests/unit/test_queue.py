@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,7 +16,7 @@ from swe_ai_fleet.domain.event import ExecutionStatus
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.task import MAX_PRIORITY
 from swe_ai_fleet.orchestrator.projection import claimable, over
-from swe_ai_fleet.orchestrator.queue import AGING_SECONDS, Waiting, check_room, in_order, next_up
+from swe_ai_fleet.orchestrator.queue import AGING_SECONDS, Caller, Waiting, check_room, in_order
 from tests.sampling import sample
 from tests.tables import table
 
@@ -27,6 +29,10 @@ def one(name: str, caller: str = "ada", *, priority: int = 0, waited: float = 0.
 
 def names(waiting: list[Waiting]) -> str:
     return "".join(each.execution_id for each in waiting)
+
+
+def next_up(waiting: list[Waiting], running: Mapping[Caller, int], **given: Any) -> Waiting | None:
+    return next(iter(in_order(waiting, running, **given)), None)
 
 
 def test_urgency_comes_before_turns_and_turns_before_age():

@@ -39,11 +39,10 @@ from swe_ai_fleet.domain.message import (
     ToolMessage,
     UserMessage,
 )
-from swe_ai_fleet.domain.plan import Plan, PlanStep
 from swe_ai_fleet.domain.run import INTERRUPTED, SUB_AGENT, RunState, fold_run, interrupted
 from swe_ai_fleet.domain.task import ApprovalPolicy
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
-from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.domain.trajectory import Plan, PlanStep, StopReason
 
 AGENT = "agent-dev-1"
 OPENING: tuple[Message, ...] = (SystemMessage(content="s"), UserMessage(content="u"))

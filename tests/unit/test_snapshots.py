@@ -15,12 +15,13 @@ from typing import Any, TypeVar, cast
 import pytest
 from structlog.testing import capture_logs
 
+from swe_ai_fleet import following
 from swe_ai_fleet import snapshots as snapshots_module
 from swe_ai_fleet.codec import from_json
 from swe_ai_fleet.domain import event as ev
 from swe_ai_fleet.domain.errors import NotFound
 from swe_ai_fleet.domain.task import Role
-from swe_ai_fleet.orchestrator.metrics import Meter
+from swe_ai_fleet.orchestrator.meter import Meter
 from swe_ai_fleet.orchestrator.projection import Projection
 from swe_ai_fleet.ports import KeyValueEntry
 from swe_ai_fleet.snapshots import Snapshot, Snapshots
@@ -158,7 +159,7 @@ async def test_what_is_damaged_or_of_others_is_left_aside(damage: str) -> None:
         case "other log":
             store = replace(store, origin="another")
         case "other fold":
-            folds = (snapshots_module,)
+            folds = (following,)
         case _:
             pass
     restored = Lines(refuses=damage == "refused")

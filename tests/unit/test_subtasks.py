@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swe_ai_fleet.domain.budget import Totals, Usage
+from swe_ai_fleet.domain.command import CheckSpec
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.subtask import (
     MAX_SUBTASKS,
@@ -24,7 +25,7 @@ from swe_ai_fleet.domain.subtask import (
     needs_all_others,
     ready,
 )
-from swe_ai_fleet.domain.task import CheckSpec, Constraints, RepoRef, Role, Task, TaskKind
+from swe_ai_fleet.domain.task import Constraints, RepoRef, Role, Task, TaskKind
 from swe_ai_fleet.orchestrator.subtasks import child_task, part
 from tests.tables import table
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from swe_ai_fleet.domain.command import NetworkGrant, NetworkRules, TaskMcpServer
 from swe_ai_fleet.domain.errors import InvalidRequest
-from swe_ai_fleet.domain.network import NetworkGrant, NetworkRules
-from swe_ai_fleet.domain.task import Constraints, Role, TaskMcpServer
+from swe_ai_fleet.domain.task import Constraints, Role
 from swe_ai_fleet.domain.tool import Decision, OperationSpec, Risk
 from swe_ai_fleet.tools.catalogue import ToolAccess
 from swe_ai_fleet.tools.mcp import McpServer

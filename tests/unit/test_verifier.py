@@ -10,7 +10,7 @@ from swe_ai_fleet.domain.assignment import ScoreAssignment
 from swe_ai_fleet.domain.budget import Totals, Usage
 from swe_ai_fleet.domain.errors import AgentLost, InternalFault, Unavailable
 from swe_ai_fleet.domain.event import CandidateScored, RunLost
-from swe_ai_fleet.domain.outcome import VERIFIER_MODEL, VERIFIER_SCORE, Outcome
+from swe_ai_fleet.domain.memory import VERIFIER_MODEL, VERIFIER_SCORE, Outcome
 from swe_ai_fleet.domain.review import VerifierScore
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, Constraints
 from swe_ai_fleet.orchestrator.judging import Verifier

@@ -14,12 +14,9 @@ import pytest
 from swe_ai_fleet.adapters.git_workspace import Credential, mounted_credentials
 from swe_ai_fleet.adapters.jetstream import PermanentError, RetryAfter, Work
 from swe_ai_fleet.codec import to_json, to_plain
-from swe_ai_fleet.domain.assignment import (
-    AssignmentKind,
-    CodingAssignment,
-    Job,
-)
+from swe_ai_fleet.domain.assignment import AssignmentKind, CodingAssignment
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
+from swe_ai_fleet.domain.job import Job
 from swe_ai_fleet.domain.task import PinnedRepository, RepoRef, Task, TaskKind
 from swe_ai_fleet.in_process import MemoryLog
 from swe_ai_fleet.runtime.jobs import JobBoard

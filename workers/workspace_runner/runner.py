@@ -17,7 +17,6 @@ from structlog.contextvars import bound_contextvars
 from swe_ai_fleet.adapters.jetstream import PermanentError, RetryAfter, Work, WorkQueue
 from swe_ai_fleet.adapters.jetstream.subjects import JOBS, job_subject
 from swe_ai_fleet.codec import from_json
-from swe_ai_fleet.domain.assignment import Job, JobOutcome, JobPriority, seconds_of
 from swe_ai_fleet.domain.errors import (
     AgentLost,
     FleetError,
@@ -26,8 +25,8 @@ from swe_ai_fleet.domain.errors import (
     PreconditionFailed,
     Unavailable,
 )
-from swe_ai_fleet.domain.release import misfit
-from swe_ai_fleet.domain.task import check_identifier
+from swe_ai_fleet.domain.job import Job, JobOutcome, JobPriority, misfit, seconds_of
+from swe_ai_fleet.domain.text import check_identifier
 from swe_ai_fleet.runtime.job_board import JobBoard, outcome_of
 from workers.jobs import Backend, Ending, JobRef, JobSpec
 from workers.workspace_runner.settings import RunnerSettings

@@ -18,17 +18,12 @@ from swe_ai_fleet.adapters.jetstream import JetStream, PermanentError, Work, Wor
 from swe_ai_fleet.adapters.jetstream.protocol import COMMANDS
 from swe_ai_fleet.agents.results import agent_result, failed_result, tool_record
 from swe_ai_fleet.codec import from_json
-from swe_ai_fleet.domain.assignment import CheckAssignment, CodingAssignment, JobOutcome, JobPriority
+from swe_ai_fleet.domain.assignment import CheckAssignment, CodingAssignment
 from swe_ai_fleet.domain.candidate import Candidate, CheckReport
 from swe_ai_fleet.domain.errors import AgentLost, FleetError, InvalidRequest, Unavailable
-from swe_ai_fleet.domain.task import (
-    DEFAULT_TENANT,
-    MAX_PRIORITY,
-    ApprovalPolicy,
-    PinnedRepository,
-    Task,
-    check_identifier,
-)
+from swe_ai_fleet.domain.job import JobOutcome, JobPriority
+from swe_ai_fleet.domain.task import DEFAULT_TENANT, MAX_PRIORITY, ApprovalPolicy, PinnedRepository, Task
+from swe_ai_fleet.domain.text import check_identifier
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.orchestrator.evidence.check_results import no_evidence
 from swe_ai_fleet.runtime.jobs import job_of

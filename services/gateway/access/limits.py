@@ -24,7 +24,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from services.gateway.access.origins import Headers, values
 from services.gateway.problems import Refusal
 from services.grpc_server import MAX_REQUEST_BYTES
-from swe_ai_fleet.domain.network import address_of
+from swe_ai_fleet.domain.command import address_of
 
 MAX_BYTES = MAX_REQUEST_BYTES
 """What the services behind take in one request."""

@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from services.gateway.problems import Refusal
-from swe_ai_fleet.domain.network import address_of
+from swe_ai_fleet.domain.command import address_of
 from swe_ai_fleet.settings import Settings, listed
 
 Headers = Iterable[tuple[bytes, bytes]]

@@ -42,8 +42,9 @@ from swe_ai_fleet.domain.event import (
     WorkspaceCheckpointed,
     WorkspaceNotKept,
 )
-from swe_ai_fleet.domain.execution import AgentProgress, ExecutionState
+from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.json_values import parse_json
+from swe_ai_fleet.domain.run import AgentProgress
 from swe_ai_fleet.domain.subtask import SKIPPED
 from swe_ai_fleet.domain.task import PinnedRepository, Task
 from swe_ai_fleet.domain.tool import Outcome

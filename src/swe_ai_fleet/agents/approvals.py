@@ -30,8 +30,8 @@ from swe_ai_fleet.agents.toolbox import Reading, Ruling, Verdict
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.event import ApprovalRequested, ApprovalResolved
-from swe_ai_fleet.domain.execution import APPROVAL_TOOL
 from swe_ai_fleet.domain.message import AssistantMessage, ModelReply, ModelRequest, ToolCall, ToolMessage
+from swe_ai_fleet.domain.run import APPROVAL_TOOL
 from swe_ai_fleet.domain.tool import Decision, OperationSpec, ToolResult
 from swe_ai_fleet.ports import ChatModel, Clone, SecretMask
 from swe_ai_fleet.tools.builtin.dialogue import PROPOSE

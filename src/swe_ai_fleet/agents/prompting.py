@@ -130,7 +130,7 @@ def evidence(report: CheckReport, fence: Fence, limit: int) -> str:
     """The verdict and what the checks said, those that failed with their outputs, in about `limit` characters."""
     if not report.results:
         return "No evidence could be gathered."
-    failed = [result for result in report.results if not result.passed and not result.skipped_reason]
+    failed = report.failed
     share = max(_LEAST_OUTPUT_CHARS, limit // max(1, len(failed)))
     lines = [f"- {_line(result)}" for result in report.results]
     lines += _of_others(report.foreign)

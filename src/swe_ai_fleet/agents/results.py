@@ -14,9 +14,9 @@ from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import Candidate, CheckReport, TestSummary
 from swe_ai_fleet.domain.event import Event, ModelReplied, RunClaimed, ToolFinished, ToolStarted
 from swe_ai_fleet.domain.json_values import integer, mapping, mappings, string
-from swe_ai_fleet.domain.moment import now
 from swe_ai_fleet.domain.task import Task
 from swe_ai_fleet.domain.test_run import TestRun
+from swe_ai_fleet.domain.text import now
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
 from swe_ai_fleet.domain.trajectory import Step, StopReason, Trajectory
 from swe_ai_fleet.ports import EventLog

@@ -17,9 +17,8 @@ from swe_ai_fleet.agents.structured_output import Said, Shape, Text, keyed_by, r
 from swe_ai_fleet.domain.assignment import ReviewAssignment, Subject
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.json_values import is_list, is_mapping
-from swe_ai_fleet.domain.moment import now
 from swe_ai_fleet.domain.review import Critique, Finding, Proof, Review, ReviewVerdict, Vote
-from swe_ai_fleet.domain.text import shortened, well_formed
+from swe_ai_fleet.domain.text import now, shortened, well_formed
 from swe_ai_fleet.ports import SecretMask
 from swe_ai_fleet.tools.definition import ToolFailure
 from swe_ai_fleet.tools.files.paths import Tree

@@ -12,7 +12,7 @@ from swe_ai_fleet.domain.context import GatheredContext
 from swe_ai_fleet.domain.event import EXECUTION_SUBJECT, ExecutionStatus
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.task import TaskKind
-from swe_ai_fleet.orchestrator.spending import expenses
+from swe_ai_fleet.orchestrator.runs import expenses
 
 
 def exit_of(status: ExecutionStatus, verdict: Verdict | None = None) -> Exit:

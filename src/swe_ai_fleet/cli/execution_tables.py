@@ -13,11 +13,12 @@ from swe_ai_fleet.domain.audit_chains import ChainVerdict, Signing
 from swe_ai_fleet.domain.candidate import CheckReport, Verdict
 from swe_ai_fleet.domain.event import EXECUTION_SUBJECT, NodeUpdated
 from swe_ai_fleet.domain.examination import Examination
-from swe_ai_fleet.domain.execution import AgentProgress, ExecutionState
+from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.json_values import is_object
+from swe_ai_fleet.domain.run import AgentProgress
 from swe_ai_fleet.domain.test_run import Crossing
 from swe_ai_fleet.orchestrator.ranking import drop_reasons
-from swe_ai_fleet.orchestrator.run_names import side_runs
+from swe_ai_fleet.orchestrator.runs import side_runs
 from swe_ai_fleet.watching.narration import checks_text
 from swe_ai_fleet.watching.text import one_line
 

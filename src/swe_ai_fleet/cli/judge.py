@@ -16,7 +16,8 @@ from swe_ai_fleet.cli import options
 from swe_ai_fleet.cli.exits import CommandFault
 from swe_ai_fleet.cli.options import option
 from swe_ai_fleet.cli.order import fill, made_up_id, repo_ref
-from swe_ai_fleet.domain.task import UncommittedChanges, check_identifier
+from swe_ai_fleet.domain.task import UncommittedChanges
+from swe_ai_fleet.domain.text import check_identifier
 
 STDIN = "-"
 MAX_PATCH_BYTES = 3 * 1024 * 1024

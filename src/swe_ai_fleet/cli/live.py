@@ -22,7 +22,8 @@ from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.cli.tables import plain_table
 from swe_ai_fleet.domain.event import EXECUTION_SUBJECT, StoredEvent
-from swe_ai_fleet.domain.execution import AgentProgress, ExecutionState, RunningChecks, advance
+from swe_ai_fleet.domain.execution import ExecutionState, RunningChecks, advance
+from swe_ai_fleet.domain.run import AgentProgress
 from swe_ai_fleet.watching.events import moment, stored_event
 from swe_ai_fleet.watching.narration import BASELINE, REPOSITORY_TESTS, narrate
 from swe_ai_fleet.watching.text import one_line

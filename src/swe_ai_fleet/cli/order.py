@@ -14,7 +14,8 @@ from swe_ai_fleet.cli.exits import CommandFault, fault_of
 from swe_ai_fleet.cli.messages import field_of, has_field, put
 from swe_ai_fleet.cli.options import argument, option, option_of, word
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
-from swe_ai_fleet.domain.task import Role, UncommittedChanges, check_identifier
+from swe_ai_fleet.domain.task import Role, UncommittedChanges
+from swe_ai_fleet.domain.text import check_identifier
 from swe_ai_fleet.runtime.library_requests import repository_reference
 
 UNCOMMITTED = {None: UncommittedChanges.REFUSE, True: UncommittedChanges.INCLUDE, False: UncommittedChanges.IGNORE}

@@ -28,11 +28,9 @@ from swe_ai_fleet.domain.candidate import Artifacts, Verdict
 from swe_ai_fleet.domain.context import GatheredContext
 from swe_ai_fleet.domain.event import EXECUTION_SUBJECT, ExecutionStatus
 from swe_ai_fleet.domain.execution import ExecutionState
-from swe_ai_fleet.domain.moment import milliseconds
 from swe_ai_fleet.domain.task import ApprovalPolicy, TaskKind
-from swe_ai_fleet.domain.text import counted
-from swe_ai_fleet.orchestrator.run_names import side_runs
-from swe_ai_fleet.orchestrator.spending import expenses
+from swe_ai_fleet.domain.text import counted, milliseconds
+from swe_ai_fleet.orchestrator.runs import expenses, side_runs
 from swe_ai_fleet.watching.events import fold_events
 from swe_ai_fleet.watching.narration import (
     BASELINE,

@@ -27,8 +27,8 @@ from swe_ai_fleet.cli.outcome import show_outcome
 from swe_ai_fleet.cli.place import LocalFleet
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.cli.terminal import Interrupts, interrupts
+from swe_ai_fleet.domain.command import address_of
 from swe_ai_fleet.domain.execution import ExecutionState
-from swe_ai_fleet.domain.network import address_of
 from swe_ai_fleet.domain.task import RepoRef, UncommittedChanges
 
 CHUNK_BYTES = 256 * 1024

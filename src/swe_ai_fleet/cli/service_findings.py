@@ -135,7 +135,7 @@ async def _skew(log: JetStream) -> float | None:
 def transport(settings: Settings) -> list[Finding]:
     """Whether certificates can be used, and how long yet."""
     from services.certificates import Certificates, server_tls
-    from swe_ai_fleet.telemetry.certificate_figures import certificates, expiry
+    from swe_ai_fleet.telemetry.exposition import certificates, expiry
 
     try:
         tls = server_tls(settings)

@@ -19,10 +19,10 @@ from swe_ai_fleet.cli.tables import plain_table
 from swe_ai_fleet.codec import to_plain
 from swe_ai_fleet.domain.audit import AuditEntry, AuditFault, verify
 from swe_ai_fleet.domain.audit_chains import ChainVerdict
+from swe_ai_fleet.domain.command import NetworkGrant
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.domain.json_values import is_object, mapping, parse_json
-from swe_ai_fleet.domain.network import NetworkGrant
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, Constraints, EnvironmentSpec, RepoRef, Role, UncommittedChanges
 from swe_ai_fleet.domain.text import nearest
 from swe_ai_fleet.domain.tool import OperationSpec, Outcome, ToolResult

@@ -119,6 +119,11 @@ class Candidate:
         """The council's agent that wrote it, under whichever name its run went."""
         return self.author_id or self.agent_id
 
+    @property
+    def diff_digest(self) -> str:
+        """Equal for candidates with the same diff, byte for byte; empty without a diff."""
+        return self.artifacts.patch.digest if self.artifacts.patch else ""
+
 
 class CheckKind(StrEnum):
     APPLY = "apply"
@@ -213,6 +218,11 @@ class CheckReport:
     def usage(self) -> Usage:
         """What models spent on it."""
         return sum((result.usage for result in self.results), Usage())
+
+    @property
+    def failed(self) -> tuple[CheckResult, ...]:
+        """The checks that ran and did not pass, those among them that are not required."""
+        return tuple(result for result in self.results if not result.passed and not result.skipped_reason)
 
     @property
     def tests(self) -> TestSummary | None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from swe_ai_fleet.domain.command import HostPattern, address_of
 from swe_ai_fleet.domain.errors import InvalidRequest
-from swe_ai_fleet.domain.network import HostPattern, address_of
 from swe_ai_fleet.domain.task import Role
 
 HARNESS = "acp:"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.network import NetworkGrant
+from swe_ai_fleet.domain.command import NetworkGrant
 from swe_ai_fleet.domain.task import EnvironmentSpec
 
 

@@ -20,15 +20,8 @@ class FleetError(Exception):
         self.field = field
         self.hint = hint
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild, (type(self), self.message, self.field, self.hint)
-
     def __str__(self) -> str:
         return f"{self.message} ({self.hint})" if self.hint else self.message
-
-
-def _rebuild(kind: type[FleetError], message: str, field: str, hint: str) -> FleetError:
-    return kind(message, field=field, hint=hint)
 
 
 class InvalidRequest(FleetError):

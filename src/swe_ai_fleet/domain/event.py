@@ -20,13 +20,12 @@ from swe_ai_fleet.domain.council import Council
 from swe_ai_fleet.domain.environment import EnvironmentRun
 from swe_ai_fleet.domain.examination import Examination
 from swe_ai_fleet.domain.message import Message, ModelReply
-from swe_ai_fleet.domain.plan import Plan
 from swe_ai_fleet.domain.review import Critique, VerifierScore, Vote
 from swe_ai_fleet.domain.subtask import Derivation, SubtaskOutcome
 from swe_ai_fleet.domain.task import ApprovalPolicy, PinnedRepository, Task
 from swe_ai_fleet.domain.test_run import Baseline
 from swe_ai_fleet.domain.tool import ToolResult
-from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.domain.trajectory import Plan, StopReason
 from swe_ai_fleet.domain.workflow import NodeStatus
 
 EXECUTION_SUBJECT = "_"

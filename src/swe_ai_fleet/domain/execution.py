@@ -2,99 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from swe_ai_fleet.domain import event as events
 from swe_ai_fleet.domain.approval import ApprovalRequest, ApprovalResolution
-from swe_ai_fleet.domain.audit import AuditEntry, SignedHead
+from swe_ai_fleet.domain.audit import SignedHead
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import Candidate, CheckReport, Delivered, RankedCandidate, Verdict
 from swe_ai_fleet.domain.checklist import Checklist
 from swe_ai_fleet.domain.context import GatheredContext
 from swe_ai_fleet.domain.council import Council
 from swe_ai_fleet.domain.environment import EnvironmentProposal, EnvironmentRun
-from swe_ai_fleet.domain.event import (
-    EXECUTION_SUBJECT,
-    ApprovalAwaited,
-    ApprovalRefused,
-    ApprovalRequested,
-    ApprovalResolved,
-    AuditHeadSigned,
-    BaselineFinished,
-    BreakpointsSet,
-    CancelRequested,
-    CandidateDelivered,
-    CandidateReviewed,
-    CandidateScored,
-    CandidatesExamined,
-    CandidatesRanked,
-    CandidateSubmitted,
-    ChecklistMade,
-    ChecksFinished,
-    ChecksStarted,
-    ContextGathered,
-    EnvironmentRunFinished,
-    ExecutionClaimed,
-    ExecutionErased,
-    ExecutionFinished,
-    ExecutionStarted,
-    ExecutionStatus,
-    MessageAdded,
-    ModelAwaited,
-    ModelReplied,
-    NodeUpdated,
-    RefusedKept,
-    ResultPublished,
-    RevisionJudged,
-    RunClaimed,
-    RunFinished,
-    RunLost,
-    RunReassigned,
-    RunStarted,
-    RunStopped,
-    StoredEvent,
-    SubtaskEnded,
-    SubtasksDerived,
-    SubtaskStarted,
-    ToolFinished,
-    ToolStarted,
-    VotesCast,
-    WinnerDelivered,
-    WorkflowFinished,
-)
+from swe_ai_fleet.domain.event import EXECUTION_SUBJECT, ExecutionStatus, StoredEvent
 from swe_ai_fleet.domain.examination import Examination
 from swe_ai_fleet.domain.review import Critique, VerifierScore, Vote
+from swe_ai_fleet.domain.run import AgentProgress, advance_agent, agent_ended
 from swe_ai_fleet.domain.subtask import Derivation, SubtaskOutcome
 from swe_ai_fleet.domain.task import ApprovalPolicy, PinnedRepository, Task
 from swe_ai_fleet.domain.test_run import Baseline
-from swe_ai_fleet.domain.tool import Outcome
 from swe_ai_fleet.domain.trajectory import StopReason
 
-_STEPS = (MessageAdded, ModelReplied, ToolStarted, ToolFinished)
-APPROVAL_TOOL = "approval"
-"""Under this name a decision stands in the audit chain of the agent that asked; it is no tool call of the agent's."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentProgress:
-    """Where one agent run stands. `status` is running, awaiting_approval, finished or lost.
-
-    `generation` is that of its last claim; `attempt` counts the processes that were lost under it, from 1.
-    `model_awaited_since` (ISO 8601, UTC) is there while it waits for a model server.
-    """
-
-    agent_id: str
-    status: str = "running"
-    step: int = 0
-    last_tool: str = ""
-    last_outcome: str = ""
-    usage: Usage = field(default_factory=Usage)
-    stop_reason: str = ""
-    audit_head: str = ""
-    model: str = ""
-    generation: int = 0
-    attempt: int = 1
-    model_awaited_since: str = ""
+_STEPS = (events.MessageAdded, events.ModelReplied, events.ToolStarted, events.ToolFinished)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,8 +83,8 @@ class ExecutionState:
     winner_id: str = ""
     delivered: Delivered | None = None
     delivery_report: CheckReport | None = None
-    refused_kept: RefusedKept | None = None
-    hand_deliveries: tuple[CandidateDelivered, ...] = ()
+    refused_kept: events.RefusedKept | None = None
+    hand_deliveries: tuple[events.CandidateDelivered, ...] = ()
     error: str = ""
     usage: Usage = field(default_factory=Usage)
     duration_ms: int = 0
@@ -167,9 +96,9 @@ class ExecutionState:
     checklist: Checklist | None = None
     examinations: tuple[Examination, ...] = ()
     checking: Mapping[str, RunningChecks] = field(default_factory=dict[str, RunningChecks])
-    nodes: Mapping[str, NodeUpdated] = field(default_factory=dict[str, NodeUpdated])
-    steering: tuple[BreakpointsSet, ...] = ()
-    output: WorkflowFinished | None = None
+    nodes: Mapping[str, events.NodeUpdated] = field(default_factory=dict[str, events.NodeUpdated])
+    steering: tuple[events.BreakpointsSet, ...] = ()
+    output: events.WorkflowFinished | None = None
     requests: Mapping[str, ApprovalRequest] = field(default_factory=dict[str, ApprovalRequest])
     resolutions: Mapping[str, ApprovalResolution] = field(default_factory=dict[str, ApprovalResolution])
     refused: frozenset[tuple[str, str]] = frozenset()
@@ -194,10 +123,11 @@ class ExecutionState:
 
         None before there is a ranking.
         """
-        if self.delivery_report is not None:
-            return self.delivery_report
-        best = self.winner_id or (self.ranking[0].candidate_id if self.ranking else "")
-        return self.reports.get(best)
+        return self.delivery_report or self.reports.get(self._best)
+
+    @property
+    def _best(self) -> str:
+        return self.winner_id or (self.ranking[0].candidate_id if self.ranking else "")
 
     @property
     def spent(self) -> Usage:
@@ -207,9 +137,9 @@ class ExecutionState:
     @property
     def audit_head(self) -> str:
         """The head of the winner's audit chain, else of the best candidate's, else of the first that there is."""
-        best = self.candidates.get(self.winner_id or (self.ranking[0].candidate_id if self.ranking else ""))
-        heads = [agent.audit_head for agent in self.agents.values() if agent.audit_head]
-        return best.audit_head if best is not None else next(iter(heads), "")
+        if (best := self.candidates.get(self._best)) is not None:
+            return best.audit_head
+        return next((agent.audit_head for agent in self.agents.values() if agent.audit_head), "")
 
     @property
     def verdict(self) -> Verdict | None:
@@ -222,14 +152,6 @@ class ExecutionState:
         if self.status.terminal:
             return ()
         return tuple(request for name, request in self.requests.items() if name not in self.resolutions)
-
-
-def tool_calls(events: Iterable[StoredEvent]) -> Iterator[AuditEntry]:
-    """The tool calls of agents that ended, in all of these events; what people decided is none."""
-    for stored in events:
-        body = stored.event.body
-        if isinstance(body, ToolFinished) and body.entry.tool != APPROVAL_TOOL:
-            yield body.entry
 
 
 class Fold:
@@ -263,14 +185,14 @@ class Fold:
         elif stored.sequence > (self._last.sequence if self._last else known.last_sequence):
             name = stored.event.agent_id
             agent = self._agents.get(name) or _progress(known, name)
-            self._agents[name] = _advance_agent(agent, stored)
+            self._agents[name] = advance_agent(agent, stored)
             self._last = stored
 
 
-def fold(events: Iterable[StoredEvent]) -> ExecutionState | None:
+def fold(log: Iterable[StoredEvent]) -> ExecutionState | None:
     """The state that these events of one execution, in their order, lead to; None without a first event."""
     folding = Fold()
-    for stored in events:
+    for stored in log:
         folding.take(stored)
     return folding.state
 
@@ -278,7 +200,7 @@ def fold(events: Iterable[StoredEvent]) -> ExecutionState | None:
 def advance(state: ExecutionState | None, stored: StoredEvent) -> ExecutionState | None:
     """The state after one more event. An event seen before changes nothing."""
     event, body = stored.event, stored.event.body
-    if isinstance(body, ExecutionStarted):
+    if isinstance(body, events.ExecutionStarted):
         if state is not None:
             return state
         return ExecutionState(
@@ -292,7 +214,7 @@ def advance(state: ExecutionState | None, stored: StoredEvent) -> ExecutionState
             updated_at=event.at,
             last_sequence=stored.sequence,
         )
-    if isinstance(body, ExecutionErased) and event.agent_id == EXECUTION_SUBJECT:
+    if isinstance(body, events.ExecutionErased) and event.agent_id == EXECUTION_SUBJECT:
         return None
     if state is None or stored.sequence <= state.last_sequence:
         return state
@@ -302,93 +224,93 @@ def advance(state: ExecutionState | None, stored: StoredEvent) -> ExecutionState
         return folding.state
     state = replace(state, last_sequence=stored.sequence, updated_at=event.at)
     match body:
-        case CandidateDelivered():
+        case events.CandidateDelivered():
             return replace(state, hand_deliveries=(*state.hand_deliveries, body))
-        case _ if state.status.terminal and not isinstance(body, ExecutionClaimed | ResultPublished):
+        case _ if state.status.terminal and not isinstance(body, events.ExecutionClaimed | events.ResultPublished):
             # What was on its way when it ended changes nothing any more.
             return state
-        case ExecutionClaimed(generation=generation, owner=owner):
+        case events.ExecutionClaimed(generation=generation, owner=owner):
             state = replace(state, generation=generation, owner=owner)
             return state if state.status.terminal else _standing(replace(state, status=ExecutionStatus.IN_PROGRESS))
-        case ApprovalRequested(request=request):
+        case events.ApprovalRequested(request=request):
             return _with_request(state, request)
-        case ApprovalAwaited(request=request):
+        case events.ApprovalAwaited(request=request):
             return _with_request(state, state.requests.get(request.approval_id, request))
-        case ApprovalResolved(resolution=resolution):
+        case events.ApprovalResolved(resolution=resolution):
             known = {resolution.approval_id: resolution, **state.resolutions}
             return _standing(replace(state, resolutions=known, requests=_slimmed(state, resolution.approval_id)))
-        case ApprovalRefused(approval_id=approval_id, caller=caller):
+        case events.ApprovalRefused(approval_id=approval_id, caller=caller):
             return replace(state, refused=state.refused | {(approval_id, caller)})
-        case CancelRequested(reason=reason):
+        case events.CancelRequested(reason=reason):
             return replace(state, cancel_requested=True, cancel_reason=state.cancel_reason or reason)
-        case AuditHeadSigned(head=head):
+        case events.AuditHeadSigned(head=head):
             known = state.signed_heads.get(head.agent_id)
             later = known is None or (head.run, head.entries) > (known.run, known.entries)
             # An agent that says so is not believed.
             if not later or event.agent_id != EXECUTION_SUBJECT:
                 return state
             return replace(state, signed_heads={**state.signed_heads, head.agent_id: head})
-        case CandidateSubmitted(candidate=candidate):
+        case events.CandidateSubmitted(candidate=candidate):
             return replace(state, candidates={**state.candidates, candidate.candidate_id: candidate})
-        case ChecksStarted(candidate_id=candidate_id, command=command):
+        case events.ChecksStarted(candidate_id=candidate_id, command=command):
             running = RunningChecks(command=command, since=event.at)
             return replace(state, checking={**state.checking, candidate_id: running})
-        case BaselineFinished(baseline=baseline, error=error):
+        case events.BaselineFinished(baseline=baseline, error=error):
             return replace(state, baseline=baseline, baseline_error=error, checking=_without(state.checking, ""))
-        case EnvironmentRunFinished(run=run):
+        case events.EnvironmentRunFinished(run=run):
             return replace(state, environment_run=run)
-        case ChecklistMade(checklist=checklist):
+        case events.ChecklistMade(checklist=checklist):
             return replace(state, checklist=checklist)
-        case ChecksFinished(report=report):
+        case events.ChecksFinished(report=report):
             reports = {**state.reports, report.candidate_id: report}
             return replace(state, reports=reports, checking=_without(state.checking, report.candidate_id))
-        case CandidateReviewed(critique=critique):
+        case events.CandidateReviewed(critique=critique):
             return replace(state, critiques=_with_critique(state.critiques, critique))
-        case RevisionJudged(candidate_id=candidate_id, kept=kept, reason=reason):
+        case events.RevisionJudged(candidate_id=candidate_id, kept=kept, reason=reason):
             dropped = state.dropped if kept else {**state.dropped, candidate_id: reason}
             return replace(state, judged=state.judged | {candidate_id}, dropped=dropped)
-        case VotesCast(votes=votes):
+        case events.VotesCast(votes=votes):
             voters = {vote.judge_id for vote in votes}
             kept_votes = tuple(vote for vote in state.votes if vote.judge_id not in voters)
             return replace(state, votes=(*kept_votes, *votes))
-        case CandidateScored(score=score):
+        case events.CandidateScored(score=score):
             return replace(state, scores={**state.scores, score.candidate_id: score})
-        case ContextGathered(context=context):
+        case events.ContextGathered(context=context):
             return replace(state, context=context)
-        case NodeUpdated(node_id=node_id):
+        case events.NodeUpdated(node_id=node_id):
             return replace(state, nodes={**state.nodes, node_id: body})
-        case BreakpointsSet():
+        case events.BreakpointsSet():
             return replace(state, steering=(*state.steering, body))
-        case WorkflowFinished():
+        case events.WorkflowFinished():
             return replace(state, output=body)
-        case SubtasksDerived(derivation=derivation):
+        case events.SubtasksDerived(derivation=derivation):
             return replace(state, derivation=derivation)
-        case SubtaskStarted(subtask_id=subtask_id, execution_id=execution_id):
+        case events.SubtaskStarted(subtask_id=subtask_id, execution_id=execution_id):
             return replace(state, subtask_executions={**state.subtask_executions, subtask_id: execution_id})
-        case SubtaskEnded(outcome=outcome, repository=repository):
+        case events.SubtaskEnded(outcome=outcome, repository=repository):
             outcomes = {**state.subtask_outcomes, outcome.subtask_id: outcome}
             return replace(state, subtask_outcomes=outcomes, integration=repository or state.integration)
-        case CandidatesExamined(examination=examination):
+        case events.CandidatesExamined(examination=examination):
             return replace(state, examinations=(*state.examinations, examination))
-        case CandidatesRanked(ranking=ranking, winner_id=winner_id):
+        case events.CandidatesRanked(ranking=ranking, winner_id=winner_id):
             return replace(state, ranking=ranking, winner_id=winner_id, reports=_judged(state.reports, ranking))
-        case WinnerDelivered(delivered=delivered, report=report):
+        case events.WinnerDelivered(delivered=delivered, report=report):
             return replace(state, delivered=delivered, delivery_report=report, checking={})
-        case RefusedKept():
+        case events.RefusedKept():
             return replace(state, refused_kept=body)
-        case RunLost(lost_agent_id=agent_id):
+        case events.RunLost(lost_agent_id=agent_id):
             lost = replace(_progress(state, agent_id), status="lost", stop_reason=StopReason.LOST)
             return _withdrawn(_with_agent(state, lost), agent_id)
-        case RunStopped(stopped_agent_id=agent_id, reason=reason):
+        case events.RunStopped(stopped_agent_id=agent_id, reason=reason):
             ended = replace(_progress(state, agent_id), status="finished", stop_reason=StopReason.CANCELLED)
             state = replace(state, stopped={**state.stopped, agent_id: reason})
             return _withdrawn(_with_agent(state, ended), agent_id)
-        case RunReassigned(lost_agent_id=agent_id, attempt=attempt):
+        case events.RunReassigned(lost_agent_id=agent_id, attempt=attempt):
             return _with_agent(state, replace(_progress(state, agent_id), status="running", attempt=attempt))
-        case ExecutionFinished():
+        case events.ExecutionFinished():
             return replace(
                 state,
-                agents={name: _ended(agent, body.status) for name, agent in state.agents.items()},
+                agents={name: agent_ended(agent, body.status) for name, agent in state.agents.items()},
                 checking={},
                 status=body.status,
                 winner_id=body.winner_id,
@@ -398,14 +320,14 @@ def advance(state: ExecutionState | None, stored: StoredEvent) -> ExecutionState
                 duration_ms=body.duration_ms,
                 finished_at=event.at,
             )
-        case ResultPublished():
+        case events.ResultPublished():
             return replace(state, result_published=True)
-        case RunClaimed(resumes=False) | RunFinished():
+        case events.RunClaimed(resumes=False) | events.RunFinished():
             # Whoever begins anew, or has ended, no longer waits for what was asked before.
-            agent = _advance_agent(_progress(state, event.agent_id), stored)
+            agent = advance_agent(_progress(state, event.agent_id), stored)
             return _withdrawn(_with_agent(state, agent), event.agent_id)
         case _:
-            return _with_agent(state, _advance_agent(_progress(state, event.agent_id), stored))
+            return _with_agent(state, advance_agent(_progress(state, event.agent_id), stored))
 
 
 def _judged(reports: Mapping[str, CheckReport], ranking: tuple[RankedCandidate, ...]) -> Mapping[str, CheckReport]:
@@ -426,30 +348,21 @@ def _without(checking: Mapping[str, RunningChecks], name: str) -> Mapping[str, R
 
 def _with_critique(known: tuple[Critique, ...], new: Critique) -> tuple[Critique, ...]:
     """The critiques with one more; said again, a critique takes the place of the first."""
-    key = (new.round, new.reviewer_id, new.candidate_id)
-    return (
-        *(critique for critique in known if (critique.round, critique.reviewer_id, critique.candidate_id) != key),
-        new,
-    )
+    return (*(critique for critique in known if critique.key != new.key), new)
 
 
 def _with_request(state: ExecutionState, request: ApprovalRequest) -> ExecutionState:
     """The state once an agent waits for a person."""
-    agent = replace(_progress(state, request.agent_id), status="awaiting_approval")
     if request.approval_id in state.resolutions:
         return state
-    return _standing(
-        replace(
-            _with_agent(state, agent),
-            requests={**state.requests, request.approval_id: request},
-        )
-    )
+    agent = replace(_progress(state, request.agent_id), status="awaiting_approval")
+    requests = {**state.requests, request.approval_id: request}
+    return _standing(replace(_with_agent(state, agent), requests=requests))
 
 
 def _slimmed(state: ExecutionState, approval_id: str) -> Mapping[str, ApprovalRequest]:
     """The requests, without what was only there to decide about one that is decided: states are kept in memory."""
-    request = state.requests.get(approval_id)
-    if request is None:
+    if (request := state.requests.get(approval_id)) is None:
         return state.requests
     return {**state.requests, approval_id: replace(request, memory="", diff="")}
 
@@ -469,71 +382,13 @@ def _standing(state: ExecutionState) -> ExecutionState:
         return state
     waiting = {request.agent_id for request in state.pending}
     agents = {
-        name: replace(agent, status="running") if _free(agent, waiting) else agent
+        name: replace(agent, status="running")
+        if agent.status == "awaiting_approval" and agent.agent_id not in waiting
+        else agent
         for name, agent in state.agents.items()
     }
     status = ExecutionStatus.AWAITING_APPROVAL if waiting else ExecutionStatus.IN_PROGRESS
     return replace(state, status=status, agents=agents)
-
-
-def _free(agent: AgentProgress, waiting: set[str]) -> bool:
-    return agent.status == "awaiting_approval" and agent.agent_id not in waiting
-
-
-def _ended(agent: AgentProgress, status: ExecutionStatus) -> AgentProgress:
-    """A run whose execution has ended; one that waited for a person has ended with it.
-
-    Who asked without a run of its own (a node of a workflow) has nothing more to do either.
-    """
-    if agent.status == "running" and not agent.generation:
-        return replace(agent, status="finished")
-    if agent.status != "awaiting_approval":
-        return agent
-    reason = StopReason.CANCELLED if status is ExecutionStatus.CANCELLED else StopReason.LOST
-    return replace(agent, status="finished", stop_reason=reason)
-
-
-def _advance_agent(agent: AgentProgress, stored: StoredEvent) -> AgentProgress:
-    match stored.event.body:
-        case RunClaimed(generation=generation, resumes=resumes):
-            if not resumes:
-                agent = AgentProgress(agent_id=agent.agent_id, model=agent.model, attempt=agent.attempt)
-            return replace(agent, generation=generation, status="running", stop_reason="", model_awaited_since="")
-        case ModelAwaited(waited_ms=waited):
-            return replace(agent, model_awaited_since="" if waited else stored.event.at)
-        case RunStarted(model=model):
-            return AgentProgress(
-                agent_id=agent.agent_id,
-                model=model,
-                generation=agent.generation,
-                attempt=agent.attempt,
-            )
-        case ModelReplied(step=step, reply=reply):
-            return replace(agent, step=step, usage=agent.usage + reply.usage)
-        case ToolStarted(entry=entry):
-            return replace(agent, last_tool=entry.name, last_outcome=Outcome.STARTED)
-        case ToolFinished(entry=entry) if entry.tool == APPROVAL_TOOL:
-            return replace(agent, audit_head=entry.hash)
-        case ToolFinished(entry=entry):
-            return replace(
-                agent,
-                last_tool=entry.name,
-                last_outcome=entry.outcome,
-                audit_head=entry.hash,
-                usage=agent.usage + Usage(tool_calls=1),
-            )
-        case RunFinished(stop_reason=stop_reason, usage=usage, audit_head=audit_head):
-            spent = usage if usage.model_calls else agent.usage
-            return replace(
-                agent,
-                status="finished",
-                stop_reason=stop_reason,
-                usage=spent,
-                audit_head=audit_head or agent.audit_head,
-                model_awaited_since="",
-            )
-        case _:
-            return agent
 
 
 def _progress(state: ExecutionState, agent_id: str) -> AgentProgress:

@@ -197,10 +197,6 @@ class ModelCapabilities:
     logprobs: bool = True
     server: str = ""
 
-    @property
-    def native_tools(self) -> bool:
-        return self.protocol is ToolProtocol.NATIVE
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextDelta:

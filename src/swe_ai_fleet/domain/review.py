@@ -94,6 +94,11 @@ class Critique:
     at: str = ""
 
     @property
+    def key(self) -> tuple[int, str, str]:
+        """What it is the word on: a later one with the same key takes its place."""
+        return self.round, self.reviewer_id, self.candidate_id
+
+    @property
     def objects(self) -> bool:
         """Whether it asks for changes."""
         return self.verdict is not ReviewVerdict.ACCEPT or any(finding.must_fix for finding in self.findings)

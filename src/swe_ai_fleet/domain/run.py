@@ -1,8 +1,8 @@
-"""One agent run as its events tell it: what a process needs to go on where an earlier one left it."""
+"""One agent run as its events tell it: where it stands, and what another process needs to go on."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 
@@ -14,22 +14,24 @@ from swe_ai_fleet.domain.event import (
     ApprovalResolved,
     CallRepaired,
     Event,
+    ExecutionStatus,
     HistoryCondensed,
     MessageAdded,
+    ModelAwaited,
     ModelReplied,
     PlanMade,
     RunClaimed,
     RunFinished,
     RunStarted,
+    StoredEvent,
     ToolFinished,
     ToolStarted,
     WorkspaceCheckpointed,
 )
 from swe_ai_fleet.domain.json_values import is_mapping
 from swe_ai_fleet.domain.message import AssistantMessage, Message, ToolCall, ToolMessage
-from swe_ai_fleet.domain.plan import Plan
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
-from swe_ai_fleet.domain.trajectory import Observation, Step
+from swe_ai_fleet.domain.trajectory import Observation, Plan, Step, StopReason
 
 INTERRUPTED = (
     "interrupted: the process that ran this call ended before the call did. It may or may not have had its effect; "
@@ -38,20 +40,8 @@ INTERRUPTED = (
 SUB_AGENT = "sub_agent"
 """Under this name the metadata of a result say what a sub-agent did and spent."""
 _ERROR = "Error: "
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checkpoint:
-    """A clone as it stood. `commit` holds its tree, untracked files included, on top of `head`.
-
-    `bundle` is a git bundle of both, as far as the base commit lacks them; empty where nothing differs from it.
-    `branch` is empty where HEAD was detached.
-    """
-
-    commit: str
-    head: str
-    branch: str = ""
-    bundle: bytes = b""
+APPROVAL_TOOL = "approval"
+"""Under this name a decision stands in the audit chain of the agent that asked; it is no tool call of the agent's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -308,3 +298,89 @@ def sub_agent_usage(result: ToolResult) -> Usage:
     known = {field.name for field in fields(Usage)} - {"duration_ms"}
     spent = {name: value for name, value in usage.items() if name in known and isinstance(value, int | float)}
     return Usage(**spent)  # pyright: ignore[reportArgumentType]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentProgress:
+    """Where one agent run stands. `status` is running, awaiting_approval, finished or lost.
+
+    `generation` is that of its last claim; `attempt` counts the processes that were lost under it, from 1.
+    `model_awaited_since` (ISO 8601, UTC) is there while it waits for a model server.
+    """
+
+    agent_id: str
+    status: str = "running"
+    step: int = 0
+    last_tool: str = ""
+    last_outcome: str = ""
+    usage: Usage = field(default_factory=Usage)
+    stop_reason: str = ""
+    audit_head: str = ""
+    model: str = ""
+    generation: int = 0
+    attempt: int = 1
+    model_awaited_since: str = ""
+
+
+def tool_calls(log: Iterable[StoredEvent]) -> Iterator[AuditEntry]:
+    """The tool calls of agents that ended, in all of these events; what people decided is none."""
+    for stored in log:
+        body = stored.event.body
+        if isinstance(body, ToolFinished) and body.entry.tool != APPROVAL_TOOL:
+            yield body.entry
+
+
+def advance_agent(agent: AgentProgress, stored: StoredEvent) -> AgentProgress:
+    match stored.event.body:
+        case RunClaimed(generation=generation, resumes=resumes):
+            if not resumes:
+                agent = AgentProgress(agent_id=agent.agent_id, model=agent.model, attempt=agent.attempt)
+            return replace(agent, generation=generation, status="running", stop_reason="", model_awaited_since="")
+        case ModelAwaited(waited_ms=waited):
+            return replace(agent, model_awaited_since="" if waited else stored.event.at)
+        case RunStarted(model=model):
+            return AgentProgress(
+                agent_id=agent.agent_id,
+                model=model,
+                generation=agent.generation,
+                attempt=agent.attempt,
+            )
+        case ModelReplied(step=step, reply=reply):
+            return replace(agent, step=step, usage=agent.usage + reply.usage)
+        case ToolStarted(entry=entry):
+            return replace(agent, last_tool=entry.name, last_outcome=Outcome.STARTED)
+        case ToolFinished(entry=entry) if entry.tool == APPROVAL_TOOL:
+            return replace(agent, audit_head=entry.hash)
+        case ToolFinished(entry=entry):
+            return replace(
+                agent,
+                last_tool=entry.name,
+                last_outcome=entry.outcome,
+                audit_head=entry.hash,
+                usage=agent.usage + Usage(tool_calls=1),
+            )
+        case RunFinished(stop_reason=stop_reason, usage=usage, audit_head=audit_head):
+            spent = usage if usage.model_calls else agent.usage
+            return replace(
+                agent,
+                status="finished",
+                stop_reason=stop_reason,
+                usage=spent,
+                audit_head=audit_head or agent.audit_head,
+                model_awaited_since="",
+            )
+        case _:
+            return agent
+
+
+def agent_ended(agent: AgentProgress, status: ExecutionStatus) -> AgentProgress:
+    """A run whose execution has ended; one that waited for a person has ended with it.
+
+    Who asked without a run of its own (a node of a workflow) has nothing more to do either.
+    """
+    if agent.status == "running" and not agent.generation:
+        return replace(agent, status="finished")
+    if agent.status != "awaiting_approval":
+        return agent
+    reason = StopReason.CANCELLED if status is ExecutionStatus.CANCELLED else StopReason.LOST
+    return replace(agent, status="finished", stop_reason=reason)

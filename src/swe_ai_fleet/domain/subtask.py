@@ -5,7 +5,9 @@ from __future__ import annotations
 import heapq
 import re
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from graphlib import CycleError, TopologicalSorter
 
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import InvalidRequest
@@ -111,24 +113,21 @@ def graph_problems(subtasks: Sequence[Subtask], roles: Collection[Role] = ()) ->
 def in_order(subtasks: Sequence[Subtask]) -> tuple[Subtask, ...]:
     """The subtasks with dependencies first; among those that could come next the higher priority, then as given.
 
-    Kahn's algorithm. What lies on a cycle, or depends on what does or is not there, is left out.
+    What lies on a cycle, or depends on what does or is not there, is left out.
     """
-    missing = [set(subtask.dependencies) for subtask in subtasks]
-    followers: dict[str, list[int]] = {}
-    for number, task in enumerate(subtasks):
-        for other in set(task.dependencies):
-            followers.setdefault(other, []).append(number)
-    heap = [(-subtask.priority, number) for number, subtask in enumerate(subtasks) if not subtask.dependencies]
-    heapq.heapify(heap)
-    ordered: list[Subtask] = []
-    while heap:
-        task = subtasks[heapq.heappop(heap)[1]]
-        ordered.append(task)
-        for number in followers.pop(task.subtask_id, ()):
-            missing[number].discard(task.subtask_id)
-            if not missing[number]:
-                heapq.heappush(heap, (-subtasks[number].priority, number))
-    return tuple(ordered)
+    places = {subtask.subtask_id: (-subtask.priority, number) for number, subtask in enumerate(subtasks)}
+    sorter = TopologicalSorter({subtask.subtask_id: subtask.dependencies for subtask in subtasks})
+    with suppress(CycleError):
+        sorter.prepare()
+    heap, ordered = list[tuple[int, int]](), list[Subtask]()
+    while True:
+        for name in sorter.get_ready():
+            if name in places:
+                heapq.heappush(heap, places[name])
+        if not heap:
+            return tuple(ordered)
+        ordered.append(subtasks[heapq.heappop(heap)[1]])
+        sorter.done(ordered[-1].subtask_id)
 
 
 def ready(
@@ -173,19 +172,11 @@ def needs_all_others(subtask: Subtask, subtasks: Sequence[Subtask]) -> bool:
 
 
 def _cycle(subtasks: Sequence[Subtask]) -> tuple[str, ...]:
-    """The first cycle, its first id again at its end; empty where there is none."""
-    by_id = {subtask.subtask_id: subtask for subtask in subtasks}
-    sound = {subtask.subtask_id for subtask in in_order([*subtasks])}
-    for start in by_id:
-        path: list[str] = []
-        name = start
-        while name in by_id and name not in sound and name not in path:
-            path.append(name)
-            # What is not sound waits for something that is not either; one that is missing is told elsewhere.
-            stuck = (other for other in by_id[name].dependencies if other not in sound)
-            name = min(stuck, key=lambda other: other not in by_id, default="")
-        if name in path:
-            return (*path[path.index(name) :], name)
+    """A cycle, its first id again at its end; empty where there is none."""
+    try:
+        TopologicalSorter({subtask.subtask_id: subtask.dependencies for subtask in subtasks}).prepare()
+    except CycleError as fault:
+        return tuple(reversed(fault.args[1]))
     return ()
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 import uuid
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -13,8 +12,9 @@ from typing import Any
 
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.budget import Limits, Totals
-from swe_ai_fleet.domain.command import check_variables
+from swe_ai_fleet.domain.command import CheckSpec, TaskMcpServer, check_variables
 from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.text import check_branch, check_identifier
 from swe_ai_fleet.domain.workflow import WorkflowTask
 
 DEFAULT_TENANT = "default"
@@ -29,8 +29,6 @@ COUNCIL_ROUNDS = -1
 MAX_DESCRIPTION_BYTES = 64 * 1024
 MAX_PRIORITY = 9
 MAX_PATCHES = 64
-_IDENTIFIER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-_NOT_IN_A_REF = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{")
 _EXECUTION_NAMESPACE = uuid.UUID("8d5d1b5e-6a0f-5f0e-9c39-7d6f9a0f3b11")
 
 
@@ -146,37 +144,6 @@ class EnvironmentSpec:
     image_credential: str = ""
     detect: bool = True
     test_command: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckSpec:
-    """A command that decides about a candidate: it must end with `expected_exit_code` within the time limit."""
-
-    name: str
-    command: str
-    timeout_seconds: float = 600.0
-    required: bool = True
-    expected_exit_code: int = 0
-
-    @property
-    def line(self) -> str:
-        """The command for a reader, behind its name where it has one of its own."""
-        return f"{self.name}: `{self.command}`" if self.name not in ("", self.command) else f"`{self.command}`"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskMcpServer:
-    """An MCP server that a task brings along; either `command` (confined, over the agent's clone) or `url` is given.
-
-    `tools` are globs over the names of the tools that agents may call; `allowed_hosts` is what a command may reach.
-    """
-
-    name: str
-    command: tuple[str, ...] = ()
-    url: str = ""
-    variables: Mapping[str, str] = field(default_factory=dict[str, str])
-    tools: tuple[str, ...] = ("*",)
-    allowed_hosts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -370,25 +337,20 @@ class Task:
         _check_range(limits.max_tool_calls, field="constraints.max_tool_calls", low=1, high=100_000)
         _check_range(limits.max_tokens, field="constraints.max_tokens", low=0, high=10**12)
         totals = self.constraints.totals
-        for name, value, least in (
-            ("total_max_tokens", totals.max_tokens, self.most_agents),
-            ("total_max_tool_calls", totals.max_tool_calls, self.most_agents),
-        ):
-            if value and value < least:
-                raise InvalidRequest(
-                    f"{name} is {value}", field=f"constraints.{name}", hint=f"at least 1 for each of {least} agents"
-                )
+        for name, value in (("total_max_tokens", totals.max_tokens), ("total_max_tool_calls", totals.max_tool_calls)):
+            if value and value < self.most_agents:
+                hint = f"at least 1 for each of {self.most_agents} agents"
+                raise InvalidRequest(f"{name} is {value}", field=f"constraints.{name}", hint=hint)
         _check_range(totals.max_cost, field="constraints.total_max_cost", low=0, high=10**9)
         _check_range(limits.timeout_seconds, field="constraints.timeout_seconds", low=1, high=7 * 86_400)
         check_variables(self.environment.variables, field="environment.variables")
         for number, server in enumerate(self.constraints.mcp_servers):
             check_variables(server.variables, field=f"constraints.mcp_servers[{number}].variables")
         for number, check in enumerate(self.constraints.checks):
+            where = f"constraints.checks[{number}]"
             if not check.command.strip():
-                raise InvalidRequest("a check has no command", field=f"constraints.checks[{number}].command")
-            _check_range(
-                check.timeout_seconds, field=f"constraints.checks[{number}].timeout_seconds", low=1, high=86_400
-            )
+                raise InvalidRequest("a check has no command", field=f"{where}.command")
+            _check_range(check.timeout_seconds, field=f"{where}.timeout_seconds", low=1, high=86_400)
         return self
 
     def _check_patches(self) -> None:
@@ -428,30 +390,6 @@ _LATER: Mapping[str, Mapping[str, object]] = {
 def execution_id(*, tenant: str, kind: TaskKind, task_id: str, attempt: int) -> str:
     """The id that one attempt at one task always has, on whichever replica it is computed."""
     return str(uuid.uuid5(_EXECUTION_NAMESPACE, "\x1f".join((tenant, kind, task_id, str(attempt)))))
-
-
-def check_identifier(text: str, *, field: str) -> str:
-    """The identifier itself, if it may stand in subjects, branch names and file names. Raises InvalidRequest."""
-    if not _IDENTIFIER.fullmatch(text) or ".." in text or text.endswith((".", ".lock")):
-        raise InvalidRequest(
-            f"{text[:64]!r} is not a valid id",
-            field=field,
-            hint="1 to 128 of A-Z a-z 0-9 . _ -, the first a letter or digit, no '..', no '.' or '.lock' at the end",
-        )
-    return text
-
-
-def check_branch(name: str, *, field: str) -> str:
-    """The name itself, if git takes it for a branch (the rules of `git check-ref-format`). Raises InvalidRequest."""
-    parts = name.split("/")
-    if (
-        _NOT_IN_A_REF.search(name)
-        or name.startswith("-")
-        or name == "@"
-        or any(not part or part.startswith(".") or part.endswith((".", ".lock")) for part in parts)
-    ):
-        raise InvalidRequest(f"{name[:64]!r} is not a branch name", field=field, hint="see git help check-ref-format")
-    return name
 
 
 def _check_range(value: float, *, field: str, low: float, high: float) -> None:

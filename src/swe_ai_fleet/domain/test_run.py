@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -111,10 +111,6 @@ class TestRun:
         """Whether the run got to its end, at least one test passed, and nothing failed."""
         clean = not self.stopped and self.exit_code == 0 and self.summary.passed > 0
         return clean and not self.failing and not self.unnamed.failed and not self.unnamed.errors
-
-    def only(self, names: Collection[str]) -> Mapping[str, TestResult]:
-        """The results of some tests."""
-        return {name: result for name, result in self.results.items() if name in names}
 
 
 NO_TESTS = "it has no test"
@@ -251,12 +247,12 @@ def suite_baseline(run: TestRun) -> SuiteBaseline:
         for test in run.failing
         if "::" not in test and (run.framework == "pytest" or "/" in test)
     ]
-    summary = run.summary
+    summary, failing = run.summary, [run.results[test] for test in run.failing]
     return SuiteBaseline(
         command=run.command,
         tests=replace(summary, failing=summary.failing[:_KEPT]) if run.reported else None,
         uncollected=tuple(uncollected[:_KEPT]),
-        lacking=sum(_lacks_something(run.results[test]) for test in run.failing),
+        lacking=sum(any(map(_LACKS.search, (result.message, result.traceback))) for result in failing),
         hung=run.hung[:_KEPT],
         exit_code=run.exit_code,
         stopped=run.stopped,
@@ -265,10 +261,6 @@ def suite_baseline(run: TestRun) -> SuiteBaseline:
         output="" if run.exit_code == 0 else run.output[-_OUTPUT_CHARS:],
         duration_ms=run.duration_ms,
     )
-
-
-def _lacks_something(result: TestResult) -> bool:
-    return _LACKS.search(result.message) is not None or _LACKS.search(result.traceback) is not None
 
 
 def unusable(run: TestRun) -> str:
@@ -294,35 +286,30 @@ def wants_help(baseline: Baseline) -> bool:
 
     Tests that fail on their own account are what a task is about; no test at all is nothing that set-up changes.
     """
-    return any(_wants_help(suite) for suite in baseline.suites)
-
-
-def _wants_help(suite: SuiteBaseline) -> bool:
-    if suite.unusable:
-        return suite.unusable != NO_TESTS
-    tests = suite.tests
-    ran = tests.passed + tests.failed + tests.errors if tests is not None else 0
-    return suite.lacking > _LACKING_SHARE * ran
+    return any(
+        suite.unusable != NO_TESTS if suite.unusable else suite.lacking > _LACKING_SHARE * _ran(suite.tests)
+        for suite in baseline.suites
+    )
 
 
 def gets_on_better(before: Baseline, after: Baseline) -> bool:
     """Whether more tests pass, or fewer lack something and no fewer pass; and no fewer are there."""
-    if _there(after) < _there(before) or _passed(after) < _passed(before):
+    there, passed, lacking = _counts(before)
+    there_after, passed_after, lacking_after = _counts(after)
+    if there_after < there or passed_after < passed:
         return False
-    return _passed(after) > _passed(before) or _lacking(after) < _lacking(before)
+    return passed_after > passed or lacking_after < lacking
 
 
-def _passed(baseline: Baseline) -> int:
-    return sum(suite.tests.passed for suite in baseline.suites if suite.tests is not None)
+def _ran(tests: TestSummary | None) -> int:
+    return tests.passed + tests.failed + tests.errors if tests is not None else 0
 
 
-def _lacking(baseline: Baseline) -> int:
-    return sum(suite.lacking for suite in baseline.suites)
-
-
-def _there(baseline: Baseline) -> int:
-    test_runs = [suite.tests for suite in baseline.suites if suite.tests is not None]
-    return sum(tests.passed + tests.failed + tests.errors + tests.skipped for tests in test_runs)
+def _counts(baseline: Baseline) -> tuple[int, int, int]:
+    """How many tests are there, pass, and lack something."""
+    tests = [suite.tests for suite in baseline.suites if suite.tests is not None]
+    lacking = sum(suite.lacking for suite in baseline.suites)
+    return sum(summary.total for summary in tests), sum(summary.passed for summary in tests), lacking
 
 
 def _short(names: Sequence[str]) -> str:

@@ -1,15 +1,21 @@
-"""Texts: how long they may be, and what is shown of those that are longer."""
+"""Texts: how long they may be and what is shown of longer ones, ids and names of branches, and moments.
+
+Moments are ISO 8601 in UTC, as values and events have them, or milliseconds since the epoch, as they go over the wire.
+"""
 
 from __future__ import annotations
 
 import re
 import unicodedata
 from collections.abc import Collection
+from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from urllib.parse import urlsplit, urlunsplit
 
 from swe_ai_fleet.domain.errors import InvalidRequest
 
+_IDENTIFIER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_NOT_IN_A_REF = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{")
 _LOOKED_AT = 4
 """So many times what is shown of a text is looked at: a flood costs no more than that."""
 
@@ -41,6 +47,30 @@ def check_length(text: str, most: int, *, field: str) -> str:
     if len(text) > most:
         raise InvalidRequest(f"{field} has {len(text)} characters", field=field, hint=f"at most {most}")
     return text
+
+
+def check_identifier(text: str, *, field: str) -> str:
+    """The identifier itself, if it may stand in subjects, branch names and file names. Raises InvalidRequest."""
+    if not _IDENTIFIER.fullmatch(text) or ".." in text or text.endswith((".", ".lock")):
+        raise InvalidRequest(
+            f"{text[:64]!r} is not a valid id",
+            field=field,
+            hint="1 to 128 of A-Z a-z 0-9 . _ -, the first a letter or digit, no '..', no '.' or '.lock' at the end",
+        )
+    return text
+
+
+def check_branch(name: str, *, field: str) -> str:
+    """The name itself, if git takes it for a branch (the rules of `git check-ref-format`). Raises InvalidRequest."""
+    parts = name.split("/")
+    if (
+        _NOT_IN_A_REF.search(name)
+        or name.startswith("-")
+        or name == "@"
+        or any(not part or part.startswith(".") or part.endswith((".", ".lock")) for part in parts)
+    ):
+        raise InvalidRequest(f"{name[:64]!r} is not a branch name", field=field, hint="see git help check-ref-format")
+    return name
 
 
 def nearest(name: str, known: Collection[str]) -> str:
@@ -120,3 +150,30 @@ def _is_visible(character: str) -> bool:
     # Variation selectors carry hidden bytes as well as tags do.
     selector = "\ufe00" <= character <= "\ufe0f" or "\U000e0100" <= character <= "\U000e01ef"
     return not selector and character not in _BLANK and unicodedata.category(character) not in _INVISIBLE
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MAX_MS = 253_402_300_799_999
+"""The last moment of the year 9999."""
+
+
+def now() -> str:
+    """This moment, to the millisecond."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def milliseconds(at: str) -> int:
+    """An ISO 8601 time as milliseconds since the epoch; 0 for none, and for text that is none."""
+    try:
+        moment = datetime.fromisoformat(at)
+    except ValueError:
+        return 0
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return max(0, (moment - _EPOCH) // timedelta(milliseconds=1))
+
+
+def iso_time(at_ms: int) -> str:
+    """Milliseconds since the epoch as ISO 8601, UTC; empty for 0 and for what is no time up to `MAX_MS`."""
+    if not 0 < at_ms <= MAX_MS:
+        return ""
+    return (_EPOCH + timedelta(milliseconds=at_ms)).isoformat(timespec="milliseconds")

@@ -1,1 +1,1 @@
-"""Use cases: accept a task, let agents solve it, judge what they hand in, deliver the winner."""
+"""Use cases: accept a task, let agents solve it, judge what they submit, deliver the winner."""

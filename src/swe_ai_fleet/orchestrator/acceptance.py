@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass, field, replace
 
 from swe_ai_fleet.agents.solving import check_tools
 from swe_ai_fleet.codec import from_json, to_json
+from swe_ai_fleet.domain.context import Phase
 from swe_ai_fleet.domain.council import HARNESS, Council, is_harness
 from swe_ai_fleet.domain.errors import AlreadyExists, InvalidRequest, NotFound
 from swe_ai_fleet.domain.event import ExecutionStarted, Writer
 from swe_ai_fleet.domain.execution import ExecutionState
+from swe_ai_fleet.domain.memory import check_entities, check_namespaces
 from swe_ai_fleet.domain.task import SCRATCH, PinnedRepository, Task, TaskKind
-from swe_ai_fleet.orchestrator.background import check_context
 from swe_ai_fleet.orchestrator.council_store import CouncilStore, council_for
 from swe_ai_fleet.orchestrator.councils import check_parameters, council_of, seated
+from swe_ai_fleet.orchestrator.dispatcher import Dispatcher
 from swe_ai_fleet.orchestrator.execution_context import ExecutionDeps
+from swe_ai_fleet.orchestrator.groundwork import NO_SERVICE
 from swe_ai_fleet.orchestrator.projection import Projection
 from swe_ai_fleet.orchestrator.queue import check_room
 from swe_ai_fleet.orchestrator.quotas import Quotas
@@ -29,7 +32,7 @@ Store = Callable[[], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """The answer to a task handed in. `existed` says that the same request had been accepted before."""
+    """The answer to a task submitted. `existed` says that the same request had been accepted before."""
 
     execution_id: str
     existed: bool
@@ -49,54 +52,31 @@ class Room:
     queued_per_caller: int = 2_000
 
 
-class Acceptance:
-    """Accepts each task once, whichever replica it is handed to.
+_Accepting = dict[tuple[str, str], tuple[Task, asyncio.Task[Submission]]]
 
-    Args:
-        deps: What executions work with.
-        projection: What is known of all executions.
-        quotas: What tenants may use, and what holds for them whatever their callers ask for.
-        room: How much may be going on.
-        access: What tools may use.
+
+@dataclass(kw_only=True)
+class Acceptance:
+    """Accepts each task once, whichever replica receives it.
+
+    Attributes:
         profiles: The model profiles there are.
         priced: Whether models have prices.
         councils: Those of roles; None: agents are made for each task.
-        queued: What waits for somebody to drive it.
         get: An execution as its events tell it now.
-        begun: Hears of each execution that was accepted here.
     """
 
-    def __init__(
-        self,
-        deps: ExecutionDeps,
-        projection: Projection,
-        *,
-        quotas: Quotas,
-        room: Room,
-        access: ToolAccess,
-        profiles: Collection[str],
-        priced: bool,
-        councils: CouncilStore | None,
-        queued: Callable[[], Sequence[ExecutionState]],
-        get: Callable[[str, str], Awaitable[ExecutionState]],
-        begun: Callable[[str], None],
-    ) -> None:
-        self._log = deps.log
-        self._workspaces = deps.workspaces
-        self._model = deps.model
-        self._remembers = deps.context is not None
-        self._workflows = deps.workflows
-        self._projection = projection
-        self._quotas = quotas
-        self._room = room
-        self._access = access
-        self._profiles = frozenset(profiles)
-        self._priced = priced
-        self._councils = councils
-        self._queued = queued
-        self._get = get
-        self._begun = begun
-        self._accepting: dict[tuple[str, str], tuple[Task, asyncio.Task[Submission]]] = {}
+    deps: ExecutionDeps
+    projection: Projection
+    dispatcher: Dispatcher
+    quotas: Quotas
+    room: Room
+    access: ToolAccess
+    profiles: Collection[str]
+    priced: bool
+    councils: CouncilStore | None
+    get: Callable[[str, str], Awaitable[ExecutionState]]
+    _accepting: _Accepting = field(default_factory=lambda: _Accepting())
 
     async def close(self) -> None:
         """Wait until whatever is being accepted is stored."""
@@ -115,22 +95,22 @@ class Acceptance:
         Unavailable and ModelError (naming the field), AlreadyExists for other content under the same id,
         ResourceExhausted. `store` stores what the task refers to; of one that is refused nothing is stored.
         """
-        asked = _as_logged(task)
-        task = self._ruled(asked)
-        task.validated(max_agents=self._room.agents)
+        requested = _as_logged(task)
+        task = self._ruled(requested)
+        task.validated(max_agents=self.room.agents)
         self._check(task)
-        known = self._projection.get(task.tenant, task.execution_id)
+        known = self.projection.get(task.tenant, task.execution_id)
         if known is not None:
-            return _same(known, asked)
+            return _same(known, requested)
         self._check_room(task)
-        await self._quotas.check_log()
-        await self._quotas.check_tokens(task.tenant)
-        await self._quotas.check_storage(task.tenant, 1 + sum(patch.patch.size for patch in task.patches))
+        await self.quotas.check_log()
+        await self.quotas.check_tokens(task.tenant)
+        await self.quotas.check_storage(task.tenant, 1 + sum(patch.patch.size for patch in task.patches))
         council = await self._council(task)
-        pinging = asyncio.ensure_future(self._model.ping()) if task.kind is not TaskKind.JUDGE else None
+        pinging = asyncio.ensure_future(self.deps.model.ping()) if task.kind is not TaskKind.JUDGE else None
         try:
-            repository = await self._workspaces.pin(task.tenant, task.repo)
-            task = replace(task, environment=await self._workspaces.pin_image(task.tenant, task.environment))
+            repository = await self.deps.workspaces.pin(task.tenant, task.repo)
+            task = replace(task, environment=await self.deps.workspaces.pin_image(task.tenant, task.environment))
             if pinging is not None:
                 await pinging
         finally:
@@ -141,7 +121,7 @@ class Acceptance:
         self._check_room(task)
         if store is not None:
             await store()
-        return await self._accepted(task, repository, council, asked)
+        return await self._accepted(task, repository, council, requested)
 
     async def begin(self, task: Task, repository: PinnedRepository) -> str:
         """Accept a part of an execution that is under way, to start from a pinned commit; its execution's id.
@@ -149,12 +129,12 @@ class Acceptance:
         The same part again is the same execution. There is always room for it, since its whole has its place. Raises
         InvalidRequest, AlreadyExists, Unavailable.
         """
-        asked, task = task, self._ruled(task)
-        self._check(task.validated(max_agents=self._room.agents))
-        known = self._projection.get(task.tenant, task.execution_id)
+        requested, task = task, self._ruled(task)
+        self._check(task.validated(max_agents=self.room.agents))
+        known = self.projection.get(task.tenant, task.execution_id)
         if known is not None:
-            return _same(known, asked).execution_id
-        return (await self._accepted(task, repository, await self._council(task), asked)).execution_id
+            return _same(known, requested).execution_id
+        return (await self._accepted(task, repository, await self._council(task), requested)).execution_id
 
     async def plan(self, task: Task) -> str:
         """Accept a goal of a plan session; its execution's id. The same goal again is the same execution.
@@ -162,13 +142,13 @@ class Acceptance:
         Raises AlreadyExists for another goal under the same id, ResourceExhausted, Unavailable.
         """
         self._check_room(task)
-        await self._quotas.check_log()
+        await self.quotas.check_log()
         unread = PinnedRepository(tenant=task.tenant, location=task.repo.location, commit="")
         return (await self._accepted(task, unread, None, task)).execution_id
 
     def _ruled(self, task: Task) -> Task:
-        """A task as the rules of its tenant have it carried out."""
-        rules = self._quotas.rules(task.tenant)
+        """A task as the rules of its tenant have it run."""
+        rules = self.quotas.rules(task.tenant)
         model_patience = rules.model_patience_seconds
         task = replace(task, approval=rules.approval_for(task.approval), model_patience_seconds=model_patience)
         if rules.require_verified and not task.constraints.require_verified:
@@ -181,12 +161,12 @@ class Acceptance:
         """Who will work on a task; nobody on a workflow itself. Raises InvalidRequest where they cannot."""
         if task.kind in (TaskKind.WORKFLOW, TaskKind.JUDGE):
             return None
-        if self._councils is not None:
-            council = await council_for(task, self._councils)
+        if self.councils is not None:
+            council = await council_for(task, self.councils)
         else:
             council = council_of(task, None, ()) if task.seats else None
-        self._check(seated(task, council).validated(max_agents=self._room.agents))
-        allowed = self._quotas.rules(task.tenant).harnesses
+        self._check(seated(task, council).validated(max_agents=self.room.agents))
+        allowed = self.quotas.rules(task.tenant).harnesses
         for number, member in enumerate(council.members if council is not None and allowed is not None else ()):
             if is_harness(member.endpoint) and member.endpoint.removeprefix(HARNESS) not in (allowed or ()):
                 raise InvalidRequest(
@@ -197,13 +177,13 @@ class Acceptance:
         return council
 
     async def _accepted(
-        self, task: Task, repository: PinnedRepository, council: Council | None, asked: Task
+        self, task: Task, repository: PinnedRepository, council: Council | None, requested: Task
     ) -> Submission:
         name = task.tenant, task.execution_id
         await self.settled(*name)
         # A caller that goes away while the event is being stored must not leave an execution that nobody knows of.
         accepting = asyncio.create_task(
-            self._accept(task, repository, council, asked), name=f"accept {task.execution_id}"
+            self._accept(task, repository, council, requested), name=f"accept {task.execution_id}"
         )
         self._accepting[name] = task, accepting
         accepting.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -212,34 +192,34 @@ class Acceptance:
     def _check_room(self, task: Task) -> None:
         """Whether a task may wait; one that does already may. Raises ResourceExhausted."""
         # One whose first event is being stored waits as well, maybe already where the dispatcher sees it.
-        queued = {(state.task.tenant, state.execution_id): state.task for state in self._queued()}
+        queued = {(state.task.tenant, state.execution_id): state.task for state in self.dispatcher.queued()}
         queued |= {name: waiting for name, (waiting, _) in self._accepting.items()}
         if (task.tenant, task.execution_id) in queued:
             return
         mine = Counter(waiting.caller for waiting in queued.values() if waiting.tenant == task.tenant)
-        self._quotas.check_queued(task.tenant, mine.total())
+        self.quotas.check_queued(task.tenant, mine.total())
         check_room(
             len(queued),
             mine[task.caller],
-            max_queued=self._room.queued,
-            max_queued_per_caller=self._room.queued_per_caller,
+            max_queued=self.room.queued,
+            max_queued_per_caller=self.room.queued_per_caller,
             queued_of_tenant=mine.total(),
             tenants=len({task.tenant, *(name for name, _ in queued)}),
         )
 
     def _check(self, task: Task) -> None:
         """Whether this installation has what a task asks for. Raises InvalidRequest naming the field."""
-        check_tools(task, self._access)
-        check_context(task, there=self._remembers)
+        check_tools(task, self.access)
+        check_context(task, there=self.deps.context is not None)
         check_parameters(task.custom_params)
         self._check_workflow(task)
         for profile in task.profiles:
-            if profile not in self._profiles:
-                known = ", ".join(sorted(self._profiles)) or "none is configured"
+            if profile not in self.profiles:
+                known = ", ".join(sorted(self.profiles)) or "none is configured"
                 raise InvalidRequest(f"there is no model profile {profile[:64]!r}", field="model_profile", hint=known)
         costs = {"max_cost": task.constraints.limits.max_cost, "total_max_cost": task.constraints.totals.max_cost}
         for name, cost in costs.items():
-            if cost and not self._priced:
+            if cost and not self.priced:
                 raise InvalidRequest(
                     "no model has a price", field=f"constraints.{name}", hint="leave it out, or limit max_tokens"
                 )
@@ -252,12 +232,14 @@ class Acceptance:
             raise InvalidRequest("nothing can be delivered to an empty repository", field="repo", hint=hint)
         if task.workflow is None:
             return
-        if self._workflows is None:
+        if self.deps.workflows is None:
             raise InvalidRequest("workflows are not available in this fleet", field="workflow")
-        self._workflows.check(task, profiles=self._profiles, max_agents=self._room.agents, memory=self._remembers)
+        self.deps.workflows.check(
+            task, profiles=self.profiles, max_agents=self.room.agents, memory=self.deps.context is not None
+        )
 
     async def _accept(
-        self, task: Task, repository: PinnedRepository, council: Council | None, asked: Task
+        self, task: Task, repository: PinnedRepository, council: Council | None, requested: Task
     ) -> Submission:
         """The one publish that accepts; whoever comes second finds the first one's event.
 
@@ -267,23 +249,23 @@ class Acceptance:
         started = ExecutionStarted(
             task=task if task.kind is TaskKind.PLAN else seated(task, council),
             repository=repository,
-            fingerprint=asked.fingerprint(),
+            fingerprint=requested.fingerprint(),
             council=council,
-            asked_approval=asked.approval if asked.approval is not task.approval else None,
+            asked_approval=requested.approval if requested.approval is not task.approval else None,
         )
         try:
-            async with self._log.journal(writer, fresh=True) as journal:
+            async with self.deps.log.journal(writer, fresh=True) as journal:
                 event = await journal.append(started)
         except AlreadyExists:
             try:
-                return _same(await self._get(task.tenant, task.execution_id), asked)
+                return _same(await self.get(task.tenant, task.execution_id), requested)
             except NotFound as erased:
                 hint = "choose another task_id, or a higher attempt (`fleet run --attempt 2`) to run it again"
                 raise AlreadyExists(f"task {task.task_id!r}: {erased.message}", field="task_id", hint=hint) from erased
         finally:
             del self._accepting[task.tenant, task.execution_id]
-        self._projection.accepted(event)
-        self._begun(task.execution_id)
+        self.projection.accepted(event)
+        self.dispatcher.accepted(task.execution_id)
         return Submission(execution_id=task.execution_id, existed=False)
 
 
@@ -305,3 +287,25 @@ def _as_logged(task: Task) -> Task:
     if not task.repo.location.strip():
         task = replace(task, repo=replace(task.repo, location=SCRATCH))
     return from_json(Task, to_json(task))
+
+
+def check_context(task: Task, *, there: bool) -> None:
+    """Whether a task can have the context and the memory it asks for. Raises InvalidRequest naming the field."""
+    if (task.memory.read or task.memory.write) and not there:
+        raise InvalidRequest("memory is not available", field="memory", hint=f"leave it out: {NO_SERVICE}")
+    check_namespaces(task.memory.namespaces, field="memory.namespaces")
+    check_entities(task.memory.entities, field="memory.entities")
+    if task.memory.entities and not task.memory.read:
+        raise InvalidRequest(
+            "entities are given but memory.read is not set",
+            field="memory.read",
+            hint="set memory.read, or leave entities out",
+        )
+    if task.memory.namespaces and not (task.memory.read or task.memory.write):
+        raise InvalidRequest("namespaces are given but neither read nor write is set", field="memory.read")
+    if task.context_options.phase and task.context_options.phase not in list(Phase):
+        raise InvalidRequest(
+            f"there is no phase {task.context_options.phase[:64]!r}",
+            field="context_options.phase",
+            hint=f"one of {', '.join(Phase)}",
+        )

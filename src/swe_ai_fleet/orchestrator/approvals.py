@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 import structlog
@@ -45,10 +45,7 @@ class Approvals:
 
     Decisions stand in the log, whichever replica wrote them; `decided` passes them on to whoever waits here.
 
-    Args:
-        log: Where agents ask and people decide.
-        task: Whose execution it is.
-        hears: Hear of each event that is read, once and in order.
+    `hears` hear of each event that is read, once and in order.
     """
 
     def __init__(self, log: EventLog, task: Task, hears: Sequence[Callable[[StoredEvent], object]] = ()) -> None:
@@ -143,13 +140,13 @@ def control(task: Task) -> Writer:
     )
 
 
-def chosen(state: ExecutionState, given: ApprovalResolution) -> ApprovalRequest:
+def chosen(state: ExecutionState, answer: ApprovalResolution) -> ApprovalRequest:
     """The request that a caller means; without an id, the only one that waits.
 
     Where none waits and the last decision is the same as the one given, the caller repeats it, or another call with it
     came first: its request is meant. Raises NotFound, PreconditionFailed (none waits, or several do).
     """
-    if approval_id := given.approval_id:
+    if approval_id := answer.approval_id:
         if approval_id not in state.requests:
             raise NotFound(f"no approval {approval_id[:200]!r}", field="approval_id")
         return state.requests[approval_id]
@@ -157,7 +154,7 @@ def chosen(state: ExecutionState, given: ApprovalResolution) -> ApprovalRequest:
         return state.pending[0]
     if not state.pending:
         last = max(state.resolutions.values(), key=lambda resolution: resolution.at, default=None)
-        same = last and (last.decision, last.text, last.approver) == (given.decision, given.text, given.approver)
+        same = last and (last.decision, last.text, last.approver) == (answer.decision, answer.text, answer.approver)
         if last and same and (request := state.requests.get(last.approval_id)):
             return request
         ended = state.status.terminal
@@ -184,39 +181,9 @@ def check_resolution(resolution: ApprovalResolution) -> None:
         raise InvalidRequest(f"{TIME_OUT!r} is reserved", field="approver")
 
 
-def check_approver(state: ExecutionState, resolution: ApprovalResolution, by: str) -> None:
-    """Refuse that somebody lets through what they handed in themselves; that it stays undone, they may say.
-
-    The refusal is logged with both names. Raises PermissionDenied.
-    """
-    asked = _is_question(state, resolution.approval_id)
-    if not by or by != state.task.caller or asked or resolution.decision is ApprovalDecision.REJECTED:
-        return
-    _log.warning(
-        "approval.refused",
-        tenant=state.task.tenant,
-        execution_id=state.execution_id,
-        approval_id=resolution.approval_id,
-        caller=by,
-        decision=str(resolution.decision),
-    )
-    raise PermissionDenied(
-        "the submitter of a task cannot approve it", field="decision", hint="ask another approver, or reject it"
-    )
-
-
 def _is_question(state: ExecutionState, approval_id: str) -> bool:
     """Whether it is the question of a plan's model, which whoever set the goal answers."""
     return state.task.kind is TaskKind.PLAN and approval_id.startswith("question-")
-
-
-def check_same(known: ApprovalResolution, given: ApprovalResolution) -> None:
-    """Refuse another decision than the one that stands. Raises AlreadyExists."""
-    if (known.decision, known.text) != (given.decision, given.text):
-        raise AlreadyExists(
-            f"{known.approval_id} was {known.decision} by {known.approver or 'somebody'} at {known.at}",
-            field="approval_id",
-        )
 
 
 def _seconds_left(request: ApprovalRequest) -> float | None:
@@ -226,13 +193,15 @@ def _seconds_left(request: ApprovalRequest) -> float | None:
     return max(0.0, (datetime.fromisoformat(request.expires_at) - datetime.now(UTC)).total_seconds())
 
 
-def words(state: ExecutionState, action: str, node_id: str = "", *, by: str = "") -> tuple[BreakpointsSet, ...]:
+def steering_events(
+    state: ExecutionState, action: str, node_id: str = "", *, by: str = ""
+) -> tuple[BreakpointsSet, ...]:
     """What has to be written for an action to hold; nothing where it holds already.
 
     Nodes are let go by name, so that the word holds for a driver that takes over later too. Raises InvalidRequest,
     NotFound (no such node), PreconditionFailed (no workflow, an end, nothing is paused).
     """
-    if state.task.workflow is None:
+    if (workflow := state.task.workflow) is None:
         raise PreconditionFailed("the execution is not a workflow run", field="execution_id")
     if action not in ACTIONS:
         raise InvalidRequest(f"unknown action {action[:40]!r}", field="action", hint=f"one of {', '.join(ACTIONS)}")
@@ -250,7 +219,8 @@ def words(state: ExecutionState, action: str, node_id: str = "", *, by: str = ""
         case "continue":
             return (*steps, BreakpointsSet(action=CONTINUE, by=by)) if steps or _holding(state) else ()
         case _ if node_id:
-            _check_node(state, node_id)
+            if node_id.partition("/")[0].partition("[")[0] not in {node.id for node in workflow.workflow.nodes}:
+                raise NotFound(f"the workflow has no node {node_id[:64]!r}", field="node_id")
             begun = node_id in state.nodes and state.nodes[node_id].status is not NodeStatus.PAUSED
             return () if begun or node_id in let_go else (BreakpointsSet(action=STEP, node_id=node_id, by=by),)
         case _:
@@ -264,25 +234,13 @@ def _holding(state: ExecutionState) -> bool:
     return bool(state.steering) and state.steering[-1].action != CONTINUE
 
 
-def _check_node(state: ExecutionState, node_id: str) -> None:
-    workflow = state.task.workflow
-    known = {node.id for node in workflow.workflow.nodes} if workflow is not None else set[str]()
-    if node_id.partition("/")[0].partition("[")[0] not in known:
-        raise NotFound(f"the workflow has no node {node_id[:64]!r}", field="node_id")
-
-
+@dataclass
 class Decisions:
-    """Writes what people decide into the log, one after another.
+    """Writes what people decide into the log, one after another. `_get` is an execution as its events tell it now."""
 
-    Args:
-        log: Where it stands.
-        get: An execution as its events tell it now. Raises NotFound.
-    """
-
-    def __init__(self, log: EventLog, get: Callable[[str, str], Awaitable[ExecutionState]]) -> None:
-        self._log = log
-        self._get = get
-        self._deciding = asyncio.Lock()
+    _log: EventLog
+    _get: Callable[[str, str], Awaitable[ExecutionState]]
+    _deciding: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def resolve(
         self, tenant: str, execution_id: str, resolution: ApprovalResolution, *, by: str = ""
@@ -290,7 +248,7 @@ class Decisions:
         """Answer what an execution waits for; the decision is durable when this returns, and the agent goes on.
 
         Without an `approval_id` the only request that waits is meant. The same answer again changes nothing. `by` is
-        who authenticated, where callers can be told apart: nobody lets through what they handed in. Raises
+        who authenticated, where callers can be told apart: nobody lets through what they submitted. Raises
         InvalidRequest, NotFound, AlreadyExists (it was decided otherwise), PreconditionFailed, PermissionDenied.
         """
         check_resolution(resolution)
@@ -312,18 +270,36 @@ class Decisions:
                 state = await self._get(tenant, execution_id)
                 # Of several replicas that hear decisions at once, the first in the log is the one that decided.
                 known = state.resolutions.get(request.approval_id, resolution)
-        check_same(known, resolution)
+        if (known.decision, known.text) != (resolution.decision, resolution.text):
+            raise AlreadyExists(
+                f"{known.approval_id} was {known.decision} by {known.approver or 'somebody'} at {known.at}",
+                field="approval_id",
+            )
         return state
 
     async def _check_approver(self, state: ExecutionState, resolution: ApprovalResolution, by: str) -> None:
-        """Refuse a decision about what one handed in oneself, and record that. Raises PermissionDenied."""
-        try:
-            check_approver(state, resolution, by)
-        except PermissionDenied:
-            if not state.status.terminal and (resolution.approval_id, by) not in state.refused:
-                refused = ApprovalRefused(approval_id=resolution.approval_id, decision=resolution.decision, caller=by)
-                await self._log.tell(control(state.task), refused)
-            raise
+        """Refuse that somebody lets through what they submitted themselves; that it stays undone, they may say.
+
+        The refusal is recorded, and logged with both names. Raises PermissionDenied.
+        """
+        approval_id, decision = resolution.approval_id, resolution.decision
+        asked = _is_question(state, approval_id)
+        if not by or by != state.task.caller or asked or decision is ApprovalDecision.REJECTED:
+            return
+        _log.warning(
+            "approval.refused",
+            tenant=state.task.tenant,
+            execution_id=state.execution_id,
+            approval_id=approval_id,
+            caller=by,
+            decision=str(decision),
+        )
+        if not state.status.terminal and (approval_id, by) not in state.refused:
+            refused = ApprovalRefused(approval_id=approval_id, decision=decision, caller=by)
+            await self._log.tell(control(state.task), refused)
+        raise PermissionDenied(
+            "the submitter of a task cannot approve it", field="decision", hint="ask another approver, or reject it"
+        )
 
     async def steer(
         self, tenant: str, execution_id: str, action: str, node_id: str = "", *, by: str = ""
@@ -334,14 +310,14 @@ class Decisions:
         """
         async with self._deciding:
             state = await self._get(tenant, execution_id)
-            for word in words(state, action, node_id, by=by):
-                await self._log.tell(control(state.task), word)
+            for event in steering_events(state, action, node_id, by=by):
+                await self._log.tell(control(state.task), event)
         return await self._get(tenant, execution_id)
 
     async def carry_on(
         self, tenant: str, execution_id: str, limits: RequestLimits | None = None, *, by: str = ""
     ) -> ExecutionState:
-        """Have an approved plan carried out within limits; durable when this returns, and again changes nothing."""
+        """Have an approved plan run within limits; durable when this returns, and again changes nothing."""
         async with self._deciding:
             state = await self._get(tenant, execution_id)
             if not state.status.terminal and (not state.steering or _holding(state)):

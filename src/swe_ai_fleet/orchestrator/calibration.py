@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from swe_ai_fleet.domain.json_values import number_in
-from swe_ai_fleet.domain.outcome import BEST_RATING, LEAST_RATING, VERIFIER_MODEL, VERIFIER_SCORE, Outcome
+from swe_ai_fleet.domain.memory import BEST_RATING, LEAST_RATING, VERIFIER_MODEL, VERIFIER_SCORE, Outcome
 
 BINS = 5
 """Bins of equal width that scores from 0 to 1 fall into."""

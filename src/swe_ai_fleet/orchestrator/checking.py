@@ -15,21 +15,15 @@ from swe_ai_fleet.domain.errors import Fenced, FleetError
 from swe_ai_fleet.domain.event import CandidatesExamined, ChecksFinished, ChecksStarted
 from swe_ai_fleet.domain.examination import Examination, Matrix, ShownFault
 from swe_ai_fleet.domain.review import Critique
-from swe_ai_fleet.orchestrator.diff_equivalence import behaviour_keys, diff_key
 from swe_ai_fleet.orchestrator.evidence.check_results import no_evidence
 from swe_ai_fleet.orchestrator.execution_context import ExecutionContext
 from swe_ai_fleet.orchestrator.groundwork import Groundwork
-from swe_ai_fleet.orchestrator.ranking import rank
+from swe_ai_fleet.orchestrator.ranking import behaviour_keys, rank
 
 
 @dataclass(kw_only=True)
 class Checking:
-    """Has candidates checked. Evidence that an earlier driver left stands.
-
-    Attributes:
-        work: The execution.
-        groundwork: Is waited for: every candidate is held against the untouched commit.
-    """
+    """Has candidates checked, each against the untouched commit. Evidence that an earlier driver left stands."""
 
     work: ExecutionContext
     groundwork: Groundwork
@@ -43,10 +37,10 @@ class Checking:
     async def report(self, candidate: Candidate) -> CheckReport:
         """The evidence about a candidate, recorded under its id. Raises Fenced, Unavailable of the journal."""
         known = self.work.known.reports.get(candidate.candidate_id)
-        async with self._gathering[diff_key(candidate)]:
-            gathered = known or self._by_diff.get(diff_key(candidate)) or await self._gather(candidate)
-            if diff_key(candidate) not in self._by_diff:
-                self._by_diff[diff_key(candidate)] = gathered
+        async with self._gathering[candidate.diff_digest]:
+            gathered = known or self._by_diff.get(candidate.diff_digest) or await self._gather(candidate)
+            if candidate.diff_digest not in self._by_diff:
+                self._by_diff[candidate.diff_digest] = gathered
                 self.usage += gathered.usage
         report = replace(gathered, candidate_id=candidate.candidate_id)
         self.reports[candidate.candidate_id] = report

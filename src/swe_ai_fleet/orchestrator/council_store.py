@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TypeVar
 
-from swe_ai_fleet.codec import from_json, to_json
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from swe_ai_fleet.codec import from_json, from_plain, to_json
 from swe_ai_fleet.domain.council import Council, CouncilMember, EndpointRules, is_harness
 from swe_ai_fleet.domain.errors import AlreadyExists, InvalidRequest, PreconditionFailed, fields_named
 from swe_ai_fleet.domain.task import DEFAULT_AGENTS, ApprovalPolicy, Role, Task
+from swe_ai_fleet.following import rewritten
 from swe_ai_fleet.orchestrator.councils import (
     OUTSIDE_AGENTS,
     CouncilRules,
@@ -20,7 +25,6 @@ from swe_ai_fleet.orchestrator.councils import (
     council_of,
 )
 from swe_ai_fleet.ports import KeyValue, KeyValueEntry
-from swe_ai_fleet.rewriting import rewritten
 
 MAX_COUNCIL_BYTES = 512 * 1024
 
@@ -54,7 +58,6 @@ class CouncilStore:
     """Creates, lists, changes and deletes councils; two that change the same one at once both get through.
 
     Args:
-        store: Where they are kept.
         defaults: Those that hold for roles of which the store says nothing.
         rules: What councils must be like. Defaults that are not raise InvalidRequest.
         places: Where a tenant may have agents that others run; None: wherever `rules` say.
@@ -109,7 +112,7 @@ class CouncilStore:
                 hint="leave it out, and register each agent with its endpoint",
             )
         if not council.members and not outside:
-            council = replace(council, members=_own_agents(council.role, num_agents or DEFAULT_AGENTS))
+            council = replace(council, members=own_agents(council.role, num_agents or DEFAULT_AGENTS))
         now = self._now()
         council = replace(council, members=tuple(replace(member, registered_at=now) for member in council.members))
 
@@ -258,7 +261,7 @@ async def council_for(task: Task, store: CouncilStore) -> Council | None:
     return adopted(task, council)
 
 
-def _own_agents(role: Role, count: int) -> tuple[CouncilMember, ...]:
+def own_agents(role: Role, count: int) -> tuple[CouncilMember, ...]:
     return tuple(CouncilMember(agent_id=agent_name(role, number)) for number in range(1, count + 1))
 
 
@@ -277,3 +280,86 @@ def _prefix(tenant: str) -> str:
 
 def _key(tenant: str, role: Role) -> str:
     return f"{_prefix(tenant)}{role.lower()}"
+
+
+MAX_FILE_BYTES = 1024 * 1024
+
+
+class _Agent(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    agent_id: str = Field(min_length=1)
+    model_profile: str = ""
+    endpoint: str = ""
+    max_concurrent_tasks: int = 1
+    supported_tasks: list[str] = []
+    languages: list[str] = []
+    metadata: dict[str, str] = {}
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    num_agents: int | None = Field(default=None, ge=0)
+    rounds: int = 0
+    peer_review: bool = True
+    model_profile: str = ""
+    agent_type: str = ""
+    custom_params: dict[str, str] = {}
+    agents: list[_Agent] | None = None
+
+
+def read_councils(path: Path) -> tuple[Council, ...]:
+    """The councils of a file; their profiles and endpoints are checked where they are used.
+
+    Raises InvalidRequest naming the key, such as `DEV.agents[0].endpoint`.
+    """
+    try:
+        data = path.read_bytes()
+        if len(data) > MAX_FILE_BYTES:
+            raise _fault("the file is too large", "", hint=f"at most {MAX_FILE_BYTES} bytes")
+        tables: dict[str, object] = tomllib.loads(data.decode())
+    except OSError as error:
+        raise _fault(f"{path} cannot be read: {error.strerror}", "") from None
+    except ValueError as error:
+        raise _fault(f"{path} is not TOML: {error}", "") from None
+    councils: dict[Role, Council] = {}
+    for name, table in tables.items():
+        role = _role(name)
+        if role in councils:
+            raise _fault(f"two tables configure {role}", name, hint="use one table for each role")
+        councils[role] = _council(role, name, table)
+    return tuple(councils.values())
+
+
+def _role(name: str) -> Role:
+    try:
+        return Role.parse(name or "?")
+    except InvalidRequest as error:
+        raise _fault(error.message, name, hint=error.hint) from None
+
+
+def _council(role: Role, key: str, value: object) -> Council:
+    try:
+        table = _Table.model_validate(value)
+    except ValidationError as error:
+        fault = error.errors(include_url=False, include_input=False)[0]
+        place = "".join(f"[{part}]" if isinstance(part, int) else f".{part[:64]}" for part in fault["loc"])
+        raise _fault(f"{key}{place}: {fault['msg']}", f"{key}{place}", hint="docs/councils.md") from None
+    if table.agents is not None and table.num_agents is not None:
+        raise _fault("num_agents and agents are given both", f"{key}.num_agents", hint="leave one of them out")
+    members: tuple[CouncilMember, ...] = ()
+    if table.agents is not None:
+        members = tuple(from_plain(CouncilMember, agent.model_dump()) for agent in table.agents)
+    elif table.agent_type != OUTSIDE_AGENTS:
+        members = own_agents(role, table.num_agents or DEFAULT_AGENTS)
+    return Council(
+        council_id=council_name(role),
+        role=role,
+        members=members,
+        **table.model_dump(exclude={"num_agents", "agents"}),
+    )
+
+
+def _fault(message: str, key: str, *, hint: str = "") -> InvalidRequest:
+    return InvalidRequest(message, field=f"councils_file: {key}" if key else "councils_file", hint=hint)

@@ -25,9 +25,8 @@ from swe_ai_fleet.domain.task import (
     Role,
     Task,
     TaskKind,
-    check_identifier,
 )
-from swe_ai_fleet.domain.text import nearest
+from swe_ai_fleet.domain.text import check_identifier, nearest
 
 TEMPERATURE = "temperature"
 INSTRUCTIONS = "instructions"
@@ -98,7 +97,7 @@ def council_of(task: Task, council: Council | None, harnesses: Collection[str]) 
 
 
 def seated(task: Task, council: Council | None = None) -> Task:
-    """The task as it is carried out: what it leaves open is the council's, or else the fleet's own default.
+    """The task as it is run: what it leaves open is the council's, or else the fleet's own default.
 
     Doing it again changes nothing. Without a council (or with an empty one) as many agents are made as are asked for;
     nobody works on patches that are there already.

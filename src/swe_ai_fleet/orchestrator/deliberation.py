@@ -14,11 +14,11 @@ from swe_ai_fleet.domain.assignment import CodingAssignment
 from swe_ai_fleet.domain.audit import GENESIS
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import Artifacts, Candidate, CheckReport, RankedCandidate, Verdict
-from swe_ai_fleet.domain.errors import Fenced, FleetError
-from swe_ai_fleet.domain.event import CandidatesRanked, CandidateSubmitted, ExecutionStatus, RunLost, RunStopped
-from swe_ai_fleet.domain.moment import now
+from swe_ai_fleet.domain.errors import FleetError
+from swe_ai_fleet.domain.event import CandidatesRanked, CandidateSubmitted, ExecutionStatus, RunStopped
 from swe_ai_fleet.domain.review import Vote
 from swe_ai_fleet.domain.task import SubmittedPatch
+from swe_ai_fleet.domain.text import now
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.orchestrator.checking import Checking
 from swe_ai_fleet.orchestrator.councils import assignments, seated
@@ -28,7 +28,7 @@ from swe_ai_fleet.orchestrator.groundwork import Groundwork
 from swe_ai_fleet.orchestrator.judging import MAX_JUDGES, Contest, vote
 from swe_ai_fleet.orchestrator.peer_review import Entry, PeerReview
 from swe_ai_fleet.orchestrator.ranking import rank
-from swe_ai_fleet.orchestrator.spending import Spending
+from swe_ai_fleet.orchestrator.runs import Spending
 
 _TRIED = (
     "Other agents have tried this task, and nothing shows yet that one of them is right. What they did is no example: "
@@ -57,9 +57,13 @@ class Conclusion:
     @property
     def winner(self) -> Candidate | None:
         """The best candidate, if the evidence accepts it."""
-        if not self.ranking or not self.ranking[0].accepted:
-            return None
-        return next(c for c in self.candidates if c.candidate_id == self.ranking[0].candidate_id)
+        return self.best if self.ranking and self.ranking[0].accepted else None
+
+    @property
+    def best(self) -> Candidate | None:
+        """The first of the ranking, accepted or not; None where nothing is ranked."""
+        first = self.ranking[0].candidate_id if self.ranking else ""
+        return next((candidate for candidate in self.candidates if candidate.candidate_id == first), None)
 
     @property
     def timed_out(self) -> bool:
@@ -118,7 +122,7 @@ class Deliberation:
         known = self.work.known
         if known.ranking:
             for outcome in (*known.votes, *known.scores.values()):
-                self._spending.add(outcome.usage)
+                self._spending.usage += outcome.usage
             return known.ranking
         verifier = self.work.deps.verifier
         if verifier is not None:
@@ -127,7 +131,7 @@ class Deliberation:
         if (task := self._spending.granted(MAX_JUDGES)) is not None:
             votes = await vote(self.work.runs, task, contest)
         for outcome in votes:
-            self._spending.add(outcome.usage)
+            self._spending.usage += outcome.usage
         ranking = rank(
             contest.candidates,
             contest.reports,
@@ -164,14 +168,14 @@ class Deliberation:
             reports = await self._checking.beside_each_other(candidates)
             if any(map(convincing, reports.values())):
                 break
-            # Whoever handed in beside it may have shown that it is not.
+            # Whoever submitted beside it may have shown that it is not.
             self._convincing = ""
             size, lessons = max(1, len(entries)), earlier_attempts(candidates, reports, task.execution_id)
         for candidate in self._rejected:
-            self._spending.add(candidate.usage)
+            self._spending.usage += candidate.usage
         await self._count_stopped()
         for entry in entries:
-            self._spending.add(entry.candidate.usage)
+            self._spending.usage += entry.candidate.usage
         return tuple(entries)
 
     async def _draft(self, assignment: CodingAssignment) -> Entry | None:
@@ -183,13 +187,9 @@ class Deliberation:
             if self._too_late(assignment.agent_id):
                 self._losses.append("its process was lost")
                 return None
-            try:
-                candidate = await self._solved(assignment)
-            except Fenced:
-                raise
-            except FleetError as error:
-                self._losses.append(str(error))
-                await self.work.journal.append(RunLost(lost_agent_id=assignment.agent_id, reason=str(error)))
+            candidate = await self.work.runs.or_loss(assignment.agent_id, self._solved(assignment))
+            if isinstance(candidate, FleetError):
+                self._losses.append(str(candidate))
                 return None
             if candidate is None:
                 return None
@@ -241,7 +241,7 @@ class Deliberation:
         if self._convincing or self.work.known.stopped:
             state = await self.work.runs.approvals.refresh()
             for name in state.stopped.keys() - self._entries.keys():
-                self._spending.add(state.agents[name].usage)
+                self._spending.usage += state.agents[name].usage
 
     def _too_late(self, agent_id: str) -> bool:
         """Whether a lost run cannot be begun anew any more: the others were reviewed, or ranked, without it."""
@@ -310,7 +310,7 @@ def without_winner(verdict: Conclusion) -> Ending:
 
 def stands(report: CheckReport) -> bool:
     """Whether nothing speaks against a branch. Where nothing can be run on it, there is nothing against it either."""
-    return not any(check.required and not check.skipped_reason and not check.passed for check in report.results)
+    return not any(check.required for check in report.failed)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,22 +6,196 @@ A person may have any candidate delivered after the end of its execution, whatev
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 
 import structlog
 
-from swe_ai_fleet.domain.assignment import CheckAssignment
+from swe_ai_fleet.domain.assignment import CheckAssignment, CodingAssignment
+from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import Candidate, CheckReport, Delivered, Verdict
-from swe_ai_fleet.domain.errors import NotFound, PermissionDenied, PreconditionFailed, ResourceExhausted
+from swe_ai_fleet.domain.errors import (
+    Fenced,
+    FleetError,
+    NotFound,
+    PermissionDenied,
+    PreconditionFailed,
+    ResourceExhausted,
+)
 from swe_ai_fleet.domain.event import CandidateDelivered, RefusedKept, WinnerDelivered
 from swe_ai_fleet.domain.execution import ExecutionState
-from swe_ai_fleet.domain.task import Delivery, PinnedRepository, Task, TaskKind, check_branch
+from swe_ai_fleet.domain.task import Delivery, PinnedRepository, Task, TaskKind
+from swe_ai_fleet.domain.text import check_branch
+from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.orchestrator.approvals import control
 from swe_ai_fleet.orchestrator.deliberation import Conclusion
 from swe_ai_fleet.orchestrator.execution_context import ExecutionContext
-from swe_ai_fleet.orchestrator.integration import BUNDLE_TYPE, PATCH_TYPE, commit_message
-from swe_ai_fleet.ports import BlobStore, EventLog, Repositories
+from swe_ai_fleet.orchestrator.runs import Spending, is_merge_run, merge_run
+from swe_ai_fleet.ports import OURS, THEIRS, BlobStore, EventLog, Merge, MergeRequest, Repositories
+from swe_ai_fleet.tools.truncation import beginning, truncate
+
+SUBJECT_LENGTH = 72
+_SENTENCE_END = re.compile(r"(?<=[.!?:])\s+|\n")
+_LEAST_WORDS = 3
+_MAX_SUMMARY_CHARS = 4_000
+
+
+def commit_message(task: Task, winner: Candidate, evidence: CheckReport | None = None) -> str:
+    """What was done as subject, in the agent's words or the task's, the agent's summary as body, and trailers.
+
+    These lead back to the execution and say the verdict: whoever reads the history sees what nothing was shown of.
+    """
+    summary = winner.summary.strip()[:_MAX_SUMMARY_CHARS]
+    subject = _subject(summary) or task.description.strip().splitlines()[0]
+    if len(subject) > SUBJECT_LENGTH:
+        subject = subject[:SUBJECT_LENGTH].rpartition(" ")[0].rstrip(" ,;:") or subject[: SUBJECT_LENGTH - 1] + "…"
+    trailers = (
+        f"Fleet-Task: {task.task_id}",
+        f"Fleet-Execution: {task.execution_id}",
+        f"Fleet-Agent: {winner.agent_id}",
+        f"Fleet-Audit-Head: {winner.audit_head}",
+        *([f"Fleet-Verdict: {evidence.verdict}"] if evidence is not None and evidence.verdict is not None else []),
+    )
+    # Nothing is said twice.
+    body = "" if summary.rstrip(".") == subject else summary
+    return "\n\n".join(part for part in (subject, body, "\n".join(trailers)) if part) + "\n"
+
+
+def _subject(summary: str) -> str:
+    """The first sentence of an agent's summary, where it says anything; "Done." does not."""
+    first = _SENTENCE_END.split(summary, maxsplit=1)[0].strip("#*-_ `").rstrip(".")
+    return first if len(first.split()) >= _LEAST_WORDS else ""
+
+
+BUNDLE_TYPE = "application/x-git-bundle"
+PATCH_TYPE = "text/x-diff"
+MAX_SIDE_CHARS = 20_000
+MAX_REPORT_CHARS = 4_000
+MAX_LISTED_FILES = 100
+MAX_NAMED_FILES = 10
+_MARKER = re.compile(rf"^\+(?:<{{7}} {OURS}|>{{7}} {THEIRS})\s*$".encode(), re.MULTILINE)
+
+
+@dataclass(kw_only=True)
+class Integration:
+    """The integration branch of one orchestration, which stands at `head`.
+
+    Merges come one at a time; whoever calls sees to that.
+    """
+
+    work: ExecutionContext
+    head: PinnedRepository
+    spending: Spending
+
+    async def merge(self, child: Task, ended: ExecutionState, subtask_id: str) -> PinnedRepository | str:
+        """The branch with the winner of a subtask merged in, or why it could not be.
+
+        The head moves only once the caller has recorded it. Raises Fenced; other faults are such reasons.
+        """
+        winner = ended.candidates[ended.winner_id]
+        request = MergeRequest(
+            execution_id=self.work.task.execution_id,
+            head=self.head,
+            base=ended.repository,
+            patch=await self.work.patch_of(winner),
+            since=self.work.repository.shared_commit,
+            message=commit_message(child, winner),
+            author_name=self.work.task.delivery.author_name,
+            author_email=self.work.task.delivery.author_email,
+            at=ended.finished_at or ended.updated_at,
+        )
+        try:
+            merge = await self.work.deps.workspaces.merge(request)
+            if merge.conflicts:
+                return await self._resolved(request, merge, child, subtask_id)
+            return await self._at(merge)
+        except Fenced:
+            raise
+        except FleetError as error:
+            return f"it could not be merged: {error}"
+
+    async def _resolved(
+        self, request: MergeRequest, merge: Merge, child: Task, subtask_id: str
+    ) -> PinnedRepository | str:
+        """The branch with a conflict resolved by an agent and checked like a candidate; otherwise why it is not."""
+        where = f"merge conflict in {', '.join(merge.conflicts[:MAX_NAMED_FILES])}"
+        granted = self.spending.granted(1)
+        if granted is None:
+            return f"{where}, and nothing is left to spend on it"
+        draft, run = await self._at(merge), merge_run(subtask_id, self.head.commit)
+        task = _merge_task(granted, child, merge)
+        candidate = await self.work.runs.solve(
+            CodingAssignment(execution_id=self.work.task.execution_id, agent_id=run, task=task, repository=draft)
+        )
+        self.spending.usage += candidate.usage
+        if candidate.stop_reason is StopReason.REJECTED:
+            return f"{where}: {candidate.error}"
+        patch, message = await self.work.patch_of(candidate), f"{request.message.rstrip()}\nFleet-Merge: {run}"
+        # Neither side has changed the draft meanwhile, so this cannot conflict again.
+        head = await self._at(
+            await self.work.deps.workspaces.merge(replace(request, base=draft, patch=patch, message=message))
+        )
+        if head.commit == self.head.commit:
+            return f"{where}: the resolution drops the whole change"
+        whole = (await self.work.deps.workspaces.export(head, self.head.commit, THEIRS)).patch
+        if _MARKER.search(whole):
+            return f"{where}: the resolution leaves conflict markers"
+        report = await self.work.runs.check(
+            CheckAssignment(
+                execution_id=self.work.task.execution_id,
+                candidate_id=run,
+                task=replace(task, constraints=replace(child.constraints, limits=task.constraints.limits)),
+                repository=self.head,
+                patch=await self.work.put(whole, PATCH_TYPE),
+            )
+        )
+        if not report.accepted:
+            why = "; ".join(result.name for result in report.failed) or "nothing could be checked"
+            return f"{where}: the resolution did not pass: {why}"
+        return head
+
+    async def _at(self, merge: Merge) -> PinnedRepository:
+        """The branch at a commit, for every node."""
+        if not merge.bundle:
+            return self.head
+        bundle = await self.work.put(merge.bundle, BUNDLE_TYPE)
+        return replace(self.work.repository, commit=merge.commit, bundle=bundle, snapshot_of="")
+
+
+def spent_on_merges(known: ExecutionState) -> Usage:
+    """What an earlier driver's merges have cost."""
+    return sum((agent.usage for agent in known.agents.values() if is_merge_run(agent.agent_id)), Usage())
+
+
+def _merge_task(task: Task, child: Task, merge: Merge) -> Task:
+    """What the agent is told. The diffs are cut: the clone has both sides in full."""
+    shown = [f"- {path}" for path in merge.conflicts[:MAX_LISTED_FILES]]
+    more = len(merge.conflicts) - MAX_LISTED_FILES
+    files = "\n".join([*shown, f"- and {more} more"] if more > 0 else shown)
+    description = (
+        "Two changes conflict. Put them together, so that both do what they are for.\n\n"
+        f"Your clone has one of them and as much of the other as could be merged. In these files both meet:\n{files}"
+        f"\n\nBetween `<<<<<<< {OURS}` and `>>>>>>> {THEIRS}` stand both sides, what was there before them in the "
+        "middle. Take the markers out. Where a file has none (it is binary, or one side removed or renamed it), decide "
+        f"which side it is to be.\nChange nothing else.\n\nThe side `{THEIRS}` is to do this:\n{child.description}"
+    )
+    context = (
+        f"What git says of it:\n{beginning(merge.report, MAX_REPORT_CHARS)}\n\n"
+        f"What `{OURS}` changed in these files:\n```diff\n{_side(merge.ours)}\n```\n\n"
+        f"What `{THEIRS}` changed in them:\n```diff\n{_side(merge.theirs)}\n```"
+    )
+    constraints = replace(
+        child.constraints, limits=task.constraints.limits, totals=task.constraints.totals, rubric="", checks=()
+    )
+    return replace(
+        task, description=description, context=context, role=child.role, constraints=constraints, derive_subtasks=False
+    )
+
+
+def _side(diff: bytes) -> str:
+    return truncate(diff.decode("utf-8", "replace"), MAX_SIDE_CHARS) or "(too long to be shown, or binary)"
+
 
 REFUSED = "refs/fleet/refused"
 """Below this, the best candidate of each task in which nobody won."""
@@ -42,9 +216,7 @@ class Delivering:
         taken or checked out), Unavailable, AgentLost.
         """
         task, repository = self.work.task, self.work.repository
-        patch = winner.artifacts.patch
-        content = await self.work.deps.blobs.get(patch) if patch else b""
-        delivery = _delivery(task)
+        content, delivery = await self.work.patch_of(winner), _delivery(task)
         delivery = replace(delivery, message=delivery.message or commit_message(task, winner, evidence))
         delivered = await self.work.deps.workspaces.deliver(task.execution_id, repository, content, delivery)
         delivered = await self._exported(replace(repository, commit=delivered.commit_sha), delivered)
@@ -68,23 +240,18 @@ class Delivering:
 
     async def keep_best(self, conclusion: Conclusion) -> None:
         """Keep the best candidate of those that did not win as a commit, for people; nothing where it has none."""
-        if self.work.known.refused_kept is not None or not conclusion.ranking:
+        task, best = self.work.task, conclusion.best
+        if self.work.known.refused_kept is not None or best is None:
             return
-        task, best = self.work.task, conclusion.ranking[0]
-        candidate = next(
-            candidate_found
-            for candidate_found in conclusion.candidates
-            if candidate_found.candidate_id == best.candidate_id
-        )
-        report, patch = conclusion.reports.get(best.candidate_id), candidate.artifacts.patch
-        if patch is None or report is None or not report.tree:
+        report = conclusion.reports.get(best.candidate_id)
+        if best.artifacts.patch is None or report is None or not report.tree:
             return  # it cannot be applied, or changes nothing
         delivered = await self.work.deps.workspaces.keep(
             task.execution_id,
             self.work.repository,
-            await self.work.deps.blobs.get(patch),
+            await self.work.patch_of(best),
             f"{REFUSED}/{task.task_id}",
-            commit_message(task, candidate, report),
+            commit_message(task, best, report),
         )
         await self.work.journal.append(RefusedKept(candidate_id=best.candidate_id, delivered=delivered))
 
@@ -105,18 +272,17 @@ class Delivering:
 
     async def _exported(self, head: PinnedRepository, delivered: Delivered) -> Delivered:
         """The delivered branch with its patch and its bundle in the store; without them where they are too large."""
-        task, repository = self.work.task, self.work.repository
+        repository = self.work.repository
         try:
             exported = await self.work.deps.workspaces.export(
                 head, repository.commit, delivered.branch, since=repository.shared_commit
             )
         except ResourceExhausted:
             return delivered
-        owner = (task.tenant, task.execution_id)
         return replace(
             delivered,
-            patch=await self.work.deps.blobs.put(*owner, exported.patch, PATCH_TYPE),
-            bundle=await self.work.deps.blobs.put(*owner, exported.bundle, BUNDLE_TYPE) if exported.bundle else None,
+            patch=await self.work.put(exported.patch, PATCH_TYPE),
+            bundle=await self.work.put(exported.bundle, BUNDLE_TYPE) if exported.bundle else None,
         )
 
 
@@ -150,11 +316,7 @@ class HandDelivery:
 class HandDeliveries:
     """Delivers candidates of ended executions; who had it done stands in the log and in the commit.
 
-    Attributes:
-        log: Where it stands.
-        blobs: Has the patches.
-        workspaces: Delivers.
-        get: An execution as its events tell it now. Raises NotFound.
+    `get` is an execution as its events tell it now.
     """
 
     log: EventLog
@@ -163,7 +325,7 @@ class HandDeliveries:
     get: Callable[[str, str], Awaitable[ExecutionState]]
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    async def deliver(self, tenant: str, execution_id: str, asked: HandDelivery) -> Delivered:
+    async def deliver(self, tenant: str, execution_id: str, request: HandDelivery) -> Delivered:
         """Put a candidate on a branch. The same again changes nothing.
 
         Raises NotFound (no such candidate), PreconditionFailed (it has not ended, the candidate changed nothing, the
@@ -172,11 +334,11 @@ class HandDeliveries:
         """
         async with self._turn:
             state = await self.get(tenant, execution_id)
-            candidate = state.candidates.get(asked.candidate_id)
+            candidate = state.candidates.get(request.candidate_id)
             if candidate is None:
                 known = ", ".join(sorted(state.candidates)) or "none"
                 raise NotFound(
-                    f"the execution has no candidate {asked.candidate_id[:64]!r}",
+                    f"the execution has no candidate {request.candidate_id[:64]!r}",
                     field="candidate_id",
                     hint=f"one of: {known}",
                 )
@@ -186,10 +348,10 @@ class HandDeliveries:
                 )
             if candidate.artifacts.patch is None or not candidate.artifacts.patch.size:
                 raise PreconditionFailed("the candidate has no changes", field="candidate_id")
-            delivery = self._delivery(state, asked)
-            report = state.reports.get(asked.candidate_id)
-            _check_overruling(state, report, asked)
-            trailer = f"Fleet-Delivered-By: {asked.by}"
+            delivery = self._delivery(state, request)
+            report = state.reports.get(request.candidate_id)
+            _check_overruling(state, report, request)
+            trailer = f"Fleet-Delivered-By: {request.by}"
             message = commit_message(state.task, candidate, report).rstrip()
             delivered = await self.workspaces.deliver(
                 state.execution_id,
@@ -198,30 +360,30 @@ class HandDeliveries:
                 replace(delivery, message=f"{message}\n{trailer}\n"),
             )
             done = CandidateDelivered(
-                candidate_id=asked.candidate_id, delivered=delivered, by=asked.by, reason=asked.reason
+                candidate_id=request.candidate_id, delivered=delivered, by=request.by, reason=request.reason
             )
             if not any(known.delivered == delivered for known in state.hand_deliveries):
                 await self.log.tell(control(state.task), done)
             return delivered
 
-    def _delivery(self, state: ExecutionState, asked: HandDelivery) -> Delivery:
-        given = state.task.delivery if state.task.kind is TaskKind.ORCHESTRATE else Delivery()
-        branch = asked.branch or f"fleet/{state.task.task_id}-{asked.candidate_id}"
+    def _delivery(self, state: ExecutionState, request: HandDelivery) -> Delivery:
+        base = state.task.delivery if state.task.kind is TaskKind.ORCHESTRATE else Delivery()
+        branch = request.branch or f"fleet/{state.task.task_id}-{request.candidate_id}"
         check_branch(branch, field="branch")
-        return replace(given, branch=branch, push=asked.push, message="")
+        return replace(base, branch=branch, push=request.push, message="")
 
 
-def _check_overruling(state: ExecutionState, report: CheckReport | None, asked: HandDelivery) -> None:
+def _check_overruling(state: ExecutionState, report: CheckReport | None, request: HandDelivery) -> None:
     """Refuse that whoever handed a task in has delivered what its evidence refused. Raises PermissionDenied."""
     verified = report is not None and report.verdict is Verdict.VERIFIED
-    if verified or not state.task.constraints.require_verified or asked.caller != (state.task.caller or None):
+    if verified or not state.task.constraints.require_verified or request.caller != (state.task.caller or None):
         return
     _log.warning(
         "delivery.refused",
         tenant=state.task.tenant,
         execution_id=state.execution_id,
-        candidate_id=asked.candidate_id,
-        caller=asked.caller,
+        candidate_id=request.candidate_id,
+        caller=request.caller,
     )
     raise PermissionDenied(
         "the submitter of a task cannot overrule its evidence", field="candidate_id", hint="ask another approver"

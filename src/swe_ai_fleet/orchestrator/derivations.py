@@ -1,4 +1,7 @@
-"""Plans split on request, without an execution: the planner's own run in the log is all that is kept of it."""
+"""Plans split on request, and events of plans elsewhere that lead to work here, once however often they come.
+
+A plan that is split on request is no execution: the planner's own run in the log is all that is kept of it.
+"""
 
 from __future__ import annotations
 
@@ -6,27 +9,34 @@ import asyncio
 import hashlib
 import json
 from collections import Counter
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, field, replace
 
 from swe_ai_fleet.agents.deriving import STRATEGIES
 from swe_ai_fleet.agents.recorded_run import concluded, read_run
-from swe_ai_fleet.codec import to_plain
+from swe_ai_fleet.codec import from_json, to_json, to_plain
 from swe_ai_fleet.domain.assignment import DeriveAssignment
-from swe_ai_fleet.domain.errors import AgentLost, Fenced, InvalidRequest, ResourceExhausted, Unavailable
+from swe_ai_fleet.domain.errors import AgentLost, AlreadyExists, Fenced, InvalidRequest, ResourceExhausted, Unavailable
+from swe_ai_fleet.domain.event import ExecutionFinished, SubtasksDerived
 from swe_ai_fleet.domain.subtask import Derivation
 from swe_ai_fleet.domain.task import (
+    COUNCIL_ROUNDS,
     DEFAULT_TENANT,
     MAX_DESCRIPTION_BYTES,
+    Constraints,
     PinnedRepository,
     RepoRef,
     Role,
     Task,
     TaskKind,
 )
+from swe_ai_fleet.domain.text import check_identifier
+from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.orchestrator.queue import full_for
-from swe_ai_fleet.orchestrator.run_names import PLANNER
-from swe_ai_fleet.ports import EventLog, Fleet, WorkspaceProvider
+from swe_ai_fleet.orchestrator.runs import PLANNER
+from swe_ai_fleet.orchestrator.subtasks import SUBTASK_ROLES
+from swe_ai_fleet.ports import EventLog, Fleet, KeyValue, WorkspaceProvider
 
 ATTEMPTS = 3
 MAX_AT_ONCE = 32
@@ -46,8 +56,8 @@ class Plan:
     tenant: str = DEFAULT_TENANT
     context: str = ""
 
-    def checked(self) -> Plan:
-        """This plan, if it can be split. Raises InvalidRequest naming the field."""
+    def check(self) -> None:
+        """Raises InvalidRequest for a plan that cannot be split, naming the field."""
         if not self.description.strip():
             raise InvalidRequest("the task description is empty", field="task_description")
         if len(self.description.encode()) > MAX_DESCRIPTION_BYTES:
@@ -60,7 +70,6 @@ class Plan:
         if self.strategy not in STRATEGIES:
             hint = f"one of {', '.join(STRATEGIES)}"
             raise InvalidRequest(f"unknown strategy {self.strategy[:64]!r}", field="strategy", hint=hint)
-        return self
 
     def task(self, commit: str) -> Task:
         """The task that stands for it; the same plan about the same commit is the same task."""
@@ -83,11 +92,6 @@ class Derivations:
     The same plan about the same commit is split once; asked again, the answer comes from the log. A planner goes on
     without its caller, who may come back for what it said. Where `MAX_AT_ONCE` are at work, a tenant that has less than
     an even part of them is still let in.
-
-    Args:
-        fleet: Has the planners.
-        log: Has what they said.
-        workspaces: Pins repositories.
     """
 
     def __init__(self, *, fleet: Fleet, log: EventLog, workspaces: WorkspaceProvider) -> None:
@@ -111,7 +115,7 @@ class Derivations:
         Raises InvalidRequest (nothing to split, or no sound split was found), PreconditionFailed, Unavailable,
         ResourceExhausted (too many at once), ModelError, AgentLost.
         """
-        plan.checked()
+        plan.check()
         pinned = await self._workspaces.pin(plan.tenant, plan.repo) if plan.repo is not None else None
         task = plan.task(pinned.commit if pinned is not None else "")
         name = task.tenant, task.execution_id
@@ -156,3 +160,227 @@ class Derivations:
             with suppress(AgentLost):
                 return await self._fleet.run(replace(assignment, generation=assignment.generation + number))
         return await self._fleet.run(replace(assignment, generation=assignment.generation + ATTEMPTS - 1))
+
+
+EVENT_TYPES = ("plan.approved", "story.approved", "task.created")
+"""The types of event that work follows from: each says that something is to be done now."""
+CALLER = "planning"
+"""Who the tasks of planning events are accounted to."""
+MAX_EVENT_ID_CHARS = 120
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanningEvent:
+    """Something that happened to a plan, a story or a task elsewhere.
+
+    Args:
+        event_id: The sender's; what makes the event known when it comes again.
+        event_type: Such as `plan.approved`; see `EVENT_TYPES`.
+        description: What is to be done.
+        case_id: With the three that follow: the sender's own names, kept with the task.
+        repo: The repository it is about; needed where work is dispatched.
+        roles: Roles that subtasks may have; empty: all.
+        payload: Further fields, for the planner to read.
+        dispatch: Whether the subtasks are run, or only derived.
+        tenant: Whose event it is.
+        caller: Who told it, and so has what it leads to done; empty: `CALLER`.
+    """
+
+    event_id: str
+    event_type: str
+    description: str
+    case_id: str = ""
+    story_id: str = ""
+    plan_id: str = ""
+    task_id: str = ""
+    repo: RepoRef | None = None
+    roles: tuple[Role, ...] = ()
+    payload: Mapping[str, object] = field(default_factory=dict[str, object])
+    dispatch: bool = False
+    tenant: str = DEFAULT_TENANT
+    caller: str = ""
+
+    def check(self) -> None:
+        """Raises InvalidRequest for an event that cannot be taken, naming the field and the way out."""
+        check_identifier(self.event_id, field="event_id")
+        if len(self.event_id) > MAX_EVENT_ID_CHARS:
+            raise InvalidRequest("the event id is too long", field="event_id", hint=f"at most {MAX_EVENT_ID_CHARS}")
+        if not self.event_type:
+            raise InvalidRequest("no event type given", field="event_type", hint=f"such as {EVENT_TYPES[0]}")
+        if self.leads_to_work:
+            self.plan().check()
+
+    @property
+    def leads_to_work(self) -> bool:
+        return self.event_type in EVENT_TYPES
+
+    @property
+    def key(self) -> str:
+        """Under which it is remembered."""
+        return f"event.{self.tenant}.{self.event_id}"
+
+    def fingerprint(self) -> str:
+        """SHA-256 of the content: equal for an event that is told again, whoever tells it."""
+        content = {name: value for name, value in json.loads(to_json(self)).items() if name != "caller"}
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+    def task(self) -> Task:
+        """The task it leads to: `event-<event_id>`, split before it is run."""
+        return Task(
+            task_id=f"event-{self.event_id}",
+            tenant=self.tenant,
+            kind=TaskKind.ORCHESTRATE,
+            description=self.description,
+            repo=self.repo or RepoRef(location=""),
+            context=self._context(),
+            constraints=Constraints(metadata={SUBTASK_ROLES: ",".join(self.roles)} if self.roles else {}),
+            num_agents=0,
+            rounds=COUNCIL_ROUNDS,
+            case_id=self.case_id,
+            story_id=self.story_id,
+            plan_id=self.plan_id,
+            caller=self.caller or CALLER,
+            derive_subtasks=True,
+        )
+
+    def plan(self) -> Plan:
+        """What is to be split where nothing is dispatched."""
+        return Plan(
+            description=self.description,
+            case_id=self.case_id,
+            plan_id=self.plan_id,
+            roles=self.roles,
+            repo=self.repo,
+            tenant=self.tenant,
+            context=self._context(),
+        )
+
+    def _context(self) -> str:
+        """What else the planner and the agents are told, the same text each time."""
+        names = {"case": self.case_id, "story": self.story_id, "plan": self.plan_id, "task": self.task_id}
+        lines = [f"This follows from the event {self.event_type}."]
+        lines += [f"{name}: {value}" for name, value in names.items() if value]
+        if self.payload:
+            lines += ["", "The event's own fields:", json.dumps(self.payload, sort_keys=True, indent=1)]
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanningOutcome:
+    """What an event led to. Not `accepted`: nothing follows from it, and `message` says why.
+
+    `derivation` is None while the planner of a dispatched event is still at work.
+    """
+
+    accepted: bool
+    message: str = ""
+    derivation: Derivation | None = None
+    execution_id: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Taken:
+    """An event that was taken, as it is remembered."""
+
+    fingerprint: str
+    outcome: PlanningOutcome
+
+
+class PlanningEvents:
+    """Takes planning events.
+
+    A dispatched event becomes one orchestration, which derives its subtasks itself, so that a lost process costs
+    nothing; without dispatch the planner alone is asked. Either way the event's id decides: told again, it answers as
+    the first time. `store` remembers events, the same for every replica.
+    """
+
+    def __init__(self, *, executions: Executions, derivations: Derivations, store: KeyValue) -> None:
+        self._executions = executions
+        self._derivations = derivations
+        self._store = store
+
+    async def process(self, event: PlanningEvent, *, timeout: float | None = None) -> PlanningOutcome:
+        """Take an event, or answer about one that was taken before.
+
+        Args:
+            event: What happened.
+            timeout: Seconds to wait for the subtasks of a dispatched event; None: as long as it takes. When they are
+                up the answer comes without the subtasks; told again, it has them.
+
+        Raises:
+            InvalidRequest, PreconditionFailed, ResourceExhausted, Unavailable, ModelError: As for a task submitted;
+                the event was not taken. Without dispatch also AgentLost, and InvalidRequest where no sound split was
+                found.
+            AlreadyExists: Another event was taken under this id.
+        """
+        event.check()
+        known = await self._store.get(event.key)
+        if known is not None:
+            taken = from_json(_Taken, known.value)
+            _check_same(event, taken.fingerprint)
+            outcome = taken.outcome
+        elif not event.leads_to_work:
+            return PlanningOutcome(
+                accepted=False, message=f"unsupported type of event; supported types: {', '.join(EVENT_TYPES)}"
+            )
+        elif event.dispatch:
+            outcome = await self._dispatched(event)
+        else:
+            derivation = await self._derivations.derive(event.plan())
+            outcome = await self._remembered(event, PlanningOutcome(accepted=True, derivation=derivation))
+        if outcome.execution_id:
+            return await self._with_subtasks(event, outcome, timeout)
+        return outcome
+
+    async def _dispatched(self, event: PlanningEvent) -> PlanningOutcome:
+        try:
+            submission = await self._executions.submit(event.task())
+        except AlreadyExists as fault:
+            raise _taken_otherwise(event) from fault
+        # A process lost before this is written loses nothing: the submission itself is known by the event's id.
+        return await self._remembered(event, PlanningOutcome(accepted=True, execution_id=submission.execution_id))
+
+    async def _remembered(self, event: PlanningEvent, outcome: PlanningOutcome) -> PlanningOutcome:
+        """The outcome once it is stored; that of another replica, where it was faster."""
+        taken = _Taken(fingerprint=event.fingerprint(), outcome=outcome)
+        try:
+            await self._store.put(event.key, to_json(taken), revision=0)
+        except Fenced:
+            stored = await self._store.get(event.key)
+            if stored is None:
+                raise
+            taken = from_json(_Taken, stored.value)
+            _check_same(event, taken.fingerprint)
+        return taken.outcome
+
+    async def _with_subtasks(
+        self, event: PlanningEvent, outcome: PlanningOutcome, timeout: float | None
+    ) -> PlanningOutcome:
+        watching = aclosing(self._executions.watch(event.tenant, outcome.execution_id))
+        try:
+            async with asyncio.timeout(timeout), watching as events:
+                async for stored in events:
+                    match stored.event.body:
+                        case SubtasksDerived(derivation=derivation):
+                            return replace(outcome, derivation=derivation)
+                        case ExecutionFinished(status=status, error=error):
+                            return replace(outcome, message=f"the execution ended without subtasks: {error or status}")
+                        case _:
+                            pass
+        except TimeoutError:
+            message = "the planner is still working; send the same event again to get the subtasks"
+            return replace(outcome, message=message)
+        return outcome
+
+
+def _check_same(event: PlanningEvent, fingerprint: str) -> None:
+    if fingerprint != event.fingerprint():
+        raise _taken_otherwise(event)
+
+
+def _taken_otherwise(event: PlanningEvent) -> AlreadyExists:
+    return AlreadyExists(
+        f"another event was accepted under the id {event.event_id!r}",
+        field="event_id",
+        hint="use a new id for each event",
+    )

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import structlog
 from structlog.contextvars import bound_contextvars
@@ -20,13 +21,15 @@ from swe_ai_fleet.domain.event import (
     StoredEvent,
 )
 from swe_ai_fleet.domain.execution import ExecutionState
-from swe_ai_fleet.domain.task import Task, TaskKind
+from swe_ai_fleet.domain.task import TaskKind
 from swe_ai_fleet.orchestrator.drive import Drive
-from swe_ai_fleet.orchestrator.execution_context import Plans
 from swe_ai_fleet.orchestrator.projection import Projection, claimable
 from swe_ai_fleet.orchestrator.queue import Line, Passes, TenantTurns, Waiting, in_order, weights
 from swe_ai_fleet.orchestrator.quotas import Rules, no_rules
 from swe_ai_fleet.ports import Replicas
+
+if TYPE_CHECKING:
+    from swe_ai_fleet.orchestrator.plans import Plans
 
 POLL_SECONDS = 1.0
 HEAD_START_SECONDS = 1.0
@@ -48,11 +51,9 @@ class Dispatcher:
     """Starts drives and hears of their ends. The log is the queue: nothing waits anywhere else.
 
     Args:
-        projection: What is known of all executions.
         replicas: Who else might drive them.
         make: Makes the drive of an execution.
         max_executions: The most driven at once, those that wait for people or for their own subtasks aside.
-        rules: What holds for a tenant.
     """
 
     def __init__(
@@ -209,7 +210,9 @@ class Dispatcher:
         asking, alive = self._projection.awaiting_approval(), self._replicas.alive()
         for state in unfinished:
             elsewhere = state.execution_id not in self._drives and state.owner in alive and not state.status.terminal
-            if elsewhere and state.execution_id not in asking and not _takes_no_place(state.task):
+            # Its parts have places of their own, and a plan mostly waits for people.
+            apart = state.task.derive_subtasks or state.task.kind in (TaskKind.WORKFLOW, TaskKind.PLAN)
+            if elsewhere and state.execution_id not in asking and not apart:
                 counts[state.task.tenant] += max(1, state.task.num_agents)
         return counts
 
@@ -257,8 +260,3 @@ class Dispatcher:
         self._tries[execution_id] = tries + 1
         self._not_before[execution_id] = time.monotonic() + AGAIN_SECONDS * 2 ** min(tries, _MOST_DOUBLINGS)
         self._news.set()
-
-
-def _takes_no_place(task: Task) -> bool:
-    """Whether no agents are counted for it: its parts have places of their own, a plan mostly waits for people."""
-    return task.derive_subtasks or task.kind in (TaskKind.WORKFLOW, TaskKind.PLAN)

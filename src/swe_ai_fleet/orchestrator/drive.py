@@ -7,13 +7,20 @@ discarded.
 from __future__ import annotations
 
 import asyncio
+import json
+from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 import structlog
 
+from swe_ai_fleet.agents.results import MAX_INLINE_PATCH_BYTES, MAX_OUTPUT_CHARS, MAX_RESULT_BYTES, tool_record
+from swe_ai_fleet.codec import to_plain
 from swe_ai_fleet.domain.audit_chains import AuditChains
 from swe_ai_fleet.domain.blob import BlobRef
+from swe_ai_fleet.domain.candidate import Artifacts, Candidate, RankedCandidate
 from swe_ai_fleet.domain.errors import Fenced, FleetError, InvalidRequest, NotFound, Unavailable, innermost
 from swe_ai_fleet.domain.event import (
     ApprovalResolved,
@@ -30,13 +37,11 @@ from swe_ai_fleet.domain.event import (
     Writer,
 )
 from swe_ai_fleet.domain.execution import ExecutionState
+from swe_ai_fleet.domain.json_values import mapping
 from swe_ai_fleet.domain.task import Task, TaskKind
 from swe_ai_fleet.domain.trajectory import StopReason
-from swe_ai_fleet.orchestrator.agent_runs import AgentRuns, HeadSigning
 from swe_ai_fleet.orchestrator.approvals import Approvals
-from swe_ai_fleet.orchestrator.background import background
 from swe_ai_fleet.orchestrator.deliberation import (
-    Conclusion,
     Deliberation,
     PatchJudgement,
     stands,
@@ -44,19 +49,28 @@ from swe_ai_fleet.orchestrator.deliberation import (
 )
 from swe_ai_fleet.orchestrator.delivery import Delivering
 from swe_ai_fleet.orchestrator.execution_context import (
+    AgentRuns,
     Ending,
     ExecutionContext,
     ExecutionDeps,
-    Parts,
-    Plans,
+    HeadSigning,
     WorkflowDrive,
 )
-from swe_ai_fleet.orchestrator.results import execution_result
+from swe_ai_fleet.orchestrator.groundwork import background
+from swe_ai_fleet.orchestrator.runs import expenses
 from swe_ai_fleet.orchestrator.subtasks import SplitTask
-from swe_ai_fleet.ports import BlobStore, Journal
+from swe_ai_fleet.ports import BlobStore, EventLog, Journal
+from swe_ai_fleet.tools.truncation import truncate
+
+if TYPE_CHECKING:
+    from swe_ai_fleet.orchestrator.executions import Executions
+    from swe_ai_fleet.orchestrator.plans import Plans
+
 
 _log = structlog.get_logger()
 CANCELLED = "cancelled by a caller"
+_OF_NODES = ("node_id", "status", "attempt", "execution_id", "error")
+"""What subscribers hear of the nodes of a workflow."""
 _MOST_DRIVES = 10
 """So often an execution is taken up again because something does not answer; then it fails with the reason."""
 
@@ -65,23 +79,18 @@ class KeptCheckpoints:
     """The checkpoints that runs of an execution have left, told from its events in their order."""
 
     def __init__(self) -> None:
-        self._left: dict[str, BlobRef] = {}
+        self.left: dict[str, BlobRef] = {}
 
     def hear(self, stored: StoredEvent) -> None:
         """Take in the next event."""
         body, agent_id = stored.event.body, stored.event.agent_id
         if isinstance(body, RunFinished) and body.stop_reason is not StopReason.CANCELLED:
-            self._left.pop(agent_id, None)
+            self.left.pop(agent_id, None)
         elif isinstance(body, WorkspaceCheckpointed):
-            self._left.pop(agent_id, None)
+            self.left.pop(agent_id, None)
             # One that is named by its content may be another's as well.
             if body.bundle is not None and not body.bundle.name.endswith(f"/{body.bundle.digest}"):
-                self._left[agent_id] = body.bundle
-
-    async def discard(self, blobs: BlobStore) -> None:
-        """Give back their room; runs that came to their end have done so themselves. Raises FleetError."""
-        for bundle in self._left.values():
-            await blobs.discard(bundle)
+                self.left[agent_id] = body.bundle
 
 
 class Drive:
@@ -94,11 +103,13 @@ class Drive:
         plans: What drives it where it is a plan.
     """
 
-    def __init__(self, deps: ExecutionDeps, state: ExecutionState, parts: Parts, plans: Plans | None = None) -> None:
+    def __init__(
+        self, deps: ExecutionDeps, state: ExecutionState, parts: Executions, plans: Plans | None = None
+    ) -> None:
         self._deps = deps
         self._parts = parts
         self._plans = plans if state.task.kind is TaskKind.PLAN else None
-        self._task = state.task
+        self.task = state.task
         self._generation = state.generation + 1
         self._since = state.started_at
         self._chains, self._checkpoints = AuditChains(), KeptCheckpoints()
@@ -109,13 +120,9 @@ class Drive:
         self._cancel_reason = ""
 
     @property
-    def task(self) -> Task:
-        return self._task
-
-    @property
     def waits(self) -> bool:
         """Whether it only waits for executions that are its parts, which need places of their own."""
-        return self._task.derive_subtasks or (self._workflow is not None and self._workflow.waits)
+        return self.task.derive_subtasks or (self._workflow is not None and self._workflow.waits)
 
     def handle(self, body: EventBody) -> None:
         """Hear what a caller told the execution, through whichever replica."""
@@ -131,13 +138,13 @@ class Drive:
 
     async def run(self) -> None:
         """Drive to the end. Cancelling *this* leaves the execution unfinished in the log, for the next process."""
-        log = _log.bind(execution_id=self._task.execution_id, task_id=self._task.task_id)
+        log = _log.bind(execution_id=self.task.execution_id, task_id=self.task.task_id)
         writer = Writer(
-            tenant=self._task.tenant,
-            execution_id=self._task.execution_id,
-            task_id=self._task.task_id,
+            tenant=self.task.tenant,
+            execution_id=self.task.execution_id,
+            task_id=self.task.task_id,
             generation=self._generation,
-            traceparent=self._task.traceparent,
+            traceparent=self.task.traceparent,
             since=self._since,
         )
         try:
@@ -150,7 +157,7 @@ class Drive:
                     await self._publish(journal)
             if not whole:
                 await self._discard_checkpoints()
-            await self._deps.workspaces.release(self._task.execution_id)
+            await self._deps.workspaces.release(self.task.execution_id)
         except Fenced:
             log.info("another orchestrator drives the execution")
         except FleetError as error:
@@ -164,7 +171,9 @@ class Drive:
         """Give back the room of checkpoints; what cannot be given back now is forgotten with the events."""
         try:
             await self._approvals.refresh()
-            await self._checkpoints.discard(self._deps.blobs)
+            # Runs that came to their end have done so themselves.
+            for bundle in self._checkpoints.left.values():
+                await self._deps.blobs.discard(bundle)
         except FleetError as error:
             _log.warning("checkpoints could not be deleted", reason=str(error))
 
@@ -178,7 +187,11 @@ class Drive:
         """Drive to the end and say it; whether all runs came to theirs."""
         if known.cancel_requested:
             self._cancel(known.cancel_reason)
-        signing = self._signing(journal)
+        signing = None
+        if (signer := self._deps.signer) is not None:
+            signing = HeadSigning(
+                signer=signer, approvals=self._approvals, chains=self._chains, journal=journal, task=self.task
+            )
         ending = await self._ending(journal, known, signing)
         if self._plans is not None:
             await self._plans.ended(self._deps, await self._approvals.refresh(), ending)
@@ -196,17 +209,6 @@ class Drive:
             )
         )
         return ending.status is ExecutionStatus.COMPLETED
-
-    def _signing(self, journal: Journal) -> HeadSigning | None:
-        if self._deps.signer is None:
-            return None
-        return HeadSigning(
-            signer=self._deps.signer,
-            approvals=self._approvals,
-            chains=self._chains,
-            journal=journal,
-            execution_id=self._task.execution_id,
-        )
 
     async def _ending(self, journal: Journal, known: ExecutionState, signing: HeadSigning | None) -> Ending:
         """The work in a task of its own, so that a cancellation of the work is not one of the driver."""
@@ -242,19 +244,17 @@ class Drive:
     async def _cancel_parts(self) -> None:
         """End the parts that are under way, so that nothing goes on behind what is cancelled."""
         state = await self._approvals.refresh()
-        under_way = {
-            execution_id
-            for subtask_id, execution_id in state.subtask_executions.items()
-            if subtask_id not in state.subtask_outcomes
-        } | {node.execution_id for node in state.nodes.values() if node.execution_id and not node.status.ended}
+        begun, ended = state.subtask_executions, state.subtask_outcomes
+        under_way = {execution_id for subtask_id, execution_id in begun.items() if subtask_id not in ended}
+        under_way |= {node.execution_id for node in state.nodes.values() if node.execution_id and not node.status.ended}
         async with asyncio.TaskGroup() as group:
             for execution_id in under_way:
                 group.create_task(self._cancel_part(execution_id))
 
     async def _cancel_part(self, execution_id: str) -> None:
-        # it was about to be handed in
+        # it was about to be submitted
         with suppress(NotFound):
-            await self._parts.cancel(self._task.tenant, execution_id, self._cancel_reason)
+            await self._parts.cancel(self.task.tenant, execution_id, self._cancel_reason)
 
     async def _solve(self, journal: Journal, known: ExecutionState, signing: HeadSigning | None) -> Ending:
         runs = AgentRuns(
@@ -265,49 +265,134 @@ class Drive:
             known=known,
             signing=signing,
             pauses=self._deps.pauses,
-            background="" if self._plans else await background(self._deps.context, self._task, journal, known),
+            background="" if self._plans else await background(self._deps.context, self.task, journal, known),
         )
         work = ExecutionContext(deps=self._deps, runs=runs, parts=self._parts)
         if self._plans is not None:
             self._workflow = self._plans.drive(work=work)
             return await self._workflow.run()
-        if self._task.kind is TaskKind.WORKFLOW:
+        if self.task.kind is TaskKind.WORKFLOW:
             if self._deps.workflows is None:
                 raise InvalidRequest("workflows are not available in this fleet", field="workflow")
             self._workflow = self._deps.workflows.drive(work=work)
             return await self._workflow.run()
-        delivers, judges = self._task.kind is TaskKind.ORCHESTRATE, self._task.kind is TaskKind.JUDGE
-        if delivers and self._task.derive_subtasks:
+        delivers, judges = self.task.kind is TaskKind.ORCHESTRATE, self.task.kind is TaskKind.JUDGE
+        if delivers and self.task.derive_subtasks:
             return await SplitTask(work=work).run()
         conclusion = await (PatchJudgement(work=work).run() if judges else Deliberation(work=work).run())
-        if delivers:
-            return await _delivered(work, conclusion)
         winner = conclusion.winner
         if winner is None:
+            if delivers:
+                await Delivering(work=work).keep_best(conclusion)
             return without_winner(conclusion)
+        if delivers:
+            report = known.delivery_report
+            report = report or await Delivering(work=work).deliver(winner, conclusion.reports.get(winner.candidate_id))
+            if not stands(report):
+                error = "the checks passed on the candidate but failed on the delivered branch"
+                return Ending(status=ExecutionStatus.FAILED, error=error, usage=conclusion.usage)
         return Ending(status=ExecutionStatus.COMPLETED, winner_id=winner.candidate_id, usage=conclusion.usage)
 
     async def _publish(self, journal: Journal) -> None:
         await self._deps.results.publish(
-            tenant=self._task.tenant,
-            task_id=self._task.task_id,
-            execution_id=self._task.execution_id,
+            tenant=self.task.tenant,
+            task_id=self.task.task_id,
+            execution_id=self.task.execution_id,
             agent_id="",
             payload=await execution_result(self._deps.log, self._deps.blobs, await self._approvals.refresh()),
         )
         await journal.append(ResultPublished())
 
 
-async def _delivered(work: ExecutionContext, verdict: Conclusion) -> Ending:
-    """The ending of a task whose winner becomes a commit. Raises FleetError for what ends it without one, Fenced."""
-    winner = verdict.winner
-    if winner is None:
-        await Delivering(work=work).keep_best(verdict)
-        return without_winner(verdict)
-    report = work.known.delivery_report
-    if report is None:
-        report = await Delivering(work=work).deliver(winner, verdict.reports.get(winner.candidate_id))
-    if not stands(report):
-        error = "the checks passed on the candidate but failed on the delivered branch"
-        return Ending(status=ExecutionStatus.FAILED, error=error, usage=verdict.usage)
-    return Ending(status=ExecutionStatus.COMPLETED, winner_id=winner.candidate_id, usage=verdict.usage)
+async def execution_result(log: EventLog, blobs: BlobStore, state: ExecutionState) -> bytes:
+    """The final result of an execution as JSON of at most 512 KiB; what is too long stands there by reference."""
+    task = state.task
+    winner = state.candidates.get(state.winner_id)
+    # Of one agent where there is a winner, else of all.
+    record = await tool_record(log, task.tenant, task.execution_id, winner.agent_id if winner else "")
+    best = state.best_report
+    agents = [winner.agent_id] if winner else list(record.entries)
+    payload: dict[str, object] = {
+        "kind": "execution",
+        "event_id": f"{state.execution_id}/result",
+        "task_id": task.task_id,
+        "execution_id": state.execution_id,
+        "agent_id": winner.agent_id if winner else "",
+        "status": str(state.status),
+        "success": state.status is ExecutionStatus.COMPLETED,
+        "operations": [operation for agent_id in agents for operation in record.operations[agent_id]],
+        "artifacts": await _artifacts(state, winner, blobs),
+        "audit_trail": [to_plain(entry) for agent_id in agents for entry in record.entries[agent_id]],
+        "audit_head": state.audit_head,
+        "audit_heads": {agent.agent_id: agent.audit_head for agent in state.agents.values() if agent.audit_head},
+        "audit_signatures": [to_plain(head) for head in state.signed_heads.values()],
+        "winner": state.winner_id,
+        "verdict": best.verdict if best else None,
+        "verdict_reasons": list(best.reasons) if best else [],
+        "baseline": to_plain(state.baseline) if state.baseline else None,
+        "examination": to_plain(state.examination) if state.examination else None,
+        "candidates": [_candidate(state, ranked) for ranked in state.ranking],
+        "subtasks": [to_plain(outcome) for outcome in state.subtask_outcomes.values()],
+        "outputs": _outputs(state),
+        "nodes": [{name: getattr(node, name) for name in _OF_NODES} for node in state.nodes.values()],
+        "usage": asdict(state.usage),
+        "expenses": [to_plain(expense) for expense in expenses(state)],
+        "error": state.error or None,
+        "duration_ms": state.duration_ms,
+        "timestamp": state.finished_at,
+    }
+    return await _bounded(payload, task, blobs)
+
+
+async def _artifacts(state: ExecutionState, winner: Candidate | None, blobs: BlobStore) -> dict[str, object]:
+    left, delivered = winner.artifacts if winner else Artifacts(), state.delivered
+    patch: object = ""
+    # What subtasks come to is nobody's candidate.
+    if (ref := left.patch or (delivered.patch if delivered else None)) is not None:
+        inline = ref.size <= MAX_INLINE_PATCH_BYTES
+        patch = (await blobs.get(ref)).decode("utf-8", "replace") if inline else to_plain(ref)
+    kept, report = delivered or state.integration, state.best_report
+    tests = left.tests or (report.tests if report else None)
+    return {
+        "commit_sha": delivered.commit_sha if delivered else left.commit_sha,
+        "branch": delivered.branch if delivered else left.branch,
+        "patch": patch,
+        "files_changed": list(left.files_changed),
+        "tests": to_plain(tests) if tests else None,
+        "bundle": to_plain(kept.bundle) if kept and kept.bundle else None,
+    }
+
+
+def _candidate(state: ExecutionState, ranked: RankedCandidate) -> dict[str, object]:
+    """A candidate's place, with what checks and peers say of it; its patch by reference."""
+    name = ranked.candidate_id
+    patch, report = state.candidates[name].artifacts.patch, state.reports.get(name)
+    checks = report.results if report else ()
+    return {
+        **mapping(to_plain(ranked)),
+        "patch": to_plain(patch) if patch else None,
+        "checks": [to_plain(replace(check, output=truncate(check.output, MAX_OUTPUT_CHARS))) for check in checks],
+        "critiques": [to_plain(critique) for critique in state.critiques if critique.candidate_id == name],
+    }
+
+
+def _outputs(state: ExecutionState) -> object:
+    """What a workflow gave, or where it is kept; nothing of what is no workflow, or gave none."""
+    if state.output is None:
+        return None
+    return to_plain(state.output.output_blob) if state.output.output_blob else json.loads(state.output.output or "null")
+
+
+async def _bounded(payload: Mapping[str, object], task: Task, blobs: BlobStore) -> bytes:
+    """The payload as JSON, its longest lists moved to the blob store one by one until it fits."""
+    parts = {name: json.dumps(value).encode() for name, value in payload.items()}
+    for name in ("audit_trail", "operations", "artifacts", "outputs", "nodes", "candidates"):
+        if len(data := _object(parts)) <= MAX_RESULT_BYTES:
+            return data
+        ref = await blobs.put(task.tenant, task.execution_id, parts[name], "application/json")
+        parts[name] = json.dumps(to_plain(ref)).encode()
+    return _object(parts)
+
+
+def _object(members: Mapping[str, bytes]) -> bytes:
+    return b"{%s}" % b", ".join(b'"%s": %s' % (name.encode(), member) for name, member in members.items())

@@ -1,17 +1,26 @@
-"""The context of a running execution: what its phases share, and how an execution starts others as its parts."""
+"""The context of a running execution: what its phases share, and the runs of its agents.
+
+Runs are carried through pauses for people, hosts that die, and takeovers by another orchestrator.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from swe_ai_fleet.domain.assignment import Assignment, CodingAssignment, RecordedAssignment
+from swe_ai_fleet.domain.audit_chains import AuditChains
+from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.event import ExecutionStatus
+from swe_ai_fleet.domain.candidate import Candidate
+from swe_ai_fleet.domain.errors import AgentLost, Fenced, FleetError, Unavailable
+from swe_ai_fleet.domain.event import AuditHeadSigned, ExecutionStatus, RunLost, RunReassigned
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.task import PinnedRepository, Task
-from swe_ai_fleet.orchestrator.agent_runs import PAUSES, AgentRuns
-from swe_ai_fleet.orchestrator.judging import Verifier
+from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.orchestrator.approvals import Approvals
 from swe_ai_fleet.orchestrator.recipes import Recipes
 from swe_ai_fleet.ports import (
     BlobStore,
@@ -27,21 +36,153 @@ from swe_ai_fleet.ports import (
     ResultBus,
 )
 
+if TYPE_CHECKING:
+    from swe_ai_fleet.orchestrator.executions import Executions
+    from swe_ai_fleet.orchestrator.judging import Verifier
 
-class Parts(Protocol):
-    """Executions that are parts of others."""
+PAUSES = (0.0, 1.0, 4.0, 15.0)
+"""Seconds before each further attempt at a run whose process was lost; after the last one the run counts as lost.
 
-    async def begin(self, task: Task, repository: PinnedRepository) -> str:
-        """Accept a part, to start from a commit that is pinned already; its execution's id. Raises FleetError."""
-        ...
+A node that is gone is found out after some twenty seconds, and until then other processes may be put on it.
+"""
+T = TypeVar("T")
 
-    async def wait(self, tenant: str, execution_id: str) -> ExecutionState:
-        """The whole state of an execution once it has ended. Raises FleetError."""
-        ...
 
-    async def cancel(self, tenant: str, execution_id: str, reason: str = "") -> ExecutionState:
-        """Cancel an execution and wait for its end. Raises FleetError."""
-        ...
+@dataclass(kw_only=True)
+class HeadSigning:
+    """Signs the audit chains of one driven execution into its log. `chains` hear of each event that is read."""
+
+    signer: HeadSigner
+    approvals: Approvals
+    chains: AuditChains
+    journal: Journal
+    task: Task
+    _signed: set[tuple[str, int, int]] = field(default_factory=set[tuple[str, int, int]])
+    _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def sign(self, agent_id: str = "") -> None:
+        """Sign what is whole and not signed of an agent's chains, or of everybody's.
+
+        A chain that does not fit is left unsigned, for whoever verifies it to find. Raises Fenced, Unavailable.
+        """
+        await self.approvals.refresh()
+        async with self._turn:
+            for head in tuple(self.chains.unsigned(agent_id)):
+                name = (head.agent_id, head.run, head.entries)
+                if name not in self._signed:
+                    await self.journal.append(AuditHeadSigned(head=self.signer.signed(head, self.task.execution_id)))
+                    self._signed.add(name)
+
+
+@dataclass(kw_only=True)
+class AgentRuns:
+    """The runs of one driven execution.
+
+    Attributes:
+        generation: The driver's; that of each run is no lower.
+        known: What an earlier driver left; nothing in it is done again.
+        signing: Signs where a run's audit chain stands at its end; None: nobody does.
+        pauses: Seconds before each further attempt.
+        background: What every agent that solves is told beside its task.
+    """
+
+    fleet: Fleet
+    journal: Journal
+    approvals: Approvals
+    generation: int
+    known: ExecutionState
+    signing: HeadSigning | None = None
+    pauses: Sequence[float] = PAUSES
+    background: str = ""
+    _generations: dict[str, int] = field(default_factory=dict[str, int])
+
+    async def solve(self, assignment: CodingAssignment) -> Candidate:
+        """One run to its end. It goes on from its log wherever an earlier process left it.
+
+        Raises AgentLost when too many processes were lost under it, FleetErrors of the run.
+        """
+        agent_id = assignment.agent_id
+        background = "\n\n".join(filter(None, (self.background, assignment.background)))
+        assignment = replace(assignment, background=background)
+        agent = self.known.agents.get(agent_id)
+        # A process that an earlier driver sent may have begun since this one read the log: only the log knows.
+        resume = self.generation > 1 and (agent is None or agent.status != "lost")
+
+        async def once(generation: int) -> Candidate:
+            nonlocal resume
+            while True:
+                state = await self.approvals.settled(agent_id)
+                if state.generation > self.generation:
+                    raise Fenced("another orchestrator drives the execution")
+                attempt = replace(assignment, generation=generation, resume=resume)
+                # Whatever becomes of this process, the next one finds what it wrote.
+                resume = True
+                candidate = await self.fleet.run(attempt)
+                if candidate.stop_reason is not StopReason.AWAITING_APPROVAL:
+                    return candidate
+                generation = self._next(agent_id)
+
+        return await self._attempt(agent_id, once)
+
+    async def check(self, assignment: Assignment[T]) -> T:
+        """Evidence, gathered again where the process that gathered it is lost or cut off.
+
+        Raises AgentLost or Unavailable when there are no more attempts, FleetErrors of the work.
+        """
+        for pause in self.pauses:
+            try:
+                return await self.fleet.run(assignment)
+            except (AgentLost, Unavailable):
+                await asyncio.sleep(pause)
+        return await self.fleet.run(assignment)
+
+    async def run(self, assignment: RecordedAssignment[T]) -> T:
+        """What any other assignment gives, run again where its process is lost or cut off.
+
+        Raises AgentLost or Unavailable when there are no more attempts, FleetErrors of the work.
+        """
+        return await self._attempt(
+            assignment.agent_id, lambda generation: self.fleet.run(replace(assignment, generation=generation))
+        )
+
+    async def or_loss(self, agent_id: str, run: Awaitable[T]) -> T | FleetError:
+        """What a run gives; or what it failed with, which is recorded as its loss. Raises Fenced."""
+        try:
+            return await run
+        except Fenced:
+            raise
+        except FleetError as error:
+            await self.journal.append(RunLost(lost_agent_id=agent_id, reason=str(error)))
+            return error
+
+    async def _attempt(self, agent_id: str, call: Callable[[int], Awaitable[T]]) -> T:
+        """The value of a call that takes the generation of its run, tried again where its process is lost or cut off.
+
+        Raises AgentLost or Unavailable when there are no more attempts, and what the call raises.
+        """
+        agent = self.known.agents.get(agent_id)
+        attempt = agent.attempt if agent else 1
+        while True:
+            try:
+                value = await call(self._next(agent_id))
+            except (AgentLost, Unavailable) as error:
+                if attempt > len(self.pauses):
+                    raise
+                pause, attempt = self.pauses[attempt - 1], attempt + 1
+                lost = RunReassigned(lost_agent_id=agent_id, reason=str(error), attempt=attempt)
+                await self.journal.append(lost)
+                await asyncio.sleep(pause)
+            else:
+                if self.signing is not None:
+                    await self.signing.sign(agent_id)
+                return value
+
+    def _next(self, agent_id: str) -> int:
+        """A generation that no process of this run has had."""
+        agent = self.known.agents.get(agent_id)
+        last = max(self._generations.get(agent_id, 0), agent.generation if agent else 0)
+        self._generations[agent_id] = max(self.generation, last + 1)
+        return self._generations[agent_id]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,18 +221,6 @@ class Workflows(Protocol):
 
     def drive(self, *, work: ExecutionContext) -> WorkflowDrive:
         """A run of the workflow of an execution; nothing that ended under an earlier driver is done again."""
-        ...
-
-
-class Plans(Protocol):
-    """What drives the plans of sessions."""
-
-    def drive(self, *, work: ExecutionContext) -> WorkflowDrive:
-        """The plan of an execution under way; nothing that ended under an earlier driver is done again."""
-        ...
-
-    async def ended(self, deps: ExecutionDeps, state: ExecutionState, ending: Ending) -> None:
-        """Keep how a plan ends, and tell whoever learns from it. Raises Fenced, Unavailable."""
         ...
 
 
@@ -136,7 +265,7 @@ class ExecutionContext:
 
     deps: ExecutionDeps
     runs: AgentRuns
-    parts: Parts
+    parts: Executions
 
     @property
     def known(self) -> ExecutionState:
@@ -157,3 +286,12 @@ class ExecutionContext:
     def journal(self) -> Journal:
         """The execution's own."""
         return self.runs.journal
+
+    async def put(self, data: bytes, media_type: str) -> BlobRef:
+        """Store content of the execution's. Raises ResourceExhausted, Unavailable."""
+        return await self.deps.blobs.put(self.task.tenant, self.task.execution_id, data, media_type)
+
+    async def patch_of(self, candidate: Candidate) -> bytes:
+        """What a candidate changes; nothing of one without a patch. Raises NotFound, Unavailable."""
+        patch = candidate.artifacts.patch
+        return await self.deps.blobs.get(patch) if patch is not None else b""

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Collection, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from swe_ai_fleet.domain.errors import NotFound
 from swe_ai_fleet.domain.event import (
@@ -27,12 +28,15 @@ from swe_ai_fleet.orchestrator.council_store import CouncilStore
 from swe_ai_fleet.orchestrator.delivery import HandDeliveries
 from swe_ai_fleet.orchestrator.dispatcher import Dispatcher
 from swe_ai_fleet.orchestrator.drive import Drive
-from swe_ai_fleet.orchestrator.execution_context import ExecutionDeps, Plans
+from swe_ai_fleet.orchestrator.execution_context import ExecutionDeps
 from swe_ai_fleet.orchestrator.projection import Projection
 from swe_ai_fleet.orchestrator.quotas import ConcurrencyLimiter, Quotas
 from swe_ai_fleet.ports import Replicas
 from swe_ai_fleet.snapshots import Snapshots
 from swe_ai_fleet.tools.catalogue import ToolAccess
+
+if TYPE_CHECKING:
+    from swe_ai_fleet.orchestrator.plans import Plans
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,11 +62,8 @@ class Executions:
     through any, and is driven by one of them at a time.
 
     Args:
-        deps: What executions work with.
         replicas: The others that share the log; None: there are none.
-        room: How much may be going on.
         access: What tools may use; a task that asks for more is refused.
-        profiles: The model profiles there are.
         priced: Whether models have prices; without them no task can be limited by cost.
         councils: Those of roles; None: agents are made for each task.
         quotas: What tenants may use, and what holds for them whatever their callers ask for.
@@ -98,7 +99,7 @@ class Executions:
         self._quotas = quotas or Quotas()
         self.rules = self._quotas.rules
         self.fleet: ConcurrencyLimiter = ConcurrencyLimiter(
-            deps.fleet, self._quotas, me=deps.owner, sharers=lambda tenant: self.dispatcher.sharers(tenant)
+            fleet=deps.fleet, quotas=self._quotas, me=deps.owner, sharers=lambda tenant: self.dispatcher.sharers(tenant)
         )
         deps = replace(deps, fleet=self.fleet)
         self._log = deps.log
@@ -114,17 +115,16 @@ class Executions:
             rules=self.rules,
         )
         self._acceptance = Acceptance(
-            deps,
-            self.projection,
+            deps=deps,
+            projection=self.projection,
+            dispatcher=self.dispatcher,
             quotas=self._quotas,
             room=self._room,
             access=access or ToolAccess(),
             profiles=profiles,
             priced=priced,
             councils=councils,
-            queued=self.dispatcher.queued,
             get=self.get,
-            begun=self.dispatcher.accepted,
         )
         self.submit, self.begin, self.plan = self._acceptance.submit, self._acceptance.begin, self._acceptance.plan
         self.check_tokens, self.check_storage = self._quotas.check_tokens, self._quotas.check_storage
@@ -225,7 +225,7 @@ class Executions:
         The wish is durable before anything is waited for, so it holds even if nobody drives the execution now. One
         that has ended is returned as it is. Raises NotFound, Unavailable.
         """
-        # Whoever handed it in may be gone already, and it would go on for nobody.
+        # Whoever submitted it may be gone already, and it would go on for nobody.
         await self._acceptance.settled(tenant, execution_id)
         state = await self.get(tenant, execution_id)
         if state.status.terminal:

@@ -1,4 +1,4 @@
-"""Judges' votes and a verifier model's scores: who judges which candidates, and what the scores have been worth."""
+"""Who judges which candidates: peers that review them, judges that vote, a verifier model that scores them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil
-
 import structlog
-
 from swe_ai_fleet.domain.assignment import JudgeAssignment, ScoreAssignment
 from swe_ai_fleet.domain.candidate import Candidate, CheckReport, Perspective
 from swe_ai_fleet.domain.council import Council
@@ -25,7 +23,26 @@ from swe_ai_fleet.orchestrator.councils import assignments, seated
 from swe_ai_fleet.orchestrator.run_names import judge_run, score_run
 from swe_ai_fleet.orchestrator.score import ARCHITECT, PARTS, Part, ScoredCandidate, lead, score_candidates
 from swe_ai_fleet.orchestrator.spending import Spending
+from swe_ai_fleet.domain.errors import FleetError
+from swe_ai_fleet.domain.event import CandidateScored, VotesCast
+from swe_ai_fleet.domain.memory import Outcome
+from swe_ai_fleet.learning.calibration import calibrated, rated
+from swe_ai_fleet.orchestrator.execution_context import AgentRuns
+from swe_ai_fleet.orchestrator.runs import Spending, judge_run, score_run
+from swe_ai_fleet.orchestrator.score import (
+    ARCHITECT,
+    PARTS,
+    VERIFIED_TIER,
+    Part,
+    ScoredCandidate,
+    lead,
+    score_candidates,
+)
 
+
+PEERS = 3
+"""Reviewers of one candidate, and so about as many candidates side by side before one reviewer: the more there are,
+the less of each fits, and what a fourth reviewer finds the first three have mostly found."""
 MAX_BALLOT = 5
 """Candidates that peers are shown: the more there are, the less of each fits, and the more their order decides."""
 MAX_JUDGES = 5
@@ -91,26 +108,9 @@ async def vote(runs: AgentRuns, task: Task, contest: Contest) -> tuple[Vote, ...
         Fenced: Another driver has taken over.
     """
     judgings = _judgings(task, runs.known.repository, contest, runs.known.council)
-    before = {
-        judging.judge_id: [vote for vote in contest.votes if vote.judge_id == judging.judge_id] for judging in judgings
-    }
-    cast = {
-        judging.judge_id: [
-            vote for vote in runs.known.votes if vote.judge_id == judging.judge_id and vote.sample > judging.known
-        ]
-        for judging in judgings
-    }
     async with asyncio.TaskGroup() as group:
-        asked = {
-            judging.judge_id: group.create_task(_ask(runs, judging, before[judging.judge_id]))
-            for judging in judgings
-            if not cast[judging.judge_id]
-        }
-    voted = [
-        asked[judging.judge_id].result() if judging.judge_id in asked else cast[judging.judge_id]
-        for judging in judgings
-    ]
-    return (*contest.votes, *(vote for votes in voted for vote in votes))
+        voting = [group.create_task(_voted(runs, judging, contest)) for judging in judgings]
+    return (*contest.votes, *(vote for votes in voting for vote in votes.result()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,18 +185,18 @@ def lone_samples(candidates: int) -> int:
     return min(MAX_LONE_SAMPLES, candidates * ceil(LONE_SAMPLES / candidates))
 
 
-async def _ask(runs: AgentRuns, assignment: JudgeAssignment, before: Sequence[Vote]) -> Sequence[Vote]:
-    """What a judge votes; written together with its votes before."""
-    try:
-        votes = await runs.run(assignment)
-    except Fenced:
-        raise
-    except FleetError as error:
-        await runs.journal.append(RunLost(lost_agent_id=assignment.agent_id, reason=str(error)))
+async def _voted(runs: AgentRuns, assignment: JudgeAssignment, contest: Contest) -> Sequence[Vote]:
+    """What a judge votes, under an earlier driver or now; written together with its votes before."""
+    cast = [vote for vote in runs.known.votes if vote.judge_id == assignment.judge_id]
+    if known := [vote for vote in cast if vote.sample > assignment.known]:
+        return known
+    votes = await runs.or_loss(assignment.agent_id, runs.run(assignment))
+    if isinstance(votes, FleetError):
         return ()
     ballot = [candidate.candidate_id for candidate in assignment.candidates]
     votes = tuple(as_cast(vote, assignment.judge_id, ballot) for vote in votes[: assignment.samples])
     if votes:
+        before = (vote for vote in contest.votes if vote.judge_id == assignment.judge_id)
         await runs.journal.append(VotesCast(votes=(*before, *votes)))
     return votes
 
@@ -250,7 +250,7 @@ class Verifier:
         """
         known = dict(runs.known.scores)
         for judged in known.values():
-            spending.add(judged.usage)
+            spending.usage += judged.usage
         places = score_candidates(
             contest.candidates,
             contest.reports,
@@ -261,15 +261,15 @@ class Verifier:
         )
         accepted = [place for place in places if place.accepted]
         # One alone stays first whatever is said of it.
-        wanted = [place for place in accepted if not self._was_asked(place, runs)] if len(accepted) > 1 else []
-        task = spending.granted(len(wanted)) if wanted else None
+        unscored = [place for place in accepted if not self._was_asked(place, runs)] if len(accepted) > 1 else []
+        task = spending.granted(len(unscored)) if unscored else None
         if task is not None:
             async with asyncio.TaskGroup() as group:
-                scorings = [group.create_task(self._score(runs, task, place)) for place in wanted]
+                scorings = [group.create_task(self._score(runs, task, place)) for place in unscored]
             for score in (scoring.result() for scoring in scorings):
                 if score is not None:
                     known[score.candidate_id] = score
-                    spending.add(score.usage)
+                    spending.usage += score.usage
         return {name: score.score for name, score in known.items() if score.score is not None}
 
     def _was_asked(self, place: ScoredCandidate, runs: AgentRuns) -> bool:
@@ -288,19 +288,15 @@ class Verifier:
             candidate=place.candidate,
             report=place.report,
         )
-        try:
-            score = await runs.run(assignment)
-        except Fenced:
-            raise
-        except FleetError as error:
-            await runs.journal.append(RunLost(lost_agent_id=assignment.agent_id, reason=str(error)))
+        score = await runs.or_loss(assignment.agent_id, runs.run(assignment))
+        if isinstance(score, FleetError):
             return None
         score = self._calibrated(replace(score, candidate_id=assignment.candidate.candidate_id), assignment.task.tenant)
         await runs.journal.append(CandidateScored(score=score))
         return score
 
     def _calibrated(self, score: VerifierScore, tenant: str) -> VerifierScore:
-        """What a host handed in, as it may count."""
+        """What a host submitted, as it may count."""
         if score.raw is None or not 0.0 <= score.raw <= 1.0:
             error = score.error[:_ERROR_CHARS] or "its score is not between 0 and 1"
             return replace(score, raw=None, score=None, outcomes=0, error=error)
@@ -310,3 +306,36 @@ class Verifier:
             _log.warning("a verifier's score is not calibrated", reason=str(error))
             known = []
         return replace(score, score=round(calibrated(score.raw, known), 6), outcomes=len(known), error="")
+
+
+def peers_for(best: int, subjects: int) -> int:
+    """How many peers review each of so many candidates of one `tier`."""
+    return 1 if best == VERIFIED_TIER and subjects == 1 else PEERS
+
+
+def pairs(
+    authors: Sequence[str], diffs: Mapping[str, str], subjects: Sequence[str], *, turn: int = 0, peers: int = PEERS
+) -> list[tuple[str, str]]:
+    """(subject, reviewer) for each review of a round: up to `peers` others for each subject.
+
+    The authors sit in a ring, and a candidate goes to those who sit behind its author: where all diffs differ, all
+    review equally often. With each `turn` it goes further along. Who wrote the same diff does not review it, and
+    whoever has his share passes it on as long as somebody else is left.
+
+    Args:
+        authors: Everybody, in a fixed order.
+        diffs: By author, what tells diffs apart.
+        subjects: Whose candidates are reviewed.
+        turn: Counts the rounds before this one.
+        peers: Reviewers of one candidate, at most.
+    """
+    load, chosen = dict.fromkeys(authors, 0), list[tuple[str, str]]()
+    share = ceil(len(subjects) * min(peers, len(authors) - 1) / len(authors))
+    for subject in subjects:
+        at = authors.index(subject)
+        others = [author for author in (*authors[at + 1 :], *authors[:at]) if diffs[author] != diffs[subject]]
+        start = turn * peers % len(others) if others else 0
+        for reviewer in sorted((*others[start:], *others[:start]), key=lambda peer: load[peer] >= share)[:peers]:
+            load[reviewer] += 1
+            chosen.append((subject, reviewer))
+    return chosen

@@ -9,31 +9,25 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import ceil
 
 from swe_ai_fleet.domain.assignment import CodingAssignment, ReviewAssignment, Subject
-from swe_ai_fleet.domain.candidate import Candidate, CheckReport, Revision, Verdict
+from swe_ai_fleet.domain.candidate import Candidate, CheckReport, Revision
 from swe_ai_fleet.domain.errors import AgentLost, Fenced, FleetError
 from swe_ai_fleet.domain.event import CandidateReviewed, CandidateSubmitted, RevisionJudged, RunLost, VotesCast
-from swe_ai_fleet.domain.moment import now
 from swe_ai_fleet.domain.review import Critique, Review, Vote
 from swe_ai_fleet.domain.task import Task
+from swe_ai_fleet.domain.text import now
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.orchestrator.checking import Checking
-from swe_ai_fleet.orchestrator.diff_equivalence import diff_key
 from swe_ai_fleet.orchestrator.execution_context import ExecutionContext
-from swe_ai_fleet.orchestrator.judging import as_cast, ballot_seed
-from swe_ai_fleet.orchestrator.run_names import review_run, revision_run
-from swe_ai_fleet.orchestrator.score import VERIFIED_TIER, evidence, tier
-from swe_ai_fleet.orchestrator.spending import Spending
-
-PEERS = 3
-"""Reviewers of one candidate, and so about as many candidates side by side before one reviewer: the more there are,
-the less of each fits, and what a fourth reviewer finds the first three have mostly found."""
-
+from swe_ai_fleet.orchestrator.judging import as_cast, ballot_seed, pairs, peers_for
+from swe_ai_fleet.orchestrator.runs import Spending, review_run, revision_run
+from swe_ai_fleet.orchestrator.score import VERIFIED_TIER, tier, worse
 
 _AGREEING = 2
 _OVER = "ranked without it"
+_Requests = Mapping[str, Mapping[str, Subject]]
+"""By reviewer and id, the candidates to look at."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,32 +49,24 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _HandedIn:
-    """What an author handed in after reviews; `kept`: it takes the place of what was there before."""
+class _Rework:
+    """What an author submitted after reviews; `kept`: it takes the place of what was there before."""
 
     before: Entry
     after: Entry
     kept: bool
 
     @property
-    def author(self) -> str:
-        return self.before.author
-
-    @property
     def unchanged(self) -> bool:
         """Whether it is an answer alone."""
-        return bool(unchanged(self.before.candidate, self.after.candidate))
+        return self.before.candidate.diff_digest == self.after.candidate.diff_digest
 
 
 @dataclass(kw_only=True)
 class PeerReview:
-    """The peer review of one deliberation.
+    """The peer review of one deliberation; the `rounds` of its task are the most there can be.
 
-    Args:
-        work: What is solved; the `rounds` of its task are the most there can be. Critiques, revisions and judgements
-            that an earlier driver left stand.
-        checking: Has revisions checked.
-        spending: What the deliberation's runs spend together.
+    Critiques, revisions and judgements that an earlier driver left stand.
 
     Attributes:
         answers: What authors replied to reviews with what stands for them now, by candidate: untrusted text.
@@ -100,7 +86,7 @@ class PeerReview:
 
     def critiques_of(self, entries: Sequence[Entry]) -> tuple[Critique, ...]:
         """What stands about these authors' candidates: each reviewer's last word, under the candidate's id."""
-        by_diff = {diff_key(entry.candidate): entry.candidate.candidate_id for entry in reversed(entries)}
+        by_diff = {entry.candidate.diff_digest: entry.candidate.candidate_id for entry in reversed(entries)}
         return tuple(
             replace(critique, candidate_id=candidate_id)
             for diff, candidate_id in by_diff.items()
@@ -112,37 +98,31 @@ class PeerReview:
         name = entry.candidate.candidate_id
         return self._reports.get(name) or self.checking.reports[name]
 
-    def _may_ask(self, number: int, entry: Entry) -> bool:
-        """Whether an author may revise: behind a ranking nobody is asked for anything new."""
-        return not self.work.known.ranking or revision_run(entry.author, number) in self.work.known.candidates
-
     async def run(self, entries: Sequence[Entry]) -> tuple[Entry, ...]:
         """The rounds, until nobody has anything to say any more; the authors with what then stands for them.
 
         A lost review or revision costs nothing but itself. Raises Fenced, Unavailable of the journal.
         """
-        entries = tuple(entries)
+        entries, known = tuple(entries), self.work.known
         if len(entries) < 2:
             return entries
-        entries = await self._rounds(entries)
-        await self._hand_votes_on(entries)
-        return entries
-
-    async def _rounds(self, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
-        """Reviews, revisions and second looks, round by round; the authors with what then stands for them."""
         self._authors |= {entry.candidate.candidate_id: entry.author for entry in entries}
         for number in range(1, self.work.task.rounds + 1):
             self._reports = await self.checking.beside_each_other([entry.candidate for entry in entries])
             await self._review(number, entries)
-            authors = [entry for entry in entries if self._must_revise(entry) and self._may_ask(number, entry)]
+            authors = [entry for entry in entries if self._must_revise(entry)]
+            if known.ranking:
+                # Behind a ranking nobody is asked for anything new.
+                authors = [entry for entry in authors if revision_run(entry.author, number) in known.candidates]
             if not authors or self._agreed(entries):
                 break
-            handed_in = await self._revise(number, authors)
-            kept = {revised.author: revised.after for revised in handed_in if revised.kept}
+            revisions = await self._revise(number, authors)
+            kept = {revised.before.author: revised.after for revised in revisions if revised.kept}
             current = tuple(kept.get(entry.author, entry) for entry in entries)
             self._authors |= {entry.candidate.candidate_id: entry.author for entry in current}
-            await self._look_again(number, handed_in, current)
+            await self._look_again(number, revisions, current)
             entries = current
+        await self._hand_votes_on(entries)
         return entries
 
     async def _hand_votes_on(self, entries: Sequence[Entry]) -> None:
@@ -163,7 +143,7 @@ class PeerReview:
         why.
         """
         best = max((tier(self._report(entry)) for entry in entries if entry.reviewable), default=0)
-        diffs = {entry.author: diff_key(entry.candidate) for entry in entries}
+        diffs = {entry.author: entry.candidate.diff_digest for entry in entries}
         first = {diffs[entry.author]: entry for entry in reversed(entries)}
         subjects = [
             entry
@@ -173,29 +153,26 @@ class PeerReview:
             and first[diffs[entry.author]] is entry
             and not self._critiques_of(entry)
         ]
-        by_author = {entry.author: entry for entry in entries}
-        authors = [entry.author for entry in subjects]
-        asked: dict[str, dict[str, Subject]] = {}
+        shown = {e.author: Subject(candidate=e.candidate, report=self._report(e)) for e in subjects}
+        requests: dict[str, dict[str, Subject]] = {}
         for author, reviewer in pairs(
-            tuple(diffs), diffs, authors, turn=number - 1, peers=peers_for(best, len(authors))
+            tuple(diffs), diffs, [*shown], turn=number - 1, peers=peers_for(best, len(shown))
         ):
-            entry = by_author[author]
-            subject = Subject(candidate=entry.candidate, report=self._report(entry))
-            asked.setdefault(reviewer, {})[entry.candidate.candidate_id] = subject
-        await self._ask(number, entries, asked)
+            requests.setdefault(reviewer, {})[shown[author].candidate.candidate_id] = shown[author]
+        await self._ask(number, entries, requests)
 
-    async def _look_again(self, number: int, handed_in: Sequence[_HandedIn], current: Sequence[Entry]) -> None:
-        """Let those who objected look at what authors handed in since; what others said of the author's work stays.
+    async def _look_again(self, number: int, revisions: Sequence[_Rework], current: Sequence[Entry]) -> None:
+        """Let those who objected look at what authors submitted since; what others said of the author's work stays.
 
         Where the checks refused what they reviewed, all of its reviewers look again. Whose second look comes to nothing
         has said the last word before.
         """
-        asked: dict[str, dict[str, Subject]] = {}
-        own = {entry.author: diff_key(entry.candidate) for entry in current}
-        for revised in handed_in:
+        requests: dict[str, dict[str, Subject]] = {}
+        own = {entry.author: entry.candidate.diff_digest for entry in current}
+        for revised in revisions:
             if not revised.kept and not revised.unchanged:
                 continue
-            before, after = diff_key(revised.before.candidate), diff_key(revised.after.candidate)
+            before, after = revised.before.candidate.diff_digest, revised.after.candidate.diff_digest
             refused = not self.checking.reports[revised.before.candidate.candidate_id].accepted
             known = self._about.get(after, {}) if revised.kept else {}
             for critique in self._critiques_of(revised.before):
@@ -204,19 +181,17 @@ class PeerReview:
                     subject = Subject(
                         candidate=revised.after.candidate, report=self._report(revised.after), earlier=critique
                     )
-                    asked.setdefault(reviewer, {})[revised.after.candidate.candidate_id] = subject
+                    requests.setdefault(reviewer, {})[revised.after.candidate.candidate_id] = subject
             self._about[after] = {**self._about.get(before, {}), **self._about.get(after, {})}
-        await self._ask(number, current, asked, again=True)
+        await self._ask(number, current, requests, again=True)
 
-    async def _ask(
-        self, number: int, entries: Sequence[Entry], asked: Mapping[str, Mapping[str, Subject]], *, again: bool = False
-    ) -> None:
+    async def _ask(self, number: int, entries: Sequence[Entry], requests: _Requests, *, again: bool = False) -> None:
         """Have reviewers look at candidates side by side, those that they have nothing new to say of among them.
 
-        What comes to nothing leaves the word before. `asked` has the candidates by reviewer and id.
+        What comes to nothing leaves the word before.
         """
         # Half of what is left is kept for those who have to revise.
-        task = self.spending.granted(2 * len(asked)) if asked else None
+        task = self.spending.granted(2 * len(requests)) if requests else None
         if task is None:
             return
         checklist = await self.checking.groundwork.checklist()
@@ -228,37 +203,35 @@ class PeerReview:
                 round=number,
                 task=task,
                 repository=entry.assignment.repository,
-                subjects=(*asked[entry.author].values(), *self._settled(entry, entries, asked[entry.author])),
+                subjects=(*requests[entry.author].values(), *self._settled(entry, entries, requests[entry.author])),
                 seed=ballot_seed(task.execution_id, entry.author),
                 perspective=entry.assignment.perspective,
                 own=entry.candidate.artifacts.patch,
                 unshown=checklist.unshown if checklist is not None else (),
             )
             for entry in entries
-            if entry.author in asked
+            if entry.author in requests
         ]
         async with asyncio.TaskGroup() as group:
             looks = [group.create_task(self._reviewed(assignment)) for assignment in assignments]
         for assignment, look in zip(assignments, looks, strict=True):
             review, reviewer = look.result(), assignment.reviewer_id
-            diffs = {subject.candidate.candidate_id: diff_key(subject.candidate) for subject in assignment.subjects}
+            diffs = {subject.candidate.candidate_id: subject.candidate.diff_digest for subject in assignment.subjects}
             for critique in review.critiques:
-                self.spending.add(critique.usage)
+                self.spending.usage += critique.usage
                 about = self._about.setdefault(diffs[critique.candidate_id], {})
                 if not critique.error or reviewer not in about:
                     about[reviewer] = critique
             if review.vote is not None:
                 self.votes[reviewer] = review.vote
 
-    def _settled(self, reviewer: Entry, entries: Sequence[Entry], asked: Mapping[str, Subject]) -> Iterator[Subject]:
+    def _settled(self, reviewer: Entry, entries: Sequence[Entry], requests: Mapping[str, Subject]) -> Iterator[Subject]:
         """Other candidates, one of each diff, of which a reviewer has said all there is to say."""
-        left_out = {diff_key(reviewer.candidate), *(diff_key(entry_asked.candidate) for entry_asked in asked.values())}
+        left_out = {reviewer.candidate.diff_digest} | {other.candidate.diff_digest for other in requests.values()}
         for entry in entries:
-            diff = diff_key(entry.candidate)
-            earlier = next(
-                (critique for critique in self._critiques_of(entry) if critique.reviewer_id == reviewer.author), None
-            )
-            if earlier is not None and diff not in left_out:
+            diff = entry.candidate.diff_digest
+            earlier = self._about.get(diff, {}).get(reviewer.author)
+            if earlier is not None and not earlier.error and diff not in left_out:
                 left_out.add(diff)
                 yield Subject(candidate=entry.candidate, report=self._report(entry), earlier=earlier, settled=True)
 
@@ -286,35 +259,35 @@ class PeerReview:
             if vote not in self.work.known.votes:
                 await self.work.journal.append(VotesCast(votes=(vote,)))
         review = Review(critiques=_critiques(review, assignment, error), vote=vote)
-        known_before = {_key(critique) for critique in self.work.known.critiques}
+        known_before = {critique.key for critique in self.work.known.critiques}
         for critique in review.critiques:
-            if _key(critique) not in known_before:
+            if critique.key not in known_before:
                 await self.work.journal.append(CandidateReviewed(critique=critique))
         return review
 
     def _earlier_review(self, assignment: ReviewAssignment) -> Review | None:
         """A review that an earlier driver left, if it left all of it."""
-        known = {_key(critique): critique for critique in self.work.known.critiques}
+        known = {critique.key: critique for critique in self.work.known.critiques}
         names = [subject.candidate.candidate_id for subject in assignment.subjects if not subject.settled]
-        critiques_known = [known.get((assignment.round, assignment.reviewer_id, name)) for name in names]
-        critiques = tuple(critique for critique in critiques_known if critique is not None)
-        if len(critiques) < len(names):
+        keys = [(assignment.round, assignment.reviewer_id, name) for name in names]
+        if not known.keys() >= set(keys):
             return None
         votes = (vote for vote in self.work.known.votes if (vote.judge_id, vote.sample) == (assignment.reviewer_id, 1))
-        return Review(critiques=critiques, vote=next(votes, None))
+        return Review(critiques=tuple(known[key] for key in keys), vote=next(votes, None))
 
     def _critiques_of(self, entry: Entry) -> list[Critique]:
         """What was said about an author's diff and could be read."""
-        return [critique for critique in self._about.get(diff_key(entry.candidate), {}).values() if not critique.error]
+        return [
+            critique for critique in self._about.get(entry.candidate.diff_digest, {}).values() if not critique.error
+        ]
 
     def _must_revise(self, entry: Entry) -> bool:
         """Whether a candidate has faults that its author has not tried to fix."""
         candidate = entry.candidate
         if candidate.candidate_id in self._revised or not entry.reviewable:
             return False
-        if not self.checking.reports[candidate.candidate_id].accepted:
-            return True
-        return any(critique.objects for critique in self._critiques_of(entry))
+        accepted = self.checking.reports[candidate.candidate_id].accepted
+        return not accepted or any(critique.objects for critique in self._critiques_of(entry))
 
     def _agreed(self, entries: Sequence[Entry]) -> bool:
         """Whether evidence and peers have one candidate in front that nobody objects to: who revises wins nothing.
@@ -326,11 +299,11 @@ class PeerReview:
         by_diff: dict[str, list[Entry]] = {}
         for entry in entries:
             if entry.reviewable and tiers[entry.author] == best:
-                by_diff.setdefault(diff_key(entry.candidate), []).append(entry)
+                by_diff.setdefault(entry.candidate.diff_digest, []).append(entry)
         alone_verified = best == VERIFIED_TIER and len(by_diff) == 1
         return best > 0 and any(
-            (heard := self._critiques_of(alike[0]))
-            and not any(critique.objects for critique in heard)
+            (critiques := self._critiques_of(alike[0]))
+            and not any(critique.objects for critique in critiques)
             and (alone_verified or self._first_of_all(alike))
             for alike in by_diff.values()
         )
@@ -345,27 +318,27 @@ class PeerReview:
         ]
         return len(chosen) >= _AGREEING and all(chosen)
 
-    async def _revise(self, number: int, authors: Sequence[Entry]) -> list[_HandedIn]:
-        """Let these authors revise; what they handed in, where they did."""
+    async def _revise(self, number: int, authors: Sequence[Entry]) -> list[_Rework]:
+        """Let these authors revise; what they submitted, where they did."""
         task = self.spending.granted(len(authors))
         if task is None:
             return []
         self._revised |= {entry.candidate.candidate_id for entry in authors}
         async with asyncio.TaskGroup() as group:
             tried = [group.create_task(self._revision(number, entry, task)) for entry in authors]
-        handed_in: list[_HandedIn] = []
+        revisions: list[_Rework] = []
         for entry, done in zip(authors, tried, strict=True):
             candidate, kept = done.result()
             if candidate is None:
                 continue
-            self.spending.add(candidate.usage)
+            self.spending.usage += candidate.usage
             if candidate.stop_reason is StopReason.REJECTED:
                 continue
-            revised = _HandedIn(before=entry, after=replace(entry, candidate=candidate), kept=kept)
-            handed_in.append(revised)
+            revised = _Rework(before=entry, after=replace(entry, candidate=candidate), kept=kept)
+            revisions.append(revised)
             if (kept or revised.unchanged) and self._critiques_of(entry):
                 self.answers[(revised.after if kept else entry).candidate.candidate_id] = candidate.summary
-        return handed_in
+        return revisions
 
     async def _revision(self, number: int, entry: Entry, task: Task) -> tuple[Candidate | None, bool]:
         """One author's revision, None where it was lost, and whether it takes its author's place."""
@@ -378,12 +351,8 @@ class PeerReview:
                 round=number, candidate=entry.candidate, report=report, critiques=tuple(self._critiques_of(entry))
             )
             assignment = replace(entry.assignment, agent_id=name, author_id=entry.author, task=task, revision=revision)
-            try:
-                candidate = await self.work.runs.solve(assignment)
-            except Fenced:
-                raise
-            except FleetError as error:
-                await self.work.journal.append(RunLost(lost_agent_id=name, reason=str(error)))
+            candidate = await self.work.runs.or_loss(name, self.work.runs.solve(assignment))
+            if isinstance(candidate, FleetError):
                 return None, False
             if candidate.stop_reason is StopReason.REJECTED:
                 # A person did not want it; what it would have revised stands.
@@ -396,7 +365,7 @@ class PeerReview:
         """Whether a revision takes the place of what it revises, recorded with the reason."""
         if new.candidate_id in self.work.known.judged:
             return new.candidate_id not in self.work.known.dropped
-        reason = unchanged(old, new) or worse(before, after)
+        reason = "unchanged" if old.diff_digest == new.diff_digest else worse(before, after)
         judged = RevisionJudged(
             candidate_id=new.candidate_id,
             revises=old.candidate_id,
@@ -405,43 +374,6 @@ class PeerReview:
         )
         await self.work.journal.append(judged)
         return judged.kept
-
-
-def peers_for(best: int, subjects: int) -> int:
-    """How many peers review each of so many candidates of one `tier`."""
-    return 1 if best == VERIFIED_TIER and subjects == 1 else PEERS
-
-
-def pairs(
-    authors: Sequence[str], diffs: Mapping[str, str], subjects: Sequence[str], *, turn: int = 0, peers: int = PEERS
-) -> list[tuple[str, str]]:
-    """(subject, reviewer) for each review of a round: up to `peers` others for each subject.
-
-    The authors sit in a ring, and a candidate goes to those who sit behind its author: where all diffs differ, all
-    review equally often. With each `turn` it goes further along. Who wrote the same diff does not review it, and
-    whoever has his share passes it on as long as somebody else is left.
-
-    Args:
-        authors: Everybody, in a fixed order.
-        diffs: By author, what tells diffs apart.
-        subjects: Whose candidates are reviewed.
-        turn: Counts the rounds before this one.
-        peers: Reviewers of one candidate, at most.
-    """
-    load, chosen = dict.fromkeys(authors, 0), list[tuple[str, str]]()
-    share = ceil(len(subjects) * min(peers, len(authors) - 1) / len(authors))
-    for subject in subjects:
-        at = authors.index(subject)
-        others = [author for author in (*authors[at + 1 :], *authors[:at]) if diffs[author] != diffs[subject]]
-        start = turn * peers % len(others) if others else 0
-        for reviewer in sorted((*others[start:], *others[:start]), key=lambda peer: load[peer] >= share)[:peers]:
-            load[reviewer] += 1
-            chosen.append((subject, reviewer))
-    return chosen
-
-
-def _key(critique: Critique) -> tuple[int, str, str]:
-    return critique.round, critique.reviewer_id, critique.candidate_id
 
 
 def _critiques(review: Review, assignment: ReviewAssignment, error: str) -> tuple[Critique, ...]:
@@ -462,24 +394,3 @@ def _critiques(review: Review, assignment: ReviewAssignment, error: str) -> tupl
         )
         for name in names
     )
-
-
-def unchanged(old: Candidate, new: Candidate) -> str:
-    """Why a revision is none; empty where it changes something."""
-    return "unchanged" if diff_key(old) == diff_key(new) else ""
-
-
-def worse(before: CheckReport, after: CheckReport) -> str:
-    """Why the evidence about a revision is worse than that about what it revises; empty where it is not."""
-    if before.accepted and not after.accepted:
-        failed = [
-            result.name
-            for result in after.results
-            if result.required and not result.passed and not result.skipped_reason
-        ]
-        return f"worse: it fails {', '.join(failed) or 'its checks'}, which its predecessor passed"
-    if before.accepted and before.verdict is Verdict.VERIFIED and after.verdict is Verdict.UNVERIFIED:
-        return "worse: it is unverified, its predecessor is verified"
-    if before.accepted == after.accepted and before.verdict is after.verdict and evidence(after) < evidence(before):
-        return f"worse: its evidence scores {evidence(after):.4f}, its predecessor's {evidence(before):.4f}"
-    return ""

@@ -40,11 +40,6 @@ class PlanSessions:
     """Takes goals, decisions about what is proposed, and requests to carry it out, whichever replica works on them.
 
     A request outlives its caller, and its session keeps the result; the same request again waits for the same answer.
-
-    Args:
-        executions: Where goals are executions.
-        planner: What they are made with.
-        tenant: Whose sessions they are.
     """
 
     def __init__(self, executions: Executions, planner: Planner, *, tenant: str) -> None:
@@ -86,7 +81,7 @@ class PlanSessions:
         goal, entities = checked_goal(goal), checked_entities(selected_entities)
         session_id = checked_id(session_id or uuid.uuid4().hex)
         repository, ref = checked_repository(repository, ref)
-        wanted = PlanSession(
+        requested = PlanSession(
             session_id=session_id,
             goal=goal,
             selected_entities=entities,
@@ -97,15 +92,15 @@ class PlanSessions:
         known, state = await self._read(session_id)
         if known is not None:
             known = await self._rested(known, state) if known.status.over else known
-            wanted = known.followed_by(wanted)
-            if wanted.same_as(known) and (known.status.waiting or known.status is SessionStatus.PLANNING):
+            requested = known.followed_by(requested)
+            if requested.same_as(known) and (known.status.waiting or known.status is SessionStatus.PLANNING):
                 return self._proposal(await self._rested(known, state))
             if known.status.working:
                 raise _being_worked_on()
             if state is not None and not known.status.over:
                 reason = "the person continued with something else"
                 await self._executions.cancel(self._tenant, state.execution_id, reason)
-        task = task_of(wanted, self._tenant, (limits or RequestLimits()).over(self._planner.limits))
+        task = task_of(requested, self._tenant, (limits or RequestLimits()).over(self._planner.limits))
         try:
             await self._executions.plan(task)
         except AlreadyExists:

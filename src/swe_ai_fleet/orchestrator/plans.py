@@ -1,4 +1,4 @@
-"""Plans being driven: proposed, decided about, carried out. The log says how far; a session's document keeps it."""
+"""Plans being driven: proposed, decided about, run. The log says how far; a session's document keeps it."""
 
 from __future__ import annotations
 
@@ -107,11 +107,7 @@ class Planner:
 
 
 class Plans:
-    """Drives the plans of all tenants.
-
-    Args:
-        planner: Gives what a tenant's plans are made with.
-    """
+    """Drives the plans of all tenants; `planner` is what those of one are made with."""
 
     def __init__(self, planner: Callable[[str], Planner]) -> None:
         self._planner = planner
@@ -146,12 +142,7 @@ class Plans:
 
 
 class PlanDrive:
-    """One plan under way, up to its end; a `WorkflowDrive`.
-
-    Args:
-        planner: What it is made with.
-        work: The execution that it is.
-    """
+    """One plan under way, up to its end; a `WorkflowDrive`."""
 
     def __init__(self, planner: Planner, work: ExecutionContext) -> None:
         self._planner = planner
@@ -159,7 +150,7 @@ class PlanDrive:
         self._runs = _runs(planner, work.deps, work.known)
         self._steered = asyncio.Event()
         self.waits = False
-        """Whether it is approved, and nobody has asked yet that it be carried out."""
+        """Whether it is approved, and nobody has asked yet that it be run."""
 
     def steered(self) -> None:
         """Hear that somebody steered; what they said stands in the log."""
@@ -276,7 +267,7 @@ def _runs(planner: Planner, deps: ExecutionDeps, state: ExecutionState) -> RunLo
 
 
 async def _abandoned(runs: RunLog, session: PlanSession, reason: str) -> PlanSession:
-    """The session with what was done of its request, which nobody carries out any further."""
+    """The session with what was done of its request, which nobody runs any further."""
     if not session.status.working or not session.requests:
         return session
     async with runs.recorded(session) as (record, run):

@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import chain, islice
 
-from swe_ai_fleet import shelf
 from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.context import GatheredContext
 from swe_ai_fleet.domain.errors import NotFound
@@ -32,8 +31,7 @@ from swe_ai_fleet.domain.execution import ExecutionState, advance
 from swe_ai_fleet.domain.task import Role, TaskKind
 from swe_ai_fleet.following import Follower
 from swe_ai_fleet.ports import EventLog
-from swe_ai_fleet.shelf import LAST, Shelf
-from swe_ai_fleet.snapshots import Snapshots
+from swe_ai_fleet.snapshots import LAST, Shelf, Snapshots
 
 _LOOKS = 200
 """So often within the time that the log keeps events."""
@@ -56,11 +54,6 @@ def claimable(state: ExecutionState, alive: Collection[str], me: str) -> bool:
     claim is appended with the generation after `state.generation` behind the subject's last event, so of all who try
     one succeeds, and whoever drove before is fenced from that moment on. (Gray and Cheriton, Leases, SOSP 1989; the
     generation is a fencing token, as in Burrows, The Chubby Lock Service, OSDI 2006.)
-
-    Args:
-        state: The execution as far as this replica knows.
-        alive: The replicas that hold a lease.
-        me: This replica.
     """
     if over(state) or me not in alive:
         return False
@@ -81,7 +74,6 @@ class Projection:
     Memory is bounded by what is not over. The rest lies in a file of this process.
 
     Args:
-        log: What to follow.
         heard: Hears of each event that comes in after the start, once it is in here.
         kept_seconds: How long the log keeps events, 0 for ever. An execution that is over is forgotten when its first
             event is gone: a projection that is built anew would not know of it either.
@@ -112,8 +104,7 @@ class Projection:
             lambda position: log.heads(from_sequence=position, follow=True),
             self._take,
             hint="restart the orchestrator",
-            snapshot=snapshots
-            and snapshots.of("executions", sys.modules[__name__], shelf, dump=self._dump, load=self._load),
+            snapshot=snapshots and snapshots.of("executions", sys.modules[__name__], dump=self._dump, load=self._load),
         )
 
     async def start(self) -> None:

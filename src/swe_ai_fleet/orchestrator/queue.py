@@ -130,32 +130,31 @@ class Waiting:
     def line(self) -> Line:
         return self.tenant, self.caller, self.priority
 
-    def level(self, now: float, last_turn: float = NEVER, aging_seconds: float = AGING_SECONDS) -> int:
-        """The priority, one higher for every `aging_seconds` in which its line had no turn, up to `MAX_PRIORITY`.
+    def level(self, now: float, last_turn: float = NEVER) -> int:
+        """The priority, one higher for every `AGING_SECONDS` in which its line had no turn, up to `MAX_PRIORITY`.
 
         A line that has its turns does not age, so that a long backlog never becomes more urgent than what others of
-        the same priority hand in later.
+        the same priority submit later.
         """
         idle = now - max(self.accepted_at, last_turn)
-        if idle < aging_seconds or self.priority >= MAX_PRIORITY:
-            return self.priority
-        return min(MAX_PRIORITY, self.priority + int(idle // aging_seconds))
+        return min(MAX_PRIORITY, self.priority + max(0, int(idle // AGING_SECONDS)))
 
 
-def next_up(
+def in_order(
     waiting: Iterable[Waiting],
     running: Mapping[Caller, int],
     *,
     now: float,
     served: Mapping[Line, float] | None = None,
-    aging_seconds: float = AGING_SECONDS,
-) -> Waiting | None:
-    """The execution to begin next, None where none waits.
+    tenants: TenantTurns | None = None,
+) -> list[Waiting]:
+    """All of them in the order in which they begin if each begins at once and none ends.
 
-    It is the oldest of its line, and its line is that of the highest level (`Waiting.level`: the priority, and what it
-    gained by waiting), among equals of the caller with the fewest running, then the one whose last turn was longest
-    ago, then the one with the oldest. So whatever others hand in, a line has a turn in every
-    `(MAX_PRIORITY - priority) * aging_seconds`, and then as often as there are places for each line at the top.
+    The next is the oldest of its line, and its line is that of the highest level (`Waiting.level`: the priority, and
+    what it gained by waiting), among equals of the caller with the fewest running, then the one whose last turn was
+    longest ago, then the one with the oldest. So whatever others submit, a line has a turn in every
+    `(MAX_PRIORITY - priority) * AGING_SECONDS`, and then as often as there are places for each line at the top.
+    Takes O(n log n) for a handful of tenants.
 
     Source: fair queueing, one queue for each source served in turn (Nagle, RFC 970, 1985; Demers, Keshav and Shenker,
     SIGCOMM 1989), with aging (Silberschatz, Galvin and Gagne, Operating System Concepts, on priority scheduling).
@@ -165,39 +164,16 @@ def next_up(
         running: How many executions of each caller are driven now; who is not in it has none.
         now: The time, in seconds.
         served: When a line last had a turn, in seconds. Whoever begins an execution notes `now` here under its `line`.
-        aging_seconds: How long without a turn is worth one level.
-    """
-    turns: Mapping[Line, float] = served or {}
-    heads: dict[Line, Waiting] = {}
-    for execution in waiting:
-        head = heads.get(execution.line)
-        if head is None or _age(execution) < _age(head):
-            heads[execution.line] = execution
-    return min(heads.values(), key=lambda head: _turn(head, running, turns, now, aging_seconds), default=None)
-
-
-def in_order(
-    waiting: Iterable[Waiting],
-    running: Mapping[Caller, int],
-    *,
-    now: float,
-    served: Mapping[Line, float] | None = None,
-    aging_seconds: float = AGING_SECONDS,
-    tenants: TenantTurns | None = None,
-) -> list[Waiting]:
-    """All of them in the order in which `next_up` would name them if each began at once and none ended.
-
-    Where `tenants` are given, they take turns first, and what they ask for counts among their own only: no priority
-    takes another tenant's place. Takes O(n log n) for a handful of tenants. The other arguments are those of `next_up`.
+        tenants: They take turns first, and priorities count among a tenant's own only; None: all are one tenant's.
     """
     lines: dict[Line, list[Waiting]] = {}
-    for execution in sorted(waiting, key=_age, reverse=True):
+    for execution in sorted(waiting, key=lambda each: (each.accepted_at, each.execution_id), reverse=True):
         lines.setdefault(execution.line, []).append(execution)
     counts, turns, shares = dict(running), dict(served or {}), tenants
 
     def sort_key(head: Waiting) -> tuple[object, ...]:
         mine = shares.place(head.tenant) if shares is not None else (0.0, 0.0)
-        return *mine, *_turn(head, counts, turns, now, aging_seconds)
+        return *mine, *_turn(head, counts, turns, now)
 
     heap: list[tuple[tuple[Any, ...], Line]] = [(sort_key(line[-1]), name) for name, line in lines.items()]
     heapq.heapify(heap)
@@ -222,17 +198,12 @@ def in_order(
     return ordered
 
 
-def _age(execution: Waiting) -> tuple[float, str]:
-    return execution.accepted_at, execution.execution_id
-
-
 def _turn(
-    head: Waiting, running: Mapping[Caller, int], turns: Mapping[Line, float], now: float, aging_seconds: float
+    head: Waiting, running: Mapping[Caller, int], turns: Mapping[Line, float], now: float
 ) -> tuple[int, int, float, float, str]:
     """Where the oldest of a line stands among those of the others, the first being the least."""
     last = turns.get(head.line, NEVER)
-    level = head.level(now, last, aging_seconds)
-    return -level, running.get(head.by, 0), last, head.accepted_at, head.execution_id
+    return -head.level(now, last), running.get(head.by, 0), last, head.accepted_at, head.execution_id
 
 
 def check_room(

@@ -48,11 +48,6 @@ async def nothing_spent(_: str) -> int:
     return 0
 
 
-async def nothing_kept() -> Sequence[StorageStatus]:
-    """How full the log is where nobody looks."""
-    return ()
-
-
 @dataclass(frozen=True, kw_only=True)
 class Quotas:
     """Asks whether a tenant may have more.
@@ -61,14 +56,14 @@ class Quotas:
         rules: What holds for a tenant.
         spent: What a tenant spent today.
         stored: What is kept for a tenant.
-        kept: How full the log is that all share.
+        kept: How full the log is that all share; None: nobody looks.
         now: The time.
     """
 
     rules: Rules = no_rules
     spent: Spent = nothing_spent
     stored: Stored = nothing_spent
-    kept: Kept = nothing_kept
+    kept: Kept | None = None
     now: Callable[[], datetime] = field(default=lambda: datetime.now(UTC))
 
     def check_queued(self, tenant: str, queued: int) -> None:
@@ -83,7 +78,7 @@ class Quotas:
 
     async def check_log(self) -> None:
         """Whether the log has room for something new. Raises ResourceExhausted, Unavailable."""
-        for storage in await self.kept():
+        for storage in await self.kept() if self.kept is not None else ():
             if storage.nearly_full:
                 raise ResourceExhausted(
                     f"the log of events is nearly full: {storage.bytes:,} of {storage.max_bytes:,} bytes "
@@ -101,10 +96,11 @@ class Quotas:
         """`tokens_left`, where there are any. Raises ResourceExhausted, Unavailable."""
         left = await self.tokens_left(tenant)
         if left == 0:
+            midnight = self.now().astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1)
             raise ResourceExhausted(
                 f"the tenant has spent its {self.rules(tenant).quota.tokens_per_day} tokens for today",
                 field="quota.tokens_per_day",
-                hint=f"the quota resets at {self._midnight().isoformat(timespec='minutes')}",
+                hint=f"the quota resets at {midnight.isoformat(timespec='minutes')}",
             )
         return left
 
@@ -128,10 +124,6 @@ class Quotas:
             )
         return left
 
-    def _midnight(self) -> datetime:
-        """When the present day ends."""
-        return self.now().astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1)
-
 
 LOOK_SECONDS = 1.0
 """After so long whoever waits looks whether the quota, or those who share it, are others."""
@@ -139,6 +131,7 @@ LOOK_SECONDS = 1.0
 _UNLIMITED_KINDS = (AssignmentKind.BASELINE, AssignmentKind.CHECK, AssignmentKind.EXAMINE, AssignmentKind.OPERATE)
 
 
+@dataclass
 class ConcurrencyLimiter:
     """A `Fleet` in which each run waits for a slot of its tenant and gets no more tokens than the tenant has left.
 
@@ -146,28 +139,19 @@ class ConcurrencyLimiter:
     share it evenly, each one slot at least, by what each knows of the others: for as long as the log takes to tell of a
     claim (some milliseconds) one more replica may count on slots that it has to give up.
 
-    Args:
-        fleet: Where the runs are carried out.
-        quotas: What tenants may use.
+    Attributes:
         me: This replica.
         sharers: The replicas that drive something of a tenant now.
+        taken: By tenant, the slots that runs hold.
     """
 
-    def __init__(
-        self,
-        fleet: Fleet,
-        quotas: Quotas,
-        *,
-        me: str = "",
-        sharers: Callable[[str], Collection[str]] = lambda _: (),
-    ) -> None:
-        self._fleet = fleet
-        self._quotas = quotas
-        self._me = me
-        self._sharers = sharers
-        self._lines: dict[str, deque[object]] = {}
-        self._left = asyncio.Event()
-        self.taken: Counter[str] = Counter()
+    fleet: Fleet
+    quotas: Quotas
+    me: str = ""
+    sharers: Callable[[str], Collection[str]] = lambda _: ()
+    taken: Counter[str] = field(default_factory=Counter[str])
+    _lines: dict[str, deque[object]] = field(default_factory=dict[str, deque[object]])
+    _left: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def run(self, assignment: Assignment[T]) -> T:
         """See `Fleet.run`; checks and single calls of tools take no agent slot.
@@ -175,9 +159,9 @@ class ConcurrencyLimiter:
         Raises ResourceExhausted where the tenant has no tokens left.
         """
         if assignment.kind in _UNLIMITED_KINDS:
-            return await self._fleet.run(assignment)
+            return await self.fleet.run(assignment)
         async with self._slot(assignment) as granted:
-            return await self._fleet.run(granted)
+            return await self.fleet.run(granted)
 
     @asynccontextmanager
     async def _slot(self, assignment: Assignment[T]) -> AsyncGenerator[Assignment[T]]:
@@ -210,23 +194,23 @@ class ConcurrencyLimiter:
 
     def _slots(self, tenant: str) -> float:
         """How many agents of a tenant may work through this replica now."""
-        most = self._quotas.rules(tenant).quota.agents
+        most = self.quotas.rules(tenant).quota.agents
         if not most:
             return float("inf")
-        sharers = sorted({*self._sharers(tenant), self._me})
+        sharers = sorted({*self.sharers(tenant), self.me})
         # A replica without a slot could wait for ever for its part of an execution that another replica drives.
-        return max(1, most // len(sharers) + (sharers.index(self._me) < most % len(sharers)))
+        return max(1, most // len(sharers) + (sharers.index(self.me) < most % len(sharers)))
 
     async def _granted(self, assignment: Assignment[T]) -> Assignment[T]:
-        room = await self._quotas.storage_left(assignment.task.tenant)
+        room = await self.quotas.storage_left(assignment.task.tenant)
         assignment = _bounded(assignment, room, self._parts(assignment))
-        left = await self._quotas.check_tokens(assignment.task.tenant)
+        left = await self.quotas.check_tokens(assignment.task.tenant)
         if left is None:
             return assignment
         task = assignment.task
         if _resumes(assignment):
             # What a run spent before counts towards its own limit, so only the whole day's bounds it here.
-            return replace(assignment, task=_limited(task, self._quotas.rules(task.tenant).quota.tokens_per_day))
+            return replace(assignment, task=_limited(task, self.quotas.rules(task.tenant).quota.tokens_per_day))
         return replace(assignment, task=_limited(task, max(1, left // self._parts(assignment))))
 
     def _parts(self, assignment: Assignment[T]) -> int:

@@ -9,7 +9,6 @@ from math import fsum, inf
 
 from swe_ai_fleet.domain.candidate import Candidate, CheckKind, CheckReport, CheckResult, Verdict
 from swe_ai_fleet.domain.review import Critique, Vote
-from swe_ai_fleet.orchestrator.diff_equivalence import diff_key
 
 WEIGHTS: Mapping[CheckKind, float] = {
     CheckKind.APPLY: 1.0,
@@ -74,6 +73,18 @@ def evidence(report: CheckReport) -> float:
         if total
         else 0.0
     )
+
+
+def worse(before: CheckReport, after: CheckReport) -> str:
+    """Why the evidence about a revision is worse than that about what it revises; empty where it is not."""
+    if before.accepted and not after.accepted:
+        failed = [result.name for result in after.failed if result.required]
+        return f"worse: it fails {', '.join(failed) or 'its checks'}, which its predecessor passed"
+    if before.accepted and before.verdict is Verdict.VERIFIED and after.verdict is Verdict.UNVERIFIED:
+        return "worse: it is unverified, its predecessor is verified"
+    if before.accepted == after.accepted and before.verdict is after.verdict and evidence(after) < evidence(before):
+        return f"worse: its evidence scores {evidence(after):.4f}, its predecessor's {evidence(before):.4f}"
+    return ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,7 +225,7 @@ def clusters(
     """
     by_outcome: dict[tuple[str, tuple[object, ...]], list[Candidate]] = {}
     for candidate in candidates:
-        key = behaviours.get(candidate.candidate_id, diff_key(candidate))
+        key = behaviours.get(candidate.candidate_id, candidate.diff_digest)
         by_outcome.setdefault((key, _outcomes(reports.get(candidate.candidate_id))), []).append(candidate)
     return tuple(
         tuple(sorted(members, key=lambda candidate: _from_cluster((candidate,), reports).order))

@@ -38,11 +38,9 @@ from swe_ai_fleet.domain.subtask import (
 )
 from swe_ai_fleet.domain.task import MAX_PRIORITY, Delivery, PinnedRepository, Role, Task, TaskKind
 from swe_ai_fleet.orchestrator.deliberation import stands
-from swe_ai_fleet.orchestrator.delivery import Delivering
+from swe_ai_fleet.orchestrator.delivery import Delivering, Integration, spent_on_merges
 from swe_ai_fleet.orchestrator.execution_context import Ending, ExecutionContext
-from swe_ai_fleet.orchestrator.integration import Integration, spent_on_merges
-from swe_ai_fleet.orchestrator.run_names import PLANNER
-from swe_ai_fleet.orchestrator.spending import Spending
+from swe_ai_fleet.orchestrator.runs import PLANNER, Spending
 from swe_ai_fleet.tools.policy import path_allowed
 from swe_ai_fleet.tools.truncation import beginning
 
@@ -157,11 +155,11 @@ def _line(text: str) -> str:
     return line if len(line) <= _MAX_OTHER_CHARS else f"{line[: _MAX_OTHER_CHARS - 1]}…"
 
 
-def _paths(wanted: tuple[str, ...], allowed: tuple[str, ...]) -> tuple[str, ...]:
+def _paths(requested: tuple[str, ...], allowed: tuple[str, ...]) -> tuple[str, ...]:
     """The paths a planner names, as far as the task allows them; the task's own where none are left."""
     if not allowed:
-        return wanted
-    return tuple(path for path in wanted if _within(path, allowed)) or allowed
+        return requested
+    return tuple(path for path in requested if _within(path, allowed)) or allowed
 
 
 def _within(path: str, allowed: tuple[str, ...]) -> bool:
@@ -288,12 +286,12 @@ class SplitTask:
     ) -> None:
         async with self._merging:
             merged = await integration.merge(child, state, outcome.subtask_id)
-            if merged.head is None:
-                await self._end(replace(outcome, error=merged.error[:MAX_REASON_CHARS]))
+            if isinstance(merged, str):
+                await self._end(replace(outcome, error=merged[:MAX_REASON_CHARS]))
                 return
             # Nothing may stand on a commit that the log does not know.
-            await self._end(replace(outcome, commit_sha=merged.head.commit, error=""), merged.head)
-            integration.head = merged.head
+            await self._end(replace(outcome, commit_sha=merged.commit, error=""), merged)
+            integration.head = merged
 
     async def _end(self, outcome: SubtaskOutcome, head: PinnedRepository | None = None) -> None:
         await self.work.journal.append(SubtaskEnded(outcome=outcome, repository=head))
@@ -319,9 +317,7 @@ class SplitTask:
             return Ending(status=ExecutionStatus.FAILED, error="the subtasks together have no changes", usage=usage)
         report = await self._checked(integration.head)
         if not stands(report):
-            failed = "; ".join(
-                result.name for result in report.results if not result.passed and not result.skipped_reason
-            )
+            failed = "; ".join(result.name for result in report.failed)
             error = f"every subtask passed, but together they do not: {failed}"
             return Ending(status=ExecutionStatus.FAILED, error=error, usage=usage)
         if self.work.task.constraints.require_verified and report.verdict is not Verdict.VERIFIED:

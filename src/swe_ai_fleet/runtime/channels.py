@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from swe_ai_fleet.domain.command import address_of
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.domain.json_values import is_object, json_object, string
-from swe_ai_fleet.domain.network import address_of
 
 if TYPE_CHECKING:
     import grpc

@@ -43,6 +43,7 @@ from swe_ai_fleet.runtime.factories import model_admission, model_client, open_m
 from swe_ai_fleet.runtime.model_servers import ModelServers, model_endpoints
 from swe_ai_fleet.agents.planning.plan_run import ModeRules
 from swe_ai_fleet.agents.sub_agents.toolkit import SubAgentLimits
+from swe_ai_fleet.orchestrator.council_store import CouncilStore, read_councils
 
 
 _PROFILE_FIELDS = ("model", "url", "api_key", "record_tokens")

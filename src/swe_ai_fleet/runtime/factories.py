@@ -38,8 +38,8 @@ from swe_ai_fleet.adapters.model_pool import (
 from swe_ai_fleet.adapters.model_pool.ledger import Demand, Grant, Ledger
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.adapters.openai_model.faults import public_url, pushback
+from swe_ai_fleet.domain.command import HostPattern, NetworkGrant
 from swe_ai_fleet.domain.errors import InvalidRequest, ModelError
-from swe_ai_fleet.domain.network import HostPattern, NetworkGrant
 from swe_ai_fleet.following import in_background
 from swe_ai_fleet.ports import BlobStore, KnownRecipes
 from swe_ai_fleet.runtime.model_servers import LOOK_SECONDS, ModelEndpoint, ModelServers, model_endpoints

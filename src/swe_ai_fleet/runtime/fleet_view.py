@@ -31,7 +31,7 @@ from swe_ai_fleet.domain.fleet_status import (
     ReplicaReport,
     StorageStatus,
 )
-from swe_ai_fleet.domain.release import this_release
+from swe_ai_fleet.domain.job import this_release
 from swe_ai_fleet.following import in_background
 from swe_ai_fleet.ports import KeyValue, Replicas
 from swe_ai_fleet.runtime.equipment import profile_settings

@@ -9,9 +9,10 @@ from pathlib import Path
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.domain.budget import Limits
+from swe_ai_fleet.domain.command import CheckSpec
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.json_values import is_array, is_object, mapping
-from swe_ai_fleet.domain.task import CheckSpec, Constraints, UncommittedChanges
+from swe_ai_fleet.domain.task import Constraints, UncommittedChanges
 from swe_ai_fleet.domain.text import nearest
 
 _LIMITS = frozenset(field.name for field in fields(Limits))

@@ -66,6 +66,7 @@ from swe_ai_fleet.domain.outcome import Outcome
 from swe_ai_fleet.learning.outcomes import planned_outcome
 from swe_ai_fleet.memory.searching import FleetMemory
 from swe_ai_fleet.runtime.plan_tools import PlanEquipment
+from swe_ai_fleet.domain.memory import MemoryScope, Outcome
 
 
 T = TypeVar("T")

@@ -24,7 +24,7 @@ from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.assignment import Assignment
 from swe_ai_fleet.domain.errors import AgentLost, FleetError, InternalFault, Unavailable
 from swe_ai_fleet.domain.fleet_status import HostReport, HostStatus, NodeStatus
-from swe_ai_fleet.domain.release import Release, this_release
+from swe_ai_fleet.domain.job import Release, this_release
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.domain.text import plain_line
 from swe_ai_fleet.following import in_background
@@ -371,7 +371,7 @@ async def _greeted(host: Host) -> tuple[str, Release]:
         import ray
 
         try:
-            from swe_ai_fleet.domain.release import this_release
+            from swe_ai_fleet.domain.job import this_release
         except ImportError:
             return ray.get_runtime_context().get_node_id(), ""
         return ray.get_runtime_context().get_node_id(), str(this_release())

@@ -23,7 +23,7 @@ from swe_ai_fleet.domain.message import Sampling
 from swe_ai_fleet.domain.run import RunState
 from swe_ai_fleet.domain.task import RepoRef
 from swe_ai_fleet.domain.trajectory import Trajectory
-from swe_ai_fleet.orchestrator.run_names import is_draft
+from swe_ai_fleet.orchestrator.runs import is_draft
 from swe_ai_fleet.runtime.factories import open_model, workspace_provider
 from swe_ai_fleet.runtime.tool_services import secret_mask, tool_access, with_isolation_level
 from swe_ai_fleet.settings import Settings

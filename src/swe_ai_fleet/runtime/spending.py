@@ -12,9 +12,9 @@ import structlog
 from swe_ai_fleet.agents.model_middleware import ModelWrapper
 from swe_ai_fleet.domain.errors import Unavailable
 from swe_ai_fleet.domain.message import ModelReply, ModelRequest
-from swe_ai_fleet.orchestrator.metrics.meter import DAY_SECONDS
+from swe_ai_fleet.following import rewritten
+from swe_ai_fleet.orchestrator.meter import DAY_SECONDS
 from swe_ai_fleet.ports import ChatModel, KeyValue, KeyValueEntry, ModelSessions, Patience
-from swe_ai_fleet.rewriting import rewritten
 
 SPENDING_BUCKET = "agent-spending"
 SPENDING_KEPT_SECONDS = 2.0 * DAY_SECONDS

@@ -23,7 +23,7 @@ from swe_ai_fleet.orchestrator.evidence.test_runs import TEST_RUNS_BUCKET, TEST_
 from swe_ai_fleet.orchestrator.execution_context import ExecutionDeps
 from swe_ai_fleet.orchestrator.executions import Executions, Room
 from swe_ai_fleet.orchestrator.judging import Verifier
-from swe_ai_fleet.orchestrator.metrics import Meter
+from swe_ai_fleet.orchestrator.meter import Meter
 from swe_ai_fleet.orchestrator.quotas import Quotas, Rules, StorageUsage, no_rules
 from swe_ai_fleet.orchestrator.recipes import RECIPES_BUCKET, RECIPES_BYTES, RECIPES_KEPT_SECONDS, Recipes
 from swe_ai_fleet.ports import HeadSigner

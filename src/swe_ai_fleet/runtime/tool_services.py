@@ -17,8 +17,8 @@ import structlog
 from pydantic import ValidationError
 
 from swe_ai_fleet.codec import from_plain
+from swe_ai_fleet.domain.command import HostPattern, NetworkGrant, NetworkRules
 from swe_ai_fleet.domain.errors import InvalidRequest
-from swe_ai_fleet.domain.network import HostPattern, NetworkGrant, NetworkRules
 from swe_ai_fleet.sandbox import CpuSlots, IsolationLevel, Sandbox, SandboxPolicy, choose_isolation_level
 from swe_ai_fleet.sandbox.images import ImageContainer
 from swe_ai_fleet.settings import Settings, listed, on_loopback

@@ -1,6 +1,6 @@
 """Runs commands in workspaces, confined."""
 
-from swe_ai_fleet.domain.network import NetworkGrant
+from swe_ai_fleet.domain.command import NetworkGrant
 from swe_ai_fleet.sandbox.attacks import Attack
 from swe_ai_fleet.sandbox.cpu_slots import CpuSlots
 from swe_ai_fleet.sandbox.network import Refusal, RefusalReason

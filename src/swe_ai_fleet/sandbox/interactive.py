@@ -13,10 +13,9 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
-from swe_ai_fleet.domain.command import Output
+from swe_ai_fleet.domain.command import NetworkGrant, Output
 from swe_ai_fleet.domain.environment import Environment, Mount
 from swe_ai_fleet.domain.errors import PreconditionFailed, Unavailable
-from swe_ai_fleet.domain.network import NetworkGrant
 from swe_ai_fleet.sandbox import jail, processes
 from swe_ai_fleet.sandbox.disk import DiskGuard, DiskWatch
 from swe_ai_fleet.sandbox.network import FilteringProxy

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import structlog
@@ -25,6 +26,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 
 from swe_ai_fleet.domain.errors import FleetError, PreconditionFailed
+from swe_ai_fleet.settings import Settings
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -39,11 +41,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Instruments:
-    """Counters and histograms of one process. Labels are of closed sets; no id is among them.
-
-    Args:
-        registry: Has them.
-    """
+    """Counters and histograms of one process. Labels are of closed sets; no id is among them."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._grpc = Counter(
@@ -140,11 +138,11 @@ class Exposition:
         encode, content_type = choose_encoder(accept[:1_000])
         # One at a time: who asks more often than this answers gets no more work out of it.
         async with self._asking:
-            asked = dict(self._sources)
-            answers = await asyncio.gather(*(_collect_from(name, source) for name, source in asked.items()))
+            sources = dict(self._sources)
+            answers = await asyncio.gather(*(_collect_from(name, source) for name, source in sources.items()))
         up = GaugeMetricFamily("fleet_scrape_source_up", "Whether a source of metrics answered.", labels=["source"])
         families: list[Metric] = [up]
-        for name, answer in zip(asked, answers, strict=True):
+        for name, answer in zip(sources, answers, strict=True):
             up.add_metric([name], float(answer is not None))
             families += answer or ()
         # Thousands of series at worst, which calls need not wait for.
@@ -225,3 +223,43 @@ async def open_exposition(listen: str) -> AsyncGenerator[Exposition]:
         yield exposition
     finally:
         await runner.cleanup()
+
+
+_MOST_BYTES = 1024 * 1024
+
+
+def certificates(settings: Settings) -> Mapping[str, Path]:
+    """The certificate files that settings name, by what they are for."""
+    named = {
+        "server": settings.tls_cert,
+        "server_client_ca": settings.tls_client_ca,
+        "client": settings.tls_client_cert,
+        "client_ca": settings.tls_ca,
+        "nats": settings.nats_cert,
+        "nats_ca": settings.nats_ca,
+    }
+    return {use: path for use, path in named.items() if path is not None}
+
+
+async def certificate_figures(files: Mapping[str, Path]) -> Iterable[Metric]:
+    """The end of each file's certificate that ends first; a file that cannot be read counts as ended in 1970."""
+    ends = GaugeMetricFamily(
+        "fleet_certificate_expiry_timestamp_seconds",
+        "When the first certificate of a file ends, in seconds since 1970; 0: it cannot be read.",
+        labels=["use"],
+    )
+    for use, path in files.items():
+        ends.add_metric([use], await asyncio.to_thread(expiry, path))
+    return [ends]
+
+
+def expiry(path: Path) -> float:
+    """When the first certificate of a PEM file ends, in seconds since 1970; 0 where it cannot be read."""
+    from cryptography import x509
+
+    try:
+        with path.open("rb") as file:
+            chain = x509.load_pem_x509_certificates(file.read(_MOST_BYTES))
+    except (OSError, ValueError):
+        return 0.0
+    return min(certificate.not_valid_after_utc.timestamp() for certificate in chain)

@@ -12,7 +12,8 @@ from prometheus_client.metrics_core import (
 )
 
 from swe_ai_fleet.domain.event import ExecutionStatus
-from swe_ai_fleet.orchestrator.metrics import Figures, Meter, Sketch
+from swe_ai_fleet.orchestrator.figures import Figures, Sketch
+from swe_ai_fleet.orchestrator.meter import Meter
 
 LONG_SECONDS = (1.0, 5.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1_800.0, 3_600.0, 7_200.0, 21_600.0)
 SHORT_SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)

@@ -2,20 +2,42 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from swe_ai_fleet.ports import EventLog, Fleet, Repositories, ResultBus
-from swe_ai_fleet.telemetry.w3c import w3c
 
 if TYPE_CHECKING:
     from swe_ai_fleet.settings import Settings
-    from swe_ai_fleet.telemetry.exposition import Exposition, Source
+    from swe_ai_fleet.telemetry.exposition import Exposition
     from swe_ai_fleet.telemetry.tracing import Tracing
+
+_TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+_MEMBER = re.compile(r"[a-z0-9][a-z0-9_*/@-]{0,255}=[ -+\--<>-~]{1,256}")
+_MOST_CHARACTERS = 512
+"""As much of a `tracestate` as everybody has to pass on."""
+
+
+def w3c(headers: Mapping[str, str]) -> dict[str, str]:
+    """The `traceparent` and `tracestate` of headers with names in lower case; neither where there is nothing to join.
+
+    What is malformed or longer than anybody needs is as good as absent, and is told nowhere: strangers write it.
+    """
+    parent = headers.get("traceparent", "")
+    if _TRACEPARENT.fullmatch(parent) is None:
+        return {}
+    state = headers.get("tracestate", "")
+    if not state or len(state) > _MOST_CHARACTERS:
+        return {"traceparent": parent}
+    members = [member.strip(" \t") for member in state.split(",")]
+    keys = {member.partition("=")[0] for member in members}
+    whole = len(keys) == len(members) <= 32 and all(_MEMBER.fullmatch(member) for member in members)
+    return {"traceparent": parent, "tracestate": state} if whole else {"traceparent": parent}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +73,7 @@ class Telemetry:
             return repositories
         from swe_ai_fleet.telemetry.traced_ports import TracedRepositories
 
-        return TracedRepositories(repositories, self.tracing)
+        return cast("Repositories", TracedRepositories(repositories, self.tracing))
 
     def results(self, results: ResultBus) -> ResultBus:
         """A result bus whose messages go on with the trace."""
@@ -161,10 +183,11 @@ async def open_telemetry(
                 )
             )
         if serves and settings.metrics_listen:
-            from swe_ai_fleet.telemetry.exposition import open_exposition
+            from swe_ai_fleet.telemetry.exposition import certificate_figures, certificates, open_exposition
 
             exposition = await stack.enter_async_context(open_exposition(settings.metrics_listen))
-            stack.enter_context(exposition.source("certificates", _certificates(settings)))
+            files = certificates(settings)
+            stack.enter_context(exposition.source("certificates", lambda: certificate_figures(files)))
         telemetry = Telemetry(tracing=tracing, exposition=exposition)
         token = _here.set(telemetry)
         try:
@@ -175,13 +198,6 @@ async def open_telemetry(
             except ValueError:
                 # Opened in one task and closed in another one, whose context never had it.
                 _here.set(_OFF)
-
-
-def _certificates(settings: Settings) -> Source:
-    from swe_ai_fleet.telemetry.certificate_figures import certificate_figures, certificates
-
-    files = certificates(settings)
-    return lambda: certificate_figures(files)
 
 
 def _check(endpoint: str) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import urlsplit
 
 from opentelemetry import trace
@@ -39,7 +39,7 @@ from swe_ai_fleet.domain.event import (
 )
 from swe_ai_fleet.domain.tool import Outcome
 from swe_ai_fleet.domain.trajectory import StopReason
-from swe_ai_fleet.telemetry.tracing import Tracing, current, execution_context, execution_span_id, failed, joined
+from swe_ai_fleet.telemetry.tracing import Tracing, current, execution_context, execution_span_id, failed, joined, stamp
 from swe_ai_fleet.telemetry.tracing import nanoseconds as ns
 
 _PROVIDER = "openai"
@@ -49,12 +49,7 @@ _ENDED_WELL = (StopReason.FINAL_ANSWER, StopReason.AWAITING_APPROVAL, StopReason
 
 
 class Phases:
-    """Opens the span of a phase with the first thing that belongs to it, and ends it with the last.
-
-    Args:
-        tracing: Makes spans.
-        attributes: Of each of them.
-    """
+    """Opens the span of a phase with the first thing that belongs to it, and ends it with the last."""
 
     def __init__(self, tracing: Tracing, attributes: Mapping[str, str]) -> None:
         self._tracing = tracing
@@ -99,16 +94,15 @@ def phase(name: str) -> Generator[None]:
 _phases: ContextVar[Phases | None] = ContextVar("phases", default=None)
 
 
-class WrittenSpans(Protocol):
+class WrittenSpans:
     """Spans of one journal."""
 
     def before(self, body: EventBody) -> EventBody:
         """The event as it is to be written."""
-        ...
+        return body
 
     def after(self, event: Event) -> None:
         """Hear what was written."""
-        ...
 
 
 @contextmanager
@@ -154,29 +148,21 @@ def _server(host: str) -> dict[str, str | int]:
     return {server.SERVER_ADDRESS: parts.hostname, **port} if parts.hostname else {}
 
 
-class _Acceptance:
+class _Acceptance(WrittenSpans):
     """What is accepted belongs to the span it was accepted in."""
 
     def before(self, body: EventBody) -> EventBody:
         if not isinstance(body, ExecutionStarted):
             return body
-        from swe_ai_fleet.telemetry.tracing import stamp
-
         return replace(body, task=replace(body.task, traceparent=stamp().get("traceparent", "")))
 
-    def after(self, event: Event) -> None:
-        del event
 
-
-class _ExecutionSpans:
+class _ExecutionSpans(WrittenSpans):
     """The wait in the queue, and the execution itself once it is over, whoever drove it before."""
 
     def __init__(self, tracing: Tracing, writer: Writer) -> None:
         self._tracing = tracing
         self._writer = writer
-
-    def before(self, body: EventBody) -> EventBody:
-        return body
 
     def after(self, event: Event) -> None:
         match event.body:
@@ -226,7 +212,7 @@ class _ExecutionSpans:
         )
 
 
-class _AgentSpans:
+class _AgentSpans(WrittenSpans):
     """An agent's run, and below it each call of its model and of its tools."""
 
     def __init__(self, tracing: Tracing, writer: Writer, span: Span) -> None:
@@ -236,9 +222,6 @@ class _AgentSpans:
         self._context = trace.set_span_in_context(span)
         self._model = ""
         self._said: list[Any] = []
-
-    def before(self, body: EventBody) -> EventBody:
-        return body
 
     def after(self, event: Event) -> None:
         match event.body:

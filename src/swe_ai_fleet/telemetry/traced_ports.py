@@ -7,26 +7,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncGenerator, Callable
-from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import Any, TypeVar
 
 from opentelemetry.trace import SpanKind
 from structlog.contextvars import bound_contextvars
 
 from swe_ai_fleet.domain.assignment import Assignment, AssignmentKind, CodingAssignment, RecordedAssignment
-from swe_ai_fleet.domain.candidate import Delivered
-from swe_ai_fleet.domain.environment import Environment
-from swe_ai_fleet.domain.event import EXECUTION_SUBJECT, Event, EventBody, StoredEvent, Writer
-from swe_ai_fleet.domain.integration import Exported, Merge, MergeRequest
-from swe_ai_fleet.domain.task import Delivery, EnvironmentSpec, PinnedRepository, RepoRef
-from swe_ai_fleet.ports import Clone, EventLog, Fleet, Journal, Repositories, ResultBus
-from swe_ai_fleet.telemetry.run_spans import phase
+from swe_ai_fleet.domain.event import EXECUTION_SUBJECT, Event, EventBody, Writer
+from swe_ai_fleet.ports import EventLog, Fleet, Journal, Repositories, ResultBus
+from swe_ai_fleet.telemetry.run_spans import WrittenSpans, phase, written_spans
 from swe_ai_fleet.telemetry.tracing import Tracing, stamp
-
-if TYPE_CHECKING:
-    from swe_ai_fleet.telemetry.run_spans import WrittenSpans
-    from swe_ai_fleet.telemetry.tracing import Tracing
 
 T = TypeVar("T")
 _PHASES = {
@@ -42,21 +34,24 @@ _PHASES = {
     AssignmentKind.OPERATE: "nodes",
     AssignmentKind.OPENING: "draft",
 }
+_SLOW = {
+    "pin": ("pin repository", "fleet.tenant"),
+    "environment": ("environment", ""),
+    "deliver": ("apply", "fleet.execution_id"),
+    "publish": ("apply", "fleet.execution_id"),
+    "merge": ("merge", ""),
+}
+"""The ways of repositories that have spans: the name of the span, and what its attribute calls the first argument."""
 
 
 class ObservedLog:
-    """An `EventLog`.
-
-    Args:
-        log: Where events go.
-        tracing: Makes spans of them; None: nobody does.
-        timed: Hears how many seconds each write took; None: nobody does.
-    """
+    """An `EventLog` whose writers have spans, where `tracing` makes them; `timed` hears how long writes took."""
 
     def __init__(self, log: EventLog, tracing: Tracing | None, timed: Callable[[float], None] | None) -> None:
         self._log = log
         self._tracing = tracing
         self._timed = timed
+        self.tell, self.read, self.heads = log.tell, log.read, log.heads
 
     @asynccontextmanager
     async def journal(self, writer: Writer, *, fresh: bool = False) -> AsyncGenerator[Journal]:
@@ -66,26 +61,10 @@ class ObservedLog:
             around.enter_context(bound_contextvars(tenant=writer.tenant, execution_id=writer.execution_id, **ids))
             spans: WrittenSpans | None = None
             if self._tracing is not None:
-                from swe_ai_fleet.telemetry.run_spans import written_spans
-
                 spans = around.enter_context(written_spans(self._tracing, writer, fresh=fresh))
             async with self._log.journal(writer, fresh=fresh) as journal:
                 heard = spans is not None or self._timed is not None
                 yield ObservedJournal(journal, spans, self._timed) if heard else journal
-
-    async def tell(self, writer: Writer, body: EventBody) -> StoredEvent:
-        """As the log's own."""
-        return await self._log.tell(writer, body)
-
-    def read(
-        self, tenant: str, execution_id: str, *, agent_id: str = "", from_sequence: int = 0, follow: bool = False
-    ) -> AsyncGenerator[StoredEvent, None]:
-        """As the log's own."""
-        return self._log.read(tenant, execution_id, agent_id=agent_id, from_sequence=from_sequence, follow=follow)
-
-    def heads(self, *, from_sequence: int = 0, follow: bool = False) -> AsyncGenerator[StoredEvent | None, None]:
-        """As the log's own."""
-        return self._log.heads(from_sequence=from_sequence, follow=follow)
 
 
 class ObservedJournal:
@@ -132,7 +111,7 @@ class TracedFleet:
             "fleet.tenant": assignment.task.tenant,
             "fleet.task_id": assignment.task.task_id,
             "fleet.execution_id": assignment.execution_id,
-            "fleet.agent_id": _agent(assignment),
+            "fleet.agent_id": assignment.agent_id if isinstance(assignment, RecordedAssignment) else "",
         }
         with phase(_phase(assignment)), self._tracing.span(f"ray {assignment.kind}", attributes, kind=SpanKind.CLIENT):
             traceparent = stamp().get("traceparent", "")
@@ -145,10 +124,6 @@ def _phase(assignment: Assignment[object]) -> str:
     return "revise" if revises else _PHASES[assignment.kind]
 
 
-def _agent(assignment: Assignment[object]) -> str:
-    return assignment.agent_id if isinstance(assignment, RecordedAssignment) else ""
-
-
 class TracedRepositories:
     """`Repositories` whose slow ways have spans."""
 
@@ -156,58 +131,18 @@ class TracedRepositories:
         self._inner = repositories
         self._tracing = tracing
 
-    async def pin(self, tenant: str, repo: RepoRef) -> PinnedRepository:
-        """As they do."""
-        with self._tracing.span("pin repository", {"fleet.tenant": tenant}):
-            return await self._inner.pin(tenant, repo)
+    def __getattr__(self, name: str) -> Any:
+        way = getattr(self._inner, name)
+        if name not in _SLOW:
+            return way
+        span, first = _SLOW[name]
 
-    async def pin_image(self, tenant: str, spec: EnvironmentSpec) -> EnvironmentSpec:
-        """As they do."""
-        return await self._inner.pin_image(tenant, spec)
+        async def traced(*args: Any, **kwargs: Any) -> Any:
+            size = {"fleet.patch_bytes": len(args[2])} if name == "deliver" else {}
+            with self._tracing.span(span, {first: args[0], **size} if first else {}):
+                return await way(*args, **kwargs)
 
-    async def environment(self, repository: PinnedRepository, spec: EnvironmentSpec) -> Environment:
-        """As they do."""
-        with self._tracing.span("environment", {}):
-            return await self._inner.environment(repository, spec)
-
-    def open(
-        self, execution_id: str, name: str, repository: PinnedRepository, environment: Environment
-    ) -> AbstractAsyncContextManager[Clone]:
-        """As they do."""
-        return self._inner.open(execution_id, name, repository, environment)
-
-    async def deliver(
-        self, execution_id: str, repository: PinnedRepository, patch: bytes, delivery: Delivery
-    ) -> Delivered:
-        """As they do."""
-        with self._tracing.span("apply", {"fleet.execution_id": execution_id, "fleet.patch_bytes": len(patch)}):
-            return await self._inner.deliver(execution_id, repository, patch, delivery)
-
-    async def release(self, execution_id: str) -> None:
-        """As they do."""
-        await self._inner.release(execution_id)
-
-    async def merge(self, request: MergeRequest) -> Merge:
-        """As they do."""
-        with self._tracing.span("merge", {}):
-            return await self._inner.merge(request)
-
-    async def keep(
-        self, execution_id: str, repository: PinnedRepository, patch: bytes, ref: str, message: str
-    ) -> Delivered:
-        """As they do."""
-        return await self._inner.keep(execution_id, repository, patch, ref, message)
-
-    async def publish(
-        self, execution_id: str, repository: PinnedRepository, since: str, delivery: Delivery
-    ) -> Delivered:
-        """As they do."""
-        with self._tracing.span("apply", {"fleet.execution_id": execution_id}):
-            return await self._inner.publish(execution_id, repository, since, delivery)
-
-    async def export(self, repository: PinnedRepository, base: str, branch: str, *, since: str = "") -> Exported:
-        """As they do."""
-        return await self._inner.export(repository, base, branch, since=since)
+        return traced
 
 
 class TracedResults:

@@ -21,7 +21,7 @@ from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.audit import GENESIS, AuditEntry
 from swe_ai_fleet.domain.errors import FleetError, PreconditionFailed
 from swe_ai_fleet.domain.event import ToolFinished, ToolStarted
-from swe_ai_fleet.domain.moment import now
+from swe_ai_fleet.domain.text import now
 from swe_ai_fleet.domain.tool import Decision, OperationSpec, Outcome, ToolResult
 from swe_ai_fleet.ports import Journal
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 
 import structlog
 
+from swe_ai_fleet.domain.command import HostPattern, NetworkGrant, NetworkRules, TaskMcpServer
 from swe_ai_fleet.domain.errors import InvalidRequest, fields_named
-from swe_ai_fleet.domain.network import HostPattern, NetworkGrant, NetworkRules
-from swe_ai_fleet.domain.task import ApprovalPolicy, Constraints, Role, Task, TaskMcpServer
+from swe_ai_fleet.domain.task import ApprovalPolicy, Constraints, Role, Task
 from swe_ai_fleet.domain.tool import OperationSpec
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.sandbox import Sandbox, SandboxPolicy

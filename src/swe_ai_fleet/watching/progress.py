@@ -22,7 +22,7 @@ from swe_ai_fleet.domain.event import (
 from swe_ai_fleet.domain.execution import ExecutionState, advance
 from swe_ai_fleet.domain.task import Task, TaskKind
 from swe_ai_fleet.orchestrator.councils import seated
-from swe_ai_fleet.orchestrator.run_names import is_review_run, judge_run, revision_run, score_run
+from swe_ai_fleet.orchestrator.runs import is_review_run, judge_run, revision_run, score_run
 
 # The agents' work is most of the time, and the checks are most of the rest.
 _SOLVING_PERCENT, _CHECKING_PERCENT, _RANKED_PERCENT, _DELIVERED_PERCENT = 60, 35, 96, 98

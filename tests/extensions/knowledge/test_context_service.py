@@ -23,8 +23,7 @@ from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.context import Change, ContextRequest, Phase, StoredChange, WorkRecord
 from swe_ai_fleet.domain.errors import NotFound, Unavailable
-from swe_ai_fleet.domain.memory import Memory, MemoryKind, MemoryScope
-from swe_ai_fleet.domain.outcome import Outcome
+from swe_ai_fleet.domain.memory import Memory, MemoryKind, MemoryScope, Outcome
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, Role, TaskKind, execution_id
 from swe_ai_fleet.extensions.knowledge.client import ContextServiceClient
 from swe_ai_fleet.extensions.knowledge.service import RunningContext, open_context

@@ -20,8 +20,7 @@ from swe_ai_fleet.domain.candidate import (
 )
 from swe_ai_fleet.domain.candidate import TestSummary as Summary
 from swe_ai_fleet.domain.context import WorkRecord
-from swe_ai_fleet.domain.memory import MAX_MEMORY_CHARS, Memory, MemoryKind, repository_namespace
-from swe_ai_fleet.domain.outcome import VERDICT, Outcome
+from swe_ai_fleet.domain.memory import MAX_MEMORY_CHARS, VERDICT, Memory, MemoryKind, Outcome, repository_namespace
 from swe_ai_fleet.domain.task import MemoryOptions, PinnedRepository, PlanningMode, RepoRef, Role, Task, TaskKind
 from swe_ai_fleet.domain.tool import ToolResult
 from swe_ai_fleet.extensions.knowledge.recorder import Recorder

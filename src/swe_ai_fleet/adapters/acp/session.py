@@ -30,9 +30,8 @@ from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.event import PlanMade
 from swe_ai_fleet.domain.json_values import mapping, mappings, string, strings
-from swe_ai_fleet.domain.plan import Plan, PlanStep
 from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
-from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.domain.trajectory import Plan, PlanStep, StopReason
 from swe_ai_fleet.sandbox.interactive import InteractiveProcess
 from swe_ai_fleet.tools.files import FileTool
 from swe_ai_fleet.tools.files.paths import MissingPath

@@ -13,10 +13,9 @@ from pathlib import Path
 
 from swe_ai_fleet.adapters.git_workspace.directories import write_file
 from swe_ai_fleet.codec import from_json
-from swe_ai_fleet.domain.command import Command, CommandResult
+from swe_ai_fleet.domain.command import DEFAULT_PORTS, Command, CommandResult, NetworkGrant
 from swe_ai_fleet.domain.environment import BuildStep, Decision, StepOutcome
 from swe_ai_fleet.domain.errors import PreconditionFailed
-from swe_ai_fleet.domain.network import DEFAULT_PORTS, NetworkGrant
 from swe_ai_fleet.environments.pip_steps import CONSTRAINTS
 from swe_ai_fleet.environments.recipe import Removal, Step
 from swe_ai_fleet.environments.repository_files import RepositoryFiles

@@ -31,17 +31,9 @@ from swe_ai_fleet.domain.candidate import Delivered
 from swe_ai_fleet.domain.command import Owner
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
-from swe_ai_fleet.domain.integration import Exported, Merge, MergeRequest
-from swe_ai_fleet.domain.task import (
-    UPLOAD,
-    Delivery,
-    EnvironmentSpec,
-    PinnedRepository,
-    RepoRef,
-    check_branch,
-    check_identifier,
-)
-from swe_ai_fleet.ports import KnownRecipes, SecretMask
+from swe_ai_fleet.domain.task import UPLOAD, Delivery, EnvironmentSpec, PinnedRepository, RepoRef
+from swe_ai_fleet.domain.text import check_branch, check_identifier
+from swe_ai_fleet.ports import Exported, KnownRecipes, Merge, MergeRequest, SecretMask
 from swe_ai_fleet.sandbox import NetworkGrant, Sandbox
 from swe_ai_fleet.sandbox.network import Resolver
 from swe_ai_fleet.sandbox.uninterrupted import uninterrupted

@@ -32,7 +32,8 @@ from swe_ai_fleet.adapters.git_workspace.git_dirs import begin_cache, remove_rec
 from swe_ai_fleet.adapters.git_workspace.local import Resolved
 from swe_ai_fleet.adapters.git_workspace.locations import Credential, Remote, Route, Routes, host_of, out_of_reach
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed, ResourceExhausted, Unavailable
-from swe_ai_fleet.domain.task import RepoRef, check_identifier
+from swe_ai_fleet.domain.task import RepoRef
+from swe_ai_fleet.domain.text import check_identifier
 
 # A port may have these digits in it.
 _DENIED = re.compile(r"authentication failed|could not read (username|password)|permission denied|\b40[13]\b", re.I)

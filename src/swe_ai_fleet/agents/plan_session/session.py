@@ -16,8 +16,8 @@ from swe_ai_fleet.agents.sub_agents.memory import MemoryResults, MemorySearch
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalResolution
 from swe_ai_fleet.domain.budget import RequestLimits, Usage
 from swe_ai_fleet.domain.event import ExecutionStatus
+from swe_ai_fleet.domain.memory import goal_type
 from swe_ai_fleet.domain.message import Message, ToolMessage, UserMessage
-from swe_ai_fleet.domain.outcome import goal_type
 from swe_ai_fleet.domain.run import RunState
 from swe_ai_fleet.domain.trajectory import Step, StopReason
 from swe_ai_fleet.ports import Workspace

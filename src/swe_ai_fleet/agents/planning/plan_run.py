@@ -33,6 +33,7 @@ from swe_ai_fleet.domain.message import AssistantMessage, ModelReply, ModelReque
 from swe_ai_fleet.domain.task import PlanningMode
 from swe_ai_fleet.ports import ChatModel
 from swe_ai_fleet.tools.builtin.dialogue import PROPOSE
+from swe_ai_fleet.domain.trajectory import Plan, PlanStep, Step, StopReason, Trajectory
 
 
 PLAN = "plan"

@@ -12,9 +12,17 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from swe_ai_fleet.agents.planning.planner import Operations
-from swe_ai_fleet.domain.plan import OnFailure, Plan, PlanReport, PlanStep, StepReport, StepStatus
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
-from swe_ai_fleet.domain.trajectory import Observation, Step
+from swe_ai_fleet.domain.trajectory import (
+    Observation,
+    OnFailure,
+    Plan,
+    PlanReport,
+    PlanStep,
+    Step,
+    StepReport,
+    StepStatus,
+)
 
 _ID = re.compile(r"p([1-9]\d{0,3})([svaf])([1-9]\d{0,3})t([1-9]\d{0,3})(?:n([0-9a-f]{8}))?")
 _EXIT = re.compile(r"exit(?: code)?[ :=]{0,3}(\d{1,3})", re.IGNORECASE)

@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
 from swe_ai_fleet.domain.json_values import is_list, is_object, mapping, mappings, parse_json, string
-from swe_ai_fleet.domain.task import check_identifier
+from swe_ai_fleet.domain.text import check_identifier
 from swe_ai_fleet.extensions.batch.harbor import CONFIG, HarborTask, read_task, resolved_variables
 from swe_ai_fleet.extensions.batch.log_parsers import END, PARSERS, START
 

@@ -24,6 +24,7 @@ from swe_ai_fleet.extensions.chat.answer import Answer, Progress, ProgressKind
 from swe_ai_fleet.extensions.chat.session import MAX_CARD_CHARS, Session, check_namespaces
 from swe_ai_fleet.extensions.chat.store import CHATS_BUCKET
 from swe_ai_fleet.runtime.execution_tools import ExecutionsView
+from swe_ai_fleet.domain.text import milliseconds
 
 
 CHATS_KEPT_SECONDS = 90 * 86_400.0

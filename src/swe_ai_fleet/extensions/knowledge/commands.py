@@ -15,7 +15,7 @@ from swe_ai_fleet.cli.options import PHASES, ROLES, argument, option
 from swe_ai_fleet.cli.order import named_repository
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.client_settings import ClientSettings
-from swe_ai_fleet.domain.outcome import BEST_RATING, LEAST_RATING
+from swe_ai_fleet.domain.memory import BEST_RATING, LEAST_RATING
 from swe_ai_fleet.domain.review import VERIFIER_PROFILE
 from swe_ai_fleet.domain.text import counted
 from swe_ai_fleet.runtime.channels import find_place

@@ -18,7 +18,6 @@ from itertools import chain, groupby, takewhile
 from operator import itemgetter
 from typing import Self
 
-from swe_ai_fleet import shelf
 from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.context import (
     NO_STORY,
@@ -37,8 +36,7 @@ from swe_ai_fleet.extensions.knowledge import story
 from swe_ai_fleet.extensions.knowledge.story import StoryState, advance
 from swe_ai_fleet.following import Follower
 from swe_ai_fleet.ports import ChangeLog
-from swe_ai_fleet.shelf import Shelf
-from swe_ai_fleet.snapshots import Snapshots
+from swe_ai_fleet.snapshots import Shelf, Snapshots
 
 _PARTS = 2
 _PORT = re.compile(r":[0-9]{1,5}(?=/)")
@@ -271,7 +269,7 @@ class GraphFollower:
             self._take,
             hint="restart the context service",
             snapshot=snapshots
-            and snapshots.of("graph", sys.modules[__name__], story, shelf, dump=self._dump, load=self._load),
+            and snapshots.of("graph", sys.modules[__name__], story, dump=self._dump, load=self._load),
         )
 
     async def __aenter__(self) -> Self:

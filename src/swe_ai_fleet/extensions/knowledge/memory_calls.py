@@ -8,9 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import TypeVar
-
 from google.protobuf.message import Message
-
 from fleet.context.v1 import context_pb2 as pb
 from fleet.context.v1.context_pb2_grpc import ContextServiceServicer
 from services.auth import caller_of, tenant
@@ -25,6 +23,14 @@ from swe_ai_fleet.domain.text import check_length, well_formed, without_login
 from swe_ai_fleet.extensions.knowledge.recommending import Question
 from swe_ai_fleet.extensions.knowledge.tracker import LearningTracker
 from swe_ai_fleet.ports import Memories, SecretMask
+from services.auth import tenant
+from services.context.requests import fields_within, fitting, foreign, source_of
+from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.memory import MAX_MEMORY_CHARS, Memory, MemoryKind, MemoryScope, Outcome, goal_type
+from swe_ai_fleet.domain.text import check_length, now, well_formed, without_login
+from swe_ai_fleet.learning.recommending import Question
+from swe_ai_fleet.learning.tracker import LearningTracker
+
 
 M = TypeVar("M", bound=Message)
 

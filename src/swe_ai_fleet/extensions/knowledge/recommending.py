@@ -24,7 +24,7 @@ from statistics import median
 
 from swe_ai_fleet.domain.candidate import Verdict
 from swe_ai_fleet.domain.event import ExecutionStatus
-from swe_ai_fleet.domain.outcome import (
+from swe_ai_fleet.domain.memory import (
     BEST_RATING,
     LEAST_RATING,
     PART_OF,

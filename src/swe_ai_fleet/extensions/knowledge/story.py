@@ -24,8 +24,7 @@ from swe_ai_fleet.domain.context import (
     WorkRecord,
 )
 from swe_ai_fleet.domain.errors import InvalidRequest
-from swe_ai_fleet.domain.task import check_identifier
-from swe_ai_fleet.domain.text import well_formed, without_login
+from swe_ai_fleet.domain.text import check_identifier, well_formed, without_login
 from swe_ai_fleet.ports import SecretMask
 from swe_ai_fleet.tools.truncation import truncate
 

@@ -33,6 +33,7 @@ from swe_ai_fleet.extensions.webhooks.retrying import Reply, retry_after_seconds
 from swe_ai_fleet.sandbox.network import PrivateHostError, UnknownHostError, judged
 from swe_ai_fleet.tools.http.response import read_body
 from swe_ai_fleet.tools.http.transport import GuardedTransport, HttpPolicy, parse_url, port_of
+from swe_ai_fleet.domain.command import HostPattern
 
 
 WAITS = (5.0, 30.0, 120.0, 600.0, 3_600.0, 7_200.0, 14_400.0, 28_800.0, 28_800.0)

@@ -18,9 +18,8 @@ from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.errors import AlreadyExists, Fenced, FleetError, NotFound, ResourceExhausted
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.extensions.webhooks.webhook import EventType, Webhook, check_id, key_in
-from swe_ai_fleet.following import Follower
+from swe_ai_fleet.following import Follower, rewritten
 from swe_ai_fleet.ports import KeyValue, KeyValueChange, KeyValueEntry
-from swe_ai_fleet.rewriting import rewritten
 
 WEBHOOKS_BUCKET = "agent-webhooks"
 MAX_WEBHOOKS = 100

@@ -20,7 +20,8 @@ from swe_ai_fleet.cli.options import argument, option
 from swe_ai_fleet.cli.order import IncludeDirty, fill, made_up_id, repo_ref
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.domain.json_values import is_object, parse_json
-from swe_ai_fleet.domain.task import UncommittedChanges, check_identifier
+from swe_ai_fleet.domain.task import UncommittedChanges
+from swe_ai_fleet.domain.text import check_identifier
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.watching.text import one_line
 

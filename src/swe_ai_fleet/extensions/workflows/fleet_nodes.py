@@ -31,8 +31,8 @@ from swe_ai_fleet.extensions.workflows.tasks import (
     node_name,
     node_run,
 )
-from swe_ai_fleet.orchestrator.background import context_request
 from swe_ai_fleet.orchestrator.execution_context import ExecutionContext
+from swe_ai_fleet.orchestrator.groundwork import context_request
 from swe_ai_fleet.orchestrator.subtasks import child_task_id
 from swe_ai_fleet.tools.catalogue import operations
 from swe_ai_fleet.tools.truncation import beginning

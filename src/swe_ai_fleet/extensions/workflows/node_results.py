@@ -9,13 +9,12 @@ from dataclasses import dataclass, field, replace
 from swe_ai_fleet.domain.candidate import CheckReport
 from swe_ai_fleet.domain.event import NodeUpdated
 from swe_ai_fleet.domain.execution import ExecutionState
-from swe_ai_fleet.domain.integration import MergeRequest
 from swe_ai_fleet.domain.task import PinnedRepository
 from swe_ai_fleet.domain.workflow import JsonValue, NodeStatus, Workflow
 from swe_ai_fleet.extensions.workflows.graph import ordered, upstream
-from swe_ai_fleet.orchestrator.delivery import at_delivered
+from swe_ai_fleet.orchestrator.delivery import BUNDLE_TYPE, at_delivered, commit_message
 from swe_ai_fleet.orchestrator.execution_context import ExecutionContext
-from swe_ai_fleet.orchestrator.integration import BUNDLE_TYPE, commit_message
+from swe_ai_fleet.ports import MergeRequest
 
 MAX_PATCH_BYTES = 40_000
 """A patch that is longer stands in a node's output by its digest alone."""

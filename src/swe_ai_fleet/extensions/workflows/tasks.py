@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
 from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.command import CheckSpec
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.json_values import is_object, parse_json
 from swe_ai_fleet.domain.memory import MAX_NAMESPACES, agent_namespace, task_namespaces
@@ -18,7 +19,6 @@ from swe_ai_fleet.domain.task import (
     MAX_DESCRIPTION_BYTES,
     MAX_PRIORITY,
     SCRATCH,
-    CheckSpec,
     Constraints,
     MemoryOptions,
     Role,

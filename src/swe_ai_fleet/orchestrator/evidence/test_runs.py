@@ -17,9 +17,10 @@ from dataclasses import dataclass, replace
 import structlog
 
 from swe_ai_fleet.codec import from_json, to_json
+from swe_ai_fleet.domain.command import CheckSpec
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import FleetError
-from swe_ai_fleet.domain.task import CheckSpec, PinnedRepository, Task
+from swe_ai_fleet.domain.task import PinnedRepository, Task
 from swe_ai_fleet.domain.test_run import TestRun
 from swe_ai_fleet.orchestrator.evidence.relevance import python_files
 from swe_ai_fleet.orchestrator.evidence.source_files import CloneFiles, is_compiled, language_of

@@ -17,8 +17,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from swe_ai_fleet.domain.command import address_of
 from swe_ai_fleet.domain.errors import InvalidRequest
-from swe_ai_fleet.domain.network import address_of
 from swe_ai_fleet.runtime.private_files import write_private
 
 PRIVATE_DIRECTORY = 0o700

@@ -15,8 +15,8 @@ from swe_ai_fleet.agents.equipment import PATCH_MEDIA_TYPE
 from swe_ai_fleet.agents.results import MAX_INLINE_PATCH_BYTES, bounded_result, failed_result, result_head
 from swe_ai_fleet.codec import to_plain
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
-from swe_ai_fleet.domain.moment import now
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
+from swe_ai_fleet.domain.text import now
 from swe_ai_fleet.runtime.factories import connect_log
 from swe_ai_fleet.runtime.ray_jobs.agent_host import AgentHost
 from swe_ai_fleet.runtime.tool_enabled_agent import ToolEnabledAgent

@@ -35,11 +35,11 @@ from swe_ai_fleet.domain.event import (
     ToolFinished,
     WinnerDelivered,
 )
-from swe_ai_fleet.domain.execution import APPROVAL_TOOL
+from swe_ai_fleet.domain.run import APPROVAL_TOOL
 from swe_ai_fleet.domain.task import TaskKind
 from swe_ai_fleet.domain.tool import Outcome
 from swe_ai_fleet.domain.trajectory import StopReason
-from swe_ai_fleet.orchestrator.metrics.figures import Figures, Gauges, Key, ModelFigures, ToolFigures
+from swe_ai_fleet.orchestrator.figures import Figures, Gauges, Key, ModelFigures, ToolFigures
 
 MAX_NAMES = 100
 OTHER = "(other)"
@@ -140,8 +140,12 @@ class Counted:
 
 
 @dataclass(slots=True, kw_only=True)
-class FoldState:
-    """What a `MetricsFold` remembers: executions that have not ended and the roles of the last that have, by place."""
+class MetricsFold:
+    """Takes the events of all writers in the order of the log; one that it has had adds nothing.
+
+    What it remembers is bounded: by place, executions that have not ended, their runs, and the roles of the last that
+    have.
+    """
 
     position: int = 0
     open: dict[str, OpenExecution] = field(default_factory=dict[str, OpenExecution])
@@ -149,47 +153,37 @@ class FoldState:
     models: Names = field(default_factory=lambda: Names())
     tools: Names = field(default_factory=lambda: Names())
 
-
-class MetricsFold:
-    """Takes the events of all writers in the order of the log; one that it has had adds nothing.
-
-    What it remembers is bounded: executions that have not ended, their runs, and the roles of the last that have.
-    """
-
-    def __init__(self, state: FoldState | None = None) -> None:
-        self.state = state or FoldState()
-
     def take(self, stored: StoredEvent) -> Iterator[Counted]:
         """What an event adds."""
-        if stored.sequence <= self.state.position:
+        if stored.sequence <= self.position:
             return
-        self.state.position = stored.sequence
+        self.position = stored.sequence
         event = stored.event
         at = datetime.fromisoformat(event.at).timestamp()
         figures = self._execution_said(event, at) if event.agent_id == EXECUTION_SUBJECT else self._run_said(event, at)
         if figures is not None:
-            if (known := self.state.open.get(_place(event.tenant, event.execution_id))) is not None:
+            if (known := self.open.get(_place(event.tenant, event.execution_id))) is not None:
                 known.usage += figures.usage
             yield Counted(at=at, key=f"{event.tenant}/{self._role(event)}", figures=figures)
 
     def running(self, tenant: str, execution_id: str) -> Usage:
         """What an execution that has not ended has spent so far; nothing where none is known."""
-        known = self.state.open.get(_place(tenant, execution_id))
+        known = self.open.get(_place(tenant, execution_id))
         return known.usage if known is not None else Usage()
 
     def _role(self, event: Event) -> str:
         place = _place(event.tenant, event.execution_id)
-        known = self.state.open.get(place)
-        return known.role if known is not None else self.state.roles.get(place, "")
+        known = self.open.get(place)
+        return known.role if known is not None else self.roles.get(place, "")
 
     def _execution_said(self, event: Event, at: float) -> Figures | None:
         place, body = _place(event.tenant, event.execution_id), event.body
-        known = self.state.open.get(place)
+        known = self.open.get(place)
         match body:
-            case ExecutionStarted(task=task) if known is None and place not in self.state.roles:
-                self.state.open[place] = OpenExecution(role=str(task.role), kind=task.kind, started_at=at)
-                while len(self.state.open) > _MOST_OPEN:
-                    del self.state.open[next(iter(self.state.open))]
+            case ExecutionStarted(task=task) if known is None and place not in self.roles:
+                self.open[place] = OpenExecution(role=str(task.role), kind=task.kind, started_at=at)
+                while len(self.open) > _MOST_OPEN:
+                    del self.open[next(iter(self.open))]
                 return Figures(accepted=1, change=Gauges(queued=1))
             case ExecutionClaimed() if known is not None and not known.claimed:
                 known.claimed = True
@@ -211,10 +205,10 @@ class MetricsFold:
                 return None
 
     def _ended(self, place: str, known: OpenExecution, body: ExecutionFinished, at: float) -> Figures:
-        del self.state.open[place]
-        self.state.roles[place] = known.role
-        while len(self.state.roles) > _MOST_ENDED:
-            del self.state.roles[next(iter(self.state.roles))]
+        del self.open[place]
+        self.roles[place] = known.role
+        while len(self.roles) > _MOST_ENDED:
+            del self.roles[next(iter(self.roles))]
         left = len(known.runs)
         cancelled = body.status is ExecutionStatus.CANCELLED
         running = sum(run.pause(at) for run in known.runs.values())
@@ -228,7 +222,7 @@ class MetricsFold:
         return figures.add_duration(_OPERATIONS[known.kind], body.duration_ms)
 
     def _run_said(self, event: Event, at: float) -> Figures | None:
-        known, body = self.state.open.get(_place(event.tenant, event.execution_id)), event.body
+        known, body = self.open.get(_place(event.tenant, event.execution_id)), event.body
         run = known.runs.get(event.agent_id) if known is not None else None
         match body:
             case RunClaimed(resumes=resumes) if known is not None:
@@ -257,7 +251,7 @@ class MetricsFold:
         usage = replace(body.reply.usage, model_calls=max(1, body.reply.usage.model_calls), duration_ms=0)
         if run is not None:
             run.counted += usage
-        name = self.state.models.of(body.reply.model or (run.model if run is not None else ""))
+        name = self.models.of(body.reply.model or (run.model if run is not None else ""))
         model = ModelFigures(calls=usage.model_calls, usage=usage)
         model.latency.add(body.duration_ms)
         return Figures(usage=usage, models={name: model}).add_duration("model_call", body.duration_ms)
@@ -270,7 +264,7 @@ class MetricsFold:
             run.counted += usage
         tool = ToolFigures(calls=1, failures=failed, cached=int(cached), outcomes=Counter({entry.outcome: 1}))
         tool.latency.add(entry.duration_ms)
-        tools = {self.state.tools.of(entry.name): tool}
+        tools = {self.tools.of(entry.name): tool}
         return Figures(usage=usage, tool_failures=failed, tools=tools).add_duration("tool_call", entry.duration_ms)
 
     def _run_ended(self, run: OpenRun, body: RunFinished, at: float) -> Figures:
@@ -286,7 +280,7 @@ class MetricsFold:
                 figures.agents_failed = 1
         if run.model and (untold.cost or untold.total_tokens):
             # Without a latency: nobody timed them one by one.
-            figures.models[self.state.models.of(run.model)] = ModelFigures(calls=untold.model_calls, usage=untold)
+            figures.models[self.models.of(run.model)] = ModelFigures(calls=untold.model_calls, usage=untold)
         return figures.add_duration("agent", run.worked * 1000)
 
 

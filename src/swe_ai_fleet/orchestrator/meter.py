@@ -18,9 +18,9 @@ from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import InvalidRequest, Unavailable
 from swe_ai_fleet.domain.event import StoredEvent
 from swe_ai_fleet.following import Follower
-from swe_ai_fleet.orchestrator.metrics import figures, fold
-from swe_ai_fleet.orchestrator.metrics.figures import Cell, Figures, Gauges, History, Key, Tier
-from swe_ai_fleet.orchestrator.metrics.fold import FoldState, MetricsFold, Names
+from swe_ai_fleet.orchestrator import figures, metrics_fold
+from swe_ai_fleet.orchestrator.figures import Cell, Figures, Gauges, History, Key, Tier
+from swe_ai_fleet.orchestrator.metrics_fold import MetricsFold, Names
 from swe_ai_fleet.snapshots import Snapshots
 
 DAY_SECONDS = 86_400
@@ -87,7 +87,7 @@ class _State:
     tenants: Names = field(default_factory=lambda: Names(MOST_TENANTS))
     totals: dict[str, Figures] = field(default_factory=dict[str, Figures])
     days: DayTokens = field(default_factory=DayTokens)
-    fold: FoldState = field(default_factory=FoldState)
+    fold: MetricsFold = field(default_factory=MetricsFold)
 
 
 class Meter:
@@ -110,7 +110,6 @@ class Meter:
     ) -> None:
         self._clock = clock
         self._state = _State()
-        self._fold = MetricsFold(self._state.fold)
         self._follower = Follower(
             "the log of events",
             events,
@@ -118,7 +117,12 @@ class Meter:
             hint=_HINT,
             snapshot=snapshots
             and snapshots.of(
-                "metrics", sys.modules[__name__], fold, figures, dump=lambda: [to_json(self._state)], load=self._load
+                "metrics",
+                sys.modules[__name__],
+                metrics_fold,
+                figures,
+                dump=lambda: [to_json(self._state)],
+                load=self._load,
             ),
         )
 
@@ -132,7 +136,7 @@ class Meter:
     def take(self, stored: StoredEvent) -> int:
         """Count an event; its position."""
         now = self._clock()
-        for counted in self._fold.take(stored):
+        for counted in self._state.fold.take(stored):
             # A clock that is ahead must not put anything where nobody looks.
             at = min(counted.at, now)
             self._state.history.add(at, counted.key, counted.figures, now=now)
@@ -143,7 +147,7 @@ class Meter:
 
     def running(self, tenant: str, execution_id: str) -> Usage:
         """What an execution that has not ended has spent so far; nothing where none is known."""
-        return self._fold.running(tenant, execution_id)
+        return self._state.fold.running(tenant, execution_id)
 
     def totals(self) -> Mapping[str, Figures]:
         """By tenant, everything that the log told; how the gauges stand is the sum of their changes.
@@ -212,18 +216,18 @@ class Meter:
         if last <= first:
             last = first + step
 
-        def wanted(key: Key) -> bool:
+        def matches(key: Key) -> bool:
             return key == f"{tenant}/{role}" if role else key.startswith(f"{tenant}/")
 
         gauges = Gauges()
         for key, was in self._state.history.before(tier, first).items():
-            if wanted(key):
+            if matches(key):
                 gauges.merge(was)
         cells = self._state.history.cells(tier, first, last)
-        total, series = await _points(cells, first, last, step, gauges, wanted)
+        total, series = await _points(cells, first, last, step, gauges, matches)
         today = Gauges()
         for key, is_now in self._state.gauges.items():
-            if wanted(key):
+            if matches(key):
                 today.merge(is_now)
         return Measurement(
             start=first, end=last, step=step, total=total, series=series, now=today, incomplete=incomplete
@@ -231,13 +235,12 @@ class Meter:
 
     def _load(self, lines: Iterator[bytes]) -> None:
         self._state = from_json(_State, next(lines, b"{}"))
-        self._fold.state = self._state.fold
 
-    def _grid(self, asked: int, since: float, until: float, now: float) -> tuple[Tier, int]:
+    def _grid(self, requested: int, since: float, until: float, now: float) -> tuple[Tier, int]:
         """The finest tier that has the whole range once it is widened to whole steps, and the step."""
         tier = self._state.history.tier(since, now)
         while True:
-            step = _step(asked, until - since, tier)
+            step = _step(requested, until - since, tier)
             reaching = self._state.history.tier(int(since) // step * step, now)
             if reaching.cell_seconds <= tier.cell_seconds:
                 return tier, step
@@ -245,7 +248,7 @@ class Meter:
 
 
 async def _points(
-    cells: list[Cell], first: int, last: int, step: int, gauges: Gauges, wanted: Callable[[Key], bool]
+    cells: list[Cell], first: int, last: int, step: int, gauges: Gauges, matches: Callable[[Key], bool]
 ) -> tuple[Figures, tuple[Point, ...]]:
     """The sum of all, and of each step; others get their turn in between."""
     total, series = Figures(), list[Point]()
@@ -254,7 +257,7 @@ async def _points(
         figures = Figures()
         for cell in steps.get(at, ()):
             for key, change in cell.figures.items():
-                if wanted(key):
+                if matches(key):
                     figures.merge(change)
             await asyncio.sleep(0)
         total.merge(figures)
@@ -266,9 +269,9 @@ async def _points(
     return total, tuple(series)
 
 
-def _step(asked: int, seconds: float, tier: Tier) -> int:
+def _step(requested: int, seconds: float, tier: Tier) -> int:
     """The step to take: a whole number of cells."""
     cell = tier.cell_seconds
-    if not asked:
+    if not requested:
         return next((step for step in _STEPS if step >= cell and seconds / step <= POINTS - 2), _STEPS[-1])
-    return -(-asked // cell) * cell
+    return -(-requested // cell) * cell

@@ -1,0 +1,240 @@
+"""The runs of an execution: what they are called in the log, what they may spend together, and what it bought.
+
+Each run has one id, one subject, one audit chain.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from swe_ai_fleet.domain.budget import Totals, Usage
+from swe_ai_fleet.domain.candidate import Candidate, Verdict
+from swe_ai_fleet.domain.event import EXECUTION_SUBJECT
+from swe_ai_fleet.domain.execution import ExecutionState
+from swe_ai_fleet.domain.run import AgentProgress
+from swe_ai_fleet.domain.task import Task
+from swe_ai_fleet.domain.text import counted
+
+PLANNER = "planner"
+ENVIRONMENT = "environment"
+CHECKLIST = "checklist"
+_MERGE = "merge-"
+_REVIEWS = "-reviews-"
+_SCORE = "-scored"
+_SHORT_COMMIT = 12
+_REVISION = re.compile(r"-r\d+$")
+
+
+def revision_run(author_id: str, round_number: int) -> str:
+    """The run in which an author revises its candidate; the candidate has the same id."""
+    return f"{author_id}-r{round_number}"
+
+
+def review_run(reviewer_id: str, round_number: int, *, again: bool = False) -> str:
+    """The run in which a peer reviews others' candidates; `again`: what authors submitted since."""
+    return f"{reviewer_id}{_REVIEWS}{round_number}{'-again' if again else ''}"
+
+
+def is_review_run(agent_id: str, reviewer_id: str) -> bool:
+    """Whether this peer reviews in a run."""
+    return agent_id.startswith(f"{reviewer_id}{_REVIEWS}")
+
+
+def reviewer_of(agent_id: str) -> str:
+    """Who reviews in a run; empty where nobody does."""
+    return agent_id.rpartition(_REVIEWS)[0]
+
+
+def is_revision_run(agent_id: str) -> bool:
+    """Whether an author revises in a run."""
+    return _REVISION.search(agent_id) is not None
+
+
+def judge_run(judge_id: str) -> str:
+    """The run in which a judge votes."""
+    return f"{judge_id}-judges"
+
+
+def score_run(candidate_id: str) -> str:
+    """The run in which the verifier model scores a candidate."""
+    return f"{candidate_id}{_SCORE}"
+
+
+def merge_run(subtask_id: str, head: str) -> str:
+    """The run in which an agent resolves what a subtask conflicts with, on that head of the integration branch."""
+    return f"{_MERGE}{subtask_id}-{head[:_SHORT_COMMIT]}"
+
+
+def is_merge_run(agent_id: str) -> bool:
+    """Whether a run resolves a conflict."""
+    return agent_id.startswith(_MERGE)
+
+
+def is_draft(state: ExecutionState, agent_id: str) -> bool:
+    """Whether a run began with nothing but the task and the pinned commit; reviews, revisions and merges did not."""
+    return not (is_merge_run(agent_id) or is_revision_run(agent_id) or agent_id in side_runs(state))
+
+
+def side_runs(state: ExecutionState) -> frozenset[str]:
+    """The runs of an execution that were never to leave a candidate: reviews, votes, plans, checklists and the like.
+
+    In executions of earlier versions each review of a candidate was a run of its own.
+    """
+    reviews = [
+        name
+        for critique in state.critiques
+        for name in (
+            review_run(critique.reviewer_id, critique.round),
+            review_run(critique.reviewer_id, critique.round, again=True),
+            f"{critique.reviewer_id}{_REVIEWS}{critique.candidate_id}-{critique.round}",
+        )
+    ]
+    votes = (judge_run(vote.judge_id) for vote in state.votes)
+    return frozenset((PLANNER, ENVIRONMENT, CHECKLIST, *reviews, *votes, *map(score_run, state.candidates)))
+
+
+_JUDGES = "-judges"
+
+
+@dataclass(kw_only=True)
+class Spending:
+    """What runs spent; what is left of a task's totals is shared by those that come next."""
+
+    task: Task
+    usage: Usage = field(default_factory=Usage)
+
+    def granted(self, parts: int) -> Task | None:
+        """The task with the limits of one of `parts` further runs; None where too little is left for all of them."""
+        constraints = self.task.constraints
+        totals, spent = constraints.totals, self.usage
+        tokens = totals.max_tokens - spent.total_tokens
+        calls = totals.max_tool_calls - spent.tool_calls
+        cost = totals.max_cost - spent.cost
+        if (totals.max_tokens and tokens < parts) or (totals.max_tool_calls and calls < parts):
+            return None
+        if totals.max_cost and cost <= 0:
+            return None
+        left = Totals(
+            max_tokens=totals.max_tokens and tokens,
+            max_tool_calls=totals.max_tool_calls and calls,
+            max_cost=totals.max_cost and cost,
+        )
+        limits = left.share(constraints.limits, parts=parts)
+        return replace(self.task, constraints=replace(constraints, limits=limits))
+
+
+class Purpose(StrEnum):
+    """What runs are for."""
+
+    DRAFTS = "drafts"
+    CHECKLIST = "checklist"
+    ENVIRONMENT = "environment"
+    PLAN = "plan"
+    REVIEWS = "reviews"
+    REVISIONS = "revisions"
+    SCORES = "scores"
+    VOTES = "votes"
+    MERGES = "merges"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expense:
+    """What the runs of one purpose spent together. `bought` says in words what came of it."""
+
+    purpose: Purpose
+    runs: int
+    usage: Usage
+    bought: str
+
+
+def expenses(state: ExecutionState) -> tuple[Expense, ...]:
+    """What the agents of an execution have spent so far, by purpose; purposes without a run are left out."""
+    agents: dict[Purpose, list[AgentProgress]] = {}
+    purpose_of = _Purposes(state)
+    for name, agent in state.agents.items():
+        if name != EXECUTION_SUBJECT:
+            agents.setdefault(purpose_of(name), []).append(agent)
+    return tuple(
+        Expense(
+            purpose=purpose,
+            runs=len(agents_paid),
+            usage=sum((agent.usage for agent in agents_paid), Usage()),
+            bought=_bought(purpose, state),
+        )
+        for purpose in Purpose
+        if (agents_paid := agents.get(purpose))
+    )
+
+
+class _Purposes:
+    """What each run of an execution is for, by its name; also of a run whose word is not in yet."""
+
+    def __init__(self, state: ExecutionState) -> None:
+        self._sides = side_runs(state)
+        self._authors = {candidate.author for candidate in state.candidates.values()}
+        self._judges = set(map(judge_run, self._authors))
+        self._scores = set(map(score_run, state.candidates))
+
+    def __call__(self, name: str) -> Purpose:
+        if name in _NAMED:
+            return _NAMED[name]
+        if name in self._scores:
+            return Purpose.SCORES
+        if is_merge_run(name):
+            return Purpose.MERGES
+        if name in self._sides or name in self._judges or reviewer_of(name) in self._authors:
+            return Purpose.VOTES if name.endswith(_JUDGES) else Purpose.REVIEWS
+        return Purpose.REVISIONS if is_revision_run(name) else Purpose.DRAFTS
+
+
+def _bought(purpose: Purpose, state: ExecutionState) -> str:
+    """What came of the runs of one purpose, in words."""
+    match purpose:
+        case Purpose.DRAFTS:
+            verdicts = [_verdict(state, candidate) for candidate in _candidates(state, revised=False)]
+            shown, refuted = verdicts.count(Verdict.VERIFIED), verdicts.count(Verdict.REFUTED)
+            stopped = f", {len(state.stopped)} stopped" if state.stopped else ""
+            return f"{counted(len(verdicts), 'candidate')}, {shown} verified, {refuted} refuted{stopped}"
+        case Purpose.CHECKLIST:
+            if (checklist := state.checklist) is None or checklist.error:
+                return checklist.error if checklist is not None else ""
+            telling = counted(len(checklist.telling), "telling probe")
+            return f"{counted(len(checklist.requirements), 'requirement')}, {telling}"
+        case Purpose.ENVIRONMENT:
+            return run.reason if (run := state.environment_run) is not None else ""
+        case Purpose.PLAN:
+            return counted(len(state.derivation.subtasks), "subtask") if state.derivation is not None else ""
+        case Purpose.REVIEWS:
+            reviews = [critique for critique in state.critiques if not critique.error]
+            findings = [finding for review in reviews for finding in review.findings if finding.must_fix]
+            must_fix = counted(len(findings), "must-fix", "must-fixes")
+            shown = sum(finding.reproduced for finding in findings)
+            return f"{counted(len(reviews), 'review')}, {must_fix}, {shown} reproduced"
+        case Purpose.REVISIONS:
+            revisions, winner = _candidates(state, revised=True), state.candidates.get(state.winner_id)
+            kept = sum(revision.candidate_id not in state.dropped for revision in revisions)
+            won = ", one won" if winner is not None and winner.revises else ""
+            return f"{counted(len(revisions), 'revision')}, {kept} kept{won}"
+        case Purpose.SCORES:
+            scores = {name: score.score for name, score in state.scores.items() if score.score is not None}
+            won = f", {scores[state.winner_id]:.2f} for the winner" if state.winner_id in scores else ""
+            return f"{counted(len(scores), 'score')}{won}"
+        case Purpose.VOTES:
+            choices = [vote.choice for vote in state.votes if not vote.error]
+            return f"{counted(len(choices), 'vote')}, {choices.count(state.winner_id)} for the winner"
+        case Purpose.MERGES:
+            return counted(sum(is_merge_run(name) for name in state.agents), "conflict")
+
+
+def _candidates(state: ExecutionState, *, revised: bool) -> list[Candidate]:
+    return [candidate for candidate in state.candidates.values() if bool(candidate.revises) is revised]
+
+
+def _verdict(state: ExecutionState, candidate: Candidate) -> Verdict | None:
+    report = state.reports.get(candidate.candidate_id)
+    return report.verdict if report is not None else None
+
+
+_NAMED = {PLANNER: Purpose.PLAN, ENVIRONMENT: Purpose.ENVIRONMENT, CHECKLIST: Purpose.CHECKLIST}
