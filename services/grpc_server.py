@@ -20,16 +20,17 @@ from google.protobuf import descriptor_pool
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from services.access.stay import CHECK_SECONDS
-from services.auth import OPEN_SERVICES, AccessInterceptor, Authenticator, OneToken, principal
+from services.auth import CHECK_SECONDS, OPEN_SERVICES, AccessInterceptor, Authenticator, OneToken, principal
 from services.certificates import Certificates, ServerTls
 from services.errors import Context, Continuation, ErrorInterceptor, Handler, Interceptor, within
+from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.domain.errors import FleetError, PreconditionFailed
 from swe_ai_fleet.following import in_background
 from swe_ai_fleet.telemetry import Telemetry, own_telemetry
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
+    from prometheus_client.metrics_core import Metric
 
 _CARRIED = ("traceparent", "tracestate")
 _CODES = {cast("tuple[int, str]", code.value)[0]: code.name for code in grpc.StatusCode}
@@ -281,3 +282,23 @@ async def _report(state: Any, names: Sequence[str], serving: bool) -> None:
     status = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
     for name in ("", *names):
         await state.set(name, status)
+
+
+@asynccontextmanager
+async def nats_metrics(telemetry: Telemetry, log: JetStream) -> AsyncGenerator[None]:
+    """Inside, the metrics of this process say whether JetStream answers it, and how fast."""
+    if telemetry.exposition is None:
+        yield
+        return
+    from prometheus_client.metrics_core import GaugeMetricFamily
+
+    async def nats() -> list[Metric]:
+        ping = await log.ping()
+        seconds = ping.latency_ms / 1_000
+        return [
+            GaugeMetricFamily("fleet_nats_up", "Whether JetStream answers.", float(ping.ok)),
+            GaugeMetricFamily("fleet_nats_round_trip_seconds", "How long one question took.", seconds),
+        ]
+
+    with telemetry.exposition.source("nats", nats):
+        yield

@@ -24,11 +24,10 @@ from fleet.planning.v1.planning_pb2_grpc import PlanningServiceStub
 from fleet.workflow.v1.workflow_pb2_grpc import WorkflowServiceStub
 from services.access.store import AccessStore
 from services.context.main import RunningContext, open_context
-from services.extensions import open_services
 from services.grpc_server import serve_grpc, service_of
-from services.orchestrator.councils import Councils
-from services.orchestrator.fleet_status import FleetStatuses
+from services.orchestrator.fleet_status import Councils, FleetStatuses
 from services.orchestrator.intake import PLANNING_BUCKET
+from services.orchestrator.main import open_services
 from services.orchestrator.metrics import Metrics
 from services.orchestrator.planning import PlanningServicer, plan_buckets, planning_service
 from services.orchestrator.uploads import Uploads

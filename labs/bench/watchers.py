@@ -19,8 +19,7 @@ from pathlib import Path
 
 import psutil
 
-from services.gateway.app import GatewayDeps, gateway_app
-from services.gateway.main import serve_http
+from services.gateway.main import GatewayDeps, gateway_app, serve_http
 from services.gateway.upstream import open_upstream
 from swe_ai_fleet.domain.event import EventBody
 from swe_ai_fleet.settings import Settings

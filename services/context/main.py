@@ -22,8 +22,7 @@ from services.context.graph import GraphCalls
 from services.context.memory import LearningCalls, MemoryCalls
 from services.context.recorder import Recorder, open_recorder
 from services.context.servicer import ContextServicer
-from services.grpc_server import serve_grpc, service_of
-from services.nats_figures import nats_metrics
+from services.grpc_server import nats_metrics, serve_grpc, service_of
 from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.adapters.memory_index import open_memory_index
 from swe_ai_fleet.context.gathering import ContextGatherer

@@ -1,4 +1,4 @@
-"""The gateway's composition root: HTTP in front of the gRPC services.
+"""The gateway's composition root: an ASGI application of its rooms, served over HTTP in front of the gRPC services.
 
 The web server shares its process with others: bound first, ended gracefully, without signal handlers of its own.
 """
@@ -11,26 +11,119 @@ import socket
 import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from email.utils import formatdate
+from typing import TYPE_CHECKING
 
 import uvicorn
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 from uvicorn.server import ServerState
 
 from services.access.store import AccessStore
-from services.auth import Authenticator
+from services.auth import CHECK_SECONDS, Authenticator
 from services.certificates import Certificates, ServerTls, server_tls
-from services.gateway.app import GatewayDeps, gateway_app, gateway_metrics
-from services.gateway.streams.slow_clients import FramedProtocol, StalledProtocol
-from services.gateway.upstream import open_upstream
-from services.nats_figures import nats_metrics
+from services.gateway.access import access_middleware, session_routes
+from services.gateway.access.limits import FramedProtocol, StalledProtocol
+from services.gateway.problems import HANDLERS, Observed
+from services.gateway.rest.answering import rest_routes
+from services.gateway.streams import Streams
+from services.gateway.streams.feeds import Feeds
+from services.gateway.upstream import Upstream, open_upstream
+from services.grpc_server import nats_metrics
 from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.domain.errors import PreconditionFailed
+from swe_ai_fleet.ports import KeyValue
 from swe_ai_fleet.runtime.channels import channel_tls, is_here, target
 from swe_ai_fleet.runtime.state import open_state
 from swe_ai_fleet.runtime.tool_services import secret_mask
 from swe_ai_fleet.settings import Settings
-from swe_ai_fleet.telemetry import configure_logging, open_telemetry, own_telemetry
+from swe_ai_fleet.telemetry import Telemetry, configure_logging, open_telemetry, own_telemetry
+
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric
+
+
+@contextmanager
+def gateway_metrics(telemetry: Telemetry, feeds: Feeds) -> Generator[None]:
+    """Within, who asks this process for metrics is told of who watches."""
+    if telemetry.exposition is None:
+        yield
+        return
+    from prometheus_client.metrics_core import GaugeMetricFamily
+
+    async def watching() -> list[Metric]:
+        return [
+            GaugeMetricFamily("fleet_http_watchers", "Event streams and WebSockets that are served.", feeds.watchers),
+            GaugeMetricFamily("fleet_http_feeds", "Executions that they watch.", feeds.size),
+        ]
+
+    with telemetry.exposition.source("gateway", watching):
+        yield
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayDeps:
+    """What the gateway is made from.
+
+    Attributes:
+        settings: What the installation decides.
+        upstream: The services behind it.
+        token: The gateway's own; without `authenticator` what callers must show. None lets everybody in.
+        ready: Whether the services behind it can do their work now.
+        keys: Where answers to idempotency keys are kept.
+        authenticator: Knows callers by their tokens; None: there is one token.
+        check_seconds: Between two looks at whether a watcher may still be in.
+    """
+
+    settings: Settings
+    upstream: Upstream
+    token: str | None
+    ready: Callable[[], Awaitable[bool]]
+    keys: KeyValue
+    authenticator: Authenticator | None = None
+    check_seconds: float = CHECK_SECONDS
+
+
+def gateway_app(deps: GatewayDeps) -> Starlette:
+    """The application; whatever serves it runs its lifespan."""
+    streams = Streams(deps.upstream, max_watchers=deps.settings.http_max_watchers)
+    app = Starlette(
+        routes=[
+            *_routes(deps),
+            *session_routes(deps.token, deps.authenticator, grpc=deps.settings.orchestrator_url),
+            *rest_routes(deps.upstream),
+            *streams.routes(),
+        ],
+        middleware=[
+            Middleware(Observed, telemetry=own_telemetry()),
+            *access_middleware(
+                deps.settings, deps.token, deps.keys, deps.authenticator, check_seconds=deps.check_seconds
+            ),
+        ],
+        exception_handlers=dict(HANDLERS),
+    )
+    # A redirection names our own scheme, which behind a proxy that ends TLS is the wrong one.
+    app.router.redirect_slashes = False
+    # Ended before the server is: it waits for who still watches.
+    app.state.streams = streams
+    return app
+
+
+def _routes(deps: GatewayDeps) -> list[BaseRoute]:
+    async def health(_: Request) -> Response:
+        return JSONResponse({"status": "alive"})
+
+    async def ready(_: Request) -> Response:
+        answers = await deps.ready()
+        return JSONResponse({"status": "ready" if answers else "not ready"}, status_code=200 if answers else 503)
+
+    return [Route("/health", health), Route("/ready", ready)]
+
 
 GRACE_SECONDS = 3
 PING_SECONDS = 20.0

@@ -1,15 +1,18 @@
 """Faults as HTTP clients get them: problem documents (RFC 9457), made here and nowhere else.
 
-A bug ends here too: logged once, and answered without a word of its own.
+Operators see how many requests of which route end how, how long they take, and their spans. A bug ends here
+too: logged once, and answered without a word of its own.
 """
 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import grpc
 import grpc.aio
@@ -17,11 +20,17 @@ import structlog
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, HTTPConnection
 from starlette.responses import Response
+from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from services.auth import ID_CHARS
 from services.errors import RETRY_SECONDS, status_code
 from swe_ai_fleet.contract import error_details
 from swe_ai_fleet.domain.errors import FleetError
+from swe_ai_fleet.telemetry import Telemetry
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span
 
 MEDIA_TYPE = "application/problem+json"
 CLIENT_GONE = 499
@@ -71,6 +80,9 @@ _GRPC_OWN: Mapping[str, str] = {
     "RESOURCE_EXHAUSTED": "the message is too large",
 }
 _RETRY_SECONDS: Mapping[int, int] = {STATUSES[code.name]: seconds for code, seconds in RETRY_SECONDS.items()}
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+_PROBES = ("/health", "/ready")
+_CARRIED = (b"traceparent", b"tracestate")
 _log = structlog.get_logger()
 
 
@@ -276,3 +288,77 @@ class BugMiddleware:
             elif not started:
                 bug = Refusal(500, "internal error; see the gateway's log")
                 await bug.answer(str(scope.get("path", "")))(scope, receive, send)
+
+
+class Observed:
+    """ASGI middleware that stands before all others. Probes are left out; a WebSocket is a request with the status 101.
+
+    Args:
+        app: Answers.
+        telemetry: Where spans and figures go.
+    """
+
+    def __init__(self, app: ASGIApp, telemetry: Telemetry) -> None:
+        self._app = app
+        self._telemetry = telemetry
+        self._routes: dict[int, str] = {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in ("http", "websocket") or scope["path"] in _PROBES:
+            await self._app(scope, receive, send)
+            return
+        status, began = 500, time.perf_counter()
+        method = scope.get("method", "GET") if scope.get("method", "GET") in _METHODS else "other"
+
+        async def noting(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            elif message["type"] == "websocket.accept":
+                status = 101
+            await send(message)
+
+        with ExitStack() as deps:
+            span = self._span(deps, scope, method)
+            try:
+                await self._app(scope, receive, noting)
+            finally:
+                seconds, route = time.perf_counter() - began, self._route(scope)
+                if self._telemetry.exposition is not None:
+                    self._telemetry.exposition.instruments.http_ended(method, route, status, seconds)
+                if span is not None:
+                    span.update_name(f"{method} {route}")
+                    span.set_attribute("http.route", route)
+                    span.set_attribute("http.response.status_code", status)
+                authenticated, named = scope.get("state", {}).get("authenticated"), scope.get("path_params", {})
+                ids = {"tenant": authenticated.principal.tenant} if authenticated is not None else {}
+                ids |= {key: str(named[key])[:ID_CHARS] for key in ("execution_id", "agent_id") if key in named}
+                _log.debug("request", method=method, route=route, status=status, ms=round(seconds * 1000, 1), **ids)
+
+    def _span(self, deps: ExitStack, scope: Scope, method: str) -> Span | None:
+        headers = cast("list[tuple[bytes, bytes]]", scope["headers"])
+        carrier = {key.decode(): value.decode("latin-1") for key, value in headers if key in _CARRIED}
+        if self._telemetry.tracing is None:
+            deps.enter_context(self._telemetry.passing(carrier))
+            return None
+        from opentelemetry.trace import SpanKind
+
+        from swe_ai_fleet.telemetry.tracing import joined
+
+        attributes = {"http.request.method": method, "url.scheme": str(scope["scheme"])}
+        return deps.enter_context(
+            self._telemetry.tracing.span(method, attributes, kind=SpanKind.SERVER, context=joined(carrier))
+        )
+
+    def _route(self, scope: Scope) -> str:
+        """The pattern of a request's path; what no route has taken is `other`."""
+        endpoint, app = scope.get("endpoint"), scope.get("app")
+        if endpoint is None or app is None:
+            return "other"
+        if not self._routes:
+            routes = cast("list[BaseRoute]", app.routes)
+            endpoints = (
+                (cast("Any", getattr(route, "endpoint", None)), getattr(route, "path", "")) for route in routes
+            )
+            self._routes = {id(end): path for end, path in endpoints if end is not None}
+        return self._routes.get(id(endpoint), "other")

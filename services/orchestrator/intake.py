@@ -9,9 +9,9 @@ from dataclasses import replace
 import structlog
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
+from services.errors import parsed_message
 from services.orchestrator.planning import planning_event
 from services.orchestrator.requests import not_for_tasks, submitted_task
-from services.values import parsed_message
 from swe_ai_fleet.adapters.jetstream import JetStream, PermanentError, Work, WorkQueue
 from swe_ai_fleet.domain.errors import AlreadyExists, InvalidRequest
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, MAX_PRIORITY, Task

@@ -8,8 +8,8 @@ import json
 import os
 import signal
 import time
-from collections.abc import AsyncGenerator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -19,11 +19,9 @@ from services.access.store import knows, open_access, rules_of
 from services.auth import Authenticator
 from services.certificates import server_tls
 from services.context.main import open_context
-from services.extensions import open_services
 from services.gateway.main import open_gateway
-from services.grpc_server import serve_grpc, service_of
-from services.orchestrator.councils import Councils
-from services.orchestrator.fleet_status import FleetStatuses
+from services.grpc_server import Service, serve_grpc, service_of
+from services.orchestrator.fleet_status import Councils, FleetStatuses
 from services.orchestrator.intake import PLANNING_BUCKET, PLANNING_KEPT_SECONDS, open_intake
 from services.orchestrator.metrics import Metrics, fleet_metrics
 from services.orchestrator.planning import open_plan_service
@@ -31,6 +29,7 @@ from services.orchestrator.servicer import OrchestratorServicer
 from services.orchestrator.task_context import TaskContexts
 from services.orchestrator.uploads import Uploads
 from swe_ai_fleet.domain.errors import PreconditionFailed
+from swe_ai_fleet.extensions import load_parts
 from swe_ai_fleet.orchestrator.derivations import Derivations
 from swe_ai_fleet.orchestrator.planning_events import PlanningEvents
 from swe_ai_fleet.runtime.audit_keys import open_audit_keys, withheld
@@ -171,6 +170,13 @@ async def open_fleet(settings: Settings, tell: Callable[[str], None] = lambda _:
             finally:
                 gc.unfreeze()
                 card.unlink(missing_ok=True)
+
+
+@asynccontextmanager
+async def open_services(stack: Stack) -> AsyncGenerator[Sequence[Service]]:
+    """The services of all extensions, until the context ends."""
+    async with AsyncExitStack() as opened:
+        yield [await opened.enter_async_context(open_service(stack)) for open_service in load_parts("services")]
 
 
 @asynccontextmanager

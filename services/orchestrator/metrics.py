@@ -18,7 +18,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.auth import tenant
-from services.nats_figures import nats_metrics
+from services.grpc_server import nats_metrics
 from swe_ai_fleet.adapters.model_pool import ModelPool
 from swe_ai_fleet.contract import from_enum, to_enum, to_message
 from swe_ai_fleet.domain.errors import InvalidRequest, Unavailable

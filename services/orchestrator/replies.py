@@ -11,6 +11,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, cast
 
+from google.protobuf import json_format, struct_pb2
 from google.protobuf.message import Message
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
@@ -19,13 +20,15 @@ from services.orchestrator.requests import subtask_results
 from services.orchestrator.responses import audit_heads
 from services.pages import DEFAULT_PAGE_SIZE, page_token, place_behind
 from swe_ai_fleet.contract import from_enum, to_enum, to_message
+from swe_ai_fleet.domain.approval import ApprovalRequest
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import InvalidRequest, NotFound
 from swe_ai_fleet.domain.event import ExecutionStatus, ModelReplied, StoredEvent, ToolFinished
 from swe_ai_fleet.domain.execution import ExecutionState
+from swe_ai_fleet.domain.json_values import parsed
 from swe_ai_fleet.domain.message import TextDelta
 from swe_ai_fleet.domain.moment import iso_time
-from swe_ai_fleet.domain.task import Role
+from swe_ai_fleet.domain.task import ApprovalPolicy, Role
 from swe_ai_fleet.orchestrator.projection import Projection
 from swe_ai_fleet.ports import BlobStore, EventLog
 
@@ -147,6 +150,35 @@ class Replies:
                         del waiting[agent_id]
                     else:
                         waiting[agent_id].operations.append(operation)
+
+
+def pending(state: ExecutionState, *, room: int) -> list[pb.PendingApproval]:
+    """What an execution waits for, its texts cut until all fit into `room` bytes."""
+    approvals = [_pending(request, state.execution_id) for request in state.pending]
+    fit(approvals, room)
+    return approvals
+
+
+def _pending(request: ApprovalRequest, execution_id: str) -> pb.PendingApproval:
+    approval = to_message(pb.PendingApproval, request, operation=None, whole_diff=None)
+    if request.policy is not ApprovalPolicy.PLAN:
+        approval.operation.operation = request.call.name
+        approval.operation.call_id = request.call.call_id
+        approval.operation.step = request.step
+        approval.operation.params.CopyFrom(_arguments(request.call.arguments))
+    if request.diff_ref is not None:
+        approval.whole_diff.CopyFrom(responses.artifact(request.diff_ref, execution_id, f"{request.agent_id}.diff"))
+    return approval
+
+
+def _arguments(text: str) -> struct_pb2.Struct:
+    """Arguments as a model wrote them, whatever that is; masked, and maybe cut, so not always JSON."""
+    try:
+        return parsed(json_format.Parse, text, struct_pb2.Struct())
+    except (json_format.ParseError, ValueError):
+        arguments = struct_pb2.Struct()
+        arguments.fields["raw"].string_value = text
+        return arguments
 
 
 def metadata(state: ExecutionState) -> dict[str, str]:

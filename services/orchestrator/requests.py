@@ -1,4 +1,4 @@
-"""Requests as clients send them, turned into tasks, and into plans to be split.
+"""Requests as clients send them, turned into tasks, plans and decisions.
 
 The subtasks of an orchestration go back as they stand.
 """
@@ -6,15 +6,20 @@ The subtasks of an orchestration go back as they stand.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any
 
 from google.protobuf.message import Message
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
+from services.auth import principal
+from services.errors import Context
 from swe_ai_fleet.codec import to_json
-from swe_ai_fleet.contract import from_message, to_enum
+from swe_ai_fleet.contract import from_enum, from_message, to_enum
+from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalResolution
+from swe_ai_fleet.domain.blob import blob_ref
 from swe_ai_fleet.domain.budget import Limits, Totals
 from swe_ai_fleet.domain.errors import InvalidRequest, fields_named
 from swe_ai_fleet.domain.event import ExecutionStatus
@@ -22,6 +27,7 @@ from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.subtask import SKIPPED, Derivation, Subtask, SubtaskOutcome
 from swe_ai_fleet.domain.task import (
     COUNCIL_ROUNDS,
+    MAX_PATCHES,
     UPLOAD,
     CheckSpec,
     Constraints,
@@ -29,12 +35,16 @@ from swe_ai_fleet.domain.task import (
     EnvironmentSpec,
     RepoRef,
     Role,
+    SubmittedPatch,
     Task,
     TaskKind,
     check_identifier,
 )
+from swe_ai_fleet.domain.text import plain_line
+from swe_ai_fleet.orchestrator.delivery import HandDelivery
 from swe_ai_fleet.orchestrator.derivations import Plan
 from swe_ai_fleet.orchestrator.subtasks import child_task_id
+from swe_ai_fleet.ports import BlobStore
 
 MAX_TASK_BYTES = 1024 * 1024
 
@@ -302,3 +312,94 @@ def atomic_task(
         plan_id=plan_id,
         priority=of.priority,
     )
+
+
+MAX_DIFF_BYTES = 3 * 1024 * 1024
+"""Of all patches of a request together: what a gRPC message of the usual size can carry."""
+_MAX_GIVEN_NAME_CHARS = 120
+PATCH_MEDIA_TYPE = "text/x-diff"
+
+
+def resolution(request: pb.ResolveApprovalRequest, context: Context) -> ApprovalResolution:
+    """A caller's decision. Raises InvalidRequest naming the field."""
+    decision = from_enum(ApprovalDecision, pb.ApprovalDecision, request.decision)
+    if decision is None:
+        raise InvalidRequest("no decision given", field="decision", hint="APPROVED, REJECTED or ADJUSTED")
+    adjusted = decision is ApprovalDecision.ADJUSTED
+    if request.adjustment and not adjusted:
+        raise InvalidRequest(
+            f"an adjustment does not go with {decision}", field="adjustment", hint="comment is for what else to say"
+        )
+    if request.comment and adjusted:
+        raise InvalidRequest("the adjustment is what is said", field="comment", hint="put it into adjustment")
+    return ApprovalResolution(
+        approval_id=request.approval_id,
+        decision=decision,
+        text=request.adjustment if adjusted else request.comment,
+        approver=request.approver.strip(),
+        caller=principal().name or f"token holder at {context.peer()}",
+    )
+
+
+def judge_task(request: pb.JudgePatchesRequest) -> Task:
+    """The task of a request, its patches still to be stored. Raises InvalidRequest with the field."""
+    if not 1 <= len(request.patches) <= MAX_PATCHES:
+        raise InvalidRequest(
+            f"there are {len(request.patches)} patches", field="patches", hint=f"1 to {MAX_PATCHES} of them"
+        )
+    _check_sizes(request.patches)
+    task = common_task(request, kind=TaskKind.JUDGE)
+    title = "Judge a patch" if len(request.patches) == 1 else f"Judge {len(request.patches)} patches"
+    return replace(task, description=request.task_description.strip() or title)
+
+
+def with_patches(task: Task, patches: Sequence[pb.SubmittedPatch]) -> Task:
+    """The task with references to its patches, as `store_patches` stores them."""
+    return replace(
+        task,
+        patches=tuple(
+            SubmittedPatch(
+                name=patch.name,
+                patch=blob_ref(task.tenant, task.execution_id, _closed(patch.diff), PATCH_MEDIA_TYPE),
+                summary=patch.summary,
+            )
+            for patch in patches
+        ),
+    )
+
+
+async def store_patches(task: Task, patches: Sequence[pb.SubmittedPatch], blobs: BlobStore) -> None:
+    """Store what a task refers to. Raises ResourceExhausted, Unavailable."""
+    for patch in patches:
+        await blobs.put(task.tenant, task.execution_id, _closed(patch.diff), PATCH_MEDIA_TYPE)
+
+
+def _closed(diff: bytes) -> bytes:
+    """A patch with the line feed at its end that shells and forms take away; without it git finds it damaged."""
+    return diff if diff.endswith(b"\n") else diff + b"\n"
+
+
+def hand_delivery(request: pb.DeliverCandidateRequest, caller: str) -> HandDelivery:
+    """What a person asks for. `caller` is who authenticated; empty where one token is everybody's."""
+    if not request.candidate_id:
+        raise InvalidRequest("no candidate given", field="candidate_id", hint="as in DeliberationResult.candidate_id")
+    # However long or odd the name is that they give themselves, behind it stands who they are.
+    named = plain_line(request.approver, _MAX_GIVEN_NAME_CHARS)
+    by = f"{named} ({caller})" if named and caller and named != caller else named or caller or "somebody"
+    return HandDelivery(
+        candidate_id=request.candidate_id,
+        by=by,
+        caller=caller,
+        reason=request.reason,
+        branch=request.branch,
+        push=request.push,
+    )
+
+
+def _check_sizes(patches: Sequence[pb.SubmittedPatch]) -> None:
+    total = sum(len(patch.diff) for patch in patches)
+    if total > MAX_DIFF_BYTES:
+        raise InvalidRequest(f"the patches have {total} bytes", field="patches", hint=f"at most {MAX_DIFF_BYTES}")
+    for number, patch in enumerate(patches):
+        if not patch.diff.strip():
+            raise InvalidRequest("the patch is empty", field=f"patches[{number}].diff")

@@ -16,12 +16,11 @@ from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceServicer
 from services.auth import caller_of, principal, tenant
 from services.errors import Context, NotAvailable
-from services.orchestrator import decisions, requests, responses
-from services.orchestrator.councils import Councils
-from services.orchestrator.fleet_status import FleetStatuses, active_councils, seen_by
+from services.orchestrator import requests, responses
+from services.orchestrator.fleet_status import Councils, FleetStatuses, active_councils, seen_by
 from services.orchestrator.metrics import Metrics
 from services.orchestrator.planning import answer_planning_event
-from services.orchestrator.replies import MAX_REPLY_BYTES, Replies, WatchLive, metadata, page, with_live_text
+from services.orchestrator.replies import MAX_REPLY_BYTES, Replies, WatchLive, metadata, page, pending, with_live_text
 from services.orchestrator.task_context import TaskContexts
 from services.orchestrator.uploads import Uploads
 from swe_ai_fleet.contract import to_enum, to_message
@@ -157,7 +156,7 @@ class OrchestratorServicer(OrchestratorServiceServicer):
     async def DeliverCandidate(
         self, request: pb.DeliverCandidateRequest, context: Context
     ) -> pb.DeliverCandidateResponse:
-        asked = decisions.hand_delivery(request, principal().name)
+        asked = requests.hand_delivery(request, principal().name)
         delivered = await self._executions.deliver(tenant(), request.execution_id, asked)
         return pb.DeliverCandidateResponse(
             execution_id=request.execution_id, commit_sha=delivered.commit_sha, branch=delivered.branch
@@ -222,7 +221,7 @@ class OrchestratorServicer(OrchestratorServiceServicer):
     async def GetExecution(self, request: pb.GetExecutionRequest, context: Context) -> pb.GetExecutionResponse:
         state = await self._executions.get(tenant(), request.execution_id)
         execution = responses.execution_message(state)
-        execution.pending_approvals.extend(decisions.pending(state, room=MAX_REPLY_BYTES // 2))
+        execution.pending_approvals.extend(pending(state, room=MAX_REPLY_BYTES // 2))
         execution.superseded.extend(self._replies.superseded(state, room=(MAX_REPLY_BYTES - execution.ByteSize()) // 4))
         execution.results.extend(await self._replies.candidates(state, room=MAX_REPLY_BYTES - execution.ByteSize()))
         return pb.GetExecutionResponse(execution=execution, audit_keys=self._audit_keys)
@@ -281,7 +280,7 @@ class OrchestratorServicer(OrchestratorServiceServicer):
 
     async def ResolveApproval(self, request: pb.ResolveApprovalRequest, context: Context) -> pb.ResolveApprovalResponse:
         execution_id = request.execution_id
-        resolution = decisions.resolution(request, context)
+        resolution = requests.resolution(request, context)
         state = await self._executions.resolve(tenant(), execution_id, resolution, by=principal().name)
         return pb.ResolveApprovalResponse(
             execution_id=execution_id,
@@ -331,10 +330,10 @@ class OrchestratorServicer(OrchestratorServiceServicer):
 
     async def _judge(self, request: Message, judge: pb.JudgePatchesRequest, context: Context) -> Submission:
         with requests.fields_of(request):
-            task = replace(decisions.judge_task(judge), tenant=tenant())
-        task = decisions.with_patches(task, judge.patches)
+            task = replace(requests.judge_task(judge), tenant=tenant())
+        task = requests.with_patches(task, judge.patches)
         return await self._submit(
-            request, task, context, lambda: decisions.store_patches(task, judge.patches, self._blobs)
+            request, task, context, lambda: requests.store_patches(task, judge.patches, self._blobs)
         )
 
     async def _latest(self, task_id: str) -> ExecutionState:

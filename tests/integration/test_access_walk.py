@@ -29,8 +29,7 @@ from fleet.options.v1 import options_pb2
 from services.access.roles import ROLES
 from services.access.store import AccessStore
 from services.auth import principal
-from services.gateway.app import GatewayDeps, gateway_app
-from services.gateway.main import serve_http
+from services.gateway.main import GatewayDeps, gateway_app, serve_http
 from services.gateway.rest.table import OPERATIONS
 from services.gateway.upstream import FILES, open_upstream
 from services.grpc_server import Service, serve_grpc

@@ -17,8 +17,7 @@ from hypothesis.errors import Unsatisfiable
 from schemathesis import GenerationMode
 from schemathesis.specs.openapi import checks
 
-from services.gateway.app import GatewayDeps, gateway_app
-from services.gateway.main import serve_http
+from services.gateway.main import GatewayDeps, gateway_app, serve_http
 from services.gateway.rest.table import OPERATIONS
 from services.gateway.upstream import open_upstream
 from swe_ai_fleet.testing.memory_stores import MemoryKeyValue

@@ -23,8 +23,7 @@ import pytest
 from fleet.context.v1 import context_pb2 as context_pb
 from fleet.context.v1 import context_pb2_grpc
 from services.auth import caller_of
-from services.gateway.app import GatewayDeps, gateway_app
-from services.gateway.main import serve_http
+from services.gateway.main import GatewayDeps, gateway_app, serve_http
 from services.gateway.upstream import open_upstream
 from services.grpc_server import Service, serve_grpc
 from swe_ai_fleet.adapters.jetstream import Credentials, JetStream

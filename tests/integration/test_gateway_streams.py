@@ -337,8 +337,8 @@ async def test_a_client_that_does_not_read_is_told_where_to_resume_and_holds_not
 
 
 async def test_a_client_that_never_reads_again_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("services.gateway.streams.slow_clients.StalledProtocol.stalled_seconds", 0.2)
-    monkeypatch.setattr("services.gateway.streams.slow_clients.LINGER_SECONDS", 0.1)
+    monkeypatch.setattr("services.gateway.access.limits.StalledProtocol.stalled_seconds", 0.2)
+    monkeypatch.setattr("services.gateway.access.limits.LINGER_SECONDS", 0.1)
     source, (name, events) = EventSource(), large_story()
     source.add(*events[:-1])
     async with serving(source) as port, streaming(port, send_seconds=0.2) as (url, streams):

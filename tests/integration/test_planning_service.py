@@ -25,10 +25,9 @@ from services.orchestrator.planning import PlanningServicer, plan_buckets, plann
 from swe_ai_fleet.adapters.context_service import ContextServiceClient
 from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
 from swe_ai_fleet.agents.plan_session import KeyValueSessions, PlanSession, SessionStatus
-from swe_ai_fleet.cli.calls import Calls
-from swe_ai_fleet.cli.exits import Exit
+from swe_ai_fleet.cli.client import Calls
 from swe_ai_fleet.cli.plan import pursue, show_session
-from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.cli.screen import Exit, Screen
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.memory import Memory
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, TaskKind

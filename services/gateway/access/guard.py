@@ -12,8 +12,7 @@ from contextlib import suppress
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from services.access.stay import CHECK_SECONDS
-from services.auth import Authenticator
+from services.auth import CHECK_SECONDS, Authenticator
 from services.gateway.access.credentials import (
     AuthenticatedCaller,
     Credentials,

@@ -1,9 +1,10 @@
-"""The endpoints: bind, call, write. An answer is JSON, or a stream of messages as server-sent events."""
+"""The routes of the table: bind, call, write. An answer is JSON, or a stream of messages as server-sent events."""
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from typing import Any, TypeVar, cast
 from urllib.parse import quote, urlencode
 
@@ -13,6 +14,7 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
+from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
 from services.access.roles import check_role
@@ -28,22 +30,17 @@ from services.gateway.event_stream import (
     while_there,
 )
 from services.gateway.problems import CLIENT_GONE, Refusal, problem_of, told_of
-from services.gateway.rest.artifacts import artifact_answer
-from services.gateway.rest.binding import bound, upload_answer
-from services.gateway.rest.operation import PLACES, Operation
-from services.gateway.rest.writing import written_aside
+from services.gateway.rest.artifacts import artifact_answer, upload_answer
+from services.gateway.rest.binding import bound, written_aside
+from services.gateway.rest.openapi import document_bytes
+from services.gateway.rest.table import MAX_WAIT_SECONDS, OPERATIONS, PLACES, SUBMIT, WAIT, Operation
 from services.gateway.upstream import Caller, Upstream, caller_of, method
 from swe_ai_fleet.domain.errors import InternalFault, InvalidRequest
 
 REFUSAL_SECONDS = 5.0
 """How long the first message may take before the answer begins; what fails until then has an HTTP status."""
-WAIT = "wait_seconds"
-"""The name in the query that says how long to wait for a task's end."""
-MAX_WAIT_SECONDS = 86_400
 _DIGITS = 6
 _PAGE_TOKEN = "page_token"  # noqa: S105  (the name of a field)
-SUBMIT = "fleet.orchestrator.v1.OrchestratorService.SubmitTask"
-"""Takes either kind of task without waiting for its end."""
 Result = TypeVar("Result")
 
 
@@ -222,3 +219,38 @@ def _place(template: str, reply: Message) -> str:
 def _next_page(request: Request, token: str) -> str:
     query = [(name, text) for name, text in request.query_params.multi_items() if name != _PAGE_TOKEN]
     return f"{request.url.path}?{urlencode([*query, (_PAGE_TOKEN, token)])}"
+
+
+DOCUMENT_PATH = "/api/openapi.json"
+
+
+def rest_routes(upstream: Upstream) -> list[BaseRoute]:
+    """A route for each path of the table, and one for the document about them.
+
+    Args:
+        upstream: Where the services are.
+    """
+    by_path: dict[str, dict[str, Operation]] = {}
+    for operation in OPERATIONS:
+        by_path.setdefault(operation.path, {})[operation.verb] = operation
+    return [_document_route(), *(_route(path, verbs, upstream) for path, verbs in by_path.items())]
+
+
+def _document_route() -> Route:
+    cached: list[bytes] = []
+
+    async def endpoint(_: Request) -> Response:
+        if not cached:
+            cached.append(await asyncio.to_thread(document_bytes))
+        return Response(cached[0], media_type="application/json")
+
+    return Route(DOCUMENT_PATH, endpoint, methods=["GET"])
+
+
+def _route(path: str, verbs: Mapping[str, Operation], upstream: Upstream) -> Route:
+    # One route for all verbs, so that the 405 for another one names them all.
+    async def endpoint(request: Request) -> Response:
+        verb = "GET" if request.method == "HEAD" else request.method
+        return await answer(request, verbs[verb], upstream)
+
+    return Route(path, endpoint, methods=list(verbs), name=path)

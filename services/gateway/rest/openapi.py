@@ -13,11 +13,9 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from services.gateway.event_stream import MEDIA_TYPE as EVENTS
 from services.gateway.problems import MEDIA_TYPE as PROBLEM
-from services.gateway.rest import artifacts, binding
-from services.gateway.rest.answering import MAX_WAIT_SECONDS, SUBMIT, WAIT
-from services.gateway.rest.operation import Operation, field_of
+from services.gateway.rest.artifacts import MEDIA_TYPE, UPLOAD_MEDIA_TYPES
 from services.gateway.rest.schemas import Schema, Schemas, kept_comments
-from services.gateway.rest.table import OPERATIONS
+from services.gateway.rest.table import MAX_WAIT_SECONDS, OPERATIONS, SUBMIT, WAIT, Operation, field_of
 from services.gateway.streams.openapi import OPENAPI
 from services.gateway.upstream import method, service
 from swe_ai_fleet.domain.json_values import is_list, is_mapping, is_object
@@ -225,7 +223,7 @@ def _described(operation: Operation, schemas: Schemas, comments: Mapping[str, st
         fields["requestBody"] = {
             "required": True,
             "description": "A git bundle.",
-            "content": {media: {"schema": {}} for media in binding.MEDIA_TYPES},
+            "content": {media: {"schema": {}} for media in UPLOAD_MEDIA_TYPES},
         }
     elif operation.has_body:
         fields["requestBody"] = {
@@ -274,7 +272,7 @@ def _in_query(kind: Any, schemas: Schemas, hidden: Iterable[str]) -> list[dict[s
 def _responses(operation: Operation, schemas: Schemas) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     if operation.kind == "bytes":
-        whole: Schema = {"content": {artifacts.MEDIA_TYPE: {"schema": {}}}}
+        whole: Schema = {"content": {MEDIA_TYPE: {"schema": {}}}}
         fields["200"] = {"description": "The artifact.", **whole}
         fields["206"] = {"description": "The part that was asked for.", **whole}
         fields["304"] = {"description": "The client has it already."}

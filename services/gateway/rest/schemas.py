@@ -14,8 +14,8 @@ from typing import Any
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 
+from services.errors import bounds_of
 from services.gateway.rest.reading import RANGES
-from services.values import bounds_of
 
 FILE = "comments.json"
 # Field numbers of google/protobuf/descriptor.proto, which paths of source locations are made of: the list's own

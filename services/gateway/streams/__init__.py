@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 
-from services.gateway.streams import audit, pages, websocket
-from services.gateway.streams.feeds import LINGER_SECONDS, Feeds
-from services.gateway.streams.source import OUTAGE_TIMEOUT_SECONDS
+from services.gateway.streams import pages, websocket
+from services.gateway.streams.feeds import LINGER_SECONDS, OUTAGE_TIMEOUT_SECONDS, Feeds
 from services.gateway.upstream import Upstream
 
 __all__ = ["Streams"]
@@ -38,11 +37,11 @@ class Streams:
 
     def routes(self) -> list[BaseRoute]:
         """What is served."""
-        page, chains = pages.EventsPage(self.feeds), audit.Audit(self._upstream)
+        page, chains = pages.EventsPage(self.feeds), pages.Audit(self._upstream)
         return [
             WebSocketRoute(websocket.PATH, websocket.WatchSocket(self.feeds, send_seconds=self._send_seconds)),
-            Route(pages.PATH, page.answer, methods=["GET"]),
-            Route(audit.PATH, chains.answer, methods=["GET"]),
+            Route(pages.EVENTS_PATH, page.answer, methods=["GET"]),
+            Route(pages.AUDIT_PATH, chains.answer, methods=["GET"]),
         ]
 
     async def close(self) -> None:

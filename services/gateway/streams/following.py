@@ -11,10 +11,9 @@ from contextlib import aclosing
 
 from starlette.requests import HTTPConnection
 
-from services.gateway.streams.feeds import SETTLED_SECONDS, Feed
+from services.gateway.streams.feeds import SETTLED_SECONDS, Feed, steady_events
 from services.gateway.streams.messages import Message, Messages
 from services.gateway.streams.ring import BATCH_BYTES, BATCH_MESSAGES, Batch
-from services.gateway.streams.source import steady_events
 from swe_ai_fleet.domain.errors import InvalidRequest
 
 MAX_SEQUENCE = 2**63 - 1

@@ -50,8 +50,15 @@ from swe_ai_fleet.domain.tool import Outcome
 from swe_ai_fleet.domain.workflow import JsonValue, NodeStatus
 from swe_ai_fleet.watching.events import stored_event
 from swe_ai_fleet.watching.narration import line_of
-from swe_ai_fleet.watching.nodes import Level, ended_state, json_or_text, node_state, status_word, usage_state
-from swe_ai_fleet.watching.progress import Progress
+from swe_ai_fleet.watching.progress import (
+    Level,
+    Progress,
+    ended_state,
+    json_or_text,
+    node_state,
+    status_word,
+    usage_state,
+)
 from swe_ai_fleet.watching.text import one_line
 
 State = dict[str, JsonValue]

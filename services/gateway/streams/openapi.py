@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from services.gateway.streams import audit, pages
+from services.gateway.streams import pages
 from services.gateway.streams.following import MAX_SEQUENCE
 
 Schema = dict[str, Any]
@@ -113,7 +113,7 @@ _PAGE = _object(
 OPENAPI: Mapping[str, Any] = {
     "tags": [{"name": "Streams", "description": "Executions as they happen."}],
     "paths": {
-        pages.PATH: {
+        pages.EVENTS_PATH: {
             "get": {
                 "operationId": "WatchExecution",
                 "tags": ["Streams"],
@@ -139,7 +139,7 @@ OPENAPI: Mapping[str, Any] = {
                 ),
             }
         },
-        audit.PATH: {
+        pages.AUDIT_PATH: {
             "get": {
                 "operationId": "VerifyAudit",
                 "tags": ["Streams"],
@@ -150,7 +150,7 @@ OPENAPI: Mapping[str, Any] = {
                     _parameter("run", "Of which of its runs; 0: all.", _number(0, default=0)),
                     _parameter("from", "The number of the first entry wanted.", _number(0, default=1)),
                     _parameter(
-                        "limit", "How many entries.", _number(1, audit.MOST_ENTRIES, default=audit.DEFAULT_ENTRIES)
+                        "limit", "How many entries.", _number(1, pages.MOST_ENTRIES, default=pages.DEFAULT_ENTRIES)
                     ),
                 ],
                 "responses": _responses({"200": _json("The verdicts.", {"$ref": "#/components/schemas/AuditReport"})}),

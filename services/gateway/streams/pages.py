@@ -1,8 +1,9 @@
-"""`GET /api/executions/{execution_id}/events`: a page of an execution's messages, or all of them as they come.
+"""An execution's messages as pages or server-sent events, and its audit chains.
 
-All of them come as server-sent events: `id` is the sequence number, `event` the message's type, `data` the same JSON as
-over a WebSocket. The last one is `event: end`; a client that comes back after it gets 204, which tells an EventSource
-not to try again.
+`GET /api/executions/{execution_id}/events` is a page of messages, or all of them as they come. Those come as
+server-sent events: `id` is the sequence number, `event` the message's type, `data` the same JSON as over a WebSocket.
+The last one is `event: end`; a client that comes back after it gets 204, which tells an EventSource not to try again.
+`GET …/audit` is every agent's audit chain, recomputed from the log.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, aclosing
+from typing import cast
 
 import grpc.aio
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.gateway.event_stream import (
     HEADERS,
     KEEPALIVE,
@@ -27,17 +30,21 @@ from services.gateway.event_stream import (
     wants_events,
     while_there,
 )
-from services.gateway.streams.feeds import SETTLED_SECONDS, Feed, Feeds, notice
+from services.gateway.streams.feeds import SETTLED_SECONDS, STREAM_EXECUTION, Feed, Feeds, notice
 from services.gateway.streams.following import TooSlow, check_names, flag, follow, number, number_of
-from services.gateway.streams.messages import Message
+from services.gateway.streams.messages import Message, json_bytes
 from services.gateway.streams.ring import Batch
-from services.gateway.upstream import Caller, caller_of
+from services.gateway.upstream import Caller, Upstream, caller_of, method
+from swe_ai_fleet.codec import to_plain
+from swe_ai_fleet.domain.audit_chains import ChainedEntry
 from swe_ai_fleet.domain.errors import FleetError, Unavailable
+from swe_ai_fleet.runtime.audit_keys import PublicKeys
+from swe_ai_fleet.watching.events import Chains, report
 
 _RETRY = b"retry: 2000\n\n"
 _END = b"event: end\ndata: {}\n\n"
 _BEGIN_SECONDS = 5.0
-PATH = "/api/executions/{execution_id}/events"
+EVENTS_PATH = "/api/executions/{execution_id}/events"
 DEFAULT_LIMIT, MOST = 200, 1_000
 PAGE_BYTES = 4 * 1024 * 1024
 
@@ -189,3 +196,57 @@ async def _stored(batches: AsyncGenerator[Batch, None]) -> AsyncGenerator[Messag
         for message in batch.messages:
             if message.sequence:
                 yield message
+
+
+AUDIT_PATH = "/api/executions/{execution_id}/audit"
+DEFAULT_ENTRIES, MOST_ENTRIES = 100, 500
+_SECONDS = 120.0
+_GET_EXECUTION = method("fleet.orchestrator.v1.OrchestratorService.GetExecution")
+
+
+class Audit:
+    """Answers with verdicts, and with a page of one agent's entries where an agent is named."""
+
+    def __init__(self, upstream: Upstream) -> None:
+        self._upstream = upstream
+
+    async def answer(self, request: Request) -> Response:
+        """Answer a request. Raises InvalidRequest, grpc.aio.AioRpcError."""
+        check_names(request, ("agent_id", "run", "from", "limit"))
+        execution_id, caller = request.path_params["execution_id"], caller_of(request)
+        agent_id, run = request.query_params.get("agent_id", ""), number(request, "run", 0)
+        first = number(request, "from", 1)
+        limit = number(request, "limit", DEFAULT_ENTRIES, least=1, most=MOST_ENTRIES)
+        ask = pb.GetExecutionRequest(execution_id=execution_id)
+        answer = await self._upstream.call(_GET_EXECUTION, ask, token=caller.token, caller=caller.name)
+        reply = cast("pb.GetExecutionResponse", answer)
+        last, keys = reply.execution.last_sequence, PublicKeys.of(key.public_key for key in reply.audit_keys)
+        chains, page, more = Chains(keys if keys.keys else None), list[ChainedEntry](), False
+        stream = self._upstream.stream(
+            STREAM_EXECUTION,
+            pb.StreamExecutionRequest(execution_id=execution_id),
+            token=caller.token,
+            caller=caller.name,
+            seconds=_SECONDS,
+        )
+        async with aclosing(stream) as events:
+            async for message in events:
+                event = cast("pb.ExecutionEvent", message)
+                chained = chains.add(event)
+                if chained is not None and _matches(chained, agent_id, run, first):
+                    more = more or len(page) >= limit
+                    page += [chained] if len(page) < limit else []
+                if event.sequence >= last:
+                    break
+        document = {
+            "execution_id": execution_id,
+            "last_sequence": last,
+            **report(chains.verdicts()),
+            "entries": [{"run": chained.run, **to_plain(chained.entry)} for chained in page],
+            "next_from": page[-1].entry.seq + 1 if more else None,
+        }
+        return Response(json_bytes(document), media_type="application/json", headers={"cache-control": "no-store"})
+
+
+def _matches(chained: ChainedEntry, agent_id: str, run: int, first: int) -> bool:
+    return bool(agent_id) and chained.agent_id == agent_id and run in (0, chained.run) and chained.entry.seq >= first

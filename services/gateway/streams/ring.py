@@ -6,8 +6,8 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from services.gateway.access.limits import text_frame
 from services.gateway.streams.messages import Message
-from services.gateway.streams.slow_clients import text_frame
 
 RING_MESSAGES = 4_096
 BATCH_MESSAGES = 128

@@ -11,11 +11,11 @@ import grpc.aio
 from starlette.requests import HTTPConnection
 from starlette.types import Receive, Scope, Send
 
+from services.gateway.access.limits import FRAMES
 from services.gateway.event_stream import while_there
 from services.gateway.streams.feeds import Feeds, Going, notice
 from services.gateway.streams.following import TooSlow, check_names, flag, follow, number
 from services.gateway.streams.ring import Batch
-from services.gateway.streams.slow_clients import FRAMES
 from services.gateway.upstream import Caller, caller_of
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, ResourceExhausted, Unavailable
 from swe_ai_fleet.domain.json_values import json_object

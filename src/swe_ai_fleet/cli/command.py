@@ -22,14 +22,12 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from swe_ai_fleet.cli import options
-from swe_ai_fleet.cli.calls import CALL_SECONDS, Calls
-from swe_ai_fleet.cli.client import Fleet, FleetClient, context_client
+from swe_ai_fleet.cli.client import CALL_SECONDS, Calls, Fleet, FleetClient, context_client
 from swe_ai_fleet.cli.edge import run_client, run_command
-from swe_ai_fleet.cli.exits import Exit
 from swe_ai_fleet.cli.messages import document, field_of, has_field, put
 from swe_ai_fleet.cli.options import RUNNING, Argument, Of, option_of, word
 from swe_ai_fleet.cli.place import chosen_client, fleet_client
-from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.cli.screen import Exit, Screen
 from swe_ai_fleet.client_settings import ClientSettings
 from swe_ai_fleet.extensions import Entry
 

@@ -9,11 +9,10 @@ from fleet.context.v1 import context_pb2 as pb_context
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli.client import connect, is_execution_id
 from swe_ai_fleet.cli.command import Given, Row
-from swe_ai_fleet.cli.exits import CommandFault
 from swe_ai_fleet.cli.messages import document, enum_word, local_time
 from swe_ai_fleet.cli.options import PHASES, ROLES, argument, option
 from swe_ai_fleet.cli.order import named_repository
-from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.cli.screen import CommandFault, Screen
 from swe_ai_fleet.client_settings import ClientSettings
 from swe_ai_fleet.domain.outcome import BEST_RATING, LEAST_RATING
 from swe_ai_fleet.domain.review import VERIFIER_PROFILE

@@ -24,18 +24,16 @@ from nats.aio.msg import Msg
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli.client import FleetClient, connect
 from swe_ai_fleet.cli.edge import run_command
-from swe_ai_fleet.cli.execution_tables import audit_table
-from swe_ai_fleet.cli.exits import CommandFault, Exit
+from swe_ai_fleet.cli.executions import audit_table
 from swe_ai_fleet.cli.live import Progress, view
 from swe_ai_fleet.cli.outcome import candidate_diff, print_outcome
 from swe_ai_fleet.cli.place import started_fleet
-from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.cli.terminal import interrupts
+from swe_ai_fleet.cli.screen import CommandFault, Exit, Screen, interrupts
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.json_values import is_list, is_object
 from swe_ai_fleet.settings import Settings, without_login
 from swe_ai_fleet.testing import Script, ScriptedModelServer
-from swe_ai_fleet.watching.audit import verify_events
+from swe_ai_fleet.watching.events import verify_events
 from swe_ai_fleet.watching.text import one_line
 
 TASK = (

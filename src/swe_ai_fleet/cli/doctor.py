@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli.client import connect
-from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.findings import (
     PROBE_SECONDS,
     VERSION,
@@ -30,7 +29,7 @@ from swe_ai_fleet.cli.findings import (
     unreached,
 )
 from swe_ai_fleet.cli.options import Server, Token, option
-from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.cli.screen import CommandFault, Exit, Screen
 from swe_ai_fleet.cli.tables import add_row, empty_table
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.message import ToolProtocol

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 import typer
 
-from swe_ai_fleet.cli.exits import CommandFault, Exit, fault_of
 from swe_ai_fleet.cli.options import with_option
-from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.cli.screen import CommandFault, Exit, Screen, fault_of
 from swe_ai_fleet.client_settings import CONFIGURATION, ClientSettings, configuration_file
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.watching.text import one_line

@@ -17,7 +17,7 @@ from enum import StrEnum
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from swe_ai_fleet.cli.exits import CommandFault, Exit
+from swe_ai_fleet.cli.screen import CommandFault, Exit
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.runtime.model_servers import ModelServers, shown_url
 from swe_ai_fleet.settings import Settings, on_loopback

@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from swe_ai_fleet.cli.exits import CommandFault
 from swe_ai_fleet.cli.messages import enum_word, local_time
-from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.cli.screen import CommandFault, Screen
 from swe_ai_fleet.domain.text import counted
 
 _UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}

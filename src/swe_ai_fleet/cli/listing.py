@@ -45,7 +45,7 @@ ENTRIES: Mapping[str, Entry] = {
         "fleet metrics --since 7d --role QA",
     ),
     "drain": entry(
-        "cli.drain:drain",
+        "cli.rows:drain",
         "Take an orchestrator, a host or a node out of work; wait until it can be ended, and say for what.",
         "fleet drain node fleet-0-1-0-agents-worker-x7k2p --within 30m",
         "fleet drain orchestrator fleet-orchestrator-5d9c --undo",
@@ -62,7 +62,7 @@ ENTRIES: Mapping[str, Entry] = {
         "fleet up --vllm Qwen/Qwen2.5-Coder-7B-Instruct --vllm-args '--max-model-len 32768'",
     ),
     "open": entry(
-        "cli.web:open_page",
+        "cli.up:open_page",
         "Print the address of the running fleet's page; it lets in whoever opens it.",
         "fleet open --browser",
     ),
@@ -84,7 +84,7 @@ ENTRIES: Mapping[str, Entry] = {
         "fleet deliver fix-dates agent-dev-2 --branch fix-dates --reason 'The old test is wrong'",
     ),
     "init": entry(
-        "cli.init:init",
+        "cli.access:init",
         "Write what a secured fleet needs: certificates, NATS accounts, tokens, settings. "
         "Keys are never written twice.",
         "fleet init fleet-secrets --tenants red,blue --hosts fleet.example.org",

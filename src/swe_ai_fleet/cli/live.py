@@ -17,9 +17,8 @@ from rich.table import Table
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli.client import FleetClient
-from swe_ai_fleet.cli.execution_tables import standing
-from swe_ai_fleet.cli.exits import CommandFault, Exit
-from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.cli.executions import standing
+from swe_ai_fleet.cli.screen import CommandFault, Exit, Screen
 from swe_ai_fleet.cli.tables import plain_table
 from swe_ai_fleet.domain.event import EXECUTION_SUBJECT, StoredEvent
 from swe_ai_fleet.domain.execution import AgentProgress, ExecutionState, RunningChecks, advance

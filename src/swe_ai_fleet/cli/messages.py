@@ -11,7 +11,7 @@ from google.protobuf.descriptor import EnumDescriptor, FieldDescriptor
 from google.protobuf.message import Message
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from swe_ai_fleet.cli.exits import CommandFault
+from swe_ai_fleet.cli.screen import CommandFault
 from swe_ai_fleet.domain.moment import iso_time
 
 

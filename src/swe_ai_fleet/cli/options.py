@@ -15,7 +15,7 @@ from typing import Annotated, Any, get_args
 
 from typer.models import ArgumentInfo, OptionInfo
 
-from swe_ai_fleet.cli.exits import CommandFault
+from swe_ai_fleet.cli.screen import CommandFault
 
 ROLES = "DEV, QA, ARCHITECT, DEVOPS or DATA"
 PHASES = "plan, design, build, test, review or done"

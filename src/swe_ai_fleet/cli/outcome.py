@@ -7,22 +7,22 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli.client import FleetClient
-from swe_ai_fleet.cli.documents import execution_document, exit_of_state
-from swe_ai_fleet.cli.execution_tables import (
+from swe_ai_fleet.cli.executions import (
     VERDICT_STYLES,
     candidates_table,
     examination_table,
+    execution_document,
+    exit_of_state,
     node_row,
     nodes_table,
     print_outputs,
 )
-from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.messages import enum_name, local_time
-from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.cli.screen import CommandFault, Exit, Screen
 from swe_ai_fleet.domain.approval import ApprovalRequest, MemoryFindings
 from swe_ai_fleet.domain.candidate import Artifacts, Verdict
 from swe_ai_fleet.domain.context import GatheredContext
@@ -31,6 +31,7 @@ from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.moment import milliseconds
 from swe_ai_fleet.domain.task import ApprovalPolicy, TaskKind
 from swe_ai_fleet.domain.text import counted
+from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.orchestrator.run_names import side_runs
 from swe_ai_fleet.orchestrator.spending import expenses
 from swe_ai_fleet.watching.events import fold_events
@@ -43,8 +44,26 @@ from swe_ai_fleet.watching.narration import (
     gathered_text,
     how_to_answer,
 )
-from swe_ai_fleet.watching.stop_reasons import ADVICE, PAGE
 from swe_ai_fleet.watching.text import command_line, one_line, visible
+
+PAGE = "docs/stop-reasons.md"
+ADVICE: Mapping[StopReason, str] = {
+    StopReason.NO_TOOL_CALLS: "the model called no tool; `fleet doctor` shows whether its server offers tool calls",
+    StopReason.MAX_ITERATIONS: "it took too many replies; split the task with --subtasks, or name its files",
+    StopReason.MAX_TOOL_CALLS: "it made too many calls; split the task with --subtasks, or name its files",
+    StopReason.MAX_TOKENS: "its tokens are used up; raise --max-tokens, or split the task with --subtasks",
+    StopReason.MAX_COST: "its money is used up; raise --max-cost, or choose a cheaper model with --profile",
+    StopReason.TIMEOUT: "its time is used up; raise --timeout",
+    StopReason.CONTEXT_TOO_LONG: "the conversation does not fit the model; choose one with a longer context",
+    StopReason.TOOL_ERROR: "its tool calls failed again and again; `fleet export ID --format markdown` shows them",
+    StopReason.MODEL_ERROR: "the model server failed; `fleet doctor` says why",
+    StopReason.MODEL_STOPPED: "the model refused, or its provider filtered the reply; put the task in other words",
+    StopReason.MALFORMED_REPLIES: "the model's tool calls could not be read; choose a model that is made for tools",
+    StopReason.LOOP: "it repeated itself; say more precisely what to do, or choose another model with --profile",
+    StopReason.PLAN_FAILED: "its plan could not be read or carried out; try --mode agentic",
+    StopReason.LOST: "its process died more often than it is restarted; the host may be short of memory",
+}
+
 
 _DIFF_LINES = 400
 _MEMORY = 160

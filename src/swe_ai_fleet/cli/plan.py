@@ -11,15 +11,12 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from fleet.planning.v1 import planning_pb2 as pb
-from swe_ai_fleet.cli.calls import Calls
-from swe_ai_fleet.cli.client import FleetClient
+from swe_ai_fleet.cli.client import Calls, FleetClient
 from swe_ai_fleet.cli.command import Row, table
-from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.messages import document
 from swe_ai_fleet.cli.options import argument, option
 from swe_ai_fleet.cli.order import fill, named_repository
-from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.cli.terminal import line_of_terminal, next_line
+from swe_ai_fleet.cli.screen import CommandFault, Exit, Screen, line_of_terminal, next_line
 from swe_ai_fleet.domain.text import counted
 from swe_ai_fleet.watching.text import one_line
 

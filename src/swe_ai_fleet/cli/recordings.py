@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Annotated
 
 from swe_ai_fleet.cli import options
 from swe_ai_fleet.cli.client import FleetClient
-from swe_ai_fleet.cli.execution_tables import audit_table
-from swe_ai_fleet.cli.exits import CommandFault, Exit
+from swe_ai_fleet.cli.executions import audit_table
 from swe_ai_fleet.cli.options import Execution, argument, option
 from swe_ai_fleet.cli.place import fleet_client
-from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.cli.screen import CommandFault, Exit, Screen
 from swe_ai_fleet.codec import from_json, to_plain
 from swe_ai_fleet.domain.audit_chains import ChainVerdict, signed_throughout
 from swe_ai_fleet.domain.event import Event, StoredEvent
@@ -29,8 +28,14 @@ from swe_ai_fleet.domain.run import RunState
 from swe_ai_fleet.domain.text import counted
 from swe_ai_fleet.runtime.audit_keys import PublicKeys, public_keys
 from swe_ai_fleet.settings import Settings
-from swe_ai_fleet.watching.audit import AuditDocument, audit_document, read_audit_document, report, verify_events
-from swe_ai_fleet.watching.events import stored_event
+from swe_ai_fleet.watching.events import (
+    AuditDocument,
+    audit_document,
+    read_audit_document,
+    report,
+    stored_event,
+    verify_events,
+)
 from swe_ai_fleet.watching.text import one_line
 
 if TYPE_CHECKING:

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Annotated, Any, cast
 
 from swe_ai_fleet.agents.sub_agents import SubAgentTools
-from swe_ai_fleet.cli.execution_tables import audit_table
-from swe_ai_fleet.cli.exits import CommandFault, Exit
+from swe_ai_fleet.cli.executions import audit_table
 from swe_ai_fleet.cli.messages import pairs
 from swe_ai_fleet.cli.options import argument, option
-from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.cli.screen import CommandFault, Exit, Screen
 from swe_ai_fleet.cli.tables import plain_table
 from swe_ai_fleet.codec import to_plain
 from swe_ai_fleet.domain.audit import AuditEntry, AuditFault, verify
@@ -35,7 +34,7 @@ from swe_ai_fleet.tools.catalogue import all_toolkits, operations
 from swe_ai_fleet.tools.pipeline import Pipeline
 from swe_ai_fleet.tools.policy import Policy
 from swe_ai_fleet.tools.registry.toolkit import RegisteredOperation, RegisteredTools
-from swe_ai_fleet.watching.audit import report
+from swe_ai_fleet.watching.events import report
 from swe_ai_fleet.watching.text import one_line
 
 _COLUMNS = ("operation", "reads only", "risk", "network", "executes", "locks", "seconds", "roles", "what it does")

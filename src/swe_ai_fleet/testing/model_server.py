@@ -18,9 +18,14 @@ from aiohttp import web
 from pydantic_core import from_json
 
 from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.testing.completion import (
+from swe_ai_fleet.testing.script import (
     CHARACTERS_PER_TOKEN,
     MOST_LOGPROBS,
+    Conversation,
+    Failure,
+    Script,
+    ScriptRequest,
+    Turn,
     chunks_of,
     completion_of,
     fail,
@@ -29,7 +34,6 @@ from swe_ai_fleet.testing.completion import (
     too_long,
     unauthorized,
 )
-from swe_ai_fleet.testing.script import Conversation, Failure, Script, ScriptRequest, Turn
 
 DIMENSIONS = 256
 

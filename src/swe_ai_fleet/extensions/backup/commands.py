@@ -6,10 +6,9 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Annotated
 
-from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.options import argument, option
 from swe_ai_fleet.cli.place import nats_of
-from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.cli.screen import CommandFault, Exit, Screen
 from swe_ai_fleet.domain.text import counted
 from swe_ai_fleet.settings import Settings
 

@@ -9,9 +9,8 @@ from typing import Annotated
 
 from swe_ai_fleet.cli import options
 from swe_ai_fleet.cli.client import Fleet
-from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.options import argument, option
-from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.cli.screen import CommandFault, Exit, Screen
 from swe_ai_fleet.extensions.batch.commands import ForAll, Where, open_bench, plain_name
 from swe_ai_fleet.settings import Settings
 

@@ -8,8 +8,8 @@ from enum import StrEnum
 
 from swe_ai_fleet.agents.function_calling.responses import AgentResponse
 from swe_ai_fleet.agents.references.resolving import Reference
-from swe_ai_fleet.conversations.formatting.document import Table
-from swe_ai_fleet.conversations.formatting.pages import Channel, pages
+from swe_ai_fleet.conversations.document import Table
+from swe_ai_fleet.conversations.pages import Channel, pages
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.json_values import mappings
 from swe_ai_fleet.domain.text import well_formed

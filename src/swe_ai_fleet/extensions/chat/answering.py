@@ -15,8 +15,8 @@ from swe_ai_fleet.agents.references.naming import Naming
 from swe_ai_fleet.agents.references.phrases import NamedThing
 from swe_ai_fleet.agents.references.resolving import Reference, Standing, note, question, resolve, vague_question
 from swe_ai_fleet.agents.references.wording import last_list
-from swe_ai_fleet.conversations.formatting.document import Table, read
-from swe_ai_fleet.conversations.formatting.pages import Channel, rendered
+from swe_ai_fleet.conversations.document import Table, read
+from swe_ai_fleet.conversations.pages import Channel, rendered
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.memory import MemoryScope

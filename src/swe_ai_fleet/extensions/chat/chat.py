@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 
 from swe_ai_fleet.agents.function_calling.responses import AgentResponse
 from swe_ai_fleet.agents.function_calling.setup import Setup, Tool, gathered
-from swe_ai_fleet.conversations.formatting.pages import Channel
+from swe_ai_fleet.conversations.pages import Channel
 from swe_ai_fleet.domain.errors import Fenced, FleetError, NotFound, PreconditionFailed, ResourceExhausted
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.extensions.chat.answer import Answer, Progress, ProgressNotifier

@@ -9,11 +9,10 @@ from fleet.conversation.v1 import conversation_pb2 as pb
 from fleet.conversation.v1.conversation_pb2_grpc import ConversationServiceServicer
 from services.auth import principal, tenant
 from services.errors import Context
-from services.extensions import ServiceDeps
 from services.grpc_server import Service, service_of
 from services.pages import page_of
 from swe_ai_fleet.contract import from_enum, to_message
-from swe_ai_fleet.conversations.formatting.pages import Channel
+from swe_ai_fleet.conversations.pages import Channel
 from swe_ai_fleet.domain.errors import fields_named
 from swe_ai_fleet.domain.moment import milliseconds
 from swe_ai_fleet.extensions.chat.answer import Answer, Progress, ProgressKind
@@ -22,6 +21,7 @@ from swe_ai_fleet.extensions.chat.opening import open_chats
 from swe_ai_fleet.extensions.chat.session import MAX_CARD_CHARS, Session, check_namespaces
 from swe_ai_fleet.extensions.chat.store import CHATS_BUCKET
 from swe_ai_fleet.runtime.executions_view import ExecutionsView
+from swe_ai_fleet.runtime.stack import Stack
 
 CHATS_KEPT_SECONDS = 90 * 86_400.0
 """After the last message of a session."""
@@ -97,7 +97,7 @@ class ConversationServicer(ConversationServiceServicer):
 
 
 @asynccontextmanager
-async def open_service(deps: ServiceDeps) -> AsyncGenerator[Service]:
+async def open_service(deps: Stack) -> AsyncGenerator[Service]:
     """The chats of a fleet as a service to be served, until the context ends. Raises InvalidRequest, Unavailable."""
 
     def view(tenant: str) -> ExecutionsView:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from swe_ai_fleet.agents.references.phrases import MAX_NAME_CHARS, NamedThing, newest
 from swe_ai_fleet.agents.references.resolving import Reference
-from swe_ai_fleet.conversations.formatting.document import Table
+from swe_ai_fleet.conversations.document import Table
 from swe_ai_fleet.domain import memory
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.message import AssistantMessage, Message

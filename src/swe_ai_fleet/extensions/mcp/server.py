@@ -17,11 +17,11 @@ from pydantic import Field
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli.client import FleetClient
-from swe_ai_fleet.cli.exits import CommandFault
 from swe_ai_fleet.cli.messages import enum_name
 from swe_ai_fleet.cli.order import Order
 from swe_ai_fleet.cli.outcome import resolution
 from swe_ai_fleet.cli.place import fleet_client
+from swe_ai_fleet.cli.screen import CommandFault
 from swe_ai_fleet.domain.task import ApprovalPolicy
 from swe_ai_fleet.domain.text import counted
 from swe_ai_fleet.extensions.mcp import answers

@@ -11,10 +11,10 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from swe_ai_fleet.conversations.formatting import TELEGRAM_UNITS, units
-from swe_ai_fleet.conversations.formatting.document import Kind
-from swe_ai_fleet.conversations.formatting.inline import Mark, Span
-from swe_ai_fleet.conversations.formatting.telegram import MarkdownV2
+from swe_ai_fleet.conversations import TELEGRAM_UNITS, units
+from swe_ai_fleet.conversations.document import Kind
+from swe_ai_fleet.conversations.inline import Mark, Span
+from swe_ai_fleet.conversations.pages import MarkdownV2
 from swe_ai_fleet.domain.text import plain_line
 from swe_ai_fleet.extensions.webhooks.notification import Notification
 from swe_ai_fleet.extensions.webhooks.webhook import Format, Webhook, signed_headers

@@ -16,13 +16,11 @@ from fleet.orchestrator.v1 import orchestrator_pb2 as orchestrator
 from fleet.workflow.v1 import workflow_pb2 as pb
 from fleet.workflow.v1.workflow_pb2_grpc import WorkflowServiceServicer
 from services.auth import caller_of, principal, tenant
-from services.errors import Context
-from services.extensions import ServiceDeps
+from services.errors import Context, check_values
 from services.grpc_server import Service, service_of
 from services.orchestrator import responses
 from services.orchestrator.replies import MAX_REPLY_BYTES
 from services.orchestrator.requests import fields_of, orchestration_task
-from services.values import check_values
 from swe_ai_fleet.agents.sub_agents import SubAgentTools
 from swe_ai_fleet.agents.toolbox import REQUEST_TOOLS
 from swe_ai_fleet.codec import to_json
@@ -39,6 +37,7 @@ from swe_ai_fleet.extensions.workflows.drawing import mermaid, said_of
 from swe_ai_fleet.extensions.workflows.reading import read_workflow
 from swe_ai_fleet.extensions.workflows.values import exact_json
 from swe_ai_fleet.orchestrator.executions import Executions
+from swe_ai_fleet.runtime.stack import Stack
 from swe_ai_fleet.runtime.tool_services import tool_access
 from swe_ai_fleet.settings import Settings, listed
 from swe_ai_fleet.tools.catalogue import ToolAccess, operations
@@ -262,7 +261,7 @@ def tool_names(access: ToolAccess) -> frozenset[str] | None:
 
 
 @asynccontextmanager
-async def open_service(served: ServiceDeps) -> AsyncGenerator[Service]:
+async def open_service(served: Stack) -> AsyncGenerator[Service]:
     """What the orchestrator serves."""
     yield service_of(workflow_servicer(served.executions, served.settings))
 

@@ -12,7 +12,7 @@ from typing import Literal, NotRequired, TypedDict
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.event import ExecutionStatus, NodeUpdated
 from swe_ai_fleet.domain.workflow import JsonValue
-from swe_ai_fleet.watching.nodes import Level, ended_state, node_state, status_word
+from swe_ai_fleet.watching.progress import Level, ended_state, node_state, status_word
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

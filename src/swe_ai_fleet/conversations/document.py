@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from swe_ai_fleet.conversations.formatting.inline import Mark, Span, read_line, text_of
+from swe_ai_fleet.conversations.inline import Mark, Span, read_line, text_of
 from swe_ai_fleet.domain.text import one_line
 
 MAX_ROWS = 50
