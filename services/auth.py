@@ -91,13 +91,9 @@ _principal: ContextVar[Principal] = ContextVar("principal")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Presented:
-    """The credentials of a call.
+    """The credentials of a call: the values of its metadata, and the client's certificate in PEM.
 
-    Attributes:
-        authorization: The `authorization` headers.
-        tenants: The values of `fleet-tenant`.
-        callers: The values of `fleet-caller`.
-        certificate: The client's, in PEM; empty where it showed none, or nobody has looked yet.
+    The certificate is empty where the client showed none, or nobody has looked yet.
     """
 
     authorization: Sequence[str | bytes] = field(default=(), repr=False)
@@ -168,7 +164,7 @@ def on_behalf(who: Principal, presented: Presented) -> Principal:
         PermissionDenied: Somebody who is no service names a tenant that is not theirs.
         InvalidRequest: What is named is no name.
     """
-    named = _named(presented.tenants, TENANT, is_tenant, "tenant", "1 to 63 of a-z, 0-9 and '-'") or who.tenant
+    named = _named(presented.tenants, TENANT, _TENANT, "tenant", "1 to 63 of a-z, 0-9 and '-'") or who.tenant
     if not who.may(AccessRole.SERVICE):
         if named != who.tenant:
             raise PermissionDenied(
@@ -185,9 +181,7 @@ def on_behalf(who: Principal, presented: Presented) -> Principal:
 class AccessInterceptor(Interceptor):
     """Refuses unauthenticated calls before their request is read, and gives handlers the caller: `principal()`.
 
-    Args:
-        authenticator: Authenticates callers.
-        check_seconds: The interval of checks whether the caller of a stream still has access as the same principal.
+    Every `check_seconds` the caller of a stream is asked for again, and must still be the same principal.
     """
 
     def __init__(self, authenticator: Authenticator, *, check_seconds: float = CHECK_SECONDS) -> None:
@@ -282,7 +276,7 @@ def caller_of(context: Context) -> str:
 
 def caller_name(names: Sequence[str | bytes]) -> str:
     """The name in the values of `fleet-caller`; empty where there is none. Raises InvalidRequest."""
-    return _named(names, CALLER, is_name, "name", "1 to 64 of letters, digits and ._@:-")
+    return _named(names, CALLER, _NAME, "name", "1 to 64 of letters, digits and ._@:-")
 
 
 def is_name(text: str) -> bool:
@@ -290,16 +284,11 @@ def is_name(text: str) -> bool:
     return _NAME.fullmatch(text) is not None
 
 
-def is_tenant(text: str) -> bool:
-    """Whether a tenant may be called that."""
-    return _TENANT.fullmatch(text) is not None
-
-
-def _named(names: Sequence[str | bytes], key: str, fits: Callable[[str], bool], kind: str, hint: str) -> str:
+def _named(names: Sequence[str | bytes], key: str, form: re.Pattern[str], kind: str, hint: str) -> str:
     """The one value of a metadata; empty where there is none. Raises InvalidRequest."""
     if not names:
         return ""
-    if len(names) > 1 or not isinstance(names[0], str) or not fits(names[0]):
+    if len(names) > 1 or not isinstance(names[0], str) or not form.fullmatch(names[0]):
         raise InvalidRequest(f"the metadata {key!r} is not a valid {kind}", field=key, hint=f"once, {hint}")
     return names[0]
 

@@ -39,11 +39,7 @@ _log = structlog.get_logger(__name__)
 
 
 class ObservingInterceptor(Interceptor):
-    """Runs before all other interceptors, so that it sees refused calls, too. Probes are left out.
-
-    Args:
-        telemetry: Where spans and figures go.
-    """
+    """Runs before all other interceptors, so that it sees refused calls, too. Probes are left out."""
 
     def __init__(self, telemetry: Telemetry) -> None:
         self._telemetry = telemetry
@@ -131,14 +127,13 @@ def _code(context: Context) -> str:
 MAX_REQUEST_BYTES = 4 * 1024 * 1024
 READINESS_SECONDS = 3.0
 GRACE_SECONDS = 3.0
-AGE_SECONDS = 30 * 60.0
-"""The age at which a connection takes no new calls, while existing calls continue: so clients reconnect, and find new
-replicas behind one name and renewed certificates."""
 LIVENESS = "liveness"
 """Serving as long as the process answers at all, whatever NATS does: a restart would not help there."""
 
 _OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
+    # Clients reconnect, and find new replicas behind one name and renewed certificates; existing calls continue.
+    ("grpc.max_connection_age_ms", 30 * 60_000),
     # Two servers on one port would share its calls at random.
     ("grpc.so_reuseport", 0),
     # A dead client is detected within half a minute; a client that waits for hours may ping as often as that.
@@ -181,12 +176,11 @@ async def serve_grpc(
     readiness_seconds: float = READINESS_SECONDS,
     grace_seconds: float = GRACE_SECONDS,
     check_seconds: float = CHECK_SECONDS,
-    age_seconds: float = AGE_SECONDS,
 ) -> AsyncGenerator[str, None]:
     """Serve until the context ends; yields the bound address, such as `127.0.0.1:50055`.
 
     Args:
-        services: Answer the calls.
+        services: What is served, beside health and reflection.
         listen: `host:port`; port 0 takes any free one.
         token: The token of callers, or an authenticator; None accepts everybody.
         ready: Whether the server can do its work now; asked before the first call and then again and again.
@@ -196,7 +190,6 @@ async def serve_grpc(
         readiness_seconds: The interval of readiness checks.
         grace_seconds: For calls to end by themselves when the server stops.
         check_seconds: The interval of checks whether the caller of a stream still has access.
-        age_seconds: The age at which a connection takes no new calls.
 
     Raises:
         PreconditionFailed: The address cannot be bound, or the certificate cannot be used.
@@ -207,8 +200,7 @@ async def serve_grpc(
         AccessInterceptor(authenticator, check_seconds=check_seconds),
         ErrorInterceptor(),
     ]
-    options = (*_OPTIONS, ("grpc.max_connection_age_ms", round(age_seconds * 1000)))
-    server: grpc.aio.Server = cast("Any", grpc.aio).server(interceptors=interceptors, options=options)
+    server: grpc.aio.Server = cast("Any", grpc.aio).server(interceptors=interceptors, options=_OPTIONS)
     for service in services:
         service.add(service.servicer, server)
     names = tuple(service.name for service in services)

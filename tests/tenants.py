@@ -29,7 +29,7 @@ from services.orchestrator.fleet_status import Councils, FleetStatuses
 from services.orchestrator.intake import PLANNING_BUCKET
 from services.orchestrator.main import open_services
 from services.orchestrator.metrics import Metrics
-from services.orchestrator.planning import PlanningServicer, plan_buckets, planning_service
+from services.orchestrator.planning import PlanningServicer, plan_buckets
 from services.orchestrator.uploads import Uploads
 from swe_ai_fleet.adapters.context_service import ContextServiceClient
 from swe_ai_fleet.adapters.jetstream import JetStream
@@ -261,7 +261,7 @@ async def tenants(home: Path, *, webhook_host: str = "127.0.0.1:9") -> AsyncGene
         others = await stack.enter_async_context(open_services(cast("Any", served)))
         own = [
             service_of(servicer),
-            planning_service(PlanningServicer(plans.of, mask=Secrets())),
+            service_of(PlanningServicer(plans=plans.of, mask=Secrets())),
             *others,
         ]
         address = await stack.enter_async_context(serve_grpc(own, "127.0.0.1:0", store, ready, grace_seconds=0.1))

@@ -90,13 +90,8 @@ class Refusal(Exception):
     """A request that the gateway does not pass on, or that HTTP itself has a status for: 413, 415, 416 and the like.
 
     Args:
-        status: The HTTP status.
-        detail: What is wrong, in words for the caller.
-        field: What to change.
-        hint: The way out.
         code: The gRPC code's name; empty: the one that belongs to the status.
         retry_after_seconds: When another try makes sense; None: what belongs to the status.
-        headers: Further headers of the answer.
     """
 
     def __init__(
@@ -129,13 +124,8 @@ class Problem:
     """What went wrong with a request.
 
     Attributes:
-        status: The HTTP status.
         code: The gRPC code's name, such as `NOT_FOUND`; empty: the one that belongs to the status.
-        detail: What is wrong, in words for the caller.
-        field: What to change; empty where it is no field.
-        hint: The way out; empty where there is none to tell.
         retry_after_seconds: When another try makes sense; None: what belongs to the status, if anything does.
-        instance: The path that was asked for.
     """
 
     status: int
@@ -182,8 +172,6 @@ def problem_of(error: grpc.aio.AioRpcError | FleetError, *, instance: str = "", 
     """The answer to a request that ended with this fault.
 
     Args:
-        error: What a service answered, or what the gateway found itself.
-        instance: The path that was asked for.
         within: Left out in front of the field's name, such as `deliberate.`.
     """
     return told_of(error, instance=instance, within=within).response()
@@ -255,11 +243,7 @@ HANDLERS: Mapping[Any, Any] = {
 
 
 class BugMiddleware:
-    """What nobody expected ends here: logged once, answered with 500 and without a word of its own.
-
-    Args:
-        app: Everything else.
-    """
+    """What nobody expected ends here: logged once, answered with 500 and without a word of its own."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -291,12 +275,7 @@ class BugMiddleware:
 
 
 class Observed:
-    """ASGI middleware that stands before all others. Probes are left out; a WebSocket is a request with the status 101.
-
-    Args:
-        app: Answers.
-        telemetry: Where spans and figures go.
-    """
+    """ASGI middleware that stands before all others. Probes are left out; a WebSocket is a request with status 101."""
 
     def __init__(self, app: ASGIApp, telemetry: Telemetry) -> None:
         self._app = app

@@ -44,13 +44,7 @@ _CONTEXT = "fleet.context.v1.ContextService"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """Who asks.
-
-    Attributes:
-        token: What the services behind are shown; empty: nothing.
-        name: How they are called, or where one token is everybody's call themselves; empty: not at all.
-        principal: Who they are.
-    """
+    """Who asks: the services behind are shown the token, and told the name (of who calls themselves, or is called)."""
 
     token: str = field(repr=False)
     name: str = ""
@@ -78,12 +72,7 @@ def caller_of(connection: HTTPConnection) -> Caller:
 
 def service(full_name: str) -> ServiceDescriptor:
     """A service of the public contract, such as `fleet.orchestrator.v1.OrchestratorService`. Raises KeyError."""
-    services = {
-        service_descriptor.full_name: service_descriptor
-        for file in FILES
-        for service_descriptor in file.services_by_name.values()
-    }
-    return services[full_name]
+    return {service.full_name: service for file in FILES for service in file.services_by_name.values()}[full_name]
 
 
 def method(full_name: str) -> MethodDescriptor:
@@ -164,15 +153,10 @@ async def open_upstream(
     orchestrator_tls: ChannelTls | None = None,
     context_tls: ChannelTls | None = None,
 ) -> AsyncGenerator[Upstream]:
-    """Channels to both addresses (`host:port`) for as long as the context lasts. Nothing is sent yet.
+    """Channels to both addresses (`host:port`), with TLS or without, until the context ends. Nothing is sent yet.
 
-    Args:
-        orchestrator: Where the orchestrator is.
-        context: Where the context service is.
-        context_token: What the context service is shown instead of a caller's token; only for callers whom somebody
-            has admitted. Empty: their own.
-        orchestrator_tls: How the orchestrator is called; None: without TLS.
-        context_tls: How the context service is.
+    `context_token` is what the context service is shown instead of a caller's token (empty: the caller's); only for
+    callers whom somebody has admitted.
     """
     options = [("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES), ("grpc.enable_http_proxy", 0), *_AGAIN]
     async with (

@@ -50,7 +50,6 @@ class Councils:
     """Carries out the five calls about councils.
 
     Attributes:
-        store: Where councils are kept.
         states: The executions of a tenant that go on, as far as they are known here.
         models: The model of each profile; the empty name is the default's.
     """
@@ -167,13 +166,7 @@ _MOST_NAMED = 20
 
 @dataclass(frozen=True, kw_only=True)
 class FleetStatuses:
-    """Fills the part of a status that tells of the fleet.
-
-    Attributes:
-        executions: Knows what is driven, and by whom, and what waits.
-        view: Looks at everything else.
-        drains: What is taken out of work.
-    """
+    """Fills the part of a status that tells of the fleet."""
 
     executions: Executions
     view: FleetView

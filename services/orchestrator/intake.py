@@ -47,16 +47,7 @@ async def open_intake(
     plans: WorkQueue = PLANS,
     known: Callable[[str], bool] = lambda tenant: tenant == DEFAULT_TENANT,
 ) -> AsyncGenerator[None]:
-    """Take work from NATS until the context ends; what is under way then goes to the other replicas.
-
-    Args:
-        log: The connection to NATS, its streams made.
-        executions: Where tasks go.
-        planning: Where planning events go.
-        tasks: The queue of tasks.
-        plans: The queue of planning events.
-        known: Whether there is such a tenant.
-    """
+    """Take work from NATS until the context ends; what is under way then goes to the other replicas."""
 
     telemetry = own_telemetry()
 

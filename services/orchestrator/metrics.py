@@ -59,11 +59,7 @@ OPERATIONS = (
 
 
 class FleetSource:
-    """What a fleet's view says. While it measures for too long, the last answer stands.
-
-    Args:
-        view: Measures.
-    """
+    """What a fleet's view says. While it measures for too long, the last answer stands."""
 
     def __init__(self, view: FleetView) -> None:
         self._view = view
@@ -246,12 +242,7 @@ async def fleet_metrics(telemetry: Telemetry, stack: Stack) -> AsyncGenerator[No
 
 @dataclass(frozen=True, kw_only=True)
 class Metrics:
-    """Carries out GetMetrics.
-
-    Attributes:
-        meter: Has the figures.
-        councils: Counts the councils there are.
-    """
+    """Carries out GetMetrics."""
 
     meter: Meter
     councils: Callable[[], Awaitable[pb.CouncilMetrics]] | None = None

@@ -46,8 +46,6 @@ class Replies:
     """Makes the replies that need patches and operations.
 
     Args:
-        log: Has the operations.
-        blobs: Has the patches.
         max_bytes: Bound on what `deliberation`, `orchestration` and `candidates` put into one message.
     """
 

@@ -31,13 +31,7 @@ from swe_ai_fleet.ports import ContextSource, WorkspaceProvider
 
 @dataclass(frozen=True, kw_only=True)
 class TaskContexts:
-    """Makes the contexts of tasks.
-
-    Attributes:
-        source: Knows the project.
-        executions: Know the tasks that were handed in, and have the hosts that open clones.
-        workspaces: Pin repositories.
-    """
+    """Makes the contexts of tasks."""
 
     source: ContextSource
     executions: Executions

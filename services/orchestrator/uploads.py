@@ -39,8 +39,6 @@ class Uploads:
     """Carries out UploadRepository.
 
     Args:
-        workspaces: Checks bundles and unpacks them.
-        blobs: Keeps them for other nodes.
         max_bytes: The most that a bundle may have.
         check_room: Raises ResourceExhausted where so many bytes more may not be kept for a tenant.
     """

@@ -20,8 +20,8 @@ from rich.console import Console
 from fleet.planning.v1 import planning_pb2 as pb
 from fleet.planning.v1.planning_pb2_grpc import PlanningServiceStub
 from services.context.main import RunningContext, open_context
-from services.grpc_server import serve_grpc
-from services.orchestrator.planning import PlanningServicer, plan_buckets, planning_service
+from services.grpc_server import serve_grpc, service_of
+from services.orchestrator.planning import PlanningServicer, plan_buckets
 from swe_ai_fleet.adapters.context_service import ContextServiceClient
 from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
 from swe_ai_fleet.agents.plan_session import KeyValueSessions, PlanSession, SessionStatus
@@ -183,7 +183,7 @@ async def replica(
             starter=lambda _: view,
             repositories=workspace_provider(settings),
         ) as plans:
-            service = planning_service(PlanningServicer(lambda _: plans.of(tenant), mask=Secrets([HIDDEN])))
+            service = service_of(PlanningServicer(plans=lambda _: plans.of(tenant), mask=Secrets([HIDDEN])))
             serving = serve_grpc([service], "127.0.0.1:0", TOKEN, _ready, grace_seconds=0.1)
             async with serving as address, grpc.aio.insecure_channel(address) as channel:
                 yield Replica(

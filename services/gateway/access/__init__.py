@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from services.auth import Authenticator
+from services.auth import CHECK_SECONDS
 from services.gateway.access.credentials import (
     SECONDS,
     AuthenticatedCaller,
@@ -19,7 +19,7 @@ from services.gateway.access.credentials import (
     media_type,
     set_cookie,
 )
-from services.gateway.access.guard import CHECK_SECONDS, AuthMiddleware
+from services.gateway.access.guard import AuthMiddleware
 from services.gateway.access.limits import Buckets, peer
 from services.gateway.access.origins import Authority, Places, SecureAnswers
 from services.gateway.problems import BugMiddleware, Refusal
@@ -31,12 +31,12 @@ REFUSALS_PER_MINUTE = 10
 """Wrong tokens that one address may try; then even the right one has to wait."""
 
 
-def session_routes(token: str | None, authenticator: Authenticator | None = None, *, grpc: str = "") -> list[BaseRoute]:
+def session_routes(credentials: Credentials, *, grpc: str = "") -> list[BaseRoute]:
     """What can be done with a session; the auth middleware decides who may.
 
-    `Credentials` has the first arguments; `grpc` is the orchestrator's address, which callers are told.
+    `grpc` is the orchestrator's address, which callers are told.
     """
-    routes = _SessionRoutes(Credentials(token, authenticator), grpc)
+    routes = _SessionRoutes(credentials, grpc)
     return [
         Route("/api/session", routes.open, methods=["POST"]),
         Route("/api/session", routes.show, methods=["GET"]),
@@ -116,12 +116,7 @@ def _token(body: bytes, kind: bytes) -> str:
 
 
 def access_middleware(
-    settings: Settings,
-    token: str | None,
-    keys: KeyValue,
-    authenticator: Authenticator | None = None,
-    *,
-    check_seconds: float = CHECK_SECONDS,
+    settings: Settings, credentials: Credentials, keys: KeyValue, *, check_seconds: float = CHECK_SECONDS
 ) -> list[Middleware]:
     """What stands before every room, the outermost first; `AuthMiddleware` has the arguments. Raises InvalidRequest."""
     return [
@@ -131,9 +126,8 @@ def access_middleware(
             AuthMiddleware,
             places=Places(settings),
             per_minute=settings.http_requests_per_minute,
-            token=token,
+            credentials=credentials,
             keys=keys,
-            authenticator=authenticator,
             check_seconds=check_seconds,
         ),
     ]

@@ -6,13 +6,12 @@ The gateway's auth middleware: every request and every WebSocket passes here bef
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from contextlib import suppress
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from services.auth import CHECK_SECONDS, Authenticator
 from services.gateway.access.credentials import (
     AuthenticatedCaller,
     Credentials,
@@ -26,7 +25,6 @@ from services.gateway.access.credentials import (
 )
 from services.gateway.access.idempotency import Answers, key_of
 from services.gateway.access.limits import (
-    Allowance,
     Buckets,
     Gone,
     TimedReceive,
@@ -49,7 +47,6 @@ from services.gateway.access.origins import (
 )
 from services.gateway.access.page import Page
 from services.gateway.problems import Refusal, problem_of
-from swe_ai_fleet.domain.access import Principal
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.ports import KeyValue
 
@@ -67,42 +64,12 @@ NO_TOKEN, FOREIGN, BAD_REQUEST, TRY_LATER = 4401, 4403, 4400, 1013
 """Close codes of WebSockets."""
 
 
-async def while_admitted(
-    work: Awaitable[None], may_stay: Callable[[], Awaitable[bool]], *, seconds: float = CHECK_SECONDS
-) -> bool:
-    """Run work for as long as its caller stays admitted; whether it ended by itself.
-
-    Args:
-        work: Cancelled, and awaited, when the caller is no longer admitted.
-        may_stay: Whether the caller is still admitted; called periodically.
-        seconds: Between two calls.
-    """
-    working = asyncio.ensure_future(work)
-    try:
-        while True:
-            await asyncio.wait((working,), timeout=seconds)
-            if working.done():
-                working.result()
-                return True
-            if not await may_stay():
-                return False
-    finally:
-        working.cancel()
-        await asyncio.gather(working, return_exceptions=True)
-
-
 class AuthMiddleware:
     """Admits authenticated requests, and describes the caller in `scope["state"]`: token, caller, authenticated.
 
     Paths outside `/api/` are the page, which is public; every other route needs a token.
 
     Args:
-        app: The routes behind it.
-        places: Which names and pages are ours.
-        per_minute: Requests of one client.
-        token: The gateway's own; without `authenticator` what callers must show. None lets everybody in.
-        keys: Where answers to idempotency keys are kept.
-        authenticator: Authenticates callers by their tokens; None: there is one token.
         check_seconds: Between two checks that a watcher is still admitted.
     """
 
@@ -112,14 +79,13 @@ class AuthMiddleware:
         *,
         places: Places,
         per_minute: int,
-        token: str | None,
+        credentials: Credentials,
         keys: KeyValue,
-        authenticator: Authenticator | None = None,
-        check_seconds: float = CHECK_SECONDS,
+        check_seconds: float,
     ) -> None:
         self._app = app
         self._places = places
-        self._credentials = Credentials(token, authenticator)
+        self._credentials = credentials
         self._check_seconds = check_seconds
         self._buckets = Buckets(per_minute)
         self._page = Page()
@@ -180,7 +146,13 @@ class AuthMiddleware:
     async def _pass_on(self, scope: Scope, receive: Receive, send: Send, *, signing_in: bool) -> None:
         headers = scope["headers"]
         if scope["path"] in _UPLOADS:
-            await self._upload(scope, TimedReceive(receive), send)
+            pieces = TimedReceive(receive)
+            try:
+                await self._app(scope, pieces, send)
+            except ClientDisconnect:
+                if pieces.stalled:
+                    raise too_slow("the upload stalled") from None
+                raise
             return
         body = b""
         if signing_in:
@@ -192,18 +164,8 @@ class AuthMiddleware:
         if key is None:
             await self._serve(scope, again, send)
             return
-        owner, principal, secret = _owner(scope), scope["state"]["authenticated"].principal, scope["path"] in _SECRETS
-        await self._answers.once(
-            key, self._serve, scope, again, send, owner=owner, who=principal, body=body, secret=secret
-        )
-
-    async def _upload(self, scope: Scope, receive: TimedReceive, send: Send) -> None:
-        try:
-            await self._app(scope, receive, send)
-        except ClientDisconnect:
-            if receive.stalled:
-                raise too_slow("the upload stalled") from None
-            raise
+        secret = scope["path"] in _SECRETS
+        await self._answers.once(key, self._serve, scope, again, send, body=body, secret=secret)
 
     async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = scope["headers"]
@@ -253,16 +215,28 @@ class AuthMiddleware:
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _stays(self, scope: Scope, work: Awaitable[None]) -> bool:
-        authenticated: AuthenticatedCaller = scope["state"]["authenticated"]
-        return await while_admitted(
-            work, lambda: self._credentials.may_stay(authenticated), seconds=self._check_seconds
-        )
+        """Run work for as long as its caller stays admitted, cancelled then; whether it ended by itself."""
+        working = asyncio.ensure_future(work)
+        try:
+            while True:
+                await asyncio.wait((working,), timeout=self._check_seconds)
+                if working.done():
+                    working.result()
+                    return True
+                if not await self._credentials.may_stay(scope["state"]["authenticated"]):
+                    return False
+        finally:
+            working.cancel()
+            await asyncio.gather(working, return_exceptions=True)
 
     def _count(self, scope: Scope, authenticated: AuthenticatedCaller | None) -> list[tuple[str, str]]:
         """Take a request from its client's bucket; what the client is told of it. Raises Refusal."""
         address = scope["client"][0] if scope["client"] else ""
         left = self._buckets.take(_bucket(authenticated, peer(address)))
-        limit_headers = _limit_headers(left, self._buckets.per_minute)
+        limit_headers = [
+            ("RateLimit-Policy", f'"requests";q={self._buckets.per_minute};w=60'),
+            ("RateLimit", f'"requests";r={left.remaining};t={left.seconds}'),
+        ]
         if not left.admitted:
             raise Refusal(
                 429,
@@ -282,26 +256,10 @@ def _bucket(authenticated: AuthenticatedCaller | None, address: str) -> str:
     return f"in {address}" if principal.sole else f"as {principal.tenant} {principal.name}"
 
 
-def _owner(scope: Scope) -> tuple[str, ...]:
-    """Whose idempotency keys are one space: a tenant's caller, whichever token they show now."""
-    state = scope["state"]
-    principal: Principal = state["authenticated"].principal
-    if principal.sole:
-        return state["token"], state["caller"]
-    return "caller", principal.tenant, principal.name, state["caller"]
-
-
 def _no_role() -> Refusal:
     return Refusal(
         403, "your token has no role here", field="authorization", hint="an operator grants roles in the access file"
     )
-
-
-def _limit_headers(left: Allowance, per_minute: int) -> list[tuple[str, str]]:
-    return [
-        ("RateLimit-Policy", f'"requests";q={per_minute};w=60'),
-        ("RateLimit", f'"requests";r={left.remaining};t={left.seconds}'),
-    ]
 
 
 async def _close(refused: Refusal, receive: Receive, send: Send) -> None:

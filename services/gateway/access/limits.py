@@ -14,7 +14,6 @@ import asyncio
 import struct
 import time
 from collections import OrderedDict
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import IPv6Address
@@ -96,25 +95,18 @@ def read_again(body: bytes, receive: Receive) -> Receive:
 
 
 class TimedReceive:
-    """A `receive` for a body of any length whose pieces keep coming; where they do not, the client counts as gone.
+    """A `receive` for a body of any length whose pieces keep coming; where they do not, the client counts as gone."""
 
-    Args:
-        receive: From the client.
-        seconds: For each piece.
-        total: For all of them.
-    """
-
-    def __init__(self, receive: Receive, *, seconds: float = SECONDS, total: float = UPLOAD_SECONDS) -> None:
+    def __init__(self, receive: Receive) -> None:
         self._receive = receive
-        self._seconds = seconds
-        self._until = asyncio.get_running_loop().time() + total
+        self._until = asyncio.get_running_loop().time() + UPLOAD_SECONDS
         self._whole = False
         self.stalled = False
 
     async def __call__(self) -> Message:
         if self._whole:
             return await self._receive()
-        left = min(self._seconds, self._until - asyncio.get_running_loop().time())
+        left = min(SECONDS, self._until - asyncio.get_running_loop().time())
         try:
             async with asyncio.timeout(left):
                 message = await self._receive()
@@ -198,7 +190,6 @@ class Allowance:
     """What a client has left after a request.
 
     Attributes:
-        admitted: Whether the request may go on.
         remaining: Requests it may send at once.
         seconds: Until the bucket is full again or, for one that is not admitted, until the next may come.
     """
@@ -211,23 +202,22 @@ class Allowance:
 class Buckets:
     """A bucket for each client that holds `per_minute` requests and fills at that rate.
 
-    Of more than `most` clients those that were heard of longest ago are forgotten: they start with a full bucket.
+    Of more than `MOST_CLIENTS` those that were heard of longest ago are forgotten: they start with a full bucket.
     """
 
-    def __init__(
-        self, per_minute: int, *, most: int = MOST_CLIENTS, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, per_minute: int) -> None:
         self.per_minute = per_minute
         self._rate = per_minute / 60.0
-        self._most = most
-        self._clock = clock
         self._levels: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def take(self, client: str) -> Allowance:
         """Count a request of a client."""
         level = self._level(client)
         admitted = level >= 1.0
-        self._store(client, level - 1.0 if admitted else level)
+        self._levels[client] = (level - 1.0 if admitted else level, time.monotonic())
+        self._levels.move_to_end(client)
+        if len(self._levels) > MOST_CLIENTS:
+            self._levels.popitem(last=False)
         if not admitted:
             return Allowance(admitted=False, remaining=0, seconds=ceil((1.0 - level) / self._rate))
         left = level - 1.0
@@ -239,18 +229,9 @@ class Buckets:
         seconds = ceil(max(0.0, 1.0 - level) / self._rate)
         return Allowance(admitted=level >= 1.0, remaining=int(level), seconds=seconds)
 
-    def __len__(self) -> int:
-        return len(self._levels)
-
     def _level(self, client: str) -> float:
-        level, at = self._levels.get(client, (float(self.per_minute), self._clock()))
-        return min(float(self.per_minute), level + (self._clock() - at) * self._rate)
-
-    def _store(self, client: str, level: float) -> None:
-        self._levels[client] = (level, self._clock())
-        self._levels.move_to_end(client)
-        if len(self._levels) > self._most:
-            self._levels.popitem(last=False)
+        level, at = self._levels.get(client, (float(self.per_minute), time.monotonic()))
+        return min(float(self.per_minute), level + (time.monotonic() - at) * self._rate)
 
 
 def peer(address: str) -> str:

@@ -16,6 +16,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from services.gateway.problems import Refusal
+from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.network import address_of
 from swe_ai_fleet.settings import Settings, listed
 
@@ -77,7 +78,6 @@ class Places:
         """The host that a request is for, if it is ours. Raises Refusal.
 
         Args:
-            headers: Of the request.
             server: (address, port) at which it arrived.
         """
         shown = values(headers, b"host")
@@ -137,8 +137,6 @@ def _authorities(field: str, names: Iterable[str]) -> list[Authority]:
     for name in names:
         authority = Authority.parse(name.encode())
         if authority is None:
-            from swe_ai_fleet.domain.errors import InvalidRequest
-
             raise InvalidRequest(f"{name[:100]!r} is not a host", field=field, hint="such as fleet.example.org:8443")
         authorities.append(authority)
     return authorities
@@ -196,11 +194,7 @@ _NOT_KEPT = (b"cache-control", b"no-store")
 
 
 class SecureAnswers:
-    """Adds them to what the application answers, its faults included; what a route sets itself stands.
-
-    Args:
-        app: Everything else.
-    """
+    """Adds them to what the application answers, its faults included; what a route sets itself stands."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -55,12 +55,10 @@ class _Asset:
 class Page:
     """Serves one directory without directories in it: names that it has, and nothing else.
 
-    Args:
-        directory: Read when a file is asked for, so that a new build is seen at once.
+    A file is read when it is asked for, so that a new build is seen at once.
     """
 
-    def __init__(self, directory: Path = DIRECTORY) -> None:
-        self._directory = directory
+    def __init__(self) -> None:
         self._known: dict[str, tuple[tuple[int, int], _Asset]] = {}
 
     async def answer(self, request: Request) -> Response:
@@ -97,7 +95,7 @@ class Page:
         return Response(content, media_type=asset.media_type, headers=headers)
 
     def _read(self, name: str) -> _Asset | None:
-        path = self._directory / name
+        path = DIRECTORY / name
         if not _NAME.fullmatch(name) or path.suffix not in _TYPES or path.is_symlink():
             return None
         try:

@@ -225,11 +225,7 @@ DOCUMENT_PATH = "/api/openapi.json"
 
 
 def rest_routes(upstream: Upstream) -> list[BaseRoute]:
-    """A route for each path of the table, and one for the document about them.
-
-    Args:
-        upstream: Where the services are.
-    """
+    """A route for each path of the table, and one for the document about them."""
     by_path: dict[str, dict[str, Operation]] = {}
     for operation in OPERATIONS:
         by_path.setdefault(operation.path, {})[operation.verb] = operation

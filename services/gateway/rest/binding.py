@@ -97,8 +97,6 @@ async def bound(request: Request, operation: Operation, *, own: frozenset[str] =
     """The message that a request stands for.
 
     Args:
-        request: Its body is read here.
-        operation: What was asked for.
         own: Names in the query that are not for the message.
 
     Raises:

@@ -193,7 +193,6 @@ def fill_text(message: Message, values: Iterable[tuple[str, str]], *, given: Ite
     """Set fields of a message from names and texts, as queries have them; dots lead into messages.
 
     Args:
-        message: To be set.
         values: Names with their values; the name of a list comes once for each value.
         given: Names that are taken already.
 
@@ -217,8 +216,6 @@ def fill_path(message: Message, values: Mapping[str, str], body: Mapping[str, ob
     """Set the fields that a path names; the body may repeat them, but not contradict.
 
     Args:
-        message: To be set; dots in names lead into messages.
-        values: Field names with their texts.
         body: The JSON that the message was filled from.
 
     Raises:

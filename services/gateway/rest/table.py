@@ -21,14 +21,10 @@ class Operation:
     """A row of the table.
 
     Attributes:
-        verb: The HTTP method.
         path: From `/api` on; names in braces are its parameters.
-        rpc: The full name of the gRPC method.
-        summary: What it does, in a few words.
         kind: unary: asks once. waiting: a task, whose end may be waited for or not. last: the last message of a stream
             is the answer. bytes: a blob comes. upload: a blob goes.
         fields: Of path parameters, the request's fields, where they are called otherwise; dots lead into messages.
-        status: Of success.
         location: Where the thing is that was made; names in braces are fields of the reply.
         events: The RPC whose messages are sent where events are accepted; empty where there is none.
         answer: The field of the reply that alone is the answer; empty: the whole reply.

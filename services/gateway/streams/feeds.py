@@ -27,6 +27,7 @@ OpenEvents = Callable[[int], Events]
 PAUSES = (0.1, 0.3, 1.0, 2.0)
 """Seconds before each further attempt; the last one again and again."""
 OUTAGE_TIMEOUT_SECONDS = 30.0
+"""Without the services for so long, watchers are sent away."""
 LOOK_SECONDS = 0.5
 _FINAL = frozenset(
     (
@@ -46,7 +47,6 @@ _log = structlog.get_logger(__name__)
 async def steady_events(
     open_events: OpenEvents,
     *,
-    outage_timeout: float = OUTAGE_TIMEOUT_SECONDS,
     reachable: Callable[[], bool] = lambda: False,
     lost: Callable[[str], None] = lambda _: None,
     back: Callable[[], None] = lambda: None,
@@ -55,7 +55,6 @@ async def steady_events(
 
     Args:
         open_events: Streams them from a sequence number on.
-        outage_timeout: Seconds without the service after which it is given up.
         reachable: Whether the service can be reached now; a service that is back may have nothing to tell.
         lost: Told why, when the service begins to fail.
         back: Told when it answers again.
@@ -106,7 +105,7 @@ async def steady_events(
             lost("the orchestrator does not answer")
             _log.warning("watching.source_lost", reason=reason)
         pause = next(pauses)
-        if loop.time() - failing_since + pause > outage_timeout:
+        if loop.time() - failing_since + pause > OUTAGE_TIMEOUT_SECONDS:
             raise Unavailable("the orchestrator does not answer", hint="try again later")
         await asyncio.sleep(pause * random.uniform(0.8, 1.2))  # noqa: S311 - jitter, not a secret
 
@@ -135,32 +134,17 @@ class Going(Unavailable):
 class Feed:
     """Reads an execution's events, keeps the last messages of them, and wakes who waits for more.
 
-    With many watchers they are woken less often, each time for more: up to a tenth of a second later.
-
-    Args:
-        execution_id: Whose events.
-        open_events: Streams them from a sequence number on.
-        ring: Takes the messages.
-        outage_timeout: Seconds without the services after which the feed ends.
-        reachable: Whether the services can be reached now.
+    With many watchers they are woken less often, each time for more: up to a tenth of a second later. `reachable` says
+    whether the services can be reached now.
     """
 
-    def __init__(
-        self,
-        execution_id: str,
-        open_events: OpenEvents,
-        ring: Ring,
-        *,
-        outage_timeout: float = OUTAGE_TIMEOUT_SECONDS,
-        reachable: Callable[[], bool] = lambda: False,
-    ) -> None:
+    def __init__(self, execution_id: str, open_events: OpenEvents, ring: Ring, reachable: Callable[[], bool]) -> None:
         self.execution_id = execution_id
         self.open_events = open_events
         self.ring = ring
         self.watchers = 0
         self.ended = False
         self.fault: Exception | None = None
-        self._outage_timeout = outage_timeout
         self._reachable = reachable
         self._opened_ms = time.time() * 1000
         self._fresh = False
@@ -202,13 +186,7 @@ class Feed:
 
     async def _read(self) -> None:
         fold, count = Messages(), 0
-        events = steady_events(
-            self.open_events,
-            outage_timeout=self._outage_timeout,
-            reachable=self._reachable,
-            lost=self._lost,
-            back=self._back,
-        )
+        events = steady_events(self.open_events, reachable=self._reachable, lost=self._lost, back=self._back)
         try:
             async for event in events:
                 self.ring.add(fold.of(event))
@@ -279,26 +257,16 @@ class Feeds:
     """A feed for each execution that somebody watches, shared by all who do, ended some seconds after the last.
 
     Args:
-        upstream: Has the events.
         max_watchers: How many may watch at once, all executions together.
         linger: Seconds that a feed outlives its last watcher.
-        outage_timeout: Seconds without the services after which watchers are sent away.
     """
 
-    def __init__(
-        self,
-        upstream: Upstream,
-        *,
-        max_watchers: int,
-        linger: float = LINGER_SECONDS,
-        outage_timeout: float = OUTAGE_TIMEOUT_SECONDS,
-    ) -> None:
+    def __init__(self, upstream: Upstream, *, max_watchers: int, linger: float = LINGER_SECONDS) -> None:
         self.past = asyncio.Semaphore(READERS_OF_THE_PAST)
         self.watchers = 0
-        self._upstream = upstream
+        self.upstream = upstream
         self._max_watchers = max_watchers
         self._linger = linger
-        self._outage_timeout = outage_timeout
         self._feeds: dict[Key, Feed] = {}
         self._ending: set[asyncio.Task[None]] = set()
         self._going = False
@@ -326,9 +294,7 @@ class Feeds:
         feed = self._feeds.get(key)
         if feed is None or feed.fault is not None:
             opened = self._events(execution_id, text=text, token=token, caller=caller)
-            feed = self._feeds[key] = Feed(
-                execution_id, opened, Ring(self._room), outage_timeout=self._outage_timeout, reachable=self._reachable
-            )
+            feed = self._feeds[key] = Feed(execution_id, opened, Ring(self._room), self._reachable)
             for other in self._feeds.values():
                 other.ring.trim()
         self.watchers += 1
@@ -364,11 +330,11 @@ class Feeds:
         return max(LEAST_FEED_BYTES, min(FEED_BYTES, ALL_FEEDS_BYTES // max(1, len(self._feeds))))
 
     def _reachable(self) -> bool:
-        return self._upstream.orchestrator.get_state() is grpc.ChannelConnectivity.READY
+        return self.upstream.orchestrator.get_state() is grpc.ChannelConnectivity.READY
 
     def _events(self, execution_id: str, *, text: bool, token: str, caller: str) -> OpenEvents:
         def opened(first: int) -> Events:
             request = pb.StreamExecutionRequest(execution_id=execution_id, from_sequence=first, include_text=text)
-            return cast("Events", self._upstream.stream(STREAM_EXECUTION, request, token=token, caller=caller))
+            return cast("Events", self.upstream.stream(STREAM_EXECUTION, request, token=token, caller=caller))
 
         return opened

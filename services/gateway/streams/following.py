@@ -72,7 +72,6 @@ async def follow(
     what the feed keeps is too slow.
 
     Args:
-        feed: The messages.
         from_sequence: The first number wanted; 0: all of them.
         past: How many may read the past at once.
         wait: Whether to wait for what has not happened yet.

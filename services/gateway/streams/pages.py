@@ -50,16 +50,7 @@ PAGE_BYTES = 4 * 1024 * 1024
 
 
 class EventStream(Response):
-    """The answer that goes on until the execution ends.
-
-    Args:
-        feeds: The messages.
-        execution_id: Whose.
-        first: The first sequence number wanted; 0: all.
-        caller: Who asks.
-        text: Whether what models say in between is wanted too.
-        events: Whether the whole stored event goes with each message.
-    """
+    """The answer that goes on until the execution ends."""
 
     def __init__(
         self,

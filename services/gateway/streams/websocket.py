@@ -55,7 +55,6 @@ class WatchSocket:
     """Serves one WebSocket a call.
 
     Args:
-        feeds: The messages.
         send_seconds: How long a client may take to read what is sent to it at once.
     """
 

@@ -62,8 +62,6 @@ class Calls:
     """Calls methods by name, with the token. Raises CommandFault where the service answers with a fault.
 
     Args:
-        channel: Leads to the fleet.
-        address: Of the fleet, for faults to name.
         token: What callers must show; empty: nothing.
         caller: Who is said to call, where that is kept.
         fault: How a call's status is told.

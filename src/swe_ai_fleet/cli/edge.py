@@ -28,8 +28,6 @@ def run_command(work: Callable[[Screen, Settings], Awaitable[Exit]], *, json: bo
     """Run a command to its end and leave with its exit code.
 
     Args:
-        work: The command.
-        json: Whether results are JSON documents.
         log_level: What the fleet's own parts, where they run in this process, log to standard error, as text; empty:
             the level and the form of the settings, whose level also holds where it is `debug`.
     """

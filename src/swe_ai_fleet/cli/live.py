@@ -61,11 +61,7 @@ class Speech:
 
 
 class Progress:
-    """What a watcher has seen so far.
-
-    Args:
-        now: Seconds since the epoch, for the time that running agents and checks have taken.
-    """
+    """What a watcher has seen so far."""
 
     def __init__(self, now: Callable[[], float] = time.time) -> None:
         self.state: ExecutionState | None = None
@@ -129,14 +125,7 @@ class Progress:
 
 
 class View:
-    """Shows an execution's events, one call an event, and keeps what is known of it up to date.
-
-    Args:
-        screen: Where.
-        progress: What is known.
-        json_lines: Whether each event is a line of JSON, where the screen shows JSON.
-        clock: In seconds.
-    """
+    """Shows an execution's events, one call an event, and keeps what is known of it up to date."""
 
     def __init__(
         self,

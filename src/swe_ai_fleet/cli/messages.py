@@ -60,7 +60,6 @@ def put(message: Message, path: str, value: Any, *, named: str) -> None:
     """Set a field to what an option says; nothing where that is what the field has anyway.
 
     Args:
-        message: To be changed.
         path: Of the field; dots lead into messages, and of a list of messages each value makes one.
         value: Words for enumerations, `K=V` for maps.
         named: What faults call the option.

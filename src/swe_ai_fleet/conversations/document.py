@@ -46,10 +46,6 @@ def aligned(table: Table, *, width: int = PLAIN_WIDTH) -> str:
 
     Cells that are too long are cut; columns that do not fit any more, and rows beyond the 50th, are left out, and a
     line says so.
-
-    Args:
-        table: The table.
-        width: Columns of the terminal that a line may take.
     """
     names, rows = (
         [_cell(name) for name in table.columns],

@@ -210,9 +210,6 @@ def pages(text: str, channel: Channel, tables: Sequence[Table] = (), *, limit: i
     """An answer in Markdown as the messages of a channel; none is blank, and a blank answer has none.
 
     Args:
-        text: The answer.
-        channel: Where it is read.
-        tables: The data below it.
         limit: The longest page in UTF-16 code units, at least 128; 0: one page, however long; None: 4096 for Telegram,
             one page elsewhere. Markdown is one page in any case.
 
