@@ -54,14 +54,6 @@ def _must(holds: Callable[[T], bool], otherwise: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-def _has_zone(expires: datetime | date | None) -> bool:
-    return not isinstance(expires, datetime) or expires.tzinfo is not None
-
-
-def _is_safe(place: str) -> bool:
-    return "://" not in place or place.startswith("https://")
-
-
 TenantName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{0,62}\z")]
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}\z")]
 Text = Annotated[str, StringConstraints(min_length=1, max_length=1_000)]
@@ -73,13 +65,16 @@ Name = Annotated[Text, _must(is_name, "a name has 1 to 64 letters, digits and ._
 Place = Annotated[
     Text,
     _must(
-        _is_safe,
+        lambda place: "://" not in place or place.startswith("https://"),
         "must be an https URL: over plain HTTP an attacker could replace the keys and forge tokens",
     ),
 ]
 Expiry = Annotated[
     Annotated[datetime, Strict()] | Annotated[date, Strict()] | None,
-    _must(_has_zone, "has no time zone; for example 2027-01-31T12:00:00Z"),
+    _must(
+        lambda expires: not isinstance(expires, datetime) or expires.tzinfo is not None,
+        "has no time zone; for example 2027-01-31T12:00:00Z",
+    ),
 ]
 ClaimPath = str | Annotated[tuple[Text, ...], Field(min_length=1, max_length=8)]
 """`realm_access.roles`, or as a list where a claim's own name has dots in it."""
@@ -205,14 +200,11 @@ class AccessFile(_Table):
         return {
             name: TenantRules(
                 tenant=name,
-                quota=Quota(**table.quota.model_dump()),
-                approval=ApprovalPolicy(table.approval),
-                require_verified=table.require_verified,
-                default_repository=table.default_repository,
-                model_patience_seconds=table.model_patience_seconds,
-                agent_endpoints=table.agent_endpoints,
-                harnesses=table.harnesses,
-                retention_days=table.retention_days,
+                **{
+                    **dict(table),
+                    "quota": Quota(**dict(table.quota)),
+                    "approval": ApprovalPolicy(table.approval),
+                },
             )
             for name, table in self.tenants.items()
         }

@@ -47,7 +47,7 @@ _AGENT_FIELDS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Councils:
-    """Carries out the five calls about councils.
+    """Carries out the calls about councils.
 
     Attributes:
         states: The executions of a tenant that go on, as far as they are known here.
@@ -139,16 +139,18 @@ class Councils:
             council_id=council.council_id,
             role=str(council.role),
             num_agents=len(council.members),
-            agents=[_agent(each, working.get(each.agent_id, 0)) for each in council.members] if agents else [],
+            agents=[
+                to_message(
+                    pb.AgentInfo,
+                    member,
+                    capabilities=to_message(pb.AgentCapabilities, member),
+                    running_tasks=working.get(member.agent_id, 0),
+                )
+                for member in (council.members if agents else ())
+            ],
             status="busy" if busy else "active" if council.members else "empty",
             model=", ".join(filter(None, (self.models.get(name, "") for name in names))),
         )
-
-
-def _agent(member: CouncilMember, running: int) -> pb.AgentInfo:
-    return to_message(
-        pb.AgentInfo, member, capabilities=to_message(pb.AgentCapabilities, member), running_tasks=running
-    )
 
 
 def _role(text: str, *, field: str = "role") -> Role:
@@ -184,7 +186,7 @@ class FleetStatuses:
         names = sorted({*load.replicas, me, *(resting & replicas.keys())})
         use = endpoint_use(status)
         reply.queue.CopyFrom(_queue(unfinished, most=load.room.queued))
-        reply.measured_at_ms = _milliseconds(status.measured_at)
+        reply.measured_at_ms = int(status.measured_at * 1000)
         if not principal().may(AccessRole.ADMIN):
             return
         reply.hosts.extend(_host(host, replica) for replica in status.replicas for host in replica.hosts)
@@ -197,7 +199,7 @@ class FleetStatuses:
                 name=name,
                 driven=driven[name],
                 answering=name == me,
-                started_at_ms=_milliseconds(replicas[name].started_at) if name in replicas else 0,
+                started_at_ms=int(replicas[name].started_at * 1000) if name in replicas else 0,
                 draining=name in resting,
                 version=replicas[name].version if name in replicas else "",
             )
@@ -283,7 +285,7 @@ def _host(host: HostStatus, replica: ReplicaReport) -> pb.HostStatus:
         host,
         node_id=host.report.node.node_id if host.report else "",
         replica=replica.name,
-        started_at_ms=_milliseconds(host.started_at),
+        started_at_ms=int(host.started_at * 1000),
         memory_bytes=host.report.memory if host.report else 0,
     )
 
@@ -311,7 +313,3 @@ def _queue(unfinished: Sequence[ExecutionState], *, most: int) -> pb.QueueStatus
         driven=len(going_on) - len(waiting),
         awaiting_approval=sum(state.status is ExecutionStatus.AWAITING_APPROVAL for state in going_on),
     )
-
-
-def _milliseconds(at: float) -> int:
-    return int(at * 1000)

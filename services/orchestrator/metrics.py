@@ -28,7 +28,6 @@ from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.orchestrator.metrics import (
     RELATIVE_ERROR,
-    Figures,
     Meter,
     ModelFigures,
     Point,
@@ -263,7 +262,7 @@ class Metrics:
             role=str(role) if role is not None else "",
             step=request.step_seconds,
         )
-        total = measured.total
+        total, usage = measured.total, measured.total.usage
         return pb.GetMetricsResponse(
             start_time_ms=measured.start * 1000,
             end_time_ms=measured.end * 1000,
@@ -278,8 +277,8 @@ class Metrics:
                 cancelled=total.agents_cancelled,
             ),
             councils=await self.councils() if self.councils is not None else None,
-            usage=to_message(pb.Usage, total.usage),
-            cache_hit_rate=_rate(total),
+            usage=to_message(pb.Usage, usage),
+            cache_hit_rate=min(1.0, usage.cached_tokens / usage.prompt_tokens) if usage.prompt_tokens else 0.0,
             executions=_counts(total.ended),
             series=[_point(point) for point in measured.series],
             step_seconds=measured.step,
@@ -299,11 +298,6 @@ def _latency(operation: str, sketch: Sketch) -> pb.LatencySummary:
         p95_ms=sketch.quantile(0.95),
         p99_ms=sketch.quantile(0.99),
     )
-
-
-def _rate(figures: Figures) -> float:
-    spent = figures.usage
-    return min(1.0, spent.cached_tokens / spent.prompt_tokens) if spent.prompt_tokens else 0.0
 
 
 def _counts(ended: Mapping[ExecutionStatus, int]) -> list[pb.StatusCount]:

@@ -77,7 +77,10 @@ def deliberation_task(request: pb.DeliberateRequest) -> Task:
 
 def orchestration_task(request: pb.OrchestrateRequest) -> Task:
     """The task of an Orchestrate request. Raises InvalidRequest, naming the field."""
-    _check_push(request)
+    if request.delivery.push and request.repo.upload_id:
+        raise InvalidRequest(
+            "what was uploaded cannot be pushed anywhere", field="delivery.push", hint="fetch the bundle artifact"
+        )
     options = request.options
     reviewed = options.enable_peer_review or options.deliberation_rounds or not request.HasField("options")
     params = dict(options.custom_params)
@@ -138,23 +141,13 @@ def not_for_tasks(subject: str) -> InvalidRequest:
     )
 
 
-def common_task(request: pb.JudgePatchesRequest, *, kind: TaskKind) -> Task:
-    """The task of a request that no agent works on. Raises InvalidRequest, naming the field."""
-    return _bounded(_task(request, kind=kind))
-
-
-def _task_id(text: str) -> str:
-    if not text:
-        raise InvalidRequest("no task id given", field="task_id", hint="choose one; it makes the request repeatable")
-    return text
-
-
 def _task(request: pb.DeliberateRequest | pb.OrchestrateRequest | pb.JudgePatchesRequest, **given: Any) -> Task:
     """The task of a request; `given` is what its kind says in another way."""
+    if not request.task_id:
+        raise InvalidRequest("no task id given", field="task_id", hint="choose one; it makes the request repeatable")
     return from_message(
         Task,
         request,
-        task_id=_task_id(request.task_id),
         repo=repo_ref(request.repo),
         constraints=_constraints(request.constraints),
         environment=from_message(
@@ -164,13 +157,6 @@ def _task(request: pb.DeliberateRequest | pb.OrchestrateRequest | pb.JudgePatche
         patches=(),
         **given,
     )
-
-
-def _check_push(request: pb.OrchestrateRequest) -> None:
-    if request.delivery.push and request.repo.upload_id:
-        raise InvalidRequest(
-            "what was uploaded cannot be pushed anywhere", field="delivery.push", hint="fetch the bundle artifact"
-        )
 
 
 def repo_ref(repo: pb.RepoRef) -> RepoRef:
@@ -191,6 +177,12 @@ def repo_ref(repo: pb.RepoRef) -> RepoRef:
 
 
 def _constraints(given: pb.TaskConstraints) -> Constraints:
+    checks: dict[str, CheckSpec] = {}
+    for number, check in enumerate(given.checks):
+        name = check.name or check.command
+        if name in checks:
+            raise InvalidRequest(f"two checks are called {name[:64]!r}", field=f"constraints.checks[{number}].name")
+        checks[name] = from_message(CheckSpec, check, name=name)
     return from_message(
         Constraints,
         given,
@@ -201,18 +193,8 @@ def _constraints(given: pb.TaskConstraints) -> Constraints:
             max_cost=given.total_max_cost,
         ),
         allowed_hosts=tuple(given.network.allowed_hosts) if given.HasField("network") else None,
-        checks=_checks(given),
+        checks=tuple(checks.values()),
     )
-
-
-def _checks(given: pb.TaskConstraints) -> tuple[CheckSpec, ...]:
-    checks: dict[str, CheckSpec] = {}
-    for number, check in enumerate(given.checks):
-        name = check.name or check.command
-        if name in checks:
-            raise InvalidRequest(f"two checks are called {name[:64]!r}", field=f"constraints.checks[{number}].name")
-        checks[name] = from_message(CheckSpec, check, name=name)
-    return tuple(checks.values())
 
 
 def _bounded(task: Task) -> Task:
@@ -265,24 +247,21 @@ def subtask_results(state: ExecutionState) -> list[pb.SubtaskResult]:
         subtask.subtask_id: child_task_id(task.task_id, subtask.subtask_id, derivation.joint)
         for subtask in derivation.subtasks
     }
-    return [
-        _result(
-            atomic_task(subtask, names, case_id=task.case_id, plan_id=task.plan_id, cut=True), state, subtask.subtask_id
+    results: list[pb.SubtaskResult] = []
+    for subtask in derivation.subtasks:
+        name = subtask.subtask_id
+        outcome = state.subtask_outcomes.get(name, SubtaskOutcome(subtask_id=name))
+        began = state.subtask_executions.get(name, "")
+        results.append(
+            pb.SubtaskResult(
+                task=atomic_task(subtask, names, case_id=task.case_id, plan_id=task.plan_id, cut=True),
+                execution_id=outcome.execution_id or began,
+                status=_status(outcome, begun=bool(began)),
+                commit_sha=outcome.commit_sha,
+                error_message=outcome.error[:MAX_ERROR_CHARS],
+            )
         )
-        for subtask in state.derivation.subtasks
-    ]
-
-
-def _result(task: pb.AtomicTask, state: ExecutionState, name: str) -> pb.SubtaskResult:
-    outcome = state.subtask_outcomes.get(name, SubtaskOutcome(subtask_id=name))
-    began = state.subtask_executions.get(name, "")
-    return pb.SubtaskResult(
-        task=task,
-        execution_id=outcome.execution_id or began,
-        status=_status(outcome, begun=bool(began)),
-        commit_sha=outcome.commit_sha,
-        error_message=outcome.error[:MAX_ERROR_CHARS],
-    )
+    return results
 
 
 def _status(outcome: SubtaskOutcome, *, begun: bool) -> pb.DeliberationStatus:
@@ -347,8 +326,13 @@ def judge_task(request: pb.JudgePatchesRequest) -> Task:
         raise InvalidRequest(
             f"there are {len(request.patches)} patches", field="patches", hint=f"1 to {MAX_PATCHES} of them"
         )
-    _check_sizes(request.patches)
-    task = common_task(request, kind=TaskKind.JUDGE)
+    total = sum(len(patch.diff) for patch in request.patches)
+    if total > MAX_DIFF_BYTES:
+        raise InvalidRequest(f"the patches have {total} bytes", field="patches", hint=f"at most {MAX_DIFF_BYTES}")
+    for number, patch in enumerate(request.patches):
+        if not patch.diff.strip():
+            raise InvalidRequest("the patch is empty", field=f"patches[{number}].diff")
+    task = _bounded(_task(request, kind=TaskKind.JUDGE))
     title = "Judge a patch" if len(request.patches) == 1 else f"Judge {len(request.patches)} patches"
     return replace(task, description=request.task_description.strip() or title)
 
@@ -394,12 +378,3 @@ def hand_delivery(request: pb.DeliverCandidateRequest, caller: str) -> HandDeliv
         branch=request.branch,
         push=request.push,
     )
-
-
-def _check_sizes(patches: Sequence[pb.SubmittedPatch]) -> None:
-    total = sum(len(patch.diff) for patch in patches)
-    if total > MAX_DIFF_BYTES:
-        raise InvalidRequest(f"the patches have {total} bytes", field="patches", hint=f"at most {MAX_DIFF_BYTES}")
-    for number, patch in enumerate(patches):
-        if not patch.diff.strip():
-            raise InvalidRequest("the patch is empty", field=f"patches[{number}].diff")

@@ -12,11 +12,10 @@ from services.orchestrator.requests import subtask_results
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.contract import to_enum, to_message
 from swe_ai_fleet.domain import candidate, review
-from swe_ai_fleet.domain.audit import SignedHead
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.candidate import Candidate, CheckKind, CheckReport, RankedCandidate
 from swe_ai_fleet.domain.event import StoredEvent, ToolFinished
-from swe_ai_fleet.domain.execution import AgentProgress, ExecutionState
+from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.json_values import json_object
 from swe_ai_fleet.domain.message import TextDelta
 from swe_ai_fleet.domain.moment import milliseconds
@@ -32,16 +31,12 @@ _UNRANKED = RankedCandidate(candidate_id="", rank=0, score=0.0, accepted=False)
 def audit_heads(state: ExecutionState) -> list[pb.AuditHead]:
     """The head of each agent's audit chain, with the signature where that is about it."""
     return [
-        _audit_head(agent, state.signed_heads.get(agent.agent_id))
+        to_message(pb.AuditHead, signed, agent_id=agent.agent_id)
+        if (signed := state.signed_heads.get(agent.agent_id)) and signed.hash == agent.audit_head
+        else pb.AuditHead(agent_id=agent.agent_id, hash=agent.audit_head)
         for agent in state.agents.values()
         if agent.audit_head
     ]
-
-
-def _audit_head(agent: AgentProgress, signed: SignedHead | None) -> pb.AuditHead:
-    if signed is None or signed.hash != agent.audit_head:
-        return pb.AuditHead(agent_id=agent.agent_id, hash=agent.audit_head)
-    return to_message(pb.AuditHead, signed, agent_id=agent.agent_id)
 
 
 def critiques(state: ExecutionState, candidate_id: str) -> list[pb.Critique]:
@@ -78,13 +73,11 @@ def _critique(of: review.Critique) -> pb.Critique:
         pb.Critique,
         of,
         verdict=to_enum(pb.Verdict, verdict),
-        findings=[_finding_text(finding) for finding in of.findings],
+        findings=[
+            ": ".join(filter(None, (f"{finding.file}:{finding.line}" if finding.line else finding.file, finding.text)))
+            for finding in of.findings
+        ],
     )
-
-
-def _finding_text(finding: review.Finding) -> str:
-    place = f"{finding.file}:{finding.line}" if finding.line else finding.file
-    return f"{place}: {finding.text}" if place else finding.text
 
 
 def total_usage(state: ExecutionState) -> pb.Usage:

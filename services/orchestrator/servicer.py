@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 
@@ -89,10 +89,9 @@ class OrchestratorServicer(OrchestratorServiceServicer):
         self, request: pb.DeliberateRequest, context: Context
     ) -> AsyncIterator[pb.DeliberationUpdate]:
         submission = await self._submit(request, requests.deliberation_task(request), context)
-        async with aclosing(self._updates(submission.execution_id, pb.DeliberationUpdate)) as updates:
-            async for update, ended in updates:
-                if ended is not None:
-                    update.final.CopyFrom(await self._replies.deliberation(ended))
+        updates = self._updates(submission.execution_id, pb.DeliberationUpdate, self._replies.deliberation)
+        async with aclosing(updates):
+            async for update in updates:
                 yield update
 
     async def Orchestrate(self, request: pb.OrchestrateRequest, context: Context) -> pb.OrchestrateResponse:
@@ -104,10 +103,9 @@ class OrchestratorServicer(OrchestratorServiceServicer):
         self, request: pb.OrchestrateRequest, context: Context
     ) -> AsyncIterator[pb.OrchestrationUpdate]:
         submission = await self._submit(request, requests.orchestration_task(request), context)
-        async with aclosing(self._updates(submission.execution_id, pb.OrchestrationUpdate)) as updates:
-            async for update, ended in updates:
-                if ended is not None:
-                    update.final.CopyFrom(await self._replies.orchestration(ended))
+        updates = self._updates(submission.execution_id, pb.OrchestrationUpdate, self._replies.orchestration)
+        async with aclosing(updates):
+            async for update in updates:
                 yield update
 
     async def SubmitTask(self, request: pb.SubmitTaskRequest, context: Context) -> pb.SubmitTaskResponse:
@@ -322,9 +320,9 @@ class OrchestratorServicer(OrchestratorServiceServicer):
         )
 
     async def _updates(
-        self, execution_id: str, kind: type[Update]
-    ) -> AsyncGenerator[tuple[Update, ExecutionState | None], None]:
-        """An update for every event, the last one with the state that the execution ended in."""
+        self, execution_id: str, kind: type[Update], final: Callable[[ExecutionState], Awaitable[Any]]
+    ) -> AsyncGenerator[Update, None]:
+        """An update for every event, the last one with what `final` makes of the state that the execution ended in."""
         progress = Progress()
         async with aclosing(self.executions.watch(tenant(), execution_id)) as events:
             async for stored in events:
@@ -339,7 +337,9 @@ class OrchestratorServicer(OrchestratorServiceServicer):
                 )
                 if progress.candidate_id:
                     update.partial_result.CopyFrom(await self._replies.partial(progress.state, progress.candidate_id))
-                yield update, progress.state if isinstance(stored.event.body, ExecutionFinished) else None
+                if isinstance(stored.event.body, ExecutionFinished):
+                    update.final.CopyFrom(await final(progress.state))
+                yield update
 
 
 def _stats(projection: Projection, tenant: str) -> pb.OrchestratorStats:

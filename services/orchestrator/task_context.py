@@ -61,7 +61,8 @@ class TaskContexts:
             tools="\n".join(("# Tools", *(f"- {line}" for line in opening.tools))),
             history=_context_text(gathered, history=True),
         )
-        text = _joined(blocks.system, blocks.context, blocks.tools, blocks.history)
+        texts = (blocks.system, blocks.context, blocks.tools, blocks.history)
+        text = "\n\n".join(text.strip() for text in texts if text.strip())
         return pb.GetTaskContextResponse(
             context_text=text,
             blocks=blocks,
@@ -118,7 +119,3 @@ def _with_request(request: pb.GetTaskContextRequest, task: Task) -> Task:
 
 def _context_text(gathered: GatheredContext, *, history: bool) -> str:
     return rendered([block for block in gathered.blocks if (block.kind == "history") is history])
-
-
-def _joined(*texts: str) -> str:
-    return "\n\n".join(text.strip() for text in texts if text.strip())

@@ -12,6 +12,7 @@ from contextlib import suppress
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from services.gateway.access import limits, origins
 from services.gateway.access.credentials import (
     AuthenticatedCaller,
     Credentials,
@@ -24,27 +25,7 @@ from services.gateway.access.credentials import (
     unauthenticated,
 )
 from services.gateway.access.idempotency import Answers, key_of
-from services.gateway.access.limits import (
-    Buckets,
-    Gone,
-    TimedReceive,
-    answer_early,
-    peer,
-    read_again,
-    read_body,
-    too_slow,
-)
-from services.gateway.access.origins import (
-    Origin,
-    Places,
-    adding,
-    foreign,
-    is_api,
-    is_preflight,
-    preflight,
-    shared,
-    values,
-)
+from services.gateway.access.origins import Origin
 from services.gateway.access.page import Page
 from services.gateway.problems import Refusal, problem_of
 from swe_ai_fleet.domain.errors import FleetError
@@ -77,7 +58,7 @@ class AuthMiddleware:
         self,
         app: ASGIApp,
         *,
-        places: Places,
+        places: origins.Places,
         per_minute: int,
         credentials: Credentials,
         keys: KeyValue,
@@ -87,7 +68,7 @@ class AuthMiddleware:
         self._places = places
         self._credentials = credentials
         self._check_seconds = check_seconds
-        self._buckets = Buckets(per_minute)
+        self._buckets = limits.Buckets(per_minute)
         self._page = Page()
         self._answers = Answers(keys)
 
@@ -101,32 +82,32 @@ class AuthMiddleware:
                 await self._request(scope, receive, send)
             except Refusal as refused:
                 await refused.answer(scope["path"])(scope, receive, send)
-            except Gone:
+            except limits.Gone:
                 return
 
     async def _request(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers, method, path = scope["headers"], scope["method"], scope["path"]
         host = self._places.host(headers, scope["server"])
         origin = self._places.origin(headers, host)
-        if not is_api(path):
+        if not origins.is_api(path):
             check_embedding(headers)
             self._count(scope, None)
             await (await self._page.answer(Request(scope, receive)))(scope, receive, send)
             return
-        send = adding(send, shared(headers, origin))
+        send = origins.adding(send, origins.shared(headers, origin))
         try:
             authenticated = await self._credentials.authenticate(headers, host, origin)
             # Before it is counted: what strangers' pages send must not use up what our own page may send.
             check_site(headers, authenticated, origin)
-            send = adding(send, self._count(scope, authenticated))
-            if is_preflight(method, headers):
-                await preflight(origin)(scope, receive, send)
+            send = origins.adding(send, self._count(scope, authenticated))
+            if origins.is_preflight(method, headers):
+                await origins.preflight(origin)(scope, receive, send)
                 return
             signing_in = path == SESSION_PATH and method == "POST"
             if authenticated is None and not signing_in:
                 raise unauthenticated()
             if signing_in and origin is Origin.NAMED:
-                raise foreign()
+                raise origins.foreign()
             if authenticated is not None and not authenticated.principal.roles and path != SESSION_PATH:
                 raise _no_role()
             check_intent(method, headers, authenticated or AuthenticatedCaller(by=Shown.NOTHING, token=""), origin)
@@ -136,7 +117,7 @@ class AuthMiddleware:
             await self._pass_on(scope, receive, send, signing_in=signing_in)
         except Refusal as refused:
             if refused.status == 413:
-                await answer_early(refused.answer(path), scope, receive, send)
+                await limits.answer_early(refused.answer(path), scope, receive, send)
             else:
                 await refused.answer(path)(scope, receive, send)
         except FleetError as error:
@@ -146,20 +127,20 @@ class AuthMiddleware:
     async def _pass_on(self, scope: Scope, receive: Receive, send: Send, *, signing_in: bool) -> None:
         headers = scope["headers"]
         if scope["path"] in _UPLOADS:
-            pieces = TimedReceive(receive)
+            pieces = limits.TimedReceive(receive)
             try:
                 await self._app(scope, pieces, send)
             except ClientDisconnect:
                 if pieces.stalled:
-                    raise too_slow("the upload stalled") from None
+                    raise limits.too_slow("the upload stalled") from None
                 raise
             return
         body = b""
         if signing_in:
-            body = await read_body(receive, headers, limit=_SESSION_BYTES, seconds=_SESSION_SECONDS)
+            body = await limits.read_body(receive, headers, limit=_SESSION_BYTES, seconds=_SESSION_SECONDS)
         elif has_body(headers):
-            body = await read_body(receive, headers)
-        again = read_again(body, receive)
+            body = await limits.read_body(receive, headers)
+        again = limits.read_again(body, receive)
         key = key_of(headers) if scope["method"] == "POST" and not signing_in else None
         if key is None:
             await self._serve(scope, again, send)
@@ -174,7 +155,7 @@ class AuthMiddleware:
             origin = self._places.origin(headers, host)
             authenticated = await self._credentials.authenticate(headers, host, origin)
             if authenticated is not None and authenticated.by is Shown.COOKIE and origin is not Origin.OURS:
-                raise foreign()
+                raise origins.foreign()
             check_site(headers, authenticated, origin)
             self._count(scope, authenticated)
             if authenticated is None:
@@ -197,7 +178,7 @@ class AuthMiddleware:
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on; a stream of events ends when what let its watcher in does."""
-        if not any(_EVENTS in value.lower() for value in values(scope["headers"], b"accept")):
+        if not any(_EVENTS in value.lower() for value in origins.values(scope["headers"], b"accept")):
             await self._app(scope, receive, send)
             return
         begun = False
@@ -232,7 +213,7 @@ class AuthMiddleware:
     def _count(self, scope: Scope, authenticated: AuthenticatedCaller | None) -> list[tuple[str, str]]:
         """Take a request from its client's bucket; what the client is told of it. Raises Refusal."""
         address = scope["client"][0] if scope["client"] else ""
-        left = self._buckets.take(_bucket(authenticated, peer(address)))
+        left = self._buckets.take(_bucket(authenticated, limits.peer(address)))
         limit_headers = [
             ("RateLimit-Policy", f'"requests";q={self._buckets.per_minute};w=60'),
             ("RateLimit", f'"requests";r={left.remaining};t={left.seconds}'),

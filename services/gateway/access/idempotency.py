@@ -98,12 +98,24 @@ class Answers:
         if entry is not None:
             record = from_json(_Record, entry.value)
             if record.fingerprint != fingerprint:
-                raise _other_content()
+                raise Refusal(
+                    422,
+                    "this idempotency key was used with a different body",
+                    field="idempotency-key",
+                    hint="use a new key for a new request",
+                )
             if record.status:
                 # It may hold what they may not see any more; carried out again it would be done twice.
                 if not all(who.may(AccessRole(role)) for role in record.roles):
-                    raise _lesser()
-                await _again(record, scope, receive, send)
+                    raise Refusal(
+                        403,
+                        "the answer to this idempotency key needs a role that you no longer have",
+                        field="idempotency-key",
+                        hint="the request was done; use a new key for a new request",
+                    )
+                answer = Response(b64decode(record.body), record.status)
+                answer.raw_headers = [(key.encode("latin-1"), text.encode("latin-1")) for key, text in record.headers]
+                await answer(scope, receive, adding(send, [("Idempotency-Replayed", "true")]))
                 return
             if record.until > time.time():
                 raise _under_way()
@@ -201,30 +213,6 @@ def _is_kept(start: Message) -> bool:
         and len(lengths) == 1
         and int(lengths[0]) <= MAX_ANSWER_BYTES
         and not any(value.startswith(b"text/event-stream") for value in values(headers, b"content-type"))
-    )
-
-
-async def _again(record: _Record, scope: Scope, receive: Receive, send: Send) -> None:
-    answer = Response(b64decode(record.body), record.status)
-    answer.raw_headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in record.headers]
-    await answer(scope, receive, adding(send, [("Idempotency-Replayed", "true")]))
-
-
-def _other_content() -> Refusal:
-    return Refusal(
-        422,
-        "this idempotency key was used with a different body",
-        field="idempotency-key",
-        hint="use a new key for a new request",
-    )
-
-
-def _lesser() -> Refusal:
-    return Refusal(
-        403,
-        "the answer to this idempotency key needs a role that you no longer have",
-        field="idempotency-key",
-        hint="the request was done; use a new key for a new request",
     )
 
 

@@ -46,11 +46,6 @@ class _Asset:
     tag: str
     packed: bytes | None = None
 
-    @property
-    def packed_tag(self) -> str:
-        # Other bytes are another representation (RFC 9110, 8.8.3.3).
-        return f'{self.tag[:-1]}-gzip"'
-
 
 class Page:
     """Serves one directory without directories in it: names that it has, and nothing else.
@@ -85,7 +80,8 @@ class Page:
             headers["vary"] = "Accept-Encoding"
             if _takes_gzip(request.headers.get("accept-encoding", "")):
                 # The page's files are the same for everybody: nothing in them is a secret that their size could tell.
-                content, tag = asset.packed, asset.packed_tag
+                # Other bytes are another representation (RFC 9110, 8.8.3.3).
+                content, tag = asset.packed, f'{asset.tag[:-1]}-gzip"'
                 headers["content-encoding"] = "gzip"
         headers["etag"] = tag
         shown = request.headers.get("if-none-match", "")

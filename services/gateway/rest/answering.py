@@ -18,17 +18,8 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
 from services.access.roles import check_role
-from services.gateway.event_stream import (
-    HEADERS,
-    KEEPALIVE,
-    KEEPALIVE_SECONDS,
-    MEDIA_TYPE,
-    Coming,
-    client_gone,
-    event,
-    wants_events,
-    while_there,
-)
+from services.gateway import event_stream
+from services.gateway.event_stream import Coming
 from services.gateway.problems import CLIENT_GONE, Refusal, problem_of, told_of
 from services.gateway.rest.artifacts import artifact_answer, upload_answer
 from services.gateway.rest.binding import bound, written_aside
@@ -42,11 +33,6 @@ REFUSAL_SECONDS = 5.0
 _DIGITS = 6
 _PAGE_TOKEN = "page_token"  # noqa: S105  (the name of a field)
 Result = TypeVar("Result")
-
-
-def takes_events(request: Request) -> bool:
-    """Whether the client asks for events instead of the end alone."""
-    return wants_events(request.headers.get("accept", ""))
 
 
 async def event_answer(
@@ -70,7 +56,7 @@ async def event_answer(
 
 class _EventAnswer(StreamingResponse):
     def __init__(self, coming: Coming[Message], instance: str) -> None:
-        super().__init__(_body(coming, instance), headers=HEADERS, media_type=MEDIA_TYPE)
+        super().__init__(_body(coming, instance), headers=event_stream.HEADERS, media_type=event_stream.MEDIA_TYPE)
         self._coming = coming
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -84,19 +70,16 @@ class _EventAnswer(StreamingResponse):
 async def _body(coming: Coming[Message], instance: str) -> AsyncIterator[bytes]:
     try:
         while True:
-            if not await coming.settled(KEEPALIVE_SECONDS):
-                yield KEEPALIVE
+            if not await coming.settled(event_stream.KEEPALIVE_SECONDS):
+                yield event_stream.KEEPALIVE
             elif (message := coming.take()) is None:
                 return
             else:
-                yield await _event(message)
+                number = int(getattr(message, "sequence", 0))
+                yield event_stream.event(_name(message), await written_aside(message), number=number)
     except grpc.aio.AioRpcError as error:
         document = json.dumps(told_of(error, instance=instance).document(), ensure_ascii=False)
-        yield event("problem", document.encode())
-
-
-async def _event(message: Message) -> bytes:
-    return event(_name(message), await written_aside(message), number=int(getattr(message, "sequence", 0)))
+        yield event_stream.event("problem", document.encode())
 
 
 def _name(message: Message) -> str:
@@ -126,7 +109,7 @@ async def answer(request: Request, operation: Operation, upstream: Upstream) -> 
             return await _waiting(request, operation, upstream, caller)
         case "last":
             message = await bound(request, operation)
-            if takes_events(request):
+            if event_stream.wants_events(request):
                 return await event_answer(request, operation, upstream, message, caller)
             return await _unless_gone(request, _last(operation, upstream, message, caller))
         case "unary":
@@ -149,12 +132,13 @@ async def reply_answer(request: Request, operation: Operation, reply: Message) -
         headers["location"] = place
     following = str(getattr(reply, "next_page_token", ""))
     if operation.verb == "GET" and following:
-        headers["link"] = f'<{_next_page(request, following)}>; rel="next"'
+        query = [(name, text) for name, text in request.query_params.multi_items() if name != _PAGE_TOKEN]
+        headers["link"] = f'<{request.url.path}?{urlencode([*query, (_PAGE_TOKEN, following)])}>; rel="next"'
     return Response(await written_aside(reply), operation.status, headers=headers, media_type="application/json")
 
 
 async def _unless_gone(request: Request, work: Awaitable[Result]) -> Result:
-    if (result := await while_there(work, client_gone(request.receive))) is None:
+    if (result := await event_stream.while_there(work, event_stream.client_gone(request.receive))) is None:
         raise Refusal(CLIENT_GONE, "the client left")
     return result
 
@@ -175,7 +159,7 @@ async def _waiting(request: Request, operation: Operation, upstream: Upstream, c
     """Wait for a task's end, or for as long as the query says; then tell where it runs."""
     seconds = _wait_seconds(request)
     message = await bound(request, operation, own=frozenset({WAIT}))
-    if takes_events(request):
+    if event_stream.wants_events(request):
         return await event_answer(request, operation, upstream, message, caller)
     if seconds:
         call = upstream.call(operation.method, message, token=caller.token, caller=caller.name, seconds=float(seconds))
@@ -216,11 +200,6 @@ def _place(template: str, reply: Message) -> str:
     return template.format(**values) if all(values.values()) else ""
 
 
-def _next_page(request: Request, token: str) -> str:
-    query = [(name, text) for name, text in request.query_params.multi_items() if name != _PAGE_TOKEN]
-    return f"{request.url.path}?{urlencode([*query, (_PAGE_TOKEN, token)])}"
-
-
 DOCUMENT_PATH = "/api/openapi.json"
 
 
@@ -229,18 +208,15 @@ def rest_routes(upstream: Upstream) -> list[BaseRoute]:
     by_path: dict[str, dict[str, Operation]] = {}
     for operation in OPERATIONS:
         by_path.setdefault(operation.path, {})[operation.verb] = operation
-    return [_document_route(), *(_route(path, verbs, upstream) for path, verbs in by_path.items())]
-
-
-def _document_route() -> Route:
     cached: list[bytes] = []
 
-    async def endpoint(_: Request) -> Response:
+    async def document(_: Request) -> Response:
         if not cached:
             cached.append(await asyncio.to_thread(document_bytes))
         return Response(cached[0], media_type="application/json")
 
-    return Route(DOCUMENT_PATH, endpoint, methods=["GET"])
+    document_route = Route(DOCUMENT_PATH, document, methods=["GET"])
+    return [document_route, *(_route(path, verbs, upstream) for path, verbs in by_path.items())]
 
 
 def _route(path: str, verbs: Mapping[str, Operation], upstream: Upstream) -> Route:

@@ -124,7 +124,7 @@ async def bound(request: Request, operation: Operation, *, own: frozenset[str] =
         fill_path(message, named, {})
         fill_text(message, query, given=named)
     if message.ByteSize() > MAX_REQUEST_BYTES:
-        raise _too_large()
+        raise Refusal(413, "the request is too large", field="body", hint=f"at most {MAX_REQUEST_BYTES} bytes")
     return message
 
 
@@ -141,7 +141,3 @@ def _check_media_type(request: Request) -> None:
         raise Refusal(415, "the body must be JSON", field="content-type", hint=f"send Content-Type: {_JSON}")
     if request.headers.get("content-encoding", "identity").lower() != "identity":
         raise Refusal(415, "the body must not be compressed", field="content-encoding", hint="send it uncompressed")
-
-
-def _too_large() -> Refusal:
-    return Refusal(413, "the request is too large", field="body", hint=f"at most {MAX_REQUEST_BYTES} bytes")

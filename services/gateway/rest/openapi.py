@@ -27,6 +27,21 @@ _KEY = {
 }
 
 
+_WAIT = {
+    "name": WAIT,
+    "in": "query",
+    "description": "How long to wait for the end; after that the answer is 202 and the execution goes on. "
+    "Absent: to the end.",
+    "schema": {"type": "integer", "minimum": 0, "maximum": MAX_WAIT_SECONDS},
+}
+_RANGE = {
+    "name": "Range",
+    "in": "header",
+    "description": "One range of bytes, such as `bytes=1000-`; of several the whole is sent.",
+    "schema": {"type": "string"},
+}
+
+
 def document(comments: Mapping[str, str] | None = None) -> dict[str, Any]:
     """The document. `comments`: of the contract, by full names; None: those kept beside the code."""
     proto_comments = kept("comments.json") if comments is None else comments
@@ -70,28 +85,24 @@ def _described(operation: Operation, schemas: Schemas, comments: Mapping[str, st
             "content": {media: {"schema": {}} for media in UPLOAD_MEDIA_TYPES},
         }
     elif operation.has_body:
+        inside = set(operation.parameters.values())
+        body = schemas.message(kind, without=inside) if inside else schemas.reference(kind)
         fields["requestBody"] = {
             "required": True,
-            "content": {"application/json": {"schema": _body(operation, schemas)}},
+            "content": {"application/json": {"schema": body}},
         }
         parameters.append(_KEY)
     else:
         hidden = (*operation.parameters.values(), *(("offset_bytes",) if operation.kind == "bytes" else ()))
         parameters += _in_query(kind, schemas, hidden)
     if operation.kind == "waiting":
-        parameters.append(_wait())
+        parameters.append(_WAIT)
     if operation.kind == "bytes":
-        parameters.append(_range())
+        parameters.append(_RANGE)
     if parameters:
         fields["parameters"] = parameters
     fields["responses"] = _responses(operation, schemas)
     return fields
-
-
-def _body(operation: Operation, schemas: Schemas) -> Schema:
-    inside = set(operation.parameters.values())
-    kind = _input(operation)
-    return schemas.message(kind, without=inside) if inside else schemas.reference(kind)
 
 
 def _in_path(name: str, field: str, kind: Descriptor, schemas: Schemas) -> dict[str, Any]:
@@ -158,17 +169,6 @@ def _success(operation: Operation, schemas: Schemas) -> dict[str, Any]:
             }
         }
     return fields
-
-
-def _wait() -> dict[str, Any]:
-    about = "How long to wait for the end; after that the answer is 202 and the execution goes on. Absent: to the end."
-    schema = {"type": "integer", "minimum": 0, "maximum": MAX_WAIT_SECONDS}
-    return {"name": WAIT, "in": "query", "description": about, "schema": schema}
-
-
-def _range() -> dict[str, Any]:
-    about = "One range of bytes, such as `bytes=1000-`; of several the whole is sent."
-    return {"name": "Range", "in": "header", "description": about, "schema": {"type": "string"}}
 
 
 def _input(operation: Operation) -> Descriptor:

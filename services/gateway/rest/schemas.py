@@ -61,7 +61,8 @@ class Schemas:
 
     def reference(self, kind: Descriptor | EnumDescriptor) -> Schema:
         """A reference to the schema of a message or an enumeration."""
-        name = component_name(kind.full_name)
+        # `orchestrator.Execution` for `fleet.orchestrator.v1.Execution`.
+        name = kind.full_name.removeprefix("fleet.").replace(".v1.", ".")
         if name not in self._found:
             # Before it is made: it may refer to itself.
             self._found[name] = {}
@@ -72,9 +73,12 @@ class Schemas:
     def message(self, kind: Descriptor, *, without: Iterable[str] = ()) -> Schema:
         """The schema of a message in place."""
         left_out = set(without)
-        fields = [field for field in _fields(kind) if field.name not in left_out]
+        fields = [field for field in kind.fields if field.name not in left_out]
         schema: Schema = {"type": "object"}
-        self._describe(schema, kind.full_name, _choices(kind))
+        # A oneof of one field is only how protobuf keeps an optional one.
+        several = [[field.name for field in choice.fields] for choice in kind.oneofs if len(choice.fields) > 1]
+        exclusive = (f"One of {', '.join(f'`{name}`' for name in names)}." for names in several)
+        self._describe(schema, kind.full_name, "\n\n".join(exclusive))
         schema["properties"] = {field.name: self.field(field) for field in fields}
         if kind.full_name in self._asked:
             schema["additionalProperties"] = False
@@ -135,24 +139,9 @@ class Schemas:
         if kind.full_name in self._asked:
             return
         self._asked.add(kind.full_name)
-        for field in _fields(kind):
+        for field in kind.fields:
             if field.message_type is not None:
                 self._ask(field.message_type)
-
-
-def component_name(full_name: str) -> str:
-    """How a message is called in the document: `orchestrator.Execution` for `fleet.orchestrator.v1.Execution`."""
-    return full_name.removeprefix("fleet.").replace(".v1.", ".")
-
-
-def _choices(kind: Descriptor) -> str:
-    """Which fields exclude each other; a oneof of one field is only how protobuf keeps an optional one."""
-    several = [[field.name for field in choice.fields] for choice in kind.oneofs if len(choice.fields) > 1]
-    return "\n\n".join(f"One of {', '.join(f'`{name}`' for name in names)}." for names in several)
-
-
-def _fields(kind: Descriptor) -> list[FieldDescriptor]:
-    return list(kind.fields)
 
 
 def _bounds(schema: Schema, field: FieldDescriptor) -> Schema:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, aclosing
+from operator import attrgetter
 from typing import cast
 
 import grpc.aio
@@ -19,21 +20,11 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from services.gateway.event_stream import (
-    HEADERS,
-    KEEPALIVE,
-    KEEPALIVE_SECONDS,
-    MEDIA_TYPE,
-    Coming,
-    client_gone,
-    event,
-    wants_events,
-    while_there,
-)
+from services.gateway import event_stream
+from services.gateway.event_stream import Coming
 from services.gateway.streams.feeds import SETTLED_SECONDS, STREAM_EXECUTION, Feed, Feeds, notice
 from services.gateway.streams.following import TooSlow, check_names, flag, follow, number, number_of
 from services.gateway.streams.messages import Message, json_bytes
-from services.gateway.streams.ring import Batch
 from services.gateway.upstream import Caller, Upstream, caller_of, method
 from swe_ai_fleet.codec import to_plain
 from swe_ai_fleet.domain.audit_chains import ChainedEntry
@@ -62,7 +53,7 @@ class EventStream(Response):
         text: bool,
         events: bool,
     ) -> None:
-        super().__init__(media_type=MEDIA_TYPE, headers=HEADERS)
+        super().__init__(media_type=event_stream.MEDIA_TYPE, headers=event_stream.HEADERS)
         del self.headers["content-length"]
         self._feeds = feeds
         self._execution_id = execution_id
@@ -96,7 +87,7 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with self._held:
-            await while_there(self._tell(send), client_gone(receive))
+            await event_stream.while_there(self._tell(send), event_stream.client_gone(receive))
 
     async def _tell(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
@@ -118,8 +109,8 @@ class EventStream(Response):
         coming = Coming(follow(self._feed, self._first, self._feeds.past))
         try:
             while True:
-                if not await coming.settled(KEEPALIVE_SECONDS):
-                    yield KEEPALIVE
+                if not await coming.settled(event_stream.KEEPALIVE_SECONDS):
+                    yield event_stream.KEEPALIVE
                 elif (batch := coming.take()) is None:
                     return
                 else:
@@ -131,7 +122,7 @@ class EventStream(Response):
 def _event(message: Message, events: bool) -> bytes:
     """A message as an event; line ends within JSON can only stand between its values."""
     data = message.body(events).replace(b"\r", b" ").replace(b"\n", b" ")
-    return event(message.kind, data, number=message.sequence)
+    return event_stream.event(message.kind, data, number=message.sequence)
 
 
 class EventsPage:
@@ -142,9 +133,7 @@ class EventsPage:
 
     async def answer(self, request: Request) -> Response:
         """Answer a request. Raises InvalidRequest, grpc.aio.AioRpcError."""
-        if wants_events(request.headers.get("accept", "")):
-            return await self._stream(request)
-        return await self._page(request)
+        return await (self._stream(request) if event_stream.wants_events(request) else self._page(request))
 
     async def _stream(self, request: Request) -> Response:
         check_names(request, ("from", "events", "text"))
@@ -167,12 +156,13 @@ class EventsPage:
             aclosing(follow(feed, first, self._feeds.past, wait=False)) as batches,
         ):
             try:
-                async for message in _stored(batches):
-                    size += message.size
-                    full = bool(messages) and (len(messages) >= limit or size > PAGE_BYTES)
+                async for batch in batches:
+                    for message in filter(attrgetter("sequence"), batch.messages):
+                        size += message.size
+                        full = full or (bool(messages) and (len(messages) >= limit or size > PAGE_BYTES))
+                        messages += [] if full else [message]
                     if full:
                         break
-                    messages.append(message)
             except TooSlow:
                 raise Unavailable("the events came faster than they could be read") from None
             ended = feed.ended and not full
@@ -180,13 +170,6 @@ class EventsPage:
         bodies = b",".join(message.body(events) for message in messages)
         page = b'{"events":[%b],"next_from":%d,"ended":%b}' % (bodies, following, b"true" if ended else b"false")
         return Response(page, media_type="application/json", headers={"cache-control": "no-store"})
-
-
-async def _stored(batches: AsyncGenerator[Batch, None]) -> AsyncGenerator[Message, None]:
-    async for batch in batches:
-        for message in batch.messages:
-            if message.sequence:
-                yield message
 
 
 AUDIT_PATH = "/api/executions/{execution_id}/audit"
@@ -207,6 +190,11 @@ class Audit:
         execution_id, caller = request.path_params["execution_id"], caller_of(request)
         agent_id, run = request.query_params.get("agent_id", ""), number(request, "run", 0)
         first = number(request, "from", 1)
+
+        def is_shown(chained: ChainedEntry) -> bool:
+            theirs = bool(agent_id) and chained.agent_id == agent_id and run in (0, chained.run)
+            return theirs and chained.entry.seq >= first
+
         limit = number(request, "limit", DEFAULT_ENTRIES, least=1, most=MOST_ENTRIES)
         ask = pb.GetExecutionRequest(execution_id=execution_id)
         answer = await self._upstream.call(_GET_EXECUTION, ask, token=caller.token, caller=caller.name)
@@ -224,7 +212,7 @@ class Audit:
             async for message in events:
                 event = cast("pb.ExecutionEvent", message)
                 chained = chains.add(event)
-                if chained is not None and _matches(chained, agent_id, run, first):
+                if chained is not None and is_shown(chained):
                     more = more or len(page) >= limit
                     page += [chained] if len(page) < limit else []
                 if event.sequence >= last:
@@ -237,7 +225,3 @@ class Audit:
             "next_from": page[-1].entry.seq + 1 if more else None,
         }
         return Response(json_bytes(document), media_type="application/json", headers={"cache-control": "no-store"})
-
-
-def _matches(chained: ChainedEntry, agent_id: str, run: int, first: int) -> bool:
-    return bool(agent_id) and chained.agent_id == agent_id and run in (0, chained.run) and chained.entry.seq >= first

@@ -178,13 +178,9 @@ class FleetClient:
     async def councils(self, request: pb.ListCouncilsRequest) -> pb.ListCouncilsResponse:
         return await self.calls.unary("ListCouncils", request, pb.ListCouncilsResponse)
 
-    def events(
-        self, execution_id: str, *, from_sequence: int = 0, include_text: bool = False
-    ) -> AsyncGenerator[pb.ExecutionEvent, None]:
+    def events(self, execution_id: str, *, include_text: bool = False) -> AsyncGenerator[pb.ExecutionEvent, None]:
         """An execution's events up to its end; on request also what models say while they say it."""
-        request = pb.StreamExecutionRequest(
-            execution_id=execution_id, from_sequence=from_sequence, include_text=include_text
-        )
+        request = pb.StreamExecutionRequest(execution_id=execution_id, include_text=include_text)
         return self.calls.stream("StreamExecution", request, pb.ExecutionEvent)
 
     async def recorded(self, execution: pb.Execution) -> AsyncGenerator[pb.ExecutionEvent, None]:

@@ -108,10 +108,6 @@ def show_recommendation(screen: Screen, answer: pb_context.RecommendApproachResp
         screen.note(f"to {word} it: fleet run {' '.join(filter(None, flags))} ...")
 
 
-def stories_document(answer: pb_context.ListStoriesResponse) -> dict[str, object]:
-    return {"stories": [document(story) for story in answer.stories], "more": bool(answer.next_page_token)}
-
-
 def show_stories(screen: Screen, answer: pb_context.ListStoriesResponse, request: Any) -> None:
     rows = [
         (
@@ -213,7 +209,10 @@ ROWS: Mapping[str, Row] = {
             "limit": option("How many to show at most.", "page_size", min=1, default=50),
         },
         pages="stories",
-        json=stories_document,
+        json=lambda answer: {
+            "stories": [document(story) for story in answer.stories],
+            "more": bool(answer.next_page_token),
+        },
         view=show_stories,
     ),
     "context story": Row(

@@ -10,11 +10,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import subprocess
 import tempfile
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import nats
@@ -33,6 +31,7 @@ from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.json_values import is_list, is_object
 from swe_ai_fleet.settings import Settings, without_login
 from swe_ai_fleet.testing import Script, ScriptedModelServer
+from swe_ai_fleet.testing.repositories import git, make_repository
 from swe_ai_fleet.watching.events import verify_events
 from swe_ai_fleet.watching.text import one_line
 
@@ -106,44 +105,15 @@ _RESULT_SECONDS = 15.0
 _SHOWN = 120
 
 
-def make_sample(directory: Path) -> str:
-    """Write the repository and commit it; the commit. Raises CalledProcessError."""
-    for name, content in FILES.items():
-        path = directory / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(content)
-    git(directory, "init", "--quiet", "--initial-branch=main")
-    git(directory, "add", "--all")
-    git(directory, "commit", "--quiet", "--message=Read and write durations")
-    return git(directory, "rev-parse", "HEAD").strip()
-
-
-def git(directory: Path, *arguments: str) -> str:
-    """What git prints in a directory, whatever the user's configuration says. Raises CalledProcessError."""
-    identity = ("-c", "user.name=Sample", "-c", "user.email=sample@example.org", "-c", "commit.gpgsign=false")
-    done = subprocess.run(
-        ("git", *identity, "-c", "core.hooksPath=", *arguments),
-        cwd=directory,
-        check=True,
-        capture_output=True,
-        text=True,
-        stdin=subprocess.DEVNULL,
-    )
-    return done.stdout
-
-
 _REPLIES = Path(__file__).with_name("demo_replies.json")
 
 
-@dataclass(kw_only=True)
-class Faults:
+class Faults(list[str]):
     """What is not as it should be."""
-
-    found: list[str] = field(default_factory=list[str])
 
     def expect(self, holds: bool, otherwise: str) -> None:
         if not holds:
-            self.found.append(otherwise)
+            self.append(otherwise)
 
 
 async def demonstrate(screen: Screen, *, model_url: str, model: str) -> Exit:
@@ -158,11 +128,10 @@ async def demonstrate(screen: Screen, *, model_url: str, model: str) -> Exit:
         interrupts() as signals,
         tempfile.TemporaryDirectory(prefix="fleet-demo-", ignore_cleanup_errors=True) as directory,
     ):
-        repository = Path(directory) / "durations"
-        repository.mkdir()
-        base = make_sample(repository)
+        repository = make_repository(Path(directory) / "durations", FILES, message="Read and write durations")
+        base = git(repository, "rev-parse", "HEAD")
         _heading(screen, "A sample repository with failing tests")
-        screen.line(git(repository, "log", "--oneline", "--stat", "-1").rstrip())
+        screen.line(git(repository, "log", "--oneline", "--stat", "-1"))
         screen.line(f"\nThe task for {AGENTS} agents: {one_line(TASK)}")
         async with AsyncExitStack() as stack:
             if not model_url:
@@ -197,9 +166,9 @@ async def demonstrate(screen: Screen, *, model_url: str, model: str) -> Exit:
             await _check_audit(screen, faults, client, final)
     _heading(screen, "Cleaned up; now on a repository of yours")
     screen.line('  FLEET_MODEL_URL=http://127.0.0.1:8000/v1 fleet run --local --repo . "what to do"')
-    for fault in faults.found:
+    for fault in faults:
         screen.note(f"NOT AS IT SHOULD BE: {fault}", style="bold red")
-    return Exit.NOT_ACCEPTED if faults.found else Exit.ACCEPTED
+    return Exit.NOT_ACCEPTED if faults else Exit.ACCEPTED
 
 
 async def _orchestrate(
@@ -233,13 +202,13 @@ def _check_delivery(screen: Screen, faults: Faults, repository: Path, base: str,
         f"the execution ended as {pb.DeliberationStatus.Name(final.status)}",
     )
     faults.expect(
-        git(repository, "rev-parse", "HEAD").strip() == base and not git(repository, "status", "--porcelain"),
+        git(repository, "rev-parse", "HEAD") == base and not git(repository, "status", "--porcelain"),
         "the repository's working tree or current branch was touched",
     )
     if not final.commit_sha:
         return
     _heading(screen, f"git log {final.branch} (your working tree is untouched, still on main)")
-    screen.line(git(repository, "log", "--stat", "-1", final.branch, "--").rstrip())
+    screen.line(git(repository, "log", "--stat", "-1", final.branch, "--"))
     stands = git(repository, "rev-parse", f"refs/heads/{final.branch}", f"refs/heads/{final.branch}^").split()
     faults.expect(stands == [final.commit_sha, base], f"branch {final.branch} is not the winner's commit on {base}")
 

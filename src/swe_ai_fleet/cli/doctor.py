@@ -108,7 +108,11 @@ async def examine(settings: Settings, *, server: str = "", token: str = "") -> t
         traces(settings),
         _fleet(settings, server=server, token=token),
     )
-    findings = [_python()]
+    version = platform.python_version()
+    if sys.version_info >= _OLDEST_PYTHON:
+        findings = [ok("python", sys.executable, version=version)]
+    else:
+        findings = [broken("python", "", "install Python 3.11 or newer", version=version)]
     for answer in await asyncio.gather(*parts):
         findings += answer if isinstance(answer, list) else [answer]
     return tuple(findings)
@@ -129,13 +133,6 @@ async def examine_node(settings: Settings) -> tuple[Finding, ...]:
         return (*findings, broken("agents", cause, mend))
     stronger = f"FLEET_SANDBOX={works[0]} closes more" if works[0] != wanted else ""
     return (*findings, ok("agents", cause, stronger), *await _setup_network(settings))
-
-
-def _python() -> Finding:
-    version = platform.python_version()
-    if sys.version_info >= _OLDEST_PYTHON:
-        return ok("python", sys.executable, version=version)
-    return broken("python", "", "install Python 3.11 or newer", version=version)
 
 
 async def _machine(settings: Settings, *, server: str, token: str) -> list[Finding]:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
 
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 S = TypeVar("S", "Settings", ClientSettings)
 
 
-def run_command(work: Callable[[Screen, Settings], Awaitable[Exit]], *, json: bool, log_level: str = "error") -> None:
+def run_command(
+    work: Callable[[Screen, Settings], Coroutine[object, object, Exit]], *, json: bool, log_level: str = "error"
+) -> None:
     """Run a command to its end and leave with its exit code.
 
     Args:
@@ -34,12 +36,14 @@ def run_command(work: Callable[[Screen, Settings], Awaitable[Exit]], *, json: bo
     _run(work, _settings, json=json, log_level=log_level)
 
 
-def run_client(work: Callable[[Screen, ClientSettings], Awaitable[Exit]], *, json: bool) -> None:
+def run_client(work: Callable[[Screen, ClientSettings], Coroutine[object, object, Exit]], *, json: bool) -> None:
     """The same for a command that only calls a running fleet."""
     _run(work, ClientSettings.read, json=json, log_level="error")
 
 
-def _run(work: Callable[[Screen, S], Awaitable[Exit]], read: Callable[[], S], *, json: bool, log_level: str) -> None:
+def _run(
+    work: Callable[[Screen, S], Coroutine[object, object, Exit]], read: Callable[[], S], *, json: bool, log_level: str
+) -> None:
     screen, debugging = Screen.open(json=json), False
     try:
         settings = _readable(read)
@@ -55,7 +59,7 @@ def _run(work: Callable[[Screen, S], Awaitable[Exit]], read: Callable[[], S], *,
         if whole := sys.modules.get("swe_ai_fleet.settings"):
             for text in whole.unknown_names(os.environ):
                 screen.note(one_line(text), style="yellow")
-        code = asyncio.run(_awaited(work, screen, settings))
+        code = asyncio.run(work(screen, settings))
     except CommandFault as fault:
         screen.fault(with_option(fault))
         code = fault.exit_code
@@ -82,10 +86,6 @@ def _run(work: Callable[[Screen, S], Awaitable[Exit]], read: Callable[[], S], *,
         screen.fault(CommandFault(message, exit_code=Exit.NOT_ACCEPTED, hint="FLEET_LOG_LEVEL=debug shows where"))
         code = Exit.NOT_ACCEPTED
     raise typer.Exit(int(code))
-
-
-async def _awaited(work: Callable[[Screen, S], Awaitable[Exit]], screen: Screen, settings: S) -> Exit:
-    return await work(screen, settings)
 
 
 def _readable(read: Callable[[], S]) -> S:

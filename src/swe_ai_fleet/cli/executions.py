@@ -20,7 +20,6 @@ from swe_ai_fleet.domain.examination import Examination
 from swe_ai_fleet.domain.execution import AgentProgress, ExecutionState
 from swe_ai_fleet.domain.json_values import is_object
 from swe_ai_fleet.domain.task import TaskKind
-from swe_ai_fleet.domain.test_run import Crossing
 from swe_ai_fleet.orchestrator.ranking import drop_reasons
 from swe_ai_fleet.orchestrator.run_names import side_runs
 from swe_ai_fleet.orchestrator.spending import expenses
@@ -90,15 +89,13 @@ def examination_table(examination: Examination) -> Table:
     heads = (f"tests of {', '.join(tests.candidates)} ({len(tests.tests)})" for tests in examination.sets)
     table = empty_table("change of", *heads)
     for name in examination.candidates:
-        cells = [(tests, tests.on(name)) for tests in examination.sets]
-        add_row(table, name, *("own" if name in tests.candidates else _cell(crossing) for tests, crossing in cells))
+        crossings = [(tests, tests.on(name)) for tests in examination.sets]
+        cells = [
+            "own" if name in tests.candidates else f"{crossing.cell} {crossing.note}".strip() if crossing else "-"
+            for tests, crossing in crossings
+        ]
+        add_row(table, name, *cells)
     return table
-
-
-def _cell(crossing: Crossing | None) -> str:
-    if crossing is None:
-        return "-"
-    return f"{crossing.cell} {crossing.note}".strip()
 
 
 def _style(report: CheckReport | None, *, won: bool) -> str:

@@ -195,9 +195,9 @@ def disk(settings: Settings) -> Finding:
     return ok("disk", free_text)
 
 
-def open_files(settings: Settings, *, limit: int | None = None) -> Finding:
-    """Whether a process may open as many files as `max_agents` need; `limit`: the hard one, if not this process's."""
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1] if limit is None else limit
+def open_files(settings: Settings) -> Finding:
+    """Whether a process may open as many files as `max_agents` need."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     if hard == resource.RLIM_INFINITY:
         return ok("open files", "no limit")
     room = max(0, hard - _FILES_BESIDE) // FILES_EACH

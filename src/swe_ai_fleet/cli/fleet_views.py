@@ -39,7 +39,7 @@ def show_status(screen: Screen, reply: pb.GetStatusResponse, _: Any) -> None:
     )
     screen.table(
         ("node", "name", "CPUs", "CPU", "memory", "GPUs", "state"),
-        [(one.node_id[:12], one.name, str(one.cpus), *_load(one), _node_state(one)) for one in reply.nodes],
+        [(node.node_id[:12], node.name, str(node.cpus), *_load(node)) for node in reply.nodes],
     )
     screen.table(
         ("model server", "profiles", "state", "running", "waiting", "KV cache", "prefix hits", "ours", "fault"),
@@ -92,20 +92,15 @@ def _summary(reply: pb.GetStatusResponse) -> str:
     )
 
 
-def _node_state(node: pb.NodeStatus) -> str:
-    if not node.alive:
-        return "gone"
-    return "draining" if node.draining else f"no agents: {node.unfit}" if node.unfit else "up"
-
-
-def _load(node: pb.NodeStatus) -> tuple[str, str, str]:
+def _load(node: pb.NodeStatus) -> tuple[str, str, str, str]:
     cpu = f"{node.cpu_percent:.0f}%" if node.HasField("cpu_percent") else "-"
     used = f"{size(node.memory_used_bytes)} of " if node.HasField("memory_used_bytes") else ""
     busy = ", ".join(
         f"{gpu.utilization_percent:.0f}%" if gpu.HasField("utilization_percent") else "?" for gpu in node.gpus
     )
     gpus = f"{node.gpu_count} ({busy})" if busy else str(node.gpu_count)
-    return cpu, used + size(node.memory_total_bytes), gpus
+    state = "draining" if node.draining else f"no agents: {node.unfit}" if node.unfit else "up"
+    return cpu, used + size(node.memory_total_bytes), gpus, state if node.alive else "gone"
 
 
 def _state(state: pb.ComponentState) -> str:

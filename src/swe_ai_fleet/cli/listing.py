@@ -6,6 +6,7 @@ Nothing of a command is imported before somebody asks for it; `fleet --help` rea
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 from swe_ai_fleet.extensions import Entry, entry
 
@@ -33,14 +34,14 @@ SECTIONS: Mapping[str, str] = {
 }
 """The commands behind `fleet` as its help groups them; those that an extension brings stand in the last place else."""
 
+_row, _context_row, _plan_row = (partial(entry, f"cli.{module}") for module in ("rows", "context_rows", "plan"))
+
 ENTRIES: Mapping[str, Entry] = {
-    "status": entry(
-        "cli.rows",
+    "status": _row(
         "Show hosts, machines, model servers and the queue as they are now; exit code 1 where something is down.",
         "fleet status",
     ),
-    "metrics": entry(
-        "cli.rows",
+    "metrics": _row(
         "Show how long executions, agents, model and tool calls took, and what was spent.",
         "fleet metrics --since 7d --role QA",
     ),
@@ -78,8 +79,7 @@ ENTRIES: Mapping[str, Entry] = {
         "fleet judge --repo . --base main --patch fix.patch --patch other.patch",
         "git diff main | fleet judge --repo . --base main --patch - --task 'Dates accept ISO weeks' --require-verified",
     ),
-    "deliver": entry(
-        "cli.rows",
+    "deliver": _row(
         "Put a candidate of an ended execution on a branch, whatever its verdict; the log keeps who decided it.",
         "fleet deliver fix-dates agent-dev-2 --branch fix-dates --reason 'The old test is wrong'",
     ),
@@ -90,13 +90,11 @@ ENTRIES: Mapping[str, Entry] = {
         "fleet init fleet-secrets --tenants red,blue --hosts fleet.example.org",
         "fleet init fleet-secrets --check",
     ),
-    "rate": entry(
-        "cli.context_rows",
+    "rate": _context_row(
         "Say how good the outcome of an execution was; recommendations learn from it.",
         "fleet rate fix-dates 4 --comment 'Right, but long'",
     ),
-    "recommend": entry(
-        "cli.context_rows",
+    "recommend": _context_row(
         "Say what experience suggests for a task, and how sure that is. Nothing is started or changed.",
         "fleet recommend 'Fix the flaky login test' --repo .",
     ),
@@ -105,34 +103,28 @@ ENTRIES: Mapping[str, Entry] = {
         "Show an execution as it happens; with --json a line for each event.",
         "fleet watch fix-dates --text",
     ),
-    "list": entry(
-        "cli.rows", "List executions, the newest first.", "fleet list --status in_progress --status pending --limit 20"
-    ),
+    "list": _row("List executions, the newest first.", "fleet list --status in_progress --status pending --limit 20"),
     "show": entry(
         "cli.rows:show",
         "Show an execution as it stands: verdict, candidates, evidence, diff, branch.",
         "fleet show fix-dates",
     ),
-    "cancel": entry(
-        "cli.rows",
+    "cancel": _row(
         "Stop an execution's agents and their processes.",
         "fleet cancel fix-dates --reason 'asked for the wrong thing'",
     ),
-    "erase execution": entry(
-        "cli.rows",
+    "erase execution": _row(
         "Erase an execution and its parts; a tombstone and the hashes of its audit stay.",
         "fleet erase execution fix-dates --reason 'a key was printed' --dry-run",
     ),
-    "erase caller": entry(
-        "cli.rows",
+    "erase caller": _row(
         "Erase all that a caller handed in.",
         "fleet erase caller alice --reason 'request of 3 May'",
     ),
-    "erase tenant": entry(
-        "cli.rows", "Erase all of your tenant.", "fleet erase tenant payments --reason 'end of contract' --cancel"
+    "erase tenant": _row(
+        "Erase all of your tenant.", "fleet erase tenant payments --reason 'end of contract' --cancel"
     ),
-    "erase memory": entry(
-        "cli.rows",
+    "erase memory": _row(
         "Erase memories, by id or by namespace.",
         "fleet erase memory --namespace repository:app --reason 'wrong lessons'",
     ),
@@ -148,16 +140,12 @@ ENTRIES: Mapping[str, Entry] = {
         "fleet replay fix-dates",
         "fleet replay fix-dates --fork-at 6 --model another-model",
     ),
-    "approve": entry(
-        "cli.rows", "Let an agent do what it asked for.", "fleet approve fix-dates --text 'Mind the changelog'"
-    ),
-    "reject": entry(
-        "cli.rows",
+    "approve": _row("Let an agent do what it asked for.", "fleet approve fix-dates --text 'Mind the changelog'"),
+    "reject": _row(
         "Refuse what an agent asked for; a refused plan ends its run.",
         "fleet reject fix-dates --text 'Not before the release'",
     ),
-    "adjust": entry(
-        "cli.rows",
+    "adjust": _row(
         "Have an agent propose again, with --text taken into account.",
         "fleet adjust fix-dates --text 'Leave the public names alone'",
     ),
@@ -194,99 +182,83 @@ ENTRIES: Mapping[str, Entry] = {
         "Print the options that give what an environment run found out, for `fleet run`, `judge` and `env explain`.",
         "fleet env export fix-dates",
     ),
-    "councils list": entry("cli.rows", "Show councils and their agents.", "fleet councils list --role DEV"),
-    "councils create": entry(
-        "cli.rows",
+    "councils list": _row("Show councils and their agents.", "fleet councils list --role DEV"),
+    "councils create": _row(
         "Create a role's council.",
         "fleet councils create DEV --agents 5 --rounds 2 --param temperature=0.2",
     ),
-    "councils delete": entry(
-        "cli.rows",
+    "councils delete": _row(
         "Delete a role's council; agents are made for each of its tasks from then on.",
         "fleet councils delete DEV",
     ),
-    "councils register": entry(
-        "cli.rows",
+    "councils register": _row(
         "Let an agent join a role's council.",
         "fleet councils register QA tester-1 --endpoint 127.0.0.1:50061 --language python",
     ),
-    "councils unregister": entry(
-        "cli.rows", "Let an agent leave a role's council.", "fleet councils unregister QA tester-1"
-    ),
-    "context stories": entry(
-        "cli.context_rows",
+    "councils unregister": _row("Let an agent leave a role's council.", "fleet councils unregister QA tester-1"),
+    "context stories": _context_row(
         "List the stories, the one that was changed last first.",
         "fleet context stories --phase build",
     ),
-    "context story": entry(
-        "cli.context_rows",
+    "context story": _context_row(
         "Begin a story.",
         "fleet context story dates 'Dates in every form' --criterion 'ISO weeks are accepted'",
     ),
-    "context task": entry(
-        "cli.context_rows", "Add a task to a story.", "fleet context task dates weeks 'Accept ISO weeks' --role DEV"
+    "context task": _context_row(
+        "Add a task to a story.", "fleet context task dates weeks 'Accept ISO weeks' --role DEV"
     ),
-    "context decide": entry(
-        "cli.context_rows",
+    "context decide": _context_row(
         "Add a decision, and why it was made.",
         "fleet context decide utc 'All times are UTC' --story dates --why 'Servers are everywhere'",
     ),
-    "context phase": entry(
-        "cli.context_rows",
+    "context phase": _context_row(
         "Take a story to its next phase, or back to an earlier one.",
         "fleet context phase dates build",
     ),
-    "context show": entry(
-        "cli.context_rows",
+    "context show": _context_row(
         "Show the context that agents get for a story; without one, what holds for the whole project.",
         "fleet context show dates --role DEV --tokens 4000",
     ),
-    "context relations": entry(
-        "cli.context_rows",
+    "context relations": _context_row(
         "Show what is related to a story, a task, a decision, an execution, a commit or a file.",
         "fleet context relations story:dates --depth 2",
     ),
-    "context change": entry(
-        "cli.context_rows",
+    "context change": _context_row(
         "Change a story, a task or a decision; what is not named stays.",
         "fleet context change dates --task weeks --state done",
     ),
-    "memory add": entry(
-        "cli.context_rows",
+    "memory add": _context_row(
         "Remember a fact.",
         "fleet memory add 'The tests need a database' --namespace repository:app",
     ),
-    "memory recall": entry(
-        "cli.context_rows",
+    "memory recall": _context_row(
         "Show what fits a question, best first: how well, where it belongs, where it comes from, its id.",
         "fleet memory recall 'how are tests run' --limit 5",
     ),
-    "memory clear": entry(
-        "cli.context_rows", "Forget memories for good.", "fleet memory clear --namespace repository:app --kind outcome"
+    "memory clear": _context_row(
+        "Forget memories for good.", "fleet memory clear --namespace repository:app --kind outcome"
     ),
     "plan goal": entry(
         "cli.plan:goal",
         "Have an approach proposed; at a terminal, decide about it and have it run. `goal` may be left out.",
         "fleet plan 'Move the settings to TOML' --repo .",
     ),
-    "plan approve": entry(
-        "cli.plan",
+    "plan approve": _plan_row(
         "Approve the approach that waits; `fleet plan continue` runs it.",
         "fleet plan approve settings",
     ),
-    "plan reject": entry(
-        "cli.plan",
+    "plan reject": _plan_row(
         "Reject the approach that waits; the session ends.",
         "fleet plan reject settings --text 'Too large'",
     ),
-    "plan adjust": entry(
-        "cli.plan", "Have another approach proposed.", "fleet plan adjust settings --text 'Keep the old names'"
+    "plan adjust": _plan_row(
+        "Have another approach proposed.", "fleet plan adjust settings --text 'Keep the old names'"
     ),
-    "plan continue": entry(
-        "cli.plan", "Run what was approved. A second time shows the same result.", "fleet plan continue settings"
+    "plan continue": _plan_row(
+        "Run what was approved. A second time shows the same result.", "fleet plan continue settings"
     ),
-    "plan show": entry("cli.plan", "Show a session as it stands.", "fleet plan show settings"),
-    "plan list": entry("cli.plan", "List the sessions that were worked on last.", "fleet plan list --limit 5"),
+    "plan show": _plan_row("Show a session as it stands.", "fleet plan show settings"),
+    "plan list": _plan_row("List the sessions that were worked on last.", "fleet plan list --limit 5"),
     "dlq list": entry(
         "cli.dead_letters:list_letters",
         "Show what could not be handled: its number, where it came from, how often it was tried, why it failed.",

@@ -63,16 +63,9 @@ def option(
     turn: Callable[[Any], object] | None = None,
     **read: Any,
 ) -> Option:
-    """An option.
+    """An option, `words` as it is written (none: as the parameter), with `Of`'s attributes and what Typer takes.
 
-    Args:
-        help_: What the help says.
-        fields: As in `Of`; of a row none means the one with the parameter's name.
-        words: How it is written; none: as the parameter.
-        kind: As in `Of`.
-        default: As in `Of`; None: what the field has by itself.
-        turn: As in `Of`.
-        read: What else Typer takes: `metavar`, `min`, `max`, `envvar`, ….
+    In a row no fields mean the one with the parameter's name, and no default is what the field has by itself.
     """
     return Option(
         Of(fields=fields, kind=kind, default=default, turn=turn), help=help_, param_decls=words.split(), **read

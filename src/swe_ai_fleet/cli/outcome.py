@@ -23,8 +23,8 @@ from swe_ai_fleet.cli.executions import (
 )
 from swe_ai_fleet.cli.messages import enum_name, local_time
 from swe_ai_fleet.cli.screen import CommandFault, Exit, Screen
-from swe_ai_fleet.domain.approval import ApprovalRequest, MemoryFindings
-from swe_ai_fleet.domain.candidate import Artifacts, Verdict
+from swe_ai_fleet.domain.approval import MemoryFindings
+from swe_ai_fleet.domain.candidate import Verdict
 from swe_ai_fleet.domain.context import GatheredContext
 from swe_ai_fleet.domain.event import EXECUTION_SUBJECT, ExecutionStatus
 from swe_ai_fleet.domain.execution import ExecutionState
@@ -94,22 +94,18 @@ def print_pending(screen: Screen, state: ExecutionState) -> None:
     for request in state.pending:
         subject = "its plan" if request.policy is ApprovalPolicy.PLAN else request.call.name
         screen.line(f"{request.agent_id} asks for approval of {subject}", style="bold yellow")
-        for title, text in _parts(request):
+        for title, text in (
+            ("approach" if request.policy is ApprovalPolicy.PLAN else "call", request.approach),
+            ("why it counts as risky", "\n".join(request.reasons)),
+            ("what memory covers", _covered(request.memory_results)),
+            ("found in memory", request.memory),
+            ("changed so far", request.diff),
+        ):
             # Nobody approves of what they cannot see.
             screen.block(title, text, most=sys.maxsize if text == request.approach else 60)
         if request.expires_at:
             screen.line(f"  expires {local_time(milliseconds(request.expires_at))}")
         screen.line(f"  answer with: {how_to_answer(state.execution_id, request.approval_id if several else '')}")
-
-
-def _parts(request: ApprovalRequest) -> list[tuple[str, str]]:
-    return [
-        ("approach" if request.policy is ApprovalPolicy.PLAN else "call", request.approach),
-        ("why it counts as risky", "\n".join(request.reasons)),
-        ("what memory covers", _covered(request.memory_results)),
-        ("found in memory", request.memory),
-        ("changed so far", request.diff),
-    ]
 
 
 def _covered(findings: MemoryFindings | None) -> str:
@@ -163,7 +159,12 @@ def print_outcome(screen: Screen, state: ExecutionState, diff: str) -> None:
         screen.line(f"branch {delivered.branch}")
         screen.line(f"commit {delivered.commit_sha}")
     if (winner := state.candidates.get(state.winner_id)) is not None:
-        _print_size(screen, winner.artifacts)
+        artifacts = winner.artifacts
+        files = artifacts.files_changed
+        names = ", ".join(one_line(path, _MEMORY) for path in files[:_MOST_DECISIONS])
+        names += f" and {len(files) - _MOST_DECISIONS} more" if len(files) > _MOST_DECISIONS else ""
+        size = f"+{artifacts.insertions} -{artifacts.deletions} in {counted(len(files), 'file')}"
+        screen.line(f"diff {size}: {names}")
     screen.line(f"task {state.task.task_id}: {one_line(state.task.description, 200)}", style="bold")
     screen.line(f"execution {state.execution_id}")
     if state.context is not None:
@@ -293,14 +294,6 @@ def _print_advice(screen: Screen, state: ExecutionState) -> None:
     for reason, advice in ADVICE.items():
         if stops[reason]:
             screen.line(f"  {counted(stops[reason], 'agent')} stopped with {reason}: {advice}; {PAGE}#{reason}")
-
-
-def _print_size(screen: Screen, artifacts: Artifacts) -> None:
-    """How much the winner changes, and where."""
-    files = artifacts.files_changed
-    names = ", ".join(one_line(path, _MEMORY) for path in files[:_MOST_DECISIONS])
-    more = f" and {len(files) - _MOST_DECISIONS} more" if len(files) > _MOST_DECISIONS else ""
-    screen.line(f"diff +{artifacts.insertions} -{artifacts.deletions} in {counted(len(files), 'file')}: {names}{more}")
 
 
 def _print_kept(screen: Screen, state: ExecutionState) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
@@ -171,8 +172,11 @@ async def pursue(
     asks = read is not None or sys.stdin.isatty()
     while proposal.status in WAITING:
         show_proposal(screen, proposal)
-        wanted = _ANSWER if proposal.question else _QUESTION
-        answer = await _answer(screen, wanted, read or line_of_terminal) if asks else ""
+        answer = ""
+        if asks:
+            screen.note(_ANSWER if proposal.question else _QUESTION)
+            with suppress(EOFError):
+                answer = (await next_line(read or line_of_terminal)).strip()
         match answer.lower():
             case "":
                 screen.note(f"answer with: {how_to_decide(proposal.session_id)}")
@@ -200,14 +204,6 @@ async def _decided(
         session_id=session_id, decision=decision, adjustment=adjustment, proposal=proposal
     )
     return await calls.unary("ApproveApproach", request, pb.ApproveApproachResponse, seconds=WORK_SECONDS)
-
-
-async def _answer(screen: Screen, wanted: str, read: Callable[[], str]) -> str:
-    screen.note(wanted)
-    try:
-        return (await next_line(read)).strip()
-    except EOFError:
-        return ""
 
 
 def _deciding(decision: str, **text: object) -> Row:

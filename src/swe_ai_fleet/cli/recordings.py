@@ -29,7 +29,6 @@ from swe_ai_fleet.domain.text import counted
 from swe_ai_fleet.runtime.audit_keys import PublicKeys, public_keys
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.watching.events import (
-    AuditDocument,
     audit_document,
     read_audit_document,
     report,
@@ -77,7 +76,11 @@ async def export(
     if kind not in FORMATS:
         raise CommandFault(f"unknown format {kind!r}", hint=f"one of {', '.join(FORMATS)}")
     if kind == "audit":
-        return await _write(screen, _json(to_plain(await _audit(client, name))), output)
+        answer = await client.execution_reply(await client.find(name))
+        recorded = [stored async for event in client.recorded(answer.execution) if (stored := stored_event(event))]
+        keys = PublicKeys.of(key.public_key for key in answer.audit_keys)
+        document = audit_document(answer.execution.execution_id, recorded, keys.pem())
+        return await _write(screen, _json(to_plain(document)), output)
     # Only here, as below: agents and tools take longer to load than an audit chain to verify.
     from swe_ai_fleet.agents.exports import markdown, openai_messages, whole_run
 
@@ -159,13 +162,6 @@ def _results(path: Path) -> list[tuple[str, str]]:
         hint = "a batch keeps FILE.results.jsonl beside its file, a study a folder of them"
         raise CommandFault(f"{path} names no execution", field="name", hint=hint)
     return [(group, execution_id) for execution_id, group in named.items()]
-
-
-async def _audit(client: FleetClient, name: str) -> AuditDocument:
-    answer = await client.execution_reply(await client.find(name))
-    recorded = [stored async for event in client.recorded(answer.execution) if (stored := stored_event(event))]
-    keys = PublicKeys.of(key.public_key for key in answer.audit_keys)
-    return audit_document(answer.execution.execution_id, recorded, keys.pem())
 
 
 async def _patch(client: FleetClient, state: ExecutionState, name: str) -> bytes:

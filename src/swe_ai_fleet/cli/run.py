@@ -94,13 +94,6 @@ async def fetch_back(screen: Screen, client: FleetClient, sent: Uploaded, state:
     screen.note(f"fetched branch {state.delivered.branch} at {commit[:12]} into {sent.path}")
 
 
-def local_path(repo: pb.RepoRef) -> str:
-    """The directory that can be uploaded. Raises CommandFault where it is a URL."""
-    if not repo.path:
-        raise CommandFault("--upload is for a directory of this machine", hint="the server clones a URL itself")
-    return repo.path
-
-
 def _digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
@@ -177,7 +170,8 @@ async def _with_upload(
     """The request's repository uploaded, where it has to be; the request names the upload then."""
     repo = getattr(request, request.WhichOneof("task") or "orchestrate").repo
     if order.upload or (repo.path and elsewhere(client.address)):
-        local_path(repo)
+        if not repo.path:
+            raise CommandFault("--upload is for a directory of this machine", hint="the server clones a URL itself")
         async with uploaded(screen, client, repo) as sent:
             repo.CopyFrom(sent.reference)
             yield sent

@@ -24,7 +24,7 @@ from swe_ai_fleet.domain.json_values import is_object, mapping, parse_json
 from swe_ai_fleet.domain.network import NetworkGrant
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, Constraints, EnvironmentSpec, RepoRef, Role, UncommittedChanges
 from swe_ai_fleet.domain.text import nearest
-from swe_ai_fleet.domain.tool import OperationSpec, Outcome, ToolResult
+from swe_ai_fleet.domain.tool import OperationSpec, Outcome
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.runtime.tool_services import make_sandbox, secret_mask, tool_access, with_isolation_level
 from swe_ai_fleet.settings import Settings
@@ -38,6 +38,7 @@ from swe_ai_fleet.watching.events import report
 from swe_ai_fleet.watching.text import one_line
 
 _COLUMNS = ("operation", "reads only", "risk", "network", "executes", "locks", "seconds", "roles", "what it does")
+_EXITS = {Outcome.SUCCESS: Exit.ACCEPTED, Outcome.INVALID: Exit.USAGE, Outcome.TIMEOUT: Exit.STOPPED}
 AGENT = "terminal"
 """Who the audit names for operations that a person ran."""
 
@@ -75,7 +76,7 @@ async def run_tool(
     spec = _find(operation, settings)
     arguments = _arguments(spec, args, given)
     root = _directory(Path(workspace))
-    audit = AuditFile(audit_path(settings))
+    audit = AuditFile(settings.home / "audit" / "tools.jsonl")
     trail = AuditTrail(
         execution_id=f"tools-{uuid.uuid4().hex[:12]}",
         agent_id=AGENT,
@@ -99,18 +100,19 @@ async def run_tool(
             tools = planning_tools(settings, opened, pipeline, builtin=access.builtin)
             kit = RegisteredTools(tools, opened, pipeline)
         result = await kit.call(spec.operation, arguments)
+    code = _EXITS.get(result.outcome, Exit.NOT_ACCEPTED)
     if screen.json:
         audit_document = {
             "file": str(audit.path),
             "entries": [entry.seq for entry in trail.entries],
             "head": trail.head,
         }
-        codes = {"exit_code": int(_exit(result)), "command_exit_code": result.exit_code}
+        codes = {"exit_code": int(code), "command_exit_code": result.exit_code}
         screen.document({**to_plain(result), **codes, "audit": audit_document})
     else:
         screen.line(result.observation())
         screen.note(f"audit: {audit.path}, entry {trail.entries[-1].seq}, hash {trail.head}")
-    return _exit(result)
+    return code
 
 
 @asynccontextmanager
@@ -158,11 +160,6 @@ async def verify_audit_file(screen: Screen, path: Path, *, head: str) -> Exit:
     else:
         screen.out.print(audit_table((verdict,)))
     return Exit.ACCEPTED if verdict.intact else Exit.NOT_ACCEPTED
-
-
-def audit_path(settings: Settings) -> Path:
-    """Where the audit of operations from the terminal is kept."""
-    return settings.home / "audit" / "tools.jsonl"
 
 
 def _directory(path: Path) -> Path:
@@ -215,18 +212,6 @@ def _value(schema: Mapping[str, Any], text: str) -> object:
         return text
 
 
-def _exit(result: ToolResult) -> Exit:
-    match result.outcome:
-        case Outcome.SUCCESS:
-            return Exit.ACCEPTED
-        case Outcome.INVALID:
-            return Exit.USAGE
-        case Outcome.TIMEOUT:
-            return Exit.STOPPED
-        case _:
-            return Exit.NOT_ACCEPTED
-
-
 def _document(spec: OperationSpec) -> dict[str, object]:
     return {**to_plain(spec), "locks": sorted(spec.locks), "roles": [role.value for role in Role if role in spec.roles]}
 
@@ -235,17 +220,13 @@ def _row(spec: OperationSpec) -> tuple[str, ...]:
     roles = "all" if spec.roles == frozenset(Role) else ", ".join(role.value for role in Role if role in spec.roles)
     return (
         spec.name,
-        _yes(spec.read_only),
+        "yes" if spec.read_only else "-",
         str(spec.risk),
-        _yes(spec.network),
-        _yes(spec.executes),
+        "yes" if spec.network else "-",
+        "yes" if spec.executes else "-",
         ", ".join(sorted(spec.locks)) or "-",
         # What executes keeps the time limit of its command, which the task sets.
         "the task's" if spec.executes else f"{spec.time_limit_seconds:g}",
         roles,
         one_line(spec.description.partition("\n")[0], 120),
     )
-
-
-def _yes(value: bool) -> str:
-    return "yes" if value else "-"

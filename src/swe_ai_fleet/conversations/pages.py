@@ -109,7 +109,8 @@ def unmarked(page: str) -> str:
             position += 1
         elif character == "]" and page.startswith("](", position):
             end = _target_end(page, position + 2)
-            text.append(f" ({_unescaped(page[position + 2 : end])})")
+            target = page[position + 2 : end].replace("\\)", ")").replace("\\\\", "\\")
+            text.append(f" ({target})")
             position = end + 1
         else:
             if character not in "*_~[" and not (character == ">" and line_start):
@@ -124,10 +125,6 @@ def _target_end(page: str, start: int) -> int:
     while position < len(page) and page[position] != ")":
         position += 2 if page[position] == "\\" else 1
     return position
-
-
-def _unescaped(text: str) -> str:
-    return text.replace("\\)", ")").replace("\\\\", "\\")
 
 
 _ESCAPED = str.maketrans({character: f"\\{character}" for character in "\\`*_[]<>|~#"})

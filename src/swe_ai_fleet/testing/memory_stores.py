@@ -21,7 +21,7 @@ _K1 = 1.2
 _B = 0.75
 
 
-def bm25(query: Sequence[str], documents: Sequence[Sequence[str]], *, total: int = 0) -> list[float]:
+def bm25(query: Sequence[str], documents: Sequence[Sequence[str]]) -> list[float]:
     """How well each document fits the query, 0 where it shares no term with it.
 
     Robertson and Zaragoza, "The Probabilistic Relevance Framework: BM25 and Beyond" (2009), with the weight of a term
@@ -30,9 +30,8 @@ def bm25(query: Sequence[str], documents: Sequence[Sequence[str]], *, total: int
     Args:
         query: Distinct terms.
         documents: The terms of each document; all that have a term of the query.
-        total: How many documents there are, where more than these.
     """
-    total = max(total, len(documents))
+    total = len(documents)
     counts = [Counter(document) for document in documents]
     average = sum(len(document) for document in documents) / len(documents) if documents else 0.0
     scores = [0.0] * len(documents)

@@ -5,25 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
+from swe_ai_fleet.domain import event as events
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import Candidate
-from swe_ai_fleet.domain.event import (
-    EXECUTION_SUBJECT,
-    CancelRequested,
-    CandidateReviewed,
-    CandidatesRanked,
-    CandidateSubmitted,
-    ChecksFinished,
-    ExecutionFinished,
-    ExecutionStarted,
-    ExecutionStatus,
-    NodeUpdated,
-    RevisionJudged,
-    RunClaimed,
-    RunLost,
-    StoredEvent,
-    WinnerDelivered,
-)
+from swe_ai_fleet.domain.event import EXECUTION_SUBJECT, ExecutionStatus, NodeUpdated, StoredEvent
 from swe_ai_fleet.domain.execution import ExecutionState, advance
 from swe_ai_fleet.domain.json_values import parse_json
 from swe_ai_fleet.domain.task import Task, TaskKind
@@ -65,22 +50,22 @@ class Progress:
         self.agent_id = "" if stored.event.agent_id == EXECUTION_SUBJECT else stored.event.agent_id
         self.candidate_id = ""
         match body:
-            case CandidateSubmitted(candidate=candidate):
+            case events.CandidateSubmitted(candidate=candidate):
                 self.agent_id, self.candidate_id = candidate.agent_id, candidate.candidate_id
                 if candidate.revises:
                     self._phase, self._round = "revising", max(self._round, candidate.round)
-            case ChecksFinished(report=report):
+            case events.ChecksFinished(report=report):
                 self.agent_id = self.candidate_id = report.candidate_id
-            case CandidateReviewed(critique=critique):
+            case events.CandidateReviewed(critique=critique):
                 self.agent_id, self.candidate_id = critique.reviewer_id, critique.candidate_id
                 self._phase, self._round = "reviewing", max(self._round, critique.round)
-            case RevisionJudged(candidate_id=candidate_id):
+            case events.RevisionJudged(candidate_id=candidate_id):
                 self.agent_id = self.candidate_id = candidate_id
-            case CandidatesRanked(ranking=ranking) if ranking:
+            case events.CandidatesRanked(ranking=ranking) if ranking:
                 self.candidate_id = ranking[0].candidate_id
-            case RunLost(lost_agent_id=agent_id):
+            case events.RunLost(lost_agent_id=agent_id):
                 self.agent_id = agent_id
-            case RunClaimed():
+            case events.RunClaimed():
                 self._phase = self._begun(stored.event.agent_id) or self._phase
             case _:
                 pass
@@ -102,11 +87,11 @@ class Progress:
 
     def _step(self, stored: StoredEvent) -> str:
         state, body = self.state, stored.event.body
-        if isinstance(body, ExecutionStarted):
+        if isinstance(body, events.ExecutionStarted):
             return "accepted"
         if state.status.terminal:
             return "finished"
-        if state.cancel_requested or isinstance(body, CancelRequested):
+        if state.cancel_requested or isinstance(body, events.CancelRequested):
             return "cancelling"
         if state.delivered is not None:
             return "applied"
@@ -124,9 +109,9 @@ class Progress:
 
     def _estimate(self, stored: StoredEvent) -> int:
         state, task = self.state, self._whole
-        if isinstance(stored.event.body, ExecutionFinished):
+        if isinstance(stored.event.body, events.ExecutionFinished):
             return 100
-        if isinstance(stored.event.body, WinnerDelivered):
+        if isinstance(stored.event.body, events.WinnerDelivered):
             return _DELIVERED_PERCENT
         if state.task.derive_subtasks:
             return split_percent(state, most=_RANKED_PERCENT)
