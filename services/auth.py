@@ -208,27 +208,50 @@ class AccessInterceptor(Interceptor):
             shown = presented if caller is not None else replace(presented, certificate=_certificate(context))
             return await self._admitted(shown, method)
 
-        async def who(context: Context) -> Principal:
-            if caller is not None:
-                return caller
+        async def enter(request: Any, context: Context) -> Principal:
+            """The caller; a call has a task of its own, in which it and its log lines' ids hold to its end."""
             try:
-                return await again(context)
+                came = caller or await again(context)
             except FleetError as error:
                 await abort(context, status(error))
+            _principal.set(came)
+            bind_contextvars(tenant=came.tenant)
+            _name_work(request)
+            return came
 
-        def stay(context: Context, came: Principal) -> Stay:
-            async def refused() -> FleetError | None:
-                try:
-                    return None if await again(context) == came else unknown()
-                except Unavailable:
-                    return None
-                except FleetError as error:
-                    return error
+        def call(behaviour: Callable[[Any, Context], Awaitable[Any]]) -> Callable[[Any, Context], Awaitable[Any]]:
+            async def called(request: Any, context: Context) -> Any:
+                await enter(request, context)
+                reply = await behaviour(request, context)
+                _name_work(reply)
+                return reply
 
-            return Stay(refused, self._check_seconds)
+            return called
 
-        handler = cast("Handler | None", await continuation(handler_call_details))
-        return reshaped(handler, lambda call: _called(call, who), lambda call: _streamed(call, who, stay))
+        def stream(
+            behaviour: Callable[[Any, Context], AsyncGenerator[Any, None]],
+        ) -> Callable[[Any, Context], AsyncGenerator[Any, None]]:
+            async def streamed(request: Any, context: Context) -> AsyncGenerator[Any, None]:
+                came = await enter(request, context)
+
+                async def refused() -> FleetError | None:
+                    try:
+                        return None if await again(context) == came else unknown()
+                    except Unavailable:
+                        return None
+                    except FleetError as error:
+                        return error
+
+                with closing(Stay(refused, self._check_seconds)) as stay:
+                    async with aclosing(behaviour(request, context)) as replies:
+                        while (reply := await stay.next(replies)) is not None:
+                            yield reply
+                if stay.refusal is not None:
+                    await abort(context, status(stay.refusal))
+
+            return streamed
+
+        return reshaped(cast("Handler | None", await continuation(handler_call_details)), call, stream)
 
     async def _admitted(self, presented: Presented, method: str) -> Principal:
         caller_principal = (await self._authenticator.authenticate(presented)).principal
@@ -305,43 +328,6 @@ def _presented(details: grpc.HandlerCallDetails) -> Presented:
 def _certificate(context: Context) -> bytes:
     shown = list(cast("Any", context).auth_context().get("x509_pem_cert", ()))
     return shown[0] if len(shown) == 1 else b""
-
-
-def _called(
-    behaviour: Callable[[Any, Context], Awaitable[Any]], authenticate: Callable[[Context], Awaitable[Principal]]
-) -> Callable[[Any, Context], Awaitable[Any]]:
-    async def call(request: Any, context: Context) -> Any:
-        _enter(await authenticate(context), request)
-        reply = await behaviour(request, context)
-        _name_work(reply)
-        return reply
-
-    return call
-
-
-def _streamed(
-    behaviour: Callable[[Any, Context], AsyncGenerator[Any, None]],
-    authenticate: Callable[[Context], Awaitable[Principal]],
-    staying: Callable[[Context, Principal], Stay],
-) -> Callable[[Any, Context], AsyncGenerator[Any, None]]:
-    async def call(request: Any, context: Context) -> AsyncGenerator[Any, None]:
-        came = await authenticate(context)
-        _enter(came, request)
-        with closing(staying(context, came)) as stay:
-            async with aclosing(behaviour(request, context)) as replies:
-                while (reply := await stay.next(replies)) is not None:
-                    yield reply
-        if stay.refusal is not None:
-            await abort(context, status(stay.refusal))
-
-    return call
-
-
-def _enter(caller_principal: Principal, request: Any) -> None:
-    """A call has a task of its own, in which its caller and its log lines' ids hold to its end."""
-    _principal.set(caller_principal)
-    bind_contextvars(tenant=caller_principal.tenant)
-    _name_work(request)
 
 
 def _name_work(message: Any) -> None:

@@ -60,7 +60,8 @@ class ObservingInterceptor(Interceptor):
         service, name = _labels(method)
         exposition, began, code = self._telemetry.exposition, time.perf_counter(), "OK"
         with ExitStack() as around:
-            span = self._span(around, service, name, carrier)
+            attributes = {"rpc.system": "grpc", "rpc.service": service, "rpc.method": name}
+            span = server_span(self._telemetry, around, f"{service}/{name}", attributes, carrier)
             if exposition is not None:
                 around.enter_context(exposition.instruments.grpc_open(service, name))
             try:
@@ -77,18 +78,19 @@ class ObservingInterceptor(Interceptor):
                     exposition.instruments.grpc_ended(service, name, code, seconds)
                 _log_call(method, code, seconds, span)
 
-    def _span(self, around: ExitStack, service: str, name: str, carrier: dict[str, str]) -> Span | None:
-        if self._telemetry.tracing is None:
-            around.enter_context(self._telemetry.passing(carrier))
-            return None
-        from opentelemetry.trace import SpanKind
 
-        from swe_ai_fleet.telemetry.tracing import joined
+def server_span(
+    telemetry: Telemetry, around: ExitStack, name: str, attributes: dict[str, str], carrier: dict[str, str]
+) -> Span | None:
+    """The span of a request until the context ends, within the one that its headers name; None without tracing."""
+    if telemetry.tracing is None:
+        around.enter_context(telemetry.passing(carrier))
+        return None
+    from opentelemetry.trace import SpanKind
 
-        attributes = {"rpc.system": "grpc", "rpc.service": service, "rpc.method": name}
-        return around.enter_context(
-            self._telemetry.tracing.span(f"{service}/{name}", attributes, kind=SpanKind.SERVER, context=joined(carrier))
-        )
+    from swe_ai_fleet.telemetry.tracing import joined
+
+    return around.enter_context(telemetry.tracing.span(name, attributes, kind=SpanKind.SERVER, context=joined(carrier)))
 
 
 def _labels(method: str) -> tuple[str, str]:
@@ -208,7 +210,10 @@ async def serve_grpc(
     health_pb2_grpc.add_HealthServicer_to_server(state, server)
     reflection.enable_server_reflection((*names, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
     try:
-        port = _bound(server, listen, tls)
+        if tls is None:
+            port = server.add_insecure_port(listen)
+        else:
+            port = server.add_secure_port(listen, Certificates(tls).for_grpc())
     except RuntimeError as error:
         raise PreconditionFailed(
             f"cannot listen on {listen}", field=setting, hint="another process may use the port"
@@ -249,12 +254,6 @@ async def _probed(state: Any, listen: str) -> grpc.aio.Server | None:
         ) from error
     await server.start()
     return server
-
-
-def _bound(server: grpc.aio.Server, listen: str, tls: ServerTls | None) -> int:
-    if tls is None:
-        return server.add_insecure_port(listen)
-    return server.add_secure_port(listen, Certificates(tls).for_grpc())
 
 
 async def _follow(state: Any, names: Sequence[str], ready: Callable[[], Awaitable[bool]], seconds: float) -> None:

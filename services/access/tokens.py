@@ -272,7 +272,11 @@ class WebTokens:
             return None
         if not expires + table.leeway_seconds > now >= max(issued, begins or 0.0) - table.leeway_seconds:
             return None
-        name, tenant = claim(claims, table.name_claim), _tenant(table, claims)
+        name, tenant = claim(claims, table.name_claim), table.tenant
+        if tenant is None:
+            named = string(claim(claims, table.tenant_claim))
+            # With a translation only its names are accepted: a foreign tenant may have the name of one of ours.
+            tenant = table.tenants.get(named) if table.tenants else named or None
         if not isinstance(name, str) or not is_name(table.name_prefix + name) or tenant is None:
             return None
         principal = Principal(tenant=tenant, name=table.name_prefix + name, roles=_roles(table, claims))
@@ -283,16 +287,6 @@ def claim(claims: Mapping[str, Any], path: ClaimPath) -> object:
     """The value of a claim; None where there is none. Dots of a text lead into objects."""
     *way, last = path.split(".") if isinstance(path, str) else path
     return mapping(claims, *way).get(last)
-
-
-def _tenant(table: JwtTable, claims: Mapping[str, Any]) -> str | None:
-    if table.tenant is not None:
-        return table.tenant
-    name = claim(claims, table.tenant_claim)
-    if not isinstance(name, str):
-        return None
-    # With a translation only its names are accepted: a foreign tenant may have the name of one of ours.
-    return table.tenants.get(name) if table.tenants else name
 
 
 def _roles(table: JwtTable, claims: Mapping[str, Any]) -> frozenset[AccessRole]:

@@ -10,9 +10,8 @@ import json
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import grpc
 import grpc.aio
@@ -25,12 +24,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from services.auth import ID_CHARS
 from services.errors import RETRY_SECONDS, status_code
+from services.grpc_server import server_span
 from swe_ai_fleet.contract import error_details
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.telemetry import Telemetry
-
-if TYPE_CHECKING:
-    from opentelemetry.trace import Span
 
 MEDIA_TYPE = "application/problem+json"
 CLIENT_GONE = 499
@@ -106,105 +103,59 @@ class Refusal(Exception):
         headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(detail)
-        self.status = status
-        self.detail = detail
-        self._problem = Problem(
-            status=status, detail=detail, code=code, field=field, hint=hint, retry_after_seconds=retry_after_seconds
-        )
-        self._headers = headers
+        self.status, self.detail = status, detail
+        self._code = code or _CODES.get(status, "INVALID_ARGUMENT" if status < 500 else "INTERNAL")
+        self._field, self._hint, self._headers = field, hint, headers
+        self._retry_after_seconds = _RETRY_SECONDS.get(status) if retry_after_seconds is None else retry_after_seconds
 
-    def answer(self, instance: str) -> Response:
-        """The problem document; `instance` is the path that was asked for."""
-        self._problem.instance = instance
-        return self._problem.response(self._headers)
-
-
-@dataclass(slots=True, kw_only=True)
-class Problem:
-    """What went wrong with a request.
-
-    Attributes:
-        code: The gRPC code's name, such as `NOT_FOUND`; empty: the one that belongs to the status.
-        retry_after_seconds: When another try makes sense; None: what belongs to the status, if anything does.
-    """
-
-    status: int
-    detail: str
-    code: str = ""
-    field: str = ""
-    hint: str = ""
-    retry_after_seconds: int | None = None
-    instance: str = ""
-
-    def __post_init__(self) -> None:
-        self.code = self.code or _CODES.get(self.status, "INVALID_ARGUMENT" if self.status < 500 else "INTERNAL")
-        if self.retry_after_seconds is None:
-            self.retry_after_seconds = _RETRY_SECONDS.get(self.status)
-
-    def document(self) -> dict[str, object]:
-        """As `application/problem+json`; what is not known is left out."""
+    def document(self, instance: str) -> dict[str, object]:
+        """As `application/problem+json`, about the path that was asked for; what is not known is left out."""
         fields: dict[str, object] = {
             "type": "about:blank",
             "title": _title(self.status),
             "status": self.status,
             "detail": self.detail,
-            "code": self.code,
+            "code": self._code,
         }
-        fields |= {name: text for name in ("instance", "field", "hint") if (text := getattr(self, name))}
-        if self.retry_after_seconds is not None:
-            fields["retry_after_seconds"] = self.retry_after_seconds
+        more = {"instance": instance, "field": self._field, "hint": self._hint}
+        fields |= {name: text for name, text in more.items() if text}
+        if self._retry_after_seconds is not None:
+            fields["retry_after_seconds"] = self._retry_after_seconds
         return fields
 
-    def response(self, headers: Mapping[str, str] | None = None) -> Response:
-        """The answer, with `Retry-After` and `WWW-Authenticate` where they belong."""
-        answer = Response(
-            json.dumps(self.document(), ensure_ascii=False), self.status, headers=headers, media_type=MEDIA_TYPE
-        )
+    def answer(self, instance: str) -> Response:
+        """The problem document, with `Retry-After` and `WWW-Authenticate` where they belong."""
+        content = json.dumps(self.document(instance), ensure_ascii=False)
+        answer = Response(content, self.status, headers=self._headers, media_type=MEDIA_TYPE)
         answer.headers.setdefault("cache-control", "no-store")
-        if self.retry_after_seconds is not None:
-            answer.headers.setdefault("retry-after", str(self.retry_after_seconds))
+        if self._retry_after_seconds is not None:
+            answer.headers.setdefault("retry-after", str(self._retry_after_seconds))
         if self.status == HTTPStatus.UNAUTHORIZED:
             answer.headers.setdefault("www-authenticate", 'Bearer realm="fleet"')
         return answer
 
 
-def problem_of(error: grpc.aio.AioRpcError | FleetError, *, instance: str = "", within: str = "") -> Response:
-    """The answer to a request that ended with this fault.
+def refusal_of(error: grpc.aio.AioRpcError | FleetError, *, within: str = "") -> Refusal:
+    """What a fault of a service, or of the gateway itself, is for the client.
 
-    Args:
-        within: Left out in front of the field's name, such as `deliberate.`.
+    `within` is left out in front of the field's name, such as `deliberate.`.
     """
-    return told_of(error, instance=instance, within=within).response()
-
-
-def told_of(error: grpc.aio.AioRpcError | FleetError, *, instance: str = "", within: str = "") -> Problem:
-    """As `problem_of`, the document alone."""
     if isinstance(error, FleetError):
-        code = status_code(error).name
-        return Problem(
-            status=STATUSES[code],
-            code=code,
-            detail=error.message,
-            field=error.field.removeprefix(within),
-            hint=error.hint,
-            instance=instance,
-        )
+        code, field = status_code(error).name, error.field.removeprefix(within)
+        return Refusal(STATUSES[code], error.message, code=code, field=field, hint=error.hint)
     # A call that nobody cancelled here was let go by a server that ends.
     code = "UNAVAILABLE" if error.code() is grpc.StatusCode.CANCELLED else error.code().name
-    status = STATUSES[code]
     details = error_details(error.trailing_metadata())
     if details is None:
         # gRPC's own words name addresses and source lines.
-        detail = _GRPC_OWN.get(code, "the orchestrator failed")
-        return Problem(status=status, code=code, detail=detail, instance=instance)
-    return Problem(
-        status=status,
+        return Refusal(STATUSES[code], _GRPC_OWN.get(code, "the orchestrator failed"), code=code)
+    return Refusal(
+        STATUSES[code],
+        (error.details() or _title(STATUSES[code])).removesuffix(f" ({details.hint})"),
         code=code,
-        detail=(error.details() or _title(status)).removesuffix(f" ({details.hint})"),
         field=details.field.removeprefix(within),
         hint=details.hint,
         retry_after_seconds=details.retry_seconds,
-        instance=instance,
     )
 
 
@@ -213,11 +164,8 @@ def _title(status: int) -> str:
 
 
 async def _on_fault(connection: HTTPConnection, error: Exception) -> Response:
-    return problem_of(cast("grpc.aio.AioRpcError | FleetError", error), instance=connection.url.path)
-
-
-async def _on_refusal(connection: HTTPConnection, error: Exception) -> Response:
-    return cast("Refusal", error).answer(connection.url.path)
+    fault = cast("grpc.aio.AioRpcError | FleetError | Refusal", error)
+    return (fault if isinstance(fault, Refusal) else refusal_of(fault)).answer(connection.url.path)
 
 
 async def _on_http(connection: HTTPConnection, error: Exception) -> Response:
@@ -236,7 +184,7 @@ async def _on_http(connection: HTTPConnection, error: Exception) -> Response:
 HANDLERS: Mapping[Any, Any] = {
     grpc.aio.AioRpcError: _on_fault,
     FleetError: _on_fault,
-    Refusal: _on_refusal,
+    Refusal: _on_fault,
     HTTPException: _on_http,
 }
 """Exception handlers for `Starlette(exception_handlers=…)`."""
@@ -298,7 +246,10 @@ class Observed:
             await send(message)
 
         with ExitStack() as deps:
-            span = self._span(deps, scope, method)
+            headers = cast("list[tuple[bytes, bytes]]", scope["headers"])
+            carrier = {key.decode(): value.decode("latin-1") for key, value in headers if key in _CARRIED}
+            attributes = {"http.request.method": method, "url.scheme": str(scope["scheme"])}
+            span = server_span(self._telemetry, deps, method, attributes, carrier)
             try:
                 await self._app(scope, receive, noting)
             finally:
@@ -313,21 +264,6 @@ class Observed:
                 ids = {"tenant": authenticated.principal.tenant} if authenticated is not None else {}
                 ids |= {key: str(named[key])[:ID_CHARS] for key in ("execution_id", "agent_id") if key in named}
                 _log.debug("request", method=method, route=route, status=status, ms=round(seconds * 1000, 1), **ids)
-
-    def _span(self, deps: ExitStack, scope: Scope, method: str) -> Span | None:
-        headers = cast("list[tuple[bytes, bytes]]", scope["headers"])
-        carrier = {key.decode(): value.decode("latin-1") for key, value in headers if key in _CARRIED}
-        if self._telemetry.tracing is None:
-            deps.enter_context(self._telemetry.passing(carrier))
-            return None
-        from opentelemetry.trace import SpanKind
-
-        from swe_ai_fleet.telemetry.tracing import joined
-
-        attributes = {"http.request.method": method, "url.scheme": str(scope["scheme"])}
-        return deps.enter_context(
-            self._telemetry.tracing.span(method, attributes, kind=SpanKind.SERVER, context=joined(carrier))
-        )
 
     def _route(self, scope: Scope) -> str:
         """The pattern of a request's path; what no route has taken is `other`."""

@@ -50,11 +50,6 @@ class Caller:
     name: str = ""
     principal: Principal = SOLE
 
-    @property
-    def tenant(self) -> str:
-        """Whose executions and memories they reach."""
-        return self.principal.tenant
-
 
 def caller_of(connection: HTTPConnection) -> Caller:
     """Whom the access middleware admitted; without it, whoever the request's own header names."""
@@ -97,25 +92,19 @@ class Upstream:
     """Metadata that names the span a call is made in."""
 
     async def call(
-        self,
-        target: MethodDescriptor,
-        request: Message,
-        *,
-        token: str,
-        caller: str = "",
-        tenant: str = "",
-        seconds: float = CALL_SECONDS,
+        self, target: MethodDescriptor, request: Message, caller: Caller, *, seconds: float = CALL_SECONDS
     ) -> Message:
-        """The answer of a unary method. `tenant`: the caller's, for a service that is shown the gateway's own token."""
-        stub = self._channel(target).unary_unary(_path(target), _serialized, _reply(target).FromString)
-        return await stub(request, metadata=self._metadata(target, token, caller, tenant), timeout=seconds)
+        """The answer of a unary method."""
+        return await self._stub("unary_unary", target)(
+            request, metadata=self._metadata(target, caller), timeout=seconds
+        )
 
     async def stream(
-        self, target: MethodDescriptor, request: Message, *, token: str, caller: str = "", seconds: float | None = None
+        self, target: MethodDescriptor, request: Message, caller: Caller, *, seconds: float | None = None
     ) -> AsyncGenerator[Message, None]:
         """The answers of a method that streams them; closing the generator ends the call."""
-        stub = self._channel(target).unary_stream(_path(target), _serialized, _reply(target).FromString)
-        call = stub(request, metadata=self._metadata(target, token, caller), timeout=seconds)
+        metadata = self._metadata(target, caller)
+        call = self._stub("unary_stream", target)(request, metadata=metadata, timeout=seconds)
         try:
             async for answer in cast("AsyncIterator[Message]", call):
                 yield answer
@@ -123,24 +112,25 @@ class Upstream:
             call.cancel()
 
     async def upload(
-        self, target: MethodDescriptor, requests: AsyncIterator[Message], *, token: str, seconds: float = 600.0
+        self, target: MethodDescriptor, requests: AsyncIterator[Message], caller: Caller, *, seconds: float
     ) -> Message:
         """The answer of a method that takes a stream."""
-        stub = self._channel(target).stream_unary(_path(target), _serialized, _reply(target).FromString)
-        return await stub(requests, metadata=self._metadata(target, token, ""), timeout=seconds)
+        metadata = self._metadata(target, caller)
+        return await self._stub("stream_unary", target)(requests, metadata=metadata, timeout=seconds)
 
-    def _channel(self, target: MethodDescriptor) -> Any:
+    def _stub(self, shape: str, target: MethodDescriptor) -> Any:
         # The type stubs know the serializers of no method by its name.
-        return self.context if target.containing_service.full_name == _CONTEXT else self.orchestrator
+        channel: Any = self.context if target.containing_service.full_name == _CONTEXT else self.orchestrator
+        path = f"/{target.containing_service.full_name}/{target.name}"
+        return getattr(channel, shape)(path, _serialized, GetMessageClass(target.output_type).FromString)
 
-    def _metadata(
-        self, target: MethodDescriptor, token: str, caller: str, tenant: str = ""
-    ) -> tuple[tuple[str, str], ...]:
-        named = (*self.stamp().items(), *((("fleet-caller", caller),) if caller else ()))
+    def _metadata(self, target: MethodDescriptor, caller: Caller) -> tuple[tuple[str, str], ...]:
+        token = caller.token
+        named = (*self.stamp().items(), *((("fleet-caller", caller.name),) if caller.name else ()))
         if self.context_token and target.containing_service.full_name == _CONTEXT:
             token = self.context_token
             # Never for the tenant of our own token: whoever asks has one.
-            named = (*named, ("fleet-tenant", tenant or DEFAULT_TENANT))
+            named = (*named, ("fleet-tenant", caller.principal.tenant or DEFAULT_TENANT))
         return (("authorization", f"Bearer {token}"), *named) if token else named
 
 
@@ -166,13 +156,5 @@ async def open_upstream(
         yield Upstream(orchestrator=first, context=second, context_token=context_token, stamp=own_telemetry().stamp)
 
 
-def _path(target: MethodDescriptor) -> str:
-    return f"/{target.containing_service.full_name}/{target.name}"
-
-
 def _serialized(message: Message) -> bytes:
     return message.SerializeToString()
-
-
-def _reply(target: MethodDescriptor) -> type[Message]:
-    return GetMessageClass(target.output_type)

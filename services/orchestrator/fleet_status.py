@@ -21,8 +21,6 @@ from swe_ai_fleet.domain.fleet_status import (
     ComponentState,
     EndpointStatus,
     EndpointUse,
-    HostStatus,
-    ReplicaReport,
 )
 from swe_ai_fleet.domain.moment import milliseconds
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, Role
@@ -189,7 +187,18 @@ class FleetStatuses:
         reply.measured_at_ms = int(status.measured_at * 1000)
         if not principal().may(AccessRole.ADMIN):
             return
-        reply.hosts.extend(_host(host, replica) for replica in status.replicas for host in replica.hosts)
+        reply.hosts.extend(
+            to_message(
+                pb.HostStatus,
+                host,
+                node_id=host.report.node.node_id if host.report else "",
+                replica=replica.name,
+                started_at_ms=int(host.started_at * 1000),
+                memory_bytes=host.report.memory if host.report else 0,
+            )
+            for replica in status.replicas
+            for host in replica.hosts
+        )
         away = self.drains.names(DrainTarget.NODE)
         nodes = (replace(node, draining=node.node_id in away) for node in status.nodes)
         reply.nodes.extend(to_message(pb.NodeStatus, node) for node in nodes)
@@ -277,17 +286,6 @@ async def active_councils(councils: Councils) -> int:
             return (await councils.counts()).active
     except (FleetError, TimeoutError):
         return 0
-
-
-def _host(host: HostStatus, replica: ReplicaReport) -> pb.HostStatus:
-    return to_message(
-        pb.HostStatus,
-        host,
-        node_id=host.report.node.node_id if host.report else "",
-        replica=replica.name,
-        started_at_ms=int(host.started_at * 1000),
-        memory_bytes=host.report.memory if host.report else 0,
-    )
 
 
 def _endpoint(endpoint: EndpointStatus, use: EndpointUse | None) -> pb.ModelEndpointStatus:

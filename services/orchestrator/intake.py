@@ -48,7 +48,6 @@ async def open_intake(
     known: Callable[[str], bool] = lambda tenant: tenant == DEFAULT_TENANT,
 ) -> AsyncGenerator[None]:
     """Take work from NATS until the context ends; what is under way then goes to the other replicas."""
-
     telemetry = own_telemetry()
 
     async def execute(work: Work) -> None:
@@ -57,13 +56,10 @@ async def open_intake(
 
     async def plan(work: Work) -> None:
         with telemetry.receiving("agent.plans", work.headers):
-            await process(work)
-
-    async def process(work: Work) -> None:
-        event = planning_event(parsed_message(work.data, pb.ProcessPlanningEventRequest()))
-        tenant, _ = _tenant(work, "agent.plans", known)
-        # Nobody waits here for the subtasks of a dispatched event.
-        await planning.process(replace(event, tenant=tenant, caller=""), timeout=0)
+            event = planning_event(parsed_message(work.data, pb.ProcessPlanningEventRequest()))
+            tenant, _ = _tenant(work, "agent.plans", known)
+            # Nobody waits here for the subtasks of a dispatched event.
+            await planning.process(replace(event, tenant=tenant, caller=""), timeout=0)
 
     fault = "nothing more is taken from a queue"
     async with (

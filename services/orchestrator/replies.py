@@ -297,15 +297,11 @@ def _select(
         created_before=iso_time(request.created_before_ms),
         behind=behind,
     )
-    return (state for state in states if _has(state, words))
-
-
-def _has(state: ExecutionState, words: list[str]) -> bool:
-    """Whether each of these words stands in what names an execution."""
-    task = state.task
-    texts = (responses.title(task), task.description, task.task_id, state.repository.location)
-    text = "\n".join(texts).casefold()
-    return all(word in text for word in words)
+    for state in states:
+        texts = (responses.title(state.task), state.task.description, state.task.task_id, state.repository.location)
+        text = "\n".join(texts).casefold()
+        if all(word in text for word in words):
+            yield state
 
 
 async def with_live_text(

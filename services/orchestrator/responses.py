@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import TypedDict
+from typing import Any
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.orchestrator.requests import subtask_results
@@ -209,20 +209,14 @@ def results(state: ExecutionState) -> list[pb.DeliberationResult]:
     return [result(state, state.candidates[name], None) for name in sorted(remaining)]
 
 
-class Judged(TypedDict):
+def _verdict(report: CheckReport | None) -> dict[str, Any]:
     """The fields of every message that tells a verdict."""
-
-    verdict: pb.EvidenceVerdict
-    verdict_reasons: Sequence[str]
-
-
-def _verdict(report: CheckReport | None) -> Judged:
     if report is None or report.verdict is None:
-        return Judged(verdict=pb.EVIDENCE_VERDICT_UNSPECIFIED, verdict_reasons=())
-    return Judged(verdict=to_enum(pb.EvidenceVerdict, report.verdict), verdict_reasons=report.reasons)
+        return {}
+    return {"verdict": to_enum(pb.EvidenceVerdict, report.verdict), "verdict_reasons": report.reasons}
 
 
-def judged(state: ExecutionState) -> Judged:
+def judged(state: ExecutionState) -> dict[str, Any]:
     """What evidence says of the winner, or of the best candidate without a winner."""
     return _verdict(state.best_report)
 

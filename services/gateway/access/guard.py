@@ -27,7 +27,7 @@ from services.gateway.access.credentials import (
 from services.gateway.access.idempotency import Answers, key_of
 from services.gateway.access.origins import Origin
 from services.gateway.access.page import Page
-from services.gateway.problems import Refusal, problem_of
+from services.gateway.problems import Refusal, refusal_of
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.ports import KeyValue
 
@@ -122,7 +122,7 @@ class AuthMiddleware:
                 await refused.answer(path)(scope, receive, send)
         except FleetError as error:
             # The store of the keys does not answer.
-            await problem_of(error, instance=path)(scope, receive, send)
+            await refusal_of(error).answer(path)(scope, receive, send)
 
     async def _pass_on(self, scope: Scope, receive: Receive, send: Send, *, signing_in: bool) -> None:
         headers = scope["headers"]

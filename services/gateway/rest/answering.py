@@ -20,7 +20,7 @@ from starlette.types import Receive, Scope, Send
 from services.access.roles import check_role
 from services.gateway import event_stream
 from services.gateway.event_stream import Coming
-from services.gateway.problems import CLIENT_GONE, Refusal, problem_of, told_of
+from services.gateway.problems import CLIENT_GONE, Refusal, refusal_of
 from services.gateway.rest.artifacts import artifact_answer, upload_answer
 from services.gateway.rest.binding import bound, written_aside
 from services.gateway.rest.openapi import document_bytes
@@ -45,7 +45,7 @@ async def event_answer(
     Raises:
         grpc.aio.AioRpcError: The service refused before it began.
     """
-    coming = Coming(upstream.stream(method(operation.events), message, token=caller.token, caller=caller.name))
+    coming = Coming(upstream.stream(method(operation.events), message, caller))
     try:
         await coming.settled(REFUSAL_SECONDS)
     except BaseException:
@@ -78,7 +78,7 @@ async def _body(coming: Coming[Message], instance: str) -> AsyncIterator[bytes]:
                 number = int(getattr(message, "sequence", 0))
                 yield event_stream.event(_name(message), await written_aside(message), number=number)
     except grpc.aio.AioRpcError as error:
-        document = json.dumps(told_of(error, instance=instance).document(), ensure_ascii=False)
+        document = json.dumps(refusal_of(error).document(instance), ensure_ascii=False)
         yield event_stream.event("problem", document.encode())
 
 
@@ -114,14 +114,7 @@ async def answer(request: Request, operation: Operation, upstream: Upstream) -> 
             return await _unless_gone(request, _last(operation, upstream, message, caller))
         case "unary":
             message = await bound(request, operation)
-            reply = await upstream.call(
-                operation.method,
-                message,
-                token=caller.token,
-                caller=caller.name,
-                tenant=caller.tenant,
-                seconds=operation.seconds,
-            )
+            reply = await upstream.call(operation.method, message, caller, seconds=operation.seconds)
             return await reply_answer(request, operation, reply)
 
 
@@ -145,9 +138,7 @@ async def _unless_gone(request: Request, work: Awaitable[Result]) -> Result:
 
 async def _last(operation: Operation, upstream: Upstream, message: Message, caller: Caller) -> Response:
     last: Message | None = None
-    async for update in upstream.stream(
-        operation.method, message, token=caller.token, caller=caller.name, seconds=operation.seconds
-    ):
+    async for update in upstream.stream(operation.method, message, caller, seconds=operation.seconds):
         last = update
     if last is None or not last.HasField(cast("Any", operation.answer)):
         raise InternalFault("the service ended without an answer")
@@ -162,7 +153,7 @@ async def _waiting(request: Request, operation: Operation, upstream: Upstream, c
     if event_stream.wants_events(request):
         return await event_answer(request, operation, upstream, message, caller)
     if seconds:
-        call = upstream.call(operation.method, message, token=caller.token, caller=caller.name, seconds=float(seconds))
+        call = upstream.call(operation.method, message, caller, seconds=float(seconds))
         try:
             return await reply_answer(request, operation, await _unless_gone(request, call))
         except grpc.aio.AioRpcError as error:
@@ -174,9 +165,9 @@ async def _waiting(request: Request, operation: Operation, upstream: Upstream, c
     task = GetMessageClass(submit.input_type)()
     getattr(task, kind).CopyFrom(message)
     try:
-        reply = await upstream.call(submit, task, token=caller.token, caller=caller.name)
+        reply = await upstream.call(submit, task, caller)
     except grpc.aio.AioRpcError as error:
-        return problem_of(error, instance=request.url.path, within=f"{kind}.")
+        return refusal_of(error, within=f"{kind}.").answer(request.url.path)
     headers = {"cache-control": "no-store", "location": _place(operation.location, reply)}
     return Response(await written_aside(reply), 202, headers=headers, media_type="application/json")
 

@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from services.gateway.problems import Refusal, problem_of
+from services.gateway.problems import Refusal, refusal_of
 from services.gateway.rest.binding import bound, written_aside
 from services.gateway.rest.reading import fill_text
 from services.gateway.rest.table import Operation
@@ -96,7 +96,7 @@ def _headers(digest: str, etag: str) -> dict[str, str]:
 async def _parts(
     upstream: Upstream, operation: Operation, asked: Message, caller: Caller
 ) -> AsyncGenerator[pb.GetArtifactResponse, None]:
-    stream = upstream.stream(operation.method, asked, token=caller.token, caller=caller.name, seconds=operation.seconds)
+    stream = upstream.stream(operation.method, asked, caller, seconds=operation.seconds)
     async with aclosing(stream):
         async for part in stream:
             yield cast("pb.GetArtifactResponse", part)
@@ -167,11 +167,11 @@ async def upload_answer(request: Request, operation: Operation, upstream: Upstre
     left = asyncio.Event()
     try:
         reply = await upstream.upload(
-            operation.method, _pieces(request, header, left), token=caller.token, seconds=operation.seconds
+            operation.method, _pieces(request, header, left), caller, seconds=operation.seconds
         )
     except grpc.aio.AioRpcError as error:
         # What is in the contract's header is in our query.
-        return problem_of(error, instance=request.url.path, within="header.")
+        return refusal_of(error, within="header.").answer(request.url.path)
     except asyncio.CancelledError:
         if left.is_set():
             # gRPC cancels a call whose requests break off; nobody cancelled this one.

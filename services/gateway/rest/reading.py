@@ -52,7 +52,7 @@ def scalar(field: FieldDescriptor, value: object, where: str) -> object:
     if not isinstance(value, str):
         raise InvalidRequest(f"{where} must be a string", field=where)
     if field.enum_type is not None:
-        known = _names(cast("EnumDescriptor", field.enum_type))
+        known = _names(field.enum_type)
         if value not in known:
             hint = f"one of {', '.join(known)}"[:_HINT_CHARS]
             raise InvalidRequest(f"{where} is not a known value", field=where, hint=hint)

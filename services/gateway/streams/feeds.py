@@ -17,7 +17,7 @@ import structlog
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.gateway.streams.messages import TERMINAL, Message, Messages, json_bytes
 from services.gateway.streams.ring import Ring
-from services.gateway.upstream import Upstream, method
+from services.gateway.upstream import Caller, Upstream, method
 from swe_ai_fleet.domain.errors import FleetError, InternalFault, ResourceExhausted, Unavailable
 from swe_ai_fleet.following import waits
 
@@ -277,7 +277,7 @@ class Feeds:
         return sum(feed.ring.size for feed in self._feeds.values())
 
     @asynccontextmanager
-    async def watching(self, execution_id: str, *, text: bool, token: str, caller: str) -> AsyncGenerator[Feed]:
+    async def watching(self, execution_id: str, caller: Caller, *, text: bool) -> AsyncGenerator[Feed]:
         """The feed of an execution, for one watcher. Raises ResourceExhausted, Going.
 
         Only watchers who show the services the same share it: to everybody else those decide what it may see.
@@ -290,10 +290,10 @@ class Feeds:
                 field="http_max_watchers",
                 hint="try again later",
             )
-        key = (execution_id, text, hashlib.sha256(token.encode()).digest())
+        key = (execution_id, text, hashlib.sha256(caller.token.encode()).digest())
         feed = self._feeds.get(key)
         if feed is None or feed.fault is not None:
-            opened = self._events(execution_id, text=text, token=token, caller=caller)
+            opened = self._events(execution_id, caller, text=text)
             feed = self._feeds[key] = Feed(execution_id, opened, Ring(self._room), self._reachable)
             for other in self._feeds.values():
                 other.ring.trim()
@@ -332,9 +332,9 @@ class Feeds:
     def _reachable(self) -> bool:
         return self.upstream.orchestrator.get_state() is grpc.ChannelConnectivity.READY
 
-    def _events(self, execution_id: str, *, text: bool, token: str, caller: str) -> OpenEvents:
+    def _events(self, execution_id: str, caller: Caller, *, text: bool) -> OpenEvents:
         def opened(first: int) -> Events:
             request = pb.StreamExecutionRequest(execution_id=execution_id, from_sequence=first, include_text=text)
-            return cast("Events", self.upstream.stream(STREAM_EXECUTION, request, token=token, caller=caller))
+            return cast("Events", self.upstream.stream(STREAM_EXECUTION, request, caller))
 
         return opened

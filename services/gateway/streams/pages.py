@@ -66,8 +66,7 @@ class EventStream(Response):
 
     async def begins(self) -> bool:
         """Whether there is, or may come, anything to tell. Raises what the events cannot be had for."""
-        caller = self._caller
-        watching = self._feeds.watching(self._execution_id, text=self._text, token=caller.token, caller=caller.name)
+        watching = self._feeds.watching(self._execution_id, self._caller, text=self._text)
         feed = self._feed = await self._held.enter_async_context(watching)
         try:
             async with asyncio.timeout(_BEGIN_SECONDS):
@@ -152,7 +151,7 @@ class EventsPage:
         execution_id = request.path_params["execution_id"]
         messages, size, full, ended = list[Message](), 0, False, False
         async with (
-            self._feeds.watching(execution_id, text=False, token=caller.token, caller=caller.name) as feed,
+            self._feeds.watching(execution_id, caller, text=False) as feed,
             aclosing(follow(feed, first, self._feeds.past, wait=False)) as batches,
         ):
             try:
@@ -197,17 +196,12 @@ class Audit:
 
         limit = number(request, "limit", DEFAULT_ENTRIES, least=1, most=MOST_ENTRIES)
         ask = pb.GetExecutionRequest(execution_id=execution_id)
-        answer = await self._upstream.call(_GET_EXECUTION, ask, token=caller.token, caller=caller.name)
+        answer = await self._upstream.call(_GET_EXECUTION, ask, caller)
         reply = cast("pb.GetExecutionResponse", answer)
         last, keys = reply.execution.last_sequence, PublicKeys.of(key.public_key for key in reply.audit_keys)
         chains, page, more = Chains(keys if keys.keys else None), list[ChainedEntry](), False
-        stream = self._upstream.stream(
-            STREAM_EXECUTION,
-            pb.StreamExecutionRequest(execution_id=execution_id),
-            token=caller.token,
-            caller=caller.name,
-            seconds=_SECONDS,
-        )
+        whole_log = pb.StreamExecutionRequest(execution_id=execution_id)
+        stream = self._upstream.stream(STREAM_EXECUTION, whole_log, caller, seconds=_SECONDS)
         async with aclosing(stream) as events:
             async for message in events:
                 event = cast("pb.ExecutionEvent", message)

@@ -92,7 +92,7 @@ class WatchSocket:
     ) -> None:
         feeds = self._feeds
         async with (
-            feeds.watching(execution_id, text=text, token=caller.token, caller=caller.name) as feed,
+            feeds.watching(execution_id, caller, text=text) as feed,
             aclosing(follow(feed, from_sequence, feeds.past)) as batches,
         ):
             sent = max(from_sequence - 1, 0)

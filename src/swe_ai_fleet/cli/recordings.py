@@ -307,7 +307,13 @@ async def verify(
             raise CommandFault(message, field="public_key")
         return await verify_audit_file(screen, Path(name), head=head)
     if name.endswith(".json"):
-        return await _verify_document(screen, Path(name), public_key=public_key)
+        try:
+            document = read_audit_document(await asyncio.to_thread(Path(name).read_bytes))
+        except OSError as error:
+            raise CommandFault(f"{name} cannot be read: {error.strerror}") from None
+        verdicts = document.verdicts(_demanded(public_key))
+        about = {"file": name, "execution_id": document.execution_id}
+        return _print_verdicts(screen, about, verdicts if public_key is None else signed_throughout(verdicts))
     async with fleet_client(settings, server=server, token=token) as client:
         return await _verify_log(screen, client, name, public_key=public_key)
 
@@ -333,17 +339,6 @@ async def _verify_log(screen: Screen, client: FleetClient, name: str, *, public_
         events = [event async for event in client.recorded(answer.execution)]
     verdicts = verify_events(events, keys)
     about = {"execution_id": execution_id}
-    return _print_verdicts(screen, about, verdicts if public_key is None else signed_throughout(verdicts))
-
-
-async def _verify_document(screen: Screen, path: Path, *, public_key: Path | None) -> Exit:
-    """Recompute the chains of an exported document; no fleet is asked."""
-    try:
-        document = read_audit_document(await asyncio.to_thread(path.read_bytes))
-    except OSError as error:
-        raise CommandFault(f"{path} cannot be read: {error.strerror}") from None
-    verdicts = document.verdicts(_demanded(public_key))
-    about = {"file": str(path), "execution_id": document.execution_id}
     return _print_verdicts(screen, about, verdicts if public_key is None else signed_throughout(verdicts))
 
 

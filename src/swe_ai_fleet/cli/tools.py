@@ -73,7 +73,10 @@ async def run_tool(
     read_only: Annotated[bool, option("Refuse whatever could change something.")] = False,
 ) -> Exit:
     # Every entry of its audit is on disk when the operation goes on.
-    spec = _find(operation, settings)
+    specs = _specs(settings)
+    if operation not in specs:
+        raise CommandFault(f"no operation is called {operation[:64]!r}", hint=nearest(operation, specs))
+    spec = specs[operation]
     arguments = _arguments(spec, args, given)
     root = _directory(Path(workspace))
     audit = AuditFile(settings.home / "audit" / "tools.jsonl")
@@ -177,13 +180,6 @@ def _specs(settings: Settings) -> dict[str, OperationSpec]:
         **{tool.name: RegisteredOperation(tool) for tool in plugins},
     }
     return {name: definition.spec for name, definition in definitions.items()}
-
-
-def _find(name: str, settings: Settings) -> OperationSpec:
-    specs = _specs(settings)
-    if name in specs:
-        return specs[name]
-    raise CommandFault(f"no operation is called {name[:64]!r}", hint=nearest(name, specs))
 
 
 def _arguments(spec: OperationSpec, text: str, texts: Sequence[str]) -> dict[str, object]:

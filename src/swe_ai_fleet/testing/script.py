@@ -151,16 +151,12 @@ class Script:
     def choose(self, request: ScriptRequest) -> Conversation:
         """The conversation that a request belongs to."""
         fitting = [conversation for conversation in self.conversations if conversation.fits(request)]
-        agents = _agent_numbers(fitting)
+        agents = sorted({conversation.agent for conversation in fitting if conversation.agent is not None})
         agent = agents[(request.seed or 0) % len(agents)] if agents else None
         for conversation in fitting:
             if conversation.agent in (None, agent):
                 return conversation
         return self.default
-
-
-def _agent_numbers(conversations: Sequence[Conversation]) -> list[int]:
-    return sorted({conversation.agent for conversation in conversations if conversation.agent is not None})
 
 
 CHARACTERS_PER_TOKEN = 4
@@ -245,7 +241,11 @@ def completion_of(
             for call_id, (name, arguments) in zip(ids, calls, strict=True)
         ]
     elif calls:
-        message["content"] = "\n".join([turn.content, *(_tagged(name, text) for name, text in calls)]).strip()
+        tagged = [
+            f'<tool_call>\n{{"name": {json.dumps(name)}, "arguments": {arguments}}}\n</tool_call>'
+            for name, arguments in calls
+        ]
+        message["content"] = "\n".join([turn.content, *tagged]).strip()
     finish = turn.finish_reason or ("tool_calls" if message.get("tool_calls") else "stop")
     logprobs = None
     if gives_logprobs and asked.payload.get("logprobs") and message["content"]:
@@ -287,10 +287,6 @@ def _logprobs(turn: Turn, content: str, alternatives: int) -> dict[str, Any]:
 
 def _token(text: str, logprob: float) -> dict[str, Any]:
     return {"token": text, "logprob": logprob, "bytes": list(text.encode())}
-
-
-def _tagged(name: str, arguments: str) -> str:
-    return f'<tool_call>\n{{"name": {json.dumps(name)}, "arguments": {arguments}}}\n</tool_call>'
 
 
 def chunks_of(completion: Mapping[str, Any], payload: Mapping[str, Any], *, characters: int) -> list[bytes]:
@@ -337,8 +333,8 @@ async def send_stream(request: web.Request, chunks: Sequence[bytes], breaks: Fai
 def _error_body(failure: Failure) -> bytes:
     if failure.body is not None:
         return failure.body if isinstance(failure.body, bytes) else failure.body.encode()
-    error = {"message": failure.message, "type": "scripted", "code": failure.code or failure.status}
-    return json.dumps({"error": error}).encode()
+    named = {"param": failure.param or None, "code": failure.code or failure.status}
+    return json.dumps({"error": {"message": failure.message, "type": "scripted", **named}}).encode()
 
 
 def _deltas(message: Mapping[str, Any], characters: int) -> Iterator[dict[str, Any]]:
@@ -358,10 +354,10 @@ def _pieces(text: str, characters: int) -> Iterator[str]:
         yield text[start : start + characters]
 
 
-def refusal(status: int, message: str, *, code: str = "", param: str = "") -> web.Response:
+def refusal(status: int, message: str, *, param: str = "") -> web.Response:
     """An error as OpenAI's servers give it."""
-    body = {"error": {"message": message, "type": "scripted", "param": param or None, "code": code or status}}
-    return web.json_response(body, status=status)
+    body = _error_body(Failure(status=status, message=message, param=param))
+    return web.Response(status=status, body=body, content_type="application/json")
 
 
 def unauthorized() -> web.Response:
@@ -379,11 +375,7 @@ def fail(request: web.Request, failure: Failure) -> web.Response:
     """What a scripted failure says in place of an answer."""
     if failure.drop and request.transport is not None:
         request.transport.close()
-    if failure.body is not None:
-        body = failure.body if isinstance(failure.body, bytes) else failure.body.encode()
-        response = web.Response(status=failure.status, body=body, content_type="application/json")
-    else:
-        response = refusal(failure.status, failure.message, code=failure.code, param=failure.param)
+    response = web.Response(status=failure.status, body=_error_body(failure), content_type="application/json")
     if failure.retry_after_seconds is not None:
         response.headers["Retry-After"] = f"{failure.retry_after_seconds:g}"
     return response

@@ -6,7 +6,7 @@ Chains are verified as they come, or written as one JSON document that proves it
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal, get_args
 
@@ -85,17 +85,10 @@ def report(verdicts: Sequence[ChainVerdict]) -> dict[str, object]:
     """Verdicts as JSON: whether all chains are intact, and each of them."""
     chains = [
         {
-            "agent_id": verdict.agent_id,
-            "run": verdict.run,
-            "entries": verdict.entries,
-            "head": verdict.head,
-            "recorded_head": verdict.recorded_head,
+            **asdict(verdict),
             "intact": verdict.intact,
             "fault": {"entry": verdict.fault.seq, "reason": verdict.fault.reason} if verdict.fault else None,
             "signing": str(verdict.signing),
-            "signed_entries": verdict.signed_entries,
-            "key_id": verdict.key_id,
-            "redacted": verdict.redacted,
         }
         for verdict in verdicts
     ]

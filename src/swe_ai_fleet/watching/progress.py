@@ -99,8 +99,13 @@ class Progress:
             return "awaiting approval"
         if any(agent.model_awaited_since for agent in state.agents.values()):
             return "waiting for a model server"
-        if state.task.derive_subtasks:
-            return split_step(state)
+        if state.task.derive_subtasks and state.derivation is None:
+            return "splitting"
+        if state.task.derive_subtasks and state.derivation is not None:
+            waiting = len(state.derivation.subtasks) - len(state.subtask_outcomes)
+            return (
+                f"solving {waiting} of {len(state.derivation.subtasks)} subtasks" if waiting else "checking the result"
+            )
         if state.ranking:
             return "applying" if state.winner_id and state.task.kind is TaskKind.ORCHESTRATE else "ranked"
         if state.task.kind is TaskKind.JUDGE:
@@ -114,7 +119,10 @@ class Progress:
         if isinstance(stored.event.body, events.WinnerDelivered):
             return _DELIVERED_PERCENT
         if state.task.derive_subtasks:
-            return split_percent(state, most=_RANKED_PERCENT)
+            # The split itself is a small part of it.
+            parts = len(state.derivation.subtasks) if state.derivation is not None else 0
+            rest = _RANKED_PERCENT - _SPLIT_PERCENT
+            return _SPLIT_PERCENT + rest * len(state.subtask_outcomes) // parts if parts else 0
         if state.ranking:
             return _RANKED_PERCENT
         reviewed = task.rounds > 0 and self._seats > 1
@@ -154,21 +162,6 @@ class Progress:
             agent.status == "lost" and agent.agent_id not in self.state.candidates
             for agent in self.state.agents.values()
         )
-
-
-def split_step(state: ExecutionState) -> str:
-    """What is being done about an orchestration in parts, for people."""
-    if state.derivation is None:
-        return "splitting"
-    waiting = len(state.derivation.subtasks) - len(state.subtask_outcomes)
-    return f"solving {waiting} of {len(state.derivation.subtasks)} subtasks" if waiting else "checking the result"
-
-
-def split_percent(state: ExecutionState, *, most: int) -> int:
-    """How far an orchestration in parts is, up to `most`; the split itself is a small part of it."""
-    if state.derivation is None:
-        return 0
-    return _SPLIT_PERCENT + (most - _SPLIT_PERCENT) * len(state.subtask_outcomes) // len(state.derivation.subtasks)
 
 
 Level = Literal["debug", "info", "warning", "error"]
