@@ -31,14 +31,6 @@ _MOST_TRIED = 4
 _MOST_CHARS = 3_800
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Session:
-    """What a cookie stands for: a token, and until when, in seconds since 1970."""
-
-    token: str = field(repr=False)
-    expires: int
-
-
 class Sessions:
     """Seals and opens sessions: nothing is kept, whoever knows the gateway's own token can open them.
 
@@ -59,8 +51,8 @@ class Sessions:
         nonce = secrets.token_bytes(_NONCE_BYTES)
         return urlsafe_b64encode(nonce + _cipher(self._key).encrypt(nonce, text.encode(), name.encode())).decode()
 
-    def open(self, name: str, value: str) -> Session | None:
-        """What a cookie stands for; None where it is none of ours or is over."""
+    def open(self, name: str, value: str) -> tuple[str, int] | None:
+        """The token that a cookie stands for, and until when in seconds since 1970; None for a foreign or old one."""
         from cryptography.exceptions import InvalidTag
 
         if len(value) > _MOST_CHARS:
@@ -72,7 +64,7 @@ class Sessions:
         except (ValueError, InvalidTag):
             return None
         expires, _, token = text.partition(".")
-        return Session(token=token, expires=int(expires)) if int(expires) > time.time() else None
+        return (token, int(expires)) if int(expires) > time.time() else None
 
 
 def _cipher(key: bytes):
@@ -171,10 +163,10 @@ class Credentials:
         for secure in (True, False):
             name = cookie_name(host, secure=secure)
             for value in shown_sessions(headers, name):
-                session = self._sessions.open(name, value)
-                if session and (
-                    authenticated := await self._lookup(Shown.COOKIE, session.token, until=session.expires)
-                ):
+                if (session := self._sessions.open(name, value)) is None:
+                    continue
+                token, until = session
+                if authenticated := await self._lookup(Shown.COOKIE, token, until=until):
                     return authenticated
         return None
 

@@ -68,7 +68,12 @@ class Places:
     """Judges `Host` and `Origin`."""
 
     def __init__(self, settings: Settings) -> None:
-        self._names = _authorities("http_hosts", listed(settings.http_hosts))
+        self._names: list[Authority] = []
+        for name in listed(settings.http_hosts):
+            if (authority := Authority.parse(name.encode())) is None:
+                hint = "such as fleet.example.org:8443"
+                raise InvalidRequest(f"{name[:100]!r} is not a host", field="http_hosts", hint=hint)
+            self._names.append(authority)
         bound = Authority.parse(settings.http_address.encode())
         if bound is not None and bound.host not in _WILDCARDS and bound.port:
             self._names.append(bound)
@@ -130,16 +135,6 @@ def _is_at(host: Authority, address: str, port: object) -> bool:
     if host.host == (f"[{arrived}]" if arrived.version == 6 else str(arrived)):
         return True
     return arrived.is_loopback and host.host in _LOOPBACK_NAMES
-
-
-def _authorities(field: str, names: Iterable[str]) -> list[Authority]:
-    authorities: list[Authority] = []
-    for name in names:
-        authority = Authority.parse(name.encode())
-        if authority is None:
-            raise InvalidRequest(f"{name[:100]!r} is not a host", field=field, hint="such as fleet.example.org:8443")
-        authorities.append(authority)
-    return authorities
 
 
 _METHODS = "GET, HEAD, POST, PUT, PATCH, DELETE"

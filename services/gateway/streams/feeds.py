@@ -186,7 +186,14 @@ class Feed:
 
     async def _read(self) -> None:
         fold, count = Messages(), 0
-        events = steady_events(self.open_events, reachable=self._reachable, lost=self._lost, back=self._back)
+        events = steady_events(
+            self.open_events,
+            reachable=self._reachable,
+            lost=lambda why: self._notice(
+                "source_lost", f"{why}; nothing is lost; the stream continues when it answers"
+            ),
+            back=lambda: self._notice("source_back", "the orchestrator answers again"),
+        )
         try:
             async for event in events:
                 self.ring.add(fold.of(event))
@@ -207,12 +214,6 @@ class Feed:
         finally:
             await events.aclose()
             self._wake()
-
-    def _lost(self, reason: str) -> None:
-        self._notice("source_lost", f"{reason}; nothing is lost; the stream continues when it answers")
-
-    def _back(self) -> None:
-        self._notice("source_back", "the orchestrator answers again")
 
     def _notice(self, code: str, message: str) -> None:
         self.ring.add(notice(self.execution_id, code, message))

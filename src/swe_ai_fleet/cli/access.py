@@ -130,7 +130,7 @@ def check(*, file: _File = None, json: Json = False) -> None:
         path = _path(file, settings)
         read = await _read(path)
         keys = await _issuers(path, read)
-        remarks = [*_remarks(read), *(f"jwt[{index}]: {fault}" for index, fault in keys.items() if fault)]
+        remarks = [*_remarks(read), *(f"jwt[{index}]: {fault}" for index, fault in keys.items())]
         if screen.json:
             totals = {"tenants": sorted(read.tenants), "tokens": len(read.tokens), "jwt": len(read.jwt)}
             screen.document(totals | {"certificates": len(read.certificates), "remarks": remarks})
@@ -142,13 +142,13 @@ def check(*, file: _File = None, json: Json = False) -> None:
             screen.line(f"{path}: {counts}, tenants: {', '.join(sorted(read.tenants))}")
             for remark in remarks:
                 screen.line(f"  {remark}", style="yellow")
-        return Exit.UNAVAILABLE if any(keys.values()) else Exit.ACCEPTED
+        return Exit.UNAVAILABLE if keys else Exit.ACCEPTED
 
     run_command(work, json=json, log_level="critical")
 
 
 async def _issuers(path: Path, read: AccessFile) -> dict[int, str]:
-    """Of each issuer what is wrong with its keys; empty where they are there."""
+    """What is wrong with the keys of issuers, by their numbers."""
     from services.access.tokens import KeySet, place_of
     from swe_ai_fleet.domain.errors import Unavailable
 
@@ -159,8 +159,6 @@ async def _issuers(path: Path, read: AccessFile) -> dict[int, str]:
             await KeySet(place, ca=ca).find(None)
         except Unavailable:
             faults[index] = f"no keys are to be had from {place}"
-        else:
-            faults[index] = ""
     return faults
 
 
@@ -188,7 +186,7 @@ def _remarks(read: AccessFile) -> list[str]:
         elif until <= now + _SOON:
             remarks_found.append(f"the token {entry.name!r} expires on {until:%Y-%m-%d}")
     # An issuer without a tenant of its own has tokens of any.
-    peopled = {entry_with_tenant.tenant for entry_with_tenant in (*read.tokens, *read.jwt, *read.certificates)}
+    peopled = {entry.tenant for entry in (*read.tokens, *read.jwt, *read.certificates)}
     alone = sorted(read.tenants) if None not in peopled else ()
     return remarks_found + [f"nobody belongs to the tenant {tenant!r}" for tenant in alone if tenant not in peopled]
 

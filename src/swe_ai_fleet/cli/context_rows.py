@@ -89,10 +89,10 @@ def show_recommendation(screen: Screen, answer: pb_context.RecommendApproachResp
         advice: pb_context.Advice = getattr(answer, choice)
         screen.line(f"{choice.replace('_', ' ')}: {one_line(advice.value)}", style="bold")
         screen.line(f"  {one_line(advice.reason)}")
-        for one in advice.options:
+        for weighed in advice.options:
             screen.line(
-                f"  {one_line(one.value)}: {one.expected:.2f} ({one.low:.2f} to {one.high:.2f}), "
-                f"tried {one.tried:.3g}, {one.best:.0%} likely best"
+                f"  {one_line(weighed.value)}: {weighed.expected:.2f} ({weighed.low:.2f} to {weighed.high:.2f}), "
+                f"tried {weighed.tried:.3g}, {weighed.best:.0%} likely best"
             )
     # What is the default anyway, and what has no option, is left out.
     kind, _sign, mode = answer.approach.value.partition("/")
@@ -140,7 +140,9 @@ def show_context(screen: Screen, answer: pb_context.GetContextResponse, request:
 def show_relations(screen: Screen, answer: pb_context.GetGraphRelationshipsResponse, _: Any) -> None:
     words = [enum_word(pb_context.RelationKind, relation.kind).replace("_", " ") for relation in answer.relations]
     related = zip(answer.relations, words, strict=True)
-    screen.lines([f"{one.source} {word} {one.target}" for one, word in related], nothing="nothing is known")
+    screen.lines(
+        [f"{relation.source} {word} {relation.target}" for relation, word in related], nothing="nothing is known"
+    )
     if answer.truncated:
         screen.note("there is more; look around another node, or less far")
 

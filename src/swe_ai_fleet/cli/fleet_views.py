@@ -21,20 +21,23 @@ def show_status(screen: Screen, reply: pb.GetStatusResponse, _: Any) -> None:
     screen.line(_summary(reply))
     screen.table(
         ("part", "state", "version", "what was found"),
-        [(one.name, _state(one.state), one.version, one.message) for one in reply.components],
+        [
+            (component.name, _state(component.state), component.version, component.message)
+            for component in reply.components
+        ],
     )
     screen.table(
         ("host", "orchestrator", "node", "agents", "memory", "state"),
         [
             (
-                one.host_id,
-                one.replica,
-                one.node_id[:12],
-                f"{one.running} of {one.slots}",
-                size(one.memory_bytes),
-                ("draining" if one.draining else "up") if one.alive else "no answer",
+                host.host_id,
+                host.replica,
+                host.node_id[:12],
+                f"{host.running} of {host.slots}",
+                size(host.memory_bytes),
+                ("draining" if host.draining else "up") if host.alive else "no answer",
             )
-            for one in reply.hosts
+            for host in reply.hosts
         ],
     )
     screen.table(
@@ -45,24 +48,29 @@ def show_status(screen: Screen, reply: pb.GetStatusResponse, _: Any) -> None:
         ("model server", "profiles", "state", "running", "waiting", "KV cache", "prefix hits", "ours", "fault"),
         [
             (
-                one.url,
-                ", ".join(one.profiles),
-                _state(one.state),
-                str(one.running) if one.HasField("running") else "-",
-                str(one.waiting) if one.HasField("waiting") else "-",
-                f"{one.kv_cache_usage:.0%}" if one.HasField("kv_cache_usage") else "-",
-                f"{one.prefix_cache_hit_rate:.0%}" if one.HasField("prefix_cache_hit_rate") else "-",
-                str(one.in_flight),
-                one.message,
+                endpoint.url,
+                ", ".join(endpoint.profiles),
+                _state(endpoint.state),
+                str(endpoint.running) if endpoint.HasField("running") else "-",
+                str(endpoint.waiting) if endpoint.HasField("waiting") else "-",
+                f"{endpoint.kv_cache_usage:.0%}" if endpoint.HasField("kv_cache_usage") else "-",
+                f"{endpoint.prefix_cache_hit_rate:.0%}" if endpoint.HasField("prefix_cache_hit_rate") else "-",
+                str(endpoint.in_flight),
+                endpoint.message,
             )
-            for one in reply.model_endpoints
+            for endpoint in reply.model_endpoints
         ],
     )
     screen.table(
         ("stream", "messages", "size", "limit"),
         [
-            (one.name, f"{one.messages:,}", size(one.bytes), size(one.max_bytes) if one.max_bytes else "-")
-            for one in reply.storage
+            (
+                stream.name,
+                f"{stream.messages:,}",
+                size(stream.bytes),
+                size(stream.max_bytes) if stream.max_bytes else "-",
+            )
+            for stream in reply.storage
         ],
     )
 
@@ -114,32 +122,38 @@ def show_metrics(screen: Screen, reply: pb.GetMetricsResponse, _: Any) -> None:
     screen.table(
         ("operation", "count", "p50", "p95", "p99"),
         [
-            (one.operation, f"{one.count:,}", _duration(one.p50_ms), _duration(one.p95_ms), _duration(one.p99_ms))
-            for one in reply.latencies
-            if one.count
+            (
+                latency.operation,
+                f"{latency.count:,}",
+                _duration(latency.p50_ms),
+                _duration(latency.p95_ms),
+                _duration(latency.p99_ms),
+            )
+            for latency in reply.latencies
+            if latency.count
         ],
     )
     screen.table(
         ("model", "calls", "tokens in", "cached", "tokens out", "cost (USD)", "p50", "p95"),
         [
             (
-                one.model or "?",
-                f"{one.calls:,}",
-                f"{one.prompt_tokens:,}",
-                f"{one.cached_tokens:,}",
-                f"{one.completion_tokens:,}",
-                f"{one.cost_usd:.4f}" if one.cost_usd else "-",
-                _duration(one.p50_ms),
-                _duration(one.p95_ms),
+                model.model or "?",
+                f"{model.calls:,}",
+                f"{model.prompt_tokens:,}",
+                f"{model.cached_tokens:,}",
+                f"{model.completion_tokens:,}",
+                f"{model.cost_usd:.4f}" if model.cost_usd else "-",
+                _duration(model.p50_ms),
+                _duration(model.p95_ms),
             )
-            for one in reply.models
+            for model in reply.models
         ],
     )
     screen.table(
         ("tool", "calls", "failures", "p50", "p95"),
         [
-            (one.name, f"{one.calls:,}", f"{one.failures:,}", _duration(one.p50_ms), _duration(one.p95_ms))
-            for one in reply.tools
+            (tool.name, f"{tool.calls:,}", f"{tool.failures:,}", _duration(tool.p50_ms), _duration(tool.p95_ms))
+            for tool in reply.tools
         ],
     )
 

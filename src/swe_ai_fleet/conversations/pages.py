@@ -8,10 +8,9 @@ line ends, else at blanks, else between characters; never within an escape, an e
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from enum import StrEnum
-from typing import Protocol
 
 from swe_ai_fleet.conversations.document import (
     PLAIN_WIDTH,
@@ -181,16 +180,8 @@ def _list_item(spans: Sequence[Span], number: int) -> str:
     return f"{span.text} ({address})" if span.link and ends and span.text not in (address, span.link) else span.text
 
 
-class Dialect(Protocol):
-    """The markup of a channel; `width` is that of a table."""
-
-    width: int
-
-    def line(self, spans: Sequence[Span], kind: Kind) -> str: ...
-
-    def fence(self, language: str) -> tuple[str, str]: ...
-
-    def code(self, text: str) -> str: ...
+Dialect = PlainText | MarkdownV2
+"""The markup of a channel; `width` is that of a table."""
 
 
 def units(text: str) -> int:
@@ -220,7 +211,7 @@ def pages(text: str, channel: Channel, tables: Sequence[Table] = (), *, limit: i
     if channel is Channel.MARKDOWN:
         whole = markdown(text, tables)
         return (whole,) if whole else ()
-    dialect: Dialect = MarkdownV2() if channel is Channel.TELEGRAM else PlainText()
+    dialect = MarkdownV2() if channel is Channel.TELEGRAM else PlainText()
     parts = list(read(text))
     for table in tables:
         parts += [Line(), *([Line(spans=read_line(titled(table.title)))] if table.title else []), table]
@@ -336,7 +327,7 @@ def _code_lines(text: str, dialect: Dialect, room: int) -> Iterator[str]:
             yield from (dialect.code(piece) for piece in _pieces(line, dialect.code, room))
 
 
-def _pieces(text: str, write: _Write, room: int) -> Iterator[str]:
+def _pieces(text: str, write: Callable[[str], str], room: int) -> Iterator[str]:
     """A text in pieces that fit once they are written."""
     start = used = 0
     for number, character in enumerate(text):
@@ -346,10 +337,6 @@ def _pieces(text: str, write: _Write, room: int) -> Iterator[str]:
             start, used = number, 0
         used += size
     yield text[start:]
-
-
-class _Write(Protocol):
-    def __call__(self, text: str, /) -> str: ...
 
 
 def _cut(spans: Sequence[Span], dialect: Dialect, kind: Kind, room: int) -> Iterator[list[Span]]:
