@@ -58,7 +58,6 @@ class Stay:
         return None
 
     def close(self) -> None:
-        """Stop checking."""
         self._timer.cancel()
         if self._asking is not None:
             self._asking.cancel()

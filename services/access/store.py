@@ -88,8 +88,6 @@ def _subjects(pem: bytes) -> tuple[list[_Subject], float]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Edition:
-    """One version of the access file."""
-
     stamp: _Stamp
     rules: Mapping[str, TenantRules]
     tokens: StaticTokens
@@ -139,7 +137,6 @@ class AccessStore:
 
     @property
     def takes_certificates(self) -> bool:
-        """Whether a client's certificate alone can authenticate."""
         return len(self._edition.certificates) > 0
 
     @property

@@ -135,7 +135,6 @@ class TokenTable(_Table):
 
     @property
     def digests(self) -> tuple[str, ...]:
-        """The digests of its tokens."""
         return (self.sha256,) if self.previous_sha256 is None else (self.sha256, self.previous_sha256)
 
 
@@ -196,7 +195,6 @@ class AccessFile(_Table):
     certificates: tuple[CertificateTable, ...] = ()
 
     def rules(self) -> Mapping[str, TenantRules]:
-        """The rules of each tenant."""
         return {
             name: TenantRules(
                 tenant=name,

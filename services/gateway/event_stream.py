@@ -51,7 +51,6 @@ class Coming(Generic[T]):
         return item
 
     async def close(self) -> None:
-        """End the stream."""
         self._next.cancel()
         await asyncio.gather(self._next, return_exceptions=True)
         await self._stream.aclose()

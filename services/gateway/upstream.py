@@ -94,7 +94,6 @@ class Upstream:
     async def call(
         self, target: MethodDescriptor, request: Message, caller: Caller, *, seconds: float = CALL_SECONDS
     ) -> Message:
-        """The answer of a unary method."""
         return await self._stub("unary_unary", target)(
             request, metadata=self._metadata(target, caller), timeout=seconds
         )

@@ -166,8 +166,6 @@ _MOST_NAMED = 20
 
 @dataclass(frozen=True, kw_only=True)
 class FleetStatuses:
-    """Fills the part of a status that tells of the fleet."""
-
     executions: Executions
     view: FleetView
     drains: Drains

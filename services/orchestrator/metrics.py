@@ -225,8 +225,6 @@ async def fleet_metrics(telemetry: Telemetry, stack: Stack) -> AsyncGenerator[No
 
 @dataclass(frozen=True, kw_only=True)
 class Metrics:
-    """Carries out GetMetrics."""
-
     meter: Meter
     councils: Callable[[], Awaitable[pb.CouncilMetrics]] | None = None
 

@@ -204,7 +204,6 @@ class PlanningServicer(PlanningServiceServicer):
 
     @property
     def _tenant_plans(self) -> PlanSessions:
-        """The plan sessions of the calling tenant."""
         return self.plans(tenant())
 
     async def ExecutePlan(self, request: pb.ExecutePlanRequest, context: Context) -> pb.ExecutePlanResponse:

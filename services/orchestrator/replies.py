@@ -54,7 +54,6 @@ class Replies:
     max_bytes: int = MAX_REPLY_BYTES
 
     async def deliberation(self, state: ExecutionState) -> pb.DeliberateResponse:
-        """The end of a deliberation."""
         candidates = await self.candidates(state, room=self.max_bytes)
         return pb.DeliberateResponse(
             task_id=state.task.task_id,
@@ -78,7 +77,6 @@ class Replies:
         )
 
     async def orchestration(self, state: ExecutionState) -> pb.OrchestrateResponse:
-        """The end of an orchestration."""
         # The winner stands there twice.
         candidates = await self.candidates(state, room=self.max_bytes // 2)
         winner = next(

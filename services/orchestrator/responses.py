@@ -210,7 +210,6 @@ def results(state: ExecutionState) -> list[pb.DeliberationResult]:
 
 
 def _verdict(report: CheckReport | None) -> dict[str, Any]:
-    """The fields of every message that tells a verdict."""
     if report is None or report.verdict is None:
         return {}
     return {"verdict": to_enum(pb.EvidenceVerdict, report.verdict), "verdict_reasons": report.reasons}
@@ -258,7 +257,6 @@ def winner_agent(state: ExecutionState) -> str:
 
 
 def execution_message(state: ExecutionState, candidates: Iterable[pb.DeliberationResult] = ()) -> pb.Execution:
-    """An execution as it stands."""
     results = list(candidates)
     return pb.Execution(
         execution_id=state.execution_id,

@@ -31,8 +31,6 @@ from swe_ai_fleet.ports import ContextSource, WorkspaceProvider
 
 @dataclass(frozen=True, kw_only=True)
 class TaskContexts:
-    """Makes the contexts of tasks."""
-
     source: ContextSource
     executions: Executions
     workspaces: WorkspaceProvider
@@ -96,7 +94,6 @@ class TaskContexts:
 
 
 def _with_request(request: pb.GetTaskContextRequest, task: Task) -> Task:
-    """The task as it would be with what the request says of it."""
     for name in ("case_id", "story_id"):
         if getattr(request, name):
             check_identifier(getattr(request, name), field=name)

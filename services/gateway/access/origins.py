@@ -50,7 +50,6 @@ class Authority:
         return None if port is not None and port > 65_535 else cls(host=match[1].decode().lower(), port=port)
 
     def port_of(self, scheme: str) -> int:
-        """The port in a URL of that scheme."""
         return _DEFAULT_PORTS[scheme] if self.port is None else self.port
 
 

@@ -290,7 +290,6 @@ def _set_message(message: Message, value: object, where: str) -> None:
 
 
 def _check_free_form(value: object, where: str, levels: int) -> None:
-    """Refuse what protobuf's own JSON types cannot hold."""
     if levels < 0:
         raise InvalidRequest(f"{where} is nested too deeply", field=where, hint=f"at most {MAX_DEPTH} levels")
     if is_object(value):

@@ -45,17 +45,14 @@ class Operation:
 
     @property
     def method(self) -> MethodDescriptor:
-        """The RPC."""
         return method(self.rpc)
 
     @property
     def service(self) -> str:
-        """The full name of the RPC's service."""
         return self.rpc.rpartition(".")[0]
 
     @property
     def parameters(self) -> Mapping[str, str]:
-        """Of each path parameter the request's field."""
         return {name: self.fields.get(name, name) for name in PLACES.findall(self.path)}
 
     @property

@@ -161,7 +161,6 @@ class Feed:
 
     @property
     def settled(self) -> bool:
-        """Whether everything that was stored when the feed began has been read."""
         # Every execution has a first event: without one the services have not answered yet.
         silent = self.ring.sequence > 0 and self._loop.time() - self._last_at > SETTLED_SECONDS
         self._fresh = self._fresh or self.over or silent

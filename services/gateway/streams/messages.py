@@ -45,7 +45,6 @@ _OVERHEAD_BYTES = 400
 
 
 def started(task: Task, repository: PinnedRepository) -> State:
-    """An execution at its start."""
     return {
         "task_id": task.task_id,
         "kind": task.kind.value,
@@ -94,7 +93,6 @@ def agent_state(
 
 
 def subtask_state(body: events.SubtaskStarted | events.SubtaskEnded) -> State:
-    """A subtask at its start or end."""
     if isinstance(body, events.SubtaskStarted):
         return {"kind": "subtask", "status": NodeStatus.RUNNING.value, "execution_id": body.execution_id}
     ended = body.outcome
@@ -137,7 +135,6 @@ def decided(resolution: ApprovalResolution) -> State:
 
 
 def result(state: ExecutionState) -> State:
-    """What an execution that has ended gave."""
     message = ended_state(
         state.status,
         error=state.error,

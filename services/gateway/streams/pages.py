@@ -44,14 +44,7 @@ class EventStream(Response):
     """The answer that goes on until the execution ends."""
 
     def __init__(
-        self,
-        feeds: Feeds,
-        execution_id: str,
-        first: int,
-        caller: Caller,
-        *,
-        text: bool,
-        events: bool,
+        self, feeds: Feeds, execution_id: str, first: int, caller: Caller, *, text: bool, events: bool
     ) -> None:
         super().__init__(media_type=event_stream.MEDIA_TYPE, headers=event_stream.HEADERS)
         del self.headers["content-length"]

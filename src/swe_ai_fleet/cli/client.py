@@ -198,7 +198,6 @@ class FleetClient:
         return self.calls.stream("StreamOrchestration", request, pb.OrchestrationUpdate)
 
     async def artifact(self, execution_id: str, digest: str) -> bytes:
-        """A whole blob of an execution."""
         request = pb.GetArtifactRequest(execution_id=execution_id, digest=digest)
         parts = self.calls.stream("GetArtifact", request, pb.GetArtifactResponse, seconds=CALL_SECONDS)
         return b"".join([part.chunk async for part in parts])

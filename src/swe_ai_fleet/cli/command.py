@@ -113,7 +113,6 @@ def typed(command: Callable[..., None], takes: Takes, *, name: str) -> Callable[
 
 
 def _fields(bundle: Any) -> Takes:
-    """Those among a dataclass's fields that are options."""
     hints = get_type_hints(bundle, include_extras=True)
     return {
         member.name: (hints[member.name], inspect.Parameter.empty if member.default is MISSING else member.default)
@@ -214,7 +213,6 @@ def table(member: str, columns: Mapping[str, str | Callable[[Any], str]], nothin
 
 
 def row_command(name: str, row: Row) -> Callable[..., None]:
-    """The command that a row is."""
     kind = row.method.input_type
     where = CONTEXT_SERVER if row.of_context else SERVER
     own = {parameter: _with_type(parameter, annotation, kind) for parameter, annotation in row.takes.items()}

@@ -216,7 +216,6 @@ def _check_delivery(screen: Screen, faults: Faults, repository: Path, base: str,
 async def _check_result(
     screen: Screen, faults: Faults, results: asyncio.Queue[Msg], final: pb.OrchestrateResponse
 ) -> None:
-    """A plain NATS subscriber has heard of the result."""
     _heading(screen, "What a NATS subscriber heard")
     try:
         async with asyncio.timeout(_RESULT_SECONDS):
@@ -238,7 +237,6 @@ async def _check_result(
 
 
 async def _check_audit(screen: Screen, faults: Faults, client: FleetClient, final: pb.OrchestrateResponse) -> None:
-    """Every agent's audit chain is whole."""
     _heading(screen, f"fleet audit verify {final.execution_id}")
     verdicts = verify_events([event async for event in client.events(final.execution_id)])
     screen.out.print(audit_table(verdicts))
@@ -262,7 +260,6 @@ async def _results(url: str, token: str) -> AsyncGenerator[asyncio.Queue[Msg], N
 
 
 def _shortened(value: object) -> object:
-    """A part of a result as far as a reader wants to see it."""
     if is_list(value):
         entries = len(value)
         return f"[{entries} entries]" if entries else []
@@ -276,7 +273,6 @@ def _heading(screen: Screen, text: str) -> None:
 
 
 def main() -> None:
-    """Run it with what the environment says about the model."""
     model_url, model = os.environ.get("MODEL_URL", ""), os.environ.get("MODEL", "")
     run_command(lambda screen, _: demonstrate(screen, model_url=model_url, model=model), json=False)
 

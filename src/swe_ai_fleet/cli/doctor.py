@@ -51,8 +51,6 @@ ray.init(address=sys.argv[1], log_to_driver=False, logging_level="ERROR")
 alive = [node for node in ray.nodes() if node["Alive"]]
 print(ray.__version__, f"{len(alive)} nodes, {int(ray.cluster_resources().get('CPU', 0))} CPUs")
 """
-_OLDEST_PYTHON = (3, 11)
-
 
 InCluster = Annotated[bool, option("Only what this node gives agents' commands, tried in a Pod like theirs.")]
 _STYLES = {Health.OK: "green", Health.ABSENT: "yellow", Health.FAULT: "bold red"}
@@ -108,11 +106,7 @@ async def examine(settings: Settings, *, server: str = "", token: str = "") -> t
         traces(settings),
         _fleet(settings, server=server, token=token),
     )
-    version = platform.python_version()
-    if sys.version_info >= _OLDEST_PYTHON:
-        findings = [ok("python", sys.executable, version=version)]
-    else:
-        findings = [broken("python", "", "install Python 3.11 or newer", version=version)]
+    findings = [ok("python", sys.executable, version=platform.python_version())]
     for answer in await asyncio.gather(*parts):
         findings += answer if isinstance(answer, list) else [answer]
     return tuple(findings)

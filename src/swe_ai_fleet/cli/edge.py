@@ -109,7 +109,6 @@ def _settings() -> Settings:
 
 
 def _log_to_stderr(settings: Settings | ClientSettings, level: str) -> None:
-    """Standard output belongs to results."""
     from swe_ai_fleet.telemetry.logs import configure_logging
 
     try:

@@ -146,7 +146,6 @@ def nodes_table(rows: Iterable[tuple[str, ...]]) -> Table:
 
 
 def node_row(update: NodeUpdated) -> tuple[str, ...]:
-    """A node as its events tell it."""
     seconds = f"{update.duration_ms / 1000:.1f}" if update.duration_ms else ""
     tokens = f"{update.usage.total_tokens:,}" if update.usage.total_tokens else ""
     summary = update.error or gist(update.output or update.inputs)

@@ -56,17 +56,14 @@ class Finding:
 
 
 def ok(part: str, cause: str, mend: str = "", *, version: str = "") -> Finding:
-    """A part that is well."""
     return Finding(part=part, state=Health.OK, version=version, cause=cause, mend=mend)
 
 
 def absent(part: str, cause: str, mend: str = "") -> Finding:
-    """Something optional that is not there."""
     return Finding(part=part, state=Health.ABSENT, cause=cause, mend=mend)
 
 
 def broken(part: str, cause: str, mend: str = "", *, version: str = "") -> Finding:
-    """A part that is not well."""
     return Finding(part=part, state=Health.FAULT, version=version, cause=cause, mend=mend)
 
 

@@ -17,7 +17,6 @@ _SPAN = re.compile(r"([0-9]{1,6})([smhdw])")
 
 
 def show_status(screen: Screen, reply: pb.GetStatusResponse, _: Any) -> None:
-    """Print the fleet as it is now."""
     screen.line(_summary(reply))
     screen.table(
         ("part", "state", "version", "what was found"),
@@ -116,7 +115,6 @@ def _state(state: pb.ComponentState) -> str:
 
 
 def show_metrics(screen: Screen, reply: pb.GetMetricsResponse, _: Any) -> None:
-    """Print the figures of a span of time."""
     for line in summary(reply):
         screen.line(line)
     screen.table(
@@ -177,7 +175,6 @@ def overlap_seconds(span: str) -> int:
 
 
 def summary(reply: pb.GetMetricsResponse) -> list[str]:
-    """What there is to say in words."""
     agents, usage = reply.agents, reply.usage
     ended = (
         ", ".join(

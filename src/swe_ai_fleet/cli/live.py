@@ -199,7 +199,6 @@ def view(screen: Screen, progress: Progress, *, json_lines: bool = False) -> Gen
 
 
 def event_document(event: pb.ExecutionEvent) -> dict[str, object]:
-    """An event as a JSON line."""
     return {
         "sequence": event.sequence,
         "event_id": event.event_id,

@@ -143,7 +143,6 @@ def local_time(at_ms: int) -> str:
 
 
 def listed_document(execution: pb.Execution) -> dict[str, object]:
-    """An execution as lists show it."""
     return {
         "execution_id": execution.execution_id,
         "task_id": execution.task_id,

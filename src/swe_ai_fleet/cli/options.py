@@ -245,5 +245,4 @@ def word(name: str, kind: Any) -> str:
 
 
 def option_of(kind: Any) -> Option | Argument | None:
-    """The option or argument that an annotation makes of a parameter."""
     return next((mark for mark in get_args(kind)[1:] if isinstance(mark, Option | Argument)), None)

@@ -52,7 +52,6 @@ def show_proposal(screen: Screen, proposal: pb.ExecutePlanResponse | pb.ApproveA
 
 
 def show_result(screen: Screen, result: pb.ContinuePlanResponse, _: Any) -> None:
-    """What came of an approved plan."""
     screen.line(
         f"plan {result.session_id}: {result.status} after {counted(result.iterations, 'iteration')}", style="bold"
     )
@@ -68,7 +67,6 @@ def show_result(screen: Screen, result: pb.ContinuePlanResponse, _: Any) -> None
 
 
 def show_session(screen: Screen, answer: pb.GetPlanSessionResponse, request: Any) -> None:
-    """A session as it stands."""
     session = answer.session
     screen.line(f"plan {session.session_id}: {one_line(session.goal, _GOAL)}", style="bold")
     screen.line(f"status {session.status}{', being worked on' if session.working else ''}")
@@ -103,7 +101,6 @@ def decided(answer: pb.ExecutePlanResponse | pb.ApproveApproachResponse, _: Any)
 
 
 def nothing_proposed(answer: pb.ExecutePlanResponse | pb.ApproveApproachResponse) -> CommandFault:
-    """The fault of a session that came to no approach."""
     return CommandFault(
         f"nothing was proposed: {answer.error}",
         exit_code=Exit.NOT_ACCEPTED,
@@ -207,7 +204,6 @@ async def _decided(
 
 
 def _deciding(decision: str, **text: object) -> Row:
-    """The command that answers a plan session in this way."""
     return Row(
         rpc=f"{_PLANNING}.ApproveApproach",
         takes={"name": _SESSION, **text},

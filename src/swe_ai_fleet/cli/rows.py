@@ -96,7 +96,6 @@ def _member(council: pb.CouncilInfo, agent: pb.AgentInfo) -> tuple[str, ...]:
 
 
 def _resolving(decision: str, field: str = "comment") -> Row:
-    """The command that answers an approval in this way."""
     return Row(
         rpc=f"{_FLEET}.ResolveApproval",
         takes={
@@ -125,7 +124,6 @@ def show_erased(screen: Screen, answer: pb.EraseResponse, request: Any) -> None:
 
 
 def _erasing(**settings: Any) -> Row:
-    """The command that erases this."""
     return Row(
         rpc=f"{_FLEET}.Erase",
         takes={

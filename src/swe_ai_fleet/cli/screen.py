@@ -96,7 +96,6 @@ class Screen:
 
     @classmethod
     def open(cls, *, json: bool) -> Screen:
-        """The screen of this process."""
         return cls(json=json, out=_console(sys.stdout), err=_console(sys.stderr, quiet=json))
 
     def document(self, value: Mapping[str, object]) -> None:
@@ -279,7 +278,6 @@ class Interrupts:
             loop.add_signal_handler(number, self._arrived)
 
     async def wait(self) -> None:
-        """Wait for the first signal."""
         self.arm()
         self._listening = True
         try:

@@ -72,7 +72,6 @@ def aligned(table: Table, *, width: int = PLAIN_WIDTH) -> str:
 
 
 def piped(table: Table) -> str:
-    """The table in Markdown."""
     shown = table.columns[:MAX_COLUMNS]
     lines = [
         f"| {' | '.join(_bar(cell) for cell in shown)} |",
@@ -132,8 +131,6 @@ RULE = "———"
 
 
 class Kind(StrEnum):
-    """The kind of a line."""
-
     TEXT = "text"
     QUOTE = "quote"
 

@@ -58,7 +58,6 @@ def read_line(line: str) -> tuple[Span, ...]:
 
 
 def text_of(spans: Sequence[Span]) -> str:
-    """The text of a line."""
     return "".join(span.text for span in spans)
 
 

@@ -69,11 +69,9 @@ class MarkdownV2:
         return "".join(written)
 
     def fence(self, language: str) -> tuple[str, str]:
-        """The fences before and behind code."""
         return f"```{language.translate(_CODE)}\n", "\n```"
 
     def code(self, text: str) -> str:
-        """Code between its fences."""
         return text.translate(_CODE)
 
 
@@ -165,11 +163,9 @@ class PlainText:
         return f"> {text}" if kind is Kind.QUOTE else text
 
     def fence(self, language: str) -> tuple[str, str]:
-        """Code has no fences."""
         return "", ""
 
     def code(self, text: str) -> str:
-        """Code as it is."""
         return text
 
 

@@ -84,7 +84,6 @@ class EmbeddingsRoute:
         self._failures.extend(failure for failure in failures for _ in range(failure.times))
 
     async def answer(self, request: web.Request) -> web.Response:
-        """Answer a request."""
         self.requests += 1
         body = await request.read()
         if not self._knows(request):

@@ -135,7 +135,6 @@ class Script:
 
     @classmethod
     def of(cls, *turns: Turn | Failure) -> Script:
-        """A script that says the same turns to everyone."""
         return cls(default=Conversation(turns=turns))
 
     @classmethod
@@ -149,7 +148,6 @@ class Script:
         return TypeAdapter(cls).validate_json(path.read_bytes())
 
     def choose(self, request: ScriptRequest) -> Conversation:
-        """The conversation that a request belongs to."""
         fitting = [conversation for conversation in self.conversations if conversation.fits(request)]
         agents = sorted({conversation.agent for conversation in fitting if conversation.agent is not None})
         agent = agents[(request.seed or 0) % len(agents)] if agents else None

@@ -38,7 +38,6 @@ class Progress:
 
     @property
     def state(self) -> ExecutionState:
-        """The execution after the last event."""
         if self._state is None:
             raise RuntimeError("no events yet")
         return self._state
