@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import date, datetime
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -54,6 +54,10 @@ def _must(holds: Callable[[T], bool], otherwise: str) -> AfterValidator:
     return AfterValidator(check)
 
 
+def _is_safe(place: str) -> bool:
+    return "://" not in place or place.startswith("https://")
+
+
 TenantName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{0,62}\z")]
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}\z")]
 Text = Annotated[str, StringConstraints(min_length=1, max_length=1_000)]
@@ -65,7 +69,7 @@ Name = Annotated[Text, _must(is_name, "a name has 1 to 64 letters, digits and ._
 Place = Annotated[
     Text,
     _must(
-        lambda place: "://" not in place or place.startswith("https://"),
+        _is_safe,
         "must be an https URL: over plain HTTP an attacker could replace the keys and forge tokens",
     ),
 ]
@@ -195,14 +199,8 @@ class AccessFile(_Table):
     certificates: tuple[CertificateTable, ...] = ()
 
     def rules(self) -> Mapping[str, TenantRules]:
-        return {
-            name: TenantRules(
-                tenant=name,
-                **{
-                    **dict(table),
-                    "quota": Quota(**dict(table.quota)),
-                    "approval": ApprovalPolicy(table.approval),
-                },
-            )
-            for name, table in self.tenants.items()
-        }
+        rules: dict[str, TenantRules] = {}
+        for name, table in self.tenants.items():
+            values: dict[str, Any] = {"quota": Quota(**dict(table.quota)), "approval": ApprovalPolicy(table.approval)}
+            rules[name] = TenantRules(tenant=name, **(dict(table) | values))
+        return rules

@@ -37,6 +37,10 @@ _SLUG_LENGTH = 40
 _NO_SLUG = re.compile(r"[^a-z0-9]+")
 
 
+def _seats(text: str) -> tuple[str, ...]:
+    return tuple(filter(None, map(str.strip, text.split(","))))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
     """A task as the command line gives it. Numbers left at 0 take the server's default; `timeout_seconds` is whole."""
@@ -70,7 +74,7 @@ class Order:
             "seats",
             kind=str,
             default="",
-            turn=lambda text: tuple(filter(None, map(str.strip, text.split(",")))),
+            turn=_seats,
             metavar="SEATS",
         ),
     ] = ()
