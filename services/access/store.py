@@ -37,7 +37,7 @@ _Stamp = tuple[int, int, int]
 _log = structlog.get_logger(__name__)
 
 
-class Certificates:
+class CertificateHolders:
     """Finds the principal of a certificate.
 
     Names of the subjectAltName count before the common name, which RFC 6125 has long retired.
@@ -92,7 +92,7 @@ class _Edition:
     rules: Mapping[str, TenantRules]
     tokens: StaticTokens
     web_tokens: WebTokens
-    certificates: Certificates
+    certificates: CertificateHolders
 
 
 class AccessStore:
@@ -239,7 +239,7 @@ class AccessStore:
             rules=read.rules(),
             tokens=StaticTokens(read.tokens),
             web_tokens=WebTokens(self._issuers(read), clock=self._clock),
-            certificates=Certificates(read.certificates),
+            certificates=CertificateHolders(read.certificates),
         )
 
     def _issuers(self, read: AccessFile) -> list[tuple[JwtTable, KeySet]]:
