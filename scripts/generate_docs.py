@@ -7,20 +7,20 @@ import importlib.resources
 import json
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from api_page import api_page
 from command_pages import command_reference, manual_page
 from google.protobuf.descriptor import FileDescriptor
-from google.protobuf.descriptor_pb2 import FileDescriptorSet
+from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 from grpc_tools import protoc
 from pydantic import TypeAdapter
 from pydantic_settings import BaseSettings
 
 from fleet.agent.v1 import agent_pb2
 from services.gateway.rest.openapi import document_text
-from services.gateway.rest.schemas import comments_of, comments_text
 from services.gateway.upstream import FILES
 from swe_ai_fleet.domain.event import Event
 from swe_ai_fleet.settings import Settings
@@ -177,6 +177,54 @@ def described(contract: Sequence[FileDescriptor]) -> FileDescriptorSet:
         if protoc.main(["protoc", *arguments, f"--descriptor_set_out={out}", *names]) != 0:
             raise RuntimeError("protoc failed")
         return FileDescriptorSet.FromString(out.read_bytes())
+
+
+# Field numbers of google/protobuf/descriptor.proto, which paths of source locations are made of: the list's own
+# number, the descriptor's member, and where that member's own lists are.
+_MESSAGE = ((2, "field", ()), (8, "oneof_decl", ()))
+_ENUM = ((2, "value", ()),)
+_TREE = (
+    (4, "message_type", (*_MESSAGE, (3, "nested_type", _MESSAGE), (4, "enum_type", _ENUM))),
+    (5, "enum_type", _ENUM),
+    (6, "service", ((2, "method", ()),)),
+)
+
+
+def comments_of(files: FileDescriptorSet) -> dict[str, str]:
+    """The comment of everything that has one, by its full name.
+
+    Args:
+        files: As protoc writes them with `--include_source_info`.
+    """
+    comments: dict[str, str] = {}
+    for file in files.file:
+        names = dict(_names(file, file.package, _TREE, ()))
+        for location in file.source_code_info.location:
+            name, text = names.get(tuple(location.path)), _text(location.leading_comments)
+            if name and text:
+                comments[name] = text
+    return dict(sorted(comments.items()))
+
+
+def comments_text(files: FileDescriptorSet) -> str:
+    """The file that is kept beside this module."""
+    return json.dumps(comments_of(files), indent=0, ensure_ascii=False) + "\n"
+
+
+def _names(
+    holder: FileDescriptorProto | Any, prefix: str, tree: Sequence[Any], path: tuple[int, ...]
+) -> Iterator[tuple[tuple[int, ...], str]]:
+    for number, member, inner in tree:
+        for place, element in enumerate(getattr(holder, member)):
+            name, here = f"{prefix}.{element.name}", (*path, number, place)
+            yield here, name
+            yield from _names(element, name, inner, here)
+
+
+def _text(comment: str) -> str:
+    """The lines of a comment as paragraphs; a rule between parts of a file is none."""
+    paragraphs = [" ".join(part.split()) for part in comment.strip().split("\n\n")]
+    return "\n\n".join(part for part in paragraphs if part.strip("-"))
 
 
 GENERATED = {

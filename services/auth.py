@@ -1,23 +1,78 @@
-"""Authentication of calls: the credentials that a call shows, and its principal."""
+"""Authentication of calls: the credentials that a call shows, its principal, and how long a stream may stay."""
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
 from contextlib import aclosing, closing, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypeVar, cast
 
 import grpc
 from structlog.contextvars import bind_contextvars, bound_contextvars
 
 from services.access.roles import check_role
-from services.access.stay import CHECK_SECONDS, Stay
 from services.errors import Context, Continuation, Handler, Interceptor, Unauthenticated, abort, reshaped, status
 from swe_ai_fleet.domain.access import SOLE, AccessRole, Principal
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, PermissionDenied, Unavailable
+
+CHECK_SECONDS = 20.0
+"""The interval between checks of a caller's access."""
+
+T = TypeVar("T")
+
+
+class Stay:
+    """Checks the caller's access periodically, and interrupts the waiting stream once it has ended.
+
+    Attributes:
+        refusal: Why access has ended; None while it lasts.
+    """
+
+    def __init__(self, refused: Callable[[], Awaitable[FleetError | None]], seconds: float) -> None:
+        self.refusal: FleetError | None = None
+        self._refused = refused
+        self._seconds = seconds
+        self._waiting: asyncio.Timeout | None = None
+        self._asking: asyncio.Task[None] | None = None
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._look)
+
+    async def next(self, replies: AsyncGenerator[T, None]) -> T | None:
+        """The next reply; None after the last, or as soon as the caller may not stay.
+
+        A reply that is being sent is not cut off; the refusal comes instead of the next one.
+        """
+        if self.refusal is None:
+            try:
+                async with asyncio.timeout(None) as self._waiting:
+                    return await anext(replies, None)
+            except TimeoutError:
+                # Another timeout has nothing to do with the stay.
+                if self.refusal is None:
+                    raise
+            finally:
+                self._waiting = None
+        return None
+
+    def close(self) -> None:
+        self._timer.cancel()
+        if self._asking is not None:
+            self._asking.cancel()
+
+    def _look(self) -> None:
+        self._asking = asyncio.create_task(self._ask(), name="a call's stay")
+
+    async def _ask(self) -> None:
+        self.refusal = await self._refused()
+        loop = asyncio.get_running_loop()
+        if self.refusal is None:
+            self._timer = loop.call_later(self._seconds, self._look)
+        elif self._waiting is not None:
+            self._waiting.reschedule(loop.time())
+
 
 OPEN_SERVICES = ("/grpc.health.v1.Health/", "/grpc.reflection.")
 """Services without a token: they reveal only whether the server is ready, and the public contract."""
@@ -35,13 +90,9 @@ _principal: ContextVar[Principal] = ContextVar("principal")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Presented:
-    """The credentials of a call.
+    """The credentials of a call: the values of its metadata, and the client's certificate in PEM.
 
-    Attributes:
-        authorization: The `authorization` headers.
-        tenants: The values of `fleet-tenant`.
-        callers: The values of `fleet-caller`.
-        certificate: The client's, in PEM; empty where it showed none, or nobody has looked yet.
+    The certificate is empty where the client showed none, or nobody has looked yet.
     """
 
     authorization: Sequence[str | bytes] = field(default=(), repr=False)
@@ -112,7 +163,7 @@ def on_behalf(who: Principal, presented: Presented) -> Principal:
         PermissionDenied: Somebody who is no service names a tenant that is not theirs.
         InvalidRequest: What is named is no name.
     """
-    named = _named(presented.tenants, TENANT, is_tenant, "tenant", "1 to 63 of a-z, 0-9 and '-'") or who.tenant
+    named = _named(presented.tenants, TENANT, _TENANT, "tenant", "1 to 63 of a-z, 0-9 and '-'") or who.tenant
     if not who.may(AccessRole.SERVICE):
         if named != who.tenant:
             raise PermissionDenied(
@@ -129,9 +180,7 @@ def on_behalf(who: Principal, presented: Presented) -> Principal:
 class AccessInterceptor(Interceptor):
     """Refuses unauthenticated calls before their request is read, and gives handlers the caller: `principal()`.
 
-    Args:
-        authenticator: Authenticates callers.
-        check_seconds: The interval of checks whether the caller of a stream still has access as the same principal.
+    Every `check_seconds` the caller of a stream is asked for again, and must still be the same principal.
     """
 
     def __init__(self, authenticator: Authenticator, *, check_seconds: float = CHECK_SECONDS) -> None:
@@ -158,27 +207,50 @@ class AccessInterceptor(Interceptor):
             shown = presented if caller is not None else replace(presented, certificate=_certificate(context))
             return await self._admitted(shown, method)
 
-        async def who(context: Context) -> Principal:
-            if caller is not None:
-                return caller
+        async def enter(request: Any, context: Context) -> Principal:
+            """The caller; a call has a task of its own, in which it and its log lines' ids hold to its end."""
             try:
-                return await again(context)
+                came = caller or await again(context)
             except FleetError as error:
                 await abort(context, status(error))
+            _principal.set(came)
+            bind_contextvars(tenant=came.tenant)
+            _name_work(request)
+            return came
 
-        def stay(context: Context, came: Principal) -> Stay:
-            async def refused() -> FleetError | None:
-                try:
-                    return None if await again(context) == came else unknown()
-                except Unavailable:
-                    return None
-                except FleetError as error:
-                    return error
+        def call(behaviour: Callable[[Any, Context], Awaitable[Any]]) -> Callable[[Any, Context], Awaitable[Any]]:
+            async def called(request: Any, context: Context) -> Any:
+                await enter(request, context)
+                reply = await behaviour(request, context)
+                _name_work(reply)
+                return reply
 
-            return Stay(refused, self._check_seconds)
+            return called
 
-        handler = cast("Handler | None", await continuation(handler_call_details))
-        return reshaped(handler, lambda call: _called(call, who), lambda call: _streamed(call, who, stay))
+        def stream(
+            behaviour: Callable[[Any, Context], AsyncGenerator[Any, None]],
+        ) -> Callable[[Any, Context], AsyncGenerator[Any, None]]:
+            async def streamed(request: Any, context: Context) -> AsyncGenerator[Any, None]:
+                came = await enter(request, context)
+
+                async def refused() -> FleetError | None:
+                    try:
+                        return None if await again(context) == came else unknown()
+                    except Unavailable:
+                        return None
+                    except FleetError as error:
+                        return error
+
+                with closing(Stay(refused, self._check_seconds)) as stay:
+                    async with aclosing(behaviour(request, context)) as replies:
+                        while (reply := await stay.next(replies)) is not None:
+                            yield reply
+                if stay.refusal is not None:
+                    await abort(context, status(stay.refusal))
+
+            return streamed
+
+        return reshaped(cast("Handler | None", await continuation(handler_call_details)), call, stream)
 
     async def _admitted(self, presented: Presented, method: str) -> Principal:
         caller_principal = (await self._authenticator.authenticate(presented)).principal
@@ -226,7 +298,7 @@ def caller_of(context: Context) -> str:
 
 def caller_name(names: Sequence[str | bytes]) -> str:
     """The name in the values of `fleet-caller`; empty where there is none. Raises InvalidRequest."""
-    return _named(names, CALLER, is_name, "name", "1 to 64 of letters, digits and ._@:-")
+    return _named(names, CALLER, _NAME, "name", "1 to 64 of letters, digits and ._@:-")
 
 
 def is_name(text: str) -> bool:
@@ -234,16 +306,11 @@ def is_name(text: str) -> bool:
     return _NAME.fullmatch(text) is not None
 
 
-def is_tenant(text: str) -> bool:
-    """Whether a tenant may be called that."""
-    return _TENANT.fullmatch(text) is not None
-
-
-def _named(names: Sequence[str | bytes], key: str, fits: Callable[[str], bool], kind: str, hint: str) -> str:
+def _named(names: Sequence[str | bytes], key: str, form: re.Pattern[str], kind: str, hint: str) -> str:
     """The one value of a metadata; empty where there is none. Raises InvalidRequest."""
     if not names:
         return ""
-    if len(names) > 1 or not isinstance(names[0], str) or not fits(names[0]):
+    if len(names) > 1 or not isinstance(names[0], str) or not form.fullmatch(names[0]):
         raise InvalidRequest(f"the metadata {key!r} is not a valid {kind}", field=key, hint=f"once, {hint}")
     return names[0]
 
@@ -260,43 +327,6 @@ def _presented(details: grpc.HandlerCallDetails) -> Presented:
 def _certificate(context: Context) -> bytes:
     shown = list(cast("Any", context).auth_context().get("x509_pem_cert", ()))
     return shown[0] if len(shown) == 1 else b""
-
-
-def _called(
-    behaviour: Callable[[Any, Context], Awaitable[Any]], authenticate: Callable[[Context], Awaitable[Principal]]
-) -> Callable[[Any, Context], Awaitable[Any]]:
-    async def call(request: Any, context: Context) -> Any:
-        _enter(await authenticate(context), request)
-        reply = await behaviour(request, context)
-        _name_work(reply)
-        return reply
-
-    return call
-
-
-def _streamed(
-    behaviour: Callable[[Any, Context], AsyncGenerator[Any, None]],
-    authenticate: Callable[[Context], Awaitable[Principal]],
-    staying: Callable[[Context, Principal], Stay],
-) -> Callable[[Any, Context], AsyncGenerator[Any, None]]:
-    async def call(request: Any, context: Context) -> AsyncGenerator[Any, None]:
-        came = await authenticate(context)
-        _enter(came, request)
-        with closing(staying(context, came)) as stay:
-            async with aclosing(behaviour(request, context)) as replies:
-                while (reply := await stay.next(replies)) is not None:
-                    yield reply
-        if stay.refusal is not None:
-            await abort(context, status(stay.refusal))
-
-    return call
-
-
-def _enter(caller_principal: Principal, request: Any) -> None:
-    """A call has a task of its own, in which its caller and its log lines' ids hold to its end."""
-    _principal.set(caller_principal)
-    bind_contextvars(tenant=caller_principal.tenant)
-    _name_work(request)
 
 
 def _name_work(message: Any) -> None:

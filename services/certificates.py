@@ -25,8 +25,6 @@ class ServerTls:
     """The files of a server that speaks TLS.
 
     Attributes:
-        cert: PEM certificate chain.
-        key: Its key.
         client_ca: PEM file of the authority whose certificates gRPC callers must show; None: they show none.
     """
 

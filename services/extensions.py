@@ -1,4 +1,4 @@
-"""The gRPC services of extensions, and the context service of one."""
+"""The context service, which an extension provides."""
 
 from __future__ import annotations
 
@@ -15,21 +15,6 @@ from swe_ai_fleet.orchestrator.quotas import Rules
 from swe_ai_fleet.ports import Memories
 from swe_ai_fleet.runtime.spending import Spending
 from swe_ai_fleet.settings import Settings
-
-
-class ServiceDeps(Protocol):
-    """What an extension's service is made of; the orchestrator's `Stack` has it."""
-
-    @property
-    def settings(self) -> Settings: ...
-    @property
-    def log(self) -> JetStream: ...
-    @property
-    def executions(self) -> Executions: ...
-    @property
-    def context(self) -> Memories | None: ...
-    @property
-    def spending(self) -> Spending: ...
 
 
 class RunningContext(Protocol):
@@ -63,18 +48,6 @@ class OpenContext(Protocol):
             rules: The rules of each tenant; None: there are none beyond those of the fleet.
         """
         ...
-
-
-OpenService = Callable[[ServiceDeps], AbstractAsyncContextManager[Service]]
-"""Opens a service until the context ends."""
-
-
-@asynccontextmanager
-async def open_services(served: ServiceDeps) -> AsyncGenerator[Sequence[Service]]:
-    """The services of all extensions, until the context ends."""
-    openers: list[OpenService] = load_parts("services")
-    async with AsyncExitStack() as stack:
-        yield [await stack.enter_async_context(opener(served)) for opener in openers]
 
 
 def context_opener() -> OpenContext | None:

@@ -20,16 +20,17 @@ from google.protobuf import descriptor_pool
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from services.access.stay import CHECK_SECONDS
-from services.auth import OPEN_SERVICES, AccessInterceptor, Authenticator, OneToken, principal
+from services.auth import CHECK_SECONDS, OPEN_SERVICES, AccessInterceptor, Authenticator, OneToken, principal
 from services.certificates import Certificates, ServerTls
 from services.errors import Context, Continuation, ErrorInterceptor, Handler, Interceptor, within
+from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.domain.errors import FleetError, PreconditionFailed
 from swe_ai_fleet.following import in_background
 from swe_ai_fleet.telemetry import Telemetry, own_telemetry
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
+    from prometheus_client.metrics_core import Metric
 
 _CARRIED = ("traceparent", "tracestate")
 _CODES = {cast("tuple[int, str]", code.value)[0]: code.name for code in grpc.StatusCode}
@@ -38,11 +39,7 @@ _log = structlog.get_logger(__name__)
 
 
 class ObservingInterceptor(Interceptor):
-    """Runs before all other interceptors, so that it sees refused calls, too. Probes are left out.
-
-    Args:
-        telemetry: Where spans and figures go.
-    """
+    """Runs before all other interceptors, so that it sees refused calls, too. Probes are left out."""
 
     def __init__(self, telemetry: Telemetry) -> None:
         self._telemetry = telemetry
@@ -63,7 +60,8 @@ class ObservingInterceptor(Interceptor):
         service, name = _labels(method)
         exposition, began, code = self._telemetry.exposition, time.perf_counter(), "OK"
         with ExitStack() as around:
-            span = self._span(around, service, name, carrier)
+            attributes = {"rpc.system": "grpc", "rpc.service": service, "rpc.method": name}
+            span = server_span(self._telemetry, around, f"{service}/{name}", attributes, carrier)
             if exposition is not None:
                 around.enter_context(exposition.instruments.grpc_open(service, name))
             try:
@@ -80,18 +78,19 @@ class ObservingInterceptor(Interceptor):
                     exposition.instruments.grpc_ended(service, name, code, seconds)
                 _log_call(method, code, seconds, span)
 
-    def _span(self, around: ExitStack, service: str, name: str, carrier: dict[str, str]) -> Span | None:
-        if self._telemetry.tracing is None:
-            around.enter_context(self._telemetry.passing(carrier))
-            return None
-        from opentelemetry.trace import SpanKind
 
-        from swe_ai_fleet.telemetry.tracing import joined
+def server_span(
+    telemetry: Telemetry, around: ExitStack, name: str, attributes: dict[str, str], carrier: dict[str, str]
+) -> Span | None:
+    """The span of a request until the context ends, within the one that its headers name; None without tracing."""
+    if telemetry.tracing is None:
+        around.enter_context(telemetry.passing(carrier))
+        return None
+    from opentelemetry.trace import SpanKind
 
-        attributes = {"rpc.system": "grpc", "rpc.service": service, "rpc.method": name}
-        return around.enter_context(
-            self._telemetry.tracing.span(f"{service}/{name}", attributes, kind=SpanKind.SERVER, context=joined(carrier))
-        )
+    from swe_ai_fleet.telemetry.tracing import joined
+
+    return around.enter_context(telemetry.tracing.span(name, attributes, kind=SpanKind.SERVER, context=joined(carrier)))
 
 
 def _labels(method: str) -> tuple[str, str]:
@@ -130,14 +129,13 @@ def _code(context: Context) -> str:
 MAX_REQUEST_BYTES = 4 * 1024 * 1024
 READINESS_SECONDS = 3.0
 GRACE_SECONDS = 3.0
-AGE_SECONDS = 30 * 60.0
-"""The age at which a connection takes no new calls, while existing calls continue: so clients reconnect, and find new
-replicas behind one name and renewed certificates."""
 LIVENESS = "liveness"
 """Serving as long as the process answers at all, whatever NATS does: a restart would not help there."""
 
 _OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
+    # Clients reconnect, and find new replicas behind one name and renewed certificates; existing calls continue.
+    ("grpc.max_connection_age_ms", 30 * 60_000),
     # Two servers on one port would share its calls at random.
     ("grpc.so_reuseport", 0),
     # A dead client is detected within half a minute; a client that waits for hours may ping as often as that.
@@ -180,12 +178,11 @@ async def serve_grpc(
     readiness_seconds: float = READINESS_SECONDS,
     grace_seconds: float = GRACE_SECONDS,
     check_seconds: float = CHECK_SECONDS,
-    age_seconds: float = AGE_SECONDS,
 ) -> AsyncGenerator[str, None]:
     """Serve until the context ends; yields the bound address, such as `127.0.0.1:50055`.
 
     Args:
-        services: Answer the calls.
+        services: What is served, beside health and reflection.
         listen: `host:port`; port 0 takes any free one.
         token: The token of callers, or an authenticator; None accepts everybody.
         ready: Whether the server can do its work now; asked before the first call and then again and again.
@@ -195,7 +192,6 @@ async def serve_grpc(
         readiness_seconds: The interval of readiness checks.
         grace_seconds: For calls to end by themselves when the server stops.
         check_seconds: The interval of checks whether the caller of a stream still has access.
-        age_seconds: The age at which a connection takes no new calls.
 
     Raises:
         PreconditionFailed: The address cannot be bound, or the certificate cannot be used.
@@ -206,8 +202,7 @@ async def serve_grpc(
         AccessInterceptor(authenticator, check_seconds=check_seconds),
         ErrorInterceptor(),
     ]
-    options = (*_OPTIONS, ("grpc.max_connection_age_ms", round(age_seconds * 1000)))
-    server: grpc.aio.Server = cast("Any", grpc.aio).server(interceptors=interceptors, options=options)
+    server: grpc.aio.Server = cast("Any", grpc.aio).server(interceptors=interceptors, options=_OPTIONS)
     for service in services:
         service.add(service.servicer, server)
     names = tuple(service.name for service in services)
@@ -215,7 +210,10 @@ async def serve_grpc(
     health_pb2_grpc.add_HealthServicer_to_server(state, server)
     reflection.enable_server_reflection((*names, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
     try:
-        port = _bound(server, listen, tls)
+        if tls is None:
+            port = server.add_insecure_port(listen)
+        else:
+            port = server.add_secure_port(listen, Certificates(tls).for_grpc())
     except RuntimeError as error:
         raise PreconditionFailed(
             f"cannot listen on {listen}", field=setting, hint="another process may use the port"
@@ -258,12 +256,6 @@ async def _probed(state: Any, listen: str) -> grpc.aio.Server | None:
     return server
 
 
-def _bound(server: grpc.aio.Server, listen: str, tls: ServerTls | None) -> int:
-    if tls is None:
-        return server.add_insecure_port(listen)
-    return server.add_secure_port(listen, Certificates(tls).for_grpc())
-
-
 async def _follow(state: Any, names: Sequence[str], ready: Callable[[], Awaitable[bool]], seconds: float) -> None:
     while True:
         await asyncio.sleep(seconds)
@@ -281,3 +273,23 @@ async def _report(state: Any, names: Sequence[str], serving: bool) -> None:
     status = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
     for name in ("", *names):
         await state.set(name, status)
+
+
+@asynccontextmanager
+async def nats_metrics(telemetry: Telemetry, log: JetStream) -> AsyncGenerator[None]:
+    """Inside, the metrics of this process say whether JetStream answers it, and how fast."""
+    if telemetry.exposition is None:
+        yield
+        return
+    from prometheus_client.metrics_core import GaugeMetricFamily
+
+    async def nats() -> list[Metric]:
+        ping = await log.ping()
+        seconds = ping.latency_ms / 1_000
+        return [
+            GaugeMetricFamily("fleet_nats_up", "Whether JetStream answers.", float(ping.ok)),
+            GaugeMetricFamily("fleet_nats_round_trip_seconds", "How long one question took.", seconds),
+        ]
+
+    with telemetry.exposition.source("nats", nats):
+        yield

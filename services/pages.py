@@ -19,8 +19,6 @@ _MAX_TOKEN_CHARS = 1_000
 
 
 class Paged(Protocol):
-    """A request for a page."""
-
     @property
     def page_size(self) -> int: ...
     @property

@@ -24,6 +24,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
 from services.gateway.access import access_middleware, session_routes
+from services.gateway.access.credentials import Credentials
 from services.gateway.main import serve_http
 from services.gateway.problems import HANDLERS
 from swe_ai_fleet.settings import Settings
@@ -127,10 +128,10 @@ class House:
 
 @asynccontextmanager
 async def house(keys: Any = None, *, token: str | None = TOKEN, **settings: Any) -> AsyncGenerator[House]:
-    room = Room()
+    room, credentials = Room(), Credentials(token)
     app = Starlette(
         routes=[
-            *session_routes(token),
+            *session_routes(credentials),
             Route("/api/who", room.who, methods=["GET", "POST", "PUT", "DELETE"]),
             Route("/api/count", room.count, methods=["POST"]),
             Route("/api/wait", room.wait, methods=["POST"]),
@@ -140,7 +141,7 @@ async def house(keys: Any = None, *, token: str | None = TOKEN, **settings: Any)
             Route("/health", room.health),
             WebSocketRoute("/api/ws/watch", room.watch),
         ],
-        middleware=access_middleware(Settings(**settings), token, keys or MemoryKeyValue()),
+        middleware=access_middleware(Settings(**settings), credentials, keys or MemoryKeyValue()),
         exception_handlers=dict(HANDLERS),
     )
     # A client without a memory: what a request shows stands in the test.

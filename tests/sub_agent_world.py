@@ -119,7 +119,7 @@ class World:
 
     def follow(self, conversations: Mapping[str, tuple[Turn | Failure, ...]]) -> None:
         """Turns that could not be written before the world's ports were known."""
-        self.server._script = script_of(conversations)  # pyright: ignore[reportPrivateUsage]
+        self.server.script = script_of(conversations)
 
     def requests(self, who: str) -> list[dict[str, Any]]:
         """The model requests of one kind of agent, by the beginning of its system prompt."""

@@ -11,10 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
-
 import grpc.aio
 import pytest
-
 from fleet.context.v1.context_pb2_grpc import ContextServiceStub
 from fleet.conversation.v1.conversation_pb2_grpc import ConversationServiceStub
 from fleet.notification.v1.notification_pb2_grpc import NotificationServiceStub
@@ -23,7 +21,7 @@ from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceStub
 from fleet.planning.v1.planning_pb2_grpc import PlanningServiceStub
 from fleet.workflow.v1.workflow_pb2_grpc import WorkflowServiceStub
 from services.access.store import AccessStore
-from services.extensions import context_opener, open_services
+from services.extensions import context_opener
 from services.grpc_server import serve_grpc, service_of
 from services.orchestrator.councils import Councils
 from services.orchestrator.fleet_status import FleetStatuses
@@ -59,6 +57,16 @@ from tests.orchestrator_service import servicer_of
 from tests.plan_script import PLAN_CONVERSATIONS
 from tests.scripted_fleet import ScriptedFleet, ScriptedModel, ScriptedRun
 from tests.scripted_workspaces import ScriptedWorkspaces
+from services.orchestrator.fleet_status import Councils, FleetStatuses
+from services.orchestrator.main import open_services
+from services.orchestrator.planning import PlanningServicer, plan_buckets
+from swe_ai_fleet.adapters.context_service import ContextServiceClient
+from swe_ai_fleet.orchestrator.derivations import Derivations
+from swe_ai_fleet.orchestrator.metrics import Meter
+from swe_ai_fleet.orchestrator.planning_events import PlanningEvents
+from swe_ai_fleet.runtime.drains import Drains
+from swe_ai_fleet.runtime.executions_view import ExecutionsView
+
 
 NORTH, SOUTH = "north", "south"
 
@@ -272,7 +280,7 @@ async def tenants(home: Path, *, webhook_host: str = "127.0.0.1:9") -> AsyncGene
         others = await stack.enter_async_context(open_services(cast("Any", served)))
         own = [
             service_of(servicer),
-            planning_service(PlanningServicer(plans.of, mask=Secrets())),
+            service_of(PlanningServicer(plans=plans.of, mask=Secrets())),
             *others,
         ]
         address = await stack.enter_async_context(serve_grpc(own, "127.0.0.1:0", store, ready, grace_seconds=0.1))

@@ -18,7 +18,6 @@ from collections.abc import Callable
 
 _LOADED_LATER = (
     "cli.run",
-    "cli.judge",
     "cli.tools",
     "cli.doctor",
     "cli.environment",

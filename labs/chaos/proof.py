@@ -17,7 +17,7 @@ from labs.chaos.load import Accepted
 from labs.chaos.model import NOTES, line
 from labs.chaos.stage import Replica, Stage
 from swe_ai_fleet.testing.repositories import git
-from swe_ai_fleet.watching.audit import verify_events
+from swe_ai_fleet.watching.events import verify_events
 
 _READ_SECONDS = 60.0
 

@@ -37,8 +37,7 @@ from swe_ai_fleet.domain.tool import Decision
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Conversation, Script, ScriptedModelServer, ScriptRequest, Turn
 from swe_ai_fleet.testing.repositories import make_repository
-from swe_ai_fleet.watching.audit import report, verify_events
-from swe_ai_fleet.watching.events import stored_event
+from swe_ai_fleet.watching.events import report, stored_event, verify_events
 from tests.scripts import HELLO_FILES
 
 SOLVE, DIE, ASK = "[solve]", "[die]", "[ask]"

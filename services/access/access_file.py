@@ -7,7 +7,7 @@ as they are. `docs/access.md` describes the format.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from pathlib import Path
 
@@ -200,21 +200,16 @@ def _changed(text: str, name: str, line: Callable[[str], list[str]], expected: t
     return changed
 
 
-def _tables(lines: list[str]) -> list[tuple[int, int]]:
-    """The first and last lines of token tables, as far as lines show them."""
+def _tables(lines: list[str]) -> Iterator[tuple[int, int]]:
+    """The first lines of token tables, and those behind their last ones, as far as lines show them."""
     heads = [number for number, line in enumerate(lines) if line.lstrip().startswith("[")]
-    return [
-        (head, _end(lines, head, following))
-        for head, following in zip(heads, [*heads[1:], len(lines)], strict=True)
-        if lines[head].partition("#")[0].strip() == _TABLE
-    ]
-
-
-def _end(lines: list[str], head: int, following: int) -> int:
-    """Comments right above the next table are that table's."""
-    while following < len(lines) and following > head + 1 and lines[following - 1].startswith("#"):
-        following -= 1
-    return following
+    for head, following in zip(heads, [*heads[1:], len(lines)], strict=True):
+        # Comments right above the next table are that table's.
+        end = following
+        while head + 1 < end < len(lines) and lines[end - 1].startswith("#"):
+            end -= 1
+        if lines[head].partition("#")[0].strip() == _TABLE:
+            yield head, end
 
 
 def _named(text: str) -> str:

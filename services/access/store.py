@@ -37,7 +37,7 @@ _Stamp = tuple[int, int, int]
 _log = structlog.get_logger(__name__)
 
 
-class Certificates:
+class CertificateHolders:
     """Finds the principal of a certificate.
 
     Names of the subjectAltName count before the common name, which RFC 6125 has long retired.
@@ -88,13 +88,11 @@ def _subjects(pem: bytes) -> tuple[list[_Subject], float]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Edition:
-    """One version of the access file."""
-
     stamp: _Stamp
     rules: Mapping[str, TenantRules]
     tokens: StaticTokens
     web_tokens: WebTokens
-    certificates: Certificates
+    certificates: CertificateHolders
 
 
 class AccessStore:
@@ -103,7 +101,6 @@ class AccessStore:
     A broken new version is logged and ignored: the previous version stays in force.
 
     Args:
-        path: The access file.
         local: The token of whoever started this process, kept on this machine: admin of the default tenant, and
             service; None: there is none.
         clock: Seconds since 1970.
@@ -116,7 +113,7 @@ class AccessStore:
         self._local = local
         self._clock = clock
         self._key_sets: dict[tuple[str, Path | None], KeySet] = {}
-        self._edition: _Edition | None = None
+        self._edition: _Edition
         self._refused: _Stamp | None = None
         self._fault = ""
         self._past: dict[str, TenantRules] = {}
@@ -128,7 +125,8 @@ class AccessStore:
     async def open(cls, path: Path, *, local: str | None = None, clock: Callable[[], float] = time.time) -> AccessStore:
         """An access store that has read its file once. Raises InvalidRequest."""
         store = cls(path, local=local, clock=clock)
-        await store._read()
+        stamp = _stamp_of(path)
+        store._edition = store._edition_of(stamp, await asyncio.to_thread(read_access, path))
         store._looked_at = time.monotonic()
         return store
 
@@ -139,14 +137,13 @@ class AccessStore:
 
     @property
     def takes_certificates(self) -> bool:
-        """Whether a client's certificate alone can authenticate."""
-        return self._edition is not None and len(self._edition.certificates) > 0
+        return len(self._edition.certificates) > 0
 
     @property
     def tenants(self) -> tuple[str, ...]:
         """The tenants of the file, at most a second old."""
         self._look()
-        return tuple(self._current.rules)
+        return tuple(self._edition.rules)
 
     def rules(self, tenant: str) -> TenantRules:
         """The rules of a tenant.
@@ -155,7 +152,7 @@ class AccessStore:
         be a second old: work continues, and arrives on other ways, without calls.
         """
         self._look()
-        return self._current.rules.get(tenant) or self._past.get(tenant) or TenantRules(tenant=tenant)
+        return self._edition.rules.get(tenant) or self._past.get(tenant) or TenantRules(tenant=tenant)
 
     async def authenticate(self, presented: Presented) -> Admission:
         """The caller, by the current file. Raises Unauthenticated, PermissionDenied, InvalidRequest, Unavailable."""
@@ -164,14 +161,14 @@ class AccessStore:
         principal = on_behalf(admission.principal, presented)
         # The default tenant exists even where the file does not name it, for this machine's own token and services.
         unnamed = principal.tenant == DEFAULT_TENANT and principal.may(AccessRole.SERVICE)
-        if principal.tenant not in self._current.rules and not unnamed:
+        if principal.tenant not in self._edition.rules and not unnamed:
             raise PermissionDenied(
                 f"there is no tenant {principal.tenant[:63]!r}", field="tenant", hint="see the access file"
             )
         return Admission(principal=principal, expires=admission.expires)
 
     async def _admission(self, presented: Presented) -> Admission:
-        now, edition = self._clock(), self._current
+        now, edition = self._clock(), self._edition
         if presented.authorization:
             token = bearer(presented.authorization)
             if token is None:
@@ -188,24 +185,17 @@ class AccessStore:
             raise unknown()
         return admission
 
-    @property
-    def _current(self) -> _Edition:
-        if self._edition is None:
-            raise LookupError("the access file has not been read: AccessStore.open")
-        return self._edition
-
     async def _follow(self) -> None:
         """Read the file again if it has changed since the last check."""
         # A stat takes microseconds; a thread for it would take longer.
-        stamp = _stamp_of(self._path)
-        if stamp in (self._current.stamp, self._refused):
+        if _stamp_of(self._path) in (self._edition.stamp, self._refused):
             return
         async with self._reading:
-            if _stamp_of(self._path) in (self._current.stamp, self._refused):
-                return
+            # Before reading: a later write is read the next time.
             stamp = _stamp_of(self._path)
-            with self._logging_refusal(stamp):
-                await self._read()
+            if stamp not in (self._edition.stamp, self._refused):
+                with self._logging_refusal(stamp):
+                    self._take(stamp, await asyncio.to_thread(read_access, self._path))
 
     def _look(self) -> None:
         """`_follow` for synchronous callers: a small file is read at once, a large one in the background."""
@@ -214,7 +204,7 @@ class AccessStore:
             return
         self._looked_at = now
         stamp = _stamp_of(self._path)
-        if stamp in (self._current.stamp, self._refused):
+        if stamp in (self._edition.stamp, self._refused):
             return
         if stamp[1] > AT_ONCE_BYTES:
             self._following = asyncio.create_task(self._follow(), name="access file")
@@ -235,25 +225,22 @@ class AccessStore:
                 error=str(error),
             )
         else:
-            tenants = len(self._current.rules)
+            tenants = len(self._edition.rules)
             _log.info("the access file was reloaded", path=str(self._path), tenants=tenants)
 
-    async def _read(self) -> None:
-        # The stamp is taken before reading: a later write is read the next time.
-        stamp = _stamp_of(self._path)
-        self._take(stamp, await asyncio.to_thread(read_access, self._path))
-
     def _take(self, stamp: _Stamp, read: AccessFile) -> None:
-        if self._edition is not None:
-            self._past.update(self._edition.rules)
-        self._edition = _Edition(
+        edition = self._edition_of(stamp, read)
+        self._past.update(self._edition.rules)
+        self._edition, self._refused, self._fault = edition, None, ""
+
+    def _edition_of(self, stamp: _Stamp, read: AccessFile) -> _Edition:
+        return _Edition(
             stamp=stamp,
             rules=read.rules(),
             tokens=StaticTokens(read.tokens),
             web_tokens=WebTokens(self._issuers(read), clock=self._clock),
-            certificates=Certificates(read.certificates),
+            certificates=CertificateHolders(read.certificates),
         )
-        self._refused, self._fault = None, ""
 
     def _issuers(self, read: AccessFile) -> list[tuple[JwtTable, KeySet]]:
         """Each issuer with its keys; existing key sets are kept."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import date, datetime
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -54,10 +54,6 @@ def _must(holds: Callable[[T], bool], otherwise: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-def _has_zone(expires: datetime | date | None) -> bool:
-    return not isinstance(expires, datetime) or expires.tzinfo is not None
-
-
 def _is_safe(place: str) -> bool:
     return "://" not in place or place.startswith("https://")
 
@@ -79,7 +75,10 @@ Place = Annotated[
 ]
 Expiry = Annotated[
     Annotated[datetime, Strict()] | Annotated[date, Strict()] | None,
-    _must(_has_zone, "has no time zone; for example 2027-01-31T12:00:00Z"),
+    _must(
+        lambda expires: not isinstance(expires, datetime) or expires.tzinfo is not None,
+        "has no time zone; for example 2027-01-31T12:00:00Z",
+    ),
 ]
 ClaimPath = str | Annotated[tuple[Text, ...], Field(min_length=1, max_length=8)]
 """`realm_access.roles`, or as a list where a claim's own name has dots in it."""
@@ -140,7 +139,6 @@ class TokenTable(_Table):
 
     @property
     def digests(self) -> tuple[str, ...]:
-        """The digests of its tokens."""
         return (self.sha256,) if self.previous_sha256 is None else (self.sha256, self.previous_sha256)
 
 
@@ -201,18 +199,8 @@ class AccessFile(_Table):
     certificates: tuple[CertificateTable, ...] = ()
 
     def rules(self) -> Mapping[str, TenantRules]:
-        """The rules of each tenant."""
-        return {
-            name: TenantRules(
-                tenant=name,
-                quota=Quota(**table.quota.model_dump()),
-                approval=ApprovalPolicy(table.approval),
-                require_verified=table.require_verified,
-                default_repository=table.default_repository,
-                model_patience_seconds=table.model_patience_seconds,
-                agent_endpoints=table.agent_endpoints,
-                harnesses=table.harnesses,
-                retention_days=table.retention_days,
-            )
-            for name, table in self.tenants.items()
-        }
+        rules: dict[str, TenantRules] = {}
+        for name, table in self.tenants.items():
+            values: dict[str, Any] = {"quota": Quota(**dict(table.quota)), "approval": ApprovalPolicy(table.approval)}
+            rules[name] = TenantRules(tenant=name, **(dict(table) | values))
+        return rules

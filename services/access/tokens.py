@@ -135,7 +135,7 @@ class KeySet:
                 return
             self._tried_at = self._clock()
             try:
-                data = await self._fetched() if "://" in self._place else await asyncio.to_thread(self._from_file)
+                data = await self._fetched() if "://" in self._place else await asyncio.to_thread(_read, self._place)
                 self._keys = parse_keys(data)
                 self._read_at = self._clock()
             except (OSError, ValueError) as error:
@@ -145,10 +145,6 @@ class KeySet:
                     known=len(self._keys),
                     error=str(error) or type(error).__name__,
                 )
-
-    def _from_file(self) -> bytes:
-        with Path(self._place).open("rb") as file:
-            return file.read(MAX_BYTES + 1)
 
     async def _fetched(self) -> bytes:
         import httpx2
@@ -173,6 +169,11 @@ class KeySet:
             raise OSError(str(error) or type(error).__name__) from error
 
 
+def _read(path: str) -> bytes:
+    with Path(path).open("rb") as file:
+        return file.read(MAX_BYTES + 1)
+
+
 def place_of(folder: Path, jwks: str, ca: str) -> tuple[str, Path | None]:
     """The place of keys and the CA file for it, relative to the folder of the access file."""
     return (jwks if "://" in jwks else str(folder / jwks)), (folder / ca if ca else None)
@@ -186,14 +187,14 @@ def parse_keys(data: bytes) -> tuple[Jwk, ...]:
     if not is_list(keys):
         raise ValueError("not a JSON object with a list of keys")
     # Shared keys ("oct") are left out: whoever can check with one can also sign.
-    public = tuple(key for key in mappings(keys[:MAX_KEYS]) if _is_public(key))
+    public = tuple(
+        key
+        for key in mappings(keys[:MAX_KEYS])
+        if key.get("kty") in ("RSA", "EC", "OKP") and key.get("use", "sig") == "sig"
+    )
     if not public:
         raise ValueError("it has no public key for signatures")
     return public
-
-
-def _is_public(key: Jwk) -> bool:
-    return key.get("kty") in ("RSA", "EC", "OKP") and key.get("use", "sig") == "sig"
 
 
 MAX_CHARS = 8 * 1024
@@ -211,7 +212,6 @@ class WebTokens:
     """Finds the principal of a token, if one of the issuers signed it.
 
     Args:
-        issuers: Of the access file, each with its keys.
         clock: Seconds since 1970.
     """
 
@@ -272,7 +272,11 @@ class WebTokens:
             return None
         if not expires + table.leeway_seconds > now >= max(issued, begins or 0.0) - table.leeway_seconds:
             return None
-        name, tenant = claim(claims, table.name_claim), _tenant(table, claims)
+        name, tenant = claim(claims, table.name_claim), table.tenant
+        if tenant is None:
+            named = string(claim(claims, table.tenant_claim))
+            # With a translation only its names are accepted: a foreign tenant may have the name of one of ours.
+            tenant = table.tenants.get(named) if table.tenants else named or None
         if not isinstance(name, str) or not is_name(table.name_prefix + name) or tenant is None:
             return None
         principal = Principal(tenant=tenant, name=table.name_prefix + name, roles=_roles(table, claims))
@@ -283,16 +287,6 @@ def claim(claims: Mapping[str, Any], path: ClaimPath) -> object:
     """The value of a claim; None where there is none. Dots of a text lead into objects."""
     *way, last = path.split(".") if isinstance(path, str) else path
     return mapping(claims, *way).get(last)
-
-
-def _tenant(table: JwtTable, claims: Mapping[str, Any]) -> str | None:
-    if table.tenant is not None:
-        return table.tenant
-    name = claim(claims, table.tenant_claim)
-    if not isinstance(name, str):
-        return None
-    # With a translation only its names are accepted: a foreign tenant may have the name of one of ours.
-    return table.tenants.get(name) if table.tenants else name
 
 
 def _roles(table: JwtTable, claims: Mapping[str, Any]) -> frozenset[AccessRole]:

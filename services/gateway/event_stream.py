@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Mapping
 from typing import Generic, TypeVar
 
+from starlette.requests import Request
 from starlette.types import Receive
 
 T = TypeVar("T")
@@ -17,9 +18,9 @@ KEEPALIVE_SECONDS = 15.0
 """After that long without an event a comment goes out, so that nobody on the way takes the connection for dead."""
 
 
-def wants_events(accept: str) -> bool:
-    """Whether a header `Accept` names the media type."""
-    return MEDIA_TYPE in accept.lower()
+def wants_events(request: Request) -> bool:
+    """Whether a request's `Accept` names the media type."""
+    return MEDIA_TYPE in request.headers.get("accept", "").lower()
 
 
 def event(name: str, data: bytes, *, number: int = 0) -> bytes:
@@ -50,7 +51,6 @@ class Coming(Generic[T]):
         return item
 
     async def close(self) -> None:
-        """End the stream."""
         self._next.cancel()
         await asyncio.gather(self._next, return_exceptions=True)
         await self._stream.aclose()

@@ -1,4 +1,4 @@
-"""The gateway's composition root: HTTP in front of the gRPC services.
+"""The gateway's composition root: an ASGI application of its rooms, served over HTTP in front of the gRPC services.
 
 The web server shares its process with others: bound first, ended gracefully, without signal handlers of its own.
 """
@@ -8,29 +8,102 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
-import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
 from email.utils import formatdate
+from typing import TYPE_CHECKING
 
 import uvicorn
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 from starlette.types import ASGIApp
 from uvicorn.server import ServerState
 
 from services.access.store import AccessStore
-from services.auth import Authenticator
+from services.auth import CHECK_SECONDS, Authenticator
 from services.certificates import Certificates, ServerTls, server_tls
-from services.gateway.app import GatewayDeps, gateway_app, gateway_metrics
-from services.gateway.streams.slow_clients import FramedProtocol, StalledProtocol
-from services.gateway.upstream import open_upstream
-from services.nats_figures import nats_metrics
+from services.gateway.access import access_middleware, session_routes
+from services.gateway.access.credentials import Credentials
+from services.gateway.access.limits import FramedProtocol, StalledProtocol
+from services.gateway.problems import HANDLERS, Observed
+from services.gateway.rest.answering import rest_routes
+from services.gateway.streams import stream_routes
+from services.gateway.streams.feeds import Feeds
+from services.gateway.upstream import Upstream, open_upstream
+from services.grpc_server import nats_metrics
 from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.domain.errors import PreconditionFailed
+from swe_ai_fleet.ports import KeyValue
 from swe_ai_fleet.runtime.channels import channel_tls, is_here, target
 from swe_ai_fleet.runtime.nats_server import open_state
 from swe_ai_fleet.runtime.tool_services import secret_mask
 from swe_ai_fleet.settings import Settings
-from swe_ai_fleet.telemetry import configure_logging, open_telemetry, own_telemetry
+from swe_ai_fleet.telemetry import Telemetry, configure_logging, open_telemetry, own_telemetry
+
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric
+
+
+@contextmanager
+def gateway_metrics(telemetry: Telemetry, feeds: Feeds) -> Generator[None]:
+    """Within, who asks this process for metrics is told of who watches."""
+    if telemetry.exposition is None:
+        yield
+        return
+    from prometheus_client.metrics_core import GaugeMetricFamily
+
+    async def watching() -> list[Metric]:
+        return [
+            GaugeMetricFamily("fleet_http_watchers", "Event streams and WebSockets that are served.", feeds.watchers),
+            GaugeMetricFamily("fleet_http_feeds", "Executions that they watch.", feeds.size),
+        ]
+
+    with telemetry.exposition.source("gateway", watching):
+        yield
+
+
+def gateway_app(
+    settings: Settings,
+    upstream: Upstream,
+    credentials: Credentials,
+    keys: KeyValue,
+    ready: Callable[[], Awaitable[bool]],
+    *,
+    check_seconds: float = CHECK_SECONDS,
+) -> Starlette:
+    """The application; whatever serves it runs its lifespan."""
+    feeds = Feeds(upstream, max_watchers=settings.http_max_watchers)
+
+    async def health(_: Request) -> Response:
+        return JSONResponse({"status": "alive"})
+
+    async def readiness(_: Request) -> Response:
+        answers = await ready()
+        return JSONResponse({"status": "ready" if answers else "not ready"}, status_code=200 if answers else 503)
+
+    app = Starlette(
+        routes=[
+            Route("/health", health),
+            Route("/ready", readiness),
+            *session_routes(credentials, grpc=settings.orchestrator_url),
+            *rest_routes(upstream),
+            *stream_routes(feeds),
+        ],
+        middleware=[
+            Middleware(Observed, telemetry=own_telemetry()),
+            *access_middleware(settings, credentials, keys, check_seconds=check_seconds),
+        ],
+        exception_handlers=dict(HANDLERS),
+    )
+    # A redirection names our own scheme, which behind a proxy that ends TLS is the wrong one.
+    app.router.redirect_slashes = False
+    # Ended before the server is: it waits for who still watches.
+    app.state.feeds = feeds
+    return app
+
 
 GRACE_SECONDS = 3
 PING_SECONDS = 20.0
@@ -74,7 +147,6 @@ async def serve_http(
     """Serve until the context ends; yields the base URL, such as `http://127.0.0.1:8000`.
 
     Args:
-        app: Answers.
         listen: `host:port`; port 0 takes any free one.
         elsewhere: Take any free port where that one is taken.
         tls: The certificate it shows; None: it speaks without TLS.
@@ -100,7 +172,7 @@ async def serve_http(
             server_header=False,
             date_header=True,
             proxy_headers=False,
-            ssl_context_factory=_with_context(context) if context is not None else None,
+            ssl_context_factory=(lambda _, __: context) if context is not None else None,
         )
         server = _Server(config)
         serving = asyncio.create_task(server.serve(sockets=[bound]), name="gateway")
@@ -115,13 +187,6 @@ async def serve_http(
         finally:
             server.ends.set()
             await serving
-
-
-def _with_context(context: ssl.SSLContext) -> Callable[[uvicorn.Config, Callable[[], ssl.SSLContext]], ssl.SSLContext]:
-    def factory(_: uvicorn.Config, __: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:
-        return context
-
-    return factory
 
 
 @contextmanager
@@ -163,13 +228,6 @@ async def open_gateway(
 ) -> AsyncGenerator[str]:
     """Serve in front of `settings.orchestrator_url` and `settings.context_url`; yields the base URL.
 
-    Args:
-        settings: Where the services are, and what the gateway may do.
-        log: Keeps the answers to idempotency keys.
-        token: The gateway's own; without `authenticator` what callers must show. None lets everybody in.
-        ready: Whether the services can do their work now.
-        authenticator: Knows callers by their tokens; None: there is one token.
-
     Raises:
         PreconditionFailed: The address cannot be bound.
     """
@@ -186,24 +244,15 @@ async def open_gateway(
         orchestrator_tls=channel_tls(settings, settings.orchestrator_url),
         context_tls=channel_tls(settings, context_url),
     ) as upstream:
-        app = gateway_app(
-            GatewayDeps(
-                settings=settings,
-                upstream=upstream,
-                token=token,
-                ready=ready,
-                keys=keys,
-                authenticator=authenticator,
-            )
-        )
+        app = gateway_app(settings, upstream, Credentials(token, authenticator), keys, ready)
         async with serve_http(
             app, settings.http_address, elsewhere=not settings.http_listen, tls=server_tls(settings)
         ) as url:
             try:
-                with gateway_metrics(own_telemetry(), app.state.streams.feeds):
+                with gateway_metrics(own_telemetry(), app.state.feeds):
                     yield url
             finally:
-                await app.state.streams.close()
+                await app.state.feeds.close()
 
 
 async def serve(settings: Settings) -> None:

@@ -1,13 +1,15 @@
 """Faults as HTTP clients get them: problem documents (RFC 9457), made here and nowhere else.
 
-A bug ends here too: logged once, and answered without a word of its own.
+Operators see how many requests of which route end how, how long they take, and their spans. A bug ends here
+too: logged once, and answered without a word of its own.
 """
 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import ExitStack
 from http import HTTPStatus
 from typing import Any, cast
 
@@ -17,11 +19,15 @@ import structlog
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, HTTPConnection
 from starlette.responses import Response
+from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from services.auth import ID_CHARS
 from services.errors import RETRY_SECONDS, status_code
+from services.grpc_server import server_span
 from swe_ai_fleet.contract import error_details
 from swe_ai_fleet.domain.errors import FleetError
+from swe_ai_fleet.telemetry import Telemetry
 
 MEDIA_TYPE = "application/problem+json"
 CLIENT_GONE = 499
@@ -71,6 +77,9 @@ _GRPC_OWN: Mapping[str, str] = {
     "RESOURCE_EXHAUSTED": "the message is too large",
 }
 _RETRY_SECONDS: Mapping[int, int] = {STATUSES[code.name]: seconds for code, seconds in RETRY_SECONDS.items()}
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+_PROBES = ("/health", "/ready")
+_CARRIED = (b"traceparent", b"tracestate")
 _log = structlog.get_logger()
 
 
@@ -78,13 +87,8 @@ class Refusal(Exception):
     """A request that the gateway does not pass on, or that HTTP itself has a status for: 413, 415, 416 and the like.
 
     Args:
-        status: The HTTP status.
-        detail: What is wrong, in words for the caller.
-        field: What to change.
-        hint: The way out.
         code: The gRPC code's name; empty: the one that belongs to the status.
         retry_after_seconds: When another try makes sense; None: what belongs to the status.
-        headers: Further headers of the answer.
     """
 
     def __init__(
@@ -99,112 +103,59 @@ class Refusal(Exception):
         headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(detail)
-        self.status = status
-        self.detail = detail
-        self._problem = Problem(
-            status=status, detail=detail, code=code, field=field, hint=hint, retry_after_seconds=retry_after_seconds
-        )
-        self._headers = headers
+        self.status, self.detail = status, detail
+        self._code = code or _CODES.get(status, "INVALID_ARGUMENT" if status < 500 else "INTERNAL")
+        self._field, self._hint, self._headers = field, hint, headers
+        self._retry_after_seconds = _RETRY_SECONDS.get(status) if retry_after_seconds is None else retry_after_seconds
 
-    def answer(self, instance: str) -> Response:
-        """The problem document; `instance` is the path that was asked for."""
-        self._problem.instance = instance
-        return self._problem.response(self._headers)
-
-
-@dataclass(slots=True, kw_only=True)
-class Problem:
-    """What went wrong with a request.
-
-    Attributes:
-        status: The HTTP status.
-        code: The gRPC code's name, such as `NOT_FOUND`; empty: the one that belongs to the status.
-        detail: What is wrong, in words for the caller.
-        field: What to change; empty where it is no field.
-        hint: The way out; empty where there is none to tell.
-        retry_after_seconds: When another try makes sense; None: what belongs to the status, if anything does.
-        instance: The path that was asked for.
-    """
-
-    status: int
-    detail: str
-    code: str = ""
-    field: str = ""
-    hint: str = ""
-    retry_after_seconds: int | None = None
-    instance: str = ""
-
-    def __post_init__(self) -> None:
-        self.code = self.code or _CODES.get(self.status, "INVALID_ARGUMENT" if self.status < 500 else "INTERNAL")
-        if self.retry_after_seconds is None:
-            self.retry_after_seconds = _RETRY_SECONDS.get(self.status)
-
-    def document(self) -> dict[str, object]:
-        """As `application/problem+json`; what is not known is left out."""
+    def document(self, instance: str) -> dict[str, object]:
+        """As `application/problem+json`, about the path that was asked for; what is not known is left out."""
         fields: dict[str, object] = {
             "type": "about:blank",
             "title": _title(self.status),
             "status": self.status,
             "detail": self.detail,
-            "code": self.code,
+            "code": self._code,
         }
-        fields |= {name: text for name in ("instance", "field", "hint") if (text := getattr(self, name))}
-        if self.retry_after_seconds is not None:
-            fields["retry_after_seconds"] = self.retry_after_seconds
+        more = {"instance": instance, "field": self._field, "hint": self._hint}
+        fields |= {name: text for name, text in more.items() if text}
+        if self._retry_after_seconds is not None:
+            fields["retry_after_seconds"] = self._retry_after_seconds
         return fields
 
-    def response(self, headers: Mapping[str, str] | None = None) -> Response:
-        """The answer, with `Retry-After` and `WWW-Authenticate` where they belong."""
-        answer = Response(
-            json.dumps(self.document(), ensure_ascii=False), self.status, headers=headers, media_type=MEDIA_TYPE
-        )
+    def answer(self, instance: str) -> Response:
+        """The problem document, with `Retry-After` and `WWW-Authenticate` where they belong."""
+        content = json.dumps(self.document(instance), ensure_ascii=False)
+        answer = Response(content, self.status, headers=self._headers, media_type=MEDIA_TYPE)
         answer.headers.setdefault("cache-control", "no-store")
-        if self.retry_after_seconds is not None:
-            answer.headers.setdefault("retry-after", str(self.retry_after_seconds))
+        if self._retry_after_seconds is not None:
+            answer.headers.setdefault("retry-after", str(self._retry_after_seconds))
         if self.status == HTTPStatus.UNAUTHORIZED:
             answer.headers.setdefault("www-authenticate", 'Bearer realm="fleet"')
         return answer
 
 
-def problem_of(error: grpc.aio.AioRpcError | FleetError, *, instance: str = "", within: str = "") -> Response:
-    """The answer to a request that ended with this fault.
+def refusal_of(error: grpc.aio.AioRpcError | FleetError, *, within: str = "") -> Refusal:
+    """What a fault of a service, or of the gateway itself, is for the client.
 
-    Args:
-        error: What a service answered, or what the gateway found itself.
-        instance: The path that was asked for.
-        within: Left out in front of the field's name, such as `deliberate.`.
+    `within` is left out in front of the field's name, such as `deliberate.`.
     """
-    return told_of(error, instance=instance, within=within).response()
-
-
-def told_of(error: grpc.aio.AioRpcError | FleetError, *, instance: str = "", within: str = "") -> Problem:
-    """As `problem_of`, the document alone."""
     if isinstance(error, FleetError):
-        code = status_code(error).name
-        return Problem(
-            status=STATUSES[code],
-            code=code,
-            detail=error.message,
-            field=error.field.removeprefix(within),
-            hint=error.hint,
-            instance=instance,
-        )
+        code, field = status_code(error).name, error.field.removeprefix(within)
+        return Refusal(STATUSES[code], error.message, code=code, field=field, hint=error.hint)
     # A call that nobody cancelled here was let go by a server that ends.
     code = "UNAVAILABLE" if error.code() is grpc.StatusCode.CANCELLED else error.code().name
-    status = STATUSES[code]
     details = error_details(error.trailing_metadata())
     if details is None:
         # gRPC's own words name addresses and source lines.
-        detail = _GRPC_OWN.get(code, "the orchestrator failed")
-        return Problem(status=status, code=code, detail=detail, instance=instance)
-    return Problem(
-        status=status,
+        return Refusal(STATUSES[code], _GRPC_OWN.get(code, "the orchestrator failed"), code=code)
+    return Refusal(
+        STATUSES[code],
+        (error.details() or _title(STATUSES[code])).removesuffix(f" ({details.hint})"),
         code=code,
-        detail=(error.details() or _title(status)).removesuffix(f" ({details.hint})"),
         field=details.field.removeprefix(within),
         hint=details.hint,
         retry_after_seconds=details.retry_seconds,
-        instance=instance,
     )
 
 
@@ -213,11 +164,8 @@ def _title(status: int) -> str:
 
 
 async def _on_fault(connection: HTTPConnection, error: Exception) -> Response:
-    return problem_of(cast("grpc.aio.AioRpcError | FleetError", error), instance=connection.url.path)
-
-
-async def _on_refusal(connection: HTTPConnection, error: Exception) -> Response:
-    return cast("Refusal", error).answer(connection.url.path)
+    fault = cast("grpc.aio.AioRpcError | FleetError | Refusal", error)
+    return (fault if isinstance(fault, Refusal) else refusal_of(fault)).answer(connection.url.path)
 
 
 async def _on_http(connection: HTTPConnection, error: Exception) -> Response:
@@ -236,18 +184,14 @@ async def _on_http(connection: HTTPConnection, error: Exception) -> Response:
 HANDLERS: Mapping[Any, Any] = {
     grpc.aio.AioRpcError: _on_fault,
     FleetError: _on_fault,
-    Refusal: _on_refusal,
+    Refusal: _on_fault,
     HTTPException: _on_http,
 }
 """Exception handlers for `Starlette(exception_handlers=…)`."""
 
 
 class BugMiddleware:
-    """What nobody expected ends here: logged once, answered with 500 and without a word of its own.
-
-    Args:
-        app: Everything else.
-    """
+    """What nobody expected ends here: logged once, answered with 500 and without a word of its own."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -276,3 +220,60 @@ class BugMiddleware:
             elif not started:
                 bug = Refusal(500, "internal error; see the gateway's log")
                 await bug.answer(str(scope.get("path", "")))(scope, receive, send)
+
+
+class Observed:
+    """ASGI middleware that stands before all others. Probes are left out; a WebSocket is a request with status 101."""
+
+    def __init__(self, app: ASGIApp, telemetry: Telemetry) -> None:
+        self._app = app
+        self._telemetry = telemetry
+        self._routes: dict[int, str] = {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in ("http", "websocket") or scope["path"] in _PROBES:
+            await self._app(scope, receive, send)
+            return
+        status, began = 500, time.perf_counter()
+        method = scope.get("method", "GET") if scope.get("method", "GET") in _METHODS else "other"
+
+        async def noting(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            elif message["type"] == "websocket.accept":
+                status = 101
+            await send(message)
+
+        with ExitStack() as deps:
+            headers = cast("list[tuple[bytes, bytes]]", scope["headers"])
+            carrier = {key.decode(): value.decode("latin-1") for key, value in headers if key in _CARRIED}
+            attributes = {"http.request.method": method, "url.scheme": str(scope["scheme"])}
+            span = server_span(self._telemetry, deps, method, attributes, carrier)
+            try:
+                await self._app(scope, receive, noting)
+            finally:
+                seconds, route = time.perf_counter() - began, self._route(scope)
+                if self._telemetry.exposition is not None:
+                    self._telemetry.exposition.instruments.http_ended(method, route, status, seconds)
+                if span is not None:
+                    span.update_name(f"{method} {route}")
+                    span.set_attribute("http.route", route)
+                    span.set_attribute("http.response.status_code", status)
+                authenticated, named = scope.get("state", {}).get("authenticated"), scope.get("path_params", {})
+                ids = {"tenant": authenticated.principal.tenant} if authenticated is not None else {}
+                ids |= {key: str(named[key])[:ID_CHARS] for key in ("execution_id", "agent_id") if key in named}
+                _log.debug("request", method=method, route=route, status=status, ms=round(seconds * 1000, 1), **ids)
+
+    def _route(self, scope: Scope) -> str:
+        """The pattern of a request's path; what no route has taken is `other`."""
+        endpoint, app = scope.get("endpoint"), scope.get("app")
+        if endpoint is None or app is None:
+            return "other"
+        if not self._routes:
+            routes = cast("list[BaseRoute]", app.routes)
+            endpoints = (
+                (cast("Any", getattr(route, "endpoint", None)), getattr(route, "path", "")) for route in routes
+            )
+            self._routes = {id(end): path for end, path in endpoints if end is not None}
+        return self._routes.get(id(endpoint), "other")

@@ -44,22 +44,11 @@ _CONTEXT = "fleet.context.v1.ContextService"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """Who asks.
-
-    Attributes:
-        token: What the services behind are shown; empty: nothing.
-        name: How they are called, or where one token is everybody's call themselves; empty: not at all.
-        principal: Who they are.
-    """
+    """Who asks: the services behind are shown the token, and told the name (of who calls themselves, or is called)."""
 
     token: str = field(repr=False)
     name: str = ""
     principal: Principal = SOLE
-
-    @property
-    def tenant(self) -> str:
-        """Whose executions and memories they reach."""
-        return self.principal.tenant
 
 
 def caller_of(connection: HTTPConnection) -> Caller:
@@ -78,12 +67,7 @@ def caller_of(connection: HTTPConnection) -> Caller:
 
 def service(full_name: str) -> ServiceDescriptor:
     """A service of the public contract, such as `fleet.orchestrator.v1.OrchestratorService`. Raises KeyError."""
-    services = {
-        service_descriptor.full_name: service_descriptor
-        for file in FILES
-        for service_descriptor in file.services_by_name.values()
-    }
-    return services[full_name]
+    return {service.full_name: service for file in FILES for service in file.services_by_name.values()}[full_name]
 
 
 def method(full_name: str) -> MethodDescriptor:
@@ -108,25 +92,18 @@ class Upstream:
     """Metadata that names the span a call is made in."""
 
     async def call(
-        self,
-        target: MethodDescriptor,
-        request: Message,
-        *,
-        token: str,
-        caller: str = "",
-        tenant: str = "",
-        seconds: float = CALL_SECONDS,
+        self, target: MethodDescriptor, request: Message, caller: Caller, *, seconds: float = CALL_SECONDS
     ) -> Message:
-        """The answer of a unary method. `tenant`: the caller's, for a service that is shown the gateway's own token."""
-        stub = self._channel(target).unary_unary(_path(target), _serialized, _reply(target).FromString)
-        return await stub(request, metadata=self._metadata(target, token, caller, tenant), timeout=seconds)
+        return await self._stub("unary_unary", target)(
+            request, metadata=self._metadata(target, caller), timeout=seconds
+        )
 
     async def stream(
-        self, target: MethodDescriptor, request: Message, *, token: str, caller: str = "", seconds: float | None = None
+        self, target: MethodDescriptor, request: Message, caller: Caller, *, seconds: float | None = None
     ) -> AsyncGenerator[Message, None]:
         """The answers of a method that streams them; closing the generator ends the call."""
-        stub = self._channel(target).unary_stream(_path(target), _serialized, _reply(target).FromString)
-        call = stub(request, metadata=self._metadata(target, token, caller), timeout=seconds)
+        metadata = self._metadata(target, caller)
+        call = self._stub("unary_stream", target)(request, metadata=metadata, timeout=seconds)
         try:
             async for answer in cast("AsyncIterator[Message]", call):
                 yield answer
@@ -134,24 +111,25 @@ class Upstream:
             call.cancel()
 
     async def upload(
-        self, target: MethodDescriptor, requests: AsyncIterator[Message], *, token: str, seconds: float = 600.0
+        self, target: MethodDescriptor, requests: AsyncIterator[Message], caller: Caller, *, seconds: float
     ) -> Message:
         """The answer of a method that takes a stream."""
-        stub = self._channel(target).stream_unary(_path(target), _serialized, _reply(target).FromString)
-        return await stub(requests, metadata=self._metadata(target, token, ""), timeout=seconds)
+        metadata = self._metadata(target, caller)
+        return await self._stub("stream_unary", target)(requests, metadata=metadata, timeout=seconds)
 
-    def _channel(self, target: MethodDescriptor) -> Any:
+    def _stub(self, shape: str, target: MethodDescriptor) -> Any:
         # The type stubs know the serializers of no method by its name.
-        return self.context if target.containing_service.full_name == _CONTEXT else self.orchestrator
+        channel: Any = self.context if target.containing_service.full_name == _CONTEXT else self.orchestrator
+        path = f"/{target.containing_service.full_name}/{target.name}"
+        return getattr(channel, shape)(path, _serialized, GetMessageClass(target.output_type).FromString)
 
-    def _metadata(
-        self, target: MethodDescriptor, token: str, caller: str, tenant: str = ""
-    ) -> tuple[tuple[str, str], ...]:
-        named = (*self.stamp().items(), *((("fleet-caller", caller),) if caller else ()))
+    def _metadata(self, target: MethodDescriptor, caller: Caller) -> tuple[tuple[str, str], ...]:
+        token = caller.token
+        named = (*self.stamp().items(), *((("fleet-caller", caller.name),) if caller.name else ()))
         if self.context_token and target.containing_service.full_name == _CONTEXT:
             token = self.context_token
             # Never for the tenant of our own token: whoever asks has one.
-            named = (*named, ("fleet-tenant", tenant or DEFAULT_TENANT))
+            named = (*named, ("fleet-tenant", caller.principal.tenant or DEFAULT_TENANT))
         return (("authorization", f"Bearer {token}"), *named) if token else named
 
 
@@ -164,15 +142,10 @@ async def open_upstream(
     orchestrator_tls: ChannelTls | None = None,
     context_tls: ChannelTls | None = None,
 ) -> AsyncGenerator[Upstream]:
-    """Channels to both addresses (`host:port`) for as long as the context lasts. Nothing is sent yet.
+    """Channels to both addresses (`host:port`), with TLS or without, until the context ends. Nothing is sent yet.
 
-    Args:
-        orchestrator: Where the orchestrator is.
-        context: Where the context service is.
-        context_token: What the context service is shown instead of a caller's token; only for callers whom somebody
-            has admitted. Empty: their own.
-        orchestrator_tls: How the orchestrator is called; None: without TLS.
-        context_tls: How the context service is.
+    `context_token` is what the context service is shown instead of a caller's token (empty: the caller's); only for
+    callers whom somebody has admitted.
     """
     options = [("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES), ("grpc.enable_http_proxy", 0), *_AGAIN]
     async with (
@@ -182,13 +155,5 @@ async def open_upstream(
         yield Upstream(orchestrator=first, context=second, context_token=context_token, stamp=own_telemetry().stamp)
 
 
-def _path(target: MethodDescriptor) -> str:
-    return f"/{target.containing_service.full_name}/{target.name}"
-
-
 def _serialized(message: Message) -> bytes:
     return message.SerializeToString()
-
-
-def _reply(target: MethodDescriptor) -> type[Message]:
-    return GetMessageClass(target.output_type)

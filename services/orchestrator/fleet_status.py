@@ -1,4 +1,4 @@
-"""The fleet as it is now, as clients get it."""
+"""The fleet as it is now, as clients get it, and its councils: created, listed, deleted, joined and left."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.auth import principal, tenant
 from services.orchestrator.councils import Councils
@@ -29,6 +28,152 @@ from swe_ai_fleet.domain.text import counted, milliseconds
 from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.runtime.fleet_view import FleetView, endpoint_use
 from swe_ai_fleet.runtime.replicas import Drains, DrainTarget
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from swe_ai_fleet.contract import from_enum, from_message, to_message
+from swe_ai_fleet.domain.council import Council, CouncilMember
+from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, NotFound, PermissionDenied, fields_named
+from swe_ai_fleet.domain.fleet_status import (
+    Component,
+    ComponentState,
+    EndpointStatus,
+    EndpointUse,
+)
+from swe_ai_fleet.domain.moment import milliseconds
+from swe_ai_fleet.domain.task import DEFAULT_TENANT, Role
+from swe_ai_fleet.domain.text import counted
+from swe_ai_fleet.orchestrator.council_store import CouncilStore
+from swe_ai_fleet.orchestrator.councils import at_work, council_name
+from swe_ai_fleet.runtime.drains import Drains, DrainTarget
+
+
+_CONFIG_FIELDS = {
+    "rounds": "config.deliberation_rounds",
+    "model_profile": "config.model_profile",
+    "agent_type": "config.agent_type",
+    "custom_params": "config.custom_params",
+}
+_AGENT_FIELDS = {
+    "model_profile": "capabilities.model_profile",
+    "max_concurrent_tasks": "capabilities.max_concurrent_tasks",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Councils:
+    """Carries out the calls about councils.
+
+    Attributes:
+        states: The executions of a tenant that go on, as far as they are known here.
+        models: The model of each profile; the empty name is the default's.
+    """
+
+    store: CouncilStore
+    states: Callable[[str], Sequence[ExecutionState]]
+    models: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    async def create(self, request: pb.CreateCouncilRequest) -> pb.CreateCouncilResponse:
+        config = request.config
+        role = _role(request.role)
+        settings = Council(
+            council_id=council_name(role),
+            role=role,
+            members=(),
+            rounds=config.deliberation_rounds,
+            peer_review=config.enable_peer_review or config.deliberation_rounds > 0 or not request.HasField("config"),
+            model_profile=config.model_profile,
+            agent_type=config.agent_type,
+            custom_params=dict(config.custom_params),
+        )
+        with fields_named(lambda head: _CONFIG_FIELDS.get(head, head)):
+            council = await self.store.create(tenant(), settings, num_agents=request.num_agents)
+        return pb.CreateCouncilResponse(
+            council_id=council.council_id,
+            agents_created=len(council.members),
+            agent_ids=[member.agent_id for member in council.members],
+        )
+
+    async def list(self, request: pb.ListCouncilsRequest) -> pb.ListCouncilsResponse:
+        role = _role(request.role_filter, field="role_filter") if request.role_filter else None
+        councils = await self.store.list(tenant(), role)
+        states = self.states(tenant())
+        return pb.ListCouncilsResponse(
+            councils=[self._info(each, at_work(states, each.role), agents=request.include_agents) for each in councils]
+        )
+
+    async def counts(self) -> pb.CouncilMetrics:
+        """How many there are, with an agent at work, and of how many agents. Raises Unavailable."""
+        councils, states = await self.store.list(tenant()), self.states(tenant())
+        at_them = [(council, at_work(states, council.role)) for council in councils]
+        return pb.CouncilMetrics(
+            total=len(councils),
+            active=sum(any(working.get(each.agent_id) for each in council.members) for council, working in at_them),
+            agents=sum(len(council.members) for council in councils),
+        )
+
+    async def delete(self, request: pb.DeleteCouncilRequest) -> pb.DeleteCouncilResponse:
+        role = _role(request.role)
+        deletion = await self.store.delete(tenant(), role)
+        if deletion.council is None:
+            return pb.DeleteCouncilResponse(message=f"{role} has no council")
+        kind = "the default council" if deletion.was_default else "the council"
+        return pb.DeleteCouncilResponse(
+            success=True,
+            message=f"{kind} of {role} is deleted; agents are made for each of its tasks",
+            agents_removed=len(deletion.council.members),
+        )
+
+    async def register(self, request: pb.RegisterAgentRequest) -> pb.RegisterAgentResponse:
+        role = _role(request.role)
+        member = from_message(
+            CouncilMember,
+            request.capabilities,
+            agent_id=request.agent_id,
+            endpoint=request.endpoint,
+            metadata=dict(request.metadata),
+        )
+        with fields_named(lambda head: _AGENT_FIELDS.get(head, head)):
+            done = await self.store.register(tenant(), role, member)
+        size = len(done.council.members)
+        message = f"{request.agent_id} {'is registered anew' if done.known else 'has joined'}; {size} in the council"
+        return pb.RegisterAgentResponse(success=True, message=message, council_id=done.council.council_id)
+
+    async def unregister(self, request: pb.UnregisterAgentRequest) -> pb.UnregisterAgentResponse:
+        role = _role(request.role)
+        if not request.agent_id:
+            raise InvalidRequest("no agent id given", field="agent_id")
+        if await self.store.unregister(tenant(), role, request.agent_id):
+            return pb.UnregisterAgentResponse(success=True, message="the agent has left; what it works for goes on")
+        return pb.UnregisterAgentResponse(message=f"no such agent in the council of {role}")
+
+    def _info(self, council: Council, working: Mapping[str, int], *, agents: bool) -> pb.CouncilInfo:
+        busy = bool(council.members) and all(working.get(each.agent_id) for each in council.members)
+        names = [name.strip() for name in council.model_profile.split(",")] or [""]
+        return pb.CouncilInfo(
+            council_id=council.council_id,
+            role=str(council.role),
+            num_agents=len(council.members),
+            agents=[
+                to_message(
+                    pb.AgentInfo,
+                    member,
+                    capabilities=to_message(pb.AgentCapabilities, member),
+                    running_tasks=working.get(member.agent_id, 0),
+                )
+                for member in (council.members if agents else ())
+            ],
+            status="busy" if busy else "active" if council.members else "empty",
+            model=", ".join(filter(None, (self.models.get(name, "") for name in names))),
+        )
+
+
+def _role(text: str, *, field: str = "role") -> Role:
+    """A role that must be named: nothing is created or deleted by leaving a word out. Raises InvalidRequest."""
+    if not text.strip():
+        raise InvalidRequest("no role given", field=field, hint=f"one of {', '.join(Role)}")
+    with fields_named(lambda _: field):
+        return Role.parse(text)
+
 
 MAX_MESSAGE_CHARS = 500
 _COUNCIL_SECONDS = 3.0
@@ -37,14 +182,6 @@ _MOST_NAMED = 20
 
 @dataclass(frozen=True, kw_only=True)
 class FleetStatuses:
-    """Fills the part of a status that tells of the fleet.
-
-    Attributes:
-        executions: Knows what is driven, and by whom, and what waits.
-        view: Looks at everything else.
-        drains: What is taken out of work.
-    """
-
     executions: Executions
     view: FleetView
     drains: Drains
@@ -61,10 +198,21 @@ class FleetStatuses:
         names = sorted({*load.replicas, me, *(resting & replicas.keys())})
         use = endpoint_use(status)
         reply.queue.CopyFrom(_queue(unfinished, most=load.room.queued))
-        reply.measured_at_ms = _milliseconds(status.measured_at)
+        reply.measured_at_ms = int(status.measured_at * 1000)
         if not principal().may(AccessRole.ADMIN):
             return
-        reply.hosts.extend(_host(host, replica) for replica in status.replicas for host in replica.hosts)
+        reply.hosts.extend(
+            to_message(
+                pb.HostStatus,
+                host,
+                node_id=host.report.node.node_id if host.report else "",
+                replica=replica.name,
+                started_at_ms=int(host.started_at * 1000),
+                memory_bytes=host.report.memory if host.report else 0,
+            )
+            for replica in status.replicas
+            for host in replica.hosts
+        )
         away = self.drains.names(DrainTarget.NODE)
         nodes = (replace(node, draining=node.node_id in away) for node in status.nodes)
         reply.nodes.extend(to_message(pb.NodeStatus, node) for node in nodes)
@@ -74,7 +222,7 @@ class FleetStatuses:
                 name=name,
                 driven=driven[name],
                 answering=name == me,
-                started_at_ms=_milliseconds(replicas[name].started_at) if name in replicas else 0,
+                started_at_ms=int(replicas[name].started_at * 1000) if name in replicas else 0,
                 draining=name in resting,
                 version=replicas[name].version if name in replicas else "",
             )
@@ -154,17 +302,6 @@ async def active_councils(councils: Councils) -> int:
         return 0
 
 
-def _host(host: HostStatus, replica: ReplicaReport) -> pb.HostStatus:
-    return to_message(
-        pb.HostStatus,
-        host,
-        node_id=host.report.node.node_id if host.report else "",
-        replica=replica.name,
-        started_at_ms=_milliseconds(host.started_at),
-        memory_bytes=host.report.memory if host.report else 0,
-    )
-
-
 def _endpoint(endpoint: EndpointStatus, use: EndpointUse | None) -> pb.ModelEndpointStatus:
     fault = endpoint.message or (use.last_fault if use and endpoint.state is not ComponentState.UP else "")
     return to_message(
@@ -188,7 +325,3 @@ def _queue(unfinished: Sequence[ExecutionState], *, most: int) -> pb.QueueStatus
         driven=len(going_on) - len(waiting),
         awaiting_approval=sum(state.status is ExecutionStatus.AWAITING_APPROVAL for state in going_on),
     )
-
-
-def _milliseconds(at: float) -> int:
-    return int(at * 1000)

@@ -9,9 +9,9 @@ from dataclasses import replace
 import structlog
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
+from services.errors import parsed_message
 from services.orchestrator.planning import planning_event
 from services.orchestrator.requests import not_for_tasks, submitted_task
-from services.values import parsed_message
 from swe_ai_fleet.adapters.jetstream import JetStream, PermanentError, Work, WorkQueue
 from swe_ai_fleet.domain.errors import AlreadyExists, InvalidRequest
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, MAX_PRIORITY, Task
@@ -47,17 +47,7 @@ async def open_intake(
     plans: WorkQueue = PLANS,
     known: Callable[[str], bool] = lambda tenant: tenant == DEFAULT_TENANT,
 ) -> AsyncGenerator[None]:
-    """Take work from NATS until the context ends; what is under way then goes to the other replicas.
-
-    Args:
-        log: The connection to NATS, its streams made.
-        executions: Where tasks go.
-        planning: Where planning events go.
-        tasks: The queue of tasks.
-        plans: The queue of planning events.
-        known: Whether there is such a tenant.
-    """
-
+    """Take work from NATS until the context ends; what is under way then goes to the other replicas."""
     telemetry = own_telemetry()
 
     async def execute(work: Work) -> None:
@@ -66,13 +56,10 @@ async def open_intake(
 
     async def plan(work: Work) -> None:
         with telemetry.receiving("agent.plans", work.headers):
-            await process(work)
-
-    async def process(work: Work) -> None:
-        event = planning_event(parsed_message(work.data, pb.ProcessPlanningEventRequest()))
-        tenant, _ = _tenant(work, "agent.plans", known)
-        # Nobody waits here for the subtasks of a dispatched event.
-        await planning.process(replace(event, tenant=tenant, caller=""), timeout=0)
+            event = planning_event(parsed_message(work.data, pb.ProcessPlanningEventRequest()))
+            tenant, _ = _tenant(work, "agent.plans", known)
+            # Nobody waits here for the subtasks of a dispatched event.
+            await planning.process(replace(event, tenant=tenant, caller=""), timeout=0)
 
     fault = "nothing more is taken from a queue"
     async with (

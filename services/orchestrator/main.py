@@ -12,13 +12,11 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-
 import structlog
-
 from services.access.store import knows, open_access, rules_of
 from services.auth import Authenticator
 from services.certificates import server_tls
-from services.extensions import context_opener, open_services
+from services.extensions import context_opener
 from services.gateway.main import open_gateway
 from services.grpc_server import serve_grpc, service_of
 from services.orchestrator.councils import Councils
@@ -41,6 +39,16 @@ from swe_ai_fleet.runtime.stack import Stack, open_stack
 from swe_ai_fleet.runtime.tool_services import secret_mask
 from swe_ai_fleet.settings import Settings, unknown_names
 from swe_ai_fleet.telemetry import configure_logging, open_telemetry
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
+from services.context.main import open_context
+from services.grpc_server import Service, serve_grpc, service_of
+from services.orchestrator.fleet_status import Councils, FleetStatuses
+from swe_ai_fleet.extensions import load_parts
+from swe_ai_fleet.orchestrator.derivations import Derivations
+from swe_ai_fleet.orchestrator.planning_events import PlanningEvents
+from swe_ai_fleet.runtime.state import State, open_state
+
 
 _TOLD_SECONDS = 0.05
 _log = structlog.get_logger(__name__)
@@ -169,6 +177,13 @@ async def open_fleet(settings: Settings, tell: Callable[[str], None] = lambda _:
             finally:
                 gc.unfreeze()
                 card.unlink(missing_ok=True)
+
+
+@asynccontextmanager
+async def open_services(stack: Stack) -> AsyncGenerator[Sequence[Service]]:
+    """The services of all extensions, until the context ends."""
+    async with AsyncExitStack() as opened:
+        yield [await opened.enter_async_context(open_service(stack)) for open_service in load_parts("services")]
 
 
 @asynccontextmanager

@@ -13,9 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeVar
-
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
-
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.auth import tenant
 from services.nats_figures import nats_metrics
@@ -33,6 +31,16 @@ from swe_ai_fleet.runtime.node_load import added_up
 from swe_ai_fleet.runtime.replicas import LeaseKeeper
 from swe_ai_fleet.runtime.stack import Stack
 from swe_ai_fleet.telemetry import Telemetry
+from services.grpc_server import nats_metrics
+from swe_ai_fleet.orchestrator.metrics import (
+    RELATIVE_ERROR,
+    Meter,
+    ModelFigures,
+    Point,
+    Sketch,
+    ToolFigures,
+)
+
 
 T = TypeVar("T")
 _TIMEOUT_SECONDS = 2.0
@@ -52,11 +60,7 @@ OPERATIONS = (
 
 
 class FleetSource:
-    """What a fleet's view says. While it measures for too long, the last answer stands.
-
-    Args:
-        view: Measures.
-    """
+    """What a fleet's view says. While it measures for too long, the last answer stands."""
 
     def __init__(self, view: FleetView) -> None:
         self._view = view
@@ -165,49 +169,36 @@ def _hosts(status: FleetStatus, me: str) -> Iterable[Metric]:
     )
 
 
-def load_figures(executions: Executions) -> Iterable[Metric]:
-    """What this orchestrator drives, and what it lets wait."""
-    load = executions.load()
+def own_figures(stack: Stack) -> Iterable[Metric]:
+    """What this orchestrator drives and lets wait, the leases that it sees, and its own pool of the default model."""
+    load, leases, pool = stack.executions.load(), stack.leases, stack.model.counters
+    alive: Collection[str] = leases.alive()
     oldest = time.time() - datetime.fromisoformat(load.oldest).timestamp() if load.oldest else 0.0
     for_people = GaugeMetricFamily(
         "fleet_executions_for_people", "Executions that wait for a person.", labels=["tenant"]
     )
     for name, number in sorted(load.for_people.items(), key=lambda item: -item[1])[:_MOST_TENANTS]:
         for_people.add_metric([name], number)
-    return [
-        for_people,
-        GaugeMetricFamily("fleet_queue_oldest_seconds", "How long the oldest of those has waited.", max(0.0, oldest)),
-        GaugeMetricFamily("fleet_drives", "Executions that this orchestrator drives.", load.driven),
-        GaugeMetricFamily("fleet_drives_limit", "The most that it drives at once.", load.room.executions),
-        GaugeMetricFamily("fleet_queue_depth", "Executions that wait for an orchestrator.", load.queued),
-        GaugeMetricFamily("fleet_queue_limit", "The most that may wait.", load.room.queued),
-    ]
-
-
-def lease_figures(leases: LeaseKeeper) -> Iterable[Metric]:
-    """This orchestrator's lease, and those it sees."""
-    alive: Collection[str] = leases.alive()
-    held, failed = float(leases.me in alive), leases.failures
-    return [
-        GaugeMetricFamily("fleet_lease_held", "Whether this orchestrator's own lease stands.", held),
-        GaugeMetricFamily("fleet_leases", "Leases of orchestrators that stand.", len(alive)),
-        CounterMetricFamily("fleet_lease_renewal_failures", "Renewals of the own lease that failed.", failed),
-        CounterMetricFamily("fleet_leases_ended", "Leases of others that ended.", leases.ended),
-    ]
-
-
-def pool_figures(pool: ModelPool) -> Iterable[Metric]:
-    """What happened to this process's own pool of the default model; hosts have pools of their own."""
-    counted = pool.counters
-    return [
-        CounterMetricFamily(f"fleet_model_pool_{name}", about, value)
-        for name, about, value in (
-            ("failovers", "Calls that went to another server.", counted.failed_over),
-            ("breakers_opened", "Times that a server was given up for a while.", counted.opened),
-            ("turned_away", "Calls that a server refused for overload.", counted.turned_away),
-            ("gave_up", "Calls that no server answered in time.", counted.gave_up),
-        )
-    ]
+    yield for_people
+    for name, about, value in (
+        ("fleet_queue_oldest_seconds", "How long the oldest of those has waited.", max(0.0, oldest)),
+        ("fleet_drives", "Executions that this orchestrator drives.", load.driven),
+        ("fleet_drives_limit", "The most that it drives at once.", load.room.executions),
+        ("fleet_queue_depth", "Executions that wait for an orchestrator.", load.queued),
+        ("fleet_queue_limit", "The most that may wait.", load.room.queued),
+        ("fleet_lease_held", "Whether this orchestrator's own lease stands.", float(leases.me in alive)),
+        ("fleet_leases", "Leases of orchestrators that stand.", len(alive)),
+    ):
+        yield GaugeMetricFamily(name, about, value)
+    for name, about, value in (
+        ("fleet_lease_renewal_failures", "Renewals of the own lease that failed.", leases.failures),
+        ("fleet_leases_ended", "Leases of others that ended.", leases.ended),
+        ("fleet_model_pool_failovers", "Calls that went to another server.", pool.failed_over),
+        ("fleet_model_pool_breakers_opened", "Times that a server was given up for a while.", pool.opened),
+        ("fleet_model_pool_turned_away", "Calls that a server refused for overload.", pool.turned_away),
+        ("fleet_model_pool_gave_up", "Calls that no server answered in time.", pool.gave_up),
+    ):
+        yield CounterMetricFamily(name, about, value)
 
 
 @asynccontextmanager
@@ -220,7 +211,7 @@ async def fleet_metrics(telemetry: Telemetry, stack: Stack) -> AsyncGenerator[No
     from swe_ai_fleet.telemetry.log_figures import log_figures
 
     async def here() -> Iterable[Metric]:
-        return [*load_figures(stack.executions), *lease_figures(stack.leases), *pool_figures(stack.model)]
+        return list(own_figures(stack))
 
     async def told() -> Iterable[Metric]:
         if not stack.meter.complete:
@@ -239,13 +230,6 @@ async def fleet_metrics(telemetry: Telemetry, stack: Stack) -> AsyncGenerator[No
 
 @dataclass(frozen=True, kw_only=True)
 class Metrics:
-    """Carries out GetMetrics.
-
-    Attributes:
-        meter: Has the figures.
-        councils: Counts the councils there are.
-    """
-
     meter: Meter
     councils: Callable[[], Awaitable[pb.CouncilMetrics]] | None = None
 
@@ -265,7 +249,7 @@ class Metrics:
             role=str(role) if role is not None else "",
             step=request.step_seconds,
         )
-        total = measured.total
+        total, usage = measured.total, measured.total.usage
         return pb.GetMetricsResponse(
             start_time_ms=measured.start * 1000,
             end_time_ms=measured.end * 1000,
@@ -280,8 +264,8 @@ class Metrics:
                 cancelled=total.agents_cancelled,
             ),
             councils=await self.councils() if self.councils is not None else None,
-            usage=to_message(pb.Usage, total.usage),
-            cache_hit_rate=_rate(total),
+            usage=to_message(pb.Usage, usage),
+            cache_hit_rate=min(1.0, usage.cached_tokens / usage.prompt_tokens) if usage.prompt_tokens else 0.0,
             executions=_counts(total.ended),
             series=[_point(point) for point in measured.series],
             step_seconds=measured.step,
@@ -293,19 +277,17 @@ class Metrics:
         )
 
 
+def _quantiles(sketch: Sketch) -> dict[str, float]:
+    return {"p50_ms": sketch.quantile(0.5), "p95_ms": sketch.quantile(0.95)}
+
+
 def _latency(operation: str, sketch: Sketch) -> pb.LatencySummary:
     return pb.LatencySummary(
         operation=operation,
         count=sketch.count,
-        p50_ms=sketch.quantile(0.5),
-        p95_ms=sketch.quantile(0.95),
         p99_ms=sketch.quantile(0.99),
+        **_quantiles(sketch),
     )
-
-
-def _rate(figures: Figures) -> float:
-    spent = figures.usage
-    return min(1.0, spent.cached_tokens / spent.prompt_tokens) if spent.prompt_tokens else 0.0
 
 
 def _counts(ended: Mapping[ExecutionStatus, int]) -> list[pb.StatusCount]:
@@ -339,8 +321,7 @@ def _models(models: Mapping[str, ModelFigures]) -> list[pb.ModelMetrics]:
             figures.usage,
             model=name,
             calls=figures.calls,
-            p50_ms=figures.latency.quantile(0.5),
-            p95_ms=figures.latency.quantile(0.95),
+            **_quantiles(figures.latency),
         )
         for name, figures in sorted(models.items(), key=lambda item: (-item[1].calls, item[0]))
     ]
@@ -352,8 +333,7 @@ def _tools(tools: Mapping[str, ToolFigures]) -> list[pb.ToolMetrics]:
             name=name,
             calls=figures.calls,
             failures=figures.failures,
-            p50_ms=figures.latency.quantile(0.5),
-            p95_ms=figures.latency.quantile(0.95),
+            **_quantiles(figures.latency),
             cached=figures.cached,
             outcomes={str(outcome): number for outcome, number in figures.outcomes.items()},
         )

@@ -8,18 +8,17 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, cast
 
 from google.protobuf import json_format
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as orchestrator_pb
 from fleet.planning.v1 import planning_pb2 as pb
-from fleet.planning.v1 import planning_pb2_grpc
 from fleet.planning.v1.planning_pb2_grpc import PlanningServiceServicer
 from services.auth import caller_of, principal, tenant
 from services.errors import Context
-from services.grpc_server import Service
+from services.grpc_server import Service, service_of
 from services.orchestrator.requests import atomic_task, repo_ref
 from services.pages import page_of
 from swe_ai_fleet.agents.plan_session.requests import Approved, AwaitingApproval, PlanFailed, PlanResult, Rejected
@@ -59,7 +58,6 @@ _NOT_IN_LISTS = (
     "rejection",
     "question",
 )
-SERVICE = pb.DESCRIPTOR.services_by_name["PlanningService"].full_name
 PLANS_KEPT_SECONDS = 90 * 86_400.0
 """After the last request of a session."""
 CALLER = "plan"
@@ -181,33 +179,26 @@ async def _anybody(_: str) -> None:
     """Lets everybody have a model work."""
 
 
+@dataclass(kw_only=True, eq=False)
 class PlanningServicer(PlanningServiceServicer):
     """Serves plan sessions.
 
-    Args:
+    Attributes:
         plans: Gives the plan sessions of a tenant.
         mask: Replaces secrets in what calls were made with and gave.
         admit: Raises ResourceExhausted where a model may not work for a tenant now.
     """
 
-    def __init__(
-        self,
-        plans: Callable[[str], PlanSessions],
-        *,
-        mask: SecretMask,
-        admit: Callable[[str], Awaitable[object]] = _anybody,
-    ) -> None:
-        self._plans = plans
-        self._admit = admit
-        self._mask = mask
+    plans: Callable[[str], PlanSessions]
+    mask: SecretMask
+    admit: Callable[[str], Awaitable[object]] = _anybody
 
     @property
     def _tenant_plans(self) -> PlanSessions:
-        """The plan sessions of the calling tenant."""
-        return self._plans(tenant())
+        return self.plans(tenant())
 
     async def ExecutePlan(self, request: pb.ExecutePlanRequest, context: Context) -> pb.ExecutePlanResponse:
-        await self._admit(tenant())
+        await self.admit(tenant())
         answer = await self._tenant_plans.execute_plan(
             request.goal,
             tuple(request.selected_entities),
@@ -220,7 +211,7 @@ class PlanningServicer(PlanningServiceServicer):
         return proposal_message(answer)
 
     async def ApproveApproach(self, request: pb.ApproveApproachRequest, context: Context) -> pb.ApproveApproachResponse:
-        await self._admit(tenant())
+        await self.admit(tenant())
         answer = await self._tenant_plans.approve(
             request.session_id,
             request.decision,
@@ -232,7 +223,7 @@ class PlanningServicer(PlanningServiceServicer):
         return decision_message(answer)
 
     async def ContinuePlan(self, request: pb.ContinuePlanRequest, context: Context) -> pb.ContinuePlanResponse:
-        await self._admit(tenant())
+        await self.admit(tenant())
         limits = from_message(RequestLimits, request.limits)
         return result_message(
             await self._tenant_plans.continue_plan(request.session_id, limits=limits, by=principal().name)
@@ -240,7 +231,7 @@ class PlanningServicer(PlanningServiceServicer):
 
     async def GetPlanSession(self, request: pb.GetPlanSessionRequest, context: Context) -> pb.GetPlanSessionResponse:
         session = await self._tenant_plans.session(request.session_id)
-        message = session_message(session, self._mask, working=session.status.working)
+        message = session_message(session, self.mask, working=session.status.working)
         return pb.GetPlanSessionResponse(session=message)
 
     async def ListPlanSessions(
@@ -268,8 +259,8 @@ async def open_plan_service(stack: Stack) -> AsyncGenerator[Service]:
         starter=view,
         repositories=stack.workspaces,
     ) as plans:
-        yield planning_service(
-            PlanningServicer(plans.of, mask=secret_mask(stack.settings), admit=stack.executions.check_tokens)
+        yield service_of(
+            PlanningServicer(plans=plans.of, mask=secret_mask(stack.settings), admit=stack.executions.check_tokens)
         )
 
 
@@ -279,9 +270,3 @@ async def plan_buckets(log: JetStream) -> tuple[KeyValue, KeyValue]:
         await log.bucket(SESSIONS_BUCKET, ttl_seconds=PLANS_KEPT_SECONDS),
         await log.bucket(PARTS_BUCKET, ttl_seconds=PLANS_KEPT_SECONDS),
     )
-
-
-def planning_service(servicer: PlanningServicer) -> Service:
-    """What a gRPC server needs to serve it."""
-    add = cast("Any", planning_pb2_grpc).add_PlanningServiceServicer_to_server
-    return Service(name=SERVICE, add=add, servicer=servicer)

@@ -10,9 +10,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, S
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, cast
-
 from google.protobuf.message import Message
-
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.orchestrator import responses
 from services.orchestrator.requests import subtask_results
@@ -28,6 +26,12 @@ from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.domain.text import iso_time
 from swe_ai_fleet.orchestrator.projection import Projection
 from swe_ai_fleet.ports import BlobStore, EventLog
+from google.protobuf import json_format, struct_pb2
+from swe_ai_fleet.domain.approval import ApprovalRequest
+from swe_ai_fleet.domain.json_values import parsed
+from swe_ai_fleet.domain.moment import iso_time
+from swe_ai_fleet.domain.task import ApprovalPolicy, Role
+
 
 MAX_REPLY_BYTES = 3 * 1024 * 1024
 MAX_INLINE_PATCH_BYTES = 256 * 1024
@@ -43,8 +47,6 @@ class Replies:
     """Makes the replies that need patches and operations.
 
     Args:
-        log: Has the operations.
-        blobs: Has the patches.
         max_bytes: Bound on what `deliberation`, `orchestration` and `candidates` put into one message.
     """
 
@@ -53,7 +55,6 @@ class Replies:
     max_bytes: int = MAX_REPLY_BYTES
 
     async def deliberation(self, state: ExecutionState) -> pb.DeliberateResponse:
-        """The end of a deliberation."""
         candidates = await self.candidates(state, room=self.max_bytes)
         return pb.DeliberateResponse(
             task_id=state.task.task_id,
@@ -77,7 +78,6 @@ class Replies:
         )
 
     async def orchestration(self, state: ExecutionState) -> pb.OrchestrateResponse:
-        """The end of an orchestration."""
         # The winner stands there twice.
         candidates = await self.candidates(state, room=self.max_bytes // 2)
         winner = next(
@@ -147,6 +147,35 @@ class Replies:
                         del waiting[agent_id]
                     else:
                         waiting[agent_id].operations.append(operation)
+
+
+def pending(state: ExecutionState, *, room: int) -> list[pb.PendingApproval]:
+    """What an execution waits for, its texts cut until all fit into `room` bytes."""
+    approvals = [_pending(request, state.execution_id) for request in state.pending]
+    fit(approvals, room)
+    return approvals
+
+
+def _pending(request: ApprovalRequest, execution_id: str) -> pb.PendingApproval:
+    approval = to_message(pb.PendingApproval, request, operation=None, whole_diff=None)
+    if request.policy is not ApprovalPolicy.PLAN:
+        approval.operation.operation = request.call.name
+        approval.operation.call_id = request.call.call_id
+        approval.operation.step = request.step
+        approval.operation.params.CopyFrom(_arguments(request.call.arguments))
+    if request.diff_ref is not None:
+        approval.whole_diff.CopyFrom(responses.artifact(request.diff_ref, execution_id, f"{request.agent_id}.diff"))
+    return approval
+
+
+def _arguments(text: str) -> struct_pb2.Struct:
+    """Arguments as a model wrote them, whatever that is; masked, and maybe cut, so not always JSON."""
+    try:
+        return parsed(json_format.Parse, text, struct_pb2.Struct())
+    except (json_format.ParseError, ValueError):
+        arguments = struct_pb2.Struct()
+        arguments.fields["raw"].string_value = text
+        return arguments
 
 
 def metadata(state: ExecutionState) -> dict[str, str]:
@@ -267,15 +296,11 @@ def _select(
         created_before=iso_time(request.created_before_ms),
         behind=behind,
     )
-    return (state for state in states if _has(state, words))
-
-
-def _has(state: ExecutionState, words: list[str]) -> bool:
-    """Whether each of these words stands in what names an execution."""
-    task = state.task
-    texts = (responses.title(task), task.description, task.task_id, state.repository.location)
-    text = "\n".join(texts).casefold()
-    return all(word in text for word in words)
+    for state in states:
+        texts = (responses.title(state.task), state.task.description, state.task.task_id, state.repository.location)
+        text = "\n".join(texts).casefold()
+        if all(word in text for word in words):
+            yield state
 
 
 async def with_live_text(

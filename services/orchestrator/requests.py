@@ -1,4 +1,4 @@
-"""Requests as clients send them, turned into tasks, and into plans to be split.
+"""Requests as clients send them, turned into tasks, plans and decisions.
 
 The subtasks of an orchestration go back as they stand.
 """
@@ -9,9 +9,7 @@ import re
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any
-
 from google.protobuf.message import Message
-
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.contract import from_message, to_enum
@@ -35,6 +33,32 @@ from swe_ai_fleet.domain.task import (
 from swe_ai_fleet.domain.text import check_identifier
 from swe_ai_fleet.orchestrator.derivations import Plan
 from swe_ai_fleet.orchestrator.subtasks import child_task_id
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from services.auth import principal
+from services.errors import Context
+from swe_ai_fleet.contract import from_enum, from_message, to_enum
+from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalResolution
+from swe_ai_fleet.domain.blob import blob_ref
+from swe_ai_fleet.domain.task import (
+    COUNCIL_ROUNDS,
+    MAX_PATCHES,
+    UPLOAD,
+    CheckSpec,
+    Constraints,
+    ContextOptions,
+    EnvironmentSpec,
+    RepoRef,
+    Role,
+    SubmittedPatch,
+    Task,
+    TaskKind,
+    check_identifier,
+)
+from swe_ai_fleet.domain.text import plain_line
+from swe_ai_fleet.orchestrator.delivery import HandDelivery
+from swe_ai_fleet.ports import BlobStore
+
 
 MAX_TASK_BYTES = 1024 * 1024
 
@@ -67,7 +91,10 @@ def deliberation_task(request: pb.DeliberateRequest) -> Task:
 
 def orchestration_task(request: pb.OrchestrateRequest) -> Task:
     """The task of an Orchestrate request. Raises InvalidRequest, naming the field."""
-    _check_push(request)
+    if request.delivery.push and request.repo.upload_id:
+        raise InvalidRequest(
+            "what was uploaded cannot be pushed anywhere", field="delivery.push", hint="fetch the bundle artifact"
+        )
     options = request.options
     reviewed = options.enable_peer_review or options.deliberation_rounds or not request.HasField("options")
     params = dict(options.custom_params)
@@ -128,23 +155,13 @@ def not_for_tasks(subject: str) -> InvalidRequest:
     )
 
 
-def common_task(request: pb.JudgePatchesRequest, *, kind: TaskKind) -> Task:
-    """The task of a request that no agent works on. Raises InvalidRequest, naming the field."""
-    return _bounded(_task(request, kind=kind))
-
-
-def _task_id(text: str) -> str:
-    if not text:
-        raise InvalidRequest("no task id given", field="task_id", hint="choose one; it makes the request repeatable")
-    return text
-
-
 def _task(request: pb.DeliberateRequest | pb.OrchestrateRequest | pb.JudgePatchesRequest, **given: Any) -> Task:
     """The task of a request; `given` is what its kind says in another way."""
+    if not request.task_id:
+        raise InvalidRequest("no task id given", field="task_id", hint="choose one; it makes the request repeatable")
     return from_message(
         Task,
         request,
-        task_id=_task_id(request.task_id),
         repo=repo_ref(request.repo),
         constraints=_constraints(request.constraints),
         environment=from_message(
@@ -154,13 +171,6 @@ def _task(request: pb.DeliberateRequest | pb.OrchestrateRequest | pb.JudgePatche
         patches=(),
         **given,
     )
-
-
-def _check_push(request: pb.OrchestrateRequest) -> None:
-    if request.delivery.push and request.repo.upload_id:
-        raise InvalidRequest(
-            "what was uploaded cannot be pushed anywhere", field="delivery.push", hint="fetch the bundle artifact"
-        )
 
 
 def repo_ref(repo: pb.RepoRef) -> RepoRef:
@@ -181,6 +191,12 @@ def repo_ref(repo: pb.RepoRef) -> RepoRef:
 
 
 def _constraints(given: pb.TaskConstraints) -> Constraints:
+    checks: dict[str, CheckSpec] = {}
+    for number, check in enumerate(given.checks):
+        name = check.name or check.command
+        if name in checks:
+            raise InvalidRequest(f"two checks are called {name[:64]!r}", field=f"constraints.checks[{number}].name")
+        checks[name] = from_message(CheckSpec, check, name=name)
     return from_message(
         Constraints,
         given,
@@ -191,18 +207,8 @@ def _constraints(given: pb.TaskConstraints) -> Constraints:
             max_cost=given.total_max_cost,
         ),
         allowed_hosts=tuple(given.network.allowed_hosts) if given.HasField("network") else None,
-        checks=_checks(given),
+        checks=tuple(checks.values()),
     )
-
-
-def _checks(given: pb.TaskConstraints) -> tuple[CheckSpec, ...]:
-    checks: dict[str, CheckSpec] = {}
-    for number, check in enumerate(given.checks):
-        name = check.name or check.command
-        if name in checks:
-            raise InvalidRequest(f"two checks are called {name[:64]!r}", field=f"constraints.checks[{number}].name")
-        checks[name] = from_message(CheckSpec, check, name=name)
-    return tuple(checks.values())
 
 
 def _bounded(task: Task) -> Task:
@@ -255,24 +261,21 @@ def subtask_results(state: ExecutionState) -> list[pb.SubtaskResult]:
         subtask.subtask_id: child_task_id(task.task_id, subtask.subtask_id, derivation.joint)
         for subtask in derivation.subtasks
     }
-    return [
-        _result(
-            atomic_task(subtask, names, case_id=task.case_id, plan_id=task.plan_id, cut=True), state, subtask.subtask_id
+    results: list[pb.SubtaskResult] = []
+    for subtask in derivation.subtasks:
+        name = subtask.subtask_id
+        outcome = state.subtask_outcomes.get(name, SubtaskOutcome(subtask_id=name))
+        began = state.subtask_executions.get(name, "")
+        results.append(
+            pb.SubtaskResult(
+                task=atomic_task(subtask, names, case_id=task.case_id, plan_id=task.plan_id, cut=True),
+                execution_id=outcome.execution_id or began,
+                status=_status(outcome, begun=bool(began)),
+                commit_sha=outcome.commit_sha,
+                error_message=outcome.error[:MAX_ERROR_CHARS],
+            )
         )
-        for subtask in state.derivation.subtasks
-    ]
-
-
-def _result(task: pb.AtomicTask, state: ExecutionState, name: str) -> pb.SubtaskResult:
-    outcome = state.subtask_outcomes.get(name, SubtaskOutcome(subtask_id=name))
-    began = state.subtask_executions.get(name, "")
-    return pb.SubtaskResult(
-        task=task,
-        execution_id=outcome.execution_id or began,
-        status=_status(outcome, begun=bool(began)),
-        commit_sha=outcome.commit_sha,
-        error_message=outcome.error[:MAX_ERROR_CHARS],
-    )
+    return results
 
 
 def _status(outcome: SubtaskOutcome, *, begun: bool) -> pb.DeliberationStatus:
@@ -301,4 +304,91 @@ def atomic_task(
         case_id=case_id,
         plan_id=plan_id,
         priority=of.priority,
+    )
+
+
+MAX_DIFF_BYTES = 3 * 1024 * 1024
+"""Of all patches of a request together: what a gRPC message of the usual size can carry."""
+_MAX_GIVEN_NAME_CHARS = 120
+PATCH_MEDIA_TYPE = "text/x-diff"
+
+
+def resolution(request: pb.ResolveApprovalRequest, context: Context) -> ApprovalResolution:
+    """A caller's decision. Raises InvalidRequest naming the field."""
+    decision = from_enum(ApprovalDecision, pb.ApprovalDecision, request.decision)
+    if decision is None:
+        raise InvalidRequest("no decision given", field="decision", hint="APPROVED, REJECTED or ADJUSTED")
+    adjusted = decision is ApprovalDecision.ADJUSTED
+    if request.adjustment and not adjusted:
+        raise InvalidRequest(
+            f"an adjustment does not go with {decision}", field="adjustment", hint="comment is for what else to say"
+        )
+    if request.comment and adjusted:
+        raise InvalidRequest("the adjustment is what is said", field="comment", hint="put it into adjustment")
+    return ApprovalResolution(
+        approval_id=request.approval_id,
+        decision=decision,
+        text=request.adjustment if adjusted else request.comment,
+        approver=request.approver.strip(),
+        caller=principal().name or f"token holder at {context.peer()}",
+    )
+
+
+def judge_task(request: pb.JudgePatchesRequest) -> Task:
+    """The task of a request, its patches still to be stored. Raises InvalidRequest with the field."""
+    if not 1 <= len(request.patches) <= MAX_PATCHES:
+        raise InvalidRequest(
+            f"there are {len(request.patches)} patches", field="patches", hint=f"1 to {MAX_PATCHES} of them"
+        )
+    total = sum(len(patch.diff) for patch in request.patches)
+    if total > MAX_DIFF_BYTES:
+        raise InvalidRequest(f"the patches have {total} bytes", field="patches", hint=f"at most {MAX_DIFF_BYTES}")
+    for number, patch in enumerate(request.patches):
+        if not patch.diff.strip():
+            raise InvalidRequest("the patch is empty", field=f"patches[{number}].diff")
+    task = _bounded(_task(request, kind=TaskKind.JUDGE))
+    title = "Judge a patch" if len(request.patches) == 1 else f"Judge {len(request.patches)} patches"
+    return replace(task, description=request.task_description.strip() or title)
+
+
+def with_patches(task: Task, patches: Sequence[pb.SubmittedPatch]) -> Task:
+    """The task with references to its patches, as `store_patches` stores them."""
+    return replace(
+        task,
+        patches=tuple(
+            SubmittedPatch(
+                name=patch.name,
+                patch=blob_ref(task.tenant, task.execution_id, _closed(patch.diff), PATCH_MEDIA_TYPE),
+                summary=patch.summary,
+            )
+            for patch in patches
+        ),
+    )
+
+
+async def store_patches(task: Task, patches: Sequence[pb.SubmittedPatch], blobs: BlobStore) -> None:
+    """Store what a task refers to. Raises ResourceExhausted, Unavailable."""
+    for patch in patches:
+        await blobs.put(task.tenant, task.execution_id, _closed(patch.diff), PATCH_MEDIA_TYPE)
+
+
+def _closed(diff: bytes) -> bytes:
+    """A patch with the line feed at its end that shells and forms take away; without it git finds it damaged."""
+    return diff if diff.endswith(b"\n") else diff + b"\n"
+
+
+def hand_delivery(request: pb.DeliverCandidateRequest, caller: str) -> HandDelivery:
+    """What a person asks for. `caller` is who authenticated; empty where one token is everybody's."""
+    if not request.candidate_id:
+        raise InvalidRequest("no candidate given", field="candidate_id", hint="as in DeliberationResult.candidate_id")
+    # However long or odd the name is that they give themselves, behind it stands who they are.
+    named = plain_line(request.approver, _MAX_GIVEN_NAME_CHARS)
+    by = f"{named} ({caller})" if named and caller and named != caller else named or caller or "somebody"
+    return HandDelivery(
+        candidate_id=request.candidate_id,
+        by=by,
+        caller=caller,
+        reason=request.reason,
+        branch=request.branch,
+        push=request.push,
     )

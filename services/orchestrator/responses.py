@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import TypedDict
+from typing import Any
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.orchestrator.requests import subtask_results
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.contract import to_enum, to_message
 from swe_ai_fleet.domain import candidate, review
-from swe_ai_fleet.domain.audit import SignedHead
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.candidate import Candidate, CheckKind, CheckReport, RankedCandidate
 from swe_ai_fleet.domain.event import StoredEvent, ToolFinished
@@ -33,16 +32,12 @@ _UNRANKED = RankedCandidate(candidate_id="", rank=0, score=0.0, accepted=False)
 def audit_heads(state: ExecutionState) -> list[pb.AuditHead]:
     """The head of each agent's audit chain, with the signature where that is about it."""
     return [
-        _audit_head(agent, state.signed_heads.get(agent.agent_id))
+        to_message(pb.AuditHead, signed, agent_id=agent.agent_id)
+        if (signed := state.signed_heads.get(agent.agent_id)) and signed.hash == agent.audit_head
+        else pb.AuditHead(agent_id=agent.agent_id, hash=agent.audit_head)
         for agent in state.agents.values()
         if agent.audit_head
     ]
-
-
-def _audit_head(agent: AgentProgress, signed: SignedHead | None) -> pb.AuditHead:
-    if signed is None or signed.hash != agent.audit_head:
-        return pb.AuditHead(agent_id=agent.agent_id, hash=agent.audit_head)
-    return to_message(pb.AuditHead, signed, agent_id=agent.agent_id)
 
 
 def critiques(state: ExecutionState, candidate_id: str) -> list[pb.Critique]:
@@ -79,13 +74,11 @@ def _critique(of: review.Critique) -> pb.Critique:
         pb.Critique,
         of,
         verdict=to_enum(pb.Verdict, verdict),
-        findings=[_finding_text(finding) for finding in of.findings],
+        findings=[
+            ": ".join(filter(None, (f"{finding.file}:{finding.line}" if finding.line else finding.file, finding.text)))
+            for finding in of.findings
+        ],
     )
-
-
-def _finding_text(finding: review.Finding) -> str:
-    place = f"{finding.file}:{finding.line}" if finding.line else finding.file
-    return f"{place}: {finding.text}" if place else finding.text
 
 
 def total_usage(state: ExecutionState) -> pb.Usage:
@@ -217,20 +210,13 @@ def results(state: ExecutionState) -> list[pb.DeliberationResult]:
     return [result(state, state.candidates[name], None) for name in sorted(remaining)]
 
 
-class Judged(TypedDict):
-    """The fields of every message that tells a verdict."""
-
-    verdict: pb.EvidenceVerdict
-    verdict_reasons: Sequence[str]
-
-
-def _verdict(report: CheckReport | None) -> Judged:
+def _verdict(report: CheckReport | None) -> dict[str, Any]:
     if report is None or report.verdict is None:
-        return Judged(verdict=pb.EVIDENCE_VERDICT_UNSPECIFIED, verdict_reasons=())
-    return Judged(verdict=to_enum(pb.EvidenceVerdict, report.verdict), verdict_reasons=report.reasons)
+        return {}
+    return {"verdict": to_enum(pb.EvidenceVerdict, report.verdict), "verdict_reasons": report.reasons}
 
 
-def judged(state: ExecutionState) -> Judged:
+def judged(state: ExecutionState) -> dict[str, Any]:
     """What evidence says of the winner, or of the best candidate without a winner."""
     return _verdict(state.best_report)
 
@@ -272,7 +258,6 @@ def winner_agent(state: ExecutionState) -> str:
 
 
 def execution_message(state: ExecutionState, candidates: Iterable[pb.DeliberationResult] = ()) -> pb.Execution:
-    """An execution as it stands."""
     results = list(candidates)
     return pb.Execution(
         execution_id=state.execution_id,

@@ -7,8 +7,8 @@ import re
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import replace
-from typing import TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 
@@ -16,18 +16,17 @@ from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceServicer
 from services.auth import caller_of, principal, tenant
 from services.errors import Context, NotAvailable
-from services.orchestrator import decisions, requests, responses
-from services.orchestrator.councils import Councils
-from services.orchestrator.fleet_status import FleetStatuses, active_councils, seen_by
+from services.orchestrator import requests, responses
+from services.orchestrator.fleet_status import Councils, FleetStatuses, active_councils, seen_by
 from services.orchestrator.metrics import Metrics
 from services.orchestrator.planning import answer_planning_event
-from services.orchestrator.replies import MAX_REPLY_BYTES, Replies, WatchLive, metadata, page, with_live_text
+from services.orchestrator.replies import MAX_REPLY_BYTES, Replies, WatchLive, metadata, page, pending, with_live_text
 from services.orchestrator.task_context import TaskContexts
 from services.orchestrator.uploads import Uploads
 from swe_ai_fleet.contract import to_enum, to_message
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.errors import InvalidRequest, NotFound
-from swe_ai_fleet.domain.event import ExecutionFinished, ExecutionStatus, StoredEvent
+from swe_ai_fleet.domain.event import ExecutionFinished, ExecutionStatus
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.fleet_status import Component, ComponentState
 from swe_ai_fleet.domain.message import TextDelta
@@ -44,93 +43,68 @@ from swe_ai_fleet.watching.progress import Progress
 
 CHUNK_BYTES = 256 * 1024
 _DIGEST = re.compile(r"[0-9a-f]{64}")
+_WORST_FIRST = {ComponentState.DOWN: "unhealthy", ComponentState.DEGRADED: "degraded"}
 
 
 Update = TypeVar("Update", pb.DeliberationUpdate, pb.OrchestrationUpdate)
 
 
+@dataclass(kw_only=True, eq=False)
 class OrchestratorServicer(OrchestratorServiceServicer):
     """Serves executions. The end of a call ends the caller's wait and nothing else.
 
-    Args:
-        executions: What is served.
-        blobs: Has patches and artifacts.
-        log: Has the events.
+    Attributes:
         components: Measures what the fleet stands on.
         watch_live: Where models are heard while they speak.
-        planning: Takes planning events.
-        councils: Keeps them.
-        derivations: Splits plans.
-        contexts: Makes the contexts of tasks; None: no context service is configured.
-        metrics: Has figures over time.
-        fleet: Tells of hosts, machines, model servers.
-        uploads: Takes repositories.
-        erasures: Erases.
+        contexts: None: no context service is configured.
         audit_keys: The public keys whose signatures of audit heads count.
     """
 
-    def __init__(
-        self,
-        *,
-        executions: Executions,
-        blobs: BlobStore,
-        log: EventLog,
-        components: Callable[[], Awaitable[Sequence[Component]]],
-        watch_live: WatchLive,
-        planning: PlanningEvents,
-        councils: Councils,
-        derivations: Derivations,
-        contexts: TaskContexts | None,
-        metrics: Metrics,
-        fleet: FleetStatuses,
-        uploads: Uploads,
-        erasures: Erasures,
-        audit_keys: PublicKeys,
-    ) -> None:
-        self._executions = executions
-        self._planning = planning
-        self._councils = councils
-        self._derivations = derivations
-        self._contexts = contexts
-        self._metrics = metrics
-        self._fleet = fleet
-        self._uploads = uploads
-        self._erasures = erasures
-        self._audit_keys = [pb.AuditKey(key_id=name, public_key=raw) for name, raw in audit_keys.keys.items()]
-        self._blobs = blobs
-        self._replies = Replies(log=log, blobs=blobs)
-        self._components = components
-        self._watch_live = watch_live
+    executions: Executions
+    blobs: BlobStore
+    log: EventLog
+    components: Callable[[], Awaitable[Sequence[Component]]]
+    watch_live: WatchLive
+    planning: PlanningEvents
+    councils: Councils
+    derivations: Derivations
+    contexts: TaskContexts | None
+    metrics: Metrics
+    fleet: FleetStatuses
+    uploads: Uploads
+    erasures: Erasures
+    audit_keys: PublicKeys
+
+    def __post_init__(self) -> None:
+        self._replies = Replies(log=self.log, blobs=self.blobs)
         self._started_at = time.monotonic()
 
     async def Deliberate(self, request: pb.DeliberateRequest, context: Context) -> pb.DeliberateResponse:
         submission = await self._submit(request, requests.deliberation_task(request), context)
-        state = await self._executions.wait(tenant(), submission.execution_id)
+        state = await self.executions.wait(tenant(), submission.execution_id)
         return await self._replies.deliberation(state)
 
     async def StreamDeliberation(
         self, request: pb.DeliberateRequest, context: Context
     ) -> AsyncIterator[pb.DeliberationUpdate]:
         submission = await self._submit(request, requests.deliberation_task(request), context)
-        async with aclosing(self._updates(submission.execution_id, pb.DeliberationUpdate)) as updates:
-            async for update, ended in updates:
-                if ended is not None:
-                    update.final.CopyFrom(await self._replies.deliberation(ended))
+        updates = self._updates(submission.execution_id, pb.DeliberationUpdate, self._replies.deliberation)
+        async with aclosing(updates):
+            async for update in updates:
                 yield update
 
     async def Orchestrate(self, request: pb.OrchestrateRequest, context: Context) -> pb.OrchestrateResponse:
         submission = await self._submit(request, requests.orchestration_task(request), context)
-        state = await self._executions.wait(tenant(), submission.execution_id)
+        state = await self.executions.wait(tenant(), submission.execution_id)
         return await self._replies.orchestration(state)
 
     async def StreamOrchestration(
         self, request: pb.OrchestrateRequest, context: Context
     ) -> AsyncIterator[pb.OrchestrationUpdate]:
         submission = await self._submit(request, requests.orchestration_task(request), context)
-        async with aclosing(self._updates(submission.execution_id, pb.OrchestrationUpdate)) as updates:
-            async for update, ended in updates:
-                if ended is not None:
-                    update.final.CopyFrom(await self._replies.orchestration(ended))
+        updates = self._updates(submission.execution_id, pb.OrchestrationUpdate, self._replies.orchestration)
+        async with aclosing(updates):
+            async for update in updates:
                 yield update
 
     async def SubmitTask(self, request: pb.SubmitTaskRequest, context: Context) -> pb.SubmitTaskResponse:
@@ -140,7 +114,7 @@ class OrchestratorServicer(OrchestratorServiceServicer):
             with requests.fields_of(request):
                 task = requests.submitted_task(request)
             task_id, submission = task.task_id, await self._submit(request, task, context)
-        known = self._executions.projection.get(tenant(), submission.execution_id)
+        known = self.executions.projection.get(tenant(), submission.execution_id)
         return pb.SubmitTaskResponse(
             execution_id=submission.execution_id,
             task_id=task_id,
@@ -151,13 +125,13 @@ class OrchestratorServicer(OrchestratorServiceServicer):
 
     async def JudgePatches(self, request: pb.JudgePatchesRequest, context: Context) -> pb.JudgePatchesResponse:
         submission = await self._judge(request, request, context)
-        return await self._replies.judgement(await self._executions.wait(tenant(), submission.execution_id))
+        return await self._replies.judgement(await self.executions.wait(tenant(), submission.execution_id))
 
     async def DeliverCandidate(
         self, request: pb.DeliverCandidateRequest, context: Context
     ) -> pb.DeliverCandidateResponse:
-        asked = decisions.hand_delivery(request, principal().name)
-        delivered = await self._executions.deliver(tenant(), request.execution_id, asked)
+        asked = requests.hand_delivery(request, principal().name)
+        delivered = await self.executions.deliver(tenant(), request.execution_id, asked)
         return pb.DeliverCandidateResponse(
             execution_id=request.execution_id, commit_sha=delivered.commit_sha, branch=delivered.branch
         )
@@ -178,14 +152,18 @@ class OrchestratorServicer(OrchestratorServiceServicer):
             dry_run=request.dry_run,
             cancel=request.cancel,
         )
-        erased = await self._erasures.erase(erasure)
+        erased = await self.erasures.erase(erasure)
         stores = [pb.ErasedStore(store=name, items=n, bytes=size) for name, (n, size) in erased.stores.items()]
         return pb.EraseResponse(record_id=erased.record_id, execution_ids=erased.execution_ids, stores=stores)
 
     async def GetDeliberationResult(
         self, request: pb.GetDeliberationResultRequest, context: Context
     ) -> pb.GetDeliberationResultResponse:
-        state = await self._latest(check_identifier(request.task_id, field="task_id"))
+        task_id = check_identifier(request.task_id, field="task_id")
+        try:
+            state = await self.executions.latest(tenant(), task_id, TaskKind.DELIBERATE)
+        except NotFound:
+            state = await self.executions.latest(tenant(), task_id)
         ran = state.duration_ms if state.finished_at else milliseconds(now()) - milliseconds(state.started_at)
         return pb.GetDeliberationResultResponse(
             task_id=state.task.task_id,
@@ -206,7 +184,7 @@ class OrchestratorServicer(OrchestratorServiceServicer):
             raise InvalidRequest("not a SHA-256 digest", field="digest", hint="64 lower-case hexadecimal digits")
         name = f"{tenant()}/{execution_id}/{request.digest}"
         try:
-            data = await self._blobs.get(BlobRef(name=name, digest=request.digest, size=0))
+            data = await self.blobs.get(BlobRef(name=name, digest=request.digest, size=0))
         except NotFound:
             raise NotFound(f"the execution stored no {request.digest}", field="digest") from None
         if request.offset_bytes > len(data):
@@ -219,30 +197,29 @@ class OrchestratorServicer(OrchestratorServiceServicer):
             yield pb.GetArtifactResponse(chunk=data[offset : offset + CHUNK_BYTES])
 
     async def GetExecution(self, request: pb.GetExecutionRequest, context: Context) -> pb.GetExecutionResponse:
-        state = await self._executions.get(tenant(), request.execution_id)
+        state = await self.executions.get(tenant(), request.execution_id)
         execution = responses.execution_message(state)
-        execution.pending_approvals.extend(decisions.pending(state, room=MAX_REPLY_BYTES // 2))
+        execution.pending_approvals.extend(pending(state, room=MAX_REPLY_BYTES // 2))
         execution.superseded.extend(self._replies.superseded(state, room=(MAX_REPLY_BYTES - execution.ByteSize()) // 4))
         execution.results.extend(await self._replies.candidates(state, room=MAX_REPLY_BYTES - execution.ByteSize()))
-        return pb.GetExecutionResponse(execution=execution, audit_keys=self._audit_keys)
+        keys = [pb.AuditKey(key_id=name, public_key=raw) for name, raw in self.audit_keys.keys.items()]
+        return pb.GetExecutionResponse(execution=execution, audit_keys=keys)
 
     async def ListExecutions(self, request: pb.ListExecutionsRequest, context: Context) -> pb.ListExecutionsResponse:
         # What is over is read from a file.
-        return await asyncio.to_thread(
-            page, self._executions.projection, request, tenant(), self._metrics.meter.running
-        )
+        return await asyncio.to_thread(page, self.executions.projection, request, tenant(), self.metrics.meter.running)
 
     async def StreamExecution(
         self, request: pb.StreamExecutionRequest, context: Context
     ) -> AsyncIterator[pb.ExecutionEvent]:
         execution_id = request.execution_id
-        events = self._executions.watch(tenant(), execution_id, request.from_sequence)
+        events = self.executions.watch(tenant(), execution_id, request.from_sequence)
         async with aclosing(events):
             if not request.include_text:
                 async for stored in events:
                     yield responses.event(stored)
                 return
-            async with aclosing(with_live_text(events, self._watch_live(tenant(), execution_id))) as both:
+            async with aclosing(with_live_text(events, self.watch_live(tenant(), execution_id))) as both:
                 async for message in both:
                     yield (
                         responses.text_delta(execution_id, message)
@@ -252,36 +229,41 @@ class OrchestratorServicer(OrchestratorServiceServicer):
 
     async def CancelExecution(self, request: pb.CancelExecutionRequest, context: Context) -> pb.CancelExecutionResponse:
         execution_id = request.execution_id
-        before = await self._executions.get(tenant(), execution_id)
-        after = await self._executions.cancel(tenant(), execution_id, request.reason)
+        before = await self.executions.get(tenant(), execution_id)
+        after = await self.executions.cancel(tenant(), execution_id, request.reason)
         stopped = after.status is ExecutionStatus.CANCELLED and not before.status.terminal
         return pb.CancelExecutionResponse(
             execution_id=execution_id, status=to_enum(pb.DeliberationStatus, after.status), already_ended=not stopped
         )
 
     async def GetStatus(self, request: pb.GetStatusRequest, context: Context) -> pb.GetStatusResponse:
-        components = await self._components()
+        components = await self.components()
+        states = {component.state for component in components}
         reply = pb.GetStatusResponse(
-            status=_overall(components),
+            status="unhealthy"
+            if ComponentState.DOWN in states
+            else "degraded"
+            if ComponentState.DEGRADED in states
+            else "healthy",
             uptime_seconds=int(time.monotonic() - self._started_at),
-            stats=_stats(self._executions.projection, tenant()) if request.include_stats else None,
+            stats=_stats(self.executions.projection, tenant()) if request.include_stats else None,
             components=[to_message(pb.ComponentStatus, seen_by(principal(), component)) for component in components],
         )
         if request.include_stats:
-            reply.stats.active_councils = await active_councils(self._councils)
+            reply.stats.active_councils = await active_councils(self.councils)
         if request.include_fleet:
-            await self._fleet.fill(reply)
+            await self.fleet.fill(reply)
         return reply
 
     async def UploadRepository(
         self, request_iterator: AsyncIterator[pb.UploadRepositoryRequest], context: Context
     ) -> pb.RepoRef:
-        return await self._uploads.receive(request_iterator)
+        return await self.uploads.receive(request_iterator)
 
     async def ResolveApproval(self, request: pb.ResolveApprovalRequest, context: Context) -> pb.ResolveApprovalResponse:
         execution_id = request.execution_id
-        resolution = decisions.resolution(request, context)
-        state = await self._executions.resolve(tenant(), execution_id, resolution, by=principal().name)
+        resolution = requests.resolution(request, context)
+        state = await self.executions.resolve(tenant(), execution_id, resolution, by=principal().name)
         return pb.ResolveApprovalResponse(
             execution_id=execution_id,
             status=to_enum(pb.DeliberationStatus, state.status),
@@ -289,65 +271,59 @@ class OrchestratorServicer(OrchestratorServiceServicer):
         )
 
     async def RegisterAgent(self, request: pb.RegisterAgentRequest, context: Context) -> pb.RegisterAgentResponse:
-        return await self._councils.register(request)
+        return await self.councils.register(request)
 
     async def Drain(self, request: pb.DrainRequest, context: Context) -> pb.DrainResponse:
-        return await self._fleet.drain(request)
+        return await self.fleet.drain(request)
 
     async def UnregisterAgent(self, request: pb.UnregisterAgentRequest, context: Context) -> pb.UnregisterAgentResponse:
-        return await self._councils.unregister(request)
+        return await self.councils.unregister(request)
 
     async def CreateCouncil(self, request: pb.CreateCouncilRequest, context: Context) -> pb.CreateCouncilResponse:
-        return await self._councils.create(request)
+        return await self.councils.create(request)
 
     async def ListCouncils(self, request: pb.ListCouncilsRequest, context: Context) -> pb.ListCouncilsResponse:
-        return await self._councils.list(request)
+        return await self.councils.list(request)
 
     async def DeleteCouncil(self, request: pb.DeleteCouncilRequest, context: Context) -> pb.DeleteCouncilResponse:
-        return await self._councils.delete(request)
+        return await self.councils.delete(request)
 
     async def ProcessPlanningEvent(
         self, request: pb.ProcessPlanningEventRequest, context: Context
     ) -> pb.ProcessPlanningEventResponse:
-        return await answer_planning_event(self._planning, request, context)
+        return await answer_planning_event(self.planning, request, context)
 
     async def DeriveSubtasks(self, request: pb.DeriveSubtasksRequest, context: Context) -> pb.DeriveSubtasksResponse:
         plan = replace(requests.plan_of(request), tenant=tenant())
-        return requests.derived(plan, await self._derivations.derive(plan))
+        return requests.derived(plan, await self.derivations.derive(plan))
 
     async def GetTaskContext(self, request: pb.GetTaskContextRequest, context: Context) -> pb.GetTaskContextResponse:
-        if self._contexts is None:
+        if self.contexts is None:
             raise NotAvailable("no context service is configured", hint="the event run_started has an agent's messages")
-        return await self._contexts.get(request)
+        return await self.contexts.get(request)
 
     async def GetMetrics(self, request: pb.GetMetricsRequest, context: Context) -> pb.GetMetricsResponse:
-        return await self._metrics.get(request)
+        return await self.metrics.get(request)
 
     async def _submit(self, request: Message, task: Task, context: Context, store: Store | None = None) -> Submission:
         task = replace(task, tenant=tenant(), caller=caller_of(context))
         with requests.fields_of(request):
-            return await self._executions.submit(task, store=store)
+            return await self.executions.submit(task, store=store)
 
     async def _judge(self, request: Message, judge: pb.JudgePatchesRequest, context: Context) -> Submission:
         with requests.fields_of(request):
-            task = replace(decisions.judge_task(judge), tenant=tenant())
-        task = decisions.with_patches(task, judge.patches)
+            task = replace(requests.judge_task(judge), tenant=tenant())
+        task = requests.with_patches(task, judge.patches)
         return await self._submit(
-            request, task, context, lambda: decisions.store_patches(task, judge.patches, self._blobs)
+            request, task, context, lambda: requests.store_patches(task, judge.patches, self.blobs)
         )
 
-    async def _latest(self, task_id: str) -> ExecutionState:
-        try:
-            return await self._executions.latest(tenant(), task_id, TaskKind.DELIBERATE)
-        except NotFound:
-            return await self._executions.latest(tenant(), task_id)
-
     async def _updates(
-        self, execution_id: str, kind: type[Update]
-    ) -> AsyncGenerator[tuple[Update, ExecutionState | None], None]:
-        """An update for every event, the last one with the state that the execution ended in."""
+        self, execution_id: str, kind: type[Update], final: Callable[[ExecutionState], Awaitable[Any]]
+    ) -> AsyncGenerator[Update, None]:
+        """An update for every event, the last one with what `final` makes of the state that the execution ended in."""
         progress = Progress()
-        async with aclosing(self._executions.watch(tenant(), execution_id)) as events:
+        async with aclosing(self.executions.watch(tenant(), execution_id)) as events:
             async for stored in events:
                 progress.follow(stored)
                 update = kind(
@@ -360,18 +336,9 @@ class OrchestratorServicer(OrchestratorServiceServicer):
                 )
                 if progress.candidate_id:
                     update.partial_result.CopyFrom(await self._replies.partial(progress.state, progress.candidate_id))
-                yield update, progress.state if _ends(stored) else None
-
-
-def _ends(stored: StoredEvent) -> bool:
-    return isinstance(stored.event.body, ExecutionFinished)
-
-
-def _overall(components: Sequence[Component]) -> str:
-    states = {component.state for component in components}
-    if ComponentState.DOWN in states:
-        return "unhealthy"
-    return "degraded" if ComponentState.DEGRADED in states else "healthy"
+                if isinstance(stored.event.body, ExecutionFinished):
+                    update.final.CopyFrom(await final(progress.state))
+                yield update
 
 
 def _stats(projection: Projection, tenant: str) -> pb.OrchestratorStats:

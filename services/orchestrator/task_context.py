@@ -33,14 +33,6 @@ from swe_ai_fleet.orchestrator.groundwork import context_request
 
 @dataclass(frozen=True, kw_only=True)
 class TaskContexts:
-    """Makes the contexts of tasks.
-
-    Attributes:
-        source: Knows the project.
-        executions: Know the tasks that were handed in, and have the hosts that open clones.
-        workspaces: Pin repositories.
-    """
-
     source: ContextSource
     executions: Executions
     workspaces: WorkspaceProvider
@@ -69,7 +61,8 @@ class TaskContexts:
             tools="\n".join(("# Tools", *(f"- {line}" for line in opening.tools))),
             history=_context_text(gathered, history=True),
         )
-        text = _joined(blocks.system, blocks.context, blocks.tools, blocks.history)
+        texts = (blocks.system, blocks.context, blocks.tools, blocks.history)
+        text = "\n\n".join(text.strip() for text in texts if text.strip())
         return pb.GetTaskContextResponse(
             context_text=text,
             blocks=blocks,
@@ -103,7 +96,6 @@ class TaskContexts:
 
 
 def _with_request(request: pb.GetTaskContextRequest, task: Task) -> Task:
-    """The task as it would be with what the request says of it."""
     for name in ("case_id", "story_id"):
         if getattr(request, name):
             check_identifier(getattr(request, name), field=name)
@@ -126,7 +118,3 @@ def _with_request(request: pb.GetTaskContextRequest, task: Task) -> Task:
 
 def _context_text(gathered: GatheredContext, *, history: bool) -> str:
     return rendered([block for block in gathered.blocks if (block.kind == "history") is history])
-
-
-def _joined(*texts: str) -> str:
-    return "\n\n".join(text.strip() for text in texts if text.strip())

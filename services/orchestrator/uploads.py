@@ -39,8 +39,6 @@ class Uploads:
     """Carries out UploadRepository.
 
     Args:
-        workspaces: Checks bundles and unpacks them.
-        blobs: Keeps them for other nodes.
         max_bytes: The most that a bundle may have.
         check_room: Raises ResourceExhausted where so many bytes more may not be kept for a tenant.
     """
@@ -75,7 +73,11 @@ class Uploads:
                 bundle = directory / "bundle"
                 with _room():
                     digest, size = await self._receive(requests, bundle, header.size_bytes)
-                self._check(header, digest, size)
+                if header.size_bytes and size != header.size_bytes:
+                    came = f"{size} bytes came of {header.size_bytes}"
+                    raise InvalidRequest(came, field="header.size_bytes", hint="send it again")
+                if header.digest and digest != header.digest:
+                    raise InvalidRequest("what came has another digest", field="header.digest", hint="send it again")
                 await self.check_room(mine, size)
                 return await self._store(header, bundle, digest)
         except TimeoutError:
@@ -120,16 +122,6 @@ class Uploads:
                         raise InvalidRequest(f"more than the {announced} bytes announced", field="header.size_bytes")
                     raise self._too_large(size, "chunk")
                 await asyncio.to_thread(_append, file, sha256.update, request.chunk)
-
-    def _check(self, header: pb.UploadRepositoryHeader, digest: str, size: int) -> None:
-        if header.size_bytes and size != header.size_bytes:
-            raise InvalidRequest(
-                f"{size} bytes came of {header.size_bytes}",
-                field="header.size_bytes",
-                hint="send it again",
-            )
-        if header.digest and digest != header.digest:
-            raise InvalidRequest("what came has another digest", field="header.digest", hint="send it again")
 
     async def _store(self, header: pb.UploadRepositoryHeader, bundle: Path, digest: str) -> pb.RepoRef:
         repo = RepoRef(location=UPLOAD + digest, ref=header.ref, commit=header.commit, subdirectory=header.subdirectory)

@@ -25,7 +25,7 @@ from swe_ai_fleet.runtime.audit_keys import PublicKeys, SigningKey, new_key_pem,
 from swe_ai_fleet.runtime.ray_fleet import RayFleet
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing.repositories import make_repository
-from swe_ai_fleet.watching.audit import audit_document, read_audit_document
+from swe_ai_fleet.watching.events import audit_document, read_audit_document
 from tests.conftest import FleetUnderTest
 from tests.fleet_command import Shell
 from tests.scripted_fleet import ScriptedRun

@@ -17,7 +17,7 @@ from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
 from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.repositories import make_repository
-from swe_ai_fleet.watching.audit import verify_events
+from swe_ai_fleet.watching.events import verify_events
 from tests.conftest import FleetUnderTest
 from tests.fleet_command import Shell
 from tests.scripts import HELLO_FILES, INTRUDING, PROPOSING

@@ -20,7 +20,7 @@ import pytest
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceStub
 from swe_ai_fleet.cli.client import FleetClient, connect
-from swe_ai_fleet.cli.exits import CommandFault
+from swe_ai_fleet.cli.screen import CommandFault
 from swe_ai_fleet.testing.repositories import git, make_repository
 from tests.conftest import FleetUnderTest
 from tests.fleet_command import SECONDS, Ran, Shell, ended

@@ -19,7 +19,7 @@ from fleet.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.repositories import git, make_repository
-from swe_ai_fleet.watching.audit import verify_events
+from swe_ai_fleet.watching.events import verify_events
 from tests.e2e.test_restart import serving
 from tests.scripts import HELLO_FILES, PROPOSING, SLOW
 

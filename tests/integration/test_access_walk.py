@@ -29,8 +29,8 @@ from fleet.options.v1 import options_pb2
 from services.access.roles import ROLES
 from services.access.store import AccessStore
 from services.auth import principal
-from services.gateway.app import GatewayDeps, gateway_app
-from services.gateway.main import serve_http
+from services.gateway.access.credentials import Credentials
+from services.gateway.main import gateway_app, serve_http
 from services.gateway.rest.table import OPERATIONS
 from services.gateway.upstream import FILES, open_upstream
 from services.grpc_server import Service, serve_grpc
@@ -202,23 +202,15 @@ async def house(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[House
         grpc.aio.insecure_channel(address) as channel,
         open_upstream(address, address) as upstream,
     ):
-        around = GatewayDeps(
-            settings=settings,
-            upstream=upstream,
-            token="the gateway's own",
-            ready=_ready,
-            keys=MemoryKeyValue(),
-            authenticator=store,
-            check_seconds=CHECK_SECONDS,
-        )
-        app = gateway_app(around)
+        credentials = Credentials("the gateway's own", store)
+        app = gateway_app(settings, upstream, credentials, MemoryKeyValue(), _ready, check_seconds=CHECK_SECONDS)
         async with (
             serve_http(app, "127.0.0.1:0") as url,
             AsyncClient(base_url=url, timeout=_SECONDS) as client,
             AsyncClient(base_url=url, transport=ASGITransport(app)) as inside,
         ):
             yield House(world=world, channel=channel, client=client, inside=inside, url=url, app=app, calls=calls)
-            await app.state.streams.close()
+            await app.state.feeds.close()
 
 
 @pytest.fixture(autouse=True)

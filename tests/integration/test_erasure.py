@@ -31,7 +31,7 @@ from swe_ai_fleet.domain.task import UPLOAD, RepoRef
 from swe_ai_fleet.orchestrator.recipes import tenant_key
 from swe_ai_fleet.snapshots import CONTEXT_SNAPSHOTS, EXECUTION_SNAPSHOTS
 from swe_ai_fleet.testing.repositories import make_repository
-from swe_ai_fleet.watching.audit import audit_document
+from swe_ai_fleet.watching.events import audit_document
 from tests.erasure import everywhere
 from tests.plan_script import PLAN_GOAL
 from tests.tenants import NORTH, SOUTH, Caller, World, refused, tenants

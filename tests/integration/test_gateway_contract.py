@@ -17,8 +17,8 @@ from hypothesis.errors import Unsatisfiable
 from schemathesis import GenerationMode
 from schemathesis.specs.openapi import checks
 
-from services.gateway.app import GatewayDeps, gateway_app
-from services.gateway.main import serve_http
+from services.gateway.access.credentials import Credentials
+from services.gateway.main import gateway_app, serve_http
 from services.gateway.rest.table import OPERATIONS
 from services.gateway.upstream import open_upstream
 from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
@@ -175,10 +175,8 @@ async def gateway(fleet: FleetUnderTest) -> AsyncIterator[str]:
     generous = fleet.settings.model_copy(update={"http_requests_per_minute": 10_000_000})
     running = fleet.running
     async with open_upstream(running.address, running.context) as upstream:
-        around = GatewayDeps(
-            settings=generous, upstream=upstream, token=running.token, ready=ready, keys=MemoryKeyValue()
-        )
-        async with serve_http(gateway_app(around), "127.0.0.1:0") as url:
+        app = gateway_app(generous, upstream, Credentials(running.token), MemoryKeyValue(), ready)
+        async with serve_http(app, "127.0.0.1:0") as url:
             yield url
 
 

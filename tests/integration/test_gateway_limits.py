@@ -93,7 +93,7 @@ async def test_bodies_are_bounded(home: House) -> None:
 @pytest.mark.parametrize("path", ["/api/count", "/api/repositories"])
 async def test_a_body_that_does_not_come_is_given_up(home: House, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f"{_BODIES}.read_body.__kwdefaults__", {"limit": _LARGEST, "seconds": 0.2})
-    monkeypatch.setattr(f"{_BODIES}.TimedReceive.__init__.__kwdefaults__", {"seconds": 0.2, "total": 60.0})
+    monkeypatch.setattr(f"{_BODIES}.SECONDS", 0.2)
     before = home.room.calls
     assert (await raw(home.port, _beginning(home, path).decode())).split()[1] == b"408"
     assert home.room.calls == before

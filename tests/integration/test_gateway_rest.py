@@ -23,8 +23,8 @@ import pytest
 from fleet.context.v1 import context_pb2 as context_pb
 from fleet.context.v1 import context_pb2_grpc
 from services.auth import caller_of
-from services.gateway.app import GatewayDeps, gateway_app
-from services.gateway.main import serve_http
+from services.gateway.access import credentials
+from services.gateway.main import gateway_app, serve_http
 from services.gateway.upstream import open_upstream
 from services.grpc_server import Service, serve_grpc
 from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
@@ -140,8 +140,8 @@ async def test_whoever_does_not_want_to_wait_is_told_where(api: Api) -> None:
 async def test_an_artifact(api: Api, fleet: FleetUnderTest, ended: dict[str, Any]) -> None:
     content = random.Random(7).randbytes(700_000)
     execution_id = ended["answer"]["execution_id"]
-    credentials = Credentials(token=fleet.running.nats_token)
-    async with JetStream.connect(fleet.running.nats_url, credentials=credentials) as log:
+    login = Credentials(token=fleet.running.nats_token)
+    async with JetStream.connect(fleet.running.nats_url, credentials=login) as log:
         digest = (await log.put(DEFAULT_TENANT, execution_id, content, "application/octet-stream")).digest
     path = f"/api/executions/{execution_id}/artifacts/{digest}"
     whole = {
@@ -253,11 +253,10 @@ async def test_each_service_elsewhere_is_shown_its_own_token_and_one_that_is_awa
         serve_grpc([service], "127.0.0.1:0", own, ready) as context,
         open_upstream("127.0.0.1:1", context, context_token=own) as upstream,
     ):
-        around = GatewayDeps(
-            settings=fleet.settings, upstream=upstream, token=fleet.running.token, ready=ready, keys=MemoryKeyValue()
-        )
+        shown = credentials.Credentials(fleet.running.token)
+        app = gateway_app(fleet.settings, upstream, shown, MemoryKeyValue(), ready)
         admitted = {"authorization": f"Bearer {fleet.running.token}", "fleet-caller": "ada"}
-        async with serve_http(gateway_app(around), "127.0.0.1:0") as url, aiohttp.ClientSession(url) as session:
+        async with serve_http(app, "127.0.0.1:0") as url, aiohttp.ClientSession(url) as session:
             told = await session.post("/api/recommendations", json={"goal": "g"}, headers=admitted)
             assert (told.status, (await told.json())["goal_type"]) == (200, "as ada asked")
             for shown in (own, ""):

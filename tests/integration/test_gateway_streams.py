@@ -27,7 +27,8 @@ from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
 from services.gateway.main import serve_http
 from services.gateway.problems import HANDLERS
-from services.gateway.streams import Streams
+from services.gateway.streams import stream_routes
+from services.gateway.streams.feeds import Feeds
 from services.gateway.upstream import open_upstream
 from swe_ai_fleet.testing.repositories import make_repository
 from tests.conftest import FleetUnderTest
@@ -190,17 +191,19 @@ async def test_pages_of_events_and_of_the_audit_add_up_to_the_whole(ran: Ran) ->
 
 
 @asynccontextmanager
-async def streaming(port: int, **how: Any) -> AsyncGenerator[tuple[str, Streams]]:
+async def streaming(
+    port: int, *, max_watchers: int = 50, linger: float = 5.0, send_seconds: float = 10.0
+) -> AsyncGenerator[tuple[str, Feeds]]:
     """The streams alone, in front of a double of the orchestrator."""
     address = f"127.0.0.1:{port}"
     async with open_upstream(address, address) as upstream:
-        streams = Streams(upstream, **{"max_watchers": 50, **how})
-        app = Starlette(routes=streams.routes(), exception_handlers=dict(HANDLERS))
+        feeds = Feeds(upstream, max_watchers=max_watchers, linger=linger)
+        app = Starlette(routes=stream_routes(feeds, send_seconds=send_seconds), exception_handlers=dict(HANDLERS))
         async with serve_http(app, "127.0.0.1:0") as url:
             try:
-                yield url, streams
+                yield url, feeds
             finally:
-                await streams.close()
+                await feeds.close()
 
 
 def numbers(events: list[pb.ExecutionEvent]) -> list[int]:
@@ -256,7 +259,7 @@ async def test_a_source_that_goes_away_is_waited_for() -> None:
     source.add(*events[:10])
     async with AsyncExitStack() as kept:
         async with serving(source) as port:
-            url, _ = await kept.enter_async_context(streaming(port, outage_timeout=30.0))
+            url, _ = await kept.enter_async_context(streaming(port))
             client = await kept.enter_async_context(opened(url, name))
             first = [json.loads(await client.recv()) for _ in range(10)]
         lost = json.loads(await client.recv())
@@ -311,7 +314,7 @@ async def heard(client: socket.socket) -> tuple[list[Message], Close]:
 async def test_a_client_that_does_not_read_is_told_where_to_resume_and_holds_nothing_up() -> None:
     source, (name, events) = EventSource(), large_story()
     source.add(*events[:10])
-    async with serving(source) as port, streaming(port, send_seconds=0.3) as (url, streams):
+    async with serving(source) as port, streaming(port, send_seconds=0.3) as (url, feeds):
         client = await deaf(url, f"/api/ws/executions/{name}?events=1")
         with client:
             async with opened(url, name) as brisk:
@@ -320,8 +323,8 @@ async def test_a_client_that_does_not_read_is_told_where_to_resume_and_holds_not
                     added = events[place : min(place + 20, len(events) - 1)]
                     source.add(*added)
                     got += [json.loads(await brisk.recv()) for _ in added]
-                assert streams.feeds.size <= FEED_BYTES
-                await until(lambda: streams.feeds.watchers == 1)
+                assert feeds.size <= FEED_BYTES
+                await until(lambda: feeds.watchers == 1)
                 messages, closed = await heard(client)
                 source.add(events[-1])
                 rest, code, _ = await rest_of(brisk)
@@ -337,16 +340,16 @@ async def test_a_client_that_does_not_read_is_told_where_to_resume_and_holds_not
 
 
 async def test_a_client_that_never_reads_again_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("services.gateway.streams.slow_clients.StalledProtocol.stalled_seconds", 0.2)
-    monkeypatch.setattr("services.gateway.streams.slow_clients.LINGER_SECONDS", 0.1)
+    monkeypatch.setattr("services.gateway.access.limits.StalledProtocol.stalled_seconds", 0.2)
+    monkeypatch.setattr("services.gateway.access.limits.LINGER_SECONDS", 0.1)
     source, (name, events) = EventSource(), large_story()
     source.add(*events[:-1])
-    async with serving(source) as port, streaming(port, send_seconds=0.2) as (url, streams):
+    async with serving(source) as port, streaming(port, send_seconds=0.2) as (url, feeds):
         client = await deaf(url, f"/api/ws/executions/{name}?events=1")
         with client:
             there = client.getsockname()
-            await until(lambda: streams.feeds.watchers == 1)
-            await until(lambda: streams.feeds.watchers == 0)
+            await until(lambda: feeds.watchers == 1)
+            await until(lambda: feeds.watchers == 0)
             await until(lambda: not any(one.raddr == there for one in psutil.Process().net_connections("tcp4")))
 
 
@@ -360,13 +363,13 @@ async def until(holds: Callable[[], bool]) -> None:
 async def test_no_more_watch_than_may_and_those_who_go_make_room() -> None:
     source, (name, events) = EventSource(), story()
     source.add(*events[:3])
-    async with serving(source) as port, streaming(port, max_watchers=2, linger=0.05) as (url, streams):
+    async with serving(source) as port, streaming(port, max_watchers=2, linger=0.05) as (url, feeds):
         async with opened(url, name) as first, opened(url, name) as second:
             await asyncio.gather(first.recv(), second.recv())
             messages, code, reason = await watched(url, name)
             assert (messages, code) == ([], 4429)
             assert "2 clients watch already; no more are allowed" in reason
-        await until(lambda: not streams.feeds.watchers)
+        await until(lambda: not feeds.watchers)
         # A feed ends after its last watcher.
         await until(lambda: not source.streams)
         async with opened(url, name) as third:

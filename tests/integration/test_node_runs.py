@@ -46,7 +46,7 @@ class World:
         self.task = Task(task_id="t", kind=TaskKind.WORKFLOW, description="flow", repo=repo)
 
     def says(self, *turns: Turn | Failure) -> None:
-        self.server._script = Script.of(*turns)  # pyright: ignore[reportPrivateUsage]
+        self.server.script = Script.of(*turns)
 
     @asynccontextmanager
     async def clone(self, repo: RepoRef | None = None) -> AsyncIterator[Any]:

@@ -12,12 +12,10 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from io import StringIO
 from typing import Any
-
 import grpc
 import grpc.aio
 import pytest
 from rich.console import Console
-
 from fleet.planning.v1 import planning_pb2 as pb
 from fleet.planning.v1.planning_pb2_grpc import PlanningServiceStub
 from services.extensions import context_opener
@@ -47,6 +45,16 @@ from swe_ai_fleet.tools.secrets import Secrets
 from tests.scripted_deps import execution_deps
 from tests.search_server import SearchServer
 from tests.sub_agent_world import RESEARCHER, call
+from contextlib import asynccontextmanager
+from services.context.main import RunningContext, open_context
+from services.grpc_server import serve_grpc, service_of
+from services.orchestrator.planning import PlanningServicer, plan_buckets
+from swe_ai_fleet.adapters.context_service import ContextServiceClient
+from swe_ai_fleet.agents.plan_session import KeyValueSessions, PlanSession, SessionStatus
+from swe_ai_fleet.cli.client import Calls
+from swe_ai_fleet.cli.screen import Exit, Screen
+from swe_ai_fleet.runtime.executions_view import ExecutionsView
+
 
 TOKEN = "a-token-for-tests"
 METADATA = (("authorization", f"Bearer {TOKEN}"),)
@@ -188,7 +196,7 @@ async def replica(
             starter=lambda _: view,
             repositories=workspace_provider(settings),
         ) as plans:
-            service = planning_service(PlanningServicer(lambda _: plans.of(tenant), mask=Secrets([HIDDEN])))
+            service = service_of(PlanningServicer(plans=lambda _: plans.of(tenant), mask=Secrets([HIDDEN])))
             serving = serve_grpc([service], "127.0.0.1:0", TOKEN, _ready, grace_seconds=0.1)
             async with serving as address, grpc.aio.insecure_channel(address) as channel:
                 yield Replica(

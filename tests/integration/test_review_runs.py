@@ -67,7 +67,7 @@ class World(Runs):
         self.unshown: tuple[str, ...] = ()
 
     def says(self, *turns: Turn | Failure) -> None:
-        self.server._script = Script.of(*turns)  # pyright: ignore[reportPrivateUsage]
+        self.server.script = Script.of(*turns)
 
     async def change(self, content: bytes, summary: str = "I added c.", author: str = AUTHOR) -> Candidate:
         return await self.candidate(author, content, summary)

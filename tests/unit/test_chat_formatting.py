@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swe_ai_fleet.conversations import formatting
-from swe_ai_fleet.conversations.formatting import TELEGRAM_UNITS, Channel, Table, rendered, units
+from swe_ai_fleet import conversations
+from swe_ai_fleet.conversations import TELEGRAM_UNITS, Channel, Table, rendered, units
 from tests.markdown_v2 import parse
 from tests.tables import table
 
@@ -24,7 +24,7 @@ MARKDOWN = st.lists(st.one_of(_BITS, st.text(max_size=12)), max_size=60).map("".
 
 
 def telegram(text: str, **more: int) -> tuple[str, ...]:
-    return formatting.pages(text, Channel.TELEGRAM, **more)
+    return conversations.pages(text, Channel.TELEGRAM, **more)
 
 
 class TestTelegram:
@@ -112,7 +112,7 @@ class TestTables:
     def test_each_channel_shows_it_below_the_answer(self) -> None:
         assert "Two" in rendered("Here.", Channel.PLAIN, [self.TABLE])
         assert "**Two**" in rendered("Here.", Channel.MARKDOWN, [self.TABLE])
-        (page,) = formatting.pages("Here.", Channel.TELEGRAM, [self.TABLE])
+        (page,) = conversations.pages("Here.", Channel.TELEGRAM, [self.TABLE])
         assert parse(page).text.splitlines()[2:4] == ["Two", "id  name   note"]
 
     def test_what_is_too_wide_is_cut_with_a_note(self) -> None:

@@ -22,7 +22,7 @@ from swe_ai_fleet.domain.event import (
 )
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason
-from swe_ai_fleet.watching.audit import Chains, verify_events
+from swe_ai_fleet.watching.events import Chains, verify_events
 from tests.event_source import numbered
 from tests.sampling import sample
 from tests.tables import table

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.order import Order
+from swe_ai_fleet.cli.screen import CommandFault, Exit
 from tests.tables import table
 
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.workflow.v1 import workflow_pb2 as workflow
+from services.gateway.rest.binding import as_json, serialized
 from services.gateway.rest.reading import fill, fill_text, parsed
-from services.gateway.rest.writing import as_json, serialized
 from swe_ai_fleet.domain.errors import InvalidRequest
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)

@@ -9,7 +9,7 @@ from pathlib import Path
 from swe_ai_fleet.codec import from_json
 from swe_ai_fleet.domain.event import Event, StoredEvent
 from swe_ai_fleet.domain.execution import ExecutionState, advance, fold
-from swe_ai_fleet.watching.audit import Chains
+from swe_ai_fleet.watching.events import Chains
 from tests.tables import table
 
 LOGS = Path(__file__).parent / "golden_logs"

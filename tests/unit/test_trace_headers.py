@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.gateway.app import Observed
+from services.gateway.main import Observed
 from swe_ai_fleet.telemetry import Telemetry
 
 PARENT = f"00-{'a' * 32}-{'b' * 16}-01"

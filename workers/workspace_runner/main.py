@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from services.nats_figures import nats_metrics
+from services.grpc_server import nats_metrics
 from swe_ai_fleet.adapters.jetstream import TIMEOUT_SECONDS, Handler, JetStream, Room, Work, WorkQueue
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.following import in_background

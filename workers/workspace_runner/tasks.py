@@ -11,9 +11,8 @@ import structlog
 from structlog.contextvars import bound_contextvars
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from services.errors import NotAvailable
+from services.errors import NotAvailable, parsed_message
 from services.orchestrator.requests import not_for_tasks, submitted_task
-from services.values import parsed_message
 from swe_ai_fleet.adapters.jetstream import JetStream, PermanentError, Work, WorkQueue
 from swe_ai_fleet.adapters.jetstream.protocol import COMMANDS
 from swe_ai_fleet.agents.results import agent_result, failed_result, tool_record

@@ -1,27 +1,122 @@
-"""Who may come in to the gateway, from where, and how often; the page that everybody may see."""
+"""Who may come in to the gateway, from where, and how often; `/api/session`, where a token is traded for a cookie."""
 
 from __future__ import annotations
 
-from starlette.middleware import Middleware
+from typing import cast
 
-from services.auth import Authenticator
-from services.gateway.access.guard import CHECK_SECONDS, AuthMiddleware
-from services.gateway.access.origins import Places, SecureAnswers
-from services.gateway.access.sign_in import session_routes
-from services.gateway.problems import BugMiddleware
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from services.auth import CHECK_SECONDS
+from services.gateway.access.credentials import (
+    SECONDS,
+    AuthenticatedCaller,
+    Credentials,
+    Shown,
+    cookie_name,
+    media_type,
+    set_cookie,
+)
+from services.gateway.access.guard import AuthMiddleware
+from services.gateway.access.limits import Buckets, peer
+from services.gateway.access.origins import Authority, Places, SecureAnswers
+from services.gateway.problems import BugMiddleware, Refusal
+from swe_ai_fleet.domain.json_values import json_object
 from swe_ai_fleet.ports import KeyValue
 from swe_ai_fleet.settings import Settings
 
-__all__ = ["access_middleware", "session_routes"]
+REFUSALS_PER_MINUTE = 10
+"""Wrong tokens that one address may try; then even the right one has to wait."""
+
+
+def session_routes(credentials: Credentials, *, grpc: str = "") -> list[BaseRoute]:
+    """What can be done with a session; the auth middleware decides who may.
+
+    `grpc` is the orchestrator's address, which callers are told.
+    """
+    routes = _SessionRoutes(credentials, grpc)
+    return [
+        Route("/api/session", routes.open, methods=["POST"]),
+        Route("/api/session", routes.show, methods=["GET"]),
+        Route("/api/session", routes.end, methods=["DELETE"]),
+    ]
+
+
+class _SessionRoutes:
+    def __init__(self, credentials: Credentials, grpc: str) -> None:
+        self._credentials = credentials
+        self._grpc = grpc
+        self._refusals = Buckets(REFUSALS_PER_MINUTE)
+
+    async def open(self, request: Request) -> Response:
+        """POST {token}: a session for who shows the token."""
+        token = _token(await request.body(), media_type(request.headers.raw))
+        address = peer(request.client.host if request.client else "")
+        left = self._refusals.look(address)
+        if not left.admitted:
+            raise Refusal(429, "too many wrong tokens from this address", retry_after_seconds=left.seconds)
+        name, secure = _cookie(request)
+        value = await self._credentials.new_session(token, name)
+        if value is None:
+            self._refusals.take(address)
+            raise Refusal(401, "wrong token", field="token", hint="`fleet open` prints the address with the right one")
+        answer = JSONResponse({"authenticated": True, "by": Shown.COOKIE if value else Shown.NOTHING})
+        if value:
+            answer.headers.append("set-cookie", set_cookie(name, value, seconds=SECONDS, secure=secure))
+        return answer
+
+    async def show(self, request: Request) -> Response:
+        """GET: who the caller is, by what that is known, and until when; where the fleet answers over gRPC."""
+        authenticated = cast("AuthenticatedCaller", request.state.authenticated)
+        principal = authenticated.principal
+        fields: dict[str, object] = {
+            "authenticated": True,
+            "by": authenticated.by,
+            "tenant": principal.tenant,
+            "name": principal.name,
+            "roles": sorted(principal.roles),
+        }
+        if self._grpc:
+            fields["grpc"] = self._grpc
+        if authenticated.expires:
+            fields["expires_at_ms"] = authenticated.expires * 1000
+        return JSONResponse(fields)
+
+    async def end(self, request: Request) -> Response:
+        """DELETE: the browser forgets its session."""
+        answer = Response(status_code=204)
+        for secure in (False, True):
+            name, _ = _cookie(request, secure=secure)
+            answer.headers.append("set-cookie", set_cookie(name, "", seconds=0, secure=secure))
+        return answer
+
+
+def _cookie(request: Request, *, secure: bool | None = None) -> tuple[str, bool]:
+    """The cookie's name for the host that was asked, and whether it goes over https only.
+
+    That the browser came over https, perhaps to a proxy in front of us, only its `Origin` says for certain.
+    """
+    if secure is None:
+        secure = request.url.scheme == "https" or request.headers.get("origin", "").lower().startswith("https://")
+    host = Authority.parse(request.headers["host"].encode("latin-1"))
+    assert host is not None, "checked by the auth middleware"
+    return cookie_name(host, secure=secure), secure
+
+
+def _token(body: bytes, kind: bytes) -> str:
+    if kind != b"application/json":
+        raise Refusal(415, "the body is not JSON", field="content-type", hint="application/json")
+    sign_in = json_object(body)
+    token = sign_in.get("token")
+    if set(sign_in) != {"token"} or not isinstance(token, str) or not token.isascii() or not token:
+        raise Refusal(400, "the body must be an object with a token", field="token", hint='send {"token": "…"}')
+    return token
 
 
 def access_middleware(
-    settings: Settings,
-    token: str | None,
-    keys: KeyValue,
-    authenticator: Authenticator | None = None,
-    *,
-    check_seconds: float = CHECK_SECONDS,
+    settings: Settings, credentials: Credentials, keys: KeyValue, *, check_seconds: float = CHECK_SECONDS
 ) -> list[Middleware]:
     """What stands before every room, the outermost first; `AuthMiddleware` has the arguments. Raises InvalidRequest."""
     return [
@@ -31,9 +126,8 @@ def access_middleware(
             AuthMiddleware,
             places=Places(settings),
             per_minute=settings.http_requests_per_minute,
-            token=token,
+            credentials=credentials,
             keys=keys,
-            authenticator=authenticator,
             check_seconds=check_seconds,
         ),
     ]

@@ -10,7 +10,7 @@ import hmac
 import secrets
 import time
 from base64 import b64decode, urlsafe_b64encode
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -31,14 +31,6 @@ _MOST_TRIED = 4
 _MOST_CHARS = 3_800
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Session:
-    """What a cookie stands for: a token, and until when, in seconds since 1970."""
-
-    token: str = field(repr=False)
-    expires: int
-
-
 class Sessions:
     """Seals and opens sessions: nothing is kept, whoever knows the gateway's own token can open them.
 
@@ -46,24 +38,21 @@ class Sessions:
     that only this gateway can read (AES-256-GCM, bound to the cookie's name). What another server on this machine could
     learn from it is good for this gateway only, and for a time.
 
-    Args:
-        secret: The gateway's own token; gateways that share it know each other's sessions.
-        clock: Seconds since 1970.
+    Gateways that share a `secret`, their own token, know each other's sessions.
     """
 
-    def __init__(self, secret: str, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, secret: str) -> None:
         self._key = hmac.digest(secret.encode(), _PURPOSE, "sha256")
-        self._clock = clock
 
     def new(self, name: str, token: str, *, until: float = 0.0) -> str:
         """The value of a cookie of that name. `until`: when the token ends, in seconds since 1970; 0 = it does not."""
-        expires = int(self._clock()) + SECONDS
+        expires = int(time.time()) + SECONDS
         text = f"{min(expires, int(until)) if until else expires}.{token}"
         nonce = secrets.token_bytes(_NONCE_BYTES)
         return urlsafe_b64encode(nonce + _cipher(self._key).encrypt(nonce, text.encode(), name.encode())).decode()
 
-    def open(self, name: str, value: str) -> Session | None:
-        """What a cookie stands for; None where it is none of ours or is over."""
+    def open(self, name: str, value: str) -> tuple[str, int] | None:
+        """The token that a cookie stands for, and until when in seconds since 1970; None for a foreign or old one."""
         from cryptography.exceptions import InvalidTag
 
         if len(value) > _MOST_CHARS:
@@ -75,7 +64,7 @@ class Sessions:
         except (ValueError, InvalidTag):
             return None
         expires, _, token = text.partition(".")
-        return Session(token=token, expires=int(expires)) if int(expires) > self._clock() else None
+        return (token, int(expires)) if int(expires) > time.time() else None
 
 
 def _cipher(key: bytes):
@@ -119,13 +108,9 @@ class Shown(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuthenticatedCaller:
-    """A caller whose credentials hold.
+    """A caller whose credentials hold, until `expires` in seconds since 1970 (0 = no end is known).
 
-    Attributes:
-        by: Which credential the request showed.
-        token: For the services behind: the caller's own.
-        principal: Who it is.
-        expires: When that ends, in seconds since 1970; 0 = no end is known.
+    The services behind are shown `token`, the caller's own.
     """
 
     by: Shown
@@ -178,10 +163,10 @@ class Credentials:
         for secure in (True, False):
             name = cookie_name(host, secure=secure)
             for value in shown_sessions(headers, name):
-                session = self._sessions.open(name, value)
-                if session and (
-                    authenticated := await self._lookup(Shown.COOKIE, session.token, until=session.expires)
-                ):
+                if (session := self._sessions.open(name, value)) is None:
+                    continue
+                token, until = session
+                if authenticated := await self._lookup(Shown.COOKIE, token, until=until):
                     return authenticated
         return None
 

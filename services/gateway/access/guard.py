@@ -6,14 +6,13 @@ The gateway's auth middleware: every request and every WebSocket passes here bef
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from contextlib import suppress
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from services.access.stay import CHECK_SECONDS
-from services.auth import Authenticator
+from services.gateway.access import limits, origins
 from services.gateway.access.credentials import (
     AuthenticatedCaller,
     Credentials,
@@ -26,31 +25,9 @@ from services.gateway.access.credentials import (
     unauthenticated,
 )
 from services.gateway.access.idempotency import Answers, key_of
-from services.gateway.access.limits import (
-    Allowance,
-    Buckets,
-    Gone,
-    TimedReceive,
-    answer_early,
-    peer,
-    read_again,
-    read_body,
-    too_slow,
-)
-from services.gateway.access.origins import (
-    Origin,
-    Places,
-    adding,
-    foreign,
-    is_api,
-    is_preflight,
-    preflight,
-    shared,
-    values,
-)
+from services.gateway.access.origins import Origin
 from services.gateway.access.page import Page
-from services.gateway.problems import Refusal, problem_of
-from swe_ai_fleet.domain.access import Principal
+from services.gateway.problems import Refusal, refusal_of
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.ports import KeyValue
 
@@ -68,42 +45,12 @@ NO_TOKEN, FOREIGN, BAD_REQUEST, TRY_LATER = 4401, 4403, 4400, 1013
 """Close codes of WebSockets."""
 
 
-async def while_admitted(
-    work: Awaitable[None], may_stay: Callable[[], Awaitable[bool]], *, seconds: float = CHECK_SECONDS
-) -> bool:
-    """Run work for as long as its caller stays admitted; whether it ended by itself.
-
-    Args:
-        work: Cancelled, and awaited, when the caller is no longer admitted.
-        may_stay: Whether the caller is still admitted; called periodically.
-        seconds: Between two calls.
-    """
-    working = asyncio.ensure_future(work)
-    try:
-        while True:
-            await asyncio.wait((working,), timeout=seconds)
-            if working.done():
-                working.result()
-                return True
-            if not await may_stay():
-                return False
-    finally:
-        working.cancel()
-        await asyncio.gather(working, return_exceptions=True)
-
-
 class AuthMiddleware:
     """Admits authenticated requests, and describes the caller in `scope["state"]`: token, caller, authenticated.
 
     Paths outside `/api/` are the page, which is public; every other route needs a token.
 
     Args:
-        app: The routes behind it.
-        places: Which names and pages are ours.
-        per_minute: Requests of one client.
-        token: The gateway's own; without `authenticator` what callers must show. None lets everybody in.
-        keys: Where answers to idempotency keys are kept.
-        authenticator: Authenticates callers by their tokens; None: there is one token.
         check_seconds: Between two checks that a watcher is still admitted.
     """
 
@@ -111,18 +58,17 @@ class AuthMiddleware:
         self,
         app: ASGIApp,
         *,
-        places: Places,
+        places: origins.Places,
         per_minute: int,
-        token: str | None,
+        credentials: Credentials,
         keys: KeyValue,
-        authenticator: Authenticator | None = None,
-        check_seconds: float = CHECK_SECONDS,
+        check_seconds: float,
     ) -> None:
         self._app = app
         self._places = places
-        self._credentials = Credentials(token, authenticator)
+        self._credentials = credentials
         self._check_seconds = check_seconds
-        self._buckets = Buckets(per_minute)
+        self._buckets = limits.Buckets(per_minute)
         self._page = Page()
         self._answers = Answers(keys)
 
@@ -136,32 +82,32 @@ class AuthMiddleware:
                 await self._request(scope, receive, send)
             except Refusal as refused:
                 await refused.answer(scope["path"])(scope, receive, send)
-            except Gone:
+            except limits.Gone:
                 return
 
     async def _request(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers, method, path = scope["headers"], scope["method"], scope["path"]
         host = self._places.host(headers, scope["server"])
         origin = self._places.origin(headers, host)
-        if not is_api(path):
+        if not origins.is_api(path):
             check_embedding(headers)
             self._count(scope, None)
             await (await self._page.answer(Request(scope, receive)))(scope, receive, send)
             return
-        send = adding(send, shared(headers, origin))
+        send = origins.adding(send, origins.shared(headers, origin))
         try:
             authenticated = await self._credentials.authenticate(headers, host, origin)
             # Before it is counted: what strangers' pages send must not use up what our own page may send.
             check_site(headers, authenticated, origin)
-            send = adding(send, self._count(scope, authenticated))
-            if is_preflight(method, headers):
-                await preflight(origin)(scope, receive, send)
+            send = origins.adding(send, self._count(scope, authenticated))
+            if origins.is_preflight(method, headers):
+                await origins.preflight(origin)(scope, receive, send)
                 return
             signing_in = path == SESSION_PATH and method == "POST"
             if authenticated is None and not signing_in:
                 raise unauthenticated()
             if signing_in and origin is Origin.NAMED:
-                raise foreign()
+                raise origins.foreign()
             if authenticated is not None and not authenticated.principal.roles and path != SESSION_PATH:
                 raise _no_role()
             check_intent(method, headers, authenticated or AuthenticatedCaller(by=Shown.NOTHING, token=""), origin)
@@ -171,40 +117,36 @@ class AuthMiddleware:
             await self._pass_on(scope, receive, send, signing_in=signing_in)
         except Refusal as refused:
             if refused.status == 413:
-                await answer_early(refused.answer(path), scope, receive, send)
+                await limits.answer_early(refused.answer(path), scope, receive, send)
             else:
                 await refused.answer(path)(scope, receive, send)
         except FleetError as error:
             # The store of the keys does not answer.
-            await problem_of(error, instance=path)(scope, receive, send)
+            await refusal_of(error).answer(path)(scope, receive, send)
 
     async def _pass_on(self, scope: Scope, receive: Receive, send: Send, *, signing_in: bool) -> None:
         headers = scope["headers"]
         if scope["path"] in _UPLOADS:
-            await self._upload(scope, TimedReceive(receive), send)
+            pieces = limits.TimedReceive(receive)
+            try:
+                await self._app(scope, pieces, send)
+            except ClientDisconnect:
+                if pieces.stalled:
+                    raise limits.too_slow("the upload stalled") from None
+                raise
             return
         body = b""
         if signing_in:
-            body = await read_body(receive, headers, limit=_SESSION_BYTES, seconds=_SESSION_SECONDS)
+            body = await limits.read_body(receive, headers, limit=_SESSION_BYTES, seconds=_SESSION_SECONDS)
         elif has_body(headers):
-            body = await read_body(receive, headers)
-        again = read_again(body, receive)
+            body = await limits.read_body(receive, headers)
+        again = limits.read_again(body, receive)
         key = key_of(headers) if scope["method"] == "POST" and not signing_in else None
         if key is None:
             await self._serve(scope, again, send)
             return
-        owner, principal, secret = _owner(scope), scope["state"]["authenticated"].principal, scope["path"] in _SECRETS
-        await self._answers.once(
-            key, self._serve, scope, again, send, owner=owner, who=principal, body=body, secret=secret
-        )
-
-    async def _upload(self, scope: Scope, receive: TimedReceive, send: Send) -> None:
-        try:
-            await self._app(scope, receive, send)
-        except ClientDisconnect:
-            if receive.stalled:
-                raise too_slow("the upload stalled") from None
-            raise
+        secret = scope["path"] in _SECRETS
+        await self._answers.once(key, self._serve, scope, again, send, body=body, secret=secret)
 
     async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = scope["headers"]
@@ -213,7 +155,7 @@ class AuthMiddleware:
             origin = self._places.origin(headers, host)
             authenticated = await self._credentials.authenticate(headers, host, origin)
             if authenticated is not None and authenticated.by is Shown.COOKIE and origin is not Origin.OURS:
-                raise foreign()
+                raise origins.foreign()
             check_site(headers, authenticated, origin)
             self._count(scope, authenticated)
             if authenticated is None:
@@ -236,7 +178,7 @@ class AuthMiddleware:
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on; a stream of events ends when what let its watcher in does."""
-        if not any(_EVENTS in value.lower() for value in values(scope["headers"], b"accept")):
+        if not any(_EVENTS in value.lower() for value in origins.values(scope["headers"], b"accept")):
             await self._app(scope, receive, send)
             return
         begun = False
@@ -254,16 +196,28 @@ class AuthMiddleware:
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _stays(self, scope: Scope, work: Awaitable[None]) -> bool:
-        authenticated: AuthenticatedCaller = scope["state"]["authenticated"]
-        return await while_admitted(
-            work, lambda: self._credentials.may_stay(authenticated), seconds=self._check_seconds
-        )
+        """Run work for as long as its caller stays admitted, cancelled then; whether it ended by itself."""
+        working = asyncio.ensure_future(work)
+        try:
+            while True:
+                await asyncio.wait((working,), timeout=self._check_seconds)
+                if working.done():
+                    working.result()
+                    return True
+                if not await self._credentials.may_stay(scope["state"]["authenticated"]):
+                    return False
+        finally:
+            working.cancel()
+            await asyncio.gather(working, return_exceptions=True)
 
     def _count(self, scope: Scope, authenticated: AuthenticatedCaller | None) -> list[tuple[str, str]]:
         """Take a request from its client's bucket; what the client is told of it. Raises Refusal."""
         address = scope["client"][0] if scope["client"] else ""
-        left = self._buckets.take(_bucket(authenticated, peer(address)))
-        limit_headers = _limit_headers(left, self._buckets.per_minute)
+        left = self._buckets.take(_bucket(authenticated, limits.peer(address)))
+        limit_headers = [
+            ("RateLimit-Policy", f'"requests";q={self._buckets.per_minute};w=60'),
+            ("RateLimit", f'"requests";r={left.remaining};t={left.seconds}'),
+        ]
         if not left.admitted:
             raise Refusal(
                 429,
@@ -283,26 +237,10 @@ def _bucket(authenticated: AuthenticatedCaller | None, address: str) -> str:
     return f"in {address}" if principal.sole else f"as {principal.tenant} {principal.name}"
 
 
-def _owner(scope: Scope) -> tuple[str, ...]:
-    """Whose idempotency keys are one space: a tenant's caller, whichever token they show now."""
-    state = scope["state"]
-    principal: Principal = state["authenticated"].principal
-    if principal.sole:
-        return state["token"], state["caller"]
-    return "caller", principal.tenant, principal.name, state["caller"]
-
-
 def _no_role() -> Refusal:
     return Refusal(
         403, "your token has no role here", field="authorization", hint="an operator grants roles in the access file"
     )
-
-
-def _limit_headers(left: Allowance, per_minute: int) -> list[tuple[str, str]]:
-    return [
-        ("RateLimit-Policy", f'"requests";q={per_minute};w=60'),
-        ("RateLimit", f'"requests";r={left.remaining};t={left.seconds}'),
-    ]
 
 
 async def _close(refused: Refusal, receive: Receive, send: Send) -> None:

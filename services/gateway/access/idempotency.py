@@ -7,7 +7,7 @@ import hashlib
 import re
 import time
 from base64 import b64decode, b64encode
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -75,79 +75,55 @@ class Answers:
 
     Event streams, answers without a length or above `MAX_ANSWER_BYTES`, secrets and refusals (nothing was done) are not
     kept; the client is told so by `Idempotency-Kept: false`, and the key is free again, for another body too.
-
-    Args:
-        keys: Where they are kept, and for how long.
-        clock: Seconds since 1970.
     """
 
-    def __init__(self, keys: KeyValue, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, keys: KeyValue) -> None:
         self._keys = keys
-        self._clock = clock
 
     async def once(
-        self,
-        key: bytes,
-        app: ASGIApp,
-        scope: Scope,
-        receive: Receive,
-        send: Send,
-        *,
-        owner: tuple[str, ...],
-        who: Principal,
-        body: bytes,
-        secret: bool = False,
+        self, key: bytes, app: ASGIApp, scope: Scope, receive: Receive, send: Send, *, body: bytes, secret: bool
     ) -> None:
-        """Have a request carried out, or its first answer sent again. Raises Refusal, FleetError.
+        """Have an admitted request carried out, or its first answer sent again. Raises Refusal, FleetError.
 
         Args:
-            key: As the client sent it.
-            app: Carries it out.
-            scope: The request.
-            receive: Hands the body out again.
-            send: To the client.
-            owner: Whose key it is.
-            body: The whole of it.
             secret: Whether what is answered must not be kept anywhere.
         """
+        who: Principal = scope["state"]["authenticated"].principal
+        owner = (part.encode() for part in _owner(scope, who))
         target = scope["raw_path"] + b"?" + scope["query_string"]
-        name = f"{who.tenant}." + _hash(*(part.encode() for part in owner), scope["method"].encode(), target, key)
+        name = f"{who.tenant}." + _hash(*owner, scope["method"].encode(), target, key)
         fingerprint = _hash(b",".join(values(scope["headers"], b"content-type")), body)
         revision = 0
         entry = await self._keys.get(name)
         if entry is not None:
             record = from_json(_Record, entry.value)
             if record.fingerprint != fingerprint:
-                raise _other_content()
+                raise Refusal(
+                    422,
+                    "this idempotency key was used with a different body",
+                    field="idempotency-key",
+                    hint="use a new key for a new request",
+                )
             if record.status:
                 # It may hold what they may not see any more; carried out again it would be done twice.
                 if not all(who.may(AccessRole(role)) for role in record.roles):
-                    raise _lesser()
-                await _again(record, scope, receive, send)
+                    raise Refusal(
+                        403,
+                        "the answer to this idempotency key needs a role that you no longer have",
+                        field="idempotency-key",
+                        hint="the request was done; use a new key for a new request",
+                    )
+                answer = Response(b64decode(record.body), record.status)
+                answer.raw_headers = [(key.encode("latin-1"), text.encode("latin-1")) for key, text in record.headers]
+                await answer(scope, receive, adding(send, [("Idempotency-Replayed", "true")]))
                 return
-            if record.until > self._clock():
+            if record.until > time.time():
                 raise _under_way()
             revision = entry.revision
         try:
-            revision = await self._keys.put(name, self._marker(fingerprint), revision=revision)
+            revision = await self._keys.put(name, _marker(fingerprint), revision=revision)
         except Fenced:
             raise _under_way() from None
-        roles = tuple(sorted(who.roles))
-        await self._run(name, fingerprint, revision, app, scope, receive, send, roles=roles, secret=secret)
-
-    async def _run(
-        self,
-        name: str,
-        fingerprint: str,
-        revision: int,
-        app: ASGIApp,
-        scope: Scope,
-        receive: Receive,
-        send: Send,
-        *,
-        roles: tuple[str, ...],
-        secret: bool,
-    ) -> None:
         held = _Held()
         passing = adding(send, [("Idempotency-Kept", "false")])
 
@@ -181,7 +157,7 @@ class Answers:
             status=held.status,
             headers=tuple((key.decode("latin-1"), value.decode("latin-1")) for key, value in held.start["headers"]),
             body=b64encode(held.body).decode(),
-            roles=roles,
+            roles=tuple(sorted(who.roles)),
         )
         try:
             await self._keys.put(name, to_json(record))
@@ -202,7 +178,7 @@ class Answers:
             while True:
                 await asyncio.sleep(LEASE_SECONDS / 3)
                 try:
-                    last = await self._keys.put(name, self._marker(fingerprint), revision=last)
+                    last = await self._keys.put(name, _marker(fingerprint), revision=last)
                 except FleetError as error:
                     _log.warning("an idempotency key could not be reserved", error=str(error))
                     return
@@ -210,14 +186,23 @@ class Answers:
         async with in_background(renew(), name="idempotency key"):
             yield
 
-    def _marker(self, fingerprint: str) -> bytes:
-        return to_json(_Record(fingerprint=fingerprint, until=self._clock() + LEASE_SECONDS))
-
     async def _free(self, name: str) -> None:
         try:
             await self._keys.delete(name)
         except FleetError as error:
             _log.warning("an idempotency key could not be released; it expires in a minute", error=str(error))
+
+
+def _owner(scope: Scope, who: Principal) -> tuple[str, ...]:
+    """Whose keys are one space: a tenant's caller, whichever token they show now."""
+    state = scope["state"]
+    if who.sole:
+        return state["token"], state["caller"]
+    return "caller", who.tenant, who.name, state["caller"]
+
+
+def _marker(fingerprint: str) -> bytes:
+    return to_json(_Record(fingerprint=fingerprint, until=time.time() + LEASE_SECONDS))
 
 
 def _is_kept(start: Message) -> bool:
@@ -228,30 +213,6 @@ def _is_kept(start: Message) -> bool:
         and len(lengths) == 1
         and int(lengths[0]) <= MAX_ANSWER_BYTES
         and not any(value.startswith(b"text/event-stream") for value in values(headers, b"content-type"))
-    )
-
-
-async def _again(record: _Record, scope: Scope, receive: Receive, send: Send) -> None:
-    answer = Response(b64decode(record.body), record.status)
-    answer.raw_headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in record.headers]
-    await answer(scope, receive, adding(send, [("Idempotency-Replayed", "true")]))
-
-
-def _other_content() -> Refusal:
-    return Refusal(
-        422,
-        "this idempotency key was used with a different body",
-        field="idempotency-key",
-        hint="use a new key for a new request",
-    )
-
-
-def _lesser() -> Refusal:
-    return Refusal(
-        403,
-        "the answer to this idempotency key needs a role that you no longer have",
-        field="idempotency-key",
-        hint="the request was done; use a new key for a new request",
     )
 
 

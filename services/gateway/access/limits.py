@@ -1,25 +1,30 @@
-"""Limits on what a client may send: how much, how slowly and how often.
+"""Limits on what a client may send, how much, how slowly and how often, and on how slowly it may read.
 
 A body is bounded in size and in the time that it takes, the head of a request in time (uvicorn's HTTP/1.1); requests
-are counted by a token bucket for each client, in bounded memory.
+are counted by a token bucket for each client, in bounded memory. A connection whose client stops reading is closed.
+
+`FRAMES` in a scope's extensions says that this WebSocket protocol (uvicorn's, extended) is at work: a `websocket.send`
+may then carry `fleet.frames`, whole frames as bytes, instead of a text. What is sent to five hundred clients is framed
+and joined once.
 """
 
 from __future__ import annotations
 
 import asyncio
+import struct
 import time
 from collections import OrderedDict
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import IPv6Address
 from math import ceil
-from typing import Any
+from typing import Any, cast
 
 import h11
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from services.gateway.access.origins import Headers, values
 from services.gateway.problems import Refusal
@@ -90,25 +95,18 @@ def read_again(body: bytes, receive: Receive) -> Receive:
 
 
 class TimedReceive:
-    """A `receive` for a body of any length whose pieces keep coming; where they do not, the client counts as gone.
+    """A `receive` for a body of any length whose pieces keep coming; where they do not, the client counts as gone."""
 
-    Args:
-        receive: From the client.
-        seconds: For each piece.
-        total: For all of them.
-    """
-
-    def __init__(self, receive: Receive, *, seconds: float = SECONDS, total: float = UPLOAD_SECONDS) -> None:
+    def __init__(self, receive: Receive) -> None:
         self._receive = receive
-        self._seconds = seconds
-        self._until = asyncio.get_running_loop().time() + total
+        self._until = asyncio.get_running_loop().time() + UPLOAD_SECONDS
         self._whole = False
         self.stalled = False
 
     async def __call__(self) -> Message:
         if self._whole:
             return await self._receive()
-        left = min(self._seconds, self._until - asyncio.get_running_loop().time())
+        left = min(SECONDS, self._until - asyncio.get_running_loop().time())
         try:
             async with asyncio.timeout(left):
                 message = await self._receive()
@@ -192,7 +190,6 @@ class Allowance:
     """What a client has left after a request.
 
     Attributes:
-        admitted: Whether the request may go on.
         remaining: Requests it may send at once.
         seconds: Until the bucket is full again or, for one that is not admitted, until the next may come.
     """
@@ -205,23 +202,22 @@ class Allowance:
 class Buckets:
     """A bucket for each client that holds `per_minute` requests and fills at that rate.
 
-    Of more than `most` clients those that were heard of longest ago are forgotten: they start with a full bucket.
+    Of more than `MOST_CLIENTS` those that were heard of longest ago are forgotten: they start with a full bucket.
     """
 
-    def __init__(
-        self, per_minute: int, *, most: int = MOST_CLIENTS, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, per_minute: int) -> None:
         self.per_minute = per_minute
         self._rate = per_minute / 60.0
-        self._most = most
-        self._clock = clock
         self._levels: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def take(self, client: str) -> Allowance:
         """Count a request of a client."""
         level = self._level(client)
         admitted = level >= 1.0
-        self._store(client, level - 1.0 if admitted else level)
+        self._levels[client] = (level - 1.0 if admitted else level, time.monotonic())
+        self._levels.move_to_end(client)
+        if len(self._levels) > MOST_CLIENTS:
+            self._levels.popitem(last=False)
         if not admitted:
             return Allowance(admitted=False, remaining=0, seconds=ceil((1.0 - level) / self._rate))
         left = level - 1.0
@@ -233,18 +229,9 @@ class Buckets:
         seconds = ceil(max(0.0, 1.0 - level) / self._rate)
         return Allowance(admitted=level >= 1.0, remaining=int(level), seconds=seconds)
 
-    def __len__(self) -> int:
-        return len(self._levels)
-
     def _level(self, client: str) -> float:
-        level, at = self._levels.get(client, (float(self.per_minute), self._clock()))
-        return min(float(self.per_minute), level + (self._clock() - at) * self._rate)
-
-    def _store(self, client: str, level: float) -> None:
-        self._levels[client] = (level, self._clock())
-        self._levels.move_to_end(client)
-        if len(self._levels) > self._most:
-            self._levels.popitem(last=False)
+        level, at = self._levels.get(client, (float(self.per_minute), time.monotonic()))
+        return min(float(self.per_minute), level + (time.monotonic() - at) * self._rate)
 
 
 def peer(address: str) -> str:
@@ -252,3 +239,96 @@ def peer(address: str) -> str:
     if isinstance(parsed := address_of(address.partition("%")[0]), IPv6Address):
         return str(parsed.ipv4_mapped or IPv6Address(int(parsed) >> 64 << 64))
     return address
+
+
+FRAMES = "fleet.frames"
+GOING_AWAY = 1001
+LINGER_SECONDS = 5.0
+"""How long what was written last may take to leave, once the application is done with a connection."""
+_SHUTDOWN_SECONDS = 1.0
+_TEXT = 0x81
+_NO_HANDSHAKE = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+_SHORT, _MEDIUM = 126, 1 << 16
+STALLED_SECONDS = 30.0
+
+
+def text_frame(payload: bytes) -> bytes:
+    """A whole text message as a server's frame (RFC 6455, section 5.2): final, not masked, not compressed."""
+    size = len(payload)
+    if size < _SHORT:
+        return bytes((_TEXT, size)) + payload
+    if size < _MEDIUM:
+        return struct.pack("!BBH", _TEXT, 126, size) + payload
+    return struct.pack("!BBQ", _TEXT, 127, size) + payload
+
+
+class FramedProtocol(WebSocketsSansIOProtocol):
+    """uvicorn's own, with the extension, close code 1001 where the server ends, and no waiting for who never reads."""
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if not self.handshake_initiated and not self.transport.is_closing():
+            # The whole head was there: a handshake that is none gets no answer and no end from uvicorn.
+            self.transport.write(b"".join(self.conn.data_to_send()) or _NO_HANDSHAKE)
+            self.transport.close()
+
+    async def run_asgi(self) -> None:
+        cast("dict[str, Any]", self.scope)["extensions"][FRAMES] = {}
+        await super().run_asgi()
+        self._let_go(LINGER_SECONDS)
+
+    async def send(self, message: Any) -> None:
+        if message["type"] == "websocket.close":
+            # Whoever does not read finds it behind what waits already; nothing comes after it.
+            self.writable.set()
+        frames = message.get(FRAMES)
+        if frames is None:
+            await super().send(message)
+            return
+        await self.writable.wait()
+        if not (self.disconnected or self.close_sent or self.transport.is_closing()):
+            self.transport.write(frames)
+
+    def shutdown(self) -> None:
+        if self.handshake_complete and not self.close_sent and not self.transport.is_closing():
+            self.stop_keepalive()
+            self.queue.put_nowait({"type": "websocket.disconnect", "code": GOING_AWAY, "reason": None})
+            self.conn.send_close(GOING_AWAY, "the server is shutting down")
+            self.transport.write(b"".join(self.conn.data_to_send()))
+            self.close_sent = True
+            self.transport.close()
+        else:
+            super().shutdown()
+        self._let_go(_SHUTDOWN_SECONDS)
+
+    def _let_go(self, seconds: float) -> None:
+        """A transport that is closed with something left to write waits for its reader, for ever if need be."""
+        if self.transport.get_write_buffer_size():
+            self.loop.call_later(seconds, self.transport.abort)
+
+
+class StalledProtocol(HeaderTimeoutProtocol):
+    """Drops a connection that takes nothing of what waits for it for `stalled_seconds`.
+
+    Without it an answer without an end, or a large one, is kept for a client that is there and never reads.
+    """
+
+    stalled_seconds = STALLED_SECONDS
+    _stalled: asyncio.TimerHandle | None = None
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._stalled = self.loop.call_later(self.stalled_seconds, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._reads()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._reads()
+        super().connection_lost(exc)
+
+    def _reads(self) -> None:
+        if self._stalled is not None:
+            self._stalled.cancel()
+            self._stalled = None

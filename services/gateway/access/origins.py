@@ -11,13 +11,14 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
 from services.gateway.problems import Refusal
 from swe_ai_fleet.domain.command import address_of
 from swe_ai_fleet.settings import Settings, listed
+from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.network import address_of
+
 
 Headers = Iterable[tuple[bytes, bytes]]
 _AUTHORITY = re.compile(rb"(\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9_.-]{1,253})(?::([0-9]{1,5}))?")
@@ -49,7 +50,6 @@ class Authority:
         return None if port is not None and port > 65_535 else cls(host=match[1].decode().lower(), port=port)
 
     def port_of(self, scheme: str) -> int:
-        """The port in a URL of that scheme."""
         return _DEFAULT_PORTS[scheme] if self.port is None else self.port
 
 
@@ -67,7 +67,12 @@ class Places:
     """Judges `Host` and `Origin`."""
 
     def __init__(self, settings: Settings) -> None:
-        self._names = _authorities("http_hosts", listed(settings.http_hosts))
+        self._names: list[Authority] = []
+        for name in listed(settings.http_hosts):
+            if (authority := Authority.parse(name.encode())) is None:
+                hint = "such as fleet.example.org:8443"
+                raise InvalidRequest(f"{name[:100]!r} is not a host", field="http_hosts", hint=hint)
+            self._names.append(authority)
         bound = Authority.parse(settings.http_address.encode())
         if bound is not None and bound.host not in _WILDCARDS and bound.port:
             self._names.append(bound)
@@ -77,7 +82,6 @@ class Places:
         """The host that a request is for, if it is ours. Raises Refusal.
 
         Args:
-            headers: Of the request.
             server: (address, port) at which it arrived.
         """
         shown = values(headers, b"host")
@@ -132,18 +136,6 @@ def _is_at(host: Authority, address: str, port: object) -> bool:
     return arrived.is_loopback and host.host in _LOOPBACK_NAMES
 
 
-def _authorities(field: str, names: Iterable[str]) -> list[Authority]:
-    authorities: list[Authority] = []
-    for name in names:
-        authority = Authority.parse(name.encode())
-        if authority is None:
-            from swe_ai_fleet.domain.errors import InvalidRequest
-
-            raise InvalidRequest(f"{name[:100]!r} is not a host", field=field, hint="such as fleet.example.org:8443")
-        authorities.append(authority)
-    return authorities
-
-
 _METHODS = "GET, HEAD, POST, PUT, PATCH, DELETE"
 _REQUEST_HEADERS = "Authorization, Content-Type, Accept, Idempotency-Key, Fleet-Caller, Last-Event-ID, Range"
 _RESPONSE_HEADERS = (
@@ -196,11 +188,7 @@ _NOT_KEPT = (b"cache-control", b"no-store")
 
 
 class SecureAnswers:
-    """Adds them to what the application answers, its faults included; what a route sets itself stands.
-
-    Args:
-        app: Everything else.
-    """
+    """Adds them to what the application answers, its faults included; what a route sets itself stands."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -46,21 +46,14 @@ class _Asset:
     tag: str
     packed: bytes | None = None
 
-    @property
-    def packed_tag(self) -> str:
-        # Other bytes are another representation (RFC 9110, 8.8.3.3).
-        return f'{self.tag[:-1]}-gzip"'
-
 
 class Page:
     """Serves one directory without directories in it: names that it has, and nothing else.
 
-    Args:
-        directory: Read when a file is asked for, so that a new build is seen at once.
+    A file is read when it is asked for, so that a new build is seen at once.
     """
 
-    def __init__(self, directory: Path = DIRECTORY) -> None:
-        self._directory = directory
+    def __init__(self) -> None:
         self._known: dict[str, tuple[tuple[int, int], _Asset]] = {}
 
     async def answer(self, request: Request) -> Response:
@@ -87,7 +80,8 @@ class Page:
             headers["vary"] = "Accept-Encoding"
             if _takes_gzip(request.headers.get("accept-encoding", "")):
                 # The page's files are the same for everybody: nothing in them is a secret that their size could tell.
-                content, tag = asset.packed, asset.packed_tag
+                # Other bytes are another representation (RFC 9110, 8.8.3.3).
+                content, tag = asset.packed, f'{asset.tag[:-1]}-gzip"'
                 headers["content-encoding"] = "gzip"
         headers["etag"] = tag
         shown = request.headers.get("if-none-match", "")
@@ -97,7 +91,7 @@ class Page:
         return Response(content, media_type=asset.media_type, headers=headers)
 
     def _read(self, name: str) -> _Asset | None:
-        path = self._directory / name
+        path = DIRECTORY / name
         if not _NAME.fullmatch(name) or path.suffix not in _TYPES or path.is_symlink():
             return None
         try:

@@ -1,9 +1,10 @@
-"""The endpoints: bind, call, write. An answer is JSON, or a stream of messages as server-sent events."""
+"""The routes of the table: bind, call, write. An answer is JSON, or a stream of messages as server-sent events."""
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from typing import Any, TypeVar, cast
 from urllib.parse import quote, urlencode
 
@@ -13,43 +14,25 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
+from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
 from services.access.roles import check_role
-from services.gateway.event_stream import (
-    HEADERS,
-    KEEPALIVE,
-    KEEPALIVE_SECONDS,
-    MEDIA_TYPE,
-    Coming,
-    client_gone,
-    event,
-    wants_events,
-    while_there,
-)
-from services.gateway.problems import CLIENT_GONE, Refusal, problem_of, told_of
-from services.gateway.rest.artifacts import artifact_answer
-from services.gateway.rest.binding import bound, upload_answer
-from services.gateway.rest.operation import PLACES, Operation
-from services.gateway.rest.writing import written_aside
+from services.gateway import event_stream
+from services.gateway.event_stream import Coming
+from services.gateway.problems import CLIENT_GONE, Refusal, refusal_of
+from services.gateway.rest.artifacts import artifact_answer, upload_answer
+from services.gateway.rest.binding import bound, written_aside
+from services.gateway.rest.openapi import document_bytes
+from services.gateway.rest.table import MAX_WAIT_SECONDS, OPERATIONS, PLACES, SUBMIT, WAIT, Operation
 from services.gateway.upstream import Caller, Upstream, caller_of, method
 from swe_ai_fleet.domain.errors import InternalFault, InvalidRequest
 
 REFUSAL_SECONDS = 5.0
 """How long the first message may take before the answer begins; what fails until then has an HTTP status."""
-WAIT = "wait_seconds"
-"""The name in the query that says how long to wait for a task's end."""
-MAX_WAIT_SECONDS = 86_400
 _DIGITS = 6
 _PAGE_TOKEN = "page_token"  # noqa: S105  (the name of a field)
-SUBMIT = "fleet.orchestrator.v1.OrchestratorService.SubmitTask"
-"""Takes either kind of task without waiting for its end."""
 Result = TypeVar("Result")
-
-
-def takes_events(request: Request) -> bool:
-    """Whether the client asks for events instead of the end alone."""
-    return wants_events(request.headers.get("accept", ""))
 
 
 async def event_answer(
@@ -62,7 +45,7 @@ async def event_answer(
     Raises:
         grpc.aio.AioRpcError: The service refused before it began.
     """
-    coming = Coming(upstream.stream(method(operation.events), message, token=caller.token, caller=caller.name))
+    coming = Coming(upstream.stream(method(operation.events), message, caller))
     try:
         await coming.settled(REFUSAL_SECONDS)
     except BaseException:
@@ -73,7 +56,7 @@ async def event_answer(
 
 class _EventAnswer(StreamingResponse):
     def __init__(self, coming: Coming[Message], instance: str) -> None:
-        super().__init__(_body(coming, instance), headers=HEADERS, media_type=MEDIA_TYPE)
+        super().__init__(_body(coming, instance), headers=event_stream.HEADERS, media_type=event_stream.MEDIA_TYPE)
         self._coming = coming
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -87,19 +70,16 @@ class _EventAnswer(StreamingResponse):
 async def _body(coming: Coming[Message], instance: str) -> AsyncIterator[bytes]:
     try:
         while True:
-            if not await coming.settled(KEEPALIVE_SECONDS):
-                yield KEEPALIVE
+            if not await coming.settled(event_stream.KEEPALIVE_SECONDS):
+                yield event_stream.KEEPALIVE
             elif (message := coming.take()) is None:
                 return
             else:
-                yield await _event(message)
+                number = int(getattr(message, "sequence", 0))
+                yield event_stream.event(_name(message), await written_aside(message), number=number)
     except grpc.aio.AioRpcError as error:
-        document = json.dumps(told_of(error, instance=instance).document(), ensure_ascii=False)
-        yield event("problem", document.encode())
-
-
-async def _event(message: Message) -> bytes:
-    return event(_name(message), await written_aside(message), number=int(getattr(message, "sequence", 0)))
+        document = json.dumps(refusal_of(error).document(instance), ensure_ascii=False)
+        yield event_stream.event("problem", document.encode())
 
 
 def _name(message: Message) -> str:
@@ -129,19 +109,12 @@ async def answer(request: Request, operation: Operation, upstream: Upstream) -> 
             return await _waiting(request, operation, upstream, caller)
         case "last":
             message = await bound(request, operation)
-            if takes_events(request):
+            if event_stream.wants_events(request):
                 return await event_answer(request, operation, upstream, message, caller)
             return await _unless_gone(request, _last(operation, upstream, message, caller))
         case "unary":
             message = await bound(request, operation)
-            reply = await upstream.call(
-                operation.method,
-                message,
-                token=caller.token,
-                caller=caller.name,
-                tenant=caller.tenant,
-                seconds=operation.seconds,
-            )
+            reply = await upstream.call(operation.method, message, caller, seconds=operation.seconds)
             return await reply_answer(request, operation, reply)
 
 
@@ -152,21 +125,20 @@ async def reply_answer(request: Request, operation: Operation, reply: Message) -
         headers["location"] = place
     following = str(getattr(reply, "next_page_token", ""))
     if operation.verb == "GET" and following:
-        headers["link"] = f'<{_next_page(request, following)}>; rel="next"'
+        query = [(name, text) for name, text in request.query_params.multi_items() if name != _PAGE_TOKEN]
+        headers["link"] = f'<{request.url.path}?{urlencode([*query, (_PAGE_TOKEN, following)])}>; rel="next"'
     return Response(await written_aside(reply), operation.status, headers=headers, media_type="application/json")
 
 
 async def _unless_gone(request: Request, work: Awaitable[Result]) -> Result:
-    if (result := await while_there(work, client_gone(request.receive))) is None:
+    if (result := await event_stream.while_there(work, event_stream.client_gone(request.receive))) is None:
         raise Refusal(CLIENT_GONE, "the client left")
     return result
 
 
 async def _last(operation: Operation, upstream: Upstream, message: Message, caller: Caller) -> Response:
     last: Message | None = None
-    async for update in upstream.stream(
-        operation.method, message, token=caller.token, caller=caller.name, seconds=operation.seconds
-    ):
+    async for update in upstream.stream(operation.method, message, caller, seconds=operation.seconds):
         last = update
     if last is None or not last.HasField(cast("Any", operation.answer)):
         raise InternalFault("the service ended without an answer")
@@ -178,10 +150,10 @@ async def _waiting(request: Request, operation: Operation, upstream: Upstream, c
     """Wait for a task's end, or for as long as the query says; then tell where it runs."""
     seconds = _wait_seconds(request)
     message = await bound(request, operation, own=frozenset({WAIT}))
-    if takes_events(request):
+    if event_stream.wants_events(request):
         return await event_answer(request, operation, upstream, message, caller)
     if seconds:
-        call = upstream.call(operation.method, message, token=caller.token, caller=caller.name, seconds=float(seconds))
+        call = upstream.call(operation.method, message, caller, seconds=float(seconds))
         try:
             return await reply_answer(request, operation, await _unless_gone(request, call))
         except grpc.aio.AioRpcError as error:
@@ -193,9 +165,9 @@ async def _waiting(request: Request, operation: Operation, upstream: Upstream, c
     task = GetMessageClass(submit.input_type)()
     getattr(task, kind).CopyFrom(message)
     try:
-        reply = await upstream.call(submit, task, token=caller.token, caller=caller.name)
+        reply = await upstream.call(submit, task, caller)
     except grpc.aio.AioRpcError as error:
-        return problem_of(error, instance=request.url.path, within=f"{kind}.")
+        return refusal_of(error, within=f"{kind}.").answer(request.url.path)
     headers = {"cache-control": "no-store", "location": _place(operation.location, reply)}
     return Response(await written_aside(reply), 202, headers=headers, media_type="application/json")
 
@@ -219,6 +191,29 @@ def _place(template: str, reply: Message) -> str:
     return template.format(**values) if all(values.values()) else ""
 
 
-def _next_page(request: Request, token: str) -> str:
-    query = [(name, text) for name, text in request.query_params.multi_items() if name != _PAGE_TOKEN]
-    return f"{request.url.path}?{urlencode([*query, (_PAGE_TOKEN, token)])}"
+DOCUMENT_PATH = "/api/openapi.json"
+
+
+def rest_routes(upstream: Upstream) -> list[BaseRoute]:
+    """A route for each path of the table, and one for the document about them."""
+    by_path: dict[str, dict[str, Operation]] = {}
+    for operation in OPERATIONS:
+        by_path.setdefault(operation.path, {})[operation.verb] = operation
+    cached: list[bytes] = []
+
+    async def document(_: Request) -> Response:
+        if not cached:
+            cached.append(await asyncio.to_thread(document_bytes))
+        return Response(cached[0], media_type="application/json")
+
+    document_route = Route(DOCUMENT_PATH, document, methods=["GET"])
+    return [document_route, *(_route(path, verbs, upstream) for path, verbs in by_path.items())]
+
+
+def _route(path: str, verbs: Mapping[str, Operation], upstream: Upstream) -> Route:
+    # One route for all verbs, so that the 405 for another one names them all.
+    async def endpoint(request: Request) -> Response:
+        verb = "GET" if request.method == "HEAD" else request.method
+        return await answer(request, verbs[verb], upstream)
+
+    return Route(path, endpoint, methods=list(verbs), name=path)

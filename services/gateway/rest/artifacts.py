@@ -1,25 +1,31 @@
-"""Artifacts as files to be downloaded: whole, in part, or not again."""
+"""Blobs in and out: artifacts to be downloaded whole, in part, or not again; bundles of repositories to be uploaded."""
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import cast
 
+import grpc.aio
 from google.protobuf.message import Message
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from services.gateway.problems import Refusal
-from services.gateway.rest.binding import bound
-from services.gateway.rest.operation import Operation
+from services.gateway.problems import Refusal, refusal_of
+from services.gateway.rest.binding import bound, written_aside
+from services.gateway.rest.reading import fill_text
+from services.gateway.rest.table import Operation
 from services.gateway.upstream import Caller, Upstream
 from swe_ai_fleet.domain.errors import InternalFault, InvalidRequest
 
 MEDIA_TYPE = "application/octet-stream"
+UPLOAD_MEDIA_TYPES = ("application/octet-stream", "application/x-git-bundle")
+CHUNK_BYTES = 256 * 1024
+_DIGITS = 18
 _RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})")
 
 
@@ -90,7 +96,7 @@ def _headers(digest: str, etag: str) -> dict[str, str]:
 async def _parts(
     upstream: Upstream, operation: Operation, asked: Message, caller: Caller
 ) -> AsyncGenerator[pb.GetArtifactResponse, None]:
-    stream = upstream.stream(operation.method, asked, token=caller.token, caller=caller.name, seconds=operation.seconds)
+    stream = upstream.stream(operation.method, asked, caller, seconds=operation.seconds)
     async with aclosing(stream):
         async for part in stream:
             yield cast("pb.GetArtifactResponse", part)
@@ -137,3 +143,59 @@ def _span(request: Request, size: int, etag: str) -> _Span | None:
             headers={"content-range": f"bytes */{size}"},
         )
     return span
+
+
+async def upload_answer(request: Request, operation: Operation, upstream: Upstream, caller: Caller) -> Response:
+    """What the service calls the bundle that is the body; the query describes it.
+
+    Raises:
+        InvalidRequest: The query names what is no field, or the sizes differ.
+        Refusal: 413 or 415.
+    """
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind not in UPLOAD_MEDIA_TYPES:
+        raise Refusal(415, "the body must be a git bundle", field="content-type", hint=" or ".join(UPLOAD_MEDIA_TYPES))
+    header = pb.UploadRepositoryHeader()
+    fill_text(header, request.query_params.multi_items())
+    length = request.headers.get("content-length", "")
+    if length.isdecimal():
+        if len(length) > _DIGITS:
+            raise Refusal(413, "the bundle is too large", field="content-length")
+        if header.size_bytes not in (0, int(length)):
+            raise InvalidRequest(f"the body has {length} bytes", field="size_bytes")
+        header.size_bytes = int(length)
+    left = asyncio.Event()
+    try:
+        reply = await upstream.upload(
+            operation.method, _pieces(request, header, left), caller, seconds=operation.seconds
+        )
+    except grpc.aio.AioRpcError as error:
+        # What is in the contract's header is in our query.
+        return refusal_of(error, within="header.").answer(request.url.path)
+    except asyncio.CancelledError:
+        if left.is_set():
+            # gRPC cancels a call whose requests break off; nobody cancelled this one.
+            raise ClientDisconnect from None
+        raise
+    return Response(
+        await written_aside(reply),
+        operation.status,
+        headers={"cache-control": "no-store"},
+        media_type="application/json",
+    )
+
+
+async def _pieces(request: Request, header: pb.UploadRepositoryHeader, left: asyncio.Event) -> AsyncIterator[Message]:
+    yield pb.UploadRepositoryRequest(header=header)
+    held = bytearray()
+    try:
+        async for data in request.stream():
+            held += data
+            while len(held) >= CHUNK_BYTES:
+                yield pb.UploadRepositoryRequest(chunk=bytes(held[:CHUNK_BYTES]))
+                del held[:CHUNK_BYTES]
+    except ClientDisconnect:
+        left.set()
+        raise
+    if held:
+        yield cast("Message", pb.UploadRepositoryRequest(chunk=bytes(held)))

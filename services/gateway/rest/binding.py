@@ -1,38 +1,102 @@
-"""An HTTP request as the message that its RPC takes, and a body that is the bundle of a repository."""
+"""An HTTP request as the message that its RPC takes, and messages as JSON.
+
+The JSON is proto3's mapping with the contract's own names, and 64-bit integers as numbers.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from typing import cast
+import base64
+import json
+import math
+from collections.abc import Callable
+from functools import cache
+from typing import Any, cast
 
-import grpc.aio
+from google.protobuf import json_format
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
+from starlette.requests import Request
 
-from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from services.gateway.problems import Refusal, problem_of
-from services.gateway.rest.operation import Operation
+from services.gateway.problems import Refusal
 from services.gateway.rest.reading import fill, fill_path, fill_text, parsed
-from services.gateway.rest.writing import LARGE_BYTES, written_aside
-from services.gateway.upstream import Caller, Upstream
+from services.gateway.rest.table import Operation
 from services.grpc_server import MAX_REQUEST_BYTES
+from swe_ai_fleet.contract import descriptor_of
 from swe_ai_fleet.domain.errors import InvalidRequest
 
+LARGE_BYTES = 256 * 1024
+"""Messages beyond this are written beside the loop."""
+
+_Convert = Callable[[Any], object]
+_REALS = (FieldDescriptor.CPPTYPE_DOUBLE, FieldDescriptor.CPPTYPE_FLOAT)
+
+
+def serialized(message: Message) -> bytes:
+    """The JSON of a message, in UTF-8."""
+    return json.dumps(as_json(message), ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+
+
+async def written_aside(message: Message) -> bytes:
+    """As `written`, without holding the loop up for a large one."""
+    return serialized(message) if message.ByteSize() < LARGE_BYTES else await asyncio.to_thread(serialized, message)
+
+
+def as_json(message: Message) -> dict[str, object]:
+    """A message as `json` writes it. Defaults are there; absent messages and unset optional fields are not."""
+    fields: dict[str, object] = {}
+    for name, optional, convert in _plan(descriptor_of(message)):
+        if optional and not message.HasField(cast("Any", name)):
+            continue
+        value: object = getattr(message, name)
+        fields[name] = value if convert is None else convert(value)
+    return fields
+
+
+@cache
+def _plan(kind: Descriptor) -> tuple[tuple[str, bool, _Convert | None], ...]:
+    return tuple((field.name, field.has_presence, _convert(field)) for field in kind.fields)
+
+
+def _convert(field: FieldDescriptor) -> _Convert | None:
+    kind = field.message_type
+    if kind is not None and kind.GetOptions().map_entry:
+        inner = _converter(kind.fields_by_name["value"])
+        if inner is None:
+            return lambda entries: {str(key): item for key, item in entries.items()}
+        return lambda entries: {str(key): inner(item) for key, item in entries.items()}
+    convert = _converter(field)
+    if not field.is_repeated:
+        return convert
+    return list if convert is None else lambda several: [convert(each) for each in several]
+
+
+def _converter(field: FieldDescriptor) -> _Convert | None:
+    """How one value is written; None: as it is."""
+    if field.message_type is not None:
+        return json_format.MessageToDict if field.message_type.full_name.startswith("google.protobuf.") else as_json
+    if field.enum_type is not None:
+        names = {value.number: value.name for value in field.enum_type.values}
+        return lambda number: names.get(number, number)
+    if field.type == FieldDescriptor.TYPE_BYTES:
+        return lambda data: base64.b64encode(data).decode()
+    return _real if field.cpp_type in _REALS else None
+
+
+def _real(value: float) -> object:
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
 _JSON = "application/json"
-CHUNK_BYTES = 256 * 1024
-_DIGITS = 18
-MEDIA_TYPES = ("application/octet-stream", "application/x-git-bundle")
 
 
 async def bound(request: Request, operation: Operation, *, own: frozenset[str] = frozenset()) -> Message:
     """The message that a request stands for.
 
     Args:
-        request: Its body is read here.
-        operation: What was asked for.
         own: Names in the query that are not for the message.
 
     Raises:
@@ -60,7 +124,7 @@ async def bound(request: Request, operation: Operation, *, own: frozenset[str] =
         fill_path(message, named, {})
         fill_text(message, query, given=named)
     if message.ByteSize() > MAX_REQUEST_BYTES:
-        raise _too_large()
+        raise Refusal(413, "the request is too large", field="body", hint=f"at most {MAX_REQUEST_BYTES} bytes")
     return message
 
 
@@ -77,63 +141,3 @@ def _check_media_type(request: Request) -> None:
         raise Refusal(415, "the body must be JSON", field="content-type", hint=f"send Content-Type: {_JSON}")
     if request.headers.get("content-encoding", "identity").lower() != "identity":
         raise Refusal(415, "the body must not be compressed", field="content-encoding", hint="send it uncompressed")
-
-
-def _too_large() -> Refusal:
-    return Refusal(413, "the request is too large", field="body", hint=f"at most {MAX_REQUEST_BYTES} bytes")
-
-
-async def upload_answer(request: Request, operation: Operation, upstream: Upstream, caller: Caller) -> Response:
-    """What the service calls the bundle that is the body; the query describes it.
-
-    Raises:
-        InvalidRequest: The query names what is no field, or the sizes differ.
-        Refusal: 413 or 415.
-    """
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind not in MEDIA_TYPES:
-        raise Refusal(415, "the body must be a git bundle", field="content-type", hint=" or ".join(MEDIA_TYPES))
-    header = pb.UploadRepositoryHeader()
-    fill_text(header, request.query_params.multi_items())
-    length = request.headers.get("content-length", "")
-    if length.isdecimal():
-        if len(length) > _DIGITS:
-            raise Refusal(413, "the bundle is too large", field="content-length")
-        if header.size_bytes not in (0, int(length)):
-            raise InvalidRequest(f"the body has {length} bytes", field="size_bytes")
-        header.size_bytes = int(length)
-    left = asyncio.Event()
-    try:
-        reply = await upstream.upload(
-            operation.method, _pieces(request, header, left), token=caller.token, seconds=operation.seconds
-        )
-    except grpc.aio.AioRpcError as error:
-        # What is in the contract's header is in our query.
-        return problem_of(error, instance=request.url.path, within="header.")
-    except asyncio.CancelledError:
-        if left.is_set():
-            # gRPC cancels a call whose requests break off; nobody cancelled this one.
-            raise ClientDisconnect from None
-        raise
-    return Response(
-        await written_aside(reply),
-        operation.status,
-        headers={"cache-control": "no-store"},
-        media_type="application/json",
-    )
-
-
-async def _pieces(request: Request, header: pb.UploadRepositoryHeader, left: asyncio.Event) -> AsyncIterator[Message]:
-    yield pb.UploadRepositoryRequest(header=header)
-    held = bytearray()
-    try:
-        async for data in request.stream():
-            held += data
-            while len(held) >= CHUNK_BYTES:
-                yield pb.UploadRepositoryRequest(chunk=bytes(held[:CHUNK_BYTES]))
-                del held[:CHUNK_BYTES]
-    except ClientDisconnect:
-        left.set()
-        raise
-    if held:
-        yield cast("Message", pb.UploadRepositoryRequest(chunk=bytes(held)))

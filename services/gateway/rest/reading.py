@@ -52,7 +52,11 @@ def scalar(field: FieldDescriptor, value: object, where: str) -> object:
     if not isinstance(value, str):
         raise InvalidRequest(f"{where} must be a string", field=where)
     if field.enum_type is not None:
-        return _enum(field, value, where)
+        known = _names(field.enum_type)
+        if value not in known:
+            hint = f"one of {', '.join(known)}"[:_HINT_CHARS]
+            raise InvalidRequest(f"{where} is not a known value", field=where, hint=hint)
+        return known[value]
     if field.type == FieldDescriptor.TYPE_BYTES:
         return _bytes(value, where)
     return checked_text(value, where)
@@ -94,14 +98,6 @@ def finite(value: float, where: str) -> float:
     if not math.isfinite(real):
         raise InvalidRequest(f"{where} is out of range", field=where)
     return real
-
-
-def _enum(field: FieldDescriptor, value: str, where: str) -> int:
-    known = _names(cast("EnumDescriptor", field.enum_type))
-    if value not in known:
-        hint = f"one of {', '.join(known)}"[:_HINT_CHARS]
-        raise InvalidRequest(f"{where} is not a known value", field=where, hint=hint)
-    return known[value]
 
 
 def _bytes(value: str, where: str) -> bytes:
@@ -193,7 +189,6 @@ def fill_text(message: Message, values: Iterable[tuple[str, str]], *, given: Ite
     """Set fields of a message from names and texts, as queries have them; dots lead into messages.
 
     Args:
-        message: To be set.
         values: Names with their values; the name of a list comes once for each value.
         given: Names that are taken already.
 
@@ -217,8 +212,6 @@ def fill_path(message: Message, values: Mapping[str, str], body: Mapping[str, ob
     """Set the fields that a path names; the body may repeat them, but not contradict.
 
     Args:
-        message: To be set; dots in names lead into messages.
-        values: Field names with their texts.
         body: The JSON that the message was filled from.
 
     Raises:
@@ -227,18 +220,12 @@ def fill_path(message: Message, values: Mapping[str, str], body: Mapping[str, ob
     for name, text in values.items():
         target, field = _target(message, name)
         value = from_text(field, text, name)
-        if _has_value(body, name) and getattr(target, field.name) != value:
+        *way, last = name.split(".")
+        if mapping(body, *way).get(last) is not None and getattr(target, field.name) != value:
             raise InvalidRequest(
                 f"{name} differs from the one in the path", field=name, hint="leave it out of the body"
             )
         setattr(target, field.name, value)
-
-
-def _has_value(body: Mapping[str, object], name: str) -> bool:
-    value: object = body
-    for part in name.split("."):
-        value = mapping(value).get(part)
-    return value is not None
 
 
 def _target(message: Message, name: str) -> tuple[Message, FieldDescriptor]:
@@ -303,7 +290,6 @@ def _set_message(message: Message, value: object, where: str) -> None:
 
 
 def _check_free_form(value: object, where: str, levels: int) -> None:
-    """Refuse what protobuf's own JSON types cannot hold."""
     if levels < 0:
         raise InvalidRequest(f"{where} is nested too deeply", field=where, hint=f"at most {MAX_DEPTH} levels")
     if is_object(value):

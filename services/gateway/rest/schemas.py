@@ -6,27 +6,15 @@ The comments are kept in a file beside this module: generated descriptors have l
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from collections.abc import Iterable, Mapping
 from importlib.resources import files
 from typing import Any
 
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
-from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 
+from services.errors import bounds_of
 from services.gateway.rest.reading import RANGES
-from services.values import bounds_of
 
-FILE = "comments.json"
-# Field numbers of google/protobuf/descriptor.proto, which paths of source locations are made of: the list's own
-# number, the descriptor's member, and where that member's own lists are.
-_MESSAGE = ((2, "field", ()), (8, "oneof_decl", ()))
-_ENUM = ((2, "value", ()),)
-_TREE = (
-    (4, "message_type", (*_MESSAGE, (3, "nested_type", _MESSAGE), (4, "enum_type", _ENUM))),
-    (5, "enum_type", _ENUM),
-    (6, "service", ((2, "method", ()),)),
-)
 Schema = dict[str, Any]
 _INTEGERS: Mapping[int, str] = {
     FieldDescriptor.CPPTYPE_INT32: "int32",
@@ -43,47 +31,9 @@ _FREE_FORM: Mapping[str, Schema] = {
 }
 
 
-def comments_of(files: FileDescriptorSet) -> dict[str, str]:
-    """The comment of everything that has one, by its full name.
-
-    Args:
-        files: As protoc writes them with `--include_source_info`.
-    """
-    comments: dict[str, str] = {}
-    for file in files.file:
-        names = dict(_names(file, file.package, _TREE, ()))
-        for location in file.source_code_info.location:
-            name, text = names.get(tuple(location.path)), _text(location.leading_comments)
-            if name and text:
-                comments[name] = text
-    return dict(sorted(comments.items()))
-
-
-def comments_text(files: FileDescriptorSet) -> str:
-    """The file that is kept beside this module."""
-    return json.dumps(comments_of(files), indent=0, ensure_ascii=False) + "\n"
-
-
-@cache
-def kept_comments() -> Mapping[str, str]:
-    """The comments as they were when the file was generated."""
-    return json.loads(files("services.gateway.rest").joinpath(FILE).read_text(encoding="utf-8"))
-
-
-def _names(
-    holder: FileDescriptorProto | Any, prefix: str, tree: Sequence[Any], path: tuple[int, ...]
-) -> Iterator[tuple[tuple[int, ...], str]]:
-    for number, member, inner in tree:
-        for place, element in enumerate(getattr(holder, member)):
-            name, here = f"{prefix}.{element.name}", (*path, number, place)
-            yield here, name
-            yield from _names(element, name, inner, here)
-
-
-def _text(comment: str) -> str:
-    """The lines of a comment as paragraphs; a rule between parts of a file is none."""
-    paragraphs = [" ".join(part.split()) for part in comment.strip().split("\n\n")]
-    return "\n\n".join(part for part in paragraphs if part.strip("-"))
+def kept(name: str) -> dict[str, Any]:
+    """A JSON file beside this module: what is written by hand, or the comments as they were when it was generated."""
+    return json.loads(files("services.gateway.rest").joinpath(name).read_text(encoding="utf-8"))
 
 
 class Schemas:
@@ -111,7 +61,8 @@ class Schemas:
 
     def reference(self, kind: Descriptor | EnumDescriptor) -> Schema:
         """A reference to the schema of a message or an enumeration."""
-        name = component_name(kind.full_name)
+        # `orchestrator.Execution` for `fleet.orchestrator.v1.Execution`.
+        name = kind.full_name.removeprefix("fleet.").replace(".v1.", ".")
         if name not in self._found:
             # Before it is made: it may refer to itself.
             self._found[name] = {}
@@ -120,16 +71,14 @@ class Schemas:
         return {"$ref": f"#/components/schemas/{name}"}
 
     def message(self, kind: Descriptor, *, without: Iterable[str] = ()) -> Schema:
-        """The schema of a message in place.
-
-        Args:
-            kind: The message.
-            without: Fields to be left out.
-        """
+        """The schema of a message in place."""
         left_out = set(without)
-        fields = [field for field in _fields(kind) if field.name not in left_out]
+        fields = [field for field in kind.fields if field.name not in left_out]
         schema: Schema = {"type": "object"}
-        self._describe(schema, kind.full_name, _choices(kind))
+        # A oneof of one field is only how protobuf keeps an optional one.
+        several = [[field.name for field in choice.fields] for choice in kind.oneofs if len(choice.fields) > 1]
+        exclusive = (f"One of {', '.join(f'`{name}`' for name in names)}." for names in several)
+        self._describe(schema, kind.full_name, "\n\n".join(exclusive))
         schema["properties"] = {field.name: self.field(field) for field in fields}
         if kind.full_name in self._asked:
             schema["additionalProperties"] = False
@@ -190,24 +139,9 @@ class Schemas:
         if kind.full_name in self._asked:
             return
         self._asked.add(kind.full_name)
-        for field in _fields(kind):
+        for field in kind.fields:
             if field.message_type is not None:
                 self._ask(field.message_type)
-
-
-def component_name(full_name: str) -> str:
-    """How a message is called in the document: `orchestrator.Execution` for `fleet.orchestrator.v1.Execution`."""
-    return full_name.removeprefix("fleet.").replace(".v1.", ".")
-
-
-def _choices(kind: Descriptor) -> str:
-    """Which fields exclude each other; a oneof of one field is only how protobuf keeps an optional one."""
-    several = [[field.name for field in choice.fields] for choice in kind.oneofs if len(choice.fields) > 1]
-    return "\n\n".join(f"One of {', '.join(f'`{name}`' for name in names)}." for names in several)
-
-
-def _fields(kind: Descriptor) -> list[FieldDescriptor]:
-    return list(kind.fields)
 
 
 def _bounds(schema: Schema, field: FieldDescriptor) -> Schema:

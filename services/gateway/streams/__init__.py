@@ -4,47 +4,14 @@ from __future__ import annotations
 
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 
-from services.gateway.streams import audit, pages, websocket
-from services.gateway.streams.feeds import LINGER_SECONDS, Feeds
-from services.gateway.streams.source import OUTAGE_TIMEOUT_SECONDS
-from services.gateway.upstream import Upstream
-
-__all__ = ["Streams"]
+from services.gateway.streams import pages, websocket
+from services.gateway.streams.feeds import Feeds
 
 
-class Streams:
-    """The routes, and the feeds behind them.
-
-    Args:
-        upstream: The services that have the events.
-        max_watchers: How many may watch at once.
-        linger: Seconds that a feed outlives its last watcher.
-        outage_timeout: Seconds without the services after which watchers are sent away.
-        send_seconds: How long the client of a WebSocket may take to read what is sent to it at once.
-    """
-
-    def __init__(
-        self,
-        upstream: Upstream,
-        *,
-        max_watchers: int,
-        linger: float = LINGER_SECONDS,
-        outage_timeout: float = OUTAGE_TIMEOUT_SECONDS,
-        send_seconds: float = websocket.SEND_SECONDS,
-    ) -> None:
-        self.feeds = Feeds(upstream, max_watchers=max_watchers, linger=linger, outage_timeout=outage_timeout)
-        self._upstream = upstream
-        self._send_seconds = send_seconds
-
-    def routes(self) -> list[BaseRoute]:
-        """What is served."""
-        page, chains = pages.EventsPage(self.feeds), audit.Audit(self._upstream)
-        return [
-            WebSocketRoute(websocket.PATH, websocket.WatchSocket(self.feeds, send_seconds=self._send_seconds)),
-            Route(pages.PATH, page.answer, methods=["GET"]),
-            Route(audit.PATH, chains.answer, methods=["GET"]),
-        ]
-
-    async def close(self) -> None:
-        """End every feed; who still watches is sent away."""
-        await self.feeds.close()
+def stream_routes(feeds: Feeds, *, send_seconds: float = websocket.SEND_SECONDS) -> list[BaseRoute]:
+    """What is served of feeds. `send_seconds`: how long a WebSocket's client may take to read what is sent at once."""
+    return [
+        WebSocketRoute(websocket.PATH, websocket.WatchSocket(feeds, send_seconds=send_seconds)),
+        Route(pages.EVENTS_PATH, pages.EventsPage(feeds).answer, methods=["GET"]),
+        Route(pages.AUDIT_PATH, pages.Audit(feeds.upstream).answer, methods=["GET"]),
+    ]

@@ -1,12 +1,13 @@
-"""Feeds: each execution's messages, read from the services once for all who watch it."""
+"""Feeds: each execution's messages, read from the services once for all who watch it, across outages."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import random
 import time
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 from typing import cast
 
 import grpc
@@ -14,11 +15,109 @@ import grpc.aio
 import structlog
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from services.gateway.streams.messages import Message, Messages, json_bytes
+from services.gateway.streams.messages import TERMINAL, Message, Messages, json_bytes
 from services.gateway.streams.ring import Ring
-from services.gateway.streams.source import OUTAGE_TIMEOUT_SECONDS, Events, OpenEvents, steady_events
-from services.gateway.upstream import Upstream, method
+from services.gateway.upstream import Caller, Upstream, method
 from swe_ai_fleet.domain.errors import FleetError, InternalFault, ResourceExhausted, Unavailable
+from swe_ai_fleet.following import waits
+
+Events = AsyncGenerator[pb.ExecutionEvent, None]
+OpenEvents = Callable[[int], Events]
+"""An execution's events from a sequence number on."""
+PAUSES = (0.1, 0.3, 1.0, 2.0)
+"""Seconds before each further attempt; the last one again and again."""
+OUTAGE_TIMEOUT_SECONDS = 30.0
+"""Without the services for so long, watchers are sent away."""
+LOOK_SECONDS = 0.5
+_FINAL = frozenset(
+    (
+        grpc.StatusCode.NOT_FOUND,
+        grpc.StatusCode.INVALID_ARGUMENT,
+        grpc.StatusCode.OUT_OF_RANGE,
+        grpc.StatusCode.FAILED_PRECONDITION,
+        grpc.StatusCode.UNAUTHENTICATED,
+        grpc.StatusCode.PERMISSION_DENIED,
+        grpc.StatusCode.UNIMPLEMENTED,
+    )
+)
+
+_log = structlog.get_logger(__name__)
+
+
+async def steady_events(
+    open_events: OpenEvents,
+    *,
+    reachable: Callable[[], bool] = lambda: False,
+    lost: Callable[[str], None] = lambda _: None,
+    back: Callable[[], None] = lambda: None,
+) -> Events:
+    """All events of an execution, once each and in order, until it ends, across failures of the service.
+
+    Args:
+        open_events: Streams them from a sequence number on.
+        reachable: Whether the service can be reached now; a service that is back may have nothing to tell.
+        lost: Told why, when the service begins to fail.
+        back: Told when it answers again.
+
+    Raises:
+        grpc.aio.AioRpcError: What no other attempt can fix, such as an execution that does not exist.
+        Unavailable: The service does not answer.
+    """
+    last, ended, loop = 0, False, asyncio.get_running_loop()
+    failing_since: float | None = None
+    pauses = waits(PAUSES)
+
+    def answered() -> None:
+        nonlocal failing_since, pauses
+        if failing_since is not None:
+            failing_since, pauses = None, waits(PAUSES)
+            back()
+
+    while True:
+        looking = asyncio.create_task(_reached(reachable, answered)) if failing_since is not None else None
+        try:
+            async with aclosing(open_events(last + 1 if last else 0)) as events:
+                async for event in events:
+                    answered()
+                    if event.sequence:
+                        if event.sequence <= last:
+                            continue
+                        last = event.sequence
+                    yield event
+                    # What people had delivered after the end comes behind it.
+                    ended = ended or event.type == TERMINAL
+            if ended:
+                return
+            reason = "the events ended before the execution did"
+        except (grpc.aio.AioRpcError, grpc.aio.UsageError) as error:
+            if ended:
+                return
+            if isinstance(error, grpc.aio.UsageError):
+                raise Unavailable("the orchestrator can no longer be reached") from error
+            if error.code() in _FINAL:
+                raise
+            reason = f"{error.code().name}: {error.details() or ''}"
+        finally:
+            if looking is not None:
+                looking.cancel()
+        if failing_since is None:
+            failing_since = loop.time()
+            lost("the orchestrator does not answer")
+            _log.warning("watching.source_lost", reason=reason)
+        pause = next(pauses)
+        if loop.time() - failing_since + pause > OUTAGE_TIMEOUT_SECONDS:
+            raise Unavailable("the orchestrator does not answer", hint="try again later")
+        await asyncio.sleep(pause * random.uniform(0.8, 1.2))  # noqa: S311 - jitter, not a secret
+
+
+async def _reached(reachable: Callable[[], bool], answered: Callable[[], None]) -> None:
+    """Tell once the service can be reached, for as long as a stream that was just opened does not fail."""
+    while True:
+        await asyncio.sleep(LOOK_SECONDS)
+        if reachable():
+            answered()
+            return
+
 
 SETTLED_SECONDS = 0.25
 """Without an event for so long, what is stored is read, and what comes is new."""
@@ -26,8 +125,6 @@ _FRESH_MS = 1_000
 _YIELD_EVERY = 64
 _PAUSE_A_WATCHER = 0.0001
 _LONGEST_PAUSE = 0.1
-
-_log = structlog.get_logger(__name__)
 
 
 class Going(Unavailable):
@@ -37,32 +134,17 @@ class Going(Unavailable):
 class Feed:
     """Reads an execution's events, keeps the last messages of them, and wakes who waits for more.
 
-    With many watchers they are woken less often, each time for more: up to a tenth of a second later.
-
-    Args:
-        execution_id: Whose events.
-        open_events: Streams them from a sequence number on.
-        ring: Takes the messages.
-        outage_timeout: Seconds without the services after which the feed ends.
-        reachable: Whether the services can be reached now.
+    With many watchers they are woken less often, each time for more: up to a tenth of a second later. `reachable` says
+    whether the services can be reached now.
     """
 
-    def __init__(
-        self,
-        execution_id: str,
-        open_events: OpenEvents,
-        ring: Ring,
-        *,
-        outage_timeout: float = OUTAGE_TIMEOUT_SECONDS,
-        reachable: Callable[[], bool] = lambda: False,
-    ) -> None:
+    def __init__(self, execution_id: str, open_events: OpenEvents, ring: Ring, reachable: Callable[[], bool]) -> None:
         self.execution_id = execution_id
         self.open_events = open_events
         self.ring = ring
         self.watchers = 0
         self.ended = False
         self.fault: Exception | None = None
-        self._outage_timeout = outage_timeout
         self._reachable = reachable
         self._opened_ms = time.time() * 1000
         self._fresh = False
@@ -79,7 +161,6 @@ class Feed:
 
     @property
     def settled(self) -> bool:
-        """Whether everything that was stored when the feed began has been read."""
         # Every execution has a first event: without one the services have not answered yet.
         silent = self.ring.sequence > 0 and self._loop.time() - self._last_at > SETTLED_SECONDS
         self._fresh = self._fresh or self.over or silent
@@ -106,10 +187,11 @@ class Feed:
         fold, count = Messages(), 0
         events = steady_events(
             self.open_events,
-            outage_timeout=self._outage_timeout,
             reachable=self._reachable,
-            lost=self._lost,
-            back=self._back,
+            lost=lambda why: self._notice(
+                "source_lost", f"{why}; nothing is lost; the stream continues when it answers"
+            ),
+            back=lambda: self._notice("source_back", "the orchestrator answers again"),
         )
         try:
             async for event in events:
@@ -131,12 +213,6 @@ class Feed:
         finally:
             await events.aclose()
             self._wake()
-
-    def _lost(self, reason: str) -> None:
-        self._notice("source_lost", f"{reason}; nothing is lost; the stream continues when it answers")
-
-    def _back(self) -> None:
-        self._notice("source_back", "the orchestrator answers again")
 
     def _notice(self, code: str, message: str) -> None:
         self.ring.add(notice(self.execution_id, code, message))
@@ -181,26 +257,16 @@ class Feeds:
     """A feed for each execution that somebody watches, shared by all who do, ended some seconds after the last.
 
     Args:
-        upstream: Has the events.
         max_watchers: How many may watch at once, all executions together.
         linger: Seconds that a feed outlives its last watcher.
-        outage_timeout: Seconds without the services after which watchers are sent away.
     """
 
-    def __init__(
-        self,
-        upstream: Upstream,
-        *,
-        max_watchers: int,
-        linger: float = LINGER_SECONDS,
-        outage_timeout: float = OUTAGE_TIMEOUT_SECONDS,
-    ) -> None:
+    def __init__(self, upstream: Upstream, *, max_watchers: int, linger: float = LINGER_SECONDS) -> None:
         self.past = asyncio.Semaphore(READERS_OF_THE_PAST)
         self.watchers = 0
-        self._upstream = upstream
+        self.upstream = upstream
         self._max_watchers = max_watchers
         self._linger = linger
-        self._outage_timeout = outage_timeout
         self._feeds: dict[Key, Feed] = {}
         self._ending: set[asyncio.Task[None]] = set()
         self._going = False
@@ -211,7 +277,7 @@ class Feeds:
         return sum(feed.ring.size for feed in self._feeds.values())
 
     @asynccontextmanager
-    async def watching(self, execution_id: str, *, text: bool, token: str, caller: str) -> AsyncGenerator[Feed]:
+    async def watching(self, execution_id: str, caller: Caller, *, text: bool) -> AsyncGenerator[Feed]:
         """The feed of an execution, for one watcher. Raises ResourceExhausted, Going.
 
         Only watchers who show the services the same share it: to everybody else those decide what it may see.
@@ -224,13 +290,11 @@ class Feeds:
                 field="http_max_watchers",
                 hint="try again later",
             )
-        key = (execution_id, text, hashlib.sha256(token.encode()).digest())
+        key = (execution_id, text, hashlib.sha256(caller.token.encode()).digest())
         feed = self._feeds.get(key)
         if feed is None or feed.fault is not None:
-            opened = self._events(execution_id, text=text, token=token, caller=caller)
-            feed = self._feeds[key] = Feed(
-                execution_id, opened, Ring(self._room), outage_timeout=self._outage_timeout, reachable=self._reachable
-            )
+            opened = self._events(execution_id, caller, text=text)
+            feed = self._feeds[key] = Feed(execution_id, opened, Ring(self._room), self._reachable)
             for other in self._feeds.values():
                 other.ring.trim()
         self.watchers += 1
@@ -266,11 +330,11 @@ class Feeds:
         return max(LEAST_FEED_BYTES, min(FEED_BYTES, ALL_FEEDS_BYTES // max(1, len(self._feeds))))
 
     def _reachable(self) -> bool:
-        return self._upstream.orchestrator.get_state() is grpc.ChannelConnectivity.READY
+        return self.upstream.orchestrator.get_state() is grpc.ChannelConnectivity.READY
 
-    def _events(self, execution_id: str, *, text: bool, token: str, caller: str) -> OpenEvents:
+    def _events(self, execution_id: str, caller: Caller, *, text: bool) -> OpenEvents:
         def opened(first: int) -> Events:
             request = pb.StreamExecutionRequest(execution_id=execution_id, from_sequence=first, include_text=text)
-            return cast("Events", self._upstream.stream(STREAM_EXECUTION, request, token=token, caller=caller))
+            return cast("Events", self.upstream.stream(STREAM_EXECUTION, request, caller))
 
         return opened

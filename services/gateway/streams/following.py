@@ -11,10 +11,9 @@ from contextlib import aclosing
 
 from starlette.requests import HTTPConnection
 
-from services.gateway.streams.feeds import SETTLED_SECONDS, Feed
+from services.gateway.streams.feeds import SETTLED_SECONDS, Feed, steady_events
 from services.gateway.streams.messages import Message, Messages
 from services.gateway.streams.ring import BATCH_BYTES, BATCH_MESSAGES, Batch
-from services.gateway.streams.source import steady_events
 from swe_ai_fleet.domain.errors import InvalidRequest
 
 MAX_SEQUENCE = 2**63 - 1
@@ -73,7 +72,6 @@ async def follow(
     what the feed keeps is too slow.
 
     Args:
-        feed: The messages.
         from_sequence: The first number wanted; 0: all of them.
         past: How many may read the past at once.
         wait: Whether to wait for what has not happened yet.

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.codec import to_plain
 from swe_ai_fleet.domain.approval import ApprovalRequest, ApprovalResolution
@@ -54,6 +53,19 @@ from swe_ai_fleet.watching.narration import line_of
 from swe_ai_fleet.watching.nodes import Level, ended_state, json_or_text, node_state, status_word, usage_state
 from swe_ai_fleet.watching.progress import Progress
 from swe_ai_fleet.watching.text import one_line
+from swe_ai_fleet.domain import event as events
+from swe_ai_fleet.domain.event import EXECUTION_SUBJECT, EventBody, ExecutionStatus, StoredEvent
+from swe_ai_fleet.domain.execution import AgentProgress, ExecutionState
+from swe_ai_fleet.watching.progress import (
+    Level,
+    Progress,
+    ended_state,
+    json_or_text,
+    node_state,
+    status_word,
+    usage_state,
+)
+
 
 State = dict[str, JsonValue]
 _SHOWN_CHARS = 400
@@ -66,7 +78,6 @@ _OVERHEAD_BYTES = 400
 
 
 def started(task: Task, repository: PinnedRepository) -> State:
-    """An execution at its start."""
     return {
         "task_id": task.task_id,
         "kind": task.kind.value,
@@ -79,7 +90,8 @@ def started(task: Task, repository: PinnedRepository) -> State:
 
 
 def agent_state(
-    agent: AgentProgress | None, body: RunClaimed | RunStarted | RunFinished | RunLost | RunReassigned
+    agent: AgentProgress | None,
+    body: events.RunClaimed | events.RunStarted | events.RunFinished | events.RunLost | events.RunReassigned,
 ) -> State:
     """An agent's run at its start or end. `status` is one of a node's: running, waiting, completed, failed, pending."""
     known = agent or AgentProgress(agent_id="")
@@ -92,11 +104,11 @@ def agent_state(
         "usage": usage_state(known.usage),
     }
     match body:
-        case RunClaimed(host=host, resumes=resumes):
+        case events.RunClaimed(host=host, resumes=resumes):
             return {**state, "host": host, "resumes": resumes}
-        case RunStarted(role=role, model=model, tools=tools):
+        case events.RunStarted(role=role, model=model, tools=tools):
             return {**state, "role": role, "model": model, "tools": len(tools)}
-        case RunFinished(stop_reason=reason, artifacts=left, error=error):
+        case events.RunFinished(stop_reason=reason, artifacts=left, error=error):
             return {
                 **state,
                 "status": (NodeStatus.FAILED if error else NodeStatus.COMPLETED).value,
@@ -107,15 +119,14 @@ def agent_state(
                 "insertions": left.insertions,
                 "deletions": left.deletions,
             }
-        case RunLost(reason=reason):
+        case events.RunLost(reason=reason):
             return {**state, "status": NodeStatus.FAILED.value, "stop_reason": "lost", "error": reason[:_WORDS_CHARS]}
-        case RunReassigned(reason=reason):
+        case events.RunReassigned(reason=reason):
             return {**state, "status": NodeStatus.PENDING.value, "error": reason[:_WORDS_CHARS]}
 
 
-def subtask_state(body: SubtaskStarted | SubtaskEnded) -> State:
-    """A subtask at its start or end."""
-    if isinstance(body, SubtaskStarted):
+def subtask_state(body: events.SubtaskStarted | events.SubtaskEnded) -> State:
+    if isinstance(body, events.SubtaskStarted):
         return {"kind": "subtask", "status": NodeStatus.RUNNING.value, "execution_id": body.execution_id}
     ended = body.outcome
     skipped = ended.status == SKIPPED
@@ -157,7 +168,6 @@ def decided(resolution: ApprovalResolution) -> State:
 
 
 def result(state: ExecutionState) -> State:
-    """What an execution that has ended gave."""
     message = ended_state(
         state.status,
         error=state.error,
@@ -226,7 +236,7 @@ class Messages:
 
     def _message(self, stored: StoredEvent) -> tuple[str, Fields]:
         body = stored.event.body
-        if not self._begun and not isinstance(body, ExecutionStarted):
+        if not self._begun and not isinstance(body, events.ExecutionStarted):
             # A log that does not begin with its beginning is told all the same.
             return _log("warning", line_of(stored), stored.event.agent_id)
         self._begun = True
@@ -237,15 +247,15 @@ class Messages:
         """The message of what begins or ends, an agent's run or a node."""
         agents = self._progress.state.agents
         match body:
-            case NodeUpdated(node_id=node_id):
+            case events.NodeUpdated(node_id=node_id):
                 return _node_update(node_id, node_state(body))
-            case RunClaimed() | RunStarted() | RunFinished() if agent_id != EXECUTION_SUBJECT:
+            case events.RunClaimed() | events.RunStarted() | events.RunFinished() if agent_id != EXECUTION_SUBJECT:
                 return _node_update(agent_id, agent_state(agents.get(agent_id), body))
-            case RunLost(lost_agent_id=lost) | RunReassigned(lost_agent_id=lost):
+            case events.RunLost(lost_agent_id=lost) | events.RunReassigned(lost_agent_id=lost):
                 return _node_update(lost, agent_state(agents.get(lost), body))
-            case SubtaskStarted(subtask_id=subtask):
+            case events.SubtaskStarted(subtask_id=subtask):
                 return _node_update(subtask, subtask_state(body))
-            case SubtaskEnded(outcome=outcome):
+            case events.SubtaskEnded(outcome=outcome):
                 return _node_update(outcome.subtask_id, subtask_state(body))
             case _:
                 return None
@@ -253,18 +263,18 @@ class Messages:
     def _standing(self, stored: StoredEvent) -> tuple[str, Fields] | None:
         """The message of what changes where the execution as a whole stands."""
         match stored.event.body:
-            case ExecutionFinished():
+            case events.ExecutionFinished():
                 return None
-            case ExecutionStarted(task=task, repository=repository):
+            case events.ExecutionStarted(task=task, repository=repository):
                 data = started(task, repository)
-            case ApprovalRequested(request=request) | ApprovalAwaited(request=request) if (
+            case events.ApprovalRequested(request=request) | events.ApprovalAwaited(request=request) if (
                 request.approval_id not in self._approvals
             ):
                 self._approvals.add(request.approval_id)
                 data = {"approval": awaiting_approval(request)}
-            case ApprovalResolved(resolution=resolution):
+            case events.ApprovalResolved(resolution=resolution):
                 data = {"resolution": decided(resolution)}
-            case ExecutionClaimed() | CancelRequested() | ApprovalRefused():
+            case events.ExecutionClaimed() | events.CancelRequested() | events.ApprovalRefused():
                 data = dict[str, JsonValue]()
             case _ if self._now() != self._told:
                 data = dict[str, JsonValue]()
@@ -286,7 +296,7 @@ def json_bytes(value: object) -> bytes:
 def _ending(stored: StoredEvent, progress: Progress) -> tuple[str, Fields]:
     """The last message, or else a line of the log."""
     body = stored.event.body
-    if not isinstance(body, ExecutionFinished):
+    if not isinstance(body, events.ExecutionFinished):
         return _log(_level(body), line_of(stored), stored.event.agent_id)
     end = result(progress.state)
     if body.status in _ENDED_WELL:
@@ -304,11 +314,11 @@ def _node_update(node_id: str, state: Fields) -> tuple[str, Fields]:
 
 def _level(body: EventBody) -> Level:
     match body:
-        case ToolStarted() | MessageAdded() | WorkspaceCheckpointed():
+        case events.ToolStarted() | events.MessageAdded() | events.WorkspaceCheckpointed():
             return "debug"
-        case LoopNoticed() | WorkspaceNotKept() | ModelAwaited(waited_ms=0):
+        case events.LoopNoticed() | events.WorkspaceNotKept() | events.ModelAwaited(waited_ms=0):
             return "warning"
-        case ToolFinished(entry=entry) if entry.outcome is not Outcome.SUCCESS:
+        case events.ToolFinished(entry=entry) if entry.outcome is not Outcome.SUCCESS:
             return "warning"
         case _:
             return "info"

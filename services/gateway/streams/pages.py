@@ -1,8 +1,9 @@
-"""`GET /api/executions/{execution_id}/events`: a page of an execution's messages, or all of them as they come.
+"""An execution's messages as pages or server-sent events, and its audit chains.
 
-All of them come as server-sent events: `id` is the sequence number, `event` the message's type, `data` the same JSON as
-over a WebSocket. The last one is `event: end`; a client that comes back after it gets 204, which tells an EventSource
-not to try again.
+`GET /api/executions/{execution_id}/events` is a page of messages, or all of them as they come. Those come as
+server-sent events: `id` is the sequence number, `event` the message's type, `data` the same JSON as over a WebSocket.
+The last one is `event: end`; a client that comes back after it gets 204, which tells an EventSource not to try again.
+`GET …/audit` is every agent's audit chain, recomputed from the log.
 """
 
 from __future__ import annotations
@@ -10,61 +11,42 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, aclosing
+from operator import attrgetter
+from typing import cast
 
 import grpc.aio
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from services.gateway.event_stream import (
-    HEADERS,
-    KEEPALIVE,
-    KEEPALIVE_SECONDS,
-    MEDIA_TYPE,
-    Coming,
-    client_gone,
-    event,
-    wants_events,
-    while_there,
-)
-from services.gateway.streams.feeds import SETTLED_SECONDS, Feed, Feeds, notice
+from fleet.orchestrator.v1 import orchestrator_pb2 as pb
+from services.gateway import event_stream
+from services.gateway.event_stream import Coming
+from services.gateway.streams.feeds import SETTLED_SECONDS, STREAM_EXECUTION, Feed, Feeds, notice
 from services.gateway.streams.following import TooSlow, check_names, flag, follow, number, number_of
-from services.gateway.streams.messages import Message
-from services.gateway.streams.ring import Batch
-from services.gateway.upstream import Caller, caller_of
+from services.gateway.streams.messages import Message, json_bytes
+from services.gateway.upstream import Caller, Upstream, caller_of, method
+from swe_ai_fleet.codec import to_plain
+from swe_ai_fleet.domain.audit_chains import ChainedEntry
 from swe_ai_fleet.domain.errors import FleetError, Unavailable
+from swe_ai_fleet.runtime.audit_keys import PublicKeys
+from swe_ai_fleet.watching.events import Chains, report
 
 _RETRY = b"retry: 2000\n\n"
 _END = b"event: end\ndata: {}\n\n"
 _BEGIN_SECONDS = 5.0
-PATH = "/api/executions/{execution_id}/events"
+EVENTS_PATH = "/api/executions/{execution_id}/events"
 DEFAULT_LIMIT, MOST = 200, 1_000
 PAGE_BYTES = 4 * 1024 * 1024
 
 
 class EventStream(Response):
-    """The answer that goes on until the execution ends.
-
-    Args:
-        feeds: The messages.
-        execution_id: Whose.
-        first: The first sequence number wanted; 0: all.
-        caller: Who asks.
-        text: Whether what models say in between is wanted too.
-        events: Whether the whole stored event goes with each message.
-    """
+    """The answer that goes on until the execution ends."""
 
     def __init__(
-        self,
-        feeds: Feeds,
-        execution_id: str,
-        first: int,
-        caller: Caller,
-        *,
-        text: bool,
-        events: bool,
+        self, feeds: Feeds, execution_id: str, first: int, caller: Caller, *, text: bool, events: bool
     ) -> None:
-        super().__init__(media_type=MEDIA_TYPE, headers=HEADERS)
+        super().__init__(media_type=event_stream.MEDIA_TYPE, headers=event_stream.HEADERS)
         del self.headers["content-length"]
         self._feeds = feeds
         self._execution_id = execution_id
@@ -77,8 +59,7 @@ class EventStream(Response):
 
     async def begins(self) -> bool:
         """Whether there is, or may come, anything to tell. Raises what the events cannot be had for."""
-        caller = self._caller
-        watching = self._feeds.watching(self._execution_id, text=self._text, token=caller.token, caller=caller.name)
+        watching = self._feeds.watching(self._execution_id, self._caller, text=self._text)
         feed = self._feed = await self._held.enter_async_context(watching)
         try:
             async with asyncio.timeout(_BEGIN_SECONDS):
@@ -98,7 +79,7 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with self._held:
-            await while_there(self._tell(send), client_gone(receive))
+            await event_stream.while_there(self._tell(send), event_stream.client_gone(receive))
 
     async def _tell(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
@@ -120,8 +101,8 @@ class EventStream(Response):
         coming = Coming(follow(self._feed, self._first, self._feeds.past))
         try:
             while True:
-                if not await coming.settled(KEEPALIVE_SECONDS):
-                    yield KEEPALIVE
+                if not await coming.settled(event_stream.KEEPALIVE_SECONDS):
+                    yield event_stream.KEEPALIVE
                 elif (batch := coming.take()) is None:
                     return
                 else:
@@ -133,7 +114,7 @@ class EventStream(Response):
 def _event(message: Message, events: bool) -> bytes:
     """A message as an event; line ends within JSON can only stand between its values."""
     data = message.body(events).replace(b"\r", b" ").replace(b"\n", b" ")
-    return event(message.kind, data, number=message.sequence)
+    return event_stream.event(message.kind, data, number=message.sequence)
 
 
 class EventsPage:
@@ -144,9 +125,7 @@ class EventsPage:
 
     async def answer(self, request: Request) -> Response:
         """Answer a request. Raises InvalidRequest, grpc.aio.AioRpcError."""
-        if wants_events(request.headers.get("accept", "")):
-            return await self._stream(request)
-        return await self._page(request)
+        return await (self._stream(request) if event_stream.wants_events(request) else self._page(request))
 
     async def _stream(self, request: Request) -> Response:
         check_names(request, ("from", "events", "text"))
@@ -165,16 +144,17 @@ class EventsPage:
         execution_id = request.path_params["execution_id"]
         messages, size, full, ended = list[Message](), 0, False, False
         async with (
-            self._feeds.watching(execution_id, text=False, token=caller.token, caller=caller.name) as feed,
+            self._feeds.watching(execution_id, caller, text=False) as feed,
             aclosing(follow(feed, first, self._feeds.past, wait=False)) as batches,
         ):
             try:
-                async for message in _stored(batches):
-                    size += message.size
-                    full = bool(messages) and (len(messages) >= limit or size > PAGE_BYTES)
+                async for batch in batches:
+                    for message in filter(attrgetter("sequence"), batch.messages):
+                        size += message.size
+                        full = full or (bool(messages) and (len(messages) >= limit or size > PAGE_BYTES))
+                        messages += [] if full else [message]
                     if full:
                         break
-                    messages.append(message)
             except TooSlow:
                 raise Unavailable("the events came faster than they could be read") from None
             ended = feed.ended and not full
@@ -184,8 +164,51 @@ class EventsPage:
         return Response(page, media_type="application/json", headers={"cache-control": "no-store"})
 
 
-async def _stored(batches: AsyncGenerator[Batch, None]) -> AsyncGenerator[Message, None]:
-    async for batch in batches:
-        for message in batch.messages:
-            if message.sequence:
-                yield message
+AUDIT_PATH = "/api/executions/{execution_id}/audit"
+DEFAULT_ENTRIES, MOST_ENTRIES = 100, 500
+_SECONDS = 120.0
+_GET_EXECUTION = method("fleet.orchestrator.v1.OrchestratorService.GetExecution")
+
+
+class Audit:
+    """Answers with verdicts, and with a page of one agent's entries where an agent is named."""
+
+    def __init__(self, upstream: Upstream) -> None:
+        self._upstream = upstream
+
+    async def answer(self, request: Request) -> Response:
+        """Answer a request. Raises InvalidRequest, grpc.aio.AioRpcError."""
+        check_names(request, ("agent_id", "run", "from", "limit"))
+        execution_id, caller = request.path_params["execution_id"], caller_of(request)
+        agent_id, run = request.query_params.get("agent_id", ""), number(request, "run", 0)
+        first = number(request, "from", 1)
+
+        def is_shown(chained: ChainedEntry) -> bool:
+            theirs = bool(agent_id) and chained.agent_id == agent_id and run in (0, chained.run)
+            return theirs and chained.entry.seq >= first
+
+        limit = number(request, "limit", DEFAULT_ENTRIES, least=1, most=MOST_ENTRIES)
+        ask = pb.GetExecutionRequest(execution_id=execution_id)
+        answer = await self._upstream.call(_GET_EXECUTION, ask, caller)
+        reply = cast("pb.GetExecutionResponse", answer)
+        last, keys = reply.execution.last_sequence, PublicKeys.of(key.public_key for key in reply.audit_keys)
+        chains, page, more = Chains(keys if keys.keys else None), list[ChainedEntry](), False
+        whole_log = pb.StreamExecutionRequest(execution_id=execution_id)
+        stream = self._upstream.stream(STREAM_EXECUTION, whole_log, caller, seconds=_SECONDS)
+        async with aclosing(stream) as events:
+            async for message in events:
+                event = cast("pb.ExecutionEvent", message)
+                chained = chains.add(event)
+                if chained is not None and is_shown(chained):
+                    more = more or len(page) >= limit
+                    page += [chained] if len(page) < limit else []
+                if event.sequence >= last:
+                    break
+        document = {
+            "execution_id": execution_id,
+            "last_sequence": last,
+            **report(chains.verdicts()),
+            "entries": [{"run": chained.run, **to_plain(chained.entry)} for chained in page],
+            "next_from": page[-1].entry.seq + 1 if more else None,
+        }
+        return Response(json_bytes(document), media_type="application/json", headers={"cache-control": "no-store"})

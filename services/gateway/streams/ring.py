@@ -6,8 +6,8 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from services.gateway.access.limits import text_frame
 from services.gateway.streams.messages import Message
-from services.gateway.streams.slow_clients import text_frame
 
 RING_MESSAGES = 4_096
 BATCH_MESSAGES = 128
@@ -50,42 +50,31 @@ class Ring:
 
     Args:
         room: How many bytes it may hold now. The last message is kept however large it is.
-        messages: How many messages it may hold.
     """
 
-    def __init__(self, room: Callable[[], int], *, messages: int = RING_MESSAGES) -> None:
+    def __init__(self, room: Callable[[], int]) -> None:
         self._room = room
-        self._most = messages
         self._items: list[_Item] = []
-        self._bytes = 0
+        self.size = 0
+        """Bytes that it holds, about."""
         self._dropped_through = 0
         self._batches: dict[int, Batch] = {}
         self.start = 0
         self.sequence = 0
 
-    @property
-    def end(self) -> int:
-        """The position of the next message."""
-        return self.start + len(self._items)
-
-    @property
-    def size(self) -> int:
-        """Bytes that it holds, about."""
-        return self._bytes
-
     def add(self, message: Message) -> None:
         """Take in the next message; old ones make room for it."""
         self.sequence = message.sequence or self.sequence
         self._items.append(_Item(self.sequence, message))
-        self._bytes += message.size
+        self.size += message.size
         self._batches.clear()
         self.trim()
 
     def trim(self) -> None:
         """Drop what there is no room for."""
         dropped, room = 0, self._room()
-        while len(self._items) - dropped > 1 and (len(self._items) - dropped > self._most or self._bytes > room):
-            self._bytes -= self._items[dropped].message.size
+        while (left := len(self._items) - dropped) > 1 and (left > RING_MESSAGES or self.size > room):
+            self.size -= self._items[dropped].message.size
             self._dropped_through = self._items[dropped].at
             dropped += 1
         if dropped:

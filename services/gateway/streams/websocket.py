@@ -11,11 +11,11 @@ import grpc.aio
 from starlette.requests import HTTPConnection
 from starlette.types import Receive, Scope, Send
 
+from services.gateway.access.limits import FRAMES
 from services.gateway.event_stream import while_there
 from services.gateway.streams.feeds import Feeds, Going, notice
 from services.gateway.streams.following import TooSlow, check_names, flag, follow, number
 from services.gateway.streams.ring import Batch
-from services.gateway.streams.slow_clients import FRAMES
 from services.gateway.upstream import Caller, caller_of
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, ResourceExhausted, Unavailable
 from swe_ai_fleet.domain.json_values import json_object
@@ -27,6 +27,7 @@ _TELL_SECONDS = 0.5
 _HEARD_PAUSE = 0.05
 """Between what a client says; whoever says more waits for TCP."""
 _REASON_BYTES = 120
+_PING_CHARS = 200
 
 
 class Close(IntEnum):
@@ -55,7 +56,6 @@ class WatchSocket:
     """Serves one WebSocket a call.
 
     Args:
-        feeds: The messages.
         send_seconds: How long a client may take to read what is sent to it at once.
     """
 
@@ -92,7 +92,7 @@ class WatchSocket:
     ) -> None:
         feeds = self._feeds
         async with (
-            feeds.watching(execution_id, text=text, token=caller.token, caller=caller.name) as feed,
+            feeds.watching(execution_id, caller, text=text) as feed,
             aclosing(follow(feed, from_sequence, feeds.past)) as batches,
         ):
             sent = max(from_sequence - 1, 0)
@@ -106,7 +106,9 @@ class WatchSocket:
                     sent = batch.sequence
             except TooSlow as slow:
                 gap = notice(execution_id, "too_slow", "too slow", resume_from=slow.resume_from)
-                await wire.try_to_tell(Batch([gap]))
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_TELL_SECONDS):
+                        await wire.send(Batch([gap]))
                 raise
 
 
@@ -125,23 +127,14 @@ class _Wire:
         for message in batch.messages:
             await self._send({"type": "websocket.send", "text": message.body(self._events).decode()})
 
-    async def try_to_tell(self, batch: Batch) -> None:
-        """Send it if the client takes it soon."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_TELL_SECONDS):
-                await self.send(batch)
-
 
 async def _listen(receive: Receive, send: Send) -> None:
     """Answer pings and pass over all else, until the client goes."""
     while (message := await receive())["type"] != "websocket.disconnect":
-        if _is_ping(message.get("text")):
+        text = message.get("text") or ""
+        if len(text) <= _PING_CHARS and json_object(text).get("type") == "ping":
             await send({"type": "websocket.send", "text": '{"type":"pong"}'})
         await asyncio.sleep(_HEARD_PAUSE)
-
-
-def _is_ping(text: str | None) -> bool:
-    return text is not None and len(text) <= 200 and json_object(text).get("type") == "ping"
 
 
 def _close_of(error: FleetError | grpc.aio.AioRpcError) -> tuple[Close, str]:

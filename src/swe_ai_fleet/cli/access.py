@@ -1,4 +1,4 @@
-"""`fleet access`: who may come in, in the access file of this machine."""
+"""`fleet init`: a secured installation in a directory; `fleet access`: who may come in, in the access file."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from swe_ai_fleet.cli.edge import run_command
-from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.fleet_views import overlap_seconds
 from swe_ai_fleet.cli.options import Json, argument, option
-from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.cli.screen import CommandFault, Exit, Screen
 from swe_ai_fleet.domain.access import AccessRole
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.domain.text import counted
@@ -131,7 +130,7 @@ def check(*, file: _File = None, json: Json = False) -> None:
         path = _path(file, settings)
         read = await _read(path)
         keys = await _issuers(path, read)
-        remarks = [*_remarks(read), *(f"jwt[{index}]: {fault}" for index, fault in keys.items() if fault)]
+        remarks = [*_remarks(read), *(f"jwt[{index}]: {fault}" for index, fault in keys.items())]
         if screen.json:
             totals = {"tenants": sorted(read.tenants), "tokens": len(read.tokens), "jwt": len(read.jwt)}
             screen.document(totals | {"certificates": len(read.certificates), "remarks": remarks})
@@ -143,13 +142,13 @@ def check(*, file: _File = None, json: Json = False) -> None:
             screen.line(f"{path}: {counts}, tenants: {', '.join(sorted(read.tenants))}")
             for remark in remarks:
                 screen.line(f"  {remark}", style="yellow")
-        return Exit.UNAVAILABLE if any(keys.values()) else Exit.ACCEPTED
+        return Exit.UNAVAILABLE if keys else Exit.ACCEPTED
 
     run_command(work, json=json, log_level="critical")
 
 
 async def _issuers(path: Path, read: AccessFile) -> dict[int, str]:
-    """Of each issuer what is wrong with its keys; empty where they are there."""
+    """What is wrong with the keys of issuers, by their numbers."""
     from services.access.tokens import KeySet, place_of
     from swe_ai_fleet.domain.errors import Unavailable
 
@@ -160,8 +159,6 @@ async def _issuers(path: Path, read: AccessFile) -> dict[int, str]:
             await KeySet(place, ca=ca).find(None)
         except Unavailable:
             faults[index] = f"no keys are to be had from {place}"
-        else:
-            faults[index] = ""
     return faults
 
 
@@ -189,7 +186,7 @@ def _remarks(read: AccessFile) -> list[str]:
         elif until <= now + _SOON:
             remarks_found.append(f"the token {entry.name!r} expires on {until:%Y-%m-%d}")
     # An issuer without a tenant of its own has tokens of any.
-    peopled = {entry_with_tenant.tenant for entry_with_tenant in (*read.tokens, *read.jwt, *read.certificates)}
+    peopled = {entry.tenant for entry in (*read.tokens, *read.jwt, *read.certificates)}
     alone = sorted(read.tenants) if None not in peopled else ()
     return remarks_found + [f"nobody belongs to the tenant {tenant!r}" for tenant in alone if tenant not in peopled]
 
@@ -254,3 +251,95 @@ def _write(path: Path, text: str) -> None:
     mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else 0o600
     write_private(path, text)
     path.chmod(mode)
+
+
+async def init(
+    screen: Screen,
+    directory: Annotated[Path, argument("Where; made where it is not there yet.", metavar="DIR")],
+    *,
+    tenants: Annotated[
+        str, option("Tenants that get a NATS account and an administrator's token.", metavar="A,B")
+    ] = "",
+    hosts: Annotated[str, option("Names and addresses of the servers, beside this machine's own.", metavar="H,I")] = "",
+    nats_listen: Annotated[
+        str, option("Where nats-server is to listen on this machine; the first time.", metavar="HOST:PORT")
+    ] = "127.0.0.1:4222",
+    kubernetes: Annotated[bool, option("Also write the secrets as manifests, for `kubectl apply -k`.")] = False,
+    rotate: Annotated[
+        tuple[str, ...],
+        option(
+            "Make new ones of: certificates, nats, issuer, ray, services or audit; may be repeated.", metavar="WHAT"
+        ),
+    ] = (),
+    overlap: Annotated[
+        str,
+        option("For how long what `nats` and `services` rotate away is valid as well; or 0.", metavar="SPAN"),
+    ] = "1h",
+    check: Annotated[bool, option("Change nothing; exit code 1 where something is wrong or runs out.")] = False,
+) -> Exit:
+    if check:
+        return await _checked(screen, directory)
+    from swe_ai_fleet.runtime.installation.installing import install
+    from swe_ai_fleet.settings import listed
+
+    try:
+        done = await asyncio.to_thread(
+            install,
+            directory,
+            tenants=listed(tenants),
+            hosts=listed(hosts),
+            nats_listen=nats_listen,
+            kubernetes=kubernetes,
+            rotate=rotate,
+            overlap=(seconds := overlap_seconds(overlap)),
+        )
+    except OSError as fault:
+        raise CommandFault(
+            f"cannot write {fault.filename or directory}: {fault.strerror}",
+            field="DIR",
+            hint="name a directory that you may write; what is there already stays, and the same command goes on",
+        ) from None
+    if screen.json:
+        screen.document({"written": [str(path) for path in done.files_written], "tokens": done.tokens})
+        return Exit.ACCEPTED
+    for path in done.files_written:
+        screen.line(f"wrote {path}")
+    if not done.files_written:
+        screen.line("everything is there already")
+    for tenant, token in done.tokens.items():
+        screen.line(f"token of an administrator of {tenant}, shown this once: {token}", style="bold")
+    if (manifests := directory / "kubernetes").exists():
+        screen.note(f"next: `kubectl apply -k {manifests}`, once its namespaces are there")
+        if rotate:
+            screen.note(f"then `kubectl apply -k` of your site, which has the component {manifests / 'roll'}")
+        return Exit.ACCEPTED
+    screen.note(f"next: nats-server -c {directory / 'nats' / 'nats.conf'}, then")
+    screen.note(f"`fleet --config {directory / 'fleet.toml'} up`")
+    if rotate:
+        screen.note(
+            "NATS takes what is new after `nats-server --signal reload` (issuer: a restart), the fleet's servers their"
+        )
+        screen.note("certificates at once; whoever shows a new token of Ray or of a service takes a restart")
+        if "nats" in rotate and seconds:
+            screen.note(f"former nkeys end with `fleet init {directory}` and a reload, once the overlap is over")
+    return Exit.ACCEPTED
+
+
+async def _checked(screen: Screen, directory: Path) -> Exit:
+    from swe_ai_fleet.runtime.installation.layout import check
+
+    findings = await asyncio.to_thread(check, directory)
+    if screen.json:
+        screen.document(
+            {
+                "faults": [
+                    {"file": str(finding.file), "fault": finding.fault, "mend": finding.mend} for finding in findings
+                ]
+            }
+        )
+    else:
+        for finding in findings:
+            screen.line(f"{finding.file} {finding.fault}; fix: {finding.mend}")
+        if not findings:
+            screen.line("nothing is wrong")
+    return Exit.NOT_ACCEPTED if findings else Exit.ACCEPTED

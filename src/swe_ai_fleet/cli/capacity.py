@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from typing import Annotated
 
-from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.options import option
-from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.cli.screen import CommandFault, Exit, Screen
 
 # Measured; tests/unit/test_capacity.py holds them against the tables of docs/capacity.md.
 GPU_STEPS = 24.0

@@ -22,14 +22,12 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from swe_ai_fleet.cli import options
-from swe_ai_fleet.cli.calls import CALL_SECONDS, Calls
-from swe_ai_fleet.cli.client import Fleet, FleetClient, context_client
+from swe_ai_fleet.cli.client import CALL_SECONDS, Calls, Fleet, FleetClient, context_client
 from swe_ai_fleet.cli.edge import run_client, run_command
-from swe_ai_fleet.cli.exits import Exit
 from swe_ai_fleet.cli.messages import document, field_of, has_field, put
 from swe_ai_fleet.cli.options import RUNNING, Argument, Of, option_of, word
 from swe_ai_fleet.cli.place import chosen_client, fleet_client
-from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.cli.screen import Exit, Screen
 from swe_ai_fleet.client_settings import ClientSettings
 from swe_ai_fleet.extensions import Entry
 
@@ -115,7 +113,6 @@ def typed(command: Callable[..., None], takes: Takes, *, name: str) -> Callable[
 
 
 def _fields(bundle: Any) -> Takes:
-    """Those among a dataclass's fields that are options."""
     hints = get_type_hints(bundle, include_extras=True)
     return {
         member.name: (hints[member.name], inspect.Parameter.empty if member.default is MISSING else member.default)
@@ -216,7 +213,6 @@ def table(member: str, columns: Mapping[str, str | Callable[[Any], str]], nothin
 
 
 def row_command(name: str, row: Row) -> Callable[..., None]:
-    """The command that a row is."""
     kind = row.method.input_type
     where = CONTEXT_SERVER if row.of_context else SERVER
     own = {parameter: _with_type(parameter, annotation, kind) for parameter, annotation in row.takes.items()}

@@ -10,11 +10,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import subprocess
 import tempfile
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import nats
@@ -24,18 +22,17 @@ from nats.aio.msg import Msg
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli.client import FleetClient, connect
 from swe_ai_fleet.cli.edge import run_command
-from swe_ai_fleet.cli.execution_tables import audit_table
-from swe_ai_fleet.cli.exits import CommandFault, Exit
+from swe_ai_fleet.cli.executions import audit_table
 from swe_ai_fleet.cli.live import Progress, view
 from swe_ai_fleet.cli.outcome import candidate_diff, print_outcome
 from swe_ai_fleet.cli.place import started_fleet
-from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.cli.terminal import interrupts
+from swe_ai_fleet.cli.screen import CommandFault, Exit, Screen, interrupts
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.json_values import is_list, is_object
 from swe_ai_fleet.settings import Settings, without_login
 from swe_ai_fleet.testing import Script, ScriptedModelServer
-from swe_ai_fleet.watching.audit import verify_events
+from swe_ai_fleet.testing.repositories import git, make_repository
+from swe_ai_fleet.watching.events import verify_events
 from swe_ai_fleet.watching.text import one_line
 
 TASK = (
@@ -108,44 +105,15 @@ _RESULT_SECONDS = 15.0
 _SHOWN = 120
 
 
-def make_sample(directory: Path) -> str:
-    """Write the repository and commit it; the commit. Raises CalledProcessError."""
-    for name, content in FILES.items():
-        path = directory / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(content)
-    git(directory, "init", "--quiet", "--initial-branch=main")
-    git(directory, "add", "--all")
-    git(directory, "commit", "--quiet", "--message=Read and write durations")
-    return git(directory, "rev-parse", "HEAD").strip()
-
-
-def git(directory: Path, *arguments: str) -> str:
-    """What git prints in a directory, whatever the user's configuration says. Raises CalledProcessError."""
-    identity = ("-c", "user.name=Sample", "-c", "user.email=sample@example.org", "-c", "commit.gpgsign=false")
-    done = subprocess.run(
-        ("git", *identity, "-c", "core.hooksPath=", *arguments),
-        cwd=directory,
-        check=True,
-        capture_output=True,
-        text=True,
-        stdin=subprocess.DEVNULL,
-    )
-    return done.stdout
-
-
 _REPLIES = Path(__file__).with_name("demo_replies.json")
 
 
-@dataclass(kw_only=True)
-class Faults:
+class Faults(list[str]):
     """What is not as it should be."""
-
-    found: list[str] = field(default_factory=list[str])
 
     def expect(self, holds: bool, otherwise: str) -> None:
         if not holds:
-            self.found.append(otherwise)
+            self.append(otherwise)
 
 
 async def demonstrate(screen: Screen, *, model_url: str, model: str) -> Exit:
@@ -160,11 +128,10 @@ async def demonstrate(screen: Screen, *, model_url: str, model: str) -> Exit:
         interrupts() as signals,
         tempfile.TemporaryDirectory(prefix="fleet-demo-", ignore_cleanup_errors=True) as directory,
     ):
-        repository = Path(directory) / "durations"
-        repository.mkdir()
-        base = make_sample(repository)
+        repository = make_repository(Path(directory) / "durations", FILES, message="Read and write durations")
+        base = git(repository, "rev-parse", "HEAD")
         _heading(screen, "A sample repository with failing tests")
-        screen.line(git(repository, "log", "--oneline", "--stat", "-1").rstrip())
+        screen.line(git(repository, "log", "--oneline", "--stat", "-1"))
         screen.line(f"\nThe task for {AGENTS} agents: {one_line(TASK)}")
         async with AsyncExitStack() as stack:
             if not model_url:
@@ -199,9 +166,9 @@ async def demonstrate(screen: Screen, *, model_url: str, model: str) -> Exit:
             await _check_audit(screen, faults, client, final)
     _heading(screen, "Cleaned up; now on a repository of yours")
     screen.line('  FLEET_MODEL_URL=http://127.0.0.1:8000/v1 fleet run --local --repo . "what to do"')
-    for fault in faults.found:
+    for fault in faults:
         screen.note(f"NOT AS IT SHOULD BE: {fault}", style="bold red")
-    return Exit.NOT_ACCEPTED if faults.found else Exit.ACCEPTED
+    return Exit.NOT_ACCEPTED if faults else Exit.ACCEPTED
 
 
 async def _orchestrate(
@@ -235,13 +202,13 @@ def _check_delivery(screen: Screen, faults: Faults, repository: Path, base: str,
         f"the execution ended as {pb.DeliberationStatus.Name(final.status)}",
     )
     faults.expect(
-        git(repository, "rev-parse", "HEAD").strip() == base and not git(repository, "status", "--porcelain"),
+        git(repository, "rev-parse", "HEAD") == base and not git(repository, "status", "--porcelain"),
         "the repository's working tree or current branch was touched",
     )
     if not final.commit_sha:
         return
     _heading(screen, f"git log {final.branch} (your working tree is untouched, still on main)")
-    screen.line(git(repository, "log", "--stat", "-1", final.branch, "--").rstrip())
+    screen.line(git(repository, "log", "--stat", "-1", final.branch, "--"))
     stands = git(repository, "rev-parse", f"refs/heads/{final.branch}", f"refs/heads/{final.branch}^").split()
     faults.expect(stands == [final.commit_sha, base], f"branch {final.branch} is not the winner's commit on {base}")
 
@@ -249,7 +216,6 @@ def _check_delivery(screen: Screen, faults: Faults, repository: Path, base: str,
 async def _check_result(
     screen: Screen, faults: Faults, results: asyncio.Queue[Msg], final: pb.OrchestrateResponse
 ) -> None:
-    """A plain NATS subscriber has heard of the result."""
     _heading(screen, "What a NATS subscriber heard")
     try:
         async with asyncio.timeout(_RESULT_SECONDS):
@@ -271,7 +237,6 @@ async def _check_result(
 
 
 async def _check_audit(screen: Screen, faults: Faults, client: FleetClient, final: pb.OrchestrateResponse) -> None:
-    """Every agent's audit chain is whole."""
     _heading(screen, f"fleet audit verify {final.execution_id}")
     verdicts = verify_events([event async for event in client.events(final.execution_id)])
     screen.out.print(audit_table(verdicts))
@@ -295,7 +260,6 @@ async def _results(url: str, token: str) -> AsyncGenerator[asyncio.Queue[Msg], N
 
 
 def _shortened(value: object) -> object:
-    """A part of a result as far as a reader wants to see it."""
     if is_list(value):
         entries = len(value)
         return f"[{entries} entries]" if entries else []
@@ -309,7 +273,6 @@ def _heading(screen: Screen, text: str) -> None:
 
 
 def main() -> None:
-    """Run it with what the environment says about the model."""
     model_url, model = os.environ.get("MODEL_URL", ""), os.environ.get("MODEL", "")
     run_command(lambda screen, _: demonstrate(screen, model_url=model_url, model=model), json=False)
 

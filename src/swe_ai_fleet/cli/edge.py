@@ -6,15 +6,14 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
 
 import typer
 
-from swe_ai_fleet.cli.exits import CommandFault, Exit, fault_of
 from swe_ai_fleet.cli.options import with_option
-from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.cli.screen import CommandFault, Exit, Screen, fault_of
 from swe_ai_fleet.client_settings import CONFIGURATION, ClientSettings, configuration_file
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.watching.text import one_line
@@ -25,30 +24,40 @@ if TYPE_CHECKING:
 S = TypeVar("S", "Settings", ClientSettings)
 
 
-def run_command(work: Callable[[Screen, Settings], Awaitable[Exit]], *, json: bool, log_level: str = "error") -> None:
+def run_command(
+    work: Callable[[Screen, Settings], Coroutine[object, object, Exit]], *, json: bool, log_level: str = "error"
+) -> None:
     """Run a command to its end and leave with its exit code.
 
     Args:
-        work: The command.
-        json: Whether results are JSON documents.
         log_level: What the fleet's own parts, where they run in this process, log to standard error, as text; empty:
             the level and the form of the settings, whose level also holds where it is `debug`.
     """
     _run(work, _settings, json=json, log_level=log_level)
 
 
-def run_client(work: Callable[[Screen, ClientSettings], Awaitable[Exit]], *, json: bool) -> None:
+def run_client(work: Callable[[Screen, ClientSettings], Coroutine[object, object, Exit]], *, json: bool) -> None:
     """The same for a command that only calls a running fleet."""
     _run(work, ClientSettings.read, json=json, log_level="error")
 
 
-def _run(work: Callable[[Screen, S], Awaitable[Exit]], read: Callable[[], S], *, json: bool, log_level: str) -> None:
+def _run(
+    work: Callable[[Screen, S], Coroutine[object, object, Exit]], read: Callable[[], S], *, json: bool, log_level: str
+) -> None:
     screen, debugging = Screen.open(json=json), False
     try:
-        settings = _readable(read)
+        try:
+            settings = read()
+        except ValueError as error:
+            raise CommandFault(f"{configuration_file()} cannot be read: {error}") from None
         if settings.home.exists() and not settings.home.is_dir():
             raise CommandFault(f"{settings.home} is not a directory", field="FLEET_HOME")
-        _tell_of_a_file_that_is_not_read(screen)
+        # Earlier versions took settings from the working directory, where a repository may have put them.
+        here = Path(CONFIGURATION)
+        if here.is_file() and here.resolve() != configuration_file().resolve():
+            screen.note(
+                f"{CONFIGURATION} in this directory is not read; if it is yours: fleet --config {CONFIGURATION} ..."
+            )
         debugging = settings.log_level.lower() == "debug"
         if debugging or not log_level or "structlog" in sys.modules:
             _log_to_stderr(settings, settings.log_level if debugging and log_level else log_level)
@@ -58,12 +67,9 @@ def _run(work: Callable[[Screen, S], Awaitable[Exit]], read: Callable[[], S], *,
         if whole := sys.modules.get("swe_ai_fleet.settings"):
             for text in whole.unknown_names(os.environ):
                 screen.note(one_line(text), style="yellow")
-        code = asyncio.run(_awaited(work, screen, settings))
-    except CommandFault as fault:
-        screen.fault(with_option(fault))
-        code = fault.exit_code
-    except FleetError as error:
-        fault = with_option(fault_of(error))
+        code = asyncio.run(work(screen, settings))
+    except (CommandFault, FleetError) as error:
+        fault = with_option(error if isinstance(error, CommandFault) else fault_of(error))
         screen.fault(fault)
         code = fault.exit_code
     except (KeyboardInterrupt, asyncio.CancelledError):
@@ -87,17 +93,6 @@ def _run(work: Callable[[Screen, S], Awaitable[Exit]], read: Callable[[], S], *,
     raise typer.Exit(int(code))
 
 
-async def _awaited(work: Callable[[Screen, S], Awaitable[Exit]], screen: Screen, settings: S) -> Exit:
-    return await work(screen, settings)
-
-
-def _readable(read: Callable[[], S]) -> S:
-    try:
-        return read()
-    except ValueError as error:
-        raise CommandFault(f"{configuration_file()} cannot be read: {error}") from None
-
-
 def _settings() -> Settings:
     from pydantic import ValidationError
 
@@ -113,17 +108,7 @@ def _settings() -> Settings:
         ) from None
 
 
-def _tell_of_a_file_that_is_not_read(screen: Screen) -> None:
-    """Earlier versions took settings from the working directory, where a repository may have put them."""
-    here = Path(CONFIGURATION)
-    if here.is_file() and here.resolve() != configuration_file().resolve():
-        screen.note(
-            f"{CONFIGURATION} in this directory is not read; if it is yours: fleet --config {CONFIGURATION} ..."
-        )
-
-
 def _log_to_stderr(settings: Settings | ClientSettings, level: str) -> None:
-    """Standard output belongs to results."""
     from swe_ai_fleet.telemetry.logs import configure_logging
 
     try:

@@ -6,12 +6,11 @@ from typing import Annotated
 
 from swe_ai_fleet.cli import options
 from swe_ai_fleet.cli.client import FleetClient
-from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.messages import pairs
 from swe_ai_fleet.cli.options import option
 from swe_ai_fleet.cli.order import IncludeDirty, repo_ref
 from swe_ai_fleet.cli.outcome import current_state
-from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.cli.screen import CommandFault, Exit, Screen
 from swe_ai_fleet.cli.tables import plain_table
 from swe_ai_fleet.codec import to_plain
 from swe_ai_fleet.domain.environment import Environment, EnvironmentReport, StepOutcome

@@ -17,7 +17,7 @@ from enum import StrEnum
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from swe_ai_fleet.cli.exits import CommandFault, Exit
+from swe_ai_fleet.cli.screen import CommandFault, Exit
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.runtime.model_servers import ModelServers, shown_url
 from swe_ai_fleet.settings import Settings, on_loopback
@@ -56,17 +56,14 @@ class Finding:
 
 
 def ok(part: str, cause: str, mend: str = "", *, version: str = "") -> Finding:
-    """A part that is well."""
     return Finding(part=part, state=Health.OK, version=version, cause=cause, mend=mend)
 
 
 def absent(part: str, cause: str, mend: str = "") -> Finding:
-    """Something optional that is not there."""
     return Finding(part=part, state=Health.ABSENT, cause=cause, mend=mend)
 
 
 def broken(part: str, cause: str, mend: str = "", *, version: str = "") -> Finding:
-    """A part that is not well."""
     return Finding(part=part, state=Health.FAULT, version=version, cause=cause, mend=mend)
 
 
@@ -195,9 +192,9 @@ def disk(settings: Settings) -> Finding:
     return ok("disk", free_text)
 
 
-def open_files(settings: Settings, *, limit: int | None = None) -> Finding:
-    """Whether a process may open as many files as `max_agents` need; `limit`: the hard one, if not this process's."""
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1] if limit is None else limit
+def open_files(settings: Settings) -> Finding:
+    """Whether a process may open as many files as `max_agents` need."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     if hard == resource.RLIM_INFINITY:
         return ok("open files", "no limit")
     room = max(0, hard - _FILES_BESIDE) // FILES_EACH

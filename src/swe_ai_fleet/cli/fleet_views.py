@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from swe_ai_fleet.cli.exits import CommandFault
 from swe_ai_fleet.cli.messages import enum_word, local_time
-from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.cli.screen import CommandFault, Screen
 from swe_ai_fleet.domain.text import counted
 
 _UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
@@ -18,52 +17,59 @@ _SPAN = re.compile(r"([0-9]{1,6})([smhdw])")
 
 
 def show_status(screen: Screen, reply: pb.GetStatusResponse, _: Any) -> None:
-    """Print the fleet as it is now."""
     screen.line(_summary(reply))
     screen.table(
         ("part", "state", "version", "what was found"),
-        [(one.name, _state(one.state), one.version, one.message) for one in reply.components],
+        [
+            (component.name, _state(component.state), component.version, component.message)
+            for component in reply.components
+        ],
     )
     screen.table(
         ("host", "orchestrator", "node", "agents", "memory", "state"),
         [
             (
-                one.host_id,
-                one.replica,
-                one.node_id[:12],
-                f"{one.running} of {one.slots}",
-                size(one.memory_bytes),
-                ("draining" if one.draining else "up") if one.alive else "no answer",
+                host.host_id,
+                host.replica,
+                host.node_id[:12],
+                f"{host.running} of {host.slots}",
+                size(host.memory_bytes),
+                ("draining" if host.draining else "up") if host.alive else "no answer",
             )
-            for one in reply.hosts
+            for host in reply.hosts
         ],
     )
     screen.table(
         ("node", "name", "CPUs", "CPU", "memory", "GPUs", "state"),
-        [(one.node_id[:12], one.name, str(one.cpus), *_load(one), _node_state(one)) for one in reply.nodes],
+        [(node.node_id[:12], node.name, str(node.cpus), *_load(node)) for node in reply.nodes],
     )
     screen.table(
         ("model server", "profiles", "state", "running", "waiting", "KV cache", "prefix hits", "ours", "fault"),
         [
             (
-                one.url,
-                ", ".join(one.profiles),
-                _state(one.state),
-                str(one.running) if one.HasField("running") else "-",
-                str(one.waiting) if one.HasField("waiting") else "-",
-                f"{one.kv_cache_usage:.0%}" if one.HasField("kv_cache_usage") else "-",
-                f"{one.prefix_cache_hit_rate:.0%}" if one.HasField("prefix_cache_hit_rate") else "-",
-                str(one.in_flight),
-                one.message,
+                endpoint.url,
+                ", ".join(endpoint.profiles),
+                _state(endpoint.state),
+                str(endpoint.running) if endpoint.HasField("running") else "-",
+                str(endpoint.waiting) if endpoint.HasField("waiting") else "-",
+                f"{endpoint.kv_cache_usage:.0%}" if endpoint.HasField("kv_cache_usage") else "-",
+                f"{endpoint.prefix_cache_hit_rate:.0%}" if endpoint.HasField("prefix_cache_hit_rate") else "-",
+                str(endpoint.in_flight),
+                endpoint.message,
             )
-            for one in reply.model_endpoints
+            for endpoint in reply.model_endpoints
         ],
     )
     screen.table(
         ("stream", "messages", "size", "limit"),
         [
-            (one.name, f"{one.messages:,}", size(one.bytes), size(one.max_bytes) if one.max_bytes else "-")
-            for one in reply.storage
+            (
+                stream.name,
+                f"{stream.messages:,}",
+                size(stream.bytes),
+                size(stream.max_bytes) if stream.max_bytes else "-",
+            )
+            for stream in reply.storage
         ],
     )
 
@@ -93,20 +99,15 @@ def _summary(reply: pb.GetStatusResponse) -> str:
     )
 
 
-def _node_state(node: pb.NodeStatus) -> str:
-    if not node.alive:
-        return "gone"
-    return "draining" if node.draining else f"no agents: {node.unfit}" if node.unfit else "up"
-
-
-def _load(node: pb.NodeStatus) -> tuple[str, str, str]:
+def _load(node: pb.NodeStatus) -> tuple[str, str, str, str]:
     cpu = f"{node.cpu_percent:.0f}%" if node.HasField("cpu_percent") else "-"
     used = f"{size(node.memory_used_bytes)} of " if node.HasField("memory_used_bytes") else ""
     busy = ", ".join(
         f"{gpu.utilization_percent:.0f}%" if gpu.HasField("utilization_percent") else "?" for gpu in node.gpus
     )
     gpus = f"{node.gpu_count} ({busy})" if busy else str(node.gpu_count)
-    return cpu, used + size(node.memory_total_bytes), gpus
+    state = "draining" if node.draining else f"no agents: {node.unfit}" if node.unfit else "up"
+    return cpu, used + size(node.memory_total_bytes), gpus, state if node.alive else "gone"
 
 
 def _state(state: pb.ComponentState) -> str:
@@ -114,38 +115,43 @@ def _state(state: pb.ComponentState) -> str:
 
 
 def show_metrics(screen: Screen, reply: pb.GetMetricsResponse, _: Any) -> None:
-    """Print the figures of a span of time."""
     for line in summary(reply):
         screen.line(line)
     screen.table(
         ("operation", "count", "p50", "p95", "p99"),
         [
-            (one.operation, f"{one.count:,}", _duration(one.p50_ms), _duration(one.p95_ms), _duration(one.p99_ms))
-            for one in reply.latencies
-            if one.count
+            (
+                latency.operation,
+                f"{latency.count:,}",
+                _duration(latency.p50_ms),
+                _duration(latency.p95_ms),
+                _duration(latency.p99_ms),
+            )
+            for latency in reply.latencies
+            if latency.count
         ],
     )
     screen.table(
         ("model", "calls", "tokens in", "cached", "tokens out", "cost (USD)", "p50", "p95"),
         [
             (
-                one.model or "?",
-                f"{one.calls:,}",
-                f"{one.prompt_tokens:,}",
-                f"{one.cached_tokens:,}",
-                f"{one.completion_tokens:,}",
-                f"{one.cost_usd:.4f}" if one.cost_usd else "-",
-                _duration(one.p50_ms),
-                _duration(one.p95_ms),
+                model.model or "?",
+                f"{model.calls:,}",
+                f"{model.prompt_tokens:,}",
+                f"{model.cached_tokens:,}",
+                f"{model.completion_tokens:,}",
+                f"{model.cost_usd:.4f}" if model.cost_usd else "-",
+                _duration(model.p50_ms),
+                _duration(model.p95_ms),
             )
-            for one in reply.models
+            for model in reply.models
         ],
     )
     screen.table(
         ("tool", "calls", "failures", "p50", "p95"),
         [
-            (one.name, f"{one.calls:,}", f"{one.failures:,}", _duration(one.p50_ms), _duration(one.p95_ms))
-            for one in reply.tools
+            (tool.name, f"{tool.calls:,}", f"{tool.failures:,}", _duration(tool.p50_ms), _duration(tool.p95_ms))
+            for tool in reply.tools
         ],
     )
 
@@ -169,7 +175,6 @@ def overlap_seconds(span: str) -> int:
 
 
 def summary(reply: pb.GetMetricsResponse) -> list[str]:
-    """What there is to say in words."""
     agents, usage = reply.agents, reply.usage
     ended = (
         ", ".join(
@@ -183,24 +188,19 @@ def summary(reply: pb.GetMetricsResponse) -> list[str]:
         f"executions ended: {ended}",
         f"agents: {agents.running} running; {agents.started} started, {agents.succeeded} succeeded, "
         f"{agents.failed} failed, {agents.cancelled} cancelled",
-        *_befell(reply),
         f"tokens: {usage.prompt_tokens:,} in ({reply.cache_hit_rate:.0%} of them cached), "
         f"{usage.completion_tokens:,} out; {counted(usage.model_calls, 'model call')}, "
         f"{counted(usage.tool_calls, 'tool call')}" + (f"; cost {usage.cost_usd:.4f} USD" if usage.cost_usd else ""),
     ]
+    # How agents stopped, and what went wrong; nothing of what did not happen.
+    happened = {
+        f"agents stopped by: {_counted(agents.stops)}": bool(agents.stops),
+        f"agents that looped: {_counted(agents.loops)}": bool(agents.loops),
+        f"agents lost: {agents.lost}; executions restarted: {reply.takeovers}": agents.lost or reply.takeovers,
+    }
+    lines[3:3] = [line for line, has_happened in happened.items() if has_happened]
     if reply.incomplete:
         lines.append("the server is still reading its log: there is more than this")
-    return lines
-
-
-def _befell(reply: pb.GetMetricsResponse) -> list[str]:
-    """How agents stopped, and what went wrong; nothing of what did not happen."""
-    agents = reply.agents
-    lines = [f"agents stopped by: {_counted(agents.stops)}"] if agents.stops else []
-    if agents.loops:
-        lines.append(f"agents that looped: {_counted(agents.loops)}")
-    if agents.lost or reply.takeovers:
-        lines.append(f"agents lost: {agents.lost}; executions restarted: {reply.takeovers}")
     return lines
 
 

@@ -6,8 +6,9 @@ Nothing of a command is imported before somebody asks for it; `fleet --help` rea
 from __future__ import annotations
 
 from collections.abc import Mapping
-
 from swe_ai_fleet.extensions import Entry, entry
+from functools import partial
+
 
 GROUPS: Mapping[str, str] = {
     "audit": "What the agents did, proven.",
@@ -31,19 +32,19 @@ SECTIONS: Mapping[str, str] = {
 }
 """The commands behind `fleet` as its help groups them; those that an extension brings stand in the last place else."""
 
+_row, _plan_row = (partial(entry, f"cli.{module}") for module in ("rows", "plan"))
+
 ENTRIES: Mapping[str, Entry] = {
-    "status": entry(
-        "cli.rows",
+    "status": _row(
         "Show hosts, machines, model servers and the queue as they are now; exit code 1 where something is down.",
         "fleet status",
     ),
-    "metrics": entry(
-        "cli.rows",
+    "metrics": _row(
         "Show how long executions, agents, model and tool calls took, and what was spent.",
         "fleet metrics --since 7d --role QA",
     ),
     "drain": entry(
-        "cli.drain:drain",
+        "cli.rows:drain",
         "Take an orchestrator, a host or a node out of work; wait until it can be ended, and say for what.",
         "fleet drain node fleet-0-1-0-agents-worker-x7k2p --within 30m",
         "fleet drain orchestrator fleet-orchestrator-5d9c --undo",
@@ -60,7 +61,7 @@ ENTRIES: Mapping[str, Entry] = {
         "fleet up --vllm Qwen/Qwen2.5-Coder-7B-Instruct --vllm-args '--max-model-len 32768'",
     ),
     "open": entry(
-        "cli.web:open_page",
+        "cli.up:open_page",
         "Print the address of the running fleet's page; it lets in whoever opens it.",
         "fleet open --browser",
     ),
@@ -76,13 +77,12 @@ ENTRIES: Mapping[str, Entry] = {
         "fleet judge --repo . --base main --patch fix.patch --patch other.patch",
         "git diff main | fleet judge --repo . --base main --patch - --task 'Dates accept ISO weeks' --require-verified",
     ),
-    "deliver": entry(
-        "cli.rows",
+    "deliver": _row(
         "Put a candidate of an ended execution on a branch, whatever its verdict; the log keeps who decided it.",
         "fleet deliver fix-dates agent-dev-2 --branch fix-dates --reason 'The old test is wrong'",
     ),
     "init": entry(
-        "cli.init:init",
+        "cli.access:init",
         "Write what a secured fleet needs: certificates, NATS accounts, tokens, settings. "
         "Keys are never written twice.",
         "fleet init fleet-secrets --tenants red,blue --hosts fleet.example.org",
@@ -93,34 +93,28 @@ ENTRIES: Mapping[str, Entry] = {
         "Show an execution as it happens; with --json a line for each event.",
         "fleet watch fix-dates --text",
     ),
-    "list": entry(
-        "cli.rows", "List executions, the newest first.", "fleet list --status in_progress --status pending --limit 20"
-    ),
+    "list": _row("List executions, the newest first.", "fleet list --status in_progress --status pending --limit 20"),
     "show": entry(
         "cli.rows:show",
         "Show an execution as it stands: verdict, candidates, evidence, diff, branch.",
         "fleet show fix-dates",
     ),
-    "cancel": entry(
-        "cli.rows",
+    "cancel": _row(
         "Stop an execution's agents and their processes.",
         "fleet cancel fix-dates --reason 'asked for the wrong thing'",
     ),
-    "erase execution": entry(
-        "cli.rows",
+    "erase execution": _row(
         "Erase an execution and its parts; a tombstone and the hashes of its audit stay.",
         "fleet erase execution fix-dates --reason 'a key was printed' --dry-run",
     ),
-    "erase caller": entry(
-        "cli.rows",
+    "erase caller": _row(
         "Erase all that a caller handed in.",
         "fleet erase caller alice --reason 'request of 3 May'",
     ),
-    "erase tenant": entry(
-        "cli.rows", "Erase all of your tenant.", "fleet erase tenant payments --reason 'end of contract' --cancel"
+    "erase tenant": _row(
+        "Erase all of your tenant.", "fleet erase tenant payments --reason 'end of contract' --cancel"
     ),
-    "erase memory": entry(
-        "cli.rows",
+    "erase memory": _row(
         "Erase memories, by id or by namespace.",
         "fleet erase memory --namespace repository:app --reason 'wrong lessons'",
     ),
@@ -136,16 +130,12 @@ ENTRIES: Mapping[str, Entry] = {
         "fleet replay fix-dates",
         "fleet replay fix-dates --fork-at 6 --model another-model",
     ),
-    "approve": entry(
-        "cli.rows", "Let an agent do what it asked for.", "fleet approve fix-dates --text 'Mind the changelog'"
-    ),
-    "reject": entry(
-        "cli.rows",
+    "approve": _row("Let an agent do what it asked for.", "fleet approve fix-dates --text 'Mind the changelog'"),
+    "reject": _row(
         "Refuse what an agent asked for; a refused plan ends its run.",
         "fleet reject fix-dates --text 'Not before the release'",
     ),
-    "adjust": entry(
-        "cli.rows",
+    "adjust": _row(
         "Have an agent propose again, with --text taken into account.",
         "fleet adjust fix-dates --text 'Leave the public names alone'",
     ),
@@ -182,48 +172,41 @@ ENTRIES: Mapping[str, Entry] = {
         "Print the options that give what an environment run found out, for `fleet run`, `judge` and `env explain`.",
         "fleet env export fix-dates",
     ),
-    "councils list": entry("cli.rows", "Show councils and their agents.", "fleet councils list --role DEV"),
-    "councils create": entry(
-        "cli.rows",
+    "councils list": _row("Show councils and their agents.", "fleet councils list --role DEV"),
+    "councils create": _row(
         "Create a role's council.",
         "fleet councils create DEV --agents 5 --rounds 2 --param temperature=0.2",
     ),
-    "councils delete": entry(
-        "cli.rows",
+    "councils delete": _row(
         "Delete a role's council; agents are made for each of its tasks from then on.",
         "fleet councils delete DEV",
     ),
-    "councils register": entry(
-        "cli.rows",
+    "councils register": _row(
         "Let an agent join a role's council.",
         "fleet councils register QA tester-1 --endpoint 127.0.0.1:50061 --language python",
     ),
-    "councils unregister": entry(
-        "cli.rows", "Let an agent leave a role's council.", "fleet councils unregister QA tester-1"
-    ),
+    "councils unregister": _row("Let an agent leave a role's council.", "fleet councils unregister QA tester-1"),
     "plan goal": entry(
         "cli.plan:goal",
         "Have an approach proposed; at a terminal, decide about it and have it run. `goal` may be left out.",
         "fleet plan 'Move the settings to TOML' --repo .",
     ),
-    "plan approve": entry(
-        "cli.plan",
+    "plan approve": _plan_row(
         "Approve the approach that waits; `fleet plan continue` runs it.",
         "fleet plan approve settings",
     ),
-    "plan reject": entry(
-        "cli.plan",
+    "plan reject": _plan_row(
         "Reject the approach that waits; the session ends.",
         "fleet plan reject settings --text 'Too large'",
     ),
-    "plan adjust": entry(
-        "cli.plan", "Have another approach proposed.", "fleet plan adjust settings --text 'Keep the old names'"
+    "plan adjust": _plan_row(
+        "Have another approach proposed.", "fleet plan adjust settings --text 'Keep the old names'"
     ),
-    "plan continue": entry(
-        "cli.plan", "Run what was approved. A second time shows the same result.", "fleet plan continue settings"
+    "plan continue": _plan_row(
+        "Run what was approved. A second time shows the same result.", "fleet plan continue settings"
     ),
-    "plan show": entry("cli.plan", "Show a session as it stands.", "fleet plan show settings"),
-    "plan list": entry("cli.plan", "List the sessions that were worked on last.", "fleet plan list --limit 5"),
+    "plan show": _plan_row("Show a session as it stands.", "fleet plan show settings"),
+    "plan list": _plan_row("List the sessions that were worked on last.", "fleet plan list --limit 5"),
     "dlq list": entry(
         "cli.dead_letters:list_letters",
         "Show what could not be handled: its number, where it came from, how often it was tried, why it failed.",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 
@@ -17,9 +17,8 @@ from rich.table import Table
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli.client import FleetClient
-from swe_ai_fleet.cli.execution_tables import standing
-from swe_ai_fleet.cli.exits import CommandFault, Exit
-from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.cli.executions import standing
+from swe_ai_fleet.cli.screen import CommandFault, Exit, Screen
 from swe_ai_fleet.cli.tables import plain_table
 from swe_ai_fleet.domain.event import EXECUTION_SUBJECT, StoredEvent
 from swe_ai_fleet.domain.execution import ExecutionState, RunningChecks, advance
@@ -63,15 +62,10 @@ class Speech:
 
 
 class Progress:
-    """What a watcher has seen so far.
+    """What a watcher has seen so far."""
 
-    Args:
-        now: Seconds since the epoch, for the time that running agents and checks have taken.
-    """
-
-    def __init__(self, now: Callable[[], float] = time.time) -> None:
+    def __init__(self) -> None:
         self.state: ExecutionState | None = None
-        self._now = now
         self._spans: dict[str, tuple[float, float]] = {}
 
     def add(self, event: pb.ExecutionEvent) -> StoredEvent | None:
@@ -123,37 +117,22 @@ class Progress:
         )
 
     def _since(self, checks: RunningChecks) -> float:
-        return max(0.0, self._now() - datetime.fromisoformat(checks.since).timestamp())
+        return max(0.0, time.time() - datetime.fromisoformat(checks.since).timestamp())
 
     def _seconds(self, agent: AgentProgress) -> float:
         first, last = self._spans.get(agent.agent_id, (0.0, 0.0))
-        return max(0.0, (self._now() if agent.status == "running" and first else last) - first)
+        return max(0.0, (time.time() if agent.status == "running" and first else last) - first)
 
 
 class View:
-    """Shows an execution's events, one call an event, and keeps what is known of it up to date.
+    """Shows an execution's events, one call an event, and keeps what is known of it up to date."""
 
-    Args:
-        screen: Where.
-        progress: What is known.
-        json_lines: Whether each event is a line of JSON, where the screen shows JSON.
-        clock: In seconds.
-    """
-
-    def __init__(
-        self,
-        screen: Screen,
-        progress: Progress,
-        *,
-        json_lines: bool = False,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, screen: Screen, progress: Progress, *, json_lines: bool) -> None:
         self._screen = screen
         self._progress = progress
         self._json_lines = json_lines
-        self._clock = clock
         self._speech = Speech()
-        self._said_at = clock()
+        self._said_at = time.monotonic()
 
     def __call__(self, event: pb.ExecutionEvent) -> None:
         if not self._screen.json:
@@ -165,7 +144,7 @@ class View:
 
     def tick(self) -> None:
         """Say what is being run where plain lines have said nothing for a while; a table shows it anyway."""
-        if self._screen.json or self._screen.err.is_terminal or self._clock() - self._said_at < SILENT_SECONDS:
+        if self._screen.json or self._screen.err.is_terminal or time.monotonic() - self._said_at < SILENT_SECONDS:
             return
         if checks := self._progress.checks():
             self._note(one_line(checks, _LINE_CHARS))
@@ -184,7 +163,7 @@ class View:
             self._note(f"{at} {line}")
 
     def _note(self, line: str, *, style: str = "") -> None:
-        self._said_at = self._clock()
+        self._said_at = time.monotonic()
         self._screen.note(line, style=style)
 
 
@@ -221,7 +200,6 @@ def view(screen: Screen, progress: Progress, *, json_lines: bool = False) -> Gen
 
 
 def event_document(event: pb.ExecutionEvent) -> dict[str, object]:
-    """An event as a JSON line."""
     return {
         "sequence": event.sequence,
         "event_id": event.event_id,

@@ -138,7 +138,6 @@ def _group(words: str, about: str, **more: Any) -> typer.Typer:
 
 
 def _command(name: str, words: str, entry: Entry) -> Any:
-    """The command that an entry stands for."""
     # What is imported stays: no collection need look at it, now or later.
     gc.disable()
     from swe_ai_fleet.cli.command import command_of

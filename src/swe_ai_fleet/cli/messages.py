@@ -6,13 +6,13 @@ import re
 from collections.abc import Container, Sequence
 from datetime import datetime
 from typing import Any, cast
-
 from google.protobuf.descriptor import EnumDescriptor, FieldDescriptor
 from google.protobuf.message import Message
-
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli.exits import CommandFault
 from swe_ai_fleet.domain.text import iso_time
+from swe_ai_fleet.cli.screen import CommandFault
+from swe_ai_fleet.domain.moment import iso_time
 
 
 def enum_word(kind: Any, number: int) -> str:
@@ -60,7 +60,6 @@ def put(message: Message, path: str, value: Any, *, named: str) -> None:
     """Set a field to what an option says; nothing where that is what the field has anyway.
 
     Args:
-        message: To be changed.
         path: Of the field; dots lead into messages, and of a list of messages each value makes one.
         value: Words for enumerations, `K=V` for maps.
         named: What faults call the option.
@@ -144,7 +143,6 @@ def local_time(at_ms: int) -> str:
 
 
 def listed_document(execution: pb.Execution) -> dict[str, object]:
-    """An execution as lists show it."""
     return {
         "execution_id": execution.execution_id,
         "task_id": execution.task_id,

@@ -15,7 +15,7 @@ from typing import Annotated, Any, get_args
 
 from typer.models import ArgumentInfo, OptionInfo
 
-from swe_ai_fleet.cli.exits import CommandFault
+from swe_ai_fleet.cli.screen import CommandFault
 
 ROLES = "DEV, QA, ARCHITECT, DEVOPS or DATA"
 PHASES = "plan, design, build, test, review or done"
@@ -63,16 +63,9 @@ def option(
     turn: Callable[[Any], object] | None = None,
     **read: Any,
 ) -> Option:
-    """An option.
+    """An option, `words` as it is written (none: as the parameter), with `Of`'s attributes and what Typer takes.
 
-    Args:
-        help_: What the help says.
-        fields: As in `Of`; of a row none means the one with the parameter's name.
-        words: How it is written; none: as the parameter.
-        kind: As in `Of`.
-        default: As in `Of`; None: what the field has by itself.
-        turn: As in `Of`.
-        read: What else Typer takes: `metavar`, `min`, `max`, `envvar`, ….
+    In a row no fields mean the one with the parameter's name, and no default is what the field has by itself.
     """
     return Option(
         Of(fields=fields, kind=kind, default=default, turn=turn), help=help_, param_decls=words.split(), **read
@@ -252,5 +245,4 @@ def word(name: str, kind: Any) -> str:
 
 
 def option_of(kind: Any) -> Option | Argument | None:
-    """The option or argument that an annotation makes of a parameter."""
     return next((mark for mark in get_args(kind)[1:] if isinstance(mark, Option | Argument)), None)

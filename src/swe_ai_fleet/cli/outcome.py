@@ -8,7 +8,6 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Iterator
-
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli.client import FleetClient
 from swe_ai_fleet.cli.documents import execution_document, exit_of_state
@@ -43,6 +42,45 @@ from swe_ai_fleet.watching.narration import (
 )
 from swe_ai_fleet.watching.stop_reasons import ADVICE, PAGE
 from swe_ai_fleet.watching.text import command_line, one_line, visible
+from collections.abc import Iterator, Mapping
+from swe_ai_fleet.cli.executions import (
+    VERDICT_STYLES,
+    candidates_table,
+    examination_table,
+    execution_document,
+    exit_of_state,
+    node_row,
+    nodes_table,
+    print_outputs,
+)
+from swe_ai_fleet.cli.screen import CommandFault, Exit, Screen
+from swe_ai_fleet.domain.approval import MemoryFindings
+from swe_ai_fleet.domain.candidate import Verdict
+from swe_ai_fleet.domain.moment import milliseconds
+from swe_ai_fleet.domain.text import counted
+from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.orchestrator.run_names import side_runs
+from swe_ai_fleet.orchestrator.spending import expenses
+
+
+PAGE = "docs/stop-reasons.md"
+ADVICE: Mapping[StopReason, str] = {
+    StopReason.NO_TOOL_CALLS: "the model called no tool; `fleet doctor` shows whether its server offers tool calls",
+    StopReason.MAX_ITERATIONS: "it took too many replies; split the task with --subtasks, or name its files",
+    StopReason.MAX_TOOL_CALLS: "it made too many calls; split the task with --subtasks, or name its files",
+    StopReason.MAX_TOKENS: "its tokens are used up; raise --max-tokens, or split the task with --subtasks",
+    StopReason.MAX_COST: "its money is used up; raise --max-cost, or choose a cheaper model with --profile",
+    StopReason.TIMEOUT: "its time is used up; raise --timeout",
+    StopReason.CONTEXT_TOO_LONG: "the conversation does not fit the model; choose one with a longer context",
+    StopReason.TOOL_ERROR: "its tool calls failed again and again; `fleet export ID --format markdown` shows them",
+    StopReason.MODEL_ERROR: "the model server failed; `fleet doctor` says why",
+    StopReason.MODEL_STOPPED: "the model refused, or its provider filtered the reply; put the task in other words",
+    StopReason.MALFORMED_REPLIES: "the model's tool calls could not be read; choose a model that is made for tools",
+    StopReason.LOOP: "it repeated itself; say more precisely what to do, or choose another model with --profile",
+    StopReason.PLAN_FAILED: "its plan could not be read or carried out; try --mode agentic",
+    StopReason.LOST: "its process died more often than it is restarted; the host may be short of memory",
+}
+
 
 _DIFF_LINES = 400
 _MEMORY = 160
@@ -73,22 +111,18 @@ def print_pending(screen: Screen, state: ExecutionState) -> None:
     for request in state.pending:
         subject = "its plan" if request.policy is ApprovalPolicy.PLAN else request.call.name
         screen.line(f"{request.agent_id} asks for approval of {subject}", style="bold yellow")
-        for title, text in _parts(request):
+        for title, text in (
+            ("approach" if request.policy is ApprovalPolicy.PLAN else "call", request.approach),
+            ("why it counts as risky", "\n".join(request.reasons)),
+            ("what memory covers", _covered(request.memory_results)),
+            ("found in memory", request.memory),
+            ("changed so far", request.diff),
+        ):
             # Nobody approves of what they cannot see.
             screen.block(title, text, most=sys.maxsize if text == request.approach else 60)
         if request.expires_at:
             screen.line(f"  expires {local_time(milliseconds(request.expires_at))}")
         screen.line(f"  answer with: {how_to_answer(state.execution_id, request.approval_id if several else '')}")
-
-
-def _parts(request: ApprovalRequest) -> list[tuple[str, str]]:
-    return [
-        ("approach" if request.policy is ApprovalPolicy.PLAN else "call", request.approach),
-        ("why it counts as risky", "\n".join(request.reasons)),
-        ("what memory covers", _covered(request.memory_results)),
-        ("found in memory", request.memory),
-        ("changed so far", request.diff),
-    ]
 
 
 def _covered(findings: MemoryFindings | None) -> str:
@@ -142,7 +176,12 @@ def print_outcome(screen: Screen, state: ExecutionState, diff: str) -> None:
         screen.line(f"branch {delivered.branch}")
         screen.line(f"commit {delivered.commit_sha}")
     if (winner := state.candidates.get(state.winner_id)) is not None:
-        _print_size(screen, winner.artifacts)
+        artifacts = winner.artifacts
+        files = artifacts.files_changed
+        names = ", ".join(one_line(path, _MEMORY) for path in files[:_MOST_DECISIONS])
+        names += f" and {len(files) - _MOST_DECISIONS} more" if len(files) > _MOST_DECISIONS else ""
+        size = f"+{artifacts.insertions} -{artifacts.deletions} in {counted(len(files), 'file')}"
+        screen.line(f"diff {size}: {names}")
     screen.line(f"task {state.task.task_id}: {one_line(state.task.description, 200)}", style="bold")
     screen.line(f"execution {state.execution_id}")
     if state.context is not None:
@@ -272,14 +311,6 @@ def _print_advice(screen: Screen, state: ExecutionState) -> None:
     for reason, advice in ADVICE.items():
         if stops[reason]:
             screen.line(f"  {counted(stops[reason], 'agent')} stopped with {reason}: {advice}; {PAGE}#{reason}")
-
-
-def _print_size(screen: Screen, artifacts: Artifacts) -> None:
-    """How much the winner changes, and where."""
-    files = artifacts.files_changed
-    names = ", ".join(one_line(path, _MEMORY) for path in files[:_MOST_DECISIONS])
-    more = f" and {len(files) - _MOST_DECISIONS} more" if len(files) > _MOST_DECISIONS else ""
-    screen.line(f"diff +{artifacts.insertions} -{artifacts.deletions} in {counted(len(files), 'file')}: {names}{more}")
 
 
 def _print_kept(screen: Screen, state: ExecutionState) -> None:

@@ -11,10 +11,8 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from swe_ai_fleet.cli.calls import START_HINT
-from swe_ai_fleet.cli.client import FleetClient, connect
-from swe_ai_fleet.cli.exits import CommandFault, Exit, fault_of
-from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.cli.client import START_HINT, FleetClient, connect
+from swe_ai_fleet.cli.screen import CommandFault, Exit, Screen, fault_of
 from swe_ai_fleet.domain.errors import FleetError, PreconditionFailed
 from swe_ai_fleet.domain.json_values import string
 from swe_ai_fleet.runtime.channels import Place, find_place, read_card, running_place

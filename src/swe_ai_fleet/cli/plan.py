@@ -7,19 +7,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from fleet.planning.v1 import planning_pb2 as pb
-from swe_ai_fleet.cli.calls import Calls
-from swe_ai_fleet.cli.client import FleetClient
+from swe_ai_fleet.cli.client import Calls, FleetClient
 from swe_ai_fleet.cli.command import Row, table
-from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.messages import document
 from swe_ai_fleet.cli.options import argument, option
 from swe_ai_fleet.cli.order import fill, named_repository
-from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.cli.terminal import line_of_terminal, next_line
+from swe_ai_fleet.cli.screen import CommandFault, Exit, Screen, line_of_terminal, next_line
 from swe_ai_fleet.domain.text import counted
 from swe_ai_fleet.watching.text import one_line
 
@@ -54,7 +52,6 @@ def show_proposal(screen: Screen, proposal: pb.ExecutePlanResponse | pb.ApproveA
 
 
 def show_result(screen: Screen, result: pb.ContinuePlanResponse, _: Any) -> None:
-    """What came of an approved plan."""
     screen.line(
         f"plan {result.session_id}: {result.status} after {counted(result.iterations, 'iteration')}", style="bold"
     )
@@ -70,7 +67,6 @@ def show_result(screen: Screen, result: pb.ContinuePlanResponse, _: Any) -> None
 
 
 def show_session(screen: Screen, answer: pb.GetPlanSessionResponse, request: Any) -> None:
-    """A session as it stands."""
     session = answer.session
     screen.line(f"plan {session.session_id}: {one_line(session.goal, _GOAL)}", style="bold")
     screen.line(f"status {session.status}{', being worked on' if session.working else ''}")
@@ -105,7 +101,6 @@ def decided(answer: pb.ExecutePlanResponse | pb.ApproveApproachResponse, _: Any)
 
 
 def nothing_proposed(answer: pb.ExecutePlanResponse | pb.ApproveApproachResponse) -> CommandFault:
-    """The fault of a session that came to no approach."""
     return CommandFault(
         f"nothing was proposed: {answer.error}",
         exit_code=Exit.NOT_ACCEPTED,
@@ -174,8 +169,11 @@ async def pursue(
     asks = read is not None or sys.stdin.isatty()
     while proposal.status in WAITING:
         show_proposal(screen, proposal)
-        wanted = _ANSWER if proposal.question else _QUESTION
-        answer = await _answer(screen, wanted, read or line_of_terminal) if asks else ""
+        answer = ""
+        if asks:
+            screen.note(_ANSWER if proposal.question else _QUESTION)
+            with suppress(EOFError):
+                answer = (await next_line(read or line_of_terminal)).strip()
         match answer.lower():
             case "":
                 screen.note(f"answer with: {how_to_decide(proposal.session_id)}")
@@ -205,16 +203,7 @@ async def _decided(
     return await calls.unary("ApproveApproach", request, pb.ApproveApproachResponse, seconds=WORK_SECONDS)
 
 
-async def _answer(screen: Screen, wanted: str, read: Callable[[], str]) -> str:
-    screen.note(wanted)
-    try:
-        return (await next_line(read)).strip()
-    except EOFError:
-        return ""
-
-
 def _deciding(decision: str, **text: object) -> Row:
-    """The command that answers a plan session in this way."""
     return Row(
         rpc=f"{_PLANNING}.ApproveApproach",
         takes={"name": _SESSION, **text},

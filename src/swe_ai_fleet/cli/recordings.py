@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Annotated
 
 from swe_ai_fleet.cli import options
 from swe_ai_fleet.cli.client import FleetClient
-from swe_ai_fleet.cli.execution_tables import audit_table
-from swe_ai_fleet.cli.exits import CommandFault, Exit
+from swe_ai_fleet.cli.executions import audit_table
 from swe_ai_fleet.cli.options import Execution, argument, option
 from swe_ai_fleet.cli.place import fleet_client
-from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.cli.screen import CommandFault, Exit, Screen
 from swe_ai_fleet.codec import from_json, to_plain
 from swe_ai_fleet.domain.audit_chains import ChainVerdict, signed_throughout
 from swe_ai_fleet.domain.event import Event, StoredEvent
@@ -29,8 +28,13 @@ from swe_ai_fleet.domain.run import RunState
 from swe_ai_fleet.domain.text import counted
 from swe_ai_fleet.runtime.audit_keys import PublicKeys, public_keys
 from swe_ai_fleet.settings import Settings
-from swe_ai_fleet.watching.audit import AuditDocument, audit_document, read_audit_document, report, verify_events
-from swe_ai_fleet.watching.events import stored_event
+from swe_ai_fleet.watching.events import (
+    audit_document,
+    read_audit_document,
+    report,
+    stored_event,
+    verify_events,
+)
 from swe_ai_fleet.watching.text import one_line
 
 if TYPE_CHECKING:
@@ -72,7 +76,11 @@ async def export(
     if kind not in FORMATS:
         raise CommandFault(f"unknown format {kind!r}", hint=f"one of {', '.join(FORMATS)}")
     if kind == "audit":
-        return await _write(screen, _json(to_plain(await _audit(client, name))), output)
+        answer = await client.execution_reply(await client.find(name))
+        recorded = [stored async for event in client.recorded(answer.execution) if (stored := stored_event(event))]
+        keys = PublicKeys.of(key.public_key for key in answer.audit_keys)
+        document = audit_document(answer.execution.execution_id, recorded, keys.pem())
+        return await _write(screen, _json(to_plain(document)), output)
     # Only here, as below: agents and tools take longer to load than an audit chain to verify.
     from swe_ai_fleet.agents.exports import markdown, openai_messages, whole_run
 
@@ -154,13 +162,6 @@ def _results(path: Path) -> list[tuple[str, str]]:
         hint = "a batch keeps FILE.results.jsonl beside its file, a study a folder of them"
         raise CommandFault(f"{path} names no execution", field="name", hint=hint)
     return [(group, execution_id) for execution_id, group in named.items()]
-
-
-async def _audit(client: FleetClient, name: str) -> AuditDocument:
-    answer = await client.execution_reply(await client.find(name))
-    recorded = [stored async for event in client.recorded(answer.execution) if (stored := stored_event(event))]
-    keys = PublicKeys.of(key.public_key for key in answer.audit_keys)
-    return audit_document(answer.execution.execution_id, recorded, keys.pem())
 
 
 async def _patch(client: FleetClient, state: ExecutionState, name: str) -> bytes:
@@ -306,7 +307,13 @@ async def verify(
             raise CommandFault(message, field="public_key")
         return await verify_audit_file(screen, Path(name), head=head)
     if name.endswith(".json"):
-        return await _verify_document(screen, Path(name), public_key=public_key)
+        try:
+            document = read_audit_document(await asyncio.to_thread(Path(name).read_bytes))
+        except OSError as error:
+            raise CommandFault(f"{name} cannot be read: {error.strerror}") from None
+        verdicts = document.verdicts(_demanded(public_key))
+        about = {"file": name, "execution_id": document.execution_id}
+        return _print_verdicts(screen, about, verdicts if public_key is None else signed_throughout(verdicts))
     async with fleet_client(settings, server=server, token=token) as client:
         return await _verify_log(screen, client, name, public_key=public_key)
 
@@ -332,17 +339,6 @@ async def _verify_log(screen: Screen, client: FleetClient, name: str, *, public_
         events = [event async for event in client.recorded(answer.execution)]
     verdicts = verify_events(events, keys)
     about = {"execution_id": execution_id}
-    return _print_verdicts(screen, about, verdicts if public_key is None else signed_throughout(verdicts))
-
-
-async def _verify_document(screen: Screen, path: Path, *, public_key: Path | None) -> Exit:
-    """Recompute the chains of an exported document; no fleet is asked."""
-    try:
-        document = read_audit_document(await asyncio.to_thread(path.read_bytes))
-    except OSError as error:
-        raise CommandFault(f"{path} cannot be read: {error.strerror}") from None
-    verdicts = document.verdicts(_demanded(public_key))
-    about = {"file": str(path), "execution_id": document.execution_id}
     return _print_verdicts(screen, about, verdicts if public_key is None else signed_throughout(verdicts))
 
 

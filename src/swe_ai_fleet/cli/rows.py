@@ -1,21 +1,21 @@
-"""The commands about executions and councils that are one request: a row each, by the words behind `fleet`.
+"""The commands about executions, councils and the fleet that are one request: a row each, by the words behind `fleet`.
 
-`fleet show` reads an execution's events behind its request.
+`fleet show` reads an execution's events behind its request, `fleet drain` repeats its own until all work has ended.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Annotated, Any
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli.client import SUBMIT_SECONDS, UPLOAD_SECONDS, FleetClient
 from swe_ai_fleet.cli.command import Given, Row, table
-from swe_ai_fleet.cli.exits import CommandFault, Exit
-from swe_ai_fleet.cli.fleet_views import show_metrics, show_status, since_ms
-from swe_ai_fleet.cli.messages import enum_word, listed_document, local_time
+from swe_ai_fleet.cli.fleet_views import seconds, show_metrics, show_status, since_ms
+from swe_ai_fleet.cli.messages import document, enum_word, listed_document, local_time
 from swe_ai_fleet.cli.options import ROLES, As, Execution, Profiles, argument, option
-from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.cli.screen import CommandFault, Exit, Screen
 from swe_ai_fleet.client_settings import ClientSettings
 from swe_ai_fleet.domain.text import counted
 from swe_ai_fleet.watching.text import one_line
@@ -96,7 +96,6 @@ def _member(council: pb.CouncilInfo, agent: pb.AgentInfo) -> tuple[str, ...]:
 
 
 def _resolving(decision: str, field: str = "comment") -> Row:
-    """The command that answers an approval in this way."""
     return Row(
         rpc=f"{_FLEET}.ResolveApproval",
         takes={
@@ -125,7 +124,6 @@ def show_erased(screen: Screen, answer: pb.EraseResponse, request: Any) -> None:
 
 
 def _erasing(**settings: Any) -> Row:
-    """The command that erases this."""
     return Row(
         rpc=f"{_FLEET}.Erase",
         takes={
@@ -269,3 +267,36 @@ ROWS: Mapping[str, Row] = {
         line="{message}",
     ),
 }
+
+
+_AGAIN_SECONDS = 2.0
+_CALL_SECONDS = 20.0
+Target = Annotated[str, argument("orchestrator, host or node.", metavar="TARGET")]
+Name = Annotated[str, argument("As `fleet status` shows it.", metavar="NAME")]
+Undo = Annotated[bool, option("Let it work again.")]
+Within = Annotated[
+    str, option("Move what is still at work after so long: 90s, 30m, 1h. Default: wait.", metavar="SPAN")
+]
+
+
+async def drain(
+    screen: Screen, client: FleetClient, target: Target, name: Name, *, undo: Undo = False, within: Within = ""
+) -> Exit:
+    wanted = f"DRAIN_TARGET_{target.upper()}"
+    if wanted not in pb.DrainTarget.keys():  # noqa: SIM118 - it is no dictionary
+        raise CommandFault("no such target", field="target", hint="orchestrator, host or node")
+    within_seconds = seconds(within, "within") if within else 0
+    request = pb.DrainRequest(target=wanted, name=name, undo=undo, within_seconds=within_seconds)
+    waits_shown: list[str] = []
+    while True:
+        answer = await client.calls.unary("Drain", request, pb.DrainResponse, seconds=_CALL_SECONDS)
+        if undo or not answer.waits_for:
+            break
+        if waits_shown != (waits_shown := list(answer.waits_for)):
+            screen.note(f"{answer.name} waits for {', '.join(waits_shown)}")
+        # What it is called alone may mean something else once it has gone.
+        request.name = answer.name
+        await asyncio.sleep(_AGAIN_SECONDS)
+    state = "works again" if undo else "is drained, and can be ended"
+    screen.result(document(answer), f"{target} {answer.name} {state}")
+    return Exit.ACCEPTED

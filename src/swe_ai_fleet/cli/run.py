@@ -14,7 +14,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
-
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli.client import Fleet, FleetClient
 from swe_ai_fleet.cli.documents import exit_of_state
@@ -30,6 +29,11 @@ from swe_ai_fleet.cli.terminal import Interrupts, interrupts
 from swe_ai_fleet.domain.command import address_of
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.task import RepoRef, UncommittedChanges
+from swe_ai_fleet.cli.executions import exit_of_state
+from swe_ai_fleet.cli.order import JudgeOrder, Order
+from swe_ai_fleet.cli.screen import CommandFault, Exit, Interrupts, Screen, interrupts
+from swe_ai_fleet.domain.network import address_of
+
 
 CHUNK_BYTES = 256 * 1024
 _TOOLCHAINS = {"go.mod": "go", "Cargo.toml": "cargo", "package.json": "npm"}
@@ -95,13 +99,6 @@ async def fetch_back(screen: Screen, client: FleetClient, sent: Uploaded, state:
     await asyncio.to_thread(bundle.write_bytes, content)
     commit = await unpack_branch(sent.path, bundle, state.delivered.branch, known=sent.bundle)
     screen.note(f"fetched branch {state.delivered.branch} at {commit[:12]} into {sent.path}")
-
-
-def local_path(repo: pb.RepoRef) -> str:
-    """The directory that can be uploaded. Raises CommandFault where it is a URL."""
-    if not repo.path:
-        raise CommandFault("--upload is for a directory of this machine", hint="the server clones a URL itself")
-    return repo.path
 
 
 def _digest(path: Path) -> str:
@@ -180,7 +177,8 @@ async def _with_upload(
     """The request's repository uploaded, where it has to be; the request names the upload then."""
     repo = getattr(request, request.WhichOneof("task") or "orchestrate").repo
     if order.upload or (repo.path and elsewhere(client.address)):
-        local_path(repo)
+        if not repo.path:
+            raise CommandFault("--upload is for a directory of this machine", hint="the server clones a URL itself")
         async with uploaded(screen, client, repo) as sent:
             repo.CopyFrom(sent.reference)
             yield sent

@@ -1,20 +1,84 @@
-"""Where a command prints: results to standard output, progress and faults to standard error."""
+"""What a command prints and ends with: results to standard output, progress and faults to standard error, an exit code.
+
+Beside it the other direction: lines that a person types, and Ctrl-C (or SIGTERM) while a command runs.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import signal
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+import threading
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from enum import IntEnum
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TextIO, cast
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar, cast
 
-from swe_ai_fleet.cli.exits import CommandFault
+from swe_ai_fleet.domain.errors import (
+    AlreadyExists,
+    FleetError,
+    InvalidRequest,
+    NotFound,
+    PreconditionFailed,
+    ResourceExhausted,
+    Unavailable,
+)
 from swe_ai_fleet.watching.text import clean, one_line, visible
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+
+class Exit(IntEnum):
+    """Exit codes of `fleet`."""
+
+    ACCEPTED = 0
+    NOT_ACCEPTED = 1
+    USAGE = 2
+    UNAVAILABLE = 3
+    STOPPED = 4
+    REJECTED = 5
+    UNVERIFIED = 6
+
+
+class CommandFault(Exception):
+    """A command cannot go on: bad usage, unless said otherwise. The message is one line; `hint` is the way out.
+
+    `field` is what is wrong, as the contract calls it or this program; `option` is what the caller wrote for it.
+    """
+
+    def __init__(self, message: str, *, exit_code: Exit = Exit.USAGE, hint: str = "", field: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.exit_code = exit_code
+        self.hint = hint
+        self.field = field
+        self.option = ""
+
+    @property
+    def line(self) -> str:
+        """The whole of it in one line: `field: message (hint)`."""
+        where = f"{self.field}: " if self.field else ""
+        return f"{where}{self.message}" + (f" ({self.hint})" if self.hint else "")
+
+
+def fault_of(error: FleetError, *, starting: bool = False) -> CommandFault:
+    """A fault of our own parts as a command tells it. While a fleet is `starting`, what it needs is what is missing."""
+    match error:
+        case PreconditionFailed() if starting:
+            code = Exit.UNAVAILABLE
+        case InvalidRequest() | NotFound() | AlreadyExists() | PreconditionFailed():
+            code = Exit.USAGE
+        case Unavailable() | ResourceExhausted():
+            code = Exit.UNAVAILABLE
+        case _:
+            code = Exit.NOT_ACCEPTED
+    return CommandFault(error.message, exit_code=code, hint=error.hint, field=error.field)
+
 
 _WIDTH_WITHOUT_TERMINAL = 160
 _COLOURS = ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
@@ -32,7 +96,6 @@ class Screen:
 
     @classmethod
     def open(cls, *, json: bool) -> Screen:
-        """The screen of this process."""
         return cls(json=json, out=_console(sys.stdout), err=_console(sys.stderr, quiet=json))
 
     def document(self, value: Mapping[str, object]) -> None:
@@ -157,3 +220,101 @@ def _say(console: Console, text: str, style: str) -> None:
     from rich.text import Text
 
     console.print(Text(text, style=style), soft_wrap=True)
+
+
+T = TypeVar("T")
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+async def next_line(read: Callable[[], str]) -> str:
+    """The person's next line, read in a thread that the end of the program does not wait for. Raises EOFError."""
+    loop = asyncio.get_running_loop()
+    line_read: asyncio.Future[str] = loop.create_future()
+
+    def told(line: str | None) -> None:
+        if not line_read.done():
+            if line is None:
+                line_read.set_exception(EOFError())
+            else:
+                line_read.set_result(line)
+
+    def work() -> None:
+        try:
+            line = read()
+        except (EOFError, OSError, ValueError):
+            line = None
+        with suppress(RuntimeError):  # the loop is gone
+            loop.call_soon_threadsafe(told, line)
+
+    threading.Thread(target=work, daemon=True).start()
+    return await line_read
+
+
+def line_of_terminal() -> str:
+    """The next line of standard input. Raises EOFError behind the last."""
+    if sys.stdin.isatty():
+        return input("> ")
+    line = sys.stdin.readline()
+    if not line:
+        raise EOFError
+    return line
+
+
+class Interrupts:
+    """The first signal asks, the second one insists by cancelling the command's task.
+
+    Outside of `wait` and `race` there is nobody to ask, and the first signal cancels.
+    """
+
+    def __init__(self, task: asyncio.Task[object]) -> None:
+        self._task = task
+        self._asked = asyncio.Event()
+        self._listening = False
+
+    def arm(self) -> None:
+        """Take the signals (again): starting Ray in this process takes SIGTERM away."""
+        loop = asyncio.get_running_loop()
+        for number in _SIGNALS:
+            loop.add_signal_handler(number, self._arrived)
+
+    async def wait(self) -> None:
+        self.arm()
+        self._listening = True
+        try:
+            await self._asked.wait()
+        finally:
+            self._listening = False
+
+    async def race(self, work: Awaitable[T]) -> asyncio.Task[T]:
+        """The work as a task, when it is done or the first signal came, whichever is sooner. It is not cancelled."""
+        doing = asyncio.ensure_future(work)
+        asked = asyncio.create_task(self.wait())
+        try:
+            await asyncio.wait({doing, asked}, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            doing.cancel()
+            raise
+        finally:
+            asked.cancel()
+        assert isinstance(doing, asyncio.Task)
+        return doing
+
+    def _arrived(self) -> None:
+        if self._listening and not self._asked.is_set():
+            self._asked.set()
+        else:
+            self._task.cancel()
+
+
+@contextmanager
+def interrupts() -> Generator[Interrupts]:
+    """Take the signals over from Python for as long as the context lasts; for the main thread's loop."""
+    task = asyncio.current_task()
+    assert task is not None
+    loop, taken = asyncio.get_running_loop(), Interrupts(task)
+    taken.arm()
+    try:
+        yield taken
+    finally:
+        for number in _SIGNALS:
+            loop.remove_signal_handler(number)

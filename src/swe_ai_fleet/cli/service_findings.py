@@ -35,6 +35,14 @@ SOON_SECONDS = 14 * 86_400.0
 _TRACES_SECONDS = 5.0
 _HARNESS_SECONDS = 200.0
 _DAY = 86_400.0
+_SETTINGS = {
+    "server": "TLS_CERT",
+    "server_client_ca": "TLS_CLIENT_CA",
+    "client": "TLS_CLIENT_CERT",
+    "client_ca": "TLS_CA",
+    "nats": "NATS_CERT",
+    "nats_ca": "NATS_CA",
+}
 
 
 async def nats(settings: Settings) -> Finding:
@@ -154,7 +162,7 @@ def transport(settings: Settings) -> list[Finding]:
         part, left = f"tls: {use.replace('_', ' ')}", expiry(path) - now
         days = f"{max(0.0, left) / _DAY:.0f} days"
         if left < -now + 1:
-            mend = f"a PEM file that this user may read, in FLEET_{_setting(use)}"
+            mend = f"a PEM file that this user may read, in FLEET_{_SETTINGS[use]}"
             findings.append(broken(part, f"{path} has no certificate", mend))
         elif left <= 0:
             findings.append(
@@ -242,15 +250,3 @@ def _refusal(endpoint: str, headers: Mapping[str, str]) -> str:
         return f"it answers {error.code}"
     except (OSError, ValueError, http.client.HTTPException) as error:
         return str(error)
-
-
-def _setting(use: str) -> str:
-    names = {
-        "server": "TLS_CERT",
-        "server_client_ca": "TLS_CLIENT_CA",
-        "client": "TLS_CLIENT_CERT",
-        "client_ca": "TLS_CA",
-        "nats": "NATS_CERT",
-        "nats_ca": "NATS_CA",
-    }
-    return names[use]

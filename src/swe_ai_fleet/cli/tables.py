@@ -80,5 +80,4 @@ def empty_table(*columns: str, caption: str | None = None) -> Table:
 
 
 def add_row(table: Table, *cells: str, style: str = "") -> None:
-    """A row more."""
     table.add_row(*(Text(one_line(cell, _CELL)) for cell in cells), style=style)

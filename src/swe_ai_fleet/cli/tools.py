@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, cast
-
 from swe_ai_fleet.agents.sub_agents.toolkit import SubAgentTools
 from swe_ai_fleet.cli.execution_tables import audit_table
 from swe_ai_fleet.cli.exits import CommandFault, Exit
@@ -37,8 +36,17 @@ from swe_ai_fleet.tools.policy import Policy
 from swe_ai_fleet.tools.registry import RegisteredOperation, RegisteredTools
 from swe_ai_fleet.watching.audit import report
 from swe_ai_fleet.watching.text import one_line
+from swe_ai_fleet.agents.sub_agents import SubAgentTools
+from swe_ai_fleet.cli.executions import audit_table
+from swe_ai_fleet.cli.screen import CommandFault, Exit, Screen
+from swe_ai_fleet.domain.network import NetworkGrant
+from swe_ai_fleet.domain.tool import OperationSpec, Outcome
+from swe_ai_fleet.tools.registry.toolkit import RegisteredOperation, RegisteredTools
+from swe_ai_fleet.watching.events import report
+
 
 _COLUMNS = ("operation", "reads only", "risk", "network", "executes", "locks", "seconds", "roles", "what it does")
+_EXITS = {Outcome.SUCCESS: Exit.ACCEPTED, Outcome.INVALID: Exit.USAGE, Outcome.TIMEOUT: Exit.STOPPED}
 AGENT = "terminal"
 """Who the audit names for operations that a person ran."""
 
@@ -73,10 +81,13 @@ async def run_tool(
     read_only: Annotated[bool, option("Refuse whatever could change something.")] = False,
 ) -> Exit:
     # Every entry of its audit is on disk when the operation goes on.
-    spec = _find(operation, settings)
+    specs = _specs(settings)
+    if operation not in specs:
+        raise CommandFault(f"no operation is called {operation[:64]!r}", hint=nearest(operation, specs))
+    spec = specs[operation]
     arguments = _arguments(spec, args, given)
     root = _directory(Path(workspace))
-    audit = AuditFile(audit_path(settings))
+    audit = AuditFile(settings.home / "audit" / "tools.jsonl")
     trail = AuditTrail(
         execution_id=f"tools-{uuid.uuid4().hex[:12]}",
         agent_id=AGENT,
@@ -100,18 +111,19 @@ async def run_tool(
             tools = planning_tools(settings, opened, pipeline, builtin=access.builtin)
             kit = RegisteredTools(tools, opened, pipeline)
         result = await kit.call(spec.operation, arguments)
+    code = _EXITS.get(result.outcome, Exit.NOT_ACCEPTED)
     if screen.json:
         audit_document = {
             "file": str(audit.path),
             "entries": [entry.seq for entry in trail.entries],
             "head": trail.head,
         }
-        codes = {"exit_code": int(_exit(result)), "command_exit_code": result.exit_code}
+        codes = {"exit_code": int(code), "command_exit_code": result.exit_code}
         screen.document({**to_plain(result), **codes, "audit": audit_document})
     else:
         screen.line(result.observation())
         screen.note(f"audit: {audit.path}, entry {trail.entries[-1].seq}, hash {trail.head}")
-    return _exit(result)
+    return code
 
 
 @asynccontextmanager
@@ -161,11 +173,6 @@ async def verify_audit_file(screen: Screen, path: Path, *, head: str) -> Exit:
     return Exit.ACCEPTED if verdict.intact else Exit.NOT_ACCEPTED
 
 
-def audit_path(settings: Settings) -> Path:
-    """Where the audit of operations from the terminal is kept."""
-    return settings.home / "audit" / "tools.jsonl"
-
-
 def _directory(path: Path) -> Path:
     if not path.is_dir():
         raise CommandFault(f"{path} is not a directory", field="workspace")
@@ -181,13 +188,6 @@ def _specs(settings: Settings) -> dict[str, OperationSpec]:
         **{tool.name: RegisteredOperation(tool) for tool in plugins},
     }
     return {name: definition.spec for name, definition in definitions.items()}
-
-
-def _find(name: str, settings: Settings) -> OperationSpec:
-    specs = _specs(settings)
-    if name in specs:
-        return specs[name]
-    raise CommandFault(f"no operation is called {name[:64]!r}", hint=nearest(name, specs))
 
 
 def _arguments(spec: OperationSpec, text: str, texts: Sequence[str]) -> dict[str, object]:
@@ -216,18 +216,6 @@ def _value(schema: Mapping[str, Any], text: str) -> object:
         return text
 
 
-def _exit(result: ToolResult) -> Exit:
-    match result.outcome:
-        case Outcome.SUCCESS:
-            return Exit.ACCEPTED
-        case Outcome.INVALID:
-            return Exit.USAGE
-        case Outcome.TIMEOUT:
-            return Exit.STOPPED
-        case _:
-            return Exit.NOT_ACCEPTED
-
-
 def _document(spec: OperationSpec) -> dict[str, object]:
     return {**to_plain(spec), "locks": sorted(spec.locks), "roles": [role.value for role in Role if role in spec.roles]}
 
@@ -236,17 +224,13 @@ def _row(spec: OperationSpec) -> tuple[str, ...]:
     roles = "all" if spec.roles == frozenset(Role) else ", ".join(role.value for role in Role if role in spec.roles)
     return (
         spec.name,
-        _yes(spec.read_only),
+        "yes" if spec.read_only else "-",
         str(spec.risk),
-        _yes(spec.network),
-        _yes(spec.executes),
+        "yes" if spec.network else "-",
+        "yes" if spec.executes else "-",
         ", ".join(sorted(spec.locks)) or "-",
         # What executes keeps the time limit of its command, which the task sets.
         "the task's" if spec.executes else f"{spec.time_limit_seconds:g}",
         roles,
         one_line(spec.description.partition("\n")[0], 120),
     )
-
-
-def _yes(value: bool) -> str:
-    return "yes" if value else "-"

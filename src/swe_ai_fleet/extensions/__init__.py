@@ -44,7 +44,8 @@ class Extension:
     it is asked for: `fleet` loads no servers, and servers load no commands.
 
     Attributes:
-        services: A gRPC service that the orchestrator serves: `services.extensions.OpenService`.
+        services: Opens a gRPC service that the orchestrator serves: `open_service(stack)`, a context that yields a
+            `services.grpc_server.Service`.
         groups: What the help says of words that other words of its commands follow.
         commands: What `fleet` has of it, by the words.
         workflows: What runs workflows: `swe_ai_fleet.orchestrator.drive.Workflows`.

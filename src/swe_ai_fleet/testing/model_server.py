@@ -12,15 +12,21 @@ import math
 import re
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal, Self
 
 from aiohttp import web
 from pydantic_core import from_json
 
 from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.testing.completion import (
+from swe_ai_fleet.testing.script import (
     CHARACTERS_PER_TOKEN,
     MOST_LOGPROBS,
+    Conversation,
+    Failure,
+    Script,
+    ScriptRequest,
+    Turn,
     chunks_of,
     completion_of,
     fail,
@@ -29,7 +35,6 @@ from swe_ai_fleet.testing.completion import (
     too_long,
     unauthorized,
 )
-from swe_ai_fleet.testing.script import Conversation, Failure, Script, ScriptRequest, Turn
 
 DIMENSIONS = 256
 
@@ -44,16 +49,16 @@ _Key = tuple[int, int | None, int]
 _Fingerprint = tuple[int, int]
 
 
-def word_vector(text: str, *, dimensions: int = DIMENSIONS) -> list[float]:
+def word_vector(text: str) -> list[float]:
     """A vector of length 1; the cosine of two is the larger the more words the texts share, 0 where none (mostly).
 
     Each word is hashed to one dimension (Weinberger et al. 2009, "Feature hashing"), without a sign, so that words
     that meet there never cancel each other out.
     """
-    counts = [0.0] * dimensions
+    counts = [0.0] * DIMENSIONS
     for word in _WORD.findall(text.casefold()) or [""]:
         digest = hashlib.blake2b(word.encode(errors="replace"), digest_size=8).digest()
-        counts[int.from_bytes(digest) % dimensions] += 0.1 if word in _COMMON else 1.0
+        counts[int.from_bytes(digest) % DIMENSIONS] += 0.1 if word in _COMMON else 1.0
     length = math.sqrt(sum(count * count for count in counts))
     return [count / length for count in counts]
 
@@ -64,16 +69,14 @@ class EmbeddingsRoute:
     `most_texts` are taken in one request and `longest` tokens (4 characters each) in one text, as servers limit them.
     """
 
-    def __init__(
-        self, knows: Callable[[web.Request], bool], *, most_texts: int = 2048, longest: int = 8192, keep: int = 32
-    ) -> None:
+    def __init__(self, knows: Callable[[web.Request], bool]) -> None:
         self._knows = knows
         self._failures: deque[Failure] = deque()
-        self.most_texts = most_texts
-        self.longest = longest
+        self.most_texts = 2048
+        self.longest = 8192
         self.requests = 0
         """How many requests came in."""
-        self.inputs: deque[Sequence[str]] = deque(maxlen=keep)
+        self.inputs: deque[Sequence[str]] = deque(maxlen=32)
         """The texts of the last of them."""
 
     def fail_next(self, *failures: Failure) -> None:
@@ -81,7 +84,6 @@ class EmbeddingsRoute:
         self._failures.extend(failure for failure in failures for _ in range(failure.times))
 
     async def answer(self, request: web.Request) -> web.Response:
-        """Answer a request."""
         self.requests += 1
         body = await request.read()
         if not self._knows(request):
@@ -107,6 +109,7 @@ class EmbeddingsRoute:
         return web.json_response(answered)
 
 
+@dataclass(eq=False)
 class ScriptedModelServer:
     """Answers `/v1/models`, `/v1/chat/completions` (streamed too) and `/health` by a script, for any number of agents.
 
@@ -122,44 +125,28 @@ class ScriptedModelServer:
     turned away. The last `keep` request bodies stay readable.
     """
 
-    def __init__(
-        self,
-        script: Script,
-        *,
-        model: str = "scripted",
-        port: int = 0,
-        latency_seconds: float = 0.0,
-        max_model_len: int = 131_072,
-        native_tools: bool = True,
-        strict_schemas: bool = True,
-        json_schema: Literal["obeyed", "ignored", "refused"] = "ignored",
-        streaming: bool = True,
-        stream_options: bool = True,
-        logprobs: Literal["given", "ignored", "refused"] = "given",
-        sampled: Literal["given", "ignored", "refused"] = "given",
-        stream_characters: int = 64,
-        api_key: str = "",
-        host: str = "127.0.0.1",
-        faults: Mapping[int, Failure] | None = None,
-        keep: int = 32,
-    ) -> None:
-        self._script = script
-        self._model = model
-        self._port = port
-        self._host = host
-        self._latency_seconds = latency_seconds
-        self._max_model_len = max_model_len
-        self._native_tools = native_tools
-        self._strict_schemas = strict_schemas
-        self._json_schema = json_schema
-        self._streaming = streaming
-        self._stream_options = stream_options
-        self._logprobs = logprobs
-        self._sampled = sampled
-        self._stream_characters = stream_characters
-        self._api_key = api_key
-        self._faults = dict(faults or {})
-        self._bodies: deque[bytes] = deque(maxlen=keep)
+    script: Script
+    _: KW_ONLY
+    model: str = "scripted"
+    port: int = 0
+    latency_seconds: float = 0.0
+    max_model_len: int = 131_072
+    native_tools: bool = True
+    strict_schemas: bool = True
+    json_schema: Literal["obeyed", "ignored", "refused"] = "ignored"
+    streaming: bool = True
+    stream_options: bool = True
+    logprobs: Literal["given", "ignored", "refused"] = "given"
+    sampled: Literal["given", "ignored", "refused"] = "given"
+    stream_characters: int = 64
+    api_key: str = ""
+    host: str = "127.0.0.1"
+    faults: dict[int, Failure] = field(default_factory=dict[int, Failure])
+    keep: int = 32
+
+    def __post_init__(self) -> None:
+        self.faults = dict(self.faults)
+        self._bodies: deque[bytes] = deque(maxlen=self.keep)
         self._failures_seen: dict[tuple[_Key, int], int] = {}
         self._prompts: OrderedDict[_Key, list[_Fingerprint]] = OrderedDict()
         self._runner: web.AppRunner | None = None
@@ -175,7 +162,7 @@ class ScriptedModelServer:
 
     async def __aenter__(self) -> Self:
         application = web.Application(client_max_size=1 << 30)
-        application.router.add_get("/health", self._health)
+        application.router.add_get("/health", _health)
         application.router.add_get("/metrics", self._metrics)
         application.router.add_get("/v1/models", self._models)
         application.router.add_post("/v1/chat/completions", self._chat)
@@ -183,13 +170,13 @@ class ScriptedModelServer:
         runner = web.AppRunner(application, access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
         await runner.setup()
         try:
-            site = web.TCPSite(runner, self._host, self._port, backlog=1024)
+            site = web.TCPSite(runner, self.host, self.port, backlog=1024)
             await site.start()
         except OSError:
             await runner.cleanup()
             raise
         self._runner = runner
-        self._port = int(runner.addresses[0][1])
+        self.port = int(runner.addresses[0][1])
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -200,7 +187,7 @@ class ScriptedModelServer:
     @property
     def url(self) -> str:
         """The base URL, `/v1` included."""
-        return f"http://127.0.0.1:{self._port}/v1"
+        return f"http://127.0.0.1:{self.port}/v1"
 
     @property
     def bodies(self) -> list[dict[str, Any]]:
@@ -210,7 +197,7 @@ class ScriptedModelServer:
     def fail_next(self, failure: Failure) -> None:
         """Let the next chat requests fail, as many as `failure.times` says (0: all from now on)."""
         numbers = range(self.requests + 1, self.requests + 1 + (failure.times or 100_000))
-        self._faults.update(dict.fromkeys(numbers, failure))
+        self.faults.update(dict.fromkeys(numbers, failure))
 
     async def wait_until(self, *, in_flight: int) -> None:
         """Wait until that many chat requests wait for their answer."""
@@ -222,15 +209,12 @@ class ScriptedModelServer:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def _health(self, request: web.Request) -> web.Response:
-        return web.Response()
-
     async def _metrics(self, request: web.Request) -> web.Response:
         if self.metrics is None:
             return web.Response(status=404)
         gauges = {"num_requests_running": self.in_flight, "num_requests_waiting": 0, "kv_cache_usage_perc": 0}
         lines = [
-            f'vllm:{name}{{engine="0",model_name="{self._model}"}} {value:g}\n'
+            f'vllm:{name}{{engine="0",model_name="{self.model}"}} {value:g}\n'
             for name, value in {**gauges, **self.metrics}.items()
         ]
         return web.Response(text="".join(lines))
@@ -238,7 +222,7 @@ class ScriptedModelServer:
     async def _models(self, request: web.Request) -> web.Response:
         if not self._knows(request):
             return unauthorized()
-        entry = {"id": self._model, "object": "model", "owned_by": "scripted", "max_model_len": self._max_model_len}
+        entry = {"id": self.model, "object": "model", "owned_by": "scripted", "max_model_len": self.max_model_len}
         return web.json_response({"object": "list", "data": [entry]})
 
     async def _chat(self, request: web.Request) -> web.StreamResponse:
@@ -254,7 +238,7 @@ class ScriptedModelServer:
         self._bodies.append(body)
         if not self._knows(request):
             return unauthorized()
-        fault = self._faults.pop(self.requests, None)
+        fault = self.faults.pop(self.requests, None)
         if fault is not None and not fault.after_chunks:
             return fail(request, fault)
         try:
@@ -267,51 +251,51 @@ class ScriptedModelServer:
         if objection := self._refusal(payload):
             return refusal(400, objection)
         asked = ScriptRequest(opening=opening, turn=turn, seed=payload.get("seed"), payload=payload)
-        conversation = self._script.choose(asked)
+        conversation = self.script.choose(asked)
         key = (id(conversation), asked.seed, hash(opening))
         usage = self._count(key, prompt)
-        if usage.prompt_tokens > self._max_model_len:
-            return too_long(self._max_model_len, usage.prompt_tokens)
+        if usage.prompt_tokens > self.max_model_len:
+            return too_long(self.max_model_len, usage.prompt_tokens)
         chosen = fault or self._next(key, conversation, turn)
         breaks: Failure | None = None
-        streams = self._streaming and bool(payload.get("stream"))
+        streams = self.streaming and bool(payload.get("stream"))
         if isinstance(chosen, Failure):
             if not (chosen.after_chunks and streams):
                 return fail(request, chosen)
             breaks, chosen = chosen, conversation.at(turn)[1]
-        if delay := self._latency_seconds + chosen.delay_seconds:
+        if delay := self.latency_seconds + chosen.delay_seconds:
             await asyncio.sleep(delay)
         completion = completion_of(
             chosen,
             asked,
             number=self.requests,
-            model=self._model,
+            model=self.model,
             prompt=usage,
-            obeys_schemas=self._json_schema == "obeyed",
-            gives_logprobs=self._logprobs == "given",
-            gives_token_ids=self._sampled == "given",
+            obeys_schemas=self.json_schema == "obeyed",
+            gives_logprobs=self.logprobs == "given",
+            gives_token_ids=self.sampled == "given",
         )
         if streams:
-            chunks = chunks_of(completion, payload, characters=self._stream_characters)
+            chunks = chunks_of(completion, payload, characters=self.stream_characters)
             return await send_stream(request, chunks, breaks)
         return web.Response(body=json.dumps(completion).encode(), content_type="application/json")
 
     def _knows(self, request: web.Request) -> bool:
-        return not self._api_key or request.headers.get("Authorization") == f"Bearer {self._api_key}"
+        return not self.api_key or request.headers.get("Authorization") == f"Bearer {self.api_key}"
 
     def _refusal(self, payload: Mapping[str, Any]) -> str:
         tools: list[dict[str, Any]] = payload.get("tools") or []
-        if tools and not self._native_tools:
+        if tools and not self.native_tools:
             return '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'
-        if not self._strict_schemas and any("strict" in tool["function"] for tool in tools):
+        if not self.strict_schemas and any("strict" in tool["function"] for tool in tools):
             return "Extra inputs are not permitted: tools.0.function.strict"
-        if payload.get("response_format") and self._json_schema == "refused":
+        if payload.get("response_format") and self.json_schema == "refused":
             return "Unsupported value: response_format of type json_schema"
-        if payload.get("stream_options") and not self._stream_options:
+        if payload.get("stream_options") and not self.stream_options:
             return "Extra inputs are not permitted: stream_options"
-        if payload.get("logprobs") and self._logprobs == "refused":
+        if payload.get("logprobs") and self.logprobs == "refused":
             return "Unsupported parameter: 'logprobs' is not supported with this model."
-        if payload.get("return_token_ids") and self._sampled == "refused":
+        if payload.get("return_token_ids") and self.sampled == "refused":
             return "Extra inputs are not permitted: return_token_ids"
         if payload.get("top_logprobs") and not payload.get("logprobs"):
             return "when using `top_logprobs`, `logprobs` must be set to true"
@@ -346,6 +330,10 @@ class ScriptedModelServer:
         return Usage(prompt_tokens=total // CHARACTERS_PER_TOKEN, cached_tokens=shared // CHARACTERS_PER_TOKEN)
 
 
+async def _health(_: web.Request) -> web.Response:
+    return web.Response()
+
+
 def _text(content: object) -> str:
     return content if isinstance(content, str) else json.dumps(content)
 
@@ -362,8 +350,7 @@ def _read_opening(messages: list[dict[str, Any]]) -> tuple[str, int]:
 
 
 def _fingerprint(message: dict[str, Any]) -> _Fingerprint:
-    content = message.get("content") or ""
-    parts = [content if isinstance(content, str) else json.dumps(content)]
+    parts = [_text(message.get("content") or "")]
     for call in message.get("tool_calls") or ():
         parts += (str(call["function"]["name"]), str(call["function"]["arguments"]))
     return hash((message["role"], *parts)), sum(map(len, parts))

@@ -1,13 +1,15 @@
-"""What a scripted model says: conversations made of turns, chosen from the request alone."""
+"""What a scripted model says: turns of conversations, chosen from the request alone, as OpenAI's API answers."""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
+from aiohttp import web
 from pydantic import ConfigDict, TypeAdapter
 
 from swe_ai_fleet.domain.budget import Usage
@@ -133,7 +135,6 @@ class Script:
 
     @classmethod
     def of(cls, *turns: Turn | Failure) -> Script:
-        """A script that says the same turns to everyone."""
         return cls(default=Conversation(turns=turns))
 
     @classmethod
@@ -147,9 +148,8 @@ class Script:
         return TypeAdapter(cls).validate_json(path.read_bytes())
 
     def choose(self, request: ScriptRequest) -> Conversation:
-        """The conversation that a request belongs to."""
         fitting = [conversation for conversation in self.conversations if conversation.fits(request)]
-        agents = _agent_numbers(fitting)
+        agents = sorted({conversation.agent for conversation in fitting if conversation.agent is not None})
         agent = agents[(request.seed or 0) % len(agents)] if agents else None
         for conversation in fitting:
             if conversation.agent in (None, agent):
@@ -157,5 +157,223 @@ class Script:
         return self.default
 
 
-def _agent_numbers(conversations: Sequence[Conversation]) -> list[int]:
-    return sorted({conversation.agent for conversation in conversations if conversation.agent is not None})
+CHARACTERS_PER_TOKEN = 4
+MOST_LOGPROBS = 20
+
+
+def schema_of(payload: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The schema that a chat request wants its reply held to, if any."""
+    wanted: dict[str, Any] = payload.get("response_format") or {}
+    if wanted.get("type") != "json_schema":
+        return None
+    return cast("Mapping[str, Any]", wanted["json_schema"]["schema"])
+
+
+def held_to(schema: Mapping[str, Any], content: str, calls: Sequence[tuple[str, str]]) -> str:
+    """The reply as JSON: an envelope around calls, text that is JSON as it is, else the smallest value that fits.
+
+    `calls` are (name, arguments as text); arguments that are no JSON travel as a string.
+    """
+    if "tool_calls" in (schema.get("properties") or {}):
+        listed = [{"name": name, "arguments": _value(arguments)} for name, arguments in calls]
+        return json.dumps({"thought": content, "tool_calls": listed})
+    try:
+        json.loads(content)
+    except ValueError:
+        return json.dumps(_smallest(schema))
+    return content
+
+
+def _value(text: str) -> object:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _smallest(schema: Mapping[str, Any]) -> object:
+    if "const" in schema:
+        return schema["const"]
+    if "enum" in schema:
+        return schema["enum"][0]
+    for choice in ("anyOf", "oneOf"):
+        if choice in schema:
+            return _smallest(schema[choice][0])
+    kind = schema.get("type", "object")
+    if kind == "object":
+        properties: Mapping[str, Any] = schema.get("properties") or {}
+        return {name: _smallest(properties.get(name, {})) for name in schema.get("required") or ()}
+    if kind == "array":
+        return [_smallest(schema.get("items") or {})] * int(schema.get("minItems", 0))
+    return {"string": "", "boolean": True, "integer": 0, "number": 0}.get(kind)
+
+
+def completion_of(
+    turn: Turn,
+    asked: ScriptRequest,
+    *,
+    number: int,
+    model: str,
+    prompt: Usage,
+    obeys_schemas: bool,
+    gives_logprobs: bool,
+    gives_token_ids: bool,
+) -> dict[str, Any]:
+    """The answer to the request with that number: calls native where tools are offered, held to a schema where the
+    request has one and the server obeys it, else as text. `prompt` is what the prompt is estimated at. Token ids count
+    on from 0, the prompt's first."""
+    calls = [
+        (name, arguments if isinstance(arguments, str) else json.dumps(arguments))
+        for name, arguments in turn.tool_calls
+    ]
+    written = len(turn.content) + sum(len(name) + len(arguments) for name, arguments in calls)
+    counted = turn.usage or prompt + Usage(completion_tokens=max(1, written // CHARACTERS_PER_TOKEN))
+    message: dict[str, Any] = {"role": "assistant", "content": turn.content or None}
+    schema = schema_of(asked.payload) if obeys_schemas else None
+    if schema is not None:
+        message["content"] = held_to(schema, turn.content, calls)
+    elif calls and asked.payload.get("tools"):
+        ids = turn.call_ids or tuple(f"call_{asked.turn}_{index}" for index in range(len(calls)))
+        message["tool_calls"] = [
+            {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+            for call_id, (name, arguments) in zip(ids, calls, strict=True)
+        ]
+    elif calls:
+        tagged = [
+            f'<tool_call>\n{{"name": {json.dumps(name)}, "arguments": {arguments}}}\n</tool_call>'
+            for name, arguments in calls
+        ]
+        message["content"] = "\n".join([turn.content, *tagged]).strip()
+    finish = turn.finish_reason or ("tool_calls" if message.get("tool_calls") else "stop")
+    logprobs = None
+    if gives_logprobs and asked.payload.get("logprobs") and message["content"]:
+        logprobs = _logprobs(turn, message["content"], asked.payload.get("top_logprobs") or 0)
+    token_ids: list[int] | None = None
+    if gives_token_ids and asked.payload.get("return_token_ids"):
+        token_ids = list(range(counted.total_tokens))
+        if gives_logprobs and asked.payload.get("logprobs") and not asked.payload.get("top_logprobs"):
+            logprobs = {"content": [_token("", -token_id / 1024) for token_id in token_ids[counted.prompt_tokens :]]}
+    choice = {"index": 0, "message": message, "logprobs": logprobs, "finish_reason": finish}
+    return {
+        "id": f"chatcmpl-{number}",
+        "object": "chat.completion",
+        "created": 0,
+        "model": model,
+        "choices": [{**choice, "token_ids": token_ids and token_ids[counted.prompt_tokens :]}],
+        "prompt_token_ids": token_ids and token_ids[: counted.prompt_tokens],
+        "usage": {
+            "prompt_tokens": counted.prompt_tokens,
+            "completion_tokens": counted.completion_tokens,
+            "total_tokens": counted.total_tokens,
+            "prompt_tokens_details": {"cached_tokens": counted.cached_tokens},
+        },
+    }
+
+
+def _logprobs(turn: Turn, content: str, alternatives: int) -> dict[str, Any]:
+    """The log-probabilities of a text's words, of which the turn says what else the first one could have been."""
+    words = re.findall(r"\s*\S+\s*\Z|\s*\S+", content)
+    tokens = [_token(word, 0.0) for word in words]
+    for token in tokens:
+        token["top_logprobs"] = [dict(token)] if alternatives else []
+    if turn.top_logprobs and tokens:
+        likely = sorted(turn.top_logprobs.items(), key=lambda token: -token[1])[:alternatives]
+        tokens[0]["logprob"] = turn.top_logprobs.get(words[0], likely[0][1] if likely else 0.0)
+        tokens[0]["top_logprobs"] = [_token(token, logprob) for token, logprob in likely]
+    return {"content": tokens, "refusal": None}
+
+
+def _token(text: str, logprob: float) -> dict[str, Any]:
+    return {"token": text, "logprob": logprob, "bytes": list(text.encode())}
+
+
+def chunks_of(completion: Mapping[str, Any], payload: Mapping[str, Any], *, characters: int) -> list[bytes]:
+    """The events of a completion, `characters` of text or arguments each, usage where the request asks for it."""
+    choice = completion["choices"][0]
+    head = {"id": completion["id"], "object": "chat.completion.chunk", "created": 0, "model": completion["model"]}
+    chunks: list[dict[str, Any]] = [
+        {**head, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
+        for delta in _deltas(choice["message"], characters)
+    ]
+    chunks.append({**head, "choices": [{"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}]})
+    chunks[0]["prompt_token_ids"] = completion["prompt_token_ids"]
+    for place, token_id in enumerate(choice["token_ids"] or ()):
+        logprobs: dict[str, list[Any]] = choice["logprobs"] or {"content": []}
+        first_choice = chunks[min(place + 1, len(chunks) - 1)]["choices"][0]
+        first_choice["token_ids"] = [*first_choice.get("token_ids", ()), token_id]
+        first_choice["logprobs"] = {
+            "content": [
+                *first_choice.get("logprobs", {"content": []})["content"],
+                *logprobs["content"][place : place + 1],
+            ]
+        }
+    options: dict[str, Any] = payload.get("stream_options") or {}
+    if options.get("include_usage"):
+        chunks.append({**head, "choices": [], "usage": completion["usage"]})
+    return [f"data: {json.dumps(chunk)}\n\n".encode() for chunk in chunks] + [b"data: [DONE]\n\n"]
+
+
+async def send_stream(request: web.Request, chunks: Sequence[bytes], breaks: Failure | None) -> web.StreamResponse:
+    """Send the events, as far as the failure lets them."""
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
+    await response.prepare(request)
+    for chunk in chunks[: breaks.after_chunks] if breaks is not None else chunks:
+        await response.write(chunk)
+    if breaks is None:
+        return response
+    if not breaks.drop:
+        await response.write(b"data: %b\n\n" % _error_body(breaks))
+    elif request.transport is not None:
+        request.transport.close()
+    return response
+
+
+def _error_body(failure: Failure) -> bytes:
+    if failure.body is not None:
+        return failure.body if isinstance(failure.body, bytes) else failure.body.encode()
+    named = {"param": failure.param or None, "code": failure.code or failure.status}
+    return json.dumps({"error": {"message": failure.message, "type": "scripted", **named}}).encode()
+
+
+def _deltas(message: Mapping[str, Any], characters: int) -> Iterator[dict[str, Any]]:
+    yield {"role": "assistant", "content": ""}
+    for piece in _pieces(message["content"] or "", characters):
+        yield {"content": piece}
+    for index, call in enumerate(message.get("tool_calls", ())):
+        function: dict[str, str] = call["function"]
+        named = {"name": function["name"], "arguments": ""}
+        yield {"tool_calls": [{"index": index, **call, "function": named}]}
+        for piece in _pieces(function["arguments"], characters):
+            yield {"tool_calls": [{"index": index, "function": {"arguments": piece}}]}
+
+
+def _pieces(text: str, characters: int) -> Iterator[str]:
+    for start in range(0, len(text), characters):
+        yield text[start : start + characters]
+
+
+def refusal(status: int, message: str, *, param: str = "") -> web.Response:
+    """An error as OpenAI's servers give it."""
+    body = _error_body(Failure(status=status, message=message, param=param))
+    return web.Response(status=status, body=body, content_type="application/json")
+
+
+def unauthorized() -> web.Response:
+    """What callers without the key get."""
+    return refusal(401, "Unauthorized")
+
+
+def too_long(limit: int, tokens: int) -> web.Response:
+    """A prompt that does not fit, in vLLM's words."""
+    text = f"This model's maximum context length is {limit} tokens. However, your request has {tokens} input tokens."
+    return refusal(400, text, param="input_tokens")
+
+
+def fail(request: web.Request, failure: Failure) -> web.Response:
+    """What a scripted failure says in place of an answer."""
+    if failure.drop and request.transport is not None:
+        request.transport.close()
+    response = web.Response(status=failure.status, body=_error_body(failure), content_type="application/json")
+    if failure.retry_after_seconds is not None:
+        response.headers["Retry-After"] = f"{failure.retry_after_seconds:g}"
+    return response

@@ -2,66 +2,13 @@
 
 from __future__ import annotations
 
-from swe_ai_fleet.domain.approval import ApprovalRequest
+from swe_ai_fleet.domain import event as events
 from swe_ai_fleet.domain.audit import AuditEntry
 from swe_ai_fleet.domain.candidate import Artifacts, CheckReport, CheckResult, TestSummary
 from swe_ai_fleet.domain.checklist import Checklist
 from swe_ai_fleet.domain.context import GatheredContext
-from swe_ai_fleet.domain.event import (
-    ApprovalRefused,
-    ApprovalRequested,
-    ApprovalResolved,
-    AuditHeadSigned,
-    BaselineFinished,
-    BreakpointsSet,
-    CallRepaired,
-    CancelRequested,
-    CandidateDelivered,
-    CandidateReviewed,
-    CandidateScored,
-    CandidatesExamined,
-    CandidatesRanked,
-    CandidateSubmitted,
-    ChecklistMade,
-    ChecksFinished,
-    ChecksStarted,
-    ContextGathered,
-    EnvironmentRunFinished,
-    EventBody,
-    ExecutionClaimed,
-    ExecutionErased,
-    ExecutionFinished,
-    ExecutionStarted,
-    HistoryCondensed,
-    LoopNoticed,
-    MessageAdded,
-    ModelAwaited,
-    ModelReplied,
-    NodeUpdated,
-    PlanMade,
-    RefusedKept,
-    ResultPublished,
-    RevisionJudged,
-    RunClaimed,
-    RunFinished,
-    RunLost,
-    RunReassigned,
-    RunStarted,
-    RunStopped,
-    StoredEvent,
-    SubtaskEnded,
-    SubtasksDerived,
-    SubtaskStarted,
-    ToolFinished,
-    ToolStarted,
-    VotesCast,
-    WinnerDelivered,
-    WorkflowFinished,
-    WorkspaceCheckpointed,
-    WorkspaceNotKept,
-)
+from swe_ai_fleet.domain.event import EventBody, StoredEvent
 from swe_ai_fleet.domain.examination import STATEMENT, Examination
-from swe_ai_fleet.domain.review import VerifierScore
 from swe_ai_fleet.domain.task import ApprovalPolicy
 from swe_ai_fleet.domain.test_run import Baseline
 from swe_ai_fleet.domain.text import counted
@@ -81,91 +28,89 @@ def narrate(stored: StoredEvent, *, brief: bool = False) -> str:
     """What happened, in a line; empty for what a reader can do without. `brief` leaves single tool calls out."""
     agent, body = stored.event.agent_id, stored.event.body
     match body:
-        case ExecutionStarted(task=task, repository=repository):
+        case events.ExecutionStarted(task=task, repository=repository):
             patches, agents = len(task.patches), counted(task.num_agents, "agent")
             subject = counted(patches, "patch", "patches") if patches else agents
             line = f"{subject} on {repository.location} at {repository.commit[:12]}"
-        case RunStarted(model=model, tools=tools):
+        case events.RunStarted(model=model, tools=tools):
             line = f"{agent}: started with {model} and {counted(len(tools), 'tool')}"
-        case ToolFinished(entry=entry):
+        case events.ToolFinished(entry=entry):
             line = "" if brief else f"{agent}: {_tool(entry)}"
-        case RunFinished(stop_reason=reason, artifacts=left, usage=usage, error=error):
-            files = counted(len(left.files_changed), "file")
-            size = f"+{left.insertions} -{left.deletions} in {files}" if left.files_changed else "no change"
+        case events.RunFinished(stop_reason=reason, artifacts=left, usage=usage, error=error):
+            size = _size(left) if left.files_changed else "no change"
             why = f": {error}" if error.removeprefix("the run stopped: ") not in ("", reason) else ""
             line = f"{agent}: ended ({reason}): {size}, {usage.total_tokens:,} tokens{why}"
-        case RunLost(lost_agent_id=lost, reason=reason):
+        case events.RunLost(lost_agent_id=lost, reason=reason):
             line = f"{lost}: lost: {reason}"
-        case ModelAwaited(waited_ms=waited):
+        case events.ModelAwaited(waited_ms=waited):
             went_on = f"goes on after {waited / 1000:.0f} s without a model server"
             line = f"{agent}: {went_on if waited else 'waits: no model server answers'}"
-        case RunStopped(stopped_agent_id=stopped, reason=reason):
+        case events.RunStopped(stopped_agent_id=stopped, reason=reason):
             line = f"{stopped}: stopped: {reason}"
-        case ContextGathered(context=context, error=error):
+        case events.ContextGathered(context=context, error=error):
             line = f"context: none: {error}" if error else f"context: {gathered_text(context)}"
-        case NodeUpdated(node_id=node, status=status, attempt=attempt, error=error):
+        case events.NodeUpdated(node_id=node, status=status, attempt=attempt, error=error):
             again = f" (attempt {attempt})" if attempt > 1 else ""
             line = f"{node}: {status}{again}" + (f": {error}" if error else "")
-        case ChecksStarted(candidate_id=candidate_id, command=command):
+        case events.ChecksStarted(candidate_id=candidate_id, command=command):
             line = f"{candidate_id or BASELINE}: runs {command or REPOSITORY_TESTS}"
-        case BaselineFinished(baseline=baseline, error=error):
+        case events.BaselineFinished(baseline=baseline, error=error):
             seconds = f" ({baseline.duration_ms / 1000:.1f} s)" if baseline is not None else ""
             line = f"{BASELINE}: {baseline_text(baseline, error)}{seconds}"
-        case EnvironmentRunFinished(run=run):
+        case events.EnvironmentRunFinished(run=run):
             line = f"{ENVIRONMENT}: its result is {'' if run.kept else 'not '}used: {run.reason}"
-        case ChecklistMade(checklist=checklist):
+        case events.ChecklistMade(checklist=checklist):
             line = f"{CHECKLIST}: {checklist_text(checklist)}"
-        case ChecksFinished(report=report):
-            line = f"{report.candidate_id}: {verdict_text(report)}"
-        case CandidateReviewed(critique=critique):
+        case events.ChecksFinished(report=report):
+            # A report from before there were verdicts has what its checks said.
+            why = "; ".join(report.reasons) or checks_text(report) or "no evidence"
+            line = f"{report.candidate_id}: {report.verdict_word}: {why}"
+        case events.CandidateReviewed(critique=critique):
             must_fix = sum(finding.must_fix for finding in critique.findings)
             comment = critique.error or f"{critique.verdict}, {critique.score:g}: {critique.content}"
             line = f"{critique.candidate_id}: reviewed by {critique.reviewer_id}: {comment}"
             shown = sum(finding.reproduced for finding in critique.findings)
             line += f" ({must_fix} to fix first, {shown} reproduced)" if must_fix else ""
-        case RevisionJudged(candidate_id=revision, revises=revised, kept=kept, reason=reason):
+        case events.RevisionJudged(candidate_id=revision, revises=revised, kept=kept, reason=reason):
             line = f"{revision}: {'replaces' if kept else 'dropped in favour of'} {revised}: {reason}"
-        case CandidatesExamined(examination=examination):
+        case events.CandidatesExamined(examination=examination):
             line = f"{EXAMINATION}: {examination_text(examination)} ({examination.duration_ms / 1000:.1f} s)"
-        case CandidateScored(score=score):
-            line = f"{score.candidate_id}: scored by {score.model or 'no model'}: {score_text(score)}"
-        case CandidatesRanked(ranking=ranking, winner_id=winner):
+        case events.CandidateScored(score=score):
+            by = f" ({score.raw:.2f} before {score.outcomes} outcomes)" if score.score != score.raw else ""
+            value = f"none: {score.error}" if score.score is None else f"{score.score:.2f}{by}"
+            line = f"{score.candidate_id}: scored by {score.model or 'no model'}: {value}"
+        case events.CandidatesRanked(ranking=ranking, winner_id=winner):
             order = " > ".join(f"{ranked.candidate_id} {ranked.score:.3f}" for ranked in ranking)
             line = f"ranked: {order or 'nothing'}; winner: {winner or 'none'}"
-        case WinnerDelivered(delivered=delivered, report=report):
+        case events.WinnerDelivered(delivered=delivered, report=report):
             line = f"delivered as {delivered.commit_sha[:12]} on {delivered.branch}"
             line += (
                 f"; checks there: {checks_text(report) or 'none'}" if report.verdict is None else f": {report.verdict}"
             )
-        case RefusedKept(candidate_id=candidate_id, delivered=delivered):
+        case events.RefusedKept(candidate_id=candidate_id, delivered=delivered):
             line = f"no winner; the best candidate, {candidate_id}, is kept as {delivered.branch}"
-        case CandidateDelivered(candidate_id=candidate_id, delivered=delivered, by=by, reason=reason):
+        case events.CandidateDelivered(candidate_id=candidate_id, delivered=delivered, by=by, reason=reason):
             line = f"{candidate_id}: delivered by {by} as {delivered.commit_sha[:12]} on {delivered.branch}"
             line += f": {reason}" if reason else ""
-        case ExecutionErased(by=by, reason=reason):
+        case events.ExecutionErased(by=by, reason=reason):
             line = f"erased by {by}: {reason}"
-        case CancelRequested(reason=reason):
+        case events.CancelRequested(reason=reason):
             line = f"cancelled: {reason}"
-        case ApprovalRequested(request=request):
-            return clean(waiting_line(request, stored.event.execution_id)).replace("\n", " ")
-        case ApprovalResolved(resolution=resolution):
+        case events.ApprovalRequested(request=request):
+            subject = "its plan" if request.policy is ApprovalPolicy.PLAN else request.call.name
+            answer = how_to_answer(stored.event.execution_id, request.approval_id)
+            approach = one_line(request.approach, 80)
+            return clean(f"{request.agent_id} awaits approval of {subject}: {approach}; {answer}").replace("\n", " ")
+        case events.ApprovalResolved(resolution=resolution):
             comment = f": {resolution.text}" if resolution.text else ""
             line = f"{resolution.approval_id}: {resolution.decision} by {resolution.approver or 'unknown'}{comment}"
-        case ApprovalRefused(approval_id=approval_id, caller=caller):
+        case events.ApprovalRefused(approval_id=approval_id, caller=caller):
             line = f"{approval_id}: {caller} cannot approve their own task"
-        case ExecutionFinished(status=status, error=error):
+        case events.ExecutionFinished(status=status, error=error):
             line = f"ended: {status}" + (f": {error}" if error else "")
         case _:
             line = ""
     return one_line(line, _LINE)
-
-
-def score_text(score: VerifierScore) -> str:
-    """A verifier model's score, or why there is none."""
-    if score.score is None:
-        return f"none: {score.error}"
-    by = f" ({score.raw:.2f} before {score.outcomes} outcomes)" if score.score != score.raw else ""
-    return f"{score.score:.2f}{by}"
 
 
 def gathered_text(context: GatheredContext) -> str:
@@ -180,19 +125,6 @@ def how_to_answer(execution_id: str, approval_id: str = "") -> str:
     """The command that answers, for people to copy."""
     which = f" --approval {approval_id}" if approval_id else ""
     return f"fleet approve {execution_id}{which} (or reject, or adjust --text …)"
-
-
-def waiting_line(request: ApprovalRequest, execution_id: str) -> str:
-    """That an agent waits, and how it is answered, in a line."""
-    subject = "its plan" if request.policy is ApprovalPolicy.PLAN else request.call.name
-    answer = how_to_answer(execution_id, request.approval_id)
-    return f"{request.agent_id} awaits approval of {subject}: {one_line(request.approach, 80)}; {answer}"
-
-
-def verdict_text(report: CheckReport) -> str:
-    """A verdict with its reasons; of a report from before there were verdicts, what its checks said."""
-    why = "; ".join(report.reasons) or checks_text(report) or "no evidence"
-    return f"{report.verdict_word}: {why}"
 
 
 def checklist_text(checklist: Checklist) -> str:
@@ -258,7 +190,6 @@ def _size(left: Artifacts) -> str:
     return f"+{left.insertions} -{left.deletions} in {counted(len(left.files_changed), 'file')}"
 
 
-LINE_CHARS = 200
 _LOOKED_AT = 2_000
 
 
@@ -266,54 +197,54 @@ def line_of(stored: StoredEvent) -> str:
     """What happened, in a line of at most 200 characters; never empty."""
     narration = narrate(stored) or _own(stored.event.agent_id, stored.event.body)
     # Whoever wrote a megabyte is not cleaned character by character for a line.
-    return one_line(narration[:_LOOKED_AT], LINE_CHARS) or stored.event.body.type
+    return one_line(narration[:_LOOKED_AT], _LINE) or stored.event.body.type
 
 
 def _own(agent: str, body: EventBody) -> str:
     match body:
-        case ExecutionClaimed(owner=owner):
+        case events.ExecutionClaimed(owner=owner):
             return f"running on {owner}"
-        case RunClaimed(host=host, resumes=resumes):
+        case events.RunClaimed(host=host, resumes=resumes):
             return f"{agent}: {'resumed' if resumes else 'started'} on {host}"
-        case RunReassigned(lost_agent_id=lost, attempt=attempt, reason=reason):
+        case events.RunReassigned(lost_agent_id=lost, attempt=attempt, reason=reason):
             return f"{lost}: lost; restarted elsewhere (attempt {attempt}): {reason}"
-        case ModelReplied(step=step, reply=reply):
+        case events.ModelReplied(step=step, reply=reply):
             calls = ", ".join(call.name for call in reply.message.tool_calls)
             content = reply.message.content[:_LOOKED_AT]
             return f"{agent}: step {step}: " + (f"calls {calls}" if calls else content or "empty reply")
-        case MessageAdded(message=message):
+        case events.MessageAdded(message=message):
             return f"{agent}: told: {message.content[:_LOOKED_AT]}"
-        case CallRepaired(step=step, repairs=repairs):
+        case events.CallRepaired(step=step, repairs=repairs):
             return f"{agent}: step {step}: repaired: {'; '.join(repairs)}"
-        case HistoryCondensed(tokens_before=before, tokens_after=after):
+        case events.HistoryCondensed(tokens_before=before, tokens_after=after):
             return f"{agent}: conversation condensed from {before:,} to {after:,} tokens"
-        case LoopNoticed(pattern=pattern, advice=advice):
+        case events.LoopNoticed(pattern=pattern, advice=advice):
             return f"{agent}: loop detected ({pattern}): {advice}"
-        case PlanMade(plan=plan, reason=reason):
+        case events.PlanMade(plan=plan, reason=reason):
             return f"{agent}: plan of {counted(len(plan.steps), 'step')}" + (f": {reason}" if reason else "")
-        case WorkspaceCheckpointed(step=step, commit=commit):
+        case events.WorkspaceCheckpointed(step=step, commit=commit):
             return f"{agent}: step {step}: workspace stored as {commit[:12]}"
-        case WorkspaceNotKept(step=step, reason=reason):
+        case events.WorkspaceNotKept(step=step, reason=reason):
             return f"{agent}: step {step}: workspace not stored: {reason}"
-        case ToolStarted(entry=entry):
+        case events.ToolStarted(entry=entry):
             return f"{agent}: {entry.tool}_{entry.operation} started"
-        case CandidateSubmitted(candidate=candidate):
+        case events.CandidateSubmitted(candidate=candidate):
             return f"{candidate.candidate_id}: submitted: {_size(candidate.artifacts)}"
-        case VotesCast(votes=votes):
+        case events.VotesCast(votes=votes):
             return "votes: " + "; ".join(f"{vote.judge_id}: {vote.choice or vote.error or 'none'}" for vote in votes)
-        case SubtasksDerived(derivation=derivation):
+        case events.SubtasksDerived(derivation=derivation):
             return f"split into {counted(len(derivation.subtasks), 'subtask')}"
-        case SubtaskStarted(subtask_id=subtask, execution_id=execution_id):
+        case events.SubtaskStarted(subtask_id=subtask, execution_id=execution_id):
             return f"{subtask}: submitted as {execution_id}"
-        case SubtaskEnded(outcome=outcome):
+        case events.SubtaskEnded(outcome=outcome):
             return f"{outcome.subtask_id}: {outcome.status}" + (f": {outcome.error}" if outcome.error else "")
-        case BreakpointsSet(action=action, node_id=node, by=by):
+        case events.BreakpointsSet(action=action, node_id=node, by=by):
             return f"{action} by {by or 'unknown'}" + (f" {node}" if node else "")
-        case WorkflowFinished():
+        case events.WorkflowFinished():
             return "workflow output ready"
-        case AuditHeadSigned(head=head):
+        case events.AuditHeadSigned(head=head):
             return f"{head.agent_id}: {counted(head.entries, 'audit entry', 'audit entries')} signed by {head.key_id}"
-        case ResultPublished():
+        case events.ResultPublished():
             return "subscribers notified"
         case _:
             return ""

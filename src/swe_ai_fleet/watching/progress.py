@@ -1,26 +1,18 @@
-"""An execution's progress for people: how far, what is being done, by whom."""
+"""An execution's progress for people (how far, what is being done, by whom), and its nodes as JSON."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from swe_ai_fleet.domain import event as events
+from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import Candidate
-from swe_ai_fleet.domain.event import (
-    EXECUTION_SUBJECT,
-    CancelRequested,
-    CandidateReviewed,
-    CandidatesRanked,
-    CandidateSubmitted,
-    ChecksFinished,
-    ExecutionFinished,
-    ExecutionStarted,
-    ExecutionStatus,
-    RevisionJudged,
-    RunClaimed,
-    RunLost,
-    StoredEvent,
-    WinnerDelivered,
-)
+from swe_ai_fleet.domain.event import EXECUTION_SUBJECT, ExecutionStatus, NodeUpdated, StoredEvent
 from swe_ai_fleet.domain.execution import ExecutionState, advance
+from swe_ai_fleet.domain.json_values import parse_json
 from swe_ai_fleet.domain.task import Task, TaskKind
+from swe_ai_fleet.domain.workflow import JsonValue
 from swe_ai_fleet.orchestrator.councils import seated
 from swe_ai_fleet.orchestrator.runs import is_review_run, judge_run, revision_run, score_run
 
@@ -46,7 +38,6 @@ class Progress:
 
     @property
     def state(self) -> ExecutionState:
-        """The execution after the last event."""
         if self._state is None:
             raise RuntimeError("no events yet")
         return self._state
@@ -58,22 +49,22 @@ class Progress:
         self.agent_id = "" if stored.event.agent_id == EXECUTION_SUBJECT else stored.event.agent_id
         self.candidate_id = ""
         match body:
-            case CandidateSubmitted(candidate=candidate):
+            case events.CandidateSubmitted(candidate=candidate):
                 self.agent_id, self.candidate_id = candidate.agent_id, candidate.candidate_id
                 if candidate.revises:
                     self._phase, self._round = "revising", max(self._round, candidate.round)
-            case ChecksFinished(report=report):
+            case events.ChecksFinished(report=report):
                 self.agent_id = self.candidate_id = report.candidate_id
-            case CandidateReviewed(critique=critique):
+            case events.CandidateReviewed(critique=critique):
                 self.agent_id, self.candidate_id = critique.reviewer_id, critique.candidate_id
                 self._phase, self._round = "reviewing", max(self._round, critique.round)
-            case RevisionJudged(candidate_id=candidate_id):
+            case events.RevisionJudged(candidate_id=candidate_id):
                 self.agent_id = self.candidate_id = candidate_id
-            case CandidatesRanked(ranking=ranking) if ranking:
+            case events.CandidatesRanked(ranking=ranking) if ranking:
                 self.candidate_id = ranking[0].candidate_id
-            case RunLost(lost_agent_id=agent_id):
+            case events.RunLost(lost_agent_id=agent_id):
                 self.agent_id = agent_id
-            case RunClaimed():
+            case events.RunClaimed():
                 self._phase = self._begun(stored.event.agent_id) or self._phase
             case _:
                 pass
@@ -95,11 +86,11 @@ class Progress:
 
     def _step(self, stored: StoredEvent) -> str:
         state, body = self.state, stored.event.body
-        if isinstance(body, ExecutionStarted):
+        if isinstance(body, events.ExecutionStarted):
             return "accepted"
         if state.status.terminal:
             return "finished"
-        if state.cancel_requested or isinstance(body, CancelRequested):
+        if state.cancel_requested or isinstance(body, events.CancelRequested):
             return "cancelling"
         if state.delivered is not None:
             return "applied"
@@ -107,8 +98,13 @@ class Progress:
             return "awaiting approval"
         if any(agent.model_awaited_since for agent in state.agents.values()):
             return "waiting for a model server"
-        if state.task.derive_subtasks:
-            return split_step(state)
+        if state.task.derive_subtasks and state.derivation is None:
+            return "splitting"
+        if state.task.derive_subtasks and state.derivation is not None:
+            waiting = len(state.derivation.subtasks) - len(state.subtask_outcomes)
+            return (
+                f"solving {waiting} of {len(state.derivation.subtasks)} subtasks" if waiting else "checking the result"
+            )
         if state.ranking:
             return "applying" if state.winner_id and state.task.kind is TaskKind.ORCHESTRATE else "ranked"
         if state.task.kind is TaskKind.JUDGE:
@@ -117,12 +113,15 @@ class Progress:
 
     def _estimate(self, stored: StoredEvent) -> int:
         state, task = self.state, self._whole
-        if isinstance(stored.event.body, ExecutionFinished):
+        if isinstance(stored.event.body, events.ExecutionFinished):
             return 100
-        if isinstance(stored.event.body, WinnerDelivered):
+        if isinstance(stored.event.body, events.WinnerDelivered):
             return _DELIVERED_PERCENT
         if state.task.derive_subtasks:
-            return split_percent(state, most=_RANKED_PERCENT)
+            # The split itself is a small part of it.
+            parts = len(state.derivation.subtasks) if state.derivation is not None else 0
+            rest = _RANKED_PERCENT - _SPLIT_PERCENT
+            return _SPLIT_PERCENT + rest * len(state.subtask_outcomes) // parts if parts else 0
         if state.ranking:
             return _RANKED_PERCENT
         reviewed = task.rounds > 0 and self._seats > 1
@@ -164,16 +163,71 @@ class Progress:
         )
 
 
-def split_step(state: ExecutionState) -> str:
-    """What is being done about an orchestration in parts, for people."""
-    if state.derivation is None:
-        return "splitting"
-    waiting = len(state.derivation.subtasks) - len(state.subtask_outcomes)
-    return f"solving {waiting} of {len(state.derivation.subtasks)} subtasks" if waiting else "checking the result"
+Level = Literal["debug", "info", "warning", "error"]
 
 
-def split_percent(state: ExecutionState, *, most: int) -> int:
-    """How far an orchestration in parts is, up to `most`; the split itself is a small part of it."""
-    if state.derivation is None:
-        return 0
-    return _SPLIT_PERCENT + (most - _SPLIT_PERCENT) * len(state.subtask_outcomes) // len(state.derivation.subtasks)
+def status_word(status: ExecutionStatus) -> str:
+    """How messages call where an execution stands: one that is worked on is `running`, as its nodes are."""
+    return "running" if status is ExecutionStatus.IN_PROGRESS else status.value
+
+
+def node_state(update: NodeUpdated) -> Mapping[str, JsonValue]:
+    """A node's state as JSON; `inputs` and `output` are values, null where there are none or they are elsewhere."""
+    return {
+        "kind": "node",
+        "status": update.status.value,
+        "attempt": update.attempt,
+        "failures": update.failures,
+        "inputs": json_or_text(update.inputs),
+        "output": json_or_text(update.output),
+        "error": update.error,
+        "label": update.label,
+        "execution_id": update.execution_id,
+        "duration_ms": update.duration_ms,
+        "usage": usage_state(update.usage),
+    }
+
+
+def ended_state(
+    status: ExecutionStatus,
+    *,
+    error: str,
+    usage: Usage,
+    duration_ms: int,
+    output: JsonValue = None,
+    winner_id: str = "",
+    verdict: str = "",
+    verdict_reasons: Sequence[str] = (),
+    candidates: Sequence[JsonValue] = (),
+) -> dict[str, JsonValue]:
+    """What an execution that has ended gave, as JSON; `output` is what a workflow gave, by name."""
+    return {
+        "status": status.value,
+        "winner_id": winner_id,
+        "verdict": verdict,
+        "verdict_reasons": list(verdict_reasons),
+        "error": error,
+        "usage": usage_state(usage),
+        "duration_ms": duration_ms,
+        "candidates": list(candidates),
+        **({} if output is None else {"output": output}),
+    }
+
+
+def json_or_text(text: str) -> JsonValue:
+    """The value that a text of exact JSON stands for; None for an empty one, the text itself where it is not JSON."""
+    try:
+        return parse_json(text) if text else None
+    except ValueError:
+        return text
+
+
+def usage_state(usage: Usage) -> Mapping[str, JsonValue]:
+    """What was spent, as JSON."""
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "model_calls": usage.model_calls,
+        "tool_calls": usage.tool_calls,
+        "cost": usage.cost,
+    }

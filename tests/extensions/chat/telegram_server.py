@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from aiohttp import web
 
-from swe_ai_fleet.conversations.formatting import units
+from swe_ai_fleet.conversations import units
 from tests.markdown_v2 import Malformed, parse
 
 TOKEN = "123456:a-token_for-tests"

@@ -17,8 +17,8 @@ from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.agents.references.resolving import Standing
 from swe_ai_fleet.codec import from_json, to_json
-from swe_ai_fleet.conversations.formatting import Channel
-from swe_ai_fleet.conversations.formatting.telegram import unmarked
+from swe_ai_fleet.conversations import Channel
+from swe_ai_fleet.conversations.pages import unmarked
 from swe_ai_fleet.domain.errors import NotFound, PreconditionFailed, Unavailable
 from swe_ai_fleet.domain.memory import Memory
 from swe_ai_fleet.extensions.chat.chat import Chat

@@ -20,8 +20,7 @@ from fleet.conversation.v1 import conversation_pb2 as pb
 from fleet.conversation.v1.conversation_pb2_grpc import ConversationServiceStub
 from services.grpc_server import serve_grpc, service_of
 from swe_ai_fleet.cli.client import connect
-from swe_ai_fleet.cli.exits import CommandFault, Exit
-from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.cli.screen import CommandFault, Exit, Screen
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, RepoRef, Task, TaskKind
 from swe_ai_fleet.extensions.chat.commands import ChatOrder, converse
 from swe_ai_fleet.extensions.chat.opening import open_chats

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 import pytest
 import structlog
 
-from swe_ai_fleet.conversations import formatting
-from swe_ai_fleet.conversations.formatting import Channel
+from swe_ai_fleet import conversations
+from swe_ai_fleet.conversations import Channel
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
 from swe_ai_fleet.extensions.chat.telegram.api import BotApi
 from swe_ai_fleet.extensions.chat.telegram.bot import TelegramBot
@@ -45,7 +45,7 @@ class Echo:
         if message_id not in self.known:
             self.worked.append((session_id, text, message_id))
             long = "\n".join(f"{n}. **line** {n}!" for n in range(800))
-            self.known[message_id] = formatting.pages(
+            self.known[message_id] = conversations.pages(
                 long if text == "long" else f"You said: *{text}*", Channel.TELEGRAM
             )
         return self.known[message_id]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from swe_ai_fleet.cli.exits import CommandFault
 from swe_ai_fleet.cli.order import Order
+from swe_ai_fleet.cli.screen import CommandFault
 from swe_ai_fleet.extensions.mcp.server import submission
 
 

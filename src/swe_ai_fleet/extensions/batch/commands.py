@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from swe_ai_fleet.cli import options
 from swe_ai_fleet.cli.client import Fleet
-from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.options import argument, option
 from swe_ai_fleet.cli.order import Order
-from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.cli.screen import CommandFault, Exit, Screen
 from swe_ai_fleet.settings import Settings
 
 if TYPE_CHECKING:

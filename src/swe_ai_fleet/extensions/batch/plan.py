@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from swe_ai_fleet.cli.exits import CommandFault
 from swe_ai_fleet.cli.order import Order, repo_ref
+from swe_ai_fleet.cli.screen import CommandFault
 from swe_ai_fleet.domain.task import UncommittedChanges
 from swe_ai_fleet.extensions.batch.records import Record, task_id
 from swe_ai_fleet.extensions.batch.verification import repository_place

@@ -20,10 +20,9 @@ from pydantic import TypeAdapter, ValidationError
 from rich.live import Live
 from rich.table import Table
 
-from swe_ai_fleet.cli.documents import exit_of
-from swe_ai_fleet.cli.exits import CommandFault, Exit
+from swe_ai_fleet.cli.executions import exit_of
 from swe_ai_fleet.cli.live import Progress
-from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.cli.screen import CommandFault, Exit, Screen
 from swe_ai_fleet.cli.tables import add_row, empty_table
 from swe_ai_fleet.domain.candidate import Verdict
 from swe_ai_fleet.domain.event import EXECUTION_SUBJECT, ExecutionStatus

@@ -9,11 +9,9 @@ from dataclasses import dataclass, replace
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli.client import Fleet, FleetClient
-from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.live import Progress
 from swe_ai_fleet.cli.outcome import candidate_diff
-from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.cli.terminal import interrupts
+from swe_ai_fleet.cli.screen import CommandFault, Exit, Screen, interrupts
 from swe_ai_fleet.domain.candidate import Verdict
 from swe_ai_fleet.domain.errors import FleetError, innermost
 from swe_ai_fleet.domain.execution import ExecutionState

@@ -12,8 +12,7 @@ from pathlib import Path
 from rich.console import Console
 
 from swe_ai_fleet.cli.client import Fleet, FleetClient
-from swe_ai_fleet.cli.exits import CommandFault, Exit
-from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.cli.screen import CommandFault, Exit, Screen
 from swe_ai_fleet.cli.tables import plain_table
 from swe_ai_fleet.extensions.batch.plan import Plan
 from swe_ai_fleet.extensions.batch.records import read_records

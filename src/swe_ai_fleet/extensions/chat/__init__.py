@@ -1,7 +1,7 @@
 """Chats with the fleet: by its gRPC service, on the command line, in a program (`ChatSession`), by Telegram.
 
 `chat` runs sessions, `store` keeps them; answers in the format of a channel are made by
-`swe_ai_fleet.conversations.formatting`, which webhooks use, too.
+`swe_ai_fleet.conversations`, which webhooks use, too.
 """
 
 from typing import TYPE_CHECKING, Any

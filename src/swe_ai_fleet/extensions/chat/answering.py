@@ -50,6 +50,8 @@ from swe_ai_fleet.extensions.chat.tools import TurnContext, fleet_tools, keep, p
 from swe_ai_fleet.agents.function_calling.caller import documentation
 from swe_ai_fleet.agents.function_calling.setup import AgentResponse, Setup
 from swe_ai_fleet.agents.references.naming import Naming, last_list
+from swe_ai_fleet.conversations.document import Table, read
+from swe_ai_fleet.conversations.pages import Channel, rendered
 
 
 MAX_TABLES = 3

@@ -9,13 +9,10 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from fleet.conversation.v1 import conversation_pb2 as pb
-from swe_ai_fleet.cli.calls import Calls
-from swe_ai_fleet.cli.client import FleetClient
-from swe_ai_fleet.cli.exits import CommandFault, Exit
+from swe_ai_fleet.cli.client import Calls, FleetClient
 from swe_ai_fleet.cli.messages import document, enum_name
 from swe_ai_fleet.cli.options import option
-from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.cli.terminal import line_of_terminal, next_line
+from swe_ai_fleet.cli.screen import CommandFault, Exit, Screen, line_of_terminal, next_line
 from swe_ai_fleet.watching.text import clean, one_line
 
 SEND_SECONDS = 600.0

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Self
 from swe_ai_fleet.agents.function_calling.setup import Setup, Tool
 from swe_ai_fleet.codec import from_json
-from swe_ai_fleet.conversations.formatting.pages import Channel
+from swe_ai_fleet.conversations.pages import Channel
 from swe_ai_fleet.domain.errors import Fenced, Unavailable
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.extensions.chat.answering import Answer, Progress

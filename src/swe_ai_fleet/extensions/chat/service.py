@@ -8,7 +8,6 @@ from fleet.conversation.v1 import conversation_pb2 as pb
 from fleet.conversation.v1.conversation_pb2_grpc import ConversationServiceServicer
 from services.auth import principal, tenant
 from services.errors import Context
-from services.extensions import ServiceDeps
 from services.grpc_server import Service, service_of
 from services.pages import page_of
 from swe_ai_fleet.contract import from_enum, to_message
@@ -25,6 +24,8 @@ from swe_ai_fleet.extensions.chat.session import MAX_CARD_CHARS, Session, check_
 from swe_ai_fleet.extensions.chat.store import CHATS_BUCKET
 from swe_ai_fleet.runtime.execution_tools import ExecutionsView
 from swe_ai_fleet.domain.text import milliseconds
+from swe_ai_fleet.conversations.pages import Channel
+from swe_ai_fleet.runtime.stack import Stack
 
 
 CHATS_KEPT_SECONDS = 90 * 86_400.0
@@ -101,7 +102,7 @@ class ConversationServicer(ConversationServiceServicer):
 
 
 @asynccontextmanager
-async def open_service(deps: ServiceDeps) -> AsyncGenerator[Service]:
+async def open_service(deps: Stack) -> AsyncGenerator[Service]:
     """The chats of a fleet as a service to be served, until the context ends. Raises InvalidRequest, Unavailable."""
 
     def view(tenant: str) -> ExecutionsView:

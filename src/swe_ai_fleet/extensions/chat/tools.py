@@ -14,7 +14,7 @@ from swe_ai_fleet.agents.references.naming import fields_of, title_of
 from swe_ai_fleet.agents.sub_agents.exploring import described
 from swe_ai_fleet.agents.sub_agents.memory import MemoryResults
 from swe_ai_fleet.codec import from_plain, to_plain
-from swe_ai_fleet.conversations.formatting.document import Table
+from swe_ai_fleet.conversations.document import Table
 from swe_ai_fleet.domain.json_values import is_mapping, mapping, mappings
 from swe_ai_fleet.domain.memory import Memory, MemoryScope
 from swe_ai_fleet.domain.text import counted, one_line, visible

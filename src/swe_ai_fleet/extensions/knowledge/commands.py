@@ -9,11 +9,10 @@ from fleet.context.v1 import context_pb2 as pb_context
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli.client import connect, is_execution_id
 from swe_ai_fleet.cli.command import Given, Row
-from swe_ai_fleet.cli.exits import CommandFault
 from swe_ai_fleet.cli.messages import document, enum_word, local_time
 from swe_ai_fleet.cli.options import PHASES, ROLES, argument, option
 from swe_ai_fleet.cli.order import named_repository
-from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.cli.screen import CommandFault, Screen
 from swe_ai_fleet.client_settings import ClientSettings
 from swe_ai_fleet.domain.memory import BEST_RATING, LEAST_RATING
 from swe_ai_fleet.domain.review import VERIFIER_PROFILE
@@ -107,10 +106,6 @@ def show_recommendation(screen: Screen, answer: pb_context.RecommendApproachResp
     if any(flags):
         word = "try" if answer.agents.reason.startswith(TRIAL) else "follow"
         screen.note(f"to {word} it: fleet run {' '.join(filter(None, flags))} ...")
-
-
-def stories_document(answer: pb_context.ListStoriesResponse) -> dict[str, object]:
-    return {"stories": [document(story) for story in answer.stories], "more": bool(answer.next_page_token)}
 
 
 def show_stories(screen: Screen, answer: pb_context.ListStoriesResponse, request: Any) -> None:
@@ -216,7 +211,10 @@ ROWS: Mapping[str, Row] = {
             "limit": option("How many to show at most.", "page_size", min=1, default=50),
         },
         pages="stories",
-        json=stories_document,
+        json=lambda answer: {
+            "stories": [document(story) for story in answer.stories],
+            "more": bool(answer.next_page_token),
+        },
         view=show_stories,
     ),
     "context story": Row(

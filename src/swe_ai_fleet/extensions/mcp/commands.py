@@ -7,9 +7,8 @@ from typing import Annotated
 import typer
 
 from swe_ai_fleet.cli.edge import run_command
-from swe_ai_fleet.cli.exits import Exit
 from swe_ai_fleet.cli.options import Server, Token
-from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.cli.screen import Exit, Screen
 from swe_ai_fleet.settings import Settings
 
 

@@ -9,10 +9,9 @@ from typing import Any
 
 from fleet.notification.v1 import notification_pb2 as pb
 from swe_ai_fleet.cli.command import Row, table
-from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.messages import document, enum_word, local_time
 from swe_ai_fleet.cli.options import argument, option
-from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.cli.screen import CommandFault, Exit, Screen
 from swe_ai_fleet.watching.text import one_line
 
 _SERVICE = "fleet.notification.v1.NotificationService"

@@ -13,7 +13,6 @@ from fleet.notification.v1.notification_pb2_grpc import NotificationServiceServi
 from fleet.orchestrator.v1 import orchestrator_pb2 as orchestrator
 from services.auth import tenant
 from services.errors import Context
-from services.extensions import ServiceDeps
 from services.grpc_server import Service, service_of
 from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.contract import from_message, to_message
@@ -29,6 +28,7 @@ from swe_ai_fleet.extensions.webhooks.store import (
     WebhookStore,
 )
 from swe_ai_fleet.extensions.webhooks.webhook import USUAL, Webhook, check_webhook, default_id, new_secret, parse_event
+from swe_ai_fleet.runtime.stack import Stack
 from swe_ai_fleet.runtime.tool_services import secret_mask
 from swe_ai_fleet.settings import Settings, listed
 from swe_ai_fleet.tools.builtin.fetching import Network
@@ -79,7 +79,7 @@ class NotificationServicer(NotificationServiceServicer):
         return pb.ListDeliveriesResponse(deliveries=[to_message(pb.Delivery, attempt) for attempt in shown])
 
 
-def open_service(served: ServiceDeps) -> AbstractAsyncContextManager[Service]:
+def open_service(served: Stack) -> AbstractAsyncContextManager[Service]:
     """What the orchestrator serves."""
     return open_notifications(served.log, served.settings)
 

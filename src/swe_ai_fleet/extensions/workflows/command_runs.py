@@ -13,13 +13,10 @@ from rich.table import Table
 from fleet.orchestrator.v1 import orchestrator_pb2 as orchestrator
 from fleet.workflow.v1 import workflow_pb2 as pb
 from swe_ai_fleet.cli.client import SUBMIT_SECONDS, Fleet, FleetClient
-from swe_ai_fleet.cli.documents import exit_of
-from swe_ai_fleet.cli.execution_tables import gist, json_fields, node_row, nodes_table, print_outputs
-from swe_ai_fleet.cli.exits import CommandFault, Exit
+from swe_ai_fleet.cli.executions import exit_of, gist, json_fields, node_row, nodes_table, print_outputs
 from swe_ai_fleet.cli.live import Progress, follow, view
 from swe_ai_fleet.cli.messages import enum_word
-from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.cli.terminal import interrupts
+from swe_ai_fleet.cli.screen import CommandFault, Exit, Screen, interrupts
 from swe_ai_fleet.domain.errors import NotFound
 from swe_ai_fleet.domain.event import ExecutionStatus
 from swe_ai_fleet.domain.workflow import AgentMode, NodeType, Workflow

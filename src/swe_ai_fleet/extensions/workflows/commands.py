@@ -14,11 +14,10 @@ from fleet.workflow.v1 import workflow_pb2 as pb
 from swe_ai_fleet.cli import options
 from swe_ai_fleet.cli.client import Fleet, FleetClient
 from swe_ai_fleet.cli.command import Row
-from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.messages import document, pairs
 from swe_ai_fleet.cli.options import argument, option
 from swe_ai_fleet.cli.order import IncludeDirty, fill, made_up_id, repo_ref
-from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.cli.screen import CommandFault, Exit, Screen
 from swe_ai_fleet.domain.json_values import is_object, parse_json
 from swe_ai_fleet.domain.task import UncommittedChanges
 from swe_ai_fleet.domain.text import check_identifier

@@ -16,7 +16,7 @@ from typing import NoReturn, Protocol
 
 import structlog
 
-from swe_ai_fleet.conversations.formatting.telegram import escaped, unmarked
+from swe_ai_fleet.conversations.pages import escaped, unmarked
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, PreconditionFailed, Unavailable
 from swe_ai_fleet.extensions.chat.telegram.api import BotApi, Refused, TooFast, Update
 from swe_ai_fleet.following import waits

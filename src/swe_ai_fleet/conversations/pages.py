@@ -8,13 +8,13 @@ line ends, else at blanks, else between characters; never within an escape, an e
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from enum import StrEnum
-from typing import Protocol
 
-from swe_ai_fleet.conversations.formatting.document import (
+from swe_ai_fleet.conversations.document import (
     PLAIN_WIDTH,
+    TELEGRAM_WIDTH,
     Block,
     Kind,
     Line,
@@ -24,9 +24,105 @@ from swe_ai_fleet.conversations.formatting.document import (
     piped,
     read,
 )
-from swe_ai_fleet.conversations.formatting.inline import Span, read_line
-from swe_ai_fleet.conversations.formatting.telegram import MarkdownV2
+from swe_ai_fleet.conversations.inline import Mark, Span, read_line
 from swe_ai_fleet.domain.text import well_formed
+
+_TEXT = str.maketrans({character: f"\\{character}" for character in "_*[]()~`>#+-=|{}.!\\"})
+_CODE = str.maketrans({character: f"\\{character}" for character in "`\\"})
+_TARGET = str.maketrans({character: f"\\{character}" for character in ")\\"})
+_SIGNS = {Mark.BOLD: "*", Mark.ITALIC: "_", Mark.STRIKE: "~", Mark.CODE: "`"}
+# Links enclose everything else, so two equal signs never meet, which would have another meaning.
+_ORDER = (Mark.BOLD, Mark.ITALIC, Mark.STRIKE)
+
+
+def escaped(text: str) -> str:
+    """Text that is shown as it is."""
+    return text.translate(_TEXT)
+
+
+class MarkdownV2:
+    """Writes lines and code for Telegram, by the Bot API's section "MarkdownV2 style".
+
+    Outside of entities eighteen characters and the backslash are escaped, in code the backtick and the backslash, in
+    the target of a link the closing parenthesis and the backslash. Code holds no other entity and lies in none.
+    """
+
+    width = TELEGRAM_WIDTH
+
+    def line(self, spans: Sequence[Span], kind: Kind) -> str:
+        """One line; all markup that is opened on it is closed on it."""
+        written: list[str] = [">"] if kind is Kind.QUOTE else []
+        opened: list[tuple[Mark | None, str]] = []
+        for span in spans:
+            wanted = _entities_of(span, kind)
+            same = 0
+            while same < min(len(opened), len(wanted)) and opened[same] == wanted[same]:
+                same += 1
+            while len(opened) > same:
+                written.append(_closing(*opened.pop()))
+            for entry in wanted[same:]:
+                opened.append(entry)
+                written.append("[" if entry[0] is None else _SIGNS[entry[0]])
+            inside_code = bool(opened) and opened[-1][0] is Mark.CODE
+            written.append(span.text.translate(_CODE if inside_code else _TEXT))
+        written += [_closing(*entry) for entry in reversed(opened)]
+        return "".join(written)
+
+    def fence(self, language: str) -> tuple[str, str]:
+        return f"```{language.translate(_CODE)}\n", "\n```"
+
+    def code(self, text: str) -> str:
+        return text.translate(_CODE)
+
+
+def _entities_of(span: Span, kind: Kind) -> list[tuple[Mark | None, str]]:
+    """The entities around a piece, the outermost first; a link has a target instead of a mark."""
+    if Mark.CODE in span.marks:
+        return [] if kind is Kind.QUOTE else [(Mark.CODE, "")]
+    link: list[tuple[Mark | None, str]] = [(None, span.link)] if span.link else []
+    return [*link, *((mark, "") for mark in _ORDER if mark in span.marks)]
+
+
+def _closing(mark: Mark | None, target: str) -> str:
+    return f"]({target.translate(_TARGET)})" if mark is None else _SIGNS[mark]
+
+
+def unmarked(page: str) -> str:
+    """The text of a page of ours without markup, for clients that cannot read it."""
+    text: list[str] = []
+    position, code, line_start = 0, "", True
+    while position < len(page):
+        character = page[position]
+        if character == "\\" and position + 1 < len(page):
+            text.append(page[position + 1])
+            position += 2
+        elif page.startswith("```", position) and code != "`":
+            end = page.find("\n", position) + 1 if not code else position + 3
+            position, code = end or len(page), "" if code else "```"
+        elif character == "`" and not code.startswith("```"):
+            position, code = position + 1, "" if code else "`"
+        elif code:
+            text.append(character)
+            position += 1
+        elif character == "]" and page.startswith("](", position):
+            end = _target_end(page, position + 2)
+            target = page[position + 2 : end].replace("\\)", ")").replace("\\\\", "\\")
+            text.append(f" ({target})")
+            position = end + 1
+        else:
+            if character not in "*_~[" and not (character == ">" and line_start):
+                text.append(character)
+            position += 1
+        line_start = position > 0 and page[position - 1 : position] == "\n"
+    return "".join(text)
+
+
+def _target_end(page: str, start: int) -> int:
+    position = start
+    while position < len(page) and page[position] != ")":
+        position += 2 if page[position] == "\\" else 1
+    return position
+
 
 _ESCAPED = str.maketrans({character: f"\\{character}" for character in "\\`*_[]<>|~#"})
 TELEGRAM_UNITS = 4096
@@ -67,11 +163,9 @@ class PlainText:
         return f"> {text}" if kind is Kind.QUOTE else text
 
     def fence(self, language: str) -> tuple[str, str]:
-        """Code has no fences."""
         return "", ""
 
     def code(self, text: str) -> str:
-        """Code as it is."""
         return text
 
 
@@ -82,16 +176,8 @@ def _list_item(spans: Sequence[Span], number: int) -> str:
     return f"{span.text} ({address})" if span.link and ends and span.text not in (address, span.link) else span.text
 
 
-class Dialect(Protocol):
-    """The markup of a channel; `width` is that of a table."""
-
-    width: int
-
-    def line(self, spans: Sequence[Span], kind: Kind) -> str: ...
-
-    def fence(self, language: str) -> tuple[str, str]: ...
-
-    def code(self, text: str) -> str: ...
+Dialect = PlainText | MarkdownV2
+"""The markup of a channel; `width` is that of a table."""
 
 
 def units(text: str) -> int:
@@ -108,9 +194,6 @@ def pages(text: str, channel: Channel, tables: Sequence[Table] = (), *, limit: i
     """An answer in Markdown as the messages of a channel; none is blank, and a blank answer has none.
 
     Args:
-        text: The answer.
-        channel: Where it is read.
-        tables: The data below it.
         limit: The longest page in UTF-16 code units, at least 128; 0: one page, however long; None: 4096 for Telegram,
             one page elsewhere. Markdown is one page in any case.
 
@@ -124,7 +207,7 @@ def pages(text: str, channel: Channel, tables: Sequence[Table] = (), *, limit: i
     if channel is Channel.MARKDOWN:
         whole = markdown(text, tables)
         return (whole,) if whole else ()
-    dialect: Dialect = MarkdownV2() if channel is Channel.TELEGRAM else PlainText()
+    dialect = MarkdownV2() if channel is Channel.TELEGRAM else PlainText()
     parts = list(read(text))
     for table in tables:
         parts += [Line(), *([Line(spans=read_line(titled(table.title)))] if table.title else []), table]
@@ -240,7 +323,7 @@ def _code_lines(text: str, dialect: Dialect, room: int) -> Iterator[str]:
             yield from (dialect.code(piece) for piece in _pieces(line, dialect.code, room))
 
 
-def _pieces(text: str, write: _Write, room: int) -> Iterator[str]:
+def _pieces(text: str, write: Callable[[str], str], room: int) -> Iterator[str]:
     """A text in pieces that fit once they are written."""
     start = used = 0
     for number, character in enumerate(text):
@@ -250,10 +333,6 @@ def _pieces(text: str, write: _Write, room: int) -> Iterator[str]:
             start, used = number, 0
         used += size
     yield text[start:]
-
-
-class _Write(Protocol):
-    def __call__(self, text: str, /) -> str: ...
 
 
 def _cut(spans: Sequence[Span], dialect: Dialect, kind: Kind, room: int) -> Iterator[list[Span]]:

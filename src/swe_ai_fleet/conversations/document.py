@@ -8,12 +8,13 @@ the length. Data beside an answer is a table, too.
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from swe_ai_fleet.conversations.formatting.inline import Mark, Span, read_line, text_of
+from rich.cells import cell_len, set_cell_size
+
+from swe_ai_fleet.conversations.inline import Mark, Span, read_line, text_of
 from swe_ai_fleet.domain.text import one_line
 
 MAX_ROWS = 50
@@ -37,7 +38,9 @@ class Table:
     def of(cls, records: Sequence[Mapping[str, object]], *, title: str = "") -> Table:
         """Records as a table; a column for each name, in the order of first appearance."""
         names = list(dict.fromkeys(name for record in records for name in record))
-        rows = tuple(tuple(_text(record.get(name)) for name in names) for record in records)
+        rows = tuple(
+            tuple("" if record.get(name) is None else str(record[name]) for name in names) for record in records
+        )
         return cls(columns=tuple(names), rows=rows, title=title)
 
 
@@ -46,17 +49,14 @@ def aligned(table: Table, *, width: int = PLAIN_WIDTH) -> str:
 
     Cells that are too long are cut; columns that do not fit any more, and rows beyond the 50th, are left out, and a
     line says so.
-
-    Args:
-        table: The table.
-        width: Columns of the terminal that a line may take.
     """
     names, rows = (
         [_cell(name) for name in table.columns],
-        [[_cell(cell) for cell in row] for row in _shown_cells(table)],
+        [[_cell(cell) for cell in row] for row in table.rows[:MAX_ROWS]],
     )
     widths = [
-        max([_width(name), *(_width(row[number]) for row in rows)]) for number, name in enumerate(names[:MAX_COLUMNS])
+        max([cell_len(name), *(cell_len(row[number]) for row in rows)])
+        for number, name in enumerate(names[:MAX_COLUMNS])
     ]
     widths = _squeezed(widths, width)
     shown: list[int] = []
@@ -72,19 +72,14 @@ def aligned(table: Table, *, width: int = PLAIN_WIDTH) -> str:
 
 
 def piped(table: Table) -> str:
-    """The table in Markdown."""
     shown = table.columns[:MAX_COLUMNS]
     lines = [
         f"| {' | '.join(_bar(cell) for cell in shown)} |",
         f"|{'|'.join(' --- ' for _ in shown)}|",
-        *(f"| {' | '.join(_bar(cell) for cell in row[:MAX_COLUMNS])} |" for row in _shown_cells(table)),
+        *(f"| {' | '.join(_bar(cell) for cell in row[:MAX_COLUMNS])} |" for row in table.rows[:MAX_ROWS]),
     ]
     notes = _notes(table, [_cell(name) for name in table.columns[MAX_COLUMNS:]])
     return "\n".join([*lines, *(["", *notes] if notes else [])])
-
-
-def _shown_cells(table: Table) -> Sequence[tuple[str, ...]]:
-    return table.rows[:MAX_ROWS]
 
 
 def _notes(table: Table, columns: Sequence[str]) -> list[str]:
@@ -114,27 +109,7 @@ def _table_line(cells: Sequence[str], shown: Sequence[int], widths: Sequence[int
 
 
 def _padded(text: str, width: int) -> str:
-    have = _width(text)
-    if have <= width:
-        return text + " " * (width - have)
-    shown, used = "", 0
-    for character in text:
-        used += _columns(character)
-        if used > width - 1:
-            break
-        shown += character
-    return shown + "…" + " " * max(0, width - 1 - _width(shown))
-
-
-def _width(text: str) -> int:
-    return sum(_columns(character) for character in text)
-
-
-def _columns(character: str) -> int:
-    """The columns that a character takes in a terminal."""
-    if unicodedata.combining(character):
-        return 0
-    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+    return set_cell_size(text, width) if cell_len(text) <= width else f"{set_cell_size(text, width - 1)}…"
 
 
 def _cell(text: str) -> str:
@@ -143,10 +118,6 @@ def _cell(text: str) -> str:
 
 def _bar(text: str) -> str:
     return _cell(text).replace("\\", "\\\\").replace("|", "\\|")
-
-
-def _text(value: object) -> str:
-    return "" if value is None else str(value)
 
 
 # A tilde must not follow the run: otherwise every split of a long run would be tried.
@@ -160,8 +131,6 @@ RULE = "———"
 
 
 class Kind(StrEnum):
-    """The kind of a line."""
-
     TEXT = "text"
     QUOTE = "quote"
 
@@ -212,7 +181,8 @@ def _line(line: str) -> Line:
         title = heading[1].rstrip()
         title = title.rstrip("#").rstrip() or title
         return Line(spans=tuple(span.marked(Mark.BOLD) for span in read_line(title)))
-    if _is_rule(line):
+    bare = line.replace(" ", "").replace("\t", "")
+    if len(bare) >= 3 and bare[0] in "-*_" and not bare.strip(bare[0]):
         return Line(spans=(Span(text=RULE),))
     if quote := _QUOTE.match(line):
         return Line(spans=read_line(line[quote.end() :].strip()), kind=Kind.QUOTE)
@@ -220,11 +190,6 @@ def _line(line: str) -> Line:
         indent = bullet[1].expandtabs(4)[:_MAX_INDENT]
         return Line(spans=(Span(text=f"{indent}• "), *read_line(bullet[2].rstrip())))
     return Line(spans=read_line(line.rstrip()))
-
-
-def _is_rule(line: str) -> bool:
-    bare = line.replace(" ", "").replace("\t", "")
-    return len(bare) >= 3 and bare[0] in "-*_" and not bare.strip(bare[0])
 
 
 def _block(lines: list[str], number: int, fence: str) -> tuple[str, int]:

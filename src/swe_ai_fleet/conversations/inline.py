@@ -58,7 +58,6 @@ def read_line(line: str) -> tuple[Span, ...]:
 
 
 def text_of(spans: Sequence[Span]) -> str:
-    """The text of a line."""
     return "".join(span.text for span in spans)
 
 
@@ -149,7 +148,8 @@ class _Reader:
             return self._literal("]", at + 1)
         # Links do not contain links: brackets opened before this one and not closed are text.
         self.brackets.clear()
-        self._drop_marks(start)
+        while self.opened and self.opened[-1].piece > start:
+            self.waiting[self.opened.pop().delimiter] -= 1
         self.pieces[start] = ""
         self.links[start] = (len(self.pieces), target[1])
         return target.end()
@@ -195,10 +195,6 @@ class _Reader:
         self.begins.setdefault(entry.piece, []).append(entry.mark)
         self.ends.setdefault(len(self.pieces), []).append(entry.mark)
         return True
-
-    def _drop_marks(self, start: int) -> None:
-        while self.opened and self.opened[-1].piece > start:
-            self.waiting[self.opened.pop().delimiter] -= 1
 
     def _spans(self) -> tuple[Span, ...]:
         spans: list[tuple[Span, list[str]]] = []
