@@ -37,8 +37,7 @@ from swe_ai_fleet.domain.errors import (
     Unavailable,
 )
 from swe_ai_fleet.domain.json_values import parsed
-from swe_ai_fleet.domain.moment import MAX_MS
-from swe_ai_fleet.domain.text import check_length
+from swe_ai_fleet.domain.text import MAX_MS, check_length
 
 # Status and details travel in a header block of which clients take 8 KiB: percent-encoded once, in base64 once.
 MAX_MESSAGE_BYTES = 800

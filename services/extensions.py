@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 from services.auth import Authenticator
-from services.grpc_server import Service
 from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.extensions import load_parts
-from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.orchestrator.quotas import Rules
-from swe_ai_fleet.ports import Memories
-from swe_ai_fleet.runtime.spending import Spending
 from swe_ai_fleet.settings import Settings
 
 

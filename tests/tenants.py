@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+
 import grpc.aio
 import pytest
+
 from fleet.context.v1.context_pb2_grpc import ContextServiceStub
 from fleet.conversation.v1.conversation_pb2_grpc import ConversationServiceStub
 from fleet.notification.v1.notification_pb2_grpc import NotificationServiceStub
@@ -23,11 +25,11 @@ from fleet.workflow.v1.workflow_pb2_grpc import WorkflowServiceStub
 from services.access.store import AccessStore
 from services.extensions import context_opener
 from services.grpc_server import serve_grpc, service_of
-from services.orchestrator.councils import Councils
-from services.orchestrator.fleet_status import FleetStatuses
+from services.orchestrator.fleet_status import Councils, FleetStatuses
 from services.orchestrator.intake import PLANNING_BUCKET
+from services.orchestrator.main import open_services
 from services.orchestrator.metrics import Metrics
-from services.orchestrator.planning import PlanningServicer, plan_buckets, planning_service
+from services.orchestrator.planning import PlanningServicer, plan_buckets
 from services.orchestrator.uploads import Uploads
 from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.domain.council import EndpointRules
@@ -57,16 +59,6 @@ from tests.orchestrator_service import servicer_of
 from tests.plan_script import PLAN_CONVERSATIONS
 from tests.scripted_fleet import ScriptedFleet, ScriptedModel, ScriptedRun
 from tests.scripted_workspaces import ScriptedWorkspaces
-from services.orchestrator.fleet_status import Councils, FleetStatuses
-from services.orchestrator.main import open_services
-from services.orchestrator.planning import PlanningServicer, plan_buckets
-from swe_ai_fleet.adapters.context_service import ContextServiceClient
-from swe_ai_fleet.orchestrator.derivations import Derivations
-from swe_ai_fleet.orchestrator.metrics import Meter
-from swe_ai_fleet.orchestrator.planning_events import PlanningEvents
-from swe_ai_fleet.runtime.drains import Drains
-from swe_ai_fleet.runtime.executions_view import ExecutionsView
-
 
 NORTH, SOUTH = "north", "south"
 

@@ -15,16 +15,18 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+
 import structlog
 from structlog.contextvars import bind_contextvars
+
 from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider
 from swe_ai_fleet.adapters.jetstream import TIMEOUT_SECONDS
 from swe_ai_fleet.codec import to_json
-from swe_ai_fleet.domain.assignment import CheckAssignment, Job, JobOutcome
+from swe_ai_fleet.domain.assignment import CheckAssignment
 from swe_ai_fleet.domain.candidate import Delivered
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import Fenced, FleetError, InternalFault, PreconditionFailed, Unavailable
-from swe_ai_fleet.domain.release import misfit
+from swe_ai_fleet.domain.job import Job, JobOutcome, misfit
 from swe_ai_fleet.domain.task import Delivery, EnvironmentSpec, PinnedRepository, RepoRef
 from swe_ai_fleet.ports import Clone
 from swe_ai_fleet.runtime.agent_worker import open_worker
@@ -35,14 +37,6 @@ from swe_ai_fleet.sandbox import raise_file_limit
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.telemetry import configure_logging, open_telemetry
 from workers.jobs import FENCED, SETTLED, STOPPED, UNREACHABLE, Place
-from contextlib import suppress
-from dataclasses import replace
-from swe_ai_fleet.domain.assignment import CheckAssignment
-from swe_ai_fleet.domain.errors import Fenced, FleetError, InternalFault, Unavailable
-from swe_ai_fleet.domain.job import Job, JobOutcome, misfit
-from swe_ai_fleet.runtime.job_board import JOBS_BUCKET, JobBoard, outcome_of
-from workers.container import FENCED, STOPPED, TOLD, UNREACHABLE, Place, PreparedWorkspaces
-
 
 _log = structlog.get_logger(__name__)
 

@@ -9,7 +9,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
-from swe_ai_fleet.domain.assignment import Job
 from swe_ai_fleet.domain.errors import (
     AgentLost,
     FleetError,
@@ -18,7 +17,8 @@ from swe_ai_fleet.domain.errors import (
     PreconditionFailed,
     ResourceExhausted,
 )
-from swe_ai_fleet.runtime.job_board import JobBoard
+from swe_ai_fleet.domain.job import Job
+from swe_ai_fleet.runtime.jobs import JobBoard
 from swe_ai_fleet.settings import listed
 
 JOB_ID, TENANT, WORKSPACE, GIT_CREDENTIALS, CLONE_FROM, CLONE_HOSTS, LOGIN, IMAGE_PARTS, IMAGE_SOCKET = (

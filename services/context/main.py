@@ -6,10 +6,12 @@ import asyncio
 import json
 import os
 import signal
+
 import structlog
+
 from services.access.store import open_access, rules_of
 from services.extensions import RunningContext, context_opener
-from services.nats_figures import nats_metrics
+from services.grpc_server import nats_metrics
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.runtime.channels import card_entry, channel_tls, own_address
 from swe_ai_fleet.runtime.factories import connect_log
@@ -18,31 +20,6 @@ from swe_ai_fleet.runtime.private_files import kept_token, write_private
 from swe_ai_fleet.runtime.tool_services import secret_mask
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.telemetry import configure_logging, open_telemetry
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
-from services.auth import Authenticator
-from services.certificates import server_tls
-from services.context.graph import GraphCalls
-from services.context.memory import LearningCalls, MemoryCalls
-from services.context.recorder import Recorder, open_recorder
-from services.context.servicer import ContextServicer
-from services.grpc_server import nats_metrics, serve_grpc, service_of
-from swe_ai_fleet.adapters.jetstream import JetStream
-from swe_ai_fleet.adapters.memory_index import open_memory_index
-from swe_ai_fleet.context.gathering import ContextGatherer
-from swe_ai_fleet.context.store import ContextStore
-from swe_ai_fleet.domain.errors import InternalFault, Unavailable
-from swe_ai_fleet.domain.task import DEFAULT_TENANT
-from swe_ai_fleet.learning.tracker import OUTCOMES_BUCKET, LearningTracker
-from swe_ai_fleet.memory.admission import MemoryLimits
-from swe_ai_fleet.memory.following import origin
-from swe_ai_fleet.memory.shared import MEMORIES_BUCKET, SharedMemories
-from swe_ai_fleet.orchestrator.quotas import Pieces, Quotas, Rules, StorageUsage
-from swe_ai_fleet.ports import ContextSource, Memories, SecretMask
-from swe_ai_fleet.runtime.embeddings import configured_embedder
-from swe_ai_fleet.snapshots import CONTEXT_SNAPSHOTS
-
 
 CARD = "context.json"
 _log = structlog.get_logger(__name__)

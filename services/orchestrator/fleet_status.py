@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.auth import principal, tenant
-from services.orchestrator.councils import Councils
-from swe_ai_fleet.contract import from_enum, to_message
+from swe_ai_fleet.contract import from_enum, from_message, to_message
 from swe_ai_fleet.domain.access import AccessRole, Principal
-from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, NotFound, PermissionDenied
+from swe_ai_fleet.domain.council import Council, CouncilMember
+from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, NotFound, PermissionDenied, fields_named
 from swe_ai_fleet.domain.event import ExecutionStatus
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.fleet_status import (
@@ -20,32 +21,14 @@ from swe_ai_fleet.domain.fleet_status import (
     ComponentState,
     EndpointStatus,
     EndpointUse,
-    HostStatus,
-    ReplicaReport,
 )
-from swe_ai_fleet.domain.task import DEFAULT_TENANT
+from swe_ai_fleet.domain.task import DEFAULT_TENANT, Role
 from swe_ai_fleet.domain.text import counted, milliseconds
+from swe_ai_fleet.orchestrator.council_store import CouncilStore
+from swe_ai_fleet.orchestrator.councils import at_work, council_name
 from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.runtime.fleet_view import FleetView, endpoint_use
 from swe_ai_fleet.runtime.replicas import Drains, DrainTarget
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from swe_ai_fleet.contract import from_enum, from_message, to_message
-from swe_ai_fleet.domain.council import Council, CouncilMember
-from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, NotFound, PermissionDenied, fields_named
-from swe_ai_fleet.domain.fleet_status import (
-    Component,
-    ComponentState,
-    EndpointStatus,
-    EndpointUse,
-)
-from swe_ai_fleet.domain.moment import milliseconds
-from swe_ai_fleet.domain.task import DEFAULT_TENANT, Role
-from swe_ai_fleet.domain.text import counted
-from swe_ai_fleet.orchestrator.council_store import CouncilStore
-from swe_ai_fleet.orchestrator.councils import at_work, council_name
-from swe_ai_fleet.runtime.drains import Drains, DrainTarget
-
 
 _CONFIG_FIELDS = {
     "rounds": "config.deliberation_rounds",

@@ -8,19 +8,20 @@ import json
 import os
 import signal
 import time
-from collections.abc import AsyncGenerator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+
 import structlog
+
 from services.access.store import knows, open_access, rules_of
 from services.auth import Authenticator
 from services.certificates import server_tls
 from services.extensions import context_opener
 from services.gateway.main import open_gateway
-from services.grpc_server import serve_grpc, service_of
-from services.orchestrator.councils import Councils
-from services.orchestrator.fleet_status import FleetStatuses
+from services.grpc_server import Service, serve_grpc, service_of
+from services.orchestrator.fleet_status import Councils, FleetStatuses
 from services.orchestrator.intake import PLANNING_BUCKET, PLANNING_KEPT_SECONDS, open_intake
 from services.orchestrator.metrics import Metrics, fleet_metrics
 from services.orchestrator.planning import open_plan_service
@@ -28,6 +29,7 @@ from services.orchestrator.servicer import OrchestratorServicer
 from services.orchestrator.task_context import TaskContexts
 from services.orchestrator.uploads import Uploads
 from swe_ai_fleet.domain.errors import PreconditionFailed
+from swe_ai_fleet.extensions import load_parts
 from swe_ai_fleet.orchestrator.derivations import Derivations, PlanningEvents
 from swe_ai_fleet.runtime.audit_keys import open_audit_keys, withheld
 from swe_ai_fleet.runtime.channels import ChannelTls, card_entry, channel_tls, own_address, target
@@ -39,16 +41,6 @@ from swe_ai_fleet.runtime.stack import Stack, open_stack
 from swe_ai_fleet.runtime.tool_services import secret_mask
 from swe_ai_fleet.settings import Settings, unknown_names
 from swe_ai_fleet.telemetry import configure_logging, open_telemetry
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
-from services.context.main import open_context
-from services.grpc_server import Service, serve_grpc, service_of
-from services.orchestrator.fleet_status import Councils, FleetStatuses
-from swe_ai_fleet.extensions import load_parts
-from swe_ai_fleet.orchestrator.derivations import Derivations
-from swe_ai_fleet.orchestrator.planning_events import PlanningEvents
-from swe_ai_fleet.runtime.state import State, open_state
-
 
 _TOLD_SECONDS = 0.05
 _log = structlog.get_logger(__name__)

@@ -13,34 +13,23 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeVar
+
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.auth import tenant
-from services.nats_figures import nats_metrics
-from swe_ai_fleet.adapters.model_pool import ModelPool
+from services.grpc_server import nats_metrics
 from swe_ai_fleet.contract import from_enum, to_enum, to_message
 from swe_ai_fleet.domain.errors import InvalidRequest, Unavailable
 from swe_ai_fleet.domain.event import ExecutionStatus
 from swe_ai_fleet.domain.fleet_status import FleetStatus
 from swe_ai_fleet.domain.task import Role
-from swe_ai_fleet.orchestrator.executions import Executions
-from swe_ai_fleet.orchestrator.figures import RELATIVE_ERROR, Figures, ModelFigures, Sketch, ToolFigures
+from swe_ai_fleet.orchestrator.figures import RELATIVE_ERROR, ModelFigures, Sketch, ToolFigures
 from swe_ai_fleet.orchestrator.meter import Meter, Point
 from swe_ai_fleet.runtime.fleet_view import FleetView
 from swe_ai_fleet.runtime.node_load import added_up
-from swe_ai_fleet.runtime.replicas import LeaseKeeper
 from swe_ai_fleet.runtime.stack import Stack
 from swe_ai_fleet.telemetry import Telemetry
-from services.grpc_server import nats_metrics
-from swe_ai_fleet.orchestrator.metrics import (
-    RELATIVE_ERROR,
-    Meter,
-    ModelFigures,
-    Point,
-    Sketch,
-    ToolFigures,
-)
-
 
 T = TypeVar("T")
 _TIMEOUT_SECONDS = 2.0

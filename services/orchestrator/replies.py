@@ -10,28 +10,27 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, S
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, cast
+
+from google.protobuf import json_format, struct_pb2
 from google.protobuf.message import Message
+
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.orchestrator import responses
 from services.orchestrator.requests import subtask_results
 from services.orchestrator.responses import audit_heads
 from services.pages import DEFAULT_PAGE_SIZE, page_token, place_behind
 from swe_ai_fleet.contract import from_enum, to_enum, to_message
+from swe_ai_fleet.domain.approval import ApprovalRequest
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import InvalidRequest, NotFound
 from swe_ai_fleet.domain.event import ExecutionStatus, ModelReplied, StoredEvent, ToolFinished
 from swe_ai_fleet.domain.execution import ExecutionState
+from swe_ai_fleet.domain.json_values import parsed
 from swe_ai_fleet.domain.message import TextDelta
-from swe_ai_fleet.domain.task import Role
+from swe_ai_fleet.domain.task import ApprovalPolicy, Role
 from swe_ai_fleet.domain.text import iso_time
 from swe_ai_fleet.orchestrator.projection import Projection
 from swe_ai_fleet.ports import BlobStore, EventLog
-from google.protobuf import json_format, struct_pb2
-from swe_ai_fleet.domain.approval import ApprovalRequest
-from swe_ai_fleet.domain.json_values import parsed
-from swe_ai_fleet.domain.moment import iso_time
-from swe_ai_fleet.domain.task import ApprovalPolicy, Role
-
 
 MAX_REPLY_BYTES = 3 * 1024 * 1024
 MAX_INLINE_PATCH_BYTES = 256 * 1024

@@ -6,13 +6,20 @@ The subtasks of an orchestration go back as they stand.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any
+
 from google.protobuf.message import Message
+
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
+from services.auth import principal
+from services.errors import Context
 from swe_ai_fleet.codec import to_json
-from swe_ai_fleet.contract import from_message, to_enum
+from swe_ai_fleet.contract import from_enum, from_message, to_enum
+from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalResolution
+from swe_ai_fleet.domain.blob import blob_ref
 from swe_ai_fleet.domain.budget import Limits, Totals
 from swe_ai_fleet.domain.command import CheckSpec
 from swe_ai_fleet.domain.errors import InvalidRequest, fields_named
@@ -21,30 +28,8 @@ from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.subtask import SKIPPED, Derivation, Subtask, SubtaskOutcome
 from swe_ai_fleet.domain.task import (
     COUNCIL_ROUNDS,
-    UPLOAD,
-    Constraints,
-    ContextOptions,
-    EnvironmentSpec,
-    RepoRef,
-    Role,
-    Task,
-    TaskKind,
-)
-from swe_ai_fleet.domain.text import check_identifier
-from swe_ai_fleet.orchestrator.derivations import Plan
-from swe_ai_fleet.orchestrator.subtasks import child_task_id
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from services.auth import principal
-from services.errors import Context
-from swe_ai_fleet.contract import from_enum, from_message, to_enum
-from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalResolution
-from swe_ai_fleet.domain.blob import blob_ref
-from swe_ai_fleet.domain.task import (
-    COUNCIL_ROUNDS,
     MAX_PATCHES,
     UPLOAD,
-    CheckSpec,
     Constraints,
     ContextOptions,
     EnvironmentSpec,
@@ -53,12 +38,12 @@ from swe_ai_fleet.domain.task import (
     SubmittedPatch,
     Task,
     TaskKind,
-    check_identifier,
 )
-from swe_ai_fleet.domain.text import plain_line
+from swe_ai_fleet.domain.text import check_identifier, plain_line
 from swe_ai_fleet.orchestrator.delivery import HandDelivery
+from swe_ai_fleet.orchestrator.derivations import Plan
+from swe_ai_fleet.orchestrator.subtasks import child_task_id
 from swe_ai_fleet.ports import BlobStore
-
 
 MAX_TASK_BYTES = 1024 * 1024
 

@@ -18,7 +18,6 @@ from swe_ai_fleet.domain.event import StoredEvent, ToolFinished
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.json_values import json_object
 from swe_ai_fleet.domain.message import TextDelta
-from swe_ai_fleet.domain.run import AgentProgress
 from swe_ai_fleet.domain.task import SCRATCH, Task, TaskKind
 from swe_ai_fleet.domain.text import milliseconds
 from swe_ai_fleet.orchestrator.ranking import drop_reasons

@@ -6,29 +6,19 @@ import hashlib
 import uuid
 from contextlib import suppress
 from dataclasses import dataclass, replace
+
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.auth import tenant
 from services.orchestrator.requests import repo_ref
 from swe_ai_fleet.domain.assignment import OpeningAssignment
 from swe_ai_fleet.domain.context import GatheredContext, Phase
 from swe_ai_fleet.domain.errors import InvalidRequest, NotFound, PreconditionFailed, fields_named
-from swe_ai_fleet.domain.task import (
-    SCRATCH,
-    PinnedRepository,
-    RepoRef,
-    Role,
-    Task,
-    TaskKind,
-    UncommittedChanges,
-    check_identifier,
-)
-from swe_ai_fleet.orchestrator.background import context_request, rendered, tokens
-from swe_ai_fleet.orchestrator.executions import Executions
-from swe_ai_fleet.ports import ContextSource, WorkspaceProvider
-from swe_ai_fleet.context.blocks import rendered, tokens
 from swe_ai_fleet.domain.task import SCRATCH, PinnedRepository, RepoRef, Role, Task, TaskKind, UncommittedChanges
 from swe_ai_fleet.domain.text import check_identifier
+from swe_ai_fleet.orchestrator.context_blocks import rendered, tokens
+from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.orchestrator.groundwork import context_request
+from swe_ai_fleet.ports import ContextSource, WorkspaceProvider
 
 
 @dataclass(frozen=True, kw_only=True)

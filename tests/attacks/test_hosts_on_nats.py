@@ -11,18 +11,21 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+
 import nats
 import nats.errors
 import pytest
 import structlog.testing
 from nats.aio.client import Client
+
 from swe_ai_fleet.adapters.jetstream import Credentials, Issuer, JetStream, NatsLogin
 from swe_ai_fleet.adapters.jetstream.protocol import EVENTS, event_subject
 from swe_ai_fleet.adapters.jetstream.streams import last_message
-from swe_ai_fleet.domain.assignment import AssignmentKind, Job, JobOutcome
+from swe_ai_fleet.domain.assignment import AssignmentKind
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.errors import FleetError, NotFound, PreconditionFailed
 from swe_ai_fleet.domain.event import CONTROL_SUBJECT, EXECUTION_SUBJECT, RunClaimed, StoredEvent, Writer
+from swe_ai_fleet.domain.job import Job, JobOutcome
 from swe_ai_fleet.domain.message import TextDelta
 from swe_ai_fleet.runtime.factories import connect_log
 from swe_ai_fleet.runtime.host_logins import HostLogins, open_host_logins
@@ -32,11 +35,6 @@ from swe_ai_fleet.settings import Settings, without_login
 from tests.confinement import until
 from tests.contract.test_event_log import take_batches
 from tests.secured import secured_nats
-from swe_ai_fleet.adapters.jetstream.subjects import EVENTS, event_subject
-from swe_ai_fleet.domain.assignment import AssignmentKind
-from swe_ai_fleet.domain.job import Job, JobOutcome
-from swe_ai_fleet.runtime.job_board import JOBS_BUCKET, JobBoard
-
 
 SECRET = b"what tenant b wrote" * 20_000
 

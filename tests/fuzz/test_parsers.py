@@ -12,7 +12,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
 import pytest
+
 from swe_ai_fleet import codec
 from swe_ai_fleet.adapters.git_workspace.bundles import read_header
 from swe_ai_fleet.adapters.git_workspace.uploads import read_upload_header
@@ -20,19 +22,15 @@ from swe_ai_fleet.agents import tool_call_dialects
 from swe_ai_fleet.agents.judging import read_choice
 from swe_ai_fleet.agents.planning.reading import read_draft, read_verdict
 from swe_ai_fleet.agents.repair.arguments import read_arguments
+from swe_ai_fleet.domain.command import HostPattern
 from swe_ai_fleet.domain.council import AgentEndpoint
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.event import Event
-from swe_ai_fleet.domain.network import HostPattern
 from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
 from swe_ai_fleet.tools.files.patches import parse_patch
 from swe_ai_fleet.tools.tests.running import read_events, sealed
 from swe_ai_fleet.tools.tests.text_reports import recognise
 from tests.fuzz.mutation import mutated
-from swe_ai_fleet.agents.repair import read_arguments
-from swe_ai_fleet.domain.command import HostPattern
-from swe_ai_fleet.tools.tests.reports import parse_pytest_output
-
 
 SECONDS = float(os.environ.get("FUZZ_SECONDS", "0.1"))
 SEED = int(os.environ.get("FUZZ_SEED", "0"))

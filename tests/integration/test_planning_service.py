@@ -12,22 +12,23 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from io import StringIO
 from typing import Any
+
 import grpc
 import grpc.aio
 import pytest
 from rich.console import Console
+
 from fleet.planning.v1 import planning_pb2 as pb
 from fleet.planning.v1.planning_pb2_grpc import PlanningServiceStub
 from services.extensions import context_opener
-from services.grpc_server import serve_grpc
-from services.orchestrator.planning import PlanningServicer, plan_buckets, planning_service
+from services.grpc_server import serve_grpc, service_of
+from services.orchestrator.planning import PlanningServicer, plan_buckets
 from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
 from swe_ai_fleet.agents.plan_session.session import PlanSession, SessionStatus
 from swe_ai_fleet.agents.plan_session.store import KeyValueSessions
-from swe_ai_fleet.cli.calls import Calls
-from swe_ai_fleet.cli.exits import Exit
+from swe_ai_fleet.cli.client import Calls
 from swe_ai_fleet.cli.plan import pursue, show_session
-from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.cli.screen import Exit, Screen
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.memory import Memory
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, TaskKind
@@ -45,16 +46,6 @@ from swe_ai_fleet.tools.secrets import Secrets
 from tests.scripted_deps import execution_deps
 from tests.search_server import SearchServer
 from tests.sub_agent_world import RESEARCHER, call
-from contextlib import asynccontextmanager
-from services.context.main import RunningContext, open_context
-from services.grpc_server import serve_grpc, service_of
-from services.orchestrator.planning import PlanningServicer, plan_buckets
-from swe_ai_fleet.adapters.context_service import ContextServiceClient
-from swe_ai_fleet.agents.plan_session import KeyValueSessions, PlanSession, SessionStatus
-from swe_ai_fleet.cli.client import Calls
-from swe_ai_fleet.cli.screen import Exit, Screen
-from swe_ai_fleet.runtime.executions_view import ExecutionsView
-
 
 TOKEN = "a-token-for-tests"
 METADATA = (("authorization", f"Bearer {TOKEN}"),)

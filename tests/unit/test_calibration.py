@@ -5,12 +5,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from swe_ai_fleet.domain.outcome import VERIFIER_MODEL, VERIFIER_SCORE, Outcome
+
+from swe_ai_fleet.domain.memory import VERIFIER_MODEL, VERIFIER_SCORE, Outcome
 from swe_ai_fleet.orchestrator.calibration import LEAST_OUTCOMES, PRIOR, calibrated, rated
 from tests.tables import table
-from swe_ai_fleet.domain.memory import VERIFIER_MODEL, VERIFIER_SCORE, Outcome
-from swe_ai_fleet.learning.calibration import LEAST_OUTCOMES, PRIOR, calibrated, rated
-
 
 share = st.floats(0, 1)
 known = st.lists(st.tuples(share, share), max_size=200)

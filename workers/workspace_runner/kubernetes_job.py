@@ -9,7 +9,8 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
-from swe_ai_fleet.domain.assignment import job_id
+
+from swe_ai_fleet.domain.job import job_id
 from swe_ai_fleet.sandbox import images
 from swe_ai_fleet.settings import without_login
 from workers.jobs import (
@@ -29,23 +30,6 @@ from workers.jobs import (
     JobSpec,
 )
 from workers.workspace_runner.settings import RunnerSettings
-from swe_ai_fleet.domain.job import job_id
-from swe_ai_fleet.sandbox import carried
-from workers.container import (
-    CLONE_FROM,
-    CLONE_HOSTS,
-    DEFAULT_WORKSPACE,
-    FENCED,
-    GIT_CREDENTIALS,
-    IMAGE_PARTS,
-    IMAGE_SOCKET,
-    JOB_ID,
-    LOGIN,
-    TENANT,
-    WORKSPACE,
-)
-from workers.workspace_runner.backend import Ending, EndReason, JobSpec
-
 
 MANAGER = "fleet-workspace-runner"
 MANAGED_BY = "app.kubernetes.io/managed-by"

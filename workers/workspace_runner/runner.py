@@ -12,10 +12,12 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+
 import structlog
 from structlog.contextvars import bound_contextvars
+
 from swe_ai_fleet.adapters.jetstream import PermanentError, RetryAfter, Work, WorkQueue
-from swe_ai_fleet.adapters.jetstream.subjects import JOBS, job_subject
+from swe_ai_fleet.adapters.jetstream.protocol import JOBS, job_subject
 from swe_ai_fleet.codec import from_json
 from swe_ai_fleet.domain.errors import (
     AgentLost,
@@ -27,15 +29,9 @@ from swe_ai_fleet.domain.errors import (
 )
 from swe_ai_fleet.domain.job import Job, JobOutcome, JobPriority, misfit, seconds_of
 from swe_ai_fleet.domain.text import check_identifier
-from swe_ai_fleet.runtime.job_board import JobBoard, outcome_of
+from swe_ai_fleet.runtime.jobs import JobBoard, outcome_of
 from workers.jobs import Backend, Ending, JobRef, JobSpec
 from workers.workspace_runner.settings import RunnerSettings
-from collections.abc import AsyncGenerator, Awaitable, Mapping
-from typing import TypeVar
-from swe_ai_fleet.adapters.jetstream.protocol import JOBS, job_subject
-from swe_ai_fleet.runtime.jobs import JobBoard, outcome_of
-from workers.workspace_runner.backend import Backend, Ending, JobRef, JobSpec
-
 
 RANKS = tuple(JobPriority)
 """The classes of jobs, those that go first at the front."""

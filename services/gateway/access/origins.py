@@ -11,14 +11,14 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
 from services.gateway.problems import Refusal
 from swe_ai_fleet.domain.command import address_of
-from swe_ai_fleet.settings import Settings, listed
 from swe_ai_fleet.domain.errors import InvalidRequest
-from swe_ai_fleet.domain.network import address_of
-
+from swe_ai_fleet.settings import Settings, listed
 
 Headers = Iterable[tuple[bytes, bytes]]
 _AUTHORITY = re.compile(rb"(\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9_.-]{1,253})(?::([0-9]{1,5}))?")

@@ -9,37 +9,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.codec import to_plain
+from swe_ai_fleet.domain import event as events
 from swe_ai_fleet.domain.approval import ApprovalRequest, ApprovalResolution
 from swe_ai_fleet.domain.event import (
     EXECUTION_SUBJECT,
-    ApprovalAwaited,
-    ApprovalRefused,
-    ApprovalRequested,
-    ApprovalResolved,
-    CancelRequested,
     EventBody,
-    ExecutionClaimed,
-    ExecutionFinished,
-    ExecutionStarted,
     ExecutionStatus,
-    LoopNoticed,
-    MessageAdded,
-    ModelAwaited,
-    NodeUpdated,
-    RunClaimed,
-    RunFinished,
-    RunLost,
-    RunReassigned,
-    RunStarted,
     StoredEvent,
-    SubtaskEnded,
-    SubtaskStarted,
-    ToolFinished,
-    ToolStarted,
-    WorkspaceCheckpointed,
-    WorkspaceNotKept,
 )
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.json_values import parse_json
@@ -50,12 +29,6 @@ from swe_ai_fleet.domain.tool import Outcome
 from swe_ai_fleet.domain.workflow import JsonValue, NodeStatus
 from swe_ai_fleet.watching.events import stored_event
 from swe_ai_fleet.watching.narration import line_of
-from swe_ai_fleet.watching.nodes import Level, ended_state, json_or_text, node_state, status_word, usage_state
-from swe_ai_fleet.watching.progress import Progress
-from swe_ai_fleet.watching.text import one_line
-from swe_ai_fleet.domain import event as events
-from swe_ai_fleet.domain.event import EXECUTION_SUBJECT, EventBody, ExecutionStatus, StoredEvent
-from swe_ai_fleet.domain.execution import AgentProgress, ExecutionState
 from swe_ai_fleet.watching.progress import (
     Level,
     Progress,
@@ -65,7 +38,7 @@ from swe_ai_fleet.watching.progress import (
     status_word,
     usage_state,
 )
-
+from swe_ai_fleet.watching.text import one_line
 
 State = dict[str, JsonValue]
 _SHOWN_CHARS = 400

@@ -9,8 +9,10 @@ from contextlib import asynccontextmanager, contextmanager
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from itertools import chain
 from typing import Any, cast
+
 import grpc
 import grpc.aio
+
 from fleet.agent.v1 import agent_pb2 as pb
 from fleet.agent.v1.agent_pb2_grpc import AgentServiceStub
 from swe_ai_fleet.agents.external_agent import (
@@ -27,17 +29,11 @@ from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import CheckReport
 from swe_ai_fleet.domain.council import AgentEndpoint, EndpointRules
 from swe_ai_fleet.domain.errors import InvalidRequest
-from swe_ai_fleet.domain.integration import RepositoryBundle
 from swe_ai_fleet.domain.review import Critique
 from swe_ai_fleet.domain.task import Task
 from swe_ai_fleet.domain.text import well_formed
-from swe_ai_fleet.ports import SecretMask
-from swe_ai_fleet.sandbox.network import METADATA, Resolver, SystemResolver, is_public
-from swe_ai_fleet.agents.external_agent import MAX_BUNDLE_BYTES, MAX_PATCH_BYTES, AgentBusy, HandedIn, Handout
-from swe_ai_fleet.agents.outside_record import AgentFault
 from swe_ai_fleet.ports import RepositoryBundle, SecretMask
-from swe_ai_fleet.sandbox.addresses import METADATA, Resolver, SystemResolver, is_public
-
+from swe_ai_fleet.sandbox.network import METADATA, Resolver, SystemResolver, is_public
 
 MAX_ADDRESSES = 4
 CHUNK_BYTES = 256 * 1024

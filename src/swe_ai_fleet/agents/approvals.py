@@ -2,41 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from enum import StrEnum
-from typing import Protocol
-from swe_ai_fleet.agents.toolbox import Toolbox
-from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest, ApprovalResolution
-from swe_ai_fleet.domain.errors import FleetError
-from swe_ai_fleet.domain.message import ToolCall
-from swe_ai_fleet.domain.run import RunState
-from swe_ai_fleet.domain.task import ApprovalPolicy
-from swe_ai_fleet.domain.tool import OperationSpec
-from swe_ai_fleet.ports import SecretMask
-from swe_ai_fleet.tools.builtin import PROPOSE
-from swe_ai_fleet.tools.pipeline import Pipeline
-from swe_ai_fleet.tools.policy import risks
 import json
 import uuid
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+
 from swe_ai_fleet.agents.equipment import RunContext
 from swe_ai_fleet.agents.history import History
 from swe_ai_fleet.agents.model_middleware import ModelWrapper
 from swe_ai_fleet.agents.plan_session.proposals import opens_with_proposal
 from swe_ai_fleet.agents.sub_agents.memory import MemoryResults, findings
 from swe_ai_fleet.agents.toolbox import Reading, Ruling, Verdict
+from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest, ApprovalResolution
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.event import ApprovalRequested, ApprovalResolved
 from swe_ai_fleet.domain.message import AssistantMessage, ModelReply, ModelRequest, ToolCall, ToolMessage
-from swe_ai_fleet.domain.run import APPROVAL_TOOL
+from swe_ai_fleet.domain.run import APPROVAL_TOOL, RunState
+from swe_ai_fleet.domain.task import ApprovalPolicy
 from swe_ai_fleet.domain.tool import Decision, OperationSpec, ToolResult
 from swe_ai_fleet.ports import ChatModel, Clone, SecretMask
-from swe_ai_fleet.tools.builtin.dialogue import PROPOSE
+from swe_ai_fleet.tools.builtin import PROPOSE
+from swe_ai_fleet.tools.policy import risks
 from swe_ai_fleet.tools.truncation import beginning
-
 
 MAX_APPROACH_CHARS = 16_000
 PROPOSE_FIRST = (

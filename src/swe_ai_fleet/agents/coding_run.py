@@ -6,6 +6,7 @@ In a revision the author has its earlier candidate in its clone, and in its prom
 from __future__ import annotations
 
 from dataclasses import dataclass
+
 from swe_ai_fleet.agents.equipment import Equipment, RunContext, RunServices
 from swe_ai_fleet.agents.opening import RevisionPrompt
 from swe_ai_fleet.agents.prompting import Fence, evidence, in_words, rendered
@@ -17,18 +18,10 @@ from swe_ai_fleet.domain.assignment import CodingAssignment, Opening, OpeningAss
 from swe_ai_fleet.domain.candidate import Candidate, Perspective
 from swe_ai_fleet.domain.errors import PatchRejected
 from swe_ai_fleet.domain.event import RunFinished
-from swe_ai_fleet.domain.moment import now
+from swe_ai_fleet.domain.text import now
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.ports import Clone, ResultBus
 from swe_ai_fleet.tools.audit import AuditTrail
-from swe_ai_fleet.agents.equipment import Equipment
-from swe_ai_fleet.agents.opening import SecondGo
-from swe_ai_fleet.agents.spec import RunContext, RunServices, opening_of, run_agent
-from swe_ai_fleet.domain.candidate import Candidate, Perspective, Revision
-from swe_ai_fleet.domain.task import Task
-from swe_ai_fleet.domain.text import now
-from swe_ai_fleet.ports import Clone, EventLog, ResultBus, SecretMask
-
 
 MAX_DIFF_CHARS = 24_000
 MAX_EVIDENCE_CHARS = 12_000

@@ -24,9 +24,9 @@ from swe_ai_fleet.domain.command import Owner
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
 from swe_ai_fleet.domain.event import EventBody, ModelAwaited, RunFinished, RunStarted
 from swe_ai_fleet.domain.message import ModelCapabilities
-from swe_ai_fleet.domain.moment import now
 from swe_ai_fleet.domain.run import RunState
 from swe_ai_fleet.domain.task import PlanningMode, Task
+from swe_ai_fleet.domain.text import now
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.ports import (
     Baselines,

@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
+
 from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.coding_run import CandidateRun, candidate_of, handed_in
 from swe_ai_fleet.agents.equipment import RunContext
@@ -28,23 +29,12 @@ from swe_ai_fleet.domain.council import is_harness
 from swe_ai_fleet.domain.errors import FleetError, ModelError, PatchRejected, PreconditionFailed, ResourceExhausted
 from swe_ai_fleet.domain.event import ModelReplied, RunStarted
 from swe_ai_fleet.domain.message import AssistantMessage, ModelReply, ToolCall, UserMessage
-from swe_ai_fleet.domain.moment import now
-from swe_ai_fleet.domain.text import well_formed
+from swe_ai_fleet.domain.text import now, well_formed
 from swe_ai_fleet.domain.tool import Decision, OperationSpec, ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.ports import BlobStore, Clone
 from swe_ai_fleet.tools.pipeline import ToolLimits
 from swe_ai_fleet.tools.truncation import beginning
-from swe_ai_fleet.agents.coding_run import candidate_of, hand_in, handed_in, second_go
-from swe_ai_fleet.agents.outside_record import AgentFault, OutsideRecord
-from swe_ai_fleet.agents.spec import RunContext, RunServices
-from swe_ai_fleet.domain.candidate import Artifacts, Candidate
-from swe_ai_fleet.domain.errors import ModelError, PatchRejected, PreconditionFailed, ResourceExhausted
-from swe_ai_fleet.domain.event import RunStarted
-from swe_ai_fleet.domain.message import UserMessage
-from swe_ai_fleet.domain.text import now
-from swe_ai_fleet.ports import BlobStore, Clone, ResultBus
-
 
 MAX_KEPT_MESSAGES = 200
 MAX_MESSAGES = 5_000

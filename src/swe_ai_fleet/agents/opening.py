@@ -32,8 +32,8 @@ from swe_ai_fleet.tools.files.paths import Tree
 from swe_ai_fleet.tools.pipeline import ToolLimits
 from swe_ai_fleet.tools.repo_map.languages import language_of
 from swe_ai_fleet.tools.repo_map.mapper import RepoMapper
-from swe_ai_fleet.tools.tests.runners.inventory import Inventory
-from swe_ai_fleet.tools.tests.runners.linters import configured_linters
+from swe_ai_fleet.tools.tests.inventory import Inventory
+from swe_ai_fleet.tools.tests.linters import configured_linters
 from swe_ai_fleet.tools.truncation import beginning
 
 CONTRIBUTING = "CONTRIBUTING.md"

@@ -12,7 +12,9 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
+
 import structlog
+
 from swe_ai_fleet.agents.results import ToolRecord
 from swe_ai_fleet.codec import from_json
 from swe_ai_fleet.domain.assignment import RecordedAssignment
@@ -37,19 +39,12 @@ from swe_ai_fleet.domain.event import (
     Writer,
 )
 from swe_ai_fleet.domain.message import Message, ToolMessage, UserMessage
-from swe_ai_fleet.domain.moment import now
-from swe_ai_fleet.domain.run import Checkpoint, RunState, fold_run, interrupted
-from swe_ai_fleet.domain.tool import Outcome, ToolResult
-from swe_ai_fleet.domain.trajectory import Observation, StopReason
-from swe_ai_fleet.ports import BlobStore, Clone, EventLog, Journal
-from swe_ai_fleet.tools.audit import AuditTrail
-from collections.abc import AsyncGenerator, Sequence
-from swe_ai_fleet.domain.message import Message, ToolCall, ToolMessage, UserMessage
 from swe_ai_fleet.domain.run import RunState, fold_run, interrupted
 from swe_ai_fleet.domain.text import now
-from swe_ai_fleet.domain.trajectory import Observation, Step, StopReason
+from swe_ai_fleet.domain.tool import Outcome, ToolResult
+from swe_ai_fleet.domain.trajectory import Observation, StopReason
 from swe_ai_fleet.ports import BlobStore, Checkpoint, Clone, EventLog, Journal
-
+from swe_ai_fleet.tools.audit import AuditTrail
 
 _log = structlog.get_logger()
 T = TypeVar("T")

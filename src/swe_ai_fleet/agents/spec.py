@@ -10,12 +10,15 @@ from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
+
 from swe_ai_fleet.agents.agent_run import AgentRun, Rules, RunParts, ends_with_step
 from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.equipment import RunContext
 from swe_ai_fleet.agents.history import History
 from swe_ai_fleet.agents.loop_guard import LoopGuard
-from swe_ai_fleet.agents.recorded_run import resume
+from swe_ai_fleet.agents.recorded_run import (
+    resume,
+)
 from swe_ai_fleet.agents.structured_output import Questions
 from swe_ai_fleet.agents.toolbox import Toolbox, first_line
 from swe_ai_fleet.domain.assignment import Opening
@@ -28,36 +31,6 @@ from swe_ai_fleet.domain.trajectory import StopReason, Trajectory
 from swe_ai_fleet.ports import ChatModel
 from swe_ai_fleet.tools.pipeline import Pipeline
 from swe_ai_fleet.tools.policy import Policy
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, field, replace
-from swe_ai_fleet.agents.budget import Budget, Clock
-from swe_ai_fleet.agents.equipment import Equipment
-from swe_ai_fleet.agents.model_middleware import TokenRecordingModel
-from swe_ai_fleet.agents.questions import Questions
-from swe_ai_fleet.agents.recorded_run import (
-    WorkspaceKeeper,
-    concluded,
-    read_run,
-    recorded_run,
-    resume,
-    run_finished,
-    writer_of,
-)
-from swe_ai_fleet.agents.results import ToolRecord
-from swe_ai_fleet.codec import to_json
-from swe_ai_fleet.domain.assignment import Opening, RecordedAssignment
-from swe_ai_fleet.domain.blob import BlobRef
-from swe_ai_fleet.domain.budget import Limits, Usage
-from swe_ai_fleet.domain.command import Owner
-from swe_ai_fleet.domain.errors import FleetError
-from swe_ai_fleet.domain.event import EventBody, HistoryCondensed, ModelAwaited, RunFinished, RunStarted
-from swe_ai_fleet.domain.run import RunState
-from swe_ai_fleet.domain.text import now
-from swe_ai_fleet.ports import BlobStore, ChatModel, Clone, EventLog, Journal
-from swe_ai_fleet.tools.audit import AuditTrail
-from swe_ai_fleet.tools.pipeline import Pipeline, ToolLimits
-
 
 T = TypeVar("T")
 OBSERVATION_CHARS = 16_000

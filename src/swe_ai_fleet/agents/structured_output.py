@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Annotated, Any, TypeVar
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Generic, TypeVar
+
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
 from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.model_middleware import ModelWrapper
 from swe_ai_fleet.agents.prompting import rendered
-from swe_ai_fleet.agents.questions import AnswerForm, Questions
 from swe_ai_fleet.domain.errors import ModelError
+from swe_ai_fleet.domain.event import MessageAdded, ModelReplied
 from swe_ai_fleet.domain.json_values import is_list, is_mapping, is_object, parse_json_at
 from swe_ai_fleet.domain.message import Message, ModelReply, ModelRequest, Sampling, SystemMessage, UserMessage
-from swe_ai_fleet.ports import ChatModel
+from swe_ai_fleet.ports import ChatModel, Journal
 from swe_ai_fleet.tools.builtin import answer_text
 from swe_ai_fleet.tools.definition import ToolFailure, ToolTimeout
 from swe_ai_fleet.tools.operation import parameters_schema
-import time
-from dataclasses import dataclass, replace
-from typing import Annotated, Any, Generic, TypeVar
-from swe_ai_fleet.domain.event import MessageAdded, ModelReplied
-from swe_ai_fleet.ports import ChatModel, Journal
-from swe_ai_fleet.tools.builtin.dialogue import answer_text
-
 
 T = TypeVar("T")
 MAX_TEXT_CHARS = 20_000

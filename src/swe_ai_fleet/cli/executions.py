@@ -4,33 +4,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from rich.table import Table
-from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.cli.tables import add_row, empty_table
-from swe_ai_fleet.domain.audit_chains import ChainVerdict, Signing
-from swe_ai_fleet.domain.candidate import CheckReport, Verdict
-from swe_ai_fleet.domain.event import EXECUTION_SUBJECT, NodeUpdated
-from swe_ai_fleet.domain.examination import Examination
-from swe_ai_fleet.domain.execution import ExecutionState
-from swe_ai_fleet.domain.json_values import is_object
-from swe_ai_fleet.domain.run import AgentProgress
-from swe_ai_fleet.domain.test_run import Crossing
-from swe_ai_fleet.orchestrator.ranking import drop_reasons
-from swe_ai_fleet.orchestrator.runs import side_runs
-from swe_ai_fleet.watching.narration import checks_text
-from swe_ai_fleet.watching.text import one_line
 from dataclasses import asdict
+
+from rich.table import Table
+
 from swe_ai_fleet.cli.screen import Exit, Screen
+from swe_ai_fleet.cli.tables import add_row, empty_table
 from swe_ai_fleet.codec import to_plain
+from swe_ai_fleet.domain.audit_chains import ChainVerdict, Signing
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import CheckReport, RankedCandidate, Verdict
 from swe_ai_fleet.domain.context import GatheredContext
 from swe_ai_fleet.domain.event import EXECUTION_SUBJECT, ExecutionStatus, NodeUpdated
-from swe_ai_fleet.domain.execution import AgentProgress, ExecutionState
+from swe_ai_fleet.domain.examination import Examination
+from swe_ai_fleet.domain.execution import ExecutionState
+from swe_ai_fleet.domain.json_values import is_object
+from swe_ai_fleet.domain.run import AgentProgress
 from swe_ai_fleet.domain.task import TaskKind
-from swe_ai_fleet.orchestrator.run_names import side_runs
-from swe_ai_fleet.orchestrator.spending import expenses
-
+from swe_ai_fleet.orchestrator.ranking import drop_reasons
+from swe_ai_fleet.orchestrator.runs import expenses, side_runs
+from swe_ai_fleet.watching.narration import checks_text
+from swe_ai_fleet.watching.text import one_line
 
 _HASH_SHOWN = 16
 VERDICT_STYLES = {Verdict.VERIFIED: "bold green", Verdict.UNVERIFIED: "bold yellow", Verdict.REFUTED: "bold red"}

@@ -6,9 +6,9 @@ Nothing of a command is imported before somebody asks for it; `fleet --help` rea
 from __future__ import annotations
 
 from collections.abc import Mapping
-from swe_ai_fleet.extensions import Entry, entry
 from functools import partial
 
+from swe_ai_fleet.extensions import Entry, entry
 
 GROUPS: Mapping[str, str] = {
     "audit": "What the agents did, proven.",

@@ -6,13 +6,13 @@ import re
 from collections.abc import Container, Sequence
 from datetime import datetime
 from typing import Any, cast
+
 from google.protobuf.descriptor import EnumDescriptor, FieldDescriptor
 from google.protobuf.message import Message
+
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from swe_ai_fleet.cli.exits import CommandFault
-from swe_ai_fleet.domain.text import iso_time
 from swe_ai_fleet.cli.screen import CommandFault
-from swe_ai_fleet.domain.moment import iso_time
+from swe_ai_fleet.domain.text import iso_time
 
 
 def enum_word(kind: Any, number: int) -> str:

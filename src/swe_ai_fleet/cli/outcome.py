@@ -7,28 +7,30 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli.client import FleetClient
-from swe_ai_fleet.cli.documents import execution_document, exit_of_state
-from swe_ai_fleet.cli.execution_tables import (
+from swe_ai_fleet.cli.executions import (
     VERDICT_STYLES,
     candidates_table,
     examination_table,
+    execution_document,
+    exit_of_state,
     node_row,
     nodes_table,
     print_outputs,
 )
-from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.messages import enum_name, local_time
-from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.domain.approval import ApprovalRequest, MemoryFindings
-from swe_ai_fleet.domain.candidate import Artifacts, Verdict
+from swe_ai_fleet.cli.screen import CommandFault, Exit, Screen
+from swe_ai_fleet.domain.approval import MemoryFindings
+from swe_ai_fleet.domain.candidate import Verdict
 from swe_ai_fleet.domain.context import GatheredContext
 from swe_ai_fleet.domain.event import EXECUTION_SUBJECT, ExecutionStatus
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.task import ApprovalPolicy, TaskKind
 from swe_ai_fleet.domain.text import counted, milliseconds
+from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.orchestrator.runs import expenses, side_runs
 from swe_ai_fleet.watching.events import fold_events
 from swe_ai_fleet.watching.narration import (
@@ -40,28 +42,7 @@ from swe_ai_fleet.watching.narration import (
     gathered_text,
     how_to_answer,
 )
-from swe_ai_fleet.watching.stop_reasons import ADVICE, PAGE
 from swe_ai_fleet.watching.text import command_line, one_line, visible
-from collections.abc import Iterator, Mapping
-from swe_ai_fleet.cli.executions import (
-    VERDICT_STYLES,
-    candidates_table,
-    examination_table,
-    execution_document,
-    exit_of_state,
-    node_row,
-    nodes_table,
-    print_outputs,
-)
-from swe_ai_fleet.cli.screen import CommandFault, Exit, Screen
-from swe_ai_fleet.domain.approval import MemoryFindings
-from swe_ai_fleet.domain.candidate import Verdict
-from swe_ai_fleet.domain.moment import milliseconds
-from swe_ai_fleet.domain.text import counted
-from swe_ai_fleet.domain.trajectory import StopReason
-from swe_ai_fleet.orchestrator.run_names import side_runs
-from swe_ai_fleet.orchestrator.spending import expenses
-
 
 PAGE = "docs/stop-reasons.md"
 ADVICE: Mapping[StopReason, str] = {

@@ -14,26 +14,19 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
+
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli.client import Fleet, FleetClient
-from swe_ai_fleet.cli.documents import exit_of_state
-from swe_ai_fleet.cli.exits import CommandFault, Exit
-from swe_ai_fleet.cli.judge import JudgeOrder
+from swe_ai_fleet.cli.executions import exit_of_state
 from swe_ai_fleet.cli.live import Progress, follow, view
 from swe_ai_fleet.cli.options import Execution, option
-from swe_ai_fleet.cli.order import Order
+from swe_ai_fleet.cli.order import JudgeOrder, Order
 from swe_ai_fleet.cli.outcome import show_outcome
 from swe_ai_fleet.cli.place import LocalFleet
-from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.cli.terminal import Interrupts, interrupts
+from swe_ai_fleet.cli.screen import CommandFault, Exit, Interrupts, Screen, interrupts
 from swe_ai_fleet.domain.command import address_of
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.task import RepoRef, UncommittedChanges
-from swe_ai_fleet.cli.executions import exit_of_state
-from swe_ai_fleet.cli.order import JudgeOrder, Order
-from swe_ai_fleet.cli.screen import CommandFault, Exit, Interrupts, Screen, interrupts
-from swe_ai_fleet.domain.network import address_of
-
 
 CHUNK_BYTES = 256 * 1024
 _TOOLCHAINS = {"go.mod": "go", "Cargo.toml": "cargo", "package.json": "npm"}

@@ -8,12 +8,12 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, cast
+
 from swe_ai_fleet.agents.sub_agents.toolkit import SubAgentTools
-from swe_ai_fleet.cli.execution_tables import audit_table
-from swe_ai_fleet.cli.exits import CommandFault, Exit
+from swe_ai_fleet.cli.executions import audit_table
 from swe_ai_fleet.cli.messages import pairs
 from swe_ai_fleet.cli.options import argument, option
-from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.cli.screen import CommandFault, Exit, Screen
 from swe_ai_fleet.cli.tables import plain_table
 from swe_ai_fleet.codec import to_plain
 from swe_ai_fleet.domain.audit import AuditEntry, AuditFault, verify
@@ -24,7 +24,7 @@ from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.domain.json_values import is_object, mapping, parse_json
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, Constraints, EnvironmentSpec, RepoRef, Role, UncommittedChanges
 from swe_ai_fleet.domain.text import nearest
-from swe_ai_fleet.domain.tool import OperationSpec, Outcome, ToolResult
+from swe_ai_fleet.domain.tool import OperationSpec, Outcome
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.runtime.tool_services import make_sandbox, secret_mask, tool_access, with_isolation_level
 from swe_ai_fleet.settings import Settings
@@ -34,16 +34,8 @@ from swe_ai_fleet.tools.catalogue import all_toolkits, operations
 from swe_ai_fleet.tools.pipeline import Pipeline
 from swe_ai_fleet.tools.policy import Policy
 from swe_ai_fleet.tools.registry import RegisteredOperation, RegisteredTools
-from swe_ai_fleet.watching.audit import report
-from swe_ai_fleet.watching.text import one_line
-from swe_ai_fleet.agents.sub_agents import SubAgentTools
-from swe_ai_fleet.cli.executions import audit_table
-from swe_ai_fleet.cli.screen import CommandFault, Exit, Screen
-from swe_ai_fleet.domain.network import NetworkGrant
-from swe_ai_fleet.domain.tool import OperationSpec, Outcome
-from swe_ai_fleet.tools.registry.toolkit import RegisteredOperation, RegisteredTools
 from swe_ai_fleet.watching.events import report
-
+from swe_ai_fleet.watching.text import one_line
 
 _COLUMNS = ("operation", "reads only", "risk", "network", "executes", "locks", "seconds", "roles", "what it does")
 _EXITS = {Outcome.SUCCESS: Exit.ACCEPTED, Outcome.INVALID: Exit.USAGE, Outcome.TIMEOUT: Exit.STOPPED}

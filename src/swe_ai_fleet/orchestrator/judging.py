@@ -8,25 +8,19 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil
+
 import structlog
+
 from swe_ai_fleet.domain.assignment import JudgeAssignment, ScoreAssignment
 from swe_ai_fleet.domain.candidate import Candidate, CheckReport, Perspective
 from swe_ai_fleet.domain.council import Council
-from swe_ai_fleet.domain.errors import Fenced, FleetError
-from swe_ai_fleet.domain.event import CandidateScored, RunLost, VotesCast
-from swe_ai_fleet.domain.outcome import Outcome
-from swe_ai_fleet.domain.review import Critique, VerifierScore, Vote
-from swe_ai_fleet.domain.task import PinnedRepository, Task
-from swe_ai_fleet.orchestrator.agent_runs import AgentRuns
-from swe_ai_fleet.orchestrator.calibration import calibrated, rated
-from swe_ai_fleet.orchestrator.councils import assignments, seated
-from swe_ai_fleet.orchestrator.run_names import judge_run, score_run
-from swe_ai_fleet.orchestrator.score import ARCHITECT, PARTS, Part, ScoredCandidate, lead, score_candidates
-from swe_ai_fleet.orchestrator.spending import Spending
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.event import CandidateScored, VotesCast
 from swe_ai_fleet.domain.memory import Outcome
-from swe_ai_fleet.learning.calibration import calibrated, rated
+from swe_ai_fleet.domain.review import Critique, VerifierScore, Vote
+from swe_ai_fleet.domain.task import PinnedRepository, Task
+from swe_ai_fleet.orchestrator.calibration import calibrated, rated
+from swe_ai_fleet.orchestrator.councils import assignments, seated
 from swe_ai_fleet.orchestrator.execution_context import AgentRuns
 from swe_ai_fleet.orchestrator.runs import Spending, judge_run, score_run
 from swe_ai_fleet.orchestrator.score import (
@@ -38,7 +32,6 @@ from swe_ai_fleet.orchestrator.score import (
     lead,
     score_candidates,
 )
-
 
 PEERS = 3
 """Reviewers of one candidate, and so about as many candidates side by side before one reviewer: the more there are,

@@ -7,8 +7,10 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar, cast
+
 import structlog
 from structlog.contextvars import bound_contextvars
+
 from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider
 from swe_ai_fleet.adapters.jetstream import TIMEOUT_SECONDS
 from swe_ai_fleet.agents.answering import AnswerRun, OperateRun
@@ -36,17 +38,13 @@ from swe_ai_fleet.orchestrator.evidence.test_runs import TEST_RUNS_BUCKET, Known
 from swe_ai_fleet.orchestrator.recipes import RECIPES_BUCKET, Recipes
 from swe_ai_fleet.ports import ChatModel, Clone, EvidenceWorkspaces, Workshops, WorkspaceProvider
 from swe_ai_fleet.runtime.equipment import harness_agents, open_equipment, outside_agents
-from swe_ai_fleet.runtime.factories import connect_log, seed_seconds, workspace_provider
-from swe_ai_fleet.runtime.housekeeping import housekeeping, pause_seconds
+from swe_ai_fleet.runtime.factories import connect_log, housekeeping, workspace_provider
 from swe_ai_fleet.runtime.knowledge import open_context_client
 from swe_ai_fleet.runtime.tool_services import with_isolation_level
 from swe_ai_fleet.sandbox.uninterrupted import ended
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.telemetry import own_telemetry
 from swe_ai_fleet.tools.catalogue import ToolAccess, operations
-from swe_ai_fleet.runtime.equipment import harness_agents, open_context_client, open_equipment, outside_agents
-from swe_ai_fleet.runtime.factories import connect_log, housekeeping, workspace_provider
-
 
 Prepare = Callable[[GitWorkspaceProvider], EvidenceWorkspaces]
 T = TypeVar("T")

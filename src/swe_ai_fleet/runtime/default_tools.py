@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+
 from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.function_calling.setup import FUNCTION_CALLING
 from swe_ai_fleet.agents.recollections import FleetMemory
-from swe_ai_fleet.agents.sub_agents import SubAgentLimits, SubAgentTools
 from swe_ai_fleet.agents.sub_agents.memory import MemoryResults, RepositoryMemory
+from swe_ai_fleet.agents.sub_agents.toolkit import SubAgentLimits, SubAgentTools
 from swe_ai_fleet.domain.budget import Limits
 from swe_ai_fleet.domain.json_values import strings
 from swe_ai_fleet.domain.memory import MemoryScope
@@ -27,14 +28,6 @@ from swe_ai_fleet.tools.git import GitTool
 from swe_ai_fleet.tools.operation import BareDirectory
 from swe_ai_fleet.tools.pipeline import Pipeline
 from swe_ai_fleet.tools.registry import ToolRegistry
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from swe_ai_fleet.memory.searching import FleetMemory
-from swe_ai_fleet.tools.builtin import BuiltinSettings, BuiltinTools, builtin_tools
-from swe_ai_fleet.tools.builtin.toolkit import WIKIPEDIA
-from swe_ai_fleet.tools.registry.base_tool import BaseTool, declared
-from swe_ai_fleet.tools.registry.registry import ToolRegistry
-from swe_ai_fleet.agents.sub_agents.toolkit import SubAgentLimits, SubAgentTools
-
 
 Open = Callable[[], AbstractAsyncContextManager[SubAgentTools]]
 

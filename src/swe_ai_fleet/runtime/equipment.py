@@ -5,46 +5,36 @@ Councils, and the agents in them that others run, come from settings too.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import fields
+from typing import Self, TypeVar, cast, get_origin
+
 from swe_ai_fleet.adapters.acp import Harness, HarnessAgents
 from swe_ai_fleet.adapters.agent_service import AgentServiceClient
 from swe_ai_fleet.agents.equipment import Equipment
-from swe_ai_fleet.agents.planning import ModeRules
+from swe_ai_fleet.agents.planning.plan_run import ModeRules
 from swe_ai_fleet.agents.recollections import FleetMemory
-from swe_ai_fleet.agents.sub_agents import SubAgentLimits
 from swe_ai_fleet.agents.sub_agents.memory import MemorySearch
+from swe_ai_fleet.agents.sub_agents.toolkit import SubAgentLimits
 from swe_ai_fleet.codec import from_plain
 from swe_ai_fleet.domain.budget import Limits, Prices
 from swe_ai_fleet.domain.council import EndpointRules
 from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.json_values import items
 from swe_ai_fleet.domain.memory import MemoryScope, task_namespaces
+from swe_ai_fleet.domain.message import Sampling
 from swe_ai_fleet.domain.task import PlanningMode, Task
-from swe_ai_fleet.orchestrator.council_file import read_councils
-from swe_ai_fleet.orchestrator.council_store import CouncilStore
+from swe_ai_fleet.orchestrator.council_store import CouncilStore, read_councils
 from swe_ai_fleet.orchestrator.councils import CouncilRules
 from swe_ai_fleet.orchestrator.quotas import Rules
 from swe_ai_fleet.ports import ChatModel, KeyValue, LiveText, Memories, SecretMask
-from swe_ai_fleet.runtime.factories import model_admission, open_model, other_model
+from swe_ai_fleet.runtime.factories import model_admission, model_client, open_model, other_model
+from swe_ai_fleet.runtime.model_servers import ModelServers, model_endpoints
 from swe_ai_fleet.runtime.tool_services import secret_mask, tool_access
 from swe_ai_fleet.settings import Settings, listed
 from swe_ai_fleet.tools.catalogue import ToolAccess
 from swe_ai_fleet.tools.result_cache import SharedResults
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from typing import Self, TypeVar, cast, get_origin
-from swe_ai_fleet.adapters.context_service import ContextServiceClient
-from swe_ai_fleet.domain.json_values import items
-from swe_ai_fleet.domain.message import Sampling
-from swe_ai_fleet.memory.searching import FleetMemory
-from swe_ai_fleet.runtime.channels import channel_credentials, channel_tls, target
-from swe_ai_fleet.runtime.factories import model_admission, model_client, open_model, other_model
-from swe_ai_fleet.runtime.model_servers import ModelServers, model_endpoints
-from swe_ai_fleet.agents.planning.plan_run import ModeRules
-from swe_ai_fleet.agents.sub_agents.toolkit import SubAgentLimits
-from swe_ai_fleet.orchestrator.council_store import CouncilStore, read_councils
-
 
 _PROFILE_FIELDS = ("model", "url", "api_key", "record_tokens")
 _PRICED = frozenset(field.name for field in fields(Prices))

@@ -14,7 +14,9 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Literal, Protocol
+
 import structlog
+
 from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.adapters.jetstream.holdings import ErasureScope
 from swe_ai_fleet.codec import from_json
@@ -30,11 +32,9 @@ from swe_ai_fleet.domain.event import (
     Writer,
 )
 from swe_ai_fleet.domain.execution import ExecutionState
-from swe_ai_fleet.domain.memory import MEMORIES_BUCKET
-from swe_ai_fleet.domain.moment import now
-from swe_ai_fleet.domain.outcome import OUTCOMES_BUCKET, Outcome
+from swe_ai_fleet.domain.memory import MEMORIES_BUCKET, OUTCOMES_BUCKET, Outcome
 from swe_ai_fleet.domain.task import UPLOAD
-from swe_ai_fleet.domain.text import counted
+from swe_ai_fleet.domain.text import counted, now
 from swe_ai_fleet.extensions import extensions
 from swe_ai_fleet.orchestrator.evidence.test_runs import TEST_RUNS_BUCKET
 from swe_ai_fleet.orchestrator.executions import Executions
@@ -44,14 +44,6 @@ from swe_ai_fleet.runtime import fleet_view
 from swe_ai_fleet.runtime.installation.nats_accounts import HOSTS_BUCKET
 from swe_ai_fleet.runtime.replicas import LEASES_BUCKET
 from swe_ai_fleet.snapshots import CONTEXT_SNAPSHOTS, EXECUTION_SNAPSHOTS
-from swe_ai_fleet.adapters.jetstream.erasing import ErasureScope
-from swe_ai_fleet.domain.memory import Outcome
-from swe_ai_fleet.domain.text import counted, now
-from swe_ai_fleet.learning.tracker import OUTCOMES_BUCKET
-from swe_ai_fleet.memory.shared import MEMORIES_BUCKET
-from swe_ai_fleet.runtime import fleet_view, lease_keeper
-from swe_ai_fleet.runtime.installation.nats_users import HOSTS_BUCKET
-
 
 _SETTLING_SECONDS = 60.0
 _AT_ONCE = 500

@@ -15,33 +15,16 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from urllib.parse import quote
+
 from swe_ai_fleet.codec import from_json, from_plain, to_json, to_plain
 from swe_ai_fleet.domain import errors
-from swe_ai_fleet.domain.assignment import (
-    ASSIGNMENT_TYPES,
-    Assignment,
-    CheckAssignment,
-    Job,
-    JobOutcome,
-    JobPriority,
-    RecordedAssignment,
-    job_id,
-)
+from swe_ai_fleet.domain.assignment import ASSIGNMENT_TYPES, Assignment, CheckAssignment, RecordedAssignment
 from swe_ai_fleet.domain.errors import Fenced, FleetError, InternalFault
 from swe_ai_fleet.domain.fleet_status import HostStatus, NodeStatus
-from swe_ai_fleet.domain.release import this_release
+from swe_ai_fleet.domain.job import Job, JobOutcome, JobPriority, job_id, this_release
 from swe_ai_fleet.domain.task import PinnedRepository
 from swe_ai_fleet.following import Follower
 from swe_ai_fleet.ports import BlobStore, KeyValue, KeyValueChange
-from collections.abc import AsyncGenerator, Generator
-from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
-from typing import Any
-import structlog
-from swe_ai_fleet.domain.assignment import ASSIGNMENT_TYPES, Assignment, RecordedAssignment
-from swe_ai_fleet.domain.errors import Fenced, FleetError, InternalFault, Unavailable
-from swe_ai_fleet.domain.job import Job, JobOutcome, job_id
-from swe_ai_fleet.following import in_background
-from swe_ai_fleet.ports import BlobStore, KeyValue
 
 if TYPE_CHECKING:
     from swe_ai_fleet.adapters.jetstream import JetStream

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from swe_ai_fleet.domain.errors import PreconditionFailed
-from swe_ai_fleet.domain.outcome import Outcome
+from swe_ai_fleet.domain.memory import Outcome
 from swe_ai_fleet.extensions import load_parts
 from swe_ai_fleet.ports import ContextSource, Embedder, Memories, SecretMask
 
 if TYPE_CHECKING:
     # Programs load neither.
     from swe_ai_fleet.adapters.jetstream import JetStream
-    from swe_ai_fleet.agents.plan_session import PlanOutcome
+    from swe_ai_fleet.agents.plan_session.session import PlanOutcome
     from swe_ai_fleet.settings import Settings
 
 LIBRARY = Path("memory") / "library.db"

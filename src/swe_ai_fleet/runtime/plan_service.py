@@ -5,29 +5,37 @@ Tools are memory, the web, sub-agents, the fleet, and the operator's own.
 
 from __future__ import annotations
 
+import asyncio
 import secrets
+import tempfile
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Protocol, TypeVar
+
 from swe_ai_fleet.agents.equipment import ANY_MODEL
-from swe_ai_fleet.agents.plan_session import KeyValueSessions, PlanOutcome
+from swe_ai_fleet.agents.plan_session.session import PlanOutcome, PlanSession, PlanTools
+from swe_ai_fleet.agents.plan_session.store import KeyValueSessions
 from swe_ai_fleet.agents.recollections import FleetMemory
-from swe_ai_fleet.agents.sub_agents import SubAgentLimits
+from swe_ai_fleet.agents.sub_agents.memory import MemorySearch, RepositoryMemory
 from swe_ai_fleet.domain.assignment import Assignment
 from swe_ai_fleet.domain.budget import Limits
+from swe_ai_fleet.domain.command import Owner
+from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.memory import MemoryScope
-from swe_ai_fleet.domain.task import DEFAULT_TENANT
+from swe_ai_fleet.domain.task import DEFAULT_TENANT, RepoRef, UncommittedChanges
 from swe_ai_fleet.in_process import MemoryKeyValue, MemoryLog
 from swe_ai_fleet.orchestrator.execution_context import ExecutionDeps
 from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.orchestrator.plan_sessions import PlanSessions
 from swe_ai_fleet.orchestrator.plans import Planner, Plans
-from swe_ai_fleet.ports import KeyValue, Memories, WorkspaceProvider
-from swe_ai_fleet.runtime.equipment import model_prices
-from swe_ai_fleet.runtime.execution_tools import FleetView, TaskStarter
+from swe_ai_fleet.ports import KeyValue, Memories, Workspace, WorkspaceProvider
+from swe_ai_fleet.runtime.default_tools import NothingRemembered
+from swe_ai_fleet.runtime.equipment import model_prices, sub_agent_limits
+from swe_ai_fleet.runtime.execution_tools import FleetView, ListExecutions, ShowExecution, StartTask, TaskStarter
 from swe_ai_fleet.runtime.factories import open_model, workspace_provider
 from swe_ai_fleet.runtime.tool_services import (
     make_sandbox,
@@ -36,38 +44,16 @@ from swe_ai_fleet.runtime.tool_services import (
     tool_access,
     with_isolation_level,
 )
-from swe_ai_fleet.settings import Settings
-import asyncio
-import tempfile
-from datetime import UTC, datetime
-from pathlib import Path
-from swe_ai_fleet.agents.plan_session import KeyValueSessions, PlanOutcome, PlanSession, PlanTools
-from swe_ai_fleet.agents.sub_agents.memory import MemorySearch, RepositoryMemory
-from swe_ai_fleet.domain.command import Owner
-from swe_ai_fleet.domain.environment import Environment
-from swe_ai_fleet.domain.task import DEFAULT_TENANT, RepoRef, UncommittedChanges
-from swe_ai_fleet.ports import KeyValue, Memories, Workspace, WorkspaceProvider
-from swe_ai_fleet.runtime.default_tools import NothingRemembered
-from swe_ai_fleet.runtime.equipment import model_prices, sub_agent_limits
-from swe_ai_fleet.runtime.execution_tools import FleetView, ListExecutions, ShowExecution, StartTask, TaskStarter
 from swe_ai_fleet.sandbox import Sandbox
+from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.tools.base_tool import BaseTool
 from swe_ai_fleet.tools.builtin import BuiltinSettings, BuiltinTools
 from swe_ai_fleet.tools.files import FileTool
 from swe_ai_fleet.tools.git import GitTool
 from swe_ai_fleet.tools.operation import Toolkit
 from swe_ai_fleet.tools.pipeline import Pipeline
-from swe_ai_fleet.tools.registry.base_tool import BaseTool
-from swe_ai_fleet.tools.registry.toolkit import RegisteredTools
+from swe_ai_fleet.tools.registry import RegisteredTools
 from swe_ai_fleet.tools.secrets import Secrets
-from swe_ai_fleet.agents.plan_session.session import PlanOutcome
-from swe_ai_fleet.agents.plan_session.store import KeyValueSessions
-from swe_ai_fleet.agents.sub_agents.toolkit import SubAgentLimits
-from swe_ai_fleet.domain.outcome import Outcome
-from swe_ai_fleet.learning.outcomes import planned_outcome
-from swe_ai_fleet.memory.searching import FleetMemory
-from swe_ai_fleet.runtime.plan_tools import PlanEquipment
-from swe_ai_fleet.domain.memory import MemoryScope, Outcome
-
 
 T = TypeVar("T")
 MODEL_TIMEOUT_SECONDS = 60.0

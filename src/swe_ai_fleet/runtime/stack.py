@@ -7,7 +7,9 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
+
 import structlog
+
 from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider
 from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.adapters.model_pool import ModelPool
@@ -27,24 +29,17 @@ from swe_ai_fleet.orchestrator.meter import Meter
 from swe_ai_fleet.orchestrator.quotas import Quotas, Rules, StorageUsage, no_rules
 from swe_ai_fleet.orchestrator.recipes import RECIPES_BUCKET, RECIPES_BYTES, RECIPES_KEPT_SECONDS, Recipes
 from swe_ai_fleet.ports import HeadSigner
-from swe_ai_fleet.runtime.drains import Drains, drained, open_drains
-from swe_ai_fleet.runtime.equipment import (
-    COUNCILS_BUCKET,
-    council_store,
-    model_prices,
-    profile_settings,
-)
+from swe_ai_fleet.runtime.equipment import COUNCILS_BUCKET, council_store, model_prices, profile_settings
 from swe_ai_fleet.runtime.erasure import Erasures
-from swe_ai_fleet.runtime.factories import DAY_SECONDS, open_model, seed_seconds, workspace_provider
+from swe_ai_fleet.runtime.factories import DAY_SECONDS, housekeeping, open_model, workspace_provider
 from swe_ai_fleet.runtime.fleet_view import FleetView, LogRoom, open_fleet_view
 from swe_ai_fleet.runtime.host_logins import open_host_logins
-from swe_ai_fleet.runtime.housekeeping import housekeeping, pause_seconds
-from swe_ai_fleet.runtime.job_fleet import JobFleet, open_job_fleet
+from swe_ai_fleet.runtime.jobs import JobFleet, open_job_fleet
 from swe_ai_fleet.runtime.knowledge import ContextClient, open_context_client, required
-from swe_ai_fleet.runtime.lease_keeper import LeaseKeeper, open_leases
+from swe_ai_fleet.runtime.nats_server import State
 from swe_ai_fleet.runtime.ray_fleet import RayFleet, open_ray_fleet
+from swe_ai_fleet.runtime.replicas import Drains, LeaseKeeper, drained, open_drains, open_leases
 from swe_ai_fleet.runtime.spending import SPENDING_BUCKET, SPENDING_KEPT_SECONDS, Spending
-from swe_ai_fleet.runtime.state import State
 from swe_ai_fleet.runtime.tool_services import tool_access, with_isolation_level
 from swe_ai_fleet.sandbox import raise_file_limit
 from swe_ai_fleet.settings import Settings
@@ -53,20 +48,6 @@ from swe_ai_fleet.telemetry import own_telemetry
 from swe_ai_fleet.tools.catalogue import ToolAccess
 from swe_ai_fleet.tools.definition import ToolFailure
 from swe_ai_fleet.tools.docker import reap
-from swe_ai_fleet.adapters.context_service import ContextServiceClient
-from swe_ai_fleet.learning.tracker import OUTCOMES_BUCKET, LearningTracker
-from swe_ai_fleet.runtime.equipment import (
-    COUNCILS_BUCKET,
-    council_store,
-    model_prices,
-    open_context_client,
-    profile_settings,
-)
-from swe_ai_fleet.runtime.factories import DAY_SECONDS, housekeeping, open_model, workspace_provider
-from swe_ai_fleet.runtime.jobs import JobFleet, open_job_fleet
-from swe_ai_fleet.runtime.nats_server import State
-from swe_ai_fleet.runtime.replicas import Drains, LeaseKeeper, drained, open_drains, open_leases
-
 
 _PROBE_SECONDS = 10.0
 _log = structlog.get_logger()

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Protocol
 from urllib.parse import urlsplit
 
-from swe_ai_fleet.domain.network import address_of
+from swe_ai_fleet.domain.command import address_of
 
 _NAT64 = IPv6Network("64:ff9b::/96")
 # The position of the IPv4 address in it is each network's own choice.

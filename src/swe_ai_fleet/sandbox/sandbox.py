@@ -10,10 +10,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
-from swe_ai_fleet.domain.command import NOBODY, Command, Owner
+
+from swe_ai_fleet.domain.command import NOBODY, Command, NetworkGrant, Owner
 from swe_ai_fleet.domain.environment import Environment, Mount
 from swe_ai_fleet.domain.errors import FleetError, PreconditionFailed
-from swe_ai_fleet.domain.network import NetworkGrant
 from swe_ai_fleet.sandbox.attacks import Attack, has_loopback, probe_workspace, successful_attacks
 from swe_ai_fleet.sandbox.concealment import own_interpreter, runtime_directory
 from swe_ai_fleet.sandbox.cpu_slots import CpuSlots
@@ -23,16 +23,6 @@ from swe_ai_fleet.sandbox.landlock import Landlock
 from swe_ai_fleet.sandbox.policy import IsolationLevel, SandboxPolicy
 from swe_ai_fleet.sandbox.seccomp import machine_known
 from swe_ai_fleet.sandbox.workspace import IMAGES_HINT, Host, LocalWorkspace
-from collections.abc import AsyncGenerator
-from swe_ai_fleet.domain.command import NOBODY, NetworkGrant, Owner
-from swe_ai_fleet.domain.errors import PreconditionFailed
-from swe_ai_fleet.sandbox.concealment import runtime_directory
-from swe_ai_fleet.sandbox.control_groups import ControlGroups
-from swe_ai_fleet.sandbox.image_container import ImageContainer
-from swe_ai_fleet.sandbox.landlock import require_landlock
-from swe_ai_fleet.sandbox.probe import choose_isolation_level, install_hint
-from swe_ai_fleet.sandbox.workspace import Host, LocalWorkspace
-
 
 _CONTAINER_FILES = {".dockerenv": "a Docker container", "run/.containerenv": "a Podman container"}
 _CONTROL_GROUPS = ("docker", "kubepods", "containerd", "libpod", "lxc")

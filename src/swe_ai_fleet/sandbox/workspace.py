@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 from urllib.parse import urlsplit
-from swe_ai_fleet.domain.command import NOBODY, Command, CommandResult, Owner
+
+from swe_ai_fleet.domain.command import NOBODY, Command, CommandResult, NetworkGrant, Owner
 from swe_ai_fleet.domain.environment import Environment, Mount
 from swe_ai_fleet.domain.errors import PreconditionFailed
-from swe_ai_fleet.domain.network import NetworkGrant
 from swe_ai_fleet.sandbox import images, jail
 from swe_ai_fleet.sandbox.concealment import own_interpreter, stand_ins
 from swe_ai_fleet.sandbox.cpu_slots import CpuSlots
@@ -37,26 +37,6 @@ from swe_ai_fleet.sandbox.processes import Occupants
 from swe_ai_fleet.sandbox.runner import Sweep, prologue, render, session_variables
 from swe_ai_fleet.sandbox.session import Launch, Session
 from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
-import shutil
-import stat
-import tempfile
-from swe_ai_fleet.domain.command import NOBODY, Command, CommandResult, NetworkGrant, Owner
-from swe_ai_fleet.sandbox import carried, jail
-from swe_ai_fleet.sandbox.control_groups import ControlGroups
-from swe_ai_fleet.sandbox.image_container import ImageContainer
-from swe_ai_fleet.sandbox.landlock import (
-    Handover,
-    Identity,
-    Landlock,
-    check_mounts,
-    landlock_arguments,
-    landlock_helper,
-    remove_shared_memory,
-)
-from swe_ai_fleet.sandbox.policy import IsolationLevel, SandboxPolicy
-from swe_ai_fleet.sandbox.proxy import FilteringProxy, Refusal
-from swe_ai_fleet.sandbox.runner import Sweep, prologue, render
-
 
 # More idle sessions than this are closed when their command has ended; a new one takes some milliseconds.
 _KEPT_SESSIONS = 2

@@ -4,18 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+
 from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.context import Change, KnowledgeErased, StoredChange, WorkRecorded
 from swe_ai_fleet.domain.errors import AlreadyExists, Fenced
 from swe_ai_fleet.in_process import MemoryKeyValue as MemoryKeyValue
-import math
-from collections import Counter
-from collections.abc import AsyncGenerator, Collection, Sequence
-from itertools import chain
-from swe_ai_fleet.adapters.memory_index.record import bounded, check_dimension, check_search, query_terms, terms, unit
-from swe_ai_fleet.domain.memory import Memory, MemoryScope
-from swe_ai_fleet.memory.following import in_scope
-from swe_ai_fleet.ports import Match
 
 
 class MemoryChanges:

@@ -11,13 +11,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated
 from urllib.parse import unquote_plus
+
 import httpcore2
 import httpx2
 from pydantic import Field
+
 from swe_ai_fleet.domain.json_values import is_list, is_mapping
 from swe_ai_fleet.domain.tool import OperationSpec, Outcome, Risk, ToolResult
 from swe_ai_fleet.ports import Workspace
-from swe_ai_fleet.sandbox.addresses import Resolver
+from swe_ai_fleet.sandbox.network import Resolver
 from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal, ToolTimeout, time_limit
 from swe_ai_fleet.tools.http_transport import MAX_SECONDS as FRESH_MAX_SECONDS
 from swe_ai_fleet.tools.http_transport import (
@@ -36,19 +38,6 @@ from swe_ai_fleet.tools.operation import Toolkit, operation
 from swe_ai_fleet.tools.pipeline import Pipeline
 from swe_ai_fleet.tools.result_cache import FRESH_SECONDS
 from swe_ai_fleet.tools.secrets import MASK
-import asyncio
-from swe_ai_fleet.sandbox.network import Resolver
-from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
-from swe_ai_fleet.tools.http.response import MAX_SECONDS as FRESH_MAX_SECONDS
-from swe_ai_fleet.tools.http.response import Received, as_text, described, fresh_seconds, read_body
-from swe_ai_fleet.tools.http.transport import (
-    GuardedTransport,
-    HttpPolicy,
-    parse_url,
-    port_of,
-    redirect_target,
-)
-
 
 MAX_BODY_BYTES = 2 * 1024 * 1024
 MAX_REDIRECTS = 5

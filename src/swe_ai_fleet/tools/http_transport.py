@@ -14,15 +14,13 @@ from fnmatch import fnmatchcase
 from functools import cache
 from ipaddress import IPv6Address
 from typing import cast
+
 import httpcore2
 import httpx2
-from swe_ai_fleet.domain.network import DEFAULT_PORTS, NetworkGrant, address_of
+
+from swe_ai_fleet.domain.command import DEFAULT_PORTS, NetworkGrant, address_of
 from swe_ai_fleet.sandbox.network import PrivateHostError, Resolver, UnknownHostError, judged
 from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
-from collections.abc import AsyncIterator, Generator, Iterable, Sequence
-from swe_ai_fleet.domain.command import DEFAULT_PORTS, NetworkGrant, address_of
-from swe_ai_fleet.sandbox.addresses import PrivateHostError, Resolver, UnknownHostError, judged
-
 
 CONNECT_SECONDS = 10.0
 MAX_URL_CHARS = 8192

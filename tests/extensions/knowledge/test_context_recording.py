@@ -8,17 +8,18 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from uuid import uuid4
+
 import nats as nats_client
 import pytest
 from nats.js import JetStreamContext
 from nats.js.errors import NotFoundError
+
 from swe_ai_fleet.adapters.jetstream import JetStream, WorkQueue
 from swe_ai_fleet.codec import from_json
 from swe_ai_fleet.domain.context import Story, StoryTask, WorkRecorded
 from swe_ai_fleet.domain.errors import FleetError, Unavailable
 from swe_ai_fleet.domain.event import ExecutionFinished, ExecutionStarted, ExecutionStatus, Writer
-from swe_ai_fleet.domain.memory import MEMORIES_BUCKET, Memory, MemoryScope
-from swe_ai_fleet.domain.outcome import OUTCOMES_BUCKET, Outcome
+from swe_ai_fleet.domain.memory import MEMORIES_BUCKET, OUTCOMES_BUCKET, Memory, MemoryScope, Outcome
 from swe_ai_fleet.domain.task import MemoryOptions, PinnedRepository, RepoRef, Task, TaskKind
 from swe_ai_fleet.extensions.knowledge.gathering import ContextGatherer
 from swe_ai_fleet.extensions.knowledge.recorder import RECORDER, Recorder, open_recorder
@@ -34,12 +35,6 @@ from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.tools.secrets import Secrets
 from tests.scripted_fleet import ScriptedFleet, ScriptedModel
 from tests.scripted_workspaces import ScriptedWorkspaces
-from services.context.main import MEMORIES_BUCKET, open_memories
-from services.context.recorder import RECORDER, Recorder, open_recorder
-from swe_ai_fleet.context.gathering import ContextGatherer
-from swe_ai_fleet.context.store import ContextStore
-from swe_ai_fleet.domain.memory import Memory, MemoryScope, Outcome
-from swe_ai_fleet.learning.tracker import OUTCOMES_BUCKET, LearningTracker
 
 
 @pytest.fixture(scope="module")

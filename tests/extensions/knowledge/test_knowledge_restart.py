@@ -22,7 +22,7 @@ from fleet.context.v1 import context_pb2 as ctx
 from fleet.context.v1 import context_pb2_grpc as ctx_grpc
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
-from swe_ai_fleet.domain.outcome import OUTCOMES_BUCKET
+from swe_ai_fleet.domain.memory import OUTCOMES_BUCKET
 from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.repositories import make_repository
 from tests.environments import home_at

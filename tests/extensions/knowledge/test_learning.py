@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import InvalidRequest
-from swe_ai_fleet.domain.outcome import VERDICT, Outcome
+from swe_ai_fleet.domain.memory import VERDICT, Outcome
 from swe_ai_fleet.extensions.knowledge.recommending import Question, recommend
 from swe_ai_fleet.extensions.knowledge.tracker import LearningTracker
 from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
 from tests.tables import table
-from swe_ai_fleet.domain.memory import VERDICT, Outcome
-from swe_ai_fleet.learning.recommending import Question, recommend
-from swe_ai_fleet.learning.tracker import LearningTracker
-
 
 NOW = "2026-11-22T12:00:00+00:00"
 

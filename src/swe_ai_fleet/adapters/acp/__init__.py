@@ -12,9 +12,8 @@ from swe_ai_fleet.adapters.acp.peer import METHOD_NOT_FOUND, Parameters, Peer, R
 from swe_ai_fleet.adapters.acp.permissions import Permissions
 from swe_ai_fleet.adapters.acp.session import CANCEL_SECONDS, Session
 from swe_ai_fleet.agents.budget import Budget
-from swe_ai_fleet.agents.external_agent import HandedIn, Handout
+from swe_ai_fleet.agents.external_agent import AgentFault, HandedIn, Handout
 from swe_ai_fleet.agents.model_gateway import ModelGateway
-from swe_ai_fleet.agents.outside_record import AgentFault
 from swe_ai_fleet.agents.prompting import rendered
 from swe_ai_fleet.agents.solving import policy_of
 from swe_ai_fleet.domain.council import HARNESS

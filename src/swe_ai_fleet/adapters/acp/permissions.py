@@ -8,11 +8,11 @@ import shlex
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from swe_ai_fleet.agents.approval_gate import PolicyGate, Reading, Ruling, Verdict
-from swe_ai_fleet.agents.approval_requests import RunApprovalService
-from swe_ai_fleet.agents.external_agent import Handout
+
+from swe_ai_fleet.agents.approvals import PolicyGate, Ruling, RunApprovalService
+from swe_ai_fleet.agents.external_agent import HARNESS, Handout
 from swe_ai_fleet.agents.history import History
-from swe_ai_fleet.agents.outside_record import HARNESS
+from swe_ai_fleet.agents.toolbox import Reading, Verdict
 from swe_ai_fleet.domain.approval import ApprovalDecision
 from swe_ai_fleet.domain.event import MessageAdded
 from swe_ai_fleet.domain.json_values import mapping, mappings, string, strings
@@ -22,12 +22,6 @@ from swe_ai_fleet.domain.tool import Decision, OperationSpec, Outcome, Risk, Too
 from swe_ai_fleet.tools.builtin import PROPOSE
 from swe_ai_fleet.tools.catalogue import operations
 from swe_ai_fleet.tools.policy import MOUNT, SHELL, Policy
-from dataclasses import dataclass
-from swe_ai_fleet.agents.approvals import PolicyGate, RunApprovalService
-from swe_ai_fleet.agents.external_agent import HARNESS, Handout
-from swe_ai_fleet.agents.toolbox import Reading, Verdict
-from swe_ai_fleet.tools.builtin.dialogue import PROPOSE
-
 
 _READING = frozenset({"read", "search", "think"})
 _CHANGING = frozenset({"edit", "delete", "move"})

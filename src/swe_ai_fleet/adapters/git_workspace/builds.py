@@ -37,9 +37,8 @@ from swe_ai_fleet.adapters.git_workspace.setup import (
 from swe_ai_fleet.domain.command import Owner
 from swe_ai_fleet.domain.environment import Decision, Environment, EnvironmentReport, ImageRoot
 from swe_ai_fleet.domain.task import EnvironmentSpec
-from swe_ai_fleet.environments.interpreters import allows, version_text
 from swe_ai_fleet.environments.pip_steps import CONSTRAINTS
-from swe_ai_fleet.environments.recipe import Recipe
+from swe_ai_fleet.environments.recipe import Recipe, allows, version_text
 from swe_ai_fleet.environments.repository_files import RepositoryFiles
 from swe_ai_fleet.environments.requirements import Lock, npm_lock, read_lock, recorded_lock
 from swe_ai_fleet.ports import SecretMask

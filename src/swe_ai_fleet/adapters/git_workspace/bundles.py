@@ -17,7 +17,9 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
 import structlog
+
 from swe_ai_fleet.adapters.git_workspace.git import (
     COMMIT_ID,
     HISTORY_MEMORY_BYTES,
@@ -33,24 +35,9 @@ from swe_ai_fleet.adapters.git_workspace.locations import LocationPolicy
 from swe_ai_fleet.adapters.git_workspace.staging import check_size
 from swe_ai_fleet.domain.command import Command
 from swe_ai_fleet.domain.errors import FleetError, PreconditionFailed, ResourceExhausted
-from swe_ai_fleet.domain.integration import BUNDLE_BRANCH, RepositoryBundle
-from swe_ai_fleet.domain.run import Checkpoint
-from swe_ai_fleet.domain.task import RepoRef, check_branch
-from swe_ai_fleet.ports import Workspace
-from swe_ai_fleet.adapters.git_workspace.git import (
-    HISTORY_MEMORY_BYTES,
-    Allowance,
-    Git,
-    GitFailed,
-    Layout,
-    bounded,
-)
-from swe_ai_fleet.adapters.git_workspace.git_dir import FIXED_IDENTITY, write_git_dir
-from swe_ai_fleet.domain.errors import PreconditionFailed, ResourceExhausted
 from swe_ai_fleet.domain.task import RepoRef
 from swe_ai_fleet.domain.text import check_branch
-from swe_ai_fleet.ports import BUNDLE_BRANCH, RepositoryBundle
-
+from swe_ai_fleet.ports import BUNDLE_BRANCH, Checkpoint, RepositoryBundle, Workspace
 
 MAX_TAGS = 5000
 

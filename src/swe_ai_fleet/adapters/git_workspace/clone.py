@@ -30,8 +30,7 @@ from swe_ai_fleet.domain.candidate import Diff
 from swe_ai_fleet.domain.command import Command, CommandResult
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import PatchRejected, PreconditionFailed, ResourceExhausted
-from swe_ai_fleet.domain.integration import RepositoryBundle
-from swe_ai_fleet.domain.run import Checkpoint
+from swe_ai_fleet.ports import Checkpoint, RepositoryBundle
 from swe_ai_fleet.sandbox import LocalWorkspace
 from swe_ai_fleet.sandbox.disk import remove_tree
 from swe_ai_fleet.sandbox.uninterrupted import uninterrupted

@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+
 from swe_ai_fleet.adapters.git_workspace.clone import Bounds, CloneDirs, GitClone
 from swe_ai_fleet.adapters.git_workspace.directories import try_lock
 from swe_ai_fleet.adapters.git_workspace.furnishing import Furnishing, furnish
@@ -31,33 +32,6 @@ from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.sandbox import IsolationLevel, LocalWorkspace, Sandbox
 from swe_ai_fleet.sandbox.disk import remove_tree
 from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
-import re
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from dataclasses import dataclass, field, replace
-from functools import partial
-from swe_ai_fleet.adapters.git_workspace import checkpoints
-from swe_ai_fleet.adapters.git_workspace.bundles import bundled
-from swe_ai_fleet.adapters.git_workspace.directories import read_file, remove_tree, try_lock
-from swe_ai_fleet.adapters.git_workspace.furnishing import Furnishing, furnish, remove
-from swe_ai_fleet.adapters.git_workspace.git import (
-    COMMIT_ID,
-    PATCH_FORM,
-    Git,
-    Layout,
-    apply_patch,
-    bounded,
-    diff_of,
-    touched,
-)
-from swe_ai_fleet.adapters.git_workspace.git_dir import BY_PRODUCTS, FIXED_IDENTITY, WORK_BRANCH, History, write_git_dir
-from swe_ai_fleet.adapters.git_workspace.local import object_stores
-from swe_ai_fleet.adapters.git_workspace.seeds import history_of, packed_refs, submodules_of
-from swe_ai_fleet.adapters.git_workspace.staging import Changes, changes, gitlinks, stage
-from swe_ai_fleet.domain.candidate import Diff
-from swe_ai_fleet.domain.command import Command, CommandResult, Owner
-from swe_ai_fleet.domain.errors import PatchRejected, PreconditionFailed, ResourceExhausted
-from swe_ai_fleet.ports import Checkpoint, RepositoryBundle
-
 
 _CHECKOUT_TIMEOUT_SECONDS = 600.0
 

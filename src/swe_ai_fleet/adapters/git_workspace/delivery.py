@@ -22,8 +22,8 @@ from swe_ai_fleet.adapters.git_workspace.locations import Remote
 from swe_ai_fleet.adapters.git_workspace.remote import RemoteRepositories
 from swe_ai_fleet.domain.candidate import Delivered
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed, ResourceExhausted
-from swe_ai_fleet.domain.integration import OURS, THEIRS, Exported, Merge, MergeRequest
 from swe_ai_fleet.domain.task import Delivery, PinnedRepository, check_branch
+from swe_ai_fleet.ports import OURS, THEIRS, Exported, Merge, MergeRequest
 from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
 
 _MAX_SIDE_BYTES = 1024 * 1024

@@ -7,6 +7,7 @@ import hashlib
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
+
 from swe_ai_fleet.adapters.git_workspace.builds import (
     Builder,
     BuildRequest,
@@ -16,9 +17,17 @@ from swe_ai_fleet.adapters.git_workspace.builds import (
     notes_for_agents,
 )
 from swe_ai_fleet.adapters.git_workspace.clones import Clones
-from swe_ai_fleet.adapters.git_workspace.directories import locked
+from swe_ai_fleet.adapters.git_workspace.directories import (
+    locked,
+)
 from swe_ai_fleet.adapters.git_workspace.disk_space import TenantDisk
-from swe_ai_fleet.adapters.git_workspace.furnishing import Facts, Furnishing, read_facts, read_furnishing, read_npm_lock
+from swe_ai_fleet.adapters.git_workspace.furnishing import (
+    Facts,
+    Furnishing,
+    read_facts,
+    read_furnishing,
+    read_npm_lock,
+)
 from swe_ai_fleet.adapters.git_workspace.git import Git
 from swe_ai_fleet.adapters.git_workspace.image_store import ImageStore
 from swe_ai_fleet.adapters.git_workspace.keys import Keys
@@ -33,7 +42,7 @@ from swe_ai_fleet.adapters.git_workspace.setup import (
 from swe_ai_fleet.domain.environment import Decision, Environment, ImageRoot, Mount
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.domain.task import EnvironmentSpec, PinnedRepository
-from swe_ai_fleet.environments.detection import caller_command, detect, digest
+from swe_ai_fleet.environments import caller_command, detect, digest
 from swe_ai_fleet.environments.node_project import pinned_npm
 from swe_ai_fleet.environments.pip_steps import Tooling
 from swe_ai_fleet.environments.recipe import Recipe
@@ -43,48 +52,6 @@ from swe_ai_fleet.ports import KnownRecipes, SecretMask
 from swe_ai_fleet.sandbox import IsolationLevel, Sandbox
 from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
 from swe_ai_fleet.sandbox.workspace import IMAGES_HINT
-import re
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
-from swe_ai_fleet.adapters.git_workspace.build_facts import (
-    Facts,
-    first_report,
-    missing_on_path,
-    notes_for_agents,
-    read_facts,
-    read_furnishing,
-    read_npm_lock,
-    submodule_decisions,
-    write_facts,
-)
-from swe_ai_fleet.adapters.git_workspace.building import MOST_RECORDED, REPORTS, Build, BuildRoot
-from swe_ai_fleet.adapters.git_workspace.clones import CloneDirs, Clones
-from swe_ai_fleet.adapters.git_workspace.directories import (
-    clear_name,
-    copy_tree,
-    locked,
-    read_file,
-    remove_tree,
-    write_file,
-)
-from swe_ai_fleet.adapters.git_workspace.furnishing import Furnishing, collect
-from swe_ai_fleet.adapters.git_workspace.images.store import ImageStore
-from swe_ai_fleet.adapters.git_workspace.places import (
-    ENVIRONMENT_MOUNT,
-    WORKSPACE_MOUNT,
-    Places,
-    PythonTools,
-    SetupPolicy,
-    check,
-)
-from swe_ai_fleet.domain.command import Owner
-from swe_ai_fleet.domain.environment import Decision, Environment, EnvironmentReport, ImageRoot, Mount
-from swe_ai_fleet.environments import caller_command, detect, digest
-from swe_ai_fleet.environments.pip_steps import CONSTRAINTS, Tooling
-from swe_ai_fleet.environments.recipe import Recipe, allows, version_text
-from swe_ai_fleet.environments.requirements import NODE_LOCKS, PYTHON_LOCKS, Lock, npm_lock, read_lock, recorded_lock
-from swe_ai_fleet.sandbox import IsolationLevel, NetworkGrant, Sandbox
-
 
 _MOST_RETRIES = 100
 

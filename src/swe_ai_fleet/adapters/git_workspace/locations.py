@@ -18,16 +18,13 @@ from ipaddress import IPv4Address
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from urllib.parse import urlsplit
+
 import structlog
+
+from swe_ai_fleet.domain.command import address_of
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed, Unavailable
-from swe_ai_fleet.domain.network import address_of
 from swe_ai_fleet.domain.task import SCRATCH, UPLOAD
 from swe_ai_fleet.sandbox.network import FilteringProxy, PrivateHostError, Resolver, UnknownHostError, is_public, judged
-from dataclasses import dataclass
-from swe_ai_fleet.domain.command import address_of
-from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
-from swe_ai_fleet.sandbox.addresses import is_public
-
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _HELPER = re.compile(r"[A-Za-z0-9][A-Za-z0-9+.-]*::")

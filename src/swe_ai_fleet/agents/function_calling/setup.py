@@ -32,7 +32,7 @@ from swe_ai_fleet.domain.event import (
 )
 from swe_ai_fleet.domain.json_values import mapping
 from swe_ai_fleet.domain.message import ModelCapabilities, Sampling, ToolMessage
-from swe_ai_fleet.domain.moment import now
+from swe_ai_fleet.domain.text import now
 from swe_ai_fleet.domain.tool import OperationSpec, ToolResult
 from swe_ai_fleet.ports import ChatModel, SecretMask
 from swe_ai_fleet.tools.audit import AuditTrail

@@ -22,12 +22,12 @@ from swe_ai_fleet.domain.errors import Fenced, FleetError, PreconditionFailed, R
 from swe_ai_fleet.domain.event import ExecutionStatus, MessageAdded, ModelReplied, ToolFinished, Writer
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.message import ToolCall
-from swe_ai_fleet.domain.moment import now
 from swe_ai_fleet.domain.run import RunState
 from swe_ai_fleet.domain.task import ApprovalPolicy, Constraints, MemoryOptions, RepoRef, Task, TaskKind
+from swe_ai_fleet.domain.text import now
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
 from swe_ai_fleet.ports import EventLog, KeyValue, KeyValueEntry, SecretMask
-from swe_ai_fleet.tools.builtin.dialogue import ASK, PROPOSE
+from swe_ai_fleet.tools.builtin import ASK, PROPOSE
 
 SESSIONS_BUCKET = "PLAN_SESSIONS"
 PARTS_BUCKET = "PLAN_SESSION_PARTS"

@@ -8,33 +8,25 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+
 from swe_ai_fleet.agents.agent_run import AgentRun, RunParts
 from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.model_middleware import ModelWrapper
 from swe_ai_fleet.agents.planning.planner import Operations, Planner, PlanStopped
 from swe_ai_fleet.agents.planning.progress import PlanCallId, Progress, Purpose
+from swe_ai_fleet.agents.planning.routing import THRESHOLD, assess, fast_path
 from swe_ai_fleet.agents.toolbox import FINAL_ANSWER
 from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.event import PlanMade
-from swe_ai_fleet.domain.message import AssistantMessage, ModelReply, ModelRequest, Sampling, ToolCall
-from swe_ai_fleet.domain.plan import Plan, PlanStep
-from swe_ai_fleet.domain.trajectory import Step, StopReason, Trajectory
-from swe_ai_fleet.tools.builtin import PROPOSE
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
-from swe_ai_fleet.agents.planning.routing import THRESHOLD, assess, fast_path
 from swe_ai_fleet.domain.errors import ModelError, ModelUnavailable
 from swe_ai_fleet.domain.event import MessageAdded, PlanMade
 from swe_ai_fleet.domain.message import AssistantMessage, ModelReply, ModelRequest, Sampling, ToolCall, UserMessage
 from swe_ai_fleet.domain.task import PlanningMode
-from swe_ai_fleet.ports import ChatModel
-from swe_ai_fleet.tools.builtin.dialogue import PROPOSE
 from swe_ai_fleet.domain.trajectory import Plan, PlanStep, Step, StopReason, Trajectory
-
+from swe_ai_fleet.ports import ChatModel
+from swe_ai_fleet.tools.builtin import PROPOSE
 
 PLAN = "plan"
 """Stands as the model's name in replies that the plan gave."""

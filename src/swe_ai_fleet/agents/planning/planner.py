@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+
 from swe_ai_fleet.agents.agent_run import RunParts
 from swe_ai_fleet.agents.planning.reading import Verdict, read_draft, read_verdict
 from swe_ai_fleet.agents.prompting import rendered
@@ -17,17 +18,10 @@ from swe_ai_fleet.agents.toolbox import FINAL_ANSWER, Toolbox
 from swe_ai_fleet.domain.errors import FleetError, ModelError
 from swe_ai_fleet.domain.event import MessageAdded, ModelReplied
 from swe_ai_fleet.domain.message import ModelReply, Sampling, UserMessage
-from swe_ai_fleet.domain.plan import OnFailure, Plan, PlanStep
 from swe_ai_fleet.domain.tool import OperationSpec
-from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.domain.trajectory import OnFailure, Plan, PlanStep, StopReason
 from swe_ai_fleet.tools.definition import Definition
 from swe_ai_fleet.tools.operation import Toolkit, signature
-from swe_ai_fleet.agents.planning.reading import DraftStep, Verdict, read_draft, read_verdict
-from swe_ai_fleet.agents.repair import coerce_arguments
-from swe_ai_fleet.domain.errors import ContextTooLong, FleetError, ModelError
-from swe_ai_fleet.domain.message import ModelReply, ModelRequest, Sampling, UserMessage
-from swe_ai_fleet.domain.trajectory import OnFailure, Plan, PlanStep, StopReason
-
 
 MAX_STEPS = 50
 _MOST_PROBLEMS = 12

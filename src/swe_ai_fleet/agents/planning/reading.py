@@ -6,13 +6,10 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+
 from swe_ai_fleet.agents.repair.arguments import TolerantReader
 from swe_ai_fleet.domain.json_values import is_list, is_object, parse_json_at
-from swe_ai_fleet.domain.plan import OnFailure, PlanStep
-from dataclasses import dataclass, field
-from swe_ai_fleet.agents.repair.tolerant_json import TolerantReader
-from swe_ai_fleet.domain.trajectory import OnFailure
-
+from swe_ai_fleet.domain.trajectory import OnFailure, PlanStep
 
 _STEPS = ("steps", "plan", "actions", "operations", "tasks", "plansteps")
 _REASONING = ("reasoning", "rationale", "thought", "thoughts", "explanation")

@@ -12,12 +12,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Set
 from itertools import pairwise
-from swe_ai_fleet.agents.planning.planner import Operations
-from swe_ai_fleet.domain.plan import OnFailure, Plan, PlanStep
-from dataclasses import dataclass
-from swe_ai_fleet.agents.planning.reading import DraftStep
-from swe_ai_fleet.domain.trajectory import OnFailure, Plan, PlanStep
 
+from swe_ai_fleet.agents.planning.planner import Operations
+from swe_ai_fleet.domain.trajectory import OnFailure, Plan, PlanStep
 
 THRESHOLD = 0.7
 """From here on a request is worked on step by step; below, one plan is made and carried out."""

@@ -24,16 +24,13 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO
-from pydantic import TypeAdapter, ValidationError
-from swe_ai_fleet.adapters.jetstream import subjects
-from swe_ai_fleet.adapters.jetstream.connection import Connection
-from swe_ai_fleet.adapters.jetstream.snapshots import CHUNK_BYTES, StreamHead, restore, snapshot, stream_heads
-from swe_ai_fleet.domain.errors import NotFound, PreconditionFailed, Unavailable
-from collections.abc import Awaitable, Callable
-from typing import Any
-from swe_ai_fleet.adapters.jetstream.protocol import COMMANDS, EVENTS, JOBS, PLANS
-from swe_ai_fleet.adapters.jetstream.streams import StreamHead, snapshot, stream_heads
 
+from pydantic import TypeAdapter, ValidationError
+
+from swe_ai_fleet.adapters.jetstream.connection import Connection
+from swe_ai_fleet.adapters.jetstream.protocol import COMMANDS, EVENTS, JOBS, PLANS
+from swe_ai_fleet.adapters.jetstream.streams import CHUNK_BYTES, StreamHead, restore, snapshot, stream_heads
+from swe_ai_fleet.domain.errors import NotFound, PreconditionFailed, Unavailable
 
 NAME = "manifest.json"
 FORMAT = 1

@@ -8,23 +8,20 @@ from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
+
 from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.adapters.jetstream.connection import Connection
 from swe_ai_fleet.adapters.jetstream.protocol import BLOBS, BLOBS_BUCKET
 from swe_ai_fleet.adapters.jetstream.reader import messages
-from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.options import argument, option
 from swe_ai_fleet.cli.place import nats_of
-from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.cli.screen import CommandFault, Exit, Screen
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain.audit_chains import AuditChains
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.execution import advance
 from swe_ai_fleet.domain.text import counted
 from swe_ai_fleet.settings import Settings
-from contextlib import AsyncExitStack
-from swe_ai_fleet.cli.screen import CommandFault, Exit, Screen
-
 
 _TIMEOUT_SECONDS = 60.0
 _MOST_TOLD = 50

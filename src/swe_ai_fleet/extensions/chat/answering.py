@@ -6,16 +6,17 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+
 import structlog
-from swe_ai_fleet.agents.function_calling.function_run import documentation
-from swe_ai_fleet.agents.function_calling.responses import AgentResponse
-from swe_ai_fleet.agents.function_calling.setup import Setup
-from swe_ai_fleet.agents.references.naming import Naming
+
+from swe_ai_fleet.agents.function_calling.caller import documentation
+from swe_ai_fleet.agents.function_calling.setup import AgentResponse, Setup
+from swe_ai_fleet.agents.recollections import presented
+from swe_ai_fleet.agents.references.naming import Naming, last_list
 from swe_ai_fleet.agents.references.phrases import NamedThing
 from swe_ai_fleet.agents.references.resolving import Reference, Standing, note, question, resolve, vague_question
-from swe_ai_fleet.agents.references.wording import last_list
-from swe_ai_fleet.conversations.formatting.document import Table, read
-from swe_ai_fleet.conversations.formatting.pages import Channel, pages, rendered
+from swe_ai_fleet.conversations.document import Table, read
+from swe_ai_fleet.conversations.pages import Channel, pages, rendered
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.json_values import mappings
@@ -37,22 +38,10 @@ from swe_ai_fleet.extensions.chat.tools import (
     to_remember,
     untagged,
 )
-from swe_ai_fleet.memory.presenting import presented
 from swe_ai_fleet.ports import ChatModel, Memories
 from swe_ai_fleet.runtime.execution_tools import FleetView, Proposal, TaskStarter
-from swe_ai_fleet.tools.registry.toolkit import FINAL_ANSWER
+from swe_ai_fleet.tools.registry import FINAL_ANSWER
 from swe_ai_fleet.tools.secrets import Secrets
-from swe_ai_fleet.agents.recollections import presented
-from swe_ai_fleet.conversations.formatting.pages import Channel, rendered
-from swe_ai_fleet.extensions.chat.consent import asks_to_remember, decision, to_remember
-from swe_ai_fleet.extensions.chat.session import MAX_ANSWER_CHARS, Session
-from swe_ai_fleet.extensions.chat.tools import TurnContext, fleet_tools, keep, proposed, table_of, untagged
-from swe_ai_fleet.agents.function_calling.caller import documentation
-from swe_ai_fleet.agents.function_calling.setup import AgentResponse, Setup
-from swe_ai_fleet.agents.references.naming import Naming, last_list
-from swe_ai_fleet.conversations.document import Table, read
-from swe_ai_fleet.conversations.pages import Channel, rendered
-
 
 MAX_TABLES = 3
 _MASK_TRIES = 4

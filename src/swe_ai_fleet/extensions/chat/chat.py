@@ -9,8 +9,9 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+
 from swe_ai_fleet.agents.function_calling.setup import AgentResponse, Setup, Tool, gathered
-from swe_ai_fleet.conversations.formatting.pages import Channel
+from swe_ai_fleet.conversations.pages import Channel
 from swe_ai_fleet.domain.errors import Fenced, FleetError, NotFound, PreconditionFailed, ResourceExhausted
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.extensions.chat.answering import Answer, Answered, Answering, Progress, ProgressNotifier
@@ -31,22 +32,6 @@ from swe_ai_fleet.ports import ChatModel, Memories, ModelSessions
 from swe_ai_fleet.runtime.execution_tools import FleetView, TaskStarter
 from swe_ai_fleet.sandbox.uninterrupted import ended
 from swe_ai_fleet.tools.secrets import Secrets
-from swe_ai_fleet.agents.function_calling.responses import AgentResponse
-from swe_ai_fleet.agents.function_calling.setup import Setup, Tool, gathered
-from swe_ai_fleet.conversations.pages import Channel
-from swe_ai_fleet.extensions.chat.answer import Answer, Progress, ProgressNotifier
-from swe_ai_fleet.extensions.chat.answering import Answered, Answering
-from swe_ai_fleet.extensions.chat.session import (
-    Session,
-    Turn,
-    check_message_id,
-    check_namespaces,
-    check_session_id,
-    check_text,
-    shown_again,
-)
-from swe_ai_fleet.extensions.chat.store import ChatStore, KeyValueChats
-
 
 _SPARE_SECONDS = 30.0
 _MAX_HELD = 256

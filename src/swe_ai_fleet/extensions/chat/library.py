@@ -15,6 +15,7 @@ from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Self
+
 from swe_ai_fleet.agents.function_calling.setup import Setup, Tool
 from swe_ai_fleet.codec import from_json
 from swe_ai_fleet.conversations.pages import Channel
@@ -33,17 +34,11 @@ from swe_ai_fleet.extensions.chat.session import (
     newest_first,
 )
 from swe_ai_fleet.ports import Memories
+from swe_ai_fleet.runtime.equipment import NamedModel
 from swe_ai_fleet.runtime.execution_tools import FleetView, TaskStarter
 from swe_ai_fleet.runtime.knowledge import open_library_memory
-from swe_ai_fleet.runtime.named_model import NamedModel
 from swe_ai_fleet.runtime.private_files import write_private
 from swe_ai_fleet.settings import Settings
-from swe_ai_fleet.extensions.chat.answer import Answer, Progress
-from swe_ai_fleet.extensions.chat.session import Session, check_namespaces, check_session_id
-from swe_ai_fleet.extensions.chat.store import KeptSession, encoded, newest_first
-from swe_ai_fleet.runtime.equipment import NamedModel
-from swe_ai_fleet.runtime.memory_manager import open_library_memory
-
 
 _DIRECTORY = "chats"
 _RETRY_WAITS = (1.0, 3.0)

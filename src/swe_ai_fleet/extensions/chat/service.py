@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
+
 from fleet.conversation.v1 import conversation_pb2 as pb
 from fleet.conversation.v1.conversation_pb2_grpc import ConversationServiceServicer
 from services.auth import principal, tenant
@@ -11,22 +12,15 @@ from services.errors import Context
 from services.grpc_server import Service, service_of
 from services.pages import page_of
 from swe_ai_fleet.contract import from_enum, to_message
-from swe_ai_fleet.conversations.formatting.pages import Channel
+from swe_ai_fleet.conversations.pages import Channel
 from swe_ai_fleet.domain.errors import fields_named
-from swe_ai_fleet.domain.moment import milliseconds
+from swe_ai_fleet.domain.text import milliseconds
 from swe_ai_fleet.extensions.chat.answering import Answer, Progress, ProgressKind
 from swe_ai_fleet.extensions.chat.chat import Chat
 from swe_ai_fleet.extensions.chat.opening import open_chats
 from swe_ai_fleet.extensions.chat.session import CHATS_BUCKET, MAX_CARD_CHARS, Session, check_namespaces
-from swe_ai_fleet.runtime.executions_view import ExecutionsView
-from swe_ai_fleet.extensions.chat.answer import Answer, Progress, ProgressKind
-from swe_ai_fleet.extensions.chat.session import MAX_CARD_CHARS, Session, check_namespaces
-from swe_ai_fleet.extensions.chat.store import CHATS_BUCKET
 from swe_ai_fleet.runtime.execution_tools import ExecutionsView
-from swe_ai_fleet.domain.text import milliseconds
-from swe_ai_fleet.conversations.pages import Channel
 from swe_ai_fleet.runtime.stack import Stack
-
 
 CHATS_KEPT_SECONDS = 90 * 86_400.0
 """After the last message of a session."""

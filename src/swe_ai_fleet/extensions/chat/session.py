@@ -6,19 +6,17 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
+
 from swe_ai_fleet.agents.references.phrases import MAX_NAME_CHARS, NamedThing, newest
 from swe_ai_fleet.agents.references.resolving import Reference
 from swe_ai_fleet.codec import from_json, to_json
-from swe_ai_fleet.conversations.formatting.document import Table
+from swe_ai_fleet.conversations.document import Table
 from swe_ai_fleet.domain import memory
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.message import AssistantMessage, Message
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.ports import KeyValue
 from swe_ai_fleet.runtime.execution_tools import Proposal
-from collections.abc import Sequence
-from swe_ai_fleet.conversations.document import Table
-
 
 MAX_TURNS = 60
 """The most turns of a session; older ones are dropped."""

@@ -9,7 +9,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
+
 from swe_ai_fleet.agents.prompting import fenced
+from swe_ai_fleet.agents.recollections import FleetMemory
 from swe_ai_fleet.agents.references.naming import fields_of, title_of
 from swe_ai_fleet.agents.sub_agents.exploring import described
 from swe_ai_fleet.agents.sub_agents.memory import MemoryResults
@@ -19,15 +21,10 @@ from swe_ai_fleet.domain.json_values import is_mapping, mapping, mappings
 from swe_ai_fleet.domain.memory import Memory, MemoryScope
 from swe_ai_fleet.domain.text import counted, one_line, visible
 from swe_ai_fleet.domain.tool import Risk, ToolResult
-from swe_ai_fleet.memory.searching import FleetMemory
 from swe_ai_fleet.ports import Memories, SecretMask
 from swe_ai_fleet.runtime.execution_tools import FleetView, ListExecutions, Proposal, ShowExecution
-from swe_ai_fleet.tools.definition import ToolFailure
-from swe_ai_fleet.tools.registry.base_tool import BaseTool, ToolParameter, presented
-from swe_ai_fleet.agents.recollections import FleetMemory
-from swe_ai_fleet.extensions.chat.consent import asks_to_remember, to_remember
 from swe_ai_fleet.tools.base_tool import BaseTool, ToolParameter, presented
-
+from swe_ai_fleet.tools.definition import ToolFailure
 
 _YES = frozenset(
     {

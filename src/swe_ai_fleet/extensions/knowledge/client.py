@@ -10,13 +10,15 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Ite
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any, Self, TypeVar, cast
+
 import grpc
 import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+
 from fleet.context.v1 import context_pb2 as pb
 from fleet.context.v1.context_pb2_grpc import ContextServiceStub
 from swe_ai_fleet.adapters.jetstream import JetStream
-from swe_ai_fleet.agents.plan_session import PlanOutcome
+from swe_ai_fleet.agents.plan_session.session import PlanOutcome
 from swe_ai_fleet.contract import error_details, from_message, to_message
 from swe_ai_fleet.domain.context import ContextRequest, GatheredContext
 from swe_ai_fleet.domain.errors import (
@@ -30,20 +32,13 @@ from swe_ai_fleet.domain.errors import (
     ResourceExhausted,
     Unavailable,
 )
-from swe_ai_fleet.domain.memory import Memory, MemoryScope, Recollection
-from swe_ai_fleet.domain.outcome import OUTCOMES_BUCKET, Outcome
+from swe_ai_fleet.domain.memory import OUTCOMES_BUCKET, Memory, MemoryScope, Outcome, Recollection
 from swe_ai_fleet.extensions.knowledge.embedding import settings_embedder
 from swe_ai_fleet.extensions.knowledge.endings import planned_outcome
 from swe_ai_fleet.extensions.knowledge.tracker import LearningTracker
 from swe_ai_fleet.ports import Embedder, Memories, SecretMask
 from swe_ai_fleet.runtime.channels import channel_credentials, channel_tls, target
 from swe_ai_fleet.settings import Settings
-from collections.abc import Awaitable, Collection, Iterable, Mapping
-from swe_ai_fleet.contract import error_details, from_message, to_enum, to_message
-from swe_ai_fleet.domain.memory import Memory, MemoryScope, Outcome, Recollection, Recommendation
-from swe_ai_fleet.domain.task import DEFAULT_TENANT, Role
-from swe_ai_fleet.learning.recommending import Question
-
 
 _CHARS = 800
 _REASONS: Mapping[str, type[FleetError]] = {

@@ -5,35 +5,36 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+
 from swe_ai_fleet.agents.plan_session.session import PlanOutcome
-from swe_ai_fleet.agents.run_memory import MAX_FACT_CHARS, MAX_FACTS, noted_by
+from swe_ai_fleet.agents.sub_agents.memory import MAX_FACT_CHARS, MAX_FACTS, noted_by
 from swe_ai_fleet.domain.candidate import Candidate, CheckReport, TestSummary, Verdict
 from swe_ai_fleet.domain.context import NO_STORY, WorkRecord
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.event import ExecutionStatus, RunClaimed, RunStarted, StoredEvent, ToolFinished
-from swe_ai_fleet.domain.execution import ExecutionState, tool_calls
-from swe_ai_fleet.domain.memory import MAX_MEMORY_CHARS, Memory, MemoryKind, task_namespaces
-from swe_ai_fleet.domain.outcome import (
+from swe_ai_fleet.domain.execution import ExecutionState
+from swe_ai_fleet.domain.memory import (
     BEST_RATING,
     LEAST_RATING,
+    MAX_MEMORY_CHARS,
     MAX_REASON_CHARS,
     PART_OF,
     VERDICT,
     VERIFIER_MODEL,
     VERIFIER_SCORE,
+    Memory,
+    MemoryKind,
     Outcome,
     goal_type,
+    task_namespaces,
 )
+from swe_ai_fleet.domain.run import tool_calls
 from swe_ai_fleet.domain.task import Task, check_identifier
 from swe_ai_fleet.domain.text import one_line, well_formed, without_login
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.extensions.knowledge.recommending import PLANNED
 from swe_ai_fleet.extensions.knowledge.story import MAX_INSTRUCTION_CHARS, MAX_PATHS, MAX_SUMMARY_CHARS
 from swe_ai_fleet.tools.truncation import truncate
-from swe_ai_fleet.agents.sub_agents.memory import MAX_FACT_CHARS, MAX_FACTS, noted_by
-from swe_ai_fleet.domain.candidate import Candidate, CheckReport, Verdict
-from swe_ai_fleet.domain.execution import ExecutionState
-from swe_ai_fleet.domain.text import one_line, well_formed
 
 
 def work_record(state: ExecutionState, events: Iterable[StoredEvent]) -> WorkRecord:

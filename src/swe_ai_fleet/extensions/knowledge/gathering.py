@@ -12,8 +12,9 @@ import hashlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from swe_ai_fleet.agents.history.turns import BYTES_PER_TOKEN
-from swe_ai_fleet.agents.sub_agents.recall.ranking import Index, names
+
+from swe_ai_fleet.agents.history import BYTES_PER_TOKEN
+from swe_ai_fleet.agents.sub_agents.recall import Index, names
 from swe_ai_fleet.domain.context import ContextBlock, ContextRequest, GatheredContext, Phase
 from swe_ai_fleet.domain.errors import InvalidRequest, NotFound
 from swe_ai_fleet.domain.memory import MemoryScope, Recollection, check_entities, check_namespaces
@@ -23,16 +24,8 @@ from swe_ai_fleet.extensions.knowledge.drafts import MAX_SIBLINGS, Draft, Sectio
 from swe_ai_fleet.extensions.knowledge.graph import ContextGraph
 from swe_ai_fleet.extensions.knowledge.store import ContextStore
 from swe_ai_fleet.extensions.knowledge.story import StoryState
-from swe_ai_fleet.orchestrator.background import HEAD, framed, rendered, tokens
+from swe_ai_fleet.orchestrator.context_blocks import HEAD, framed, rendered, tokens
 from swe_ai_fleet.ports import Memories, SecretMask
-from swe_ai_fleet.agents.sub_agents.recall import names
-from swe_ai_fleet.context.blocks import Viewpoint, check_token_budget, compose
-from swe_ai_fleet.context.drafts import MAX_SIBLINGS, Draft, drafts, of_memory
-from swe_ai_fleet.context.graph import ContextGraph
-from swe_ai_fleet.context.store import ContextStore
-from swe_ai_fleet.context.story import StoryState
-from swe_ai_fleet.domain.context import ContextRequest, GatheredContext, Phase
-
 
 MAX_TOKENS = 200_000
 _PLAIN, _FIT, _NEW = 0.4, 0.45, 0.15

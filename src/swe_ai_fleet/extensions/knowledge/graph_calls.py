@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TypeVar
+
 from fleet.context.v1 import context_pb2 as pb
 from services.auth import caller_of, tenant
 from services.errors import Context
@@ -28,8 +29,8 @@ from swe_ai_fleet.domain.context import (
     WorkRecord,
 )
 from swe_ai_fleet.domain.errors import InvalidRequest, NotFound, PreconditionFailed
-from swe_ai_fleet.domain.moment import milliseconds, now
-from swe_ai_fleet.domain.task import Role, check_identifier
+from swe_ai_fleet.domain.task import Role
+from swe_ai_fleet.domain.text import check_identifier, milliseconds, now
 from swe_ai_fleet.extensions.knowledge.drafts import OPEN
 from swe_ai_fleet.extensions.knowledge.graph import ContextGraph
 from swe_ai_fleet.extensions.knowledge.memory_calls import (
@@ -44,23 +45,6 @@ from swe_ai_fleet.extensions.knowledge.relations import Neighbourhood, ScopeVerd
 from swe_ai_fleet.extensions.knowledge.store import ContextStore
 from swe_ai_fleet.extensions.knowledge.story import StoryState
 from swe_ai_fleet.ports import ContextSource, EventLog, SecretMask
-from services.auth import tenant
-from services.context.requests import (
-    MAX_REPLY_BYTES,
-    fields_within,
-    fitting,
-    foreign,
-)
-from swe_ai_fleet.context.drafts import OPEN
-from swe_ai_fleet.context.graph import ContextGraph
-from swe_ai_fleet.context.rehydration import RehydratedSession, StorySession, rehydrate
-from swe_ai_fleet.context.relations import Neighbourhood, neighbourhood
-from swe_ai_fleet.context.scope import ScopeVerdict, validate_scope
-from swe_ai_fleet.context.store import ContextStore
-from swe_ai_fleet.context.story import StoryState
-from swe_ai_fleet.domain.task import Role
-from swe_ai_fleet.domain.text import check_identifier, milliseconds, now
-
 
 STORIES_PAGE_SIZE = 50
 T = TypeVar("T")

@@ -8,29 +8,21 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import TypeVar
+
 from google.protobuf.message import Message
+
 from fleet.context.v1 import context_pb2 as pb
 from fleet.context.v1.context_pb2_grpc import ContextServiceServicer
 from services.auth import caller_of, tenant
 from services.errors import Context
 from swe_ai_fleet.contract import from_enum, from_message, to_message
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed, fields_named
-from swe_ai_fleet.domain.memory import MAX_MEMORY_CHARS, Memory, MemoryKind, MemoryScope
-from swe_ai_fleet.domain.moment import now
-from swe_ai_fleet.domain.outcome import Outcome, goal_type
+from swe_ai_fleet.domain.memory import MAX_MEMORY_CHARS, Memory, MemoryKind, MemoryScope, Outcome, goal_type
 from swe_ai_fleet.domain.task import Role
-from swe_ai_fleet.domain.text import check_length, well_formed, without_login
+from swe_ai_fleet.domain.text import check_length, now, well_formed, without_login
 from swe_ai_fleet.extensions.knowledge.recommending import Question
 from swe_ai_fleet.extensions.knowledge.tracker import LearningTracker
 from swe_ai_fleet.ports import Memories, SecretMask
-from services.auth import tenant
-from services.context.requests import fields_within, fitting, foreign, source_of
-from swe_ai_fleet.domain.errors import InvalidRequest
-from swe_ai_fleet.domain.memory import MAX_MEMORY_CHARS, Memory, MemoryKind, MemoryScope, Outcome, goal_type
-from swe_ai_fleet.domain.text import check_length, now, well_formed, without_login
-from swe_ai_fleet.learning.recommending import Question
-from swe_ai_fleet.learning.tracker import LearningTracker
-
 
 M = TypeVar("M", bound=Message)
 

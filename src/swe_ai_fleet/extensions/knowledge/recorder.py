@@ -11,10 +11,12 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
+
 import structlog
 from structlog.contextvars import bound_contextvars
+
 from swe_ai_fleet.adapters.jetstream import JetStream, PermanentError, Work, WorkQueue
-from swe_ai_fleet.adapters.jetstream.messages import event_of
+from swe_ai_fleet.adapters.jetstream.protocol import event_of
 from swe_ai_fleet.domain.context import StoryUpdated, TaskState
 from swe_ai_fleet.domain.errors import (
     FleetError,
@@ -40,14 +42,6 @@ from swe_ai_fleet.extensions.knowledge.store import ContextStore
 from swe_ai_fleet.extensions.knowledge.tracker import LearningTracker
 from swe_ai_fleet.following import in_background
 from swe_ai_fleet.ports import Memories
-from swe_ai_fleet.adapters.jetstream.protocol import event_of
-from swe_ai_fleet.context.drafts import OPEN
-from swe_ai_fleet.context.store import ContextStore
-from swe_ai_fleet.context.work import work_record
-from swe_ai_fleet.learning.outcomes import outcome_of
-from swe_ai_fleet.learning.tracker import LearningTracker
-from swe_ai_fleet.memory.lessons import lessons
-
 
 RECORDER = WorkQueue(
     stream="AGENT_EVENTS",

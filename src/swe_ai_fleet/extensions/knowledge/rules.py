@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain.budget import check_cost
 from swe_ai_fleet.domain.context import (
@@ -17,8 +18,7 @@ from swe_ai_fleet.domain.context import (
     WorkRecord,
 )
 from swe_ai_fleet.domain.errors import AlreadyExists, InvalidRequest, NotFound, PreconditionFailed, ResourceExhausted
-from swe_ai_fleet.domain.task import check_identifier
-from swe_ai_fleet.domain.text import check_length
+from swe_ai_fleet.domain.text import check_identifier, check_length
 from swe_ai_fleet.extensions.knowledge.graph import ContextGraph
 from swe_ai_fleet.extensions.knowledge.story import (
     MAX_ITEM_CHARS,
@@ -30,19 +30,6 @@ from swe_ai_fleet.extensions.knowledge.story import (
     check_number,
     check_title,
 )
-from swe_ai_fleet.context.graph import ContextGraph
-from swe_ai_fleet.context.story import StoryState
-from swe_ai_fleet.context.texts import (
-    MAX_ITEM_CHARS,
-    MAX_NAME_CHARS,
-    MAX_TEXT_CHARS,
-    check_items,
-    check_notes,
-    check_number,
-    check_title,
-)
-from swe_ai_fleet.domain.text import check_identifier, check_length
-
 
 MAX_STORIES = 100_000
 """Of a tenant."""

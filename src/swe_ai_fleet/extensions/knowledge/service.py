@@ -15,8 +15,7 @@ from services.certificates import server_tls
 from services.grpc_server import serve_grpc, service_of
 from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.domain.errors import InternalFault, Unavailable
-from swe_ai_fleet.domain.memory import MEMORIES_BUCKET
-from swe_ai_fleet.domain.outcome import OUTCOMES_BUCKET
+from swe_ai_fleet.domain.memory import MEMORIES_BUCKET, OUTCOMES_BUCKET
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.extensions.knowledge.embedding import configured_embedder
 from swe_ai_fleet.extensions.knowledge.following import origin

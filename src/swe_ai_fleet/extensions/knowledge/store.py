@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from weakref import WeakValueDictionary
+
 from swe_ai_fleet.domain.context import (
     NO_STORY,
     Change,
@@ -23,7 +24,7 @@ from swe_ai_fleet.domain.context import (
     WorkRecorded,
 )
 from swe_ai_fleet.domain.errors import AlreadyExists, Fenced, NotFound, PreconditionFailed, Unavailable
-from swe_ai_fleet.domain.moment import now
+from swe_ai_fleet.domain.text import now
 from swe_ai_fleet.extensions.knowledge.graph import ContextGraph, GraphFollower
 from swe_ai_fleet.extensions.knowledge.rules import (
     check_decision,
@@ -41,24 +42,6 @@ from swe_ai_fleet.extensions.knowledge.rules import (
 from swe_ai_fleet.extensions.knowledge.story import Cleaner, StoryState, unchanged
 from swe_ai_fleet.ports import ChangeLog, SecretMask
 from swe_ai_fleet.snapshots import Snapshots
-from swe_ai_fleet.context.graph import ContextGraph, GraphFollower
-from swe_ai_fleet.context.rules import (
-    check_decision,
-    check_decision_texts,
-    check_phase,
-    check_reason,
-    check_record,
-    check_size,
-    check_story,
-    check_task,
-    check_task_texts,
-    check_update,
-    check_update_texts,
-)
-from swe_ai_fleet.context.story import StoryState, unchanged
-from swe_ai_fleet.context.texts import Cleaner
-from swe_ai_fleet.domain.text import now
-
 
 _TRIES = 20
 

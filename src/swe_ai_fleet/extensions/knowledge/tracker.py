@@ -8,26 +8,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Self
+
 import structlog
+
 from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.budget import check_cost
 from swe_ai_fleet.domain.errors import InvalidRequest, NotFound
-from swe_ai_fleet.domain.memory import check_metadata
-from swe_ai_fleet.domain.outcome import (
-    BEST_RATING,
-    LEAST_RATING,
-    MAX_COMMENT_CHARS,
-    MAX_REASON_CHARS,
-    Outcome,
-    Recommendation,
-)
-from swe_ai_fleet.domain.task import DEFAULT_TENANT
-from swe_ai_fleet.domain.text import check_length, utf8, well_formed
-from swe_ai_fleet.extensions.knowledge.recommending import Question, recommend
-from swe_ai_fleet.following import Follower
-from swe_ai_fleet.ports import KeyValue, KeyValueChange, KeyValueEntry, SecretMask
-from swe_ai_fleet.rewriting import rewritten
-from swe_ai_fleet.tools.secrets import Secrets
 from swe_ai_fleet.domain.memory import (
     BEST_RATING,
     LEAST_RATING,
@@ -37,9 +23,12 @@ from swe_ai_fleet.domain.memory import (
     Recommendation,
     check_metadata,
 )
+from swe_ai_fleet.domain.task import DEFAULT_TENANT
+from swe_ai_fleet.domain.text import check_length, utf8, well_formed
+from swe_ai_fleet.extensions.knowledge.recommending import Question, recommend
 from swe_ai_fleet.following import Follower, rewritten
-from swe_ai_fleet.learning.recommending import Question, recommend
-
+from swe_ai_fleet.ports import KeyValue, KeyValueChange, KeyValueEntry, SecretMask
+from swe_ai_fleet.tools.secrets import Secrets
 
 MAX_CONSIDERED = 5_000
 """The newest outcomes of a tenant that are weighed for a recommendation; a fifth more may be in memory."""

@@ -9,18 +9,20 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import replace
 from importlib.metadata import version
 from typing import Annotated, Literal
+
 from anyio.lowlevel import checkpoint_if_cancelled
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ResourceError, ToolError
 from mcp.types import CallToolResult, ToolAnnotations
 from pydantic import Field
+
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli.client import FleetClient
-from swe_ai_fleet.cli.exits import CommandFault
 from swe_ai_fleet.cli.messages import enum_name
 from swe_ai_fleet.cli.order import Order
 from swe_ai_fleet.cli.outcome import resolution
 from swe_ai_fleet.cli.place import fleet_client
+from swe_ai_fleet.cli.screen import CommandFault
 from swe_ai_fleet.domain.event import ApprovalRequested
 from swe_ai_fleet.domain.task import ApprovalPolicy
 from swe_ai_fleet.domain.text import counted
@@ -30,11 +32,6 @@ from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.watching.events import stored_event
 from swe_ai_fleet.watching.narration import narrate
 from swe_ai_fleet.watching.progress import Progress
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
-from swe_ai_fleet.cli.screen import CommandFault
-from swe_ai_fleet.extensions.mcp.waiting import Waiting
-
 
 MOST_NEWS = 20
 _NEXT_TO_NOTHING = 0.001

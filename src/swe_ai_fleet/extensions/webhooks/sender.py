@@ -12,29 +12,22 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import partial
+
 import httpx2
-from swe_ai_fleet.conversations.formatting import TELEGRAM_UNITS, units
-from swe_ai_fleet.conversations.formatting.document import Kind
-from swe_ai_fleet.conversations.formatting.inline import Mark, Span
-from swe_ai_fleet.conversations.formatting.telegram import MarkdownV2
+
+from swe_ai_fleet.conversations.document import Kind
+from swe_ai_fleet.conversations.inline import Mark, Span
+from swe_ai_fleet.conversations.pages import TELEGRAM_UNITS, MarkdownV2, units
+from swe_ai_fleet.domain.command import HostPattern
 from swe_ai_fleet.domain.errors import InvalidRequest
-from swe_ai_fleet.domain.network import HostPattern
 from swe_ai_fleet.domain.text import plain_line, well_formed
 from swe_ai_fleet.extensions.webhooks.notification import Notification
 from swe_ai_fleet.extensions.webhooks.webhook import Format, Webhook, signed_headers
-from swe_ai_fleet.sandbox.addresses import PrivateHostError, UnknownHostError, judged
+from swe_ai_fleet.sandbox.network import PrivateHostError, UnknownHostError, judged
 from swe_ai_fleet.tools.builtin.fetching import Network
 from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
 from swe_ai_fleet.tools.http_transport import GuardedTransport, HttpPolicy, parse_url, port_of, read_body
 from swe_ai_fleet.tools.secrets import Secrets
-from collections.abc import Callable, Sequence
-from swe_ai_fleet.extensions.webhooks.message import Outgoing
-from swe_ai_fleet.extensions.webhooks.retrying import Reply, retry_after_seconds
-from swe_ai_fleet.sandbox.network import PrivateHostError, UnknownHostError, judged
-from swe_ai_fleet.tools.http.response import read_body
-from swe_ai_fleet.tools.http.transport import GuardedTransport, HttpPolicy, parse_url, port_of
-from swe_ai_fleet.domain.command import HostPattern
-
 
 WAITS = (5.0, 30.0, 120.0, 600.0, 3_600.0, 7_200.0, 14_400.0, 28_800.0, 28_800.0)
 """Seconds before each further attempt: ten attempts in about 23 hours."""

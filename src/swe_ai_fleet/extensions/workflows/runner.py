@@ -16,7 +16,7 @@ from swe_ai_fleet.domain.event import ExecutionStatus, NodeUpdated
 from swe_ai_fleet.domain.json_values import parse_json, parsed
 from swe_ai_fleet.domain.text import well_formed
 from swe_ai_fleet.domain.workflow import JsonValue, Node, Workflow, json_type
-from swe_ai_fleet.watching.nodes import Level, ended_state, node_state, status_word
+from swe_ai_fleet.watching.progress import Level, ended_state, node_state, status_word
 
 Asked = Callable[[], Awaitable[None]]
 _ITEM = re.compile(r"\[\d+\]")

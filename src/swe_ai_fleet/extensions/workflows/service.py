@@ -9,17 +9,18 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
+
 from google.protobuf import json_format
+
 from fleet.orchestrator.v1 import orchestrator_pb2 as orchestrator
 from fleet.workflow.v1 import workflow_pb2 as pb
 from fleet.workflow.v1.workflow_pb2_grpc import WorkflowServiceServicer
 from services.auth import caller_of, principal, tenant
-from services.errors import Context
+from services.errors import Context, check_values
 from services.grpc_server import Service, service_of
 from services.orchestrator import responses
 from services.orchestrator.replies import MAX_REPLY_BYTES
 from services.orchestrator.requests import fields_of, orchestration_task
-from services.values import check_values
 from swe_ai_fleet.agents.sub_agents.toolkit import SubAgentTools
 from swe_ai_fleet.agents.toolbox import REQUEST_TOOLS
 from swe_ai_fleet.codec import to_json
@@ -41,17 +42,10 @@ from swe_ai_fleet.extensions.workflows.reading import (
 )
 from swe_ai_fleet.extensions.workflows.runner import exact_json
 from swe_ai_fleet.orchestrator.executions import Executions
+from swe_ai_fleet.runtime.stack import Stack
 from swe_ai_fleet.runtime.tool_services import tool_access
 from swe_ai_fleet.settings import Settings, listed
 from swe_ai_fleet.tools.catalogue import ToolAccess, operations
-from services.errors import Context, check_values
-from swe_ai_fleet.agents.sub_agents import SubAgentTools
-from swe_ai_fleet.extensions.workflows.catalog import CatalogEntry, WorkflowCatalog, read_catalog
-from swe_ai_fleet.extensions.workflows.drawing import mermaid, said_of
-from swe_ai_fleet.extensions.workflows.reading import read_workflow
-from swe_ai_fleet.extensions.workflows.values import exact_json
-from swe_ai_fleet.runtime.stack import Stack
-
 
 MAX_STORED_BYTES = 1024 * 1024
 """Of a run as it is stored: its workflow, its inputs and all the rest of its request."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 
-from swe_ai_fleet.agents.rubric import RubricJudge
+from swe_ai_fleet.agents.scoring import RubricJudge
 from swe_ai_fleet.domain.assignment import BaselineAssignment, CheckAssignment, ExamineAssignment
 from swe_ai_fleet.domain.candidate import ChangedTest, CheckKind, CheckReport, CheckResult
 from swe_ai_fleet.domain.environment import Environment, EnvironmentReport

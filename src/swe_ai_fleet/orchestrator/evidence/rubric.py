@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+
 from swe_ai_fleet.agents.scoring import ItemShape, RubricJudge, RubricOpinion
 from swe_ai_fleet.domain.assignment import CheckAssignment
 from swe_ai_fleet.domain.budget import Usage
@@ -14,8 +14,6 @@ from swe_ai_fleet.domain.task import Constraints
 from swe_ai_fleet.orchestrator.evidence.check_results import verdict_of
 from swe_ai_fleet.orchestrator.evidence.patch import Patch
 from swe_ai_fleet.orchestrator.evidence.source_files import CloneFiles
-from swe_ai_fleet.agents.rubric import ItemVerdict, RubricJudge, RubricOpinion
-
 
 MAX_ITEMS = 30
 _BULLET = re.compile(r"\s*(?:[-*•]|\d{1,3}[.)])\s+(.+)")

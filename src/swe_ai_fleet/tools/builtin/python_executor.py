@@ -10,22 +10,18 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import cast
+
 from swe_ai_fleet.domain.command import Command, CommandResult
 from swe_ai_fleet.domain.json_values import json_object, mapping
 from swe_ai_fleet.domain.tool import Outcome, Risk, ToolResult
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.sandbox import IsolationLevel, Sandbox, SandboxPolicy, choose_isolation_level, default_slots
+from swe_ai_fleet.sandbox.disk import remove_tree
 from swe_ai_fleet.sandbox.jail import python
 from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
-from swe_ai_fleet.sandbox.workspace import remove_tree
 from swe_ai_fleet.tools.base_tool import BaseTool, ToolParameter, as_text, presented
 from swe_ai_fleet.tools.definition import ToolFailure
 from swe_ai_fleet.tools.truncation import truncate
-from collections.abc import AsyncGenerator
-from dataclasses import dataclass, replace
-from swe_ai_fleet.sandbox.disk import remove_tree
-from swe_ai_fleet.tools.registry.base_tool import BaseTool, ToolParameter, as_text, presented
-
 
 MAX_CODE_BYTES = 100_000
 """The code is handed over as one argument of a process, which may have 128 KiB."""

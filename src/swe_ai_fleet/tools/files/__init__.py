@@ -20,8 +20,7 @@ from swe_ai_fleet.tools.files.search import Scope, excerpts, find_files, find_ma
 from swe_ai_fleet.tools.files.text import Text, decode, numbered, unified_diff
 from swe_ai_fleet.tools.operation import Toolkit, operation
 from swe_ai_fleet.tools.pipeline import Pipeline
-from swe_ai_fleet.tools.repo_map.mapper import MAX_FOCUS_CHARS, RepoMapper, described
-from swe_ai_fleet.tools.repo_map.rendering import CHARS_PER_TOKEN
+from swe_ai_fleet.tools.repo_map.mapper import CHARS_PER_TOKEN, MAX_FOCUS_CHARS, RepoMapper, described
 
 P = ParamSpec("P")
 T = TypeVar("T")

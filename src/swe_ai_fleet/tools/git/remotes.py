@@ -6,12 +6,14 @@ import asyncio
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+
 import httpx2
+
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.tool import ToolResult
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.sandbox import IsolationLevel, Sandbox
-from swe_ai_fleet.sandbox.addresses import Resolver
+from swe_ai_fleet.sandbox.network import Resolver
 from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal, ToolTimeout
 from swe_ai_fleet.tools.files.paths import MissingPath, Tree
 from swe_ai_fleet.tools.git.gateway import Gateway, RefUpdate, RemoteGrant, Target, checked_branch, find_target
@@ -19,15 +21,6 @@ from swe_ai_fleet.tools.git.repository import MAX_FILES_LISTED
 from swe_ai_fleet.tools.git.transport import PLACE, GitTransport, Origins
 from swe_ai_fleet.tools.http_transport import GuardedTransport, HttpPolicy, port_of
 from swe_ai_fleet.tools.secrets import Secrets
-import ssl
-from dataclasses import dataclass
-import httpcore2
-from swe_ai_fleet.sandbox.network import Resolver
-from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
-from swe_ai_fleet.tools.git.gateway import Gateway, RefUpdate
-from swe_ai_fleet.tools.git.grants import RemoteGrant, Target, checked_branch, find_target
-from swe_ai_fleet.tools.http.transport import GuardedTransport, HttpPolicy, port_of
-
 
 Changes = Mapping[str, tuple[str, str]]
 """Refs by name, each with its old commit (empty where it is new) and its new one."""

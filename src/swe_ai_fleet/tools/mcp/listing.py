@@ -14,10 +14,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
+from swe_ai_fleet.domain.command import NetworkGrant
 from swe_ai_fleet.domain.environment import Mount
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.json_values import is_list, is_mapping, is_object, mapping
-from swe_ai_fleet.domain.network import NetworkGrant
 from swe_ai_fleet.domain.tool import OperationSpec, Risk
 from swe_ai_fleet.ports import SecretMask
 from swe_ai_fleet.tools.definition import ToolFailure

@@ -7,13 +7,11 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack, aclosing
 
 from fleet.conversation.v1 import conversation_pb2 as pb
-from swe_ai_fleet.cli.calls import Calls
+from swe_ai_fleet.cli.client import Calls
 from swe_ai_fleet.cli.edge import run_command
-from swe_ai_fleet.cli.exits import CommandFault, Exit
 from swe_ai_fleet.cli.options import Server, Token
 from swe_ai_fleet.cli.place import fleet_client, nats_of
-from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.cli.terminal import interrupts
+from swe_ai_fleet.cli.screen import CommandFault, Exit, Screen, interrupts
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, PreconditionFailed, Unavailable
 from swe_ai_fleet.extensions.chat.commands import SEND_SECONDS, end_conversation
 from swe_ai_fleet.extensions.chat.telegram.api import BotApi
