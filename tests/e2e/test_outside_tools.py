@@ -89,7 +89,7 @@ async def test_what_is_not_opened_is_not_offered(home: Path, tmp_path: Path, ser
         told = json.dumps([body["messages"] for body in model.bodies])
     assert not {name for name in offered if name.startswith(("http_", "db_"))}
     assert ("sandbox without network" in told, "version 42" in told) == (True, False)
-    assert outcomes(result) == ["db: error", "db: refused", "http: refused", "http: refused", "shell: error"]
+    assert outcomes(result) == ["db: error", "db: error", "http: refused", "http: refused", "shell: error"]
 
 
 async def test_a_granted_remote_is_pushed_to_and_its_credential_seen_by_nobody(home: Path, tmp_path: Path) -> None:

@@ -280,7 +280,7 @@ class TestLimitsAndFaults:
             plans = await place.plans()
             await awaiting(plans)
             await plans.approve("s1", "approved")
-            place.server.fail_next(Failure(status=503, times=2))
+            place.server.fail_next(Failure(status=503))
             broken = await plans.continue_plan("s1")
             assert (broken.status, broken.stop_reason) == ("error", StopReason.MODEL_ERROR)
             assert broken.error

@@ -217,6 +217,17 @@ FORGED = {
 
 class TestHostileSuites:
     @pytest.mark.parametrize("forged", FORGED)
+    async def test_tests_that_pass_without_a_report_did_not_pass(
+        self, bare: LocalWorkspace, put: Callable[[Files], None], forged: str
+    ):
+        forge = (
+            f"import atexit, os\nfile = os.environ['FLEET_TEST_EVENTS']\natexit.register(lambda: ({FORGED[forged]}))\n"
+        )
+        tests = "import unittest\nclass T(unittest.TestCase):\n    def test_a(self): pass\n"
+        put({"tests/test_app.py": forge + tests})
+        await failed(TestTool(bare).run(), "Ran 1 test in")
+
+    @pytest.mark.parametrize("forged", FORGED)
     async def test_a_forged_report_does_not_pass(self, bare: LocalWorkspace, put: Callable[[Files], None], forged: str):
         """A suite can find where its report goes: what it puts there has no seal and is passed over.
 
@@ -232,5 +243,4 @@ class TestHostileSuites:
         assert "root:x:0" not in result.observation()
         assert len(result.observation()) < 10_000
         stopped = any(why in result.observation() for why in ("a test wrote over the report", "ended early"))
-        assert stopped or numbers(result) == (1, 2, 2, 2)
-        assert "tests" not in result.metadata or numbers(result)[0] <= 1
+        assert stopped or "tests" not in result.metadata or numbers(result) == (1, 2, 2, 2)

@@ -101,21 +101,22 @@ async def _opened(
     settings: Settings, workspace: Workspace, pipeline: Pipeline | None, builtin: BuiltinSettings
 ) -> AsyncGenerator[SubAgentTools]:
     # They bring the client of models along, which a calculator need not wait for.
-    from swe_ai_fleet.runtime.equipment import NamedModel
+    from swe_ai_fleet.runtime.factories import open_model
     from swe_ai_fleet.runtime.knowledge import LIBRARY, installed
+    from swe_ai_fleet.runtime.tool_services import secret_mask
 
-    named, seconds = NamedModel("", None, None, settings), settings.sub_agent_seconds
-    way = pipeline or Pipeline(mask=named.mask)
+    mask, seconds = secret_mask(settings), settings.sub_agent_seconds
+    way = pipeline or Pipeline(mask=mask)
     kits = (BuiltinTools(workspace, way, settings=builtin), FileTool(workspace, way), GitTool(workspace, way))
     memory = RepositoryMemory(workspace) if (workspace.root / ".git").exists() else None
     async with AsyncExitStack() as stack:
         if (settings.home / LIBRARY).exists() and (knowledge := installed()) is not None:
-            memories = await stack.enter_async_context(knowledge.library(settings, named.mask))
-            memory = FleetMemory(memories, MemoryScope(), memory, mask=named.mask)
+            memories = await stack.enter_async_context(knowledge.library(settings, mask))
+            memory = FleetMemory(memories, MemoryScope(), memory, mask=mask)
         yield SubAgentTools(
             workspace,
             way,
-            model=await stack.enter_async_context(named.open()),
+            model=await stack.enter_async_context(open_model(settings)),
             # A sub-agent gets half of what its parent has.
             budget=Budget(replace(FUNCTION_CALLING, timeout_seconds=2 * seconds)),
             toolkits={kit.name: kit for kit in kits},

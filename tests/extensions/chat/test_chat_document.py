@@ -18,7 +18,7 @@ def blocks(language: str) -> list[str]:
 
 
 def test_the_formatting_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    (example,) = [block for block in blocks("python") if "formatting" in block]
+    (example,) = [block for block in blocks("python") if "conversations" in block]
     exec(compile(example, "chat.md", "exec"), {})
     printed = capsys.readouterr().out
     assert printed.startswith("*Two cities*\n\n*Days*\n```\ncity  days")
