@@ -187,7 +187,7 @@ class Deliberation:
             if self._too_late(assignment.agent_id):
                 self._losses.append("its process was lost")
                 return None
-            candidate = await self.work.runs.or_loss(assignment.agent_id, self._solved(assignment))
+            candidate = await self._solved(assignment)
             if isinstance(candidate, FleetError):
                 self._losses.append(str(candidate))
                 return None
@@ -203,8 +203,8 @@ class Deliberation:
             await self._stop_needless()
         return entry
 
-    async def _solved(self, assignment: CodingAssignment) -> Candidate | None:
-        """What an agent leaves; None where it was stopped before. Raises FleetErrors of the run."""
+    async def _solved(self, assignment: CodingAssignment) -> Candidate | FleetError | None:
+        """What an agent leaves, or what its run was lost by; None where it was stopped before. Raises Fenced."""
         if self._convincing:
             return await self._stop(assignment.agent_id)
         solving = asyncio.create_task(self.work.runs.solve(assignment))
@@ -216,6 +216,8 @@ class Deliberation:
             if not self._convincing or (current is not None and current.cancelling()):
                 raise
             return None
+        except FleetError as error:
+            return await self.work.runs.lost(assignment.agent_id, error)
         finally:
             del self._solving[assignment.agent_id]
 

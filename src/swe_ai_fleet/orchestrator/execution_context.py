@@ -149,11 +149,15 @@ class AgentRuns:
         """What a run gives; or what it failed with, which is recorded as its loss. Raises Fenced."""
         try:
             return await run
-        except Fenced:
-            raise
         except FleetError as error:
-            await self.journal.append(RunLost(lost_agent_id=agent_id, reason=str(error)))
-            return error
+            return await self.lost(agent_id, error)
+
+    async def lost(self, agent_id: str, error: FleetError) -> FleetError:
+        """Record what a run failed with as its loss. Raises Fenced where that is the error."""
+        if isinstance(error, Fenced):
+            raise error
+        await self.journal.append(RunLost(lost_agent_id=agent_id, reason=str(error)))
+        return error
 
     async def _attempt(self, agent_id: str, call: Callable[[int], Awaitable[T]]) -> T:
         """The value of a call that takes the generation of its run, tried again where its process is lost or cut off.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar, cast
 
@@ -41,7 +41,6 @@ from swe_ai_fleet.runtime.equipment import harness_agents, open_equipment, outsi
 from swe_ai_fleet.runtime.factories import connect_log, housekeeping, workspace_provider
 from swe_ai_fleet.runtime.knowledge import open_context_client
 from swe_ai_fleet.runtime.tool_services import with_isolation_level
-from swe_ai_fleet.sandbox.uninterrupted import ended
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.telemetry import own_telemetry
 from swe_ai_fleet.tools.catalogue import ToolAccess, operations
@@ -87,34 +86,25 @@ class AgentWorker:
                 return cast("T", await self.evidence.examine(untyped))
             if untyped.repository is None:
                 return cast("T", await self.derivations.run(untyped, None))
-            result: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-            work = asyncio.create_task(self._run_in_clone(untyped, untyped.repository, result))
-            try:
-                await asyncio.wait({work, result}, return_when=asyncio.FIRST_COMPLETED)
-            except asyncio.CancelledError:
-                await ended(work)
-                raise
-            if not result.done():
-                await work
-            self._closing.add(work)
-            work.add_done_callback(self._closed)
-            return result.result()
+            outside = isinstance(untyped, CodingAssignment) and bool(untyped.perspective.endpoint)
+            kind: Any = self.external if outside else self.runs[untyped.kind]
+            async with AsyncExitStack() as opened:
+                clone = await opened.enter_async_context(self._clone(untyped, untyped.repository))
+                result = await kind.run(untyped, clone)
+                closing = asyncio.create_task(opened.pop_all().aclose())
+            self._closing.add(closing)
+            closing.add_done_callback(self._closed)
+            return result
 
     async def closed(self) -> None:
         """Wait until the clones of all results are gone."""
         while self._closing:
             await asyncio.wait(self._closing)
 
-    def _closed(self, work: asyncio.Task[None]) -> None:
-        self._closing.discard(work)
-        if not work.cancelled() and (error := work.exception()) is not None:
+    def _closed(self, closing: asyncio.Task[None]) -> None:
+        self._closing.discard(closing)
+        if not closing.cancelled() and (error := closing.exception()) is not None:
             _log.error("clone_not_removed", exc_info=error)
-
-    async def _run_in_clone(self, assignment: Any, repository: PinnedRepository, result: asyncio.Future[Any]) -> None:
-        outside = isinstance(assignment, CodingAssignment) and bool(assignment.perspective.endpoint)
-        kind: Any = self.external if outside else self.runs[assignment.kind]
-        async with self._clone(assignment, repository) as clone:
-            result.set_result(await kind.run(assignment, clone))
 
     @asynccontextmanager
     async def _clone(
