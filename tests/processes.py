@@ -167,10 +167,3 @@ def free_port() -> int:
             except OSError:
                 continue
         return port
-
-
-async def gone(directory: Path, pattern: str) -> None:
-    """Wait until nothing in a directory fits: an agent's clone goes a moment after its result is there."""
-    async with asyncio.timeout(30):
-        while list(directory.glob(pattern)):
-            await asyncio.sleep(0.02)

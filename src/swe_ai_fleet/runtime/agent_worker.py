@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar, cast
 
-import structlog
 from structlog.contextvars import bound_contextvars
 
 from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider
@@ -47,7 +45,6 @@ from swe_ai_fleet.tools.catalogue import ToolAccess, operations
 
 Prepare = Callable[[GitWorkspaceProvider], EvidenceWorkspaces]
 T = TypeVar("T")
-_log = structlog.get_logger(__name__)
 
 
 class Run(Protocol):
@@ -68,14 +65,9 @@ class AgentWorker:
     evidence: EvidenceGatherer
     access: ToolAccess
     models: Mapping[str, ChatModel] = field(default_factory=dict[str, ChatModel])
-    _closing: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
 
     async def run(self, assignment: Assignment[T]) -> T:
-        """One assignment, in a clone of its own. Raises FleetErrors of the work.
-
-        The clone and its sandbox are removed after the result is returned: nobody waits for that. Where there is no
-        result (a fault, a cancellation) they are gone when this returns.
-        """
+        """One assignment, in a clone of its own, which is gone afterwards. Raises FleetErrors of the work."""
         untyped: Any = assignment
         with bound_contextvars(**assignment.ids):
             if isinstance(untyped, CheckAssignment):
@@ -88,23 +80,8 @@ class AgentWorker:
                 return cast("T", await self.derivations.run(untyped, None))
             outside = isinstance(untyped, CodingAssignment) and bool(untyped.perspective.endpoint)
             kind: Any = self.external if outside else self.runs[untyped.kind]
-            async with AsyncExitStack() as opened:
-                clone = await opened.enter_async_context(self._clone(untyped, untyped.repository))
-                result = await kind.run(untyped, clone)
-                closing = asyncio.create_task(opened.pop_all().aclose())
-            self._closing.add(closing)
-            closing.add_done_callback(self._closed)
-            return result
-
-    async def closed(self) -> None:
-        """Wait until the clones of all results are gone."""
-        while self._closing:
-            await asyncio.wait(self._closing)
-
-    def _closed(self, closing: asyncio.Task[None]) -> None:
-        self._closing.discard(closing)
-        if not closing.cancelled() and (error := closing.exception()) is not None:
-            _log.error("clone_not_removed", exc_info=error)
+            async with self._clone(untyped, untyped.repository) as clone:
+                return await kind.run(untyped, clone)
 
     @asynccontextmanager
     async def _clone(
@@ -176,7 +153,7 @@ async def open_worker(settings: Settings, *, host: str, prepared: Prepare | None
         )
         # Hosts that were killed on this node may have left theirs; the orchestrator may be on another one.
         async with housekeeping(provider, settings):
-            worker = AgentWorker(
+            yield AgentWorker(
                 workspaces=workspaces,
                 workshops=provider,
                 runs=runs,
@@ -191,7 +168,3 @@ async def open_worker(settings: Settings, *, host: str, prepared: Prepare | None
                 access=equipment.access,
                 models=equipment.models,
             )
-            try:
-                yield worker
-            finally:
-                await worker.closed()
