@@ -14,7 +14,11 @@ import pytest
 
 from tests.fleet_command import ended
 
-ROW = re.compile(r"^ ?(\d)\s+(agent-dev-\d)\s+(verified|unverified|refuted)\s+([01]\.\d+)\s+(.*)$", re.MULTILINE)
+CARD = re.compile(
+    r"^rank: (\d)\s+candidate: (agent-dev-\d)\s+verdict: (verified|unverified|refuted)\s+score: ([01]\.\d+)"
+    r"\s+(checks: .*?)(?=^rank: |\n\n)",
+    re.MULTILINE | re.DOTALL,
+)
 
 
 @pytest.fixture
@@ -35,7 +39,7 @@ async def test_the_evidence_picks_the_winner(short: Path) -> None:
     code, out, err = ran.code, ran.out, ran.err
     assert code == 0, out + err
     assert "SCRIPTED" in out
-    rows = [match.groups() for match in ROW.finditer(out)]
+    rows = [match.groups() for match in CARD.finditer(out)]
     assert [row[0] for row in rows] == ["1", "2", "3"]
     evidence = {row[1]: (row[2] == "verified", "lint ok" in row[4], float(row[3])) for row in rows}
     best, sloppy, failing = evidence.values()
@@ -44,7 +48,7 @@ async def test_the_evidence_picks_the_winner(short: Path) -> None:
     assert failing[0] is False
     assert best[2] > sloppy[2] > failing[2]
     winner = rows[0][1]
-    assert f"completed: {winner} won" in out
+    assert f"verified: {winner} won" in out
     assert f"Fleet-Agent: {winner}" in out
     assert f'"winner": "{winner}"' in out and "agent.results.demo (" in out
     assert out.count(" intact") == 3 and "BROKEN" not in out
