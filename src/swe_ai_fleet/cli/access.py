@@ -18,7 +18,7 @@ from swe_ai_fleet.domain.access import AccessRole
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.domain.text import counted
 from swe_ai_fleet.runtime.private_files import write_private
-from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.settings import Settings, listed
 
 if TYPE_CHECKING:
     from services.access.tables import AccessFile, TokenTable
@@ -280,7 +280,6 @@ async def init(
     if check:
         return await _checked(screen, directory)
     from swe_ai_fleet.runtime.installation.installing import install
-    from swe_ai_fleet.settings import listed
 
     try:
         done = await asyncio.to_thread(

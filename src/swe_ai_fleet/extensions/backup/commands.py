@@ -1,4 +1,4 @@
-"""`fleet backup` and `fleet restore`."""
+"""`fleet backup` and `fleet restore`, which then reads executions again: their chains, and the blobs they refer to."""
 
 from __future__ import annotations
 
@@ -143,7 +143,6 @@ async def restore(
     check: Annotated[int, option("Verify the newest N executions; -1: none. Default: all.", min=-1, metavar="N")] = 0,
 ) -> Exit:
     from swe_ai_fleet.extensions.backup.archive import restore_backup
-    from swe_ai_fleet.extensions.backup.commands import Finding, check_contents
     from swe_ai_fleet.runtime.channels import running_place
     from swe_ai_fleet.runtime.factories import connect_log
     from swe_ai_fleet.runtime.nats_server import EmbeddedNats

@@ -1,4 +1,4 @@
-"""The state of a chat: a value, with which any process can continue."""
+"""The state of a chat: a value, with which any process can continue, and the bucket that keeps it."""
 
 from __future__ import annotations
 

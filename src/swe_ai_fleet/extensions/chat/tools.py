@@ -1,4 +1,4 @@
-"""Tools of a chat's model: look at executions, propose a task, search and keep memories.
+"""Tools of a chat's model: look at executions, propose a task, search and keep memories; and what counts as a yes.
 
 The tools of one turn share a `TurnContext`.
 """

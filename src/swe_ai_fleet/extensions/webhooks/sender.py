@@ -1,4 +1,7 @@
-"""Sends webhooks over HTTP: to checked addresses, without redirects, with limits of time and of the reply's size."""
+"""Makes messages of notifications and sends them over HTTP: to checked addresses, without redirects, within limits.
+
+Limits are of time and of the reply's size; a schedule says when a message that failed is sent again.
+"""
 
 from __future__ import annotations
 

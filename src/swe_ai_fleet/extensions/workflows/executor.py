@@ -1,4 +1,4 @@
-"""`WorkflowExecutor`: a workflow run in this process, watched and steered from it."""
+"""`WorkflowExecutor`: a workflow run in this process, watched and steered from it, its state in a file if wanted."""
 
 from __future__ import annotations
 

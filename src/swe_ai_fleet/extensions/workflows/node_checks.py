@@ -1,4 +1,4 @@
-"""What is wrong with one node of a workflow, and with what it refers to."""
+"""What is wrong with one node of a workflow and with what it refers to; what a node is given, and what it gives."""
 
 from __future__ import annotations
 

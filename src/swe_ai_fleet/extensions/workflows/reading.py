@@ -1,4 +1,4 @@
-"""Workflows from YAML."""
+"""Workflows from YAML: one, or a catalog of all that directories hold; and the Mermaid text of one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The interface between a run of a workflow and the runner of its nodes."""
+"""The interface between a run of a workflow and the runner of its nodes: values, updates, what a node came to."""
 
 from __future__ import annotations
 

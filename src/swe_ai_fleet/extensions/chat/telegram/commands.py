@@ -1,4 +1,4 @@
-"""`fleet telegram`."""
+"""`fleet telegram`: chats of Telegram over a running fleet, until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -101,6 +101,4 @@ def _fault(fault: CommandFault) -> FleetError:
 
 
 def telegram(*, server: Server = "", token: Token = "") -> None:
-    from swe_ai_fleet.extensions.chat.telegram.commands import serve
-
     run_command(lambda screen, settings: serve(screen, settings, server=server, token=token), json=False, log_level="")
