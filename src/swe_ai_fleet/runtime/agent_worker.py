@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar, cast
 
+import structlog
 from structlog.contextvars import bound_contextvars
 
 from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider
@@ -45,6 +47,7 @@ from swe_ai_fleet.tools.catalogue import ToolAccess, operations
 
 Prepare = Callable[[GitWorkspaceProvider], EvidenceWorkspaces]
 T = TypeVar("T")
+_log = structlog.get_logger(__name__)
 
 
 class Run(Protocol):
@@ -65,9 +68,14 @@ class AgentWorker:
     evidence: EvidenceGatherer
     access: ToolAccess
     models: Mapping[str, ChatModel] = field(default_factory=dict[str, ChatModel])
+    _removals: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
 
     async def run(self, assignment: Assignment[T]) -> T:
-        """One assignment, in a clone of its own, which is gone afterwards. Raises FleetErrors of the work."""
+        """One assignment, in a clone of its own. Raises FleetErrors of the work.
+
+        The clone and its sandbox are removed after the result is returned, so that nobody waits for that; without a
+        result (a fault, a cancellation) they are gone when this returns.
+        """
         untyped: Any = assignment
         with bound_contextvars(**assignment.ids):
             if isinstance(untyped, CheckAssignment):
@@ -80,8 +88,23 @@ class AgentWorker:
                 return cast("T", await self.derivations.run(untyped, None))
             outside = isinstance(untyped, CodingAssignment) and bool(untyped.perspective.endpoint)
             kind: Any = self.external if outside else self.runs[untyped.kind]
-            async with self._clone(untyped, untyped.repository) as clone:
-                return await kind.run(untyped, clone)
+            async with AsyncExitStack() as opened:
+                clone = await opened.enter_async_context(self._clone(untyped, untyped.repository))
+                result = await kind.run(untyped, clone)
+                removal = asyncio.create_task(opened.pop_all().aclose(), name="removal of a clone")
+            self._removals.add(removal)
+            removal.add_done_callback(self._removed)
+            return result
+
+    async def settled(self) -> None:
+        """Wait until the clones of all results are gone."""
+        while self._removals:
+            await asyncio.wait(self._removals)
+
+    def _removed(self, removal: asyncio.Task[None]) -> None:
+        self._removals.discard(removal)
+        if not removal.cancelled() and (error := removal.exception()) is not None:
+            _log.error("a clone was not removed", exc_info=error)
 
     @asynccontextmanager
     async def _clone(
@@ -153,7 +176,7 @@ async def open_worker(settings: Settings, *, host: str, prepared: Prepare | None
         )
         # Hosts that were killed on this node may have left theirs; the orchestrator may be on another one.
         async with housekeeping(provider, settings):
-            yield AgentWorker(
+            worker = AgentWorker(
                 workspaces=workspaces,
                 workshops=provider,
                 runs=runs,
@@ -168,3 +191,7 @@ async def open_worker(settings: Settings, *, host: str, prepared: Prepare | None
                 access=equipment.access,
                 models=equipment.models,
             )
+            try:
+                yield worker
+            finally:
+                await worker.settled()

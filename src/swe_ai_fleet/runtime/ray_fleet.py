@@ -23,13 +23,13 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.assignment import Assignment
 from swe_ai_fleet.domain.errors import AgentLost, FleetError, InternalFault, Unavailable
-from swe_ai_fleet.domain.fleet_status import HostReport, HostStatus, NodeStatus
-from swe_ai_fleet.domain.job import Release, this_release
+from swe_ai_fleet.domain.fleet_status import HostStatus, NodeStatus
+from swe_ai_fleet.domain.job import this_release
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
-from swe_ai_fleet.domain.text import plain_line
 from swe_ai_fleet.following import in_background
 from swe_ai_fleet.runtime.host_logins import HostLogins
 from swe_ai_fleet.runtime.local_ray import ray_nodes
+from swe_ai_fleet.runtime.ray_host import Host
 from swe_ai_fleet.runtime.ray_jobs.agent_host import AgentHost
 from swe_ai_fleet.runtime.ray_jobs.vllm_agent_job import VLLMAgentJob
 from swe_ai_fleet.runtime.replicas import Drain, Drains, DrainTarget
@@ -41,7 +41,6 @@ T = TypeVar("T")
 _CANCEL_SECONDS = 15.0
 _LOOK_SECONDS, _IDLE_LOOK_SECONDS = 2.0, 10.0
 """Nodes that join or leave are noticed after so long, with and without work. Ray tells nobody of them."""
-_MEASURE_SECONDS = 2.0
 _WARM_SECONDS = 120.0
 _MEASURED = 64
 _CHECKS_PER_HOST = 8
@@ -50,25 +49,6 @@ _CHECKS_PER_HOST = 8
 
 class _Misfit(Exception):
     """A host that may not work for this orchestrator, or has ended before it began."""
-
-
-@dataclass(eq=False, kw_only=True)
-class Host:
-    """One actor of the pool, how many calls it has under way, the tenant it serves, and its login.
-
-    `node_id` and `release` are what it said of itself; nothing before it has been asked.
-    """
-
-    name: str
-    actor: Any
-    tenant: str
-    busy: int = 0
-    started_at: float = field(default_factory=time.time)
-    idle_since: float = field(default_factory=time.monotonic)
-    login: str = ""
-    node_id: str = ""
-    release: Release | None = None
-    granting: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 @dataclass(kw_only=True)
@@ -125,7 +105,7 @@ class RayFleet:
         places = (NodeAffinitySchedulingStrategy(node, soft=False) for node in nodes)
         try:
             await asyncio.gather(
-                *(_awaited(task.options(num_cpus=0, scheduling_strategy=place).remote(*about)) for place in places)
+                *(task.options(num_cpus=0, scheduling_strategy=place).remote(*about) for place in places)
             )
         except RayError as error:
             fault = f"a Ray node did not erase its caches: {type(error).__name__}"
@@ -135,7 +115,7 @@ class RayFleet:
         """Every host as it is now; one that does not answer within 2 seconds counts as not alive. Raises nothing."""
         # A host without a release is still being started.
         started = [host for host in self._hosts if host.release is not None][:_MEASURED]
-        reports = await asyncio.gather(*(_reported(host) for host in started))
+        reports = await asyncio.gather(*(host.report() for host in started))
         by_name = dict(zip((host.name for host in started), reports, strict=True))
         return tuple(
             HostStatus(
@@ -236,7 +216,7 @@ class RayFleet:
 
     async def _settled(self, reference: Awaitable[Any]) -> Any:
         """The call's value; its fault as the exception it was; cancelled together with the caller."""
-        call = asyncio.ensure_future(_awaited(reference))
+        call = asyncio.ensure_future(reference)
         try:
             return await asyncio.shield(call)
         except asyncio.CancelledError:
@@ -255,12 +235,10 @@ class RayFleet:
     async def _login(self, host: Host) -> str:
         """How a host logs in to NATS, granted with the first call to it. Raises _Misfit, RayError, Unavailable."""
         async with host.granting:
-            if host.release is None:
-                host.node_id, host.release = await _greeted(host)
-                if fault := this_release().misfit(host.release):
-                    self.unfit[host.node_id] = fault
-                    _log.error("a host was refused", host=host.name, node=host.node_id, reason=fault)
-                    self._end(host)
+            if host.release is None and (fault := this_release().misfit(await host.greet())):
+                self.unfit[host.node_id] = fault
+                _log.error("a host was refused", host=host.name, node=host.node_id, reason=fault)
+                self._end(host)
             if host not in self._hosts:
                 raise _Misfit
             if self.logins is not None and not host.login:
@@ -325,11 +303,14 @@ class RayFleet:
     def _end(self, host: Host) -> None:
         if host in self._hosts:
             self._hosts.remove(host)
-        cast("Any", ray).kill(host.actor, no_restart=True)
+        ending = asyncio.create_task(self._ended(host), name="end of a host")
+        self._ending.add(ending)
+        ending.add_done_callback(self._ending.discard)
+
+    async def _ended(self, host: Host) -> None:
+        await host.end()
         if self.logins is not None and host.login:
-            ending = asyncio.create_task(self.logins.end(host.login), name="end of a host's login")
-            self._ending.add(ending)
-            ending.add_done_callback(self._ending.discard)
+            await self.logins.end(host.login)
 
 
 @asynccontextmanager
@@ -359,38 +340,6 @@ def _forget(settings: str, tenant: str, executions: list[str], uploads: list[str
 
     provider = workspace_provider(Settings.model_validate_json(settings))
     asyncio.run(provider.forget(tenant, executions, uploads, whole=whole))
-
-
-async def _greeted(host: Host) -> tuple[str, Release]:
-    """The node that a host is on, and its release. Raises RayError.
-
-    A host of any version can be asked: the question goes there as code, since an older one has no method for it.
-    """
-
-    def hello(_: object) -> tuple[str, str]:
-        import ray
-
-        try:
-            from swe_ai_fleet.domain.job import this_release
-        except ImportError:
-            return ray.get_runtime_context().get_node_id(), ""
-        return ray.get_runtime_context().get_node_id(), str(this_release())
-
-    node_id, release = await _awaited(host.actor.__ray_call__.remote(hello))
-    return plain_line(node_id, 64), Release.of(plain_line(release, 80))
-
-
-async def _reported(host: Host) -> HostReport | None:
-    """What a host says of itself; None where it does not say anything in time."""
-    try:
-        async with asyncio.timeout(_MEASURE_SECONDS):
-            return from_json(HostReport, await host.actor.measure.remote())
-    except (TimeoutError, RayError, ValueError):
-        return None
-
-
-async def _awaited(reference: Awaitable[Any]) -> Any:
-    return await reference
 
 
 def _cause(error: RayTaskError) -> BaseException:

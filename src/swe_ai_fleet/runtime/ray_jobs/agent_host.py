@@ -66,6 +66,11 @@ class AgentHost:
         models: Mapping[str, ChatModel] = self._worker.models if self._worker is not None else {}
         return to_json(await host_report(self._probe, models))
 
+    async def settle(self) -> None:
+        """Wait until the clones of the runs that ended are gone."""
+        if self._worker is not None:
+            await self._worker.settled()
+
     async def close(self) -> None:
         """Close connections and whatever still runs."""
         await self._stack.aclose()
