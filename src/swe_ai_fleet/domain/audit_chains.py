@@ -216,8 +216,8 @@ class AuditChains:
 
     def redacted(self, agent_id: str, run: int) -> RedactedChain:
         """One chain without its entries."""
-        known = self._runs.get(agent_id, ())
-        chain = known[run - 1] if run <= len(known) else _Chain(agent_id=agent_id, run=run)
+        chains = self._runs.get(agent_id, ())
+        chain = chains[run - 1] if run <= len(chains) else _Chain(agent_id=agent_id, run=run)
         fault = chain.fault()
         return RedactedChain(
             agent_id=agent_id,
@@ -242,8 +242,8 @@ class AuditChains:
         """The heads of chains, of one agent or of all, that are whole so far and not signed as they stand."""
         for name in (agent_id,) if agent_id else tuple(self._runs):
             for chain in self._runs.get(name, ()):
-                known = {head.entries for head in self.signed(name, chain.run)}
-                if (chain.claimed or chain.count) and chain.count not in known and chain.fault() is None:
+                signed_lengths = {head.entries for head in self.signed(name, chain.run)}
+                if (chain.claimed or chain.count) and chain.count not in signed_lengths and chain.fault() is None:
                     yield chain.head()
 
     def recorded(self, agent_id: str, run: int) -> tuple[str, ...]:
@@ -257,7 +257,7 @@ class AuditChains:
 
     def verdicts(self) -> tuple[ChainVerdict, ...]:
         """What each chain has come to; those of which only a signature is left are among them."""
-        chains = {(chain.agent_id, chain.run): chain for known in self._runs.values() for chain in known}
+        chains = {(chain.agent_id, chain.run): chain for agent_chains in self._runs.values() for chain in agent_chains}
         for head in self._signed:
             chains.setdefault((head.agent_id, head.run), _Chain(agent_id=head.agent_id, run=head.run))
         keys = self._fault if self._keys is not None else None

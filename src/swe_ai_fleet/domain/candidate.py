@@ -232,8 +232,8 @@ class CheckReport:
     @property
     def shown_by_itself(self) -> bool:
         """Whether nothing but tests of the candidate's own shows that it works."""
-        shown = [(test, result) for result in self.results for test in result.shown]
-        return bool(shown) and all(test in result.own for test, result in shown)
+        shown_tests = [(test, result) for result in self.results for test in result.shown]
+        return bool(shown_tests) and all(test in result.own for test, result in shown_tests)
 
     def objection(self, *, needs_proof: bool) -> str:
         """Why what it is about does not stand: refuted, or unverified where proof is asked for; empty: it does."""

@@ -263,14 +263,14 @@ class NetworkGrant:
         """What of this grant remains for a caller who asks for some hosts. Raises InvalidRequest for one beyond it."""
         granted = [HostPattern.parse(text) for text in (*self.hosts, *self.private_hosts)]
         for number, text in enumerate(hosts):
-            wanted = HostPattern.parse(text, field=f"{field}[{number}]")
-            if not any(pattern.includes(wanted) for pattern in granted):
+            host = HostPattern.parse(text, field=f"{field}[{number}]")
+            if not any(pattern.includes(host) for pattern in granted):
                 raise InvalidRequest(
                     f"the host {text[:80]!r} is not allowed here",
                     field=f"{field}[{number}]",
                     hint=f"allowed are: {', '.join((*self.hosts, *self.private_hosts)) or 'none'}",
                 )
-        private = tuple(text for text in self.private_hosts if any(_same(text, asked) for asked in hosts))
+        private = tuple(text for text in self.private_hosts if any(_same(text, requested) for requested in hosts))
         return NetworkGrant(hosts=hosts, private_hosts=private)
 
 

@@ -274,14 +274,14 @@ class Matrix:
         """
         if not report.accepted or candidate_id not in self.examination.candidates or not self.examination.sets:
             return report
-        passed, asked = self.foreign_authors(candidate_id)
+        passed, authors_asked = self.foreign_authors(candidate_id)
         failing = {tests.name: len(failed) for tests, failed in self.failures(candidate_id)}
         probes = next((crossing for tests, crossing in self._foreign(candidate_id) if not tests.authors), None)
         counts = (len(probes.passed), len(probes.passed) + len(probes.failed)) if probes is not None else (0, 0)
         foreign = ForeignTests(
             value=self.value(candidate_id),
             passed=passed,
-            asked=asked,
+            asked=authors_asked,
             failing=failing,
             failures=self._failure_texts(candidate_id),
             probes_passed=counts[0],
@@ -312,12 +312,13 @@ class Matrix:
             if reasons:
                 return replace(report, verdict=Verdict.UNVERIFIED, reasons=(*reasons, *report.reasons))
         lifts = report.verdict is Verdict.UNVERIFIED and not disputes and not report.by_own_rules
-        shown = [supporter for supporter in self.supporters(candidate_id) if supporter[0].authors or _tested(report)]
-        if lifts and shown and not self.undecided(candidate_id):
-            tests = _listed([test for tests, crossing in shown for test in tests.shown_by(crossing)])
-            reason = (
-                f"{_listed_authors([tests for tests, _ in shown])} fail without the change and pass with it: {tests}"
-            )
+        supporters = [
+            supporter for supporter in self.supporters(candidate_id) if supporter[0].authors or _tested(report)
+        ]
+        if lifts and supporters and not self.undecided(candidate_id):
+            tests = _listed([test for tests, crossing in supporters for test in tests.shown_by(crossing)])
+            authors = _listed_authors([test_set for test_set, _ in supporters])
+            reason = f"{authors} fail without the change and pass with it: {tests}"
             return replace(report, verdict=Verdict.VERIFIED, reasons=(reason, *report.reasons))
         return report
 
@@ -325,9 +326,9 @@ class Matrix:
         """Pairs of candidates that fail a test of each other's which nobody else's change passes."""
         for at, tests in enumerate(self.examination.sets):
             for others in self.examination.sets[at + 1 :]:
-                ours, theirs = self._lone_failure(tests, others), self._lone_failure(others, tests)
-                if ours and theirs:
-                    yield Conflict(candidate_id=others.name, test=ours, other_id=tests.name, other_test=theirs)
+                ours, others_failure = self._lone_failure(tests, others), self._lone_failure(others, tests)
+                if ours and others_failure:
+                    yield Conflict(candidate_id=others.name, test=ours, other_id=tests.name, other_test=others_failure)
 
     def _lone_failure(self, tests: TestSet, others: TestSet) -> str:
         """A test that fails on the source of the authors of other tests, and that nobody else's change passes."""
@@ -380,13 +381,13 @@ def _tested(report: CheckReport) -> bool:
     return any(result.kind in kinds and result.passed and not result.skipped_reason for result in report.results)
 
 
-def _listed_authors(shown: Sequence[TestSet]) -> str:
+def _listed_authors(test_sets: Sequence[TestSet]) -> str:
     """Whose tests these are, as the beginning of a sentence."""
-    names = [tests.name for tests in shown if tests.authors]
+    names = [tests.name for tests in test_sets if tests.authors]
     kinds = [f"the new tests of {_listed(names)}"] if names else []
-    return " and ".join((*kinds, f"probes of {STATEMENT}") if len(names) < len(shown) else kinds)
+    return " and ".join((*kinds, f"probes of {STATEMENT}") if len(names) < len(test_sets) else kinds)
 
 
 def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:_NAMED])
-    return shown + (f" and {len(names) - _NAMED} more" if names[_NAMED:] else "")
+    listed = ", ".join(names[:_NAMED])
+    return listed + (f" and {len(names) - _NAMED} more" if names[_NAMED:] else "")

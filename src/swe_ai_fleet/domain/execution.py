@@ -179,12 +179,12 @@ class Fold:
 
     def take(self, stored: StoredEvent) -> None:
         """Take in the next event; one seen before changes nothing."""
-        known = self._state
-        if known is None or known.status.terminal or not isinstance(stored.event.body, _STEPS):
+        state = self._state
+        if state is None or state.status.terminal or not isinstance(stored.event.body, _STEPS):
             self._state = advance(self.state, stored)
-        elif stored.sequence > (self._last.sequence if self._last else known.last_sequence):
+        elif stored.sequence > (self._last.sequence if self._last else state.last_sequence):
             name = stored.event.agent_id
-            agent = self._agents.get(name) or _progress(known, name)
+            agent = self._agents.get(name) or _progress(state, name)
             self._agents[name] = advance_agent(agent, stored)
             self._last = stored
 
@@ -237,15 +237,15 @@ def advance(state: ExecutionState | None, stored: StoredEvent) -> ExecutionState
         case events.ApprovalAwaited(request=request):
             return _with_request(state, state.requests.get(request.approval_id, request))
         case events.ApprovalResolved(resolution=resolution):
-            known = {resolution.approval_id: resolution, **state.resolutions}
-            return _standing(replace(state, resolutions=known, requests=_slimmed(state, resolution.approval_id)))
+            resolutions = {resolution.approval_id: resolution, **state.resolutions}
+            return _standing(replace(state, resolutions=resolutions, requests=_slimmed(state, resolution.approval_id)))
         case events.ApprovalRefused(approval_id=approval_id, caller=caller):
             return replace(state, refused=state.refused | {(approval_id, caller)})
         case events.CancelRequested(reason=reason):
             return replace(state, cancel_requested=True, cancel_reason=state.cancel_reason or reason)
         case events.AuditHeadSigned(head=head):
-            known = state.signed_heads.get(head.agent_id)
-            later = known is None or (head.run, head.entries) > (known.run, known.entries)
+            earlier = state.signed_heads.get(head.agent_id)
+            later = earlier is None or (head.run, head.entries) > (earlier.run, earlier.entries)
             # An agent that says so is not believed.
             if not later or event.agent_id != EXECUTION_SUBJECT:
                 return state
@@ -343,12 +343,12 @@ def _judged(reports: Mapping[str, CheckReport], ranking: tuple[RankedCandidate, 
 
 
 def _without(checking: Mapping[str, RunningChecks], name: str) -> Mapping[str, RunningChecks]:
-    return {known: checks for known, checks in checking.items() if known != name}
+    return {test_name: checks for test_name, checks in checking.items() if test_name != name}
 
 
-def _with_critique(known: tuple[Critique, ...], new: Critique) -> tuple[Critique, ...]:
+def _with_critique(critiques: tuple[Critique, ...], new: Critique) -> tuple[Critique, ...]:
     """The critiques with one more; said again, a critique takes the place of the first."""
-    return (*(critique for critique in known if critique.key != new.key), new)
+    return (*(critique for critique in critiques if critique.key != new.key), new)
 
 
 def _with_request(state: ExecutionState, request: ApprovalRequest) -> ExecutionState:
@@ -368,12 +368,12 @@ def _slimmed(state: ExecutionState, approval_id: str) -> Mapping[str, ApprovalRe
 
 
 def _withdrawn(state: ExecutionState, agent_id: str) -> ExecutionState:
-    kept = {
+    remaining = {
         name: request
         for name, request in state.requests.items()
         if request.agent_id != agent_id or name in state.resolutions
     }
-    return _standing(replace(state, requests=kept)) if len(kept) < len(state.requests) else state
+    return _standing(replace(state, requests=remaining)) if len(remaining) < len(state.requests) else state
 
 
 def _standing(state: ExecutionState) -> ExecutionState:

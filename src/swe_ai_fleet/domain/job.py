@@ -157,16 +157,16 @@ def misfit(job: Job) -> str:
 def _described(types: Iterable[Any]) -> Iterator[str]:
     """A line for each dataclass and enumeration that these are made of, with its fields as the source has them."""
     # By identity, and kept: an alias that is collected would give its identity to the next one.
-    seen, left = dict[int, Any](), list[Any](types)
-    while left:
-        kind = left.pop()
+    seen, pending = dict[int, Any](), list[Any](types)
+    while pending:
+        kind = pending.pop()
         if id(kind) in seen:
             continue
         seen[id(kind)] = kind
         if isinstance(kind, type) and is_dataclass(kind):
             yield f"{kind.__qualname__}: {', '.join(f'{item.name}: {item.type}' for item in fields(kind))}"
-            left += [*get_type_hints(kind).values(), getattr(kind, "gives", None)]
+            pending += [*get_type_hints(kind).values(), getattr(kind, "gives", None)]
         elif isinstance(kind, type) and issubclass(kind, Enum):
             yield f"{kind.__qualname__}: {', '.join(str(member.value) for member in kind)}"
         else:
-            left += get_args(kind)
+            pending += get_args(kind)

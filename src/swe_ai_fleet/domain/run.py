@@ -295,8 +295,8 @@ def sub_agent_usage(result: ToolResult) -> Usage:
     usage = sub_agent.get("usage") if is_mapping(sub_agent) else None
     if not is_mapping(usage):
         return Usage()
-    known = {field.name for field in fields(Usage)} - {"duration_ms"}
-    spent = {name: value for name, value in usage.items() if name in known and isinstance(value, int | float)}
+    names = {field.name for field in fields(Usage)} - {"duration_ms"}
+    spent = {name: value for name, value in usage.items() if name in names and isinstance(value, int | float)}
     return Usage(**spent)  # pyright: ignore[reportArgumentType]
 
 

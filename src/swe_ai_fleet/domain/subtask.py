@@ -88,8 +88,8 @@ def graph_problems(subtasks: Sequence[Subtask], roles: Collection[Role] = ()) ->
     if len(subtasks) > MAX_SUBTASKS:
         return (f"there are {len(subtasks)} subtasks; at most {MAX_SUBTASKS} are accepted",)
     names = [subtask.subtask_id for subtask in subtasks]
-    known = set(names)
-    problems = [f"two subtasks are called {_quoted(name)}" for name in sorted(known) if names.count(name) > 1]
+    known_names = set(names)
+    problems = [f"two subtasks are called {_quoted(name)}" for name in sorted(known_names) if names.count(name) > 1]
     for task in subtasks:
         name = _quoted(task.subtask_id)
         if not _SUBTASK_ID.fullmatch(task.subtask_id):
@@ -103,9 +103,9 @@ def graph_problems(subtasks: Sequence[Subtask], roles: Collection[Role] = ()) ->
         if len(task.dependencies) > MAX_SUBTASKS:
             problems.append(f"{name} has {len(task.dependencies)} dependencies; at most {MAX_SUBTASKS} are accepted")
             continue
-        strangers = [other for other in dict.fromkeys(task.dependencies) if other not in known]
+        strangers = [other for other in dict.fromkeys(task.dependencies) if other not in known_names]
         problems += [f"{name} depends on {_quoted(other)}, which is not a subtask" for other in strangers]
-    if len(known) == len(names) and (cycle := _cycle(subtasks)):
+    if len(known_names) == len(names) and (cycle := _cycle(subtasks)):
         problems.append(f"there is a cycle: {' -> '.join(map(_quoted, cycle))}")
     return tuple(problems)
 

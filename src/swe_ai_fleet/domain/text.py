@@ -73,14 +73,14 @@ def check_branch(name: str, *, field: str) -> str:
     return name
 
 
-def nearest(name: str, known: Collection[str]) -> str:
+def nearest(name: str, candidates: Collection[str]) -> str:
     """A hint that says which known names may have been meant, or which there are."""
-    if close := get_close_matches(name[:64], known, n=3, cutoff=0.6):
+    if close := get_close_matches(name[:64], candidates, n=3, cutoff=0.6):
         # What begins like it is meant sooner than what only has the same letters.
         close.sort(key=lambda other: not other.startswith(name))
         return f"did you mean {' or '.join(map(repr, close))}?"
-    first = sorted(known)[:12]
-    return f"there are: {', '.join(first)}{', ...' if len(known) > len(first) else ''}" if known else ""
+    first = sorted(candidates)[:12]
+    return f"there are: {', '.join(first)}{', ...' if len(candidates) > len(first) else ''}" if candidates else ""
 
 
 def well_formed(text: str) -> str:

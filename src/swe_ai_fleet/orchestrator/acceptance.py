@@ -99,9 +99,9 @@ class Acceptance:
         task = self._ruled(requested)
         task.validated(max_agents=self.room.agents)
         self._check(task)
-        known = self.projection.get(task.tenant, task.execution_id)
-        if known is not None:
-            return _same(known, requested)
+        earlier = self.projection.get(task.tenant, task.execution_id)
+        if earlier is not None:
+            return _same(earlier, requested)
         self._check_room(task)
         await self.quotas.check_log()
         await self.quotas.check_tokens(task.tenant)
@@ -196,14 +196,14 @@ class Acceptance:
         queued |= {name: waiting for name, (waiting, _) in self._accepting.items()}
         if (task.tenant, task.execution_id) in queued:
             return
-        mine = Counter(waiting.caller for waiting in queued.values() if waiting.tenant == task.tenant)
-        self.quotas.check_queued(task.tenant, mine.total())
+        queued_by_caller = Counter(waiting.caller for waiting in queued.values() if waiting.tenant == task.tenant)
+        self.quotas.check_queued(task.tenant, queued_by_caller.total())
         check_room(
             len(queued),
-            mine[task.caller],
+            queued_by_caller[task.caller],
             max_queued=self.room.queued,
             max_queued_per_caller=self.room.queued_per_caller,
-            queued_of_tenant=mine.total(),
+            queued_of_tenant=queued_by_caller.total(),
             tenants=len({task.tenant, *(name for name, _ in queued)}),
         )
 
@@ -215,8 +215,10 @@ class Acceptance:
         self._check_workflow(task)
         for profile in task.profiles:
             if profile not in self.profiles:
-                known = ", ".join(sorted(self.profiles)) or "none is configured"
-                raise InvalidRequest(f"there is no model profile {profile[:64]!r}", field="model_profile", hint=known)
+                configured = ", ".join(sorted(self.profiles)) or "none is configured"
+                raise InvalidRequest(
+                    f"there is no model profile {profile[:64]!r}", field="model_profile", hint=configured
+                )
         costs = {"max_cost": task.constraints.limits.max_cost, "total_max_cost": task.constraints.totals.max_cost}
         for name, cost in costs.items():
             if cost and not self.priced:
@@ -269,8 +271,8 @@ class Acceptance:
         return Submission(execution_id=task.execution_id, existed=False)
 
 
-def _same(known: ExecutionState, task: Task) -> Submission:
-    if known.fingerprint != task.fingerprint():
+def _same(earlier: ExecutionState, task: Task) -> Submission:
+    if earlier.fingerprint != task.fingerprint():
         raise AlreadyExists(
             f"task {task.task_id!r} exists with different content",
             field="task_id",

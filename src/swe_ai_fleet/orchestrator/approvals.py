@@ -60,9 +60,9 @@ class Approvals:
 
     async def refresh(self) -> ExecutionState:
         """The execution as its log tells it now; only what is new is read, once for all who ask meanwhile."""
-        self._asked = mine = self._asked + 1
+        self._asked = number = self._asked + 1
         async with self._reading:
-            if self._answered < mine:
+            if self._answered < number:
                 answers = self._asked
                 events = self._log.read(self._task.tenant, self._task.execution_id, from_sequence=self._next)
                 async with aclosing(events) as new:
@@ -262,17 +262,17 @@ class Decisions:
         async with self._deciding:
             state = await self._get(tenant, execution_id)
             await self._check_approver(state, resolution, by)
-            known = state.resolutions.get(request.approval_id)
-            if known is None:
+            earlier = state.resolutions.get(request.approval_id)
+            if earlier is None:
                 if state.status.terminal:
                     raise PreconditionFailed(f"the execution has ended: {state.status}", field="execution_id")
                 await self._log.tell(control(state.task), ApprovalResolved(resolution=resolution))
                 state = await self._get(tenant, execution_id)
                 # Of several replicas that hear decisions at once, the first in the log is the one that decided.
-                known = state.resolutions.get(request.approval_id, resolution)
-        if (known.decision, known.text) != (resolution.decision, resolution.text):
+                earlier = state.resolutions.get(request.approval_id, resolution)
+        if (earlier.decision, earlier.text) != (resolution.decision, resolution.text):
             raise AlreadyExists(
-                f"{known.approval_id} was {known.decision} by {known.approver or 'somebody'} at {known.at}",
+                f"{earlier.approval_id} was {earlier.decision} by {earlier.approver or 'somebody'} at {earlier.at}",
                 field="approval_id",
             )
         return state
@@ -283,8 +283,8 @@ class Decisions:
         The refusal is recorded, and logged with both names. Raises PermissionDenied.
         """
         approval_id, decision = resolution.approval_id, resolution.decision
-        asked = _is_question(state, approval_id)
-        if not by or by != state.task.caller or asked or decision is ApprovalDecision.REJECTED:
+        is_question = _is_question(state, approval_id)
+        if not by or by != state.task.caller or is_question or decision is ApprovalDecision.REJECTED:
             return
         _log.warning(
             "approval.refused",

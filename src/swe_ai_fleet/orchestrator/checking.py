@@ -36,15 +36,15 @@ class Checking:
 
     async def report(self, candidate: Candidate) -> CheckReport:
         """The evidence about a candidate, recorded under its id. Raises Fenced, Unavailable of the journal."""
-        known = self.work.known.reports.get(candidate.candidate_id)
+        recorded = self.work.known.reports.get(candidate.candidate_id)
         async with self._gathering[candidate.diff_digest]:
-            gathered = known or self._by_diff.get(candidate.diff_digest) or await self._gather(candidate)
+            gathered = recorded or self._by_diff.get(candidate.diff_digest) or await self._gather(candidate)
             if candidate.diff_digest not in self._by_diff:
                 self._by_diff[candidate.diff_digest] = gathered
                 self.usage += gathered.usage
         report = replace(gathered, candidate_id=candidate.candidate_id)
         self.reports[candidate.candidate_id] = report
-        if known is None:
+        if recorded is None:
             await self.work.journal.append(ChecksFinished(report=report))
         return report
 
@@ -94,9 +94,9 @@ class Checking:
     async def _examined(self, examinees: Sequence[Examinee], requirements: tuple[Requirement, ...]) -> Examination:
         """What was found out about these candidates, or what a node does now; behind a ranking nothing is run."""
         names = tuple(sorted(examinee.candidate_id for examinee in examinees))
-        for known in (*self.work.known.examinations, *self._examinations):
-            if known.candidates == names:
-                return known
+        for earlier in (*self.work.known.examinations, *self._examinations):
+            if earlier.candidates == names:
+                return earlier
         if self.work.known.ranking:
             return Examination(candidates=names)
         try:

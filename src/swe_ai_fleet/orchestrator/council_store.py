@@ -116,8 +116,8 @@ class CouncilStore:
         now = self._now()
         council = replace(council, members=tuple(replace(member, registered_at=now) for member in council.members))
 
-        def put(known: CouncilRecord | None) -> tuple[CouncilRecord, Council]:
-            if known is not None and known.council is not None:
+        def put(stored: CouncilRecord | None) -> tuple[CouncilRecord, Council]:
+            if stored is not None and stored.council is not None:
                 raise AlreadyExists(
                     f"{council.role} already has a council", field="role", hint="delete it first, or register agents"
                 )
@@ -131,9 +131,9 @@ class CouncilStore:
         Raises Unavailable.
         """
 
-        def drop(known: CouncilRecord | None) -> tuple[CouncilRecord | None, Deletion]:
-            council = known.council if known is not None else self._defaults.get(role)
-            deletion = Deletion(council=council, was_default=known is None and council is not None)
+        def drop(stored: CouncilRecord | None) -> tuple[CouncilRecord | None, Deletion]:
+            council = stored.council if stored is not None else self._defaults.get(role)
+            deletion = Deletion(council=council, was_default=stored is None and council is not None)
             return (None if council is None else CouncilRecord()), deletion
 
         return await self._change(tenant, role, drop)
@@ -152,16 +152,16 @@ class CouncilStore:
             council = record.council if record is not None else self._defaults.get(role)
             council = council or Council(council_id=council_name(role), role=role, members=())
             self._rules.check_member(council, member)
-            known = any(known_member.agent_id == member.agent_id for known_member in council.members)
-            if not known and len(council.members) >= self._rules.max_agents:
+            is_member = any(present.agent_id == member.agent_id for present in council.members)
+            if not is_member and len(council.members) >= self._rules.max_agents:
                 raise PreconditionFailed(
                     f"{council.council_id} has {len(council.members)} agents",
                     field="agent_id",
                     hint="unregister one first",
                 )
             members = [member if present.agent_id == member.agent_id else present for present in council.members]
-            council = replace(council, members=tuple(members if known else [*members, member]))
-            return CouncilRecord(council=council), Registration(council=council, known=known)
+            council = replace(council, members=tuple(members if is_member else [*members, member]))
+            return CouncilRecord(council=council), Registration(council=council, known=is_member)
 
         return await self._change(tenant, role, add)
 
@@ -171,10 +171,10 @@ class CouncilStore:
         def remove(record: CouncilRecord | None) -> tuple[CouncilRecord | None, bool]:
             council = record.council if record is not None else self._defaults.get(role)
             members = council.members if council else ()
-            left = tuple(member for member in members if member.agent_id != agent_id)
-            if council is None or len(left) == len(members):
+            remaining = tuple(member for member in members if member.agent_id != agent_id)
+            if council is None or len(remaining) == len(members):
                 return None, False
-            return CouncilRecord(council=replace(council, members=left)), True
+            return CouncilRecord(council=replace(council, members=remaining)), True
 
         return await self._change(tenant, role, remove)
 

@@ -191,9 +191,9 @@ def assignments(
 
 def _perspective(seat: Seat, task: Task, council: Council | None) -> Perspective:
     view = perspective(seat.number, task.profiles or ("",))
-    given = {**(council.custom_params if council else {}), **task.custom_params}
-    words = "\n".join(filter(None, (given.get(INSTRUCTIONS, ""), view.instructions)))
-    temperature = float(given[TEMPERATURE]) if TEMPERATURE in given else view.temperature
+    custom = {**(council.custom_params if council else {}), **task.custom_params}
+    words = "\n".join(filter(None, (custom.get(INSTRUCTIONS, ""), view.instructions)))
+    temperature = float(custom[TEMPERATURE]) if TEMPERATURE in custom else view.temperature
     profile = "" if seat.member.elsewhere else seat.member.model_profile or view.model_profile
     return replace(
         view, instructions=words, temperature=temperature, model_profile=profile, endpoint=seat.member.endpoint
@@ -306,8 +306,8 @@ class CouncilRules:
 
     def _check_profile(self, name: str, field_name: str) -> None:
         if name not in self.profiles:
-            known = ", ".join(sorted(self.profiles)) or "none is configured"
-            raise InvalidRequest(f"there is no model profile {name[:64]!r}", field=field_name, hint=known)
+            configured = ", ".join(sorted(self.profiles)) or "none is configured"
+            raise InvalidRequest(f"there is no model profile {name[:64]!r}", field=field_name, hint=configured)
 
 
 def check_harness(endpoint: str, harnesses: Collection[str], *, field: str) -> None:
@@ -318,9 +318,9 @@ def check_harness(endpoint: str, harnesses: Collection[str], *, field: str) -> N
         raise InvalidRequest(f"there is no harness {name[:64]!r}", field=field, hint=hint)
 
 
-def check_parameters(given: Mapping[str, str]) -> None:
+def check_parameters(parameters: Mapping[str, str]) -> None:
     """Whether agents can be given these `custom_params`. Raises InvalidRequest naming the one that they cannot."""
-    for name, value in given.items():
+    for name, value in parameters.items():
         where = f"custom_params[{name[:64]}]"
         if name not in PARAMETERS:
             raise InvalidRequest(

@@ -119,11 +119,11 @@ class Deliberation:
 
     async def _ranking(self, contest: Contest) -> tuple[RankedCandidate, ...]:
         """The candidates from best to worst, once judges have voted; recorded."""
-        known = self.work.known
-        if known.ranking:
-            for outcome in (*known.votes, *known.scores.values()):
+        state = self.work.known
+        if state.ranking:
+            for outcome in (*state.votes, *state.scores.values()):
                 self._spending.usage += outcome.usage
-            return known.ranking
+            return state.ranking
         verifier = self.work.deps.verifier
         if verifier is not None:
             contest = replace(contest, scores=await verifier.scores(self.work.runs, self._spending, contest))
@@ -151,7 +151,7 @@ class Deliberation:
         While no candidate is convincing, further agents begin, as many as there are already, told what was tried. Where
         there may be further ones, those still at work are stopped once one is convincing.
         """
-        task, council, known = self.work.task, self.work.known.council, self.work.known
+        task, council, state = self.work.task, self.work.known.council, self.work.known
         waiting = list(assignments(task, self.work.repository, council))
         entries: list[Entry] = []
         size, lessons = seated(task, council).num_agents, ""
@@ -161,7 +161,7 @@ class Deliberation:
             async with asyncio.TaskGroup() as group:
                 drafts = [group.create_task(self._draft(assignment)) for assignment in wave]
             entries += [entry for draft in drafts if (entry := draft.result()) is not None]
-            over = known.ranking and not any(assignment.agent_id in known.agents for assignment in waiting)
+            over = state.ranking and not any(assignment.agent_id in state.agents for assignment in waiting)
             if not waiting or over:
                 break
             candidates = [entry.candidate for entry in entries]
@@ -226,8 +226,10 @@ class Deliberation:
         async with self._looking:
             candidates = [self._entries[name].candidate for name in sorted(self._entries)]
             reports = await self._checking.beside_each_other(candidates)
-            shown = (candidate.candidate_id for candidate in candidates if convincing(reports[candidate.candidate_id]))
-            if not self._convincing and (reason := next(shown, "")):
+            convincing_ids = (
+                candidate.candidate_id for candidate in candidates if convincing(reports[candidate.candidate_id])
+            )
+            if not self._convincing and (reason := next(convincing_ids, "")):
                 self._convincing = reason
                 for name, solving in list(self._solving.items()):
                     await self._stop(name)
@@ -273,12 +275,12 @@ def earlier_attempts(candidates: Sequence[Candidate], reports: Mapping[str, Chec
     fence = Fence(_masked, seed, *(candidate.candidate_id for candidate in candidates))
     sections = [_TRIED, fence.warning]
     for candidate in candidates:
-        report, left = reports[candidate.candidate_id], candidate.artifacts
-        files = ", ".join(left.files_changed[:_MOST_FILES]) or "no file"
+        report, artifacts = reports[candidate.candidate_id], candidate.artifacts
+        files = ", ".join(artifacts.files_changed[:_MOST_FILES]) or "no file"
         lines = (
             f"{report.verdict_word}: {'; '.join(report.reasons)}" if report.reasons else report.verdict_word,
             *(f"fails {failure}" for failure in (report.foreign.failures if report.foreign else ())),
-            f"changed {files} ({left.insertions} lines added, {left.deletions} removed)",
+            f"changed {files} ({artifacts.insertions} lines added, {artifacts.deletions} removed)",
             f"its summary: {candidate.summary}",
         )
         sections.append(fence("\n".join(lines), _TRIED_CHARS))

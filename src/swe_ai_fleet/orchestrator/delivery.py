@@ -163,16 +163,16 @@ class Integration:
         return replace(self.work.repository, commit=merge.commit, bundle=bundle, snapshot_of="")
 
 
-def spent_on_merges(known: ExecutionState) -> Usage:
+def spent_on_merges(state: ExecutionState) -> Usage:
     """What an earlier driver's merges have cost."""
-    return sum((agent.usage for agent in known.agents.values() if is_merge_run(agent.agent_id)), Usage())
+    return sum((agent.usage for agent in state.agents.values() if is_merge_run(agent.agent_id)), Usage())
 
 
 def _merge_task(task: Task, child: Task, merge: Merge) -> Task:
     """What the agent is told. The diffs are cut: the clone has both sides in full."""
-    shown = [f"- {path}" for path in merge.conflicts[:MAX_LISTED_FILES]]
+    conflicts = [f"- {path}" for path in merge.conflicts[:MAX_LISTED_FILES]]
     more = len(merge.conflicts) - MAX_LISTED_FILES
-    files = "\n".join([*shown, f"- and {more} more"] if more > 0 else shown)
+    files = "\n".join([*conflicts, f"- and {more} more"] if more > 0 else conflicts)
     description = (
         "Two changes conflict. Put them together, so that both do what they are for.\n\n"
         f"Your clone has one of them and as much of the other as could be merged. In these files both meet:\n{files}"
@@ -336,11 +336,11 @@ class HandDeliveries:
             state = await self.get(tenant, execution_id)
             candidate = state.candidates.get(request.candidate_id)
             if candidate is None:
-                known = ", ".join(sorted(state.candidates)) or "none"
+                candidate_ids = ", ".join(sorted(state.candidates)) or "none"
                 raise NotFound(
                     f"the execution has no candidate {request.candidate_id[:64]!r}",
                     field="candidate_id",
-                    hint=f"one of: {known}",
+                    hint=f"one of: {candidate_ids}",
                 )
             if not state.status.terminal:
                 raise PreconditionFailed(
@@ -362,7 +362,7 @@ class HandDeliveries:
             done = CandidateDelivered(
                 candidate_id=request.candidate_id, delivered=delivered, by=request.by, reason=request.reason
             )
-            if not any(known.delivered == delivered for known in state.hand_deliveries):
+            if not any(earlier.delivered == delivered for earlier in state.hand_deliveries):
                 await self.log.tell(control(state.task), done)
             return delivered
 

@@ -136,8 +136,8 @@ class Derivations:
 
     async def _derive(self, plan: Plan, task: Task, pinned: PinnedRepository | None) -> Derivation:
         earlier = await read_run(self._log, task.tenant, task.execution_id, PLANNER)
-        if (known := concluded(earlier, Derivation)) is not None:
-            return known
+        if (derivation := concluded(earlier, Derivation)) is not None:
+            return derivation
         assignment = DeriveAssignment(
             execution_id=task.execution_id,
             agent_id=PLANNER,
@@ -314,11 +314,11 @@ class PlanningEvents:
             AlreadyExists: Another event was taken under this id.
         """
         event.check()
-        known = await self._store.get(event.key)
-        if known is not None:
-            taken = from_json(_Taken, known.value)
-            _check_same(event, taken.fingerprint)
-            outcome = taken.outcome
+        stored = await self._store.get(event.key)
+        if stored is not None:
+            earlier = from_json(_Taken, stored.value)
+            _check_same(event, earlier.fingerprint)
+            outcome = earlier.outcome
         elif not event.leads_to_work:
             return PlanningOutcome(
                 accepted=False, message=f"unsupported type of event; supported types: {', '.join(EVENT_TYPES)}"
@@ -342,16 +342,16 @@ class PlanningEvents:
 
     async def _remembered(self, event: PlanningEvent, outcome: PlanningOutcome) -> PlanningOutcome:
         """The outcome once it is stored; that of another replica, where it was faster."""
-        taken = _Taken(fingerprint=event.fingerprint(), outcome=outcome)
+        record = _Taken(fingerprint=event.fingerprint(), outcome=outcome)
         try:
-            await self._store.put(event.key, to_json(taken), revision=0)
+            await self._store.put(event.key, to_json(record), revision=0)
         except Fenced:
             stored = await self._store.get(event.key)
             if stored is None:
                 raise
-            taken = from_json(_Taken, stored.value)
-            _check_same(event, taken.fingerprint)
-        return taken.outcome
+            record = from_json(_Taken, stored.value)
+            _check_same(event, record.fingerprint)
+        return record.outcome
 
     async def _with_subtasks(
         self, event: PlanningEvent, outcome: PlanningOutcome, timeout: float | None

@@ -151,9 +151,9 @@ class Drive:
             async with self._deps.log.journal(writer) as journal:
                 await journal.append(ExecutionClaimed(generation=self._generation, owner=self._deps.owner))
                 # Nobody else can write here any more, so this is all that there is to know.
-                known = await self._approvals.refresh()
-                whole = known.status.terminal or await self._finish(journal, known)
-                if not known.result_published:
+                state = await self._approvals.refresh()
+                whole = state.status.terminal or await self._finish(journal, state)
+                if not state.result_published:
                     await self._publish(journal)
             if not whole:
                 await self._discard_checkpoints()
@@ -183,22 +183,22 @@ class Drive:
         if self._work is not None:
             self._work.cancel()
 
-    async def _finish(self, journal: Journal, known: ExecutionState) -> bool:
+    async def _finish(self, journal: Journal, state: ExecutionState) -> bool:
         """Drive to the end and say it; whether all runs came to theirs."""
-        if known.cancel_requested:
-            self._cancel(known.cancel_reason)
+        if state.cancel_requested:
+            self._cancel(state.cancel_reason)
         signing = None
         if (signer := self._deps.signer) is not None:
             signing = HeadSigning(
                 signer=signer, approvals=self._approvals, chains=self._chains, journal=journal, task=self.task
             )
-        ending = await self._ending(journal, known, signing)
+        ending = await self._ending(journal, state, signing)
         if self._plans is not None:
             await self._plans.ended(self._deps, await self._approvals.refresh(), ending)
         # Those of runs that were lost, cancelled or left behind by an earlier driver.
         if signing is not None:
             await signing.sign()
-        age = datetime.now(UTC) - datetime.fromisoformat(known.started_at)
+        age = datetime.now(UTC) - datetime.fromisoformat(state.started_at)
         await journal.append(
             ExecutionFinished(
                 status=ending.status,
@@ -210,10 +210,10 @@ class Drive:
         )
         return ending.status is ExecutionStatus.COMPLETED
 
-    async def _ending(self, journal: Journal, known: ExecutionState, signing: HeadSigning | None) -> Ending:
+    async def _ending(self, journal: Journal, state: ExecutionState, signing: HeadSigning | None) -> Ending:
         """The work in a task of its own, so that a cancellation of the work is not one of the driver."""
         if not self._cancel_reason:
-            self._work = asyncio.create_task(self._solve(journal, known, signing))
+            self._work = asyncio.create_task(self._solve(journal, state, signing))
             try:
                 await asyncio.wait([self._work])
             except asyncio.CancelledError:
@@ -256,16 +256,16 @@ class Drive:
         with suppress(NotFound):
             await self._parts.cancel(self.task.tenant, execution_id, self._cancel_reason)
 
-    async def _solve(self, journal: Journal, known: ExecutionState, signing: HeadSigning | None) -> Ending:
+    async def _solve(self, journal: Journal, state: ExecutionState, signing: HeadSigning | None) -> Ending:
         runs = AgentRuns(
             fleet=self._deps.fleet,
             journal=journal,
             approvals=self._approvals,
             generation=self._generation,
-            known=known,
+            known=state,
             signing=signing,
             pauses=self._deps.pauses,
-            background="" if self._plans else await background(self._deps.context, self.task, journal, known),
+            background="" if self._plans else await background(self._deps.context, self.task, journal, state),
         )
         work = ExecutionContext(deps=self._deps, runs=runs, parts=self._parts)
         if self._plans is not None:
@@ -286,7 +286,7 @@ class Drive:
                 await Delivering(work=work).keep_best(conclusion)
             return without_winner(conclusion)
         if delivers:
-            report = known.delivery_report
+            report = state.delivery_report
             report = report or await Delivering(work=work).deliver(winner, conclusion.reports.get(winner.candidate_id))
             if not stands(report):
                 error = "the checks passed on the candidate but failed on the delivered branch"
@@ -345,21 +345,21 @@ async def execution_result(log: EventLog, blobs: BlobStore, state: ExecutionStat
 
 
 async def _artifacts(state: ExecutionState, winner: Candidate | None, blobs: BlobStore) -> dict[str, object]:
-    left, delivered = winner.artifacts if winner else Artifacts(), state.delivered
+    artifacts, delivered = winner.artifacts if winner else Artifacts(), state.delivered
     patch: object = ""
     # What subtasks come to is nobody's candidate.
-    if (ref := left.patch or (delivered.patch if delivered else None)) is not None:
+    if (ref := artifacts.patch or (delivered.patch if delivered else None)) is not None:
         inline = ref.size <= MAX_INLINE_PATCH_BYTES
         patch = (await blobs.get(ref)).decode("utf-8", "replace") if inline else to_plain(ref)
-    kept, report = delivered or state.integration, state.best_report
-    tests = left.tests or (report.tests if report else None)
+    branch, report = delivered or state.integration, state.best_report
+    tests = artifacts.tests or (report.tests if report else None)
     return {
-        "commit_sha": delivered.commit_sha if delivered else left.commit_sha,
-        "branch": delivered.branch if delivered else left.branch,
+        "commit_sha": delivered.commit_sha if delivered else artifacts.commit_sha,
+        "branch": delivered.branch if delivered else artifacts.branch,
         "patch": patch,
-        "files_changed": list(left.files_changed),
+        "files_changed": list(artifacts.files_changed),
         "tests": to_plain(tests) if tests else None,
-        "bundle": to_plain(kept.bundle) if kept and kept.bundle else None,
+        "bundle": to_plain(branch.bundle) if branch and branch.bundle else None,
     }
 
 

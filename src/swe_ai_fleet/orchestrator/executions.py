@@ -179,10 +179,10 @@ class Executions:
 
     async def latest(self, tenant: str, task_id: str, kind: TaskKind | None = None) -> ExecutionState:
         """The whole state of the execution of a task's highest attempt. Raises NotFound."""
-        known = self.projection.latest(tenant, task_id, kind)
-        if known is None:
+        state = self.projection.latest(tenant, task_id, kind)
+        if state is None:
             raise NotFound(f"no execution of task {task_id[:64]!r}", field="task_id")
-        return await self.get(tenant, known.execution_id)
+        return await self.get(tenant, state.execution_id)
 
     async def wait(self, tenant: str, execution_id: str) -> ExecutionState:
         """Wait for the end and return the whole state. Giving up waiting does nothing to the execution."""
@@ -194,18 +194,18 @@ class Executions:
 
         Of an execution that has ended, what people had delivered since follows; one that was erased says only that.
         """
-        known = self.projection.get(tenant, execution_id)
-        if known is None:
-            known, tombstone = await self.stored(tenant, execution_id)
+        state = self.projection.get(tenant, execution_id)
+        if state is None:
+            state, tombstone = await self.stored(tenant, execution_id)
             if tombstone is not None:
                 if tombstone.sequence >= from_sequence:
                     yield tombstone
                 return
-            known = known or await self.get(tenant, execution_id)
-        ended, over = self.projection.end_sequence(tenant, execution_id), known.status.terminal
+            state = state or await self.get(tenant, execution_id)
+        ended, over = self.projection.end_sequence(tenant, execution_id), state.status.terminal
         # Reading begins no later than the execution's own next event, so that no watcher can miss its end.
-        start = min(from_sequence, known.last_sequence + 1)
-        behind = over and start > (ended or known.last_sequence)
+        start = min(from_sequence, state.last_sequence + 1)
+        behind = over and start > (ended or state.last_sequence)
         events = self._log.read(tenant, execution_id, from_sequence=start, follow=not over)
         async with aclosing(events) as following:
             async for stored in following:

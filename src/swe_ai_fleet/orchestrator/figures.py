@@ -59,10 +59,10 @@ class Sketch:
         first, counts = other.first, other.counts
         self._cover(first, first + len(counts) - 1)
         offset = first - self.first
-        mine = self.counts
+        own_counts = self.counts
         for place, number in enumerate(counts, start=offset):
             if number:
-                mine[place] += number
+                own_counts[place] += number
         self.count += other.count
 
     def quantile(self, q: float) -> float:
@@ -328,11 +328,11 @@ class History:
         self.now = now
         _merged(self.open, key, figures)
 
-    def told(self) -> dict[Key, Figures]:
+    def changes(self) -> dict[Key, Figures]:
         """Everything that was counted since the last call."""
         self._settle()
-        told, self.untold = self.untold, {}
-        return told
+        changes, self.untold = self.untold, {}
+        return changes
 
     def tier(self, start: float, now: float) -> Tier:
         """The finest tier that goes as far back; the coarsest where none does."""

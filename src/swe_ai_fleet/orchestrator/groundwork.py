@@ -82,12 +82,12 @@ class Groundwork:
         return await asyncio.shield(self._listing) if self._listing is not None else None
 
     async def _list(self) -> Checklist | None:
-        known = self.work.known.checklist
-        if known is None and not (self.work.task.probes and self._may_ask and not self.work.known.ranking):
+        recorded = self.work.known.checklist
+        if recorded is None and not (self.work.task.probes and self._may_ask and not self.work.known.ranking):
             return None
-        checklist = known or await self._make_checklist()
+        checklist = recorded or await self._make_checklist()
         self.usage += checklist.usage
-        if known is None:
+        if recorded is None:
             await self.work.journal.append(ChecklistMade(checklist=checklist))
         return checklist
 
@@ -139,12 +139,12 @@ class Groundwork:
         )
 
     async def _lay(self) -> str:
-        known = self.work.known
-        baseline = known.baseline
+        state = self.work.known
+        baseline = state.baseline
         if baseline is None:
             baseline = await self._first()
-        if known.environment_run is not None:
-            self.usage += known.environment_run.usage
+        if state.environment_run is not None:
+            self.usage += state.environment_run.usage
         elif baseline is not None and self._may_help(baseline):
             baseline = await self._improve(baseline)
         commands = "; ".join(suite.command for suite in baseline.suites) if baseline is not None else ""
@@ -174,8 +174,8 @@ class Groundwork:
     def _may_help(self, baseline: Baseline) -> bool:
         """Whether an environment run is asked for, and could change anything."""
         task = self.work.task
-        asked = task.environment.detect and not task.constraints.checks and self._may_ask
-        return asked and baseline.report.learned is None and wants_help(baseline)
+        detects = task.environment.detect and not task.constraints.checks and self._may_ask
+        return detects and baseline.report.learned is None and wants_help(baseline)
 
     async def _improve(self, before: Baseline) -> Baseline:
         """The baseline after an environment run, whose proposal is tried; recorded."""
@@ -221,9 +221,9 @@ class Groundwork:
             raise
         except FleetError as error:
             return replace(run, answered=False, reason=str(error)[:_REASON_CHARS]), None
-        kept = gets_on_better(before, after)
-        reason = "more tests run with it" if kept else "no more tests run with it"
-        return replace(run, kept=kept, reason=reason, after=after.line), after
+        is_better = gets_on_better(before, after)
+        reason = "more tests run with it" if is_better else "no more tests run with it"
+        return replace(run, kept=is_better, reason=reason, after=after.line), after
 
     async def _ask_preparer(self, before: Baseline) -> Answer:
         assignment = self._assignment(
@@ -277,7 +277,7 @@ async def background(
     source: ContextSource | None,
     task: Task,
     journal: Journal,
-    known: ExecutionState,
+    state: ExecutionState,
     *,
     pauses: Sequence[float] = PAUSES,
 ) -> str:
@@ -286,8 +286,8 @@ async def background(
     An execution that is driven again gives its agents what they were given before. That there is none costs nobody the
     execution: the event says why.
     """
-    if known.context is not None:
-        return known.context.text
+    if state.context is not None:
+        return state.context.text
     request = context_request(task)
     if request is None:
         return ""

@@ -130,18 +130,18 @@ def _judgings(
         profile = task.profiles[0] if task.profiles else ""
         ballots = [(ARCHITECT, Perspective(model_profile=profile), places[: task.architect_top_k])]
     elif seated(task, council).rounds > 0:
-        shown = places[:MAX_BALLOT]
-        written = {author for place in shown for author in place.authors}
+        on_ballot = places[:MAX_BALLOT]
+        written = {author for place in on_ballot for author in place.authors}
         # Who is run by somebody else is asked to solve, and for nothing more.
         peers = [peer for peer in assignments(task, repository, council) if not peer.perspective.endpoint]
         # Those who have no candidate in it come first: they see the whole ballot.
         ballots = [
-            (peer.agent_id, peer.perspective, [place for place in shown if peer.agent_id not in place.authors])
+            (peer.agent_id, peer.perspective, [place for place in on_ballot if peer.agent_id not in place.authors])
             for peer in sorted(peers, key=lambda peer: peer.agent_id in written)
         ]
     ballots = [ballot for ballot in ballots if len(ballot[2]) > 1][:MAX_JUDGES]
     alone = len(ballots) == 1
-    known = Counter(vote.judge_id for vote in contest.votes)
+    votes_by_judge = Counter(vote.judge_id for vote in contest.votes)
     valid = Counter(vote.judge_id for vote in contest.votes if not vote.error)
     judgings = [
         JudgeAssignment(
@@ -159,7 +159,7 @@ def _judgings(
                 if name in contest.answers
             },
             samples=(lone_samples(len(ballot)) if alone else peer_samples(leads, weight)) - valid[judge_id],
-            known=known[judge_id],
+            known=votes_by_judge[judge_id],
             seed=ballot_seed(task.execution_id, judge_id),
             perspective=perspective,
         )
@@ -181,8 +181,8 @@ def lone_samples(candidates: int) -> int:
 async def _voted(runs: AgentRuns, assignment: JudgeAssignment, contest: Contest) -> Sequence[Vote]:
     """What a judge votes, under an earlier driver or now; written together with its votes before."""
     cast = [vote for vote in runs.known.votes if vote.judge_id == assignment.judge_id]
-    if known := [vote for vote in cast if vote.sample > assignment.known]:
-        return known
+    if new_votes := [vote for vote in cast if vote.sample > assignment.known]:
+        return new_votes
     votes = await runs.or_loss(assignment.agent_id, runs.run(assignment))
     if isinstance(votes, FleetError):
         return ()
@@ -241,8 +241,8 @@ class Verifier:
         Raises:
             Fenced: Another driver has taken over.
         """
-        known = dict(runs.known.scores)
-        for judged in known.values():
+        scores = dict(runs.known.scores)
+        for judged in scores.values():
             spending.usage += judged.usage
         places = score_candidates(
             contest.candidates,
@@ -261,9 +261,9 @@ class Verifier:
                 scorings = [group.create_task(self._score(runs, task, place)) for place in unscored]
             for score in (scoring.result() for scoring in scorings):
                 if score is not None:
-                    known[score.candidate_id] = score
+                    scores[score.candidate_id] = score
                     spending.usage += score.usage
-        return {name: score.score for name, score in known.items() if score.score is not None}
+        return {name: score.score for name, score in scores.items() if score.score is not None}
 
     def _was_asked(self, place: ScoredCandidate, runs: AgentRuns) -> bool:
         """Whether its score is known, or was lost."""
@@ -294,11 +294,11 @@ class Verifier:
             error = score.error[:_ERROR_CHARS] or "its score is not between 0 and 1"
             return replace(score, raw=None, score=None, outcomes=0, error=error)
         try:
-            known = rated(self.outcomes(tenant), score.model)
+            rates = rated(self.outcomes(tenant), score.model)
         except FleetError as error:
             _log.warning("a verifier's score is not calibrated", reason=str(error))
-            known = []
-        return replace(score, score=round(calibrated(score.raw, known), 6), outcomes=len(known), error="")
+            rates = []
+        return replace(score, score=round(calibrated(score.raw, rates), 6), outcomes=len(rates), error="")
 
 
 def peers_for(best: int, subjects: int) -> int:

@@ -65,9 +65,9 @@ class Names:
 
     def of(self, name: str) -> str:
         """The name to count under: printable and not too long."""
-        known = self.known.get(name)
-        if known is not None:
-            return known
+        number = self.known.get(name)
+        if number is not None:
+            return number
         if len(self.known) >= self.most:
             return OTHER
         cleaned = "".join(character if character.isprintable() else "?" for character in name[:_MAX_CHARACTERS])
@@ -162,19 +162,19 @@ class MetricsFold:
         at = datetime.fromisoformat(event.at).timestamp()
         figures = self._execution_said(event, at) if event.agent_id == EXECUTION_SUBJECT else self._run_said(event, at)
         if figures is not None:
-            if (known := self.open.get(_place(event.tenant, event.execution_id))) is not None:
-                known.usage += figures.usage
+            if (execution := self.open.get(_place(event.tenant, event.execution_id))) is not None:
+                execution.usage += figures.usage
             yield Counted(at=at, key=f"{event.tenant}/{self._role(event)}", figures=figures)
 
     def running(self, tenant: str, execution_id: str) -> Usage:
         """What an execution that has not ended has spent so far; nothing where none is known."""
-        known = self.open.get(_place(tenant, execution_id))
-        return known.usage if known is not None else Usage()
+        execution = self.open.get(_place(tenant, execution_id))
+        return execution.usage if execution is not None else Usage()
 
     def _role(self, event: Event) -> str:
         place = _place(event.tenant, event.execution_id)
-        known = self.open.get(place)
-        return known.role if known is not None else self.roles.get(place, "")
+        execution = self.open.get(place)
+        return execution.role if execution is not None else self.roles.get(place, "")
 
     def _execution_said(self, event: Event, at: float) -> Figures | None:
         place, body = _place(event.tenant, event.execution_id), event.body
@@ -204,29 +204,29 @@ class MetricsFold:
             case _:
                 return None
 
-    def _ended(self, place: str, known: OpenExecution, body: ExecutionFinished, at: float) -> Figures:
+    def _ended(self, place: str, execution: OpenExecution, body: ExecutionFinished, at: float) -> Figures:
         del self.open[place]
-        self.roles[place] = known.role
+        self.roles[place] = execution.role
         while len(self.roles) > _MOST_ENDED:
             del self.roles[next(iter(self.roles))]
-        left = len(known.runs)
+        runs_left = len(execution.runs)
         cancelled = body.status is ExecutionStatus.CANCELLED
-        running = sum(run.pause(at) for run in known.runs.values())
-        change = Gauges(agents=-running, driven=-int(known.claimed), queued=-int(not known.claimed))
+        running = sum(run.pause(at) for run in execution.runs.values())
+        change = Gauges(agents=-running, driven=-int(execution.claimed), queued=-int(not execution.claimed))
         figures = Figures(
             ended=Counter({body.status: 1}),
-            agents_cancelled=left if cancelled else 0,
-            agents_failed=0 if cancelled else left,
+            agents_cancelled=runs_left if cancelled else 0,
+            agents_failed=0 if cancelled else runs_left,
             change=change,
         )
-        return figures.add_duration(_OPERATIONS[known.kind], body.duration_ms)
+        return figures.add_duration(_OPERATIONS[execution.kind], body.duration_ms)
 
     def _run_said(self, event: Event, at: float) -> Figures | None:
-        known, body = self.open.get(_place(event.tenant, event.execution_id)), event.body
-        run = known.runs.get(event.agent_id) if known is not None else None
+        execution, body = self.open.get(_place(event.tenant, event.execution_id)), event.body
+        run = execution.runs.get(event.agent_id) if execution is not None else None
         match body:
-            case RunClaimed(resumes=resumes) if known is not None:
-                return _claimed(known, event.agent_id, at, resumes=resumes)
+            case RunClaimed(resumes=resumes) if execution is not None:
+                return _claimed(execution, event.agent_id, at, resumes=resumes)
             case RunStarted(model=model):
                 if run is not None:
                     run.model = model
@@ -241,8 +241,8 @@ class MetricsFold:
                 return self._called(run, entry, cached=body.result.cached)
             case LoopNoticed(advice=advice):
                 return Figures(loops=Counter({advice: 1}))
-            case RunFinished() if known is not None and run is not None:
-                del known.runs[event.agent_id]
+            case RunFinished() if execution is not None and run is not None:
+                del execution.runs[event.agent_id]
                 return self._run_ended(run, body, at)
             case _:
                 return None
@@ -288,10 +288,10 @@ def _place(tenant: str, execution_id: str) -> str:
     return f"{tenant}/{execution_id}"
 
 
-def _claimed(known: OpenExecution, agent_id: str, at: float, *, resumes: bool) -> Figures | None:
-    run = known.runs.get(agent_id)
+def _claimed(execution: OpenExecution, agent_id: str, at: float, *, resumes: bool) -> Figures | None:
+    run = execution.runs.get(agent_id)
     if run is None:
-        known.runs[agent_id] = OpenRun(since=at)
+        execution.runs[agent_id] = OpenRun(since=at)
         return Figures(agents_started=1, change=Gauges(agents=1))
     if not resumes:
         run.counted = Usage()

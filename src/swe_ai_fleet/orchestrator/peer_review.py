@@ -103,7 +103,7 @@ class PeerReview:
 
         A lost review or revision costs nothing but itself. Raises Fenced, Unavailable of the journal.
         """
-        entries, known = tuple(entries), self.work.known
+        entries, state = tuple(entries), self.work.known
         if len(entries) < 2:
             return entries
         self._authors |= {entry.candidate.candidate_id: entry.author for entry in entries}
@@ -111,14 +111,14 @@ class PeerReview:
             self._reports = await self.checking.beside_each_other([entry.candidate for entry in entries])
             await self._review(number, entries)
             authors = [entry for entry in entries if self._must_revise(entry)]
-            if known.ranking:
+            if state.ranking:
                 # Behind a ranking nobody is asked for anything new.
-                authors = [entry for entry in authors if revision_run(entry.author, number) in known.candidates]
+                authors = [entry for entry in authors if revision_run(entry.author, number) in state.candidates]
             if not authors or self._agreed(entries):
                 break
             revisions = await self._revise(number, authors)
-            kept = {revised.before.author: revised.after for revised in revisions if revised.kept}
-            current = tuple(kept.get(entry.author, entry) for entry in entries)
+            kept_revisions = {revised.before.author: revised.after for revised in revisions if revised.kept}
+            current = tuple(kept_revisions.get(entry.author, entry) for entry in entries)
             self._authors |= {entry.candidate.candidate_id: entry.author for entry in current}
             await self._look_again(number, revisions, current)
             entries = current
@@ -153,12 +153,14 @@ class PeerReview:
             and first[diffs[entry.author]] is entry
             and not self._critiques_of(entry)
         ]
-        shown = {e.author: Subject(candidate=e.candidate, report=self._report(e)) for e in subjects}
+        subjects_by_author = {e.author: Subject(candidate=e.candidate, report=self._report(e)) for e in subjects}
         requests: dict[str, dict[str, Subject]] = {}
         for author, reviewer in pairs(
-            tuple(diffs), diffs, [*shown], turn=number - 1, peers=peers_for(best, len(shown))
+            tuple(diffs), diffs, [*subjects_by_author], turn=number - 1, peers=peers_for(best, len(subjects_by_author))
         ):
-            requests.setdefault(reviewer, {})[shown[author].candidate.candidate_id] = shown[author]
+            requests.setdefault(reviewer, {})[subjects_by_author[author].candidate.candidate_id] = subjects_by_author[
+                author
+            ]
         await self._ask(number, entries, requests)
 
     async def _look_again(self, number: int, revisions: Sequence[_Rework], current: Sequence[Entry]) -> None:
@@ -174,10 +176,10 @@ class PeerReview:
                 continue
             before, after = revised.before.candidate.diff_digest, revised.after.candidate.diff_digest
             refused = not self.checking.reports[revised.before.candidate.candidate_id].accepted
-            known = self._about.get(after, {}) if revised.kept else {}
+            earlier = self._about.get(after, {}) if revised.kept else {}
             for critique in self._critiques_of(revised.before):
                 reviewer = critique.reviewer_id
-                if (critique.objects or refused) and reviewer not in known and own[reviewer] != after:
+                if (critique.objects or refused) and reviewer not in earlier and own[reviewer] != after:
                     subject = Subject(
                         candidate=revised.after.candidate, report=self._report(revised.after), earlier=critique
                     )
@@ -237,8 +239,8 @@ class PeerReview:
 
     async def _reviewed(self, assignment: ReviewAssignment) -> Review:
         """One peer's review, recorded; one that comes to nothing says why."""
-        if (known := self._earlier_review(assignment)) is not None:
-            return known
+        if (earlier := self._earlier_review(assignment)) is not None:
+            return earlier
         if self.work.known.ranking:
             return Review(critiques=_critiques(Review(), assignment, _OVER))
         error = "the reviewer did not review this candidate"
@@ -267,13 +269,13 @@ class PeerReview:
 
     def _earlier_review(self, assignment: ReviewAssignment) -> Review | None:
         """A review that an earlier driver left, if it left all of it."""
-        known = {critique.key: critique for critique in self.work.known.critiques}
+        critiques = {critique.key: critique for critique in self.work.known.critiques}
         names = [subject.candidate.candidate_id for subject in assignment.subjects if not subject.settled]
         keys = [(assignment.round, assignment.reviewer_id, name) for name in names]
-        if not known.keys() >= set(keys):
+        if not critiques.keys() >= set(keys):
             return None
         votes = (vote for vote in self.work.known.votes if (vote.judge_id, vote.sample) == (assignment.reviewer_id, 1))
-        return Review(critiques=tuple(known[key] for key in keys), vote=next(votes, None))
+        return Review(critiques=tuple(critiques[key] for key in keys), vote=next(votes, None))
 
     def _critiques_of(self, entry: Entry) -> list[Critique]:
         """What was said about an author's diff and could be read."""
@@ -328,16 +330,16 @@ class PeerReview:
             tried = [group.create_task(self._revision(number, entry, task)) for entry in authors]
         revisions: list[_Rework] = []
         for entry, done in zip(authors, tried, strict=True):
-            candidate, kept = done.result()
+            candidate, is_kept = done.result()
             if candidate is None:
                 continue
             self.spending.usage += candidate.usage
             if candidate.stop_reason is StopReason.REJECTED:
                 continue
-            revised = _Rework(before=entry, after=replace(entry, candidate=candidate), kept=kept)
+            revised = _Rework(before=entry, after=replace(entry, candidate=candidate), kept=is_kept)
             revisions.append(revised)
-            if (kept or revised.unchanged) and self._critiques_of(entry):
-                self.answers[(revised.after if kept else entry).candidate.candidate_id] = candidate.summary
+            if (is_kept or revised.unchanged) and self._critiques_of(entry):
+                self.answers[(revised.after if is_kept else entry).candidate.candidate_id] = candidate.summary
         return revisions
 
     async def _revision(self, number: int, entry: Entry, task: Task) -> tuple[Candidate | None, bool]:

@@ -89,15 +89,15 @@ class PlanSessions:
             ref=ref,
             started_by=by,
         )
-        known, state = await self._read(session_id)
-        if known is not None:
-            known = await self._rested(known, state) if known.status.over else known
-            requested = known.followed_by(requested)
-            if requested.same_as(known) and (known.status.waiting or known.status is SessionStatus.PLANNING):
-                return self._proposal(await self._rested(known, state))
-            if known.status.working:
+        session, state = await self._read(session_id)
+        if session is not None:
+            session = await self._rested(session, state) if session.status.over else session
+            requested = session.followed_by(requested)
+            if requested.same_as(session) and (session.status.waiting or session.status is SessionStatus.PLANNING):
+                return self._proposal(await self._rested(session, state))
+            if session.status.working:
                 raise _being_worked_on()
-            if state is not None and not known.status.over:
+            if state is not None and not session.status.over:
                 reason = "the person continued with something else"
                 await self._executions.cancel(self._tenant, state.execution_id, reason)
         task = task_of(requested, self._tenant, (limits or RequestLimits()).over(self._planner.limits))
@@ -159,10 +159,10 @@ class PlanSessions:
             case _:
                 pass
         execution_id = await self._in_log(session, state)
-        said = ApprovalResolution(
+        resolution = ApprovalResolution(
             approval_id=approval_id(session), decision=decision, text=adjustment, caller=by, limits=limits
         )
-        state = await self._executions.resolve(self._tenant, execution_id, said, by=by)
+        state = await self._executions.resolve(self._tenant, execution_id, resolution, by=by)
         match decision:
             case ApprovalDecision.APPROVED:
                 return Approved(session_id=session_id)
@@ -221,16 +221,16 @@ class PlanSessions:
             state = await self._executions.latest(self._tenant, session_id, TaskKind.PLAN)
         except NotFound:
             state = None
-        kept = await self._planner.store.get(session_id)
-        if kept is not None and (state is None or state.task.attempt < kept.attempt):
+        stored = await self._planner.store.get(session_id)
+        if stored is not None and (state is None or state.task.attempt < stored.attempt):
             try:
-                execution_id = task_of(kept, self._tenant, self._planner.limits).execution_id
+                execution_id = task_of(stored, self._tenant, self._planner.limits).execution_id
                 state = await self._executions.get(self._tenant, execution_id)
             except NotFound:
                 # Nobody goes on with it.
-                broken = replace(kept, status=SessionStatus.ERROR, error=INTERRUPTED)
-                return broken if kept.status.working else kept, None
-        return standing(kept, state, self._planner.clean) if state is not None else None, state
+                broken = replace(stored, status=SessionStatus.ERROR, error=INTERRUPTED)
+                return broken if stored.status.working else stored, None
+        return standing(stored, state, self._planner.clean) if state is not None else None, state
 
     async def _in_log(self, session: PlanSession, state: ExecutionState | None) -> str:
         """The id of the execution of a session that waits; one of an earlier version becomes an execution."""

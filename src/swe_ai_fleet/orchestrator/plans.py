@@ -98,12 +98,12 @@ class Planner:
     async def keep(self, session: PlanSession) -> PlanSession:
         """The session as its next revision. Raises Fenced where another driver kept it, FleetError."""
         now = datetime.now(UTC).isoformat()
-        kept = replace(session, revision=session.revision + 1, started_at=session.started_at or now, updated_at=now)
+        revised = replace(session, revision=session.revision + 1, started_at=session.started_at or now, updated_at=now)
         try:
-            await self.store.put(kept)
+            await self.store.put(revised)
         except PreconditionFailed as fault:
             raise Fenced(fault.message) from fault
-        return kept
+        return revised
 
 
 class Plans:
@@ -126,8 +126,8 @@ class Plans:
                 if ending.status is ExecutionStatus.CANCELLED:
                     reason = f"the goal was cancelled: {reason}"
                 session = await _abandoned(_runs(planner, deps, state), session, reason)
-                left = session.broken_off() if session.status is SessionStatus.EXECUTING else session.closed(reason)
-                await planner.keep(replace(left, status=SessionStatus.ERROR, error=reason))
+                ended = session.broken_off() if session.status is SessionStatus.EXECUTING else session.closed(reason)
+                await planner.keep(replace(ended, status=SessionStatus.ERROR, error=reason))
         except (PreconditionFailed, ResourceExhausted) as fault:
             # It cannot be read, or is too long; the execution ends all the same.
             _log.warning("plan_session.end_not_kept", session=state.task.task_id, reason=fault.message)
@@ -177,8 +177,8 @@ class PlanDrive:
                         await approvals.ask(approval_request(session))
                     else:
                         await self._until_continued()
-                    said = standing(session, await approvals.refresh(), self._planner.clean)
-                    session = await self._planner.keep(said)
+                    current = standing(session, await approvals.refresh(), self._planner.clean)
+                    session = await self._planner.keep(current)
         error = rejection(session.rejection) if session.status is SessionStatus.REJECTED else session.error
         usage = (await approvals.refresh()).spent
         return Ending(status=_ENDINGS[session.status], error=error, usage=usage)
@@ -273,5 +273,7 @@ async def _abandoned(runs: RunLog, session: PlanSession, reason: str) -> PlanSes
     async with runs.recorded(session) as (record, run):
         if run.started is not None and run.finished is None:
             await record.journal.append(run_finished(record.trail, StopReason.CANCELLED, run.usage, error=reason))
-    left = session.with_run(run)
-    return replace(left, usage=left.usage + run.usage, sub_agents=left.sub_agents + sub_agents_used(run.steps))
+    abandoned = session.with_run(run)
+    return replace(
+        abandoned, usage=abandoned.usage + run.usage, sub_agents=abandoned.sub_agents + sub_agents_used(run.steps)
+    )

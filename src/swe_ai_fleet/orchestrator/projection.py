@@ -122,15 +122,15 @@ class Projection:
 
     def get(self, tenant: str, execution_id: str) -> ExecutionState | None:
         state = self._open.get((tenant, execution_id))
-        if state is None and (kept := self._over.get(f"{tenant}/{execution_id}")) is not None:
-            return kept.state
+        if state is None and (shelved := self._over.get(f"{tenant}/{execution_id}")) is not None:
+            return shelved.state
         return state
 
     def end_sequence(self, tenant: str, execution_id: str) -> int:
         """The sequence of its `ExecutionFinished`, 0 while it goes on."""
         end = self._ends.get((tenant, execution_id), 0)
-        kept = None if end else self._over.get(f"{tenant}/{execution_id}")
-        return kept.end if kept is not None else end
+        shelved = None if end else self._over.get(f"{tenant}/{execution_id}")
+        return shelved.end if shelved is not None else end
 
     def erased(self, tenant: str) -> list[str]:
         """The executions of a tenant that were erased, the last 50,000 of all."""
@@ -266,26 +266,30 @@ class Projection:
             _label(tenant, role=task.role),
             _label(tenant, kind=task.kind),
         )
-        kept, key = _Kept(state=state, end=end), f"{tenant}/{state.execution_id}"
-        self._over.put(key, kept, sort=state.started_at, labels=labels, weight=state.duration_ms)
+        entry, key = _Kept(state=state, end=end), f"{tenant}/{state.execution_id}"
+        self._over.put(key, entry, sort=state.started_at, labels=labels, weight=state.duration_ms)
         self._open.pop((tenant, state.execution_id), None)
         self._ends.pop((tenant, state.execution_id), None)
 
     def _dump(self) -> Iterator[bytes]:
-        kept = [_Kept(state=state, end=self._ends.get(key, 0)) for key, state in self._open.items()]
-        head = json.dumps({"open": len(kept), "erased": list(self._erased)}).encode()
-        return chain([head], map(to_json, kept), self._over.lines())
+        entries = [_Kept(state=state, end=self._ends.get(key, 0)) for key, state in self._open.items()]
+        head = json.dumps({"open": len(entries), "erased": list(self._erased)}).encode()
+        return chain([head], map(to_json, entries), self._over.lines())
 
     def _load(self, lines: Iterator[bytes]) -> None:
         head = json.loads(next(lines, b'{"open": 0, "erased": []}'))
-        kept = [from_json(_Kept, line) for line in islice(lines, head["open"])]
+        entries = [from_json(_Kept, line) for line in islice(lines, head["open"])]
         self._over.load(lines)
         self._erased = dict.fromkeys((tenant, execution_id) for tenant, execution_id in head["erased"])
-        known = {(open_state.state.task.tenant, open_state.state.execution_id): open_state for open_state in kept}
+        open_states = {
+            (open_state.state.task.tenant, open_state.state.execution_id): open_state for open_state in entries
+        }
         # It was still open when the snapshot began, and over when its lines were read.
-        known = {key: open_state for key, open_state in known.items() if self._over.get("/".join(key)) is None}
-        self._open = {key: open_state.state for key, open_state in known.items()}
-        self._ends = {key: open_state.end for key, open_state in known.items() if open_state.end}
+        open_states = {
+            key: open_state for key, open_state in open_states.items() if self._over.get("/".join(key)) is None
+        }
+        self._open = {key: open_state.state for key, open_state in open_states.items()}
+        self._ends = {key: open_state.end for key, open_state in open_states.items() if open_state.end}
 
 
 def _place(state: ExecutionState) -> tuple[str, str]:

@@ -72,14 +72,14 @@ class Passes:
 
     def waiting(self, tenants: Collection[str]) -> Mapping[str, float]:
         """The passes of those that wait now; who did not the last time begins no lower than the present one."""
-        kept = {tenant: self._passes.get(tenant, 0.0) for tenant in tenants}
-        for tenant in kept.keys() - self._waited:
-            kept[tenant] = max(kept[tenant], self._present)
-        self._waited = frozenset(kept)
+        passes = {tenant: self._passes.get(tenant, 0.0) for tenant in tenants}
+        for tenant in passes.keys() - self._waited:
+            passes[tenant] = max(passes[tenant], self._present)
+        self._waited = frozenset(passes)
         # Whoever is behind the present one would begin there anyway, so nothing is to be remembered of it.
-        idle = {name: at for name, at in self._passes.items() if name not in kept and at > self._present}
-        self._passes = {**idle, **kept}
-        return kept
+        idle = {name: at for name, at in self._passes.items() if name not in passes and at > self._present}
+        self._passes = {**idle, **passes}
+        return passes
 
     def charge(self, tenant: str, agents: int, weight: float) -> None:
         """A place for so many agents was given to a tenant."""
@@ -94,8 +94,8 @@ def weights(tenants: Collection[str], share: Callable[[str], float]) -> dict[str
     """
     named = {tenant: share(tenant) for tenant in tenants}
     others = [tenant for tenant, value in named.items() if value <= 0]
-    left = max(0.0, 1.0 - sum(value for value in named.values() if value > 0))
-    equal = max(LEAST_WEIGHT, left / len(others)) if others else 0.0
+    remainder = max(0.0, 1.0 - sum(value for value in named.values() if value > 0))
+    equal = max(LEAST_WEIGHT, remainder / len(others)) if others else 0.0
     return {tenant: value if value > 0 else equal for tenant, value in named.items()}
 
 
@@ -172,17 +172,17 @@ def in_order(
     counts, turns, shares = dict(running), dict(served or {}), tenants
 
     def sort_key(head: Waiting) -> tuple[object, ...]:
-        mine = shares.place(head.tenant) if shares is not None else (0.0, 0.0)
-        return *mine, *_turn(head, counts, turns, now)
+        head_place = shares.place(head.tenant) if shares is not None else (0.0, 0.0)
+        return *head_place, *_turn(head, counts, turns, now)
 
     heap: list[tuple[tuple[Any, ...], Line]] = [(sort_key(line[-1]), name) for name, line in lines.items()]
     heapq.heapify(heap)
     ordered: list[Waiting] = []
     while heap:
-        known, name = heap[0]
+        priority, name = heap[0]
         line = lines[name]
         place = sort_key(line[-1])
-        if place > known:
+        if place > priority:
             # Another line of the same caller, or of the same tenant, had a turn since.
             heapq.heapreplace(heap, (place, name))
             continue
@@ -236,16 +236,16 @@ def check_room(
             f"{queued_of_caller} executions of this caller are waiting",
             hint=f"at most {max_queued_per_caller} are allowed; submit more when some of them have started",
         )
-    mine = queued_total if queued_of_tenant is None else queued_of_tenant
-    if full_for(queued_total, mine, most=max_queued, tenants=tenants):
+    queued = queued_total if queued_of_tenant is None else queued_of_tenant
+    if full_for(queued_total, queued, most=max_queued, tenants=tenants):
         raise ResourceExhausted(
             f"{queued_total} executions are waiting", hint=f"at most {max_queued} are allowed; try again later"
         )
 
 
-def full_for(total: int, mine: int, *, most: int, tenants: int) -> bool:
+def full_for(total: int, own: int, *, most: int, tenants: int) -> bool:
     """Whether a place of which tenants share `most` takes no more of one that has `mine` of `total` in it.
 
     `tenants` of them have some there, this one among them. See `check_room`.
     """
-    return total >= most and mine >= most // max(1, tenants)
+    return total >= most and own >= most // max(1, tenants)

@@ -94,15 +94,15 @@ class Quotas:
 
     async def check_tokens(self, tenant: str) -> int | None:
         """`tokens_left`, where there are any. Raises ResourceExhausted, Unavailable."""
-        left = await self.tokens_left(tenant)
-        if left == 0:
+        tokens = await self.tokens_left(tenant)
+        if tokens == 0:
             midnight = self.now().astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1)
             raise ResourceExhausted(
                 f"the tenant has spent its {self.rules(tenant).quota.tokens_per_day} tokens for today",
                 field="quota.tokens_per_day",
                 hint=f"the quota resets at {midnight.isoformat(timespec='minutes')}",
             )
-        return left
+        return tokens
 
     async def storage_left(self, tenant: str) -> int | None:
         """The bytes that may still be stored for a tenant, 0 at least; None: as many as there is room for.
@@ -114,15 +114,15 @@ class Quotas:
 
     async def check_storage(self, tenant: str, wanted: int = 1) -> int | None:
         """`storage_left`, where that is as much as wanted. Raises ResourceExhausted, Unavailable."""
-        left = await self.storage_left(tenant)
-        if left is not None and left < wanted:
+        free = await self.storage_left(tenant)
+        if free is not None and free < wanted:
             most = self.rules(tenant).quota.storage_bytes
             raise ResourceExhausted(
-                f"{most - left:,} of the {most:,} bytes of the tenant's storage quota are in use",
+                f"{most - free:,} of the {most:,} bytes of the tenant's storage quota are in use",
                 field="quota.storage_bytes",
                 hint="data older than FLEET_EVENT_DAYS is deleted; the operator can raise the quota",
             )
-        return left
+        return free
 
 
 LOOK_SECONDS = 1.0
@@ -182,10 +182,10 @@ class ConcurrencyLimiter:
         line.append(ticket)
         try:
             while line[0] is not ticket or self.taken[tenant] >= self._slots(tenant):
-                left = self._left
+                released = self._left
                 with suppress(TimeoutError):
                     async with asyncio.timeout(LOOK_SECONDS):
-                        await left.wait()
+                        await released.wait()
         finally:
             line.remove(ticket)
             if not line:
@@ -204,22 +204,22 @@ class ConcurrencyLimiter:
     async def _granted(self, assignment: Assignment[T]) -> Assignment[T]:
         room = await self.quotas.storage_left(assignment.task.tenant)
         assignment = _bounded(assignment, room, self._parts(assignment))
-        left = await self.quotas.check_tokens(assignment.task.tenant)
-        if left is None:
+        tokens = await self.quotas.check_tokens(assignment.task.tenant)
+        if tokens is None:
             return assignment
         task = assignment.task
         if _resumes(assignment):
             # What a run spent before counts towards its own limit, so only the whole day's bounds it here.
             return replace(assignment, task=_limited(task, self.quotas.rules(task.tenant).quota.tokens_per_day))
-        return replace(assignment, task=_limited(task, max(1, left // self._parts(assignment))))
+        return replace(assignment, task=_limited(task, max(1, tokens // self._parts(assignment))))
 
     def _parts(self, assignment: Assignment[T]) -> int:
         """Those that work at the same time share what is left."""
         return max(self.taken[assignment.task.tenant], assignment.task.num_agents, 1)
 
     def _changed(self) -> None:
-        left, self._left = self._left, asyncio.Event()
-        left.set()
+        released, self._left = self._left, asyncio.Event()
+        released.set()
 
 
 def _resumes(assignment: Assignment[object]) -> bool:
@@ -273,12 +273,12 @@ class StorageUsage:
         self._held = [_Held(name, pieces, snapshots) for name, pieces in streams.items()]
 
     async def __aenter__(self) -> StorageUsage:
-        for held in self._held:
-            held.follower.begin()
+        for store in self._held:
+            store.follower.begin()
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        await asyncio.gather(*(held.follower.stop() for held in self._held))
+        await asyncio.gather(*(store.follower.stop() for store in self._held))
 
     async def bytes_of(self, tenant: str) -> int:
         """What a tenant has stored. Raises Unavailable while that is not known."""
@@ -293,11 +293,13 @@ class StorageUsage:
 
     def by_tenant(self) -> Mapping[str, int]:
         """What is known to be stored, of every tenant."""
-        return {tenant: self._sum(tenant) for tenant in sorted({name for held in self._held for name in held.tenants})}
+        return {
+            tenant: self._sum(tenant) for tenant in sorted({name for store in self._held for name in store.tenants})
+        }
 
     def _sum(self, tenant: str) -> int:
         oldest = int(self._clock() // _DAY) - self._kept_days if self._kept_days else 0
-        return sum(held.bytes_of(tenant, oldest) for held in self._held)
+        return sum(store.bytes_of(tenant, oldest) for store in self._held)
 
 
 class _Held:
@@ -311,7 +313,7 @@ class _Held:
     def bytes_of(self, tenant: str, oldest: int) -> int:
         """The bytes of a tenant, of days before the oldest aside."""
         days, places = self.tenants.get(tenant, (Counter[int](), dict[str, int]()))
-        return sum(held for day, held in days.items() if day >= oldest) + sum(places.values())
+        return sum(size for day, size in days.items() if day >= oldest) + sum(places.values())
 
     def _take(self, piece: StoredPiece) -> int:
         days, places = self.tenants[piece.tenant]
@@ -324,8 +326,8 @@ class _Held:
         return piece.sequence
 
     def _dump(self) -> Iterator[bytes]:
-        held = [[name, list(days.items()), places] for name, (days, places) in self.tenants.items()]
-        return iter([json.dumps(holding).encode() for holding in held])
+        rows = [[name, list(days.items()), places] for name, (days, places) in self.tenants.items()]
+        return iter([json.dumps(holding).encode() for holding in rows])
 
     def _load(self, lines: Iterator[bytes]) -> None:
         self.tenants.clear()

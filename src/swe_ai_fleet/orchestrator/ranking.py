@@ -85,11 +85,13 @@ def _foreign(foreign: ForeignTests) -> str:
     """What the new tests of others say, in words."""
     if not foreign.asked:
         return "no other author's new tests cover it"
-    passed, asked = foreign.by_authors
+    passed, authors_asked = foreign.by_authors
     probes = f"passes {foreign.probes_passed} of {foreign.probes_asked} probes of {STATEMENT}"
     parts = [probes] if foreign.probes_asked else []
     if passed:
-        parts.append(f"passes the new tests of {passed} of {asked} other author{'s' if asked > 1 else ''}")
+        parts.append(
+            f"passes the new tests of {passed} of {authors_asked} other author{'s' if authors_asked > 1 else ''}"
+        )
     failing = [(name, count) for name, count in foreign.failing.items() if name != STATEMENT]
     parts += [f"fails {count} new test{'s' if count > 1 else ''} of {name}" for name, count in failing[:_MOST_AUTHORS]]
     if len(failing) > _MOST_AUTHORS:
@@ -124,24 +126,25 @@ def _apart(own: ScoredCandidate, other: ScoredCandidate, *, ahead: bool) -> str:
         decisive = [_values(part, own, other) for part in ordered if gains[part] > 0]
         contrary = [_values(part, own, other) for part in ordered if gains[part] < 0]
         return ", in spite of ".join(", ".join(parts) for parts in (decisive, contrary) if parts)
-    for name, mine, theirs in (
+    for name, own_value, other_value in (
         ("evidence", f"{own.values[Part.EVIDENCE]:.4f}", f"{other.values[Part.EVIDENCE]:.4f}"),
         ("own tests that fail without the change", str(own.own_tests), str(other.own_tests)),
         ("changed lines", str(own.lines), str(other.lines)),
         ("tokens", str(own.tokens), str(other.tokens)),
     ):
-        if mine != theirs:
-            return f"equal scores, {mine} {name} against {theirs}"
+        if own_value != other_value:
+            return f"equal scores, {own_value} {name} against {other_value}"
     return "equal in every criterion; ordered by name"
 
 
 def _values(part: Part, own: ScoredCandidate, other: ScoredCandidate) -> str:
-    mine, theirs = own.values[part], other.values.get(part, 0.0)
+    own_value, other_value = own.values[part], other.values.get(part, 0.0)
     if part is Part.CHOICE:
-        return f"{part}" if mine > theirs else f"{part} of that one"
-    digits = 2 if f"{mine:.2f}" != f"{theirs:.2f}" else 6
+        return f"{part}" if own_value > other_value else f"{part} of that one"
+    digits = 2 if f"{own_value:.2f}" != f"{other_value:.2f}" else 6
     values = (
-        "none" if _unsaid(part, place) else f"{value:.{digits}f}" for place, value in ((own, mine), (other, theirs))
+        "none" if _unsaid(part, place) else f"{value:.{digits}f}"
+        for place, value in ((own, own_value), (other, other_value))
     )
     return f"{part} {' against '.join(values)}"
 

@@ -116,12 +116,12 @@ class Spending:
             return None
         if totals.max_cost and cost <= 0:
             return None
-        left = Totals(
+        remaining = Totals(
             max_tokens=totals.max_tokens and tokens,
             max_tool_calls=totals.max_tool_calls and calls,
             max_cost=totals.max_cost and cost,
         )
-        limits = left.share(constraints.limits, parts=parts)
+        limits = remaining.share(constraints.limits, parts=parts)
         return replace(self.task, constraints=replace(constraints, limits=limits))
 
 
@@ -194,9 +194,9 @@ def _bought(purpose: Purpose, state: ExecutionState) -> str:
     match purpose:
         case Purpose.DRAFTS:
             verdicts = [_verdict(state, candidate) for candidate in _candidates(state, revised=False)]
-            shown, refuted = verdicts.count(Verdict.VERIFIED), verdicts.count(Verdict.REFUTED)
+            verified, refuted = verdicts.count(Verdict.VERIFIED), verdicts.count(Verdict.REFUTED)
             stopped = f", {len(state.stopped)} stopped" if state.stopped else ""
-            return f"{counted(len(verdicts), 'candidate')}, {shown} verified, {refuted} refuted{stopped}"
+            return f"{counted(len(verdicts), 'candidate')}, {verified} verified, {refuted} refuted{stopped}"
         case Purpose.CHECKLIST:
             if (checklist := state.checklist) is None or checklist.error:
                 return checklist.error if checklist is not None else ""
@@ -210,13 +210,13 @@ def _bought(purpose: Purpose, state: ExecutionState) -> str:
             reviews = [critique for critique in state.critiques if not critique.error]
             findings = [finding for review in reviews for finding in review.findings if finding.must_fix]
             must_fix = counted(len(findings), "must-fix", "must-fixes")
-            shown = sum(finding.reproduced for finding in findings)
-            return f"{counted(len(reviews), 'review')}, {must_fix}, {shown} reproduced"
+            reproduced = sum(finding.reproduced for finding in findings)
+            return f"{counted(len(reviews), 'review')}, {must_fix}, {reproduced} reproduced"
         case Purpose.REVISIONS:
             revisions, winner = _candidates(state, revised=True), state.candidates.get(state.winner_id)
-            kept = sum(revision.candidate_id not in state.dropped for revision in revisions)
+            improved = sum(revision.candidate_id not in state.dropped for revision in revisions)
             won = ", one won" if winner is not None and winner.revises else ""
-            return f"{counted(len(revisions), 'revision')}, {kept} kept{won}"
+            return f"{counted(len(revisions), 'revision')}, {improved} kept{won}"
         case Purpose.SCORES:
             scores = {name: score.score for name, score in state.scores.items() if score.score is not None}
             won = f", {scores[state.winner_id]:.2f} for the winner" if state.winner_id in scores else ""

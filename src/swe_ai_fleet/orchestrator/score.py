@@ -185,11 +185,11 @@ class ScoredCandidate:
     @property
     def order(self) -> tuple[int, float, float, bool, int, int, str]:
         """Sorts from best to worst: tier, score, evidence, own tests, fewer changed lines, fewer tokens, the id."""
-        shown = round(self.values[Part.EVIDENCE], _DIGITS)
+        evidence = round(self.values[Part.EVIDENCE], _DIGITS)
         return (
             -self.tier,
             -self.score,
-            -shown,
+            -evidence,
             not self.own_tests,
             self.lines,
             self.tokens,
@@ -324,10 +324,10 @@ def _with_votes(place: ScoredCandidate, votes: Iterable[Vote], valid: Iterable[V
 
     if not place.accepted:
         return place
-    held = [vote for vote in valid if about(vote)]
-    lost = sum(about(vote) for vote in votes) - len(held)
-    won = sum(vote.choice in place.ids for vote in held)
-    return replace(place, ballots=Ballots(won=won, held=len(held), unreadable=lost))
+    counted = [vote for vote in valid if about(vote)]
+    lost = sum(about(vote) for vote in votes) - len(counted)
+    won = sum(vote.choice in place.ids for vote in counted)
+    return replace(place, ballots=Ballots(won=won, held=len(counted), unreadable=lost))
 
 
 def _with_values(place: ScoredCandidate, counted: Mapping[Part, bool], accepted: int, most: int) -> ScoredCandidate:

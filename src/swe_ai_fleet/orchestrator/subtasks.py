@@ -234,11 +234,11 @@ class SplitTask:
         totals = part(
             constraints.totals, derivation.usage, len(derivation.subtasks) + 1, least=self.work.task.num_agents
         )
-        kept = replace(self.work.task, constraints=replace(constraints, totals=totals))
+        task = replace(self.work.task, constraints=replace(constraints, totals=totals))
         return Integration(
             work=self.work,
             head=self.work.known.integration or self.work.repository,
-            spending=Spending(task=kept, usage=spent_on_merges(self.work.known)),
+            spending=Spending(task=task, usage=spent_on_merges(self.work.known)),
         )
 
     async def _advance(self, derivation: Derivation, integration: Integration, group: asyncio.TaskGroup) -> None:

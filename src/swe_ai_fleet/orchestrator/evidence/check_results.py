@@ -93,10 +93,10 @@ def verdict_of(results: Sequence[CheckResult]) -> tuple[Verdict, tuple[str, ...]
     failed = [result for result in results if result.required and not result.passed and not result.skipped_reason]
     if failed:
         return Verdict.REFUTED, _bounded(f"{result.name}: {result.message or 'failed'}" for result in failed)
-    shown = [result for result in results if result.shown]
+    showing = [result for result in results if result.shown]
     rest = [result for result in results if result.kind in _RUNS and not result.shown]
-    if shown:
-        return Verdict.VERIFIED, _bounded(f"{result.name}: {result.message}" for result in (*shown, *rest))
+    if showing:
+        return Verdict.VERIFIED, _bounded(f"{result.name}: {result.message}" for result in (*showing, *rest))
     if not rest:
         return Verdict.UNVERIFIED, ("no check ran",)
     return Verdict.UNVERIFIED, _bounded(f"{result.name}: {result.skipped_reason or result.message}" for result in rest)

@@ -105,8 +105,8 @@ def compare(
     for test in after.failing:
         result = after.results[test]
         was = earlier.result(test)
-        mine = touched.has(test)
-        if was is not None and not mine and was.outcome is TestOutcome.PASSED:
+        is_touched = touched.has(test)
+        if was is not None and not is_touched and was.outcome is TestOutcome.PASSED:
             kind = "broken"
         elif was is not None and was.outcome.bad:
             # It never worked. Where the task is about it, it has to now.
@@ -115,10 +115,10 @@ def compare(
             kind = "named" if about else "old" if lacks or alike(result.message, was.message) else "otherwise"
         elif without is not None and _lacks_alike(result, without.result(test)):
             kind = "unable"
-        elif was is None and not mine and (before.stopped or not before.reported):
+        elif was is None and not is_touched and (before.stopped or not before.reported):
             kind = "old"  # nobody knows how it stood before
         else:
-            kind = "own_failing" if mine or was is None else "broken"
+            kind = "own_failing" if is_touched or was is None else "broken"
         by_kind[kind].append(test)
     if before.reported and (more := _unnamed_failures(after) - _unnamed_failures(before)) > 0:
         by_kind["broken"].append(f"{more} tests that are only counted")
@@ -187,8 +187,8 @@ class _ByFunction:
             if result.outcome is TestOutcome.PASSED:
                 self._files.setdefault(test.partition("::")[0], result)
             function = function_of(test)
-            known = self._functions.get(function)
-            if known is None or (result.outcome.bad and not known.outcome.bad):
+            earlier = self._functions.get(function)
+            if earlier is None or (result.outcome.bad and not earlier.outcome.bad):
                 self._functions[function] = result
 
     def result(self, test: str) -> TestResult | None:
@@ -369,10 +369,10 @@ def _tests(tests: Collection[str]) -> str:
 
 
 def _short(tests: Sequence[str]) -> str:
-    shown = ", ".join(tests[:_NAMED_SHORT])
-    return shown + (f" and {len(tests) - _NAMED_SHORT} more" if len(tests) > _NAMED_SHORT else "")
+    named = ", ".join(tests[:_NAMED_SHORT])
+    return named + (f" and {len(tests) - _NAMED_SHORT} more" if len(tests) > _NAMED_SHORT else "")
 
 
 def listed(tests: Collection[str]) -> str:
-    shown = list(tests)[:_NAMED]
-    return "\n".join((*shown, *([f"and {len(tests) - _NAMED} more"] if len(tests) > _NAMED else [])))
+    named = list(tests)[:_NAMED]
+    return "\n".join((*named, *([f"and {len(tests) - _NAMED} more"] if len(tests) > _NAMED else [])))

@@ -118,8 +118,10 @@ class Examining:
             parts = parts if self.assignment.examinees else [_Part(name=UNTOUCHED, subject=self.base)]
         pairs = self._chosen([(own, part) for own in sets for part in parts if part not in own.parts], parts)
         runs = await self._all(pairs)
-        asked = {name for (own, _), run in zip(pairs, runs, strict=True) for name in self._names_asked_for(own, run)}
-        unknown = asked - await self._names_in_source(asked)
+        asked_names = {
+            name for (own, _), run in zip(pairs, runs, strict=True) for name in self._names_asked_for(own, run)
+        }
+        unknown = asked_names - await self._names_in_source(asked_names)
         crossings = [
             (own.names, self._crossing(own, part, run, unknown)) for (own, part), run in zip(pairs, runs, strict=True)
         ]
@@ -186,9 +188,9 @@ class Examining:
             return max(own, part), own + part
 
         if len(pairs) > MAX_PAIRS:
-            left = len(pairs) - MAX_PAIRS
+            dropped = len(pairs) - MAX_PAIRS
             self._notes.append(
-                f"{left} of {len(pairs)} pairs were skipped (those of the candidates with the least evidence)"
+                f"{dropped} of {len(pairs)} pairs were skipped (those of the candidates with the least evidence)"
             )
         return sorted(pairs, key=order)[:MAX_PAIRS]
 
@@ -227,8 +229,8 @@ class Examining:
         for suite in self.suites:
             if not (tests := own.tests.get(suite.name)):
                 continue
-            known = await self.bench.attempt(self.base, suite)
-            before = known if isinstance(known, TestRun) else None
+            base_run = await self.bench.attempt(self.base, suite)
+            before = base_run if isinstance(base_run, TestRun) else None
             selection = selected(suite, first.files, before or TestRun())
             short = replace(suite, seconds=min(suite.seconds, PAIR_SECONDS))
             run = await self.bench.attempt(subject, short, selection, before=before)
@@ -290,12 +292,12 @@ class Examining:
 
     async def _names_in_source(self, names: Iterable[str]) -> set[str]:
         """Those of the names that stand anywhere in the untouched source."""
-        if not (wanted := sorted(names)[:_MOST_NAMES]):
+        if not (searched := sorted(names)[:_MOST_NAMES]):
             return set()
         async with self.bench.clone("examine", self.base) as clone:
             argv = ("git", "-c", "core.fsmonitor=false", "grep", "--quiet", "-w", "-F", "-I", "-e")
             grep = Command(argv=argv, light=True, timeout_seconds=30.0)
-            return {name for name in wanted if (await clone.run(replace(grep, argv=(*argv, name)))).ok}
+            return {name for name in searched if (await clone.run(replace(grep, argv=(*argv, name)))).ok}
 
     def _crossing(self, own: _Own, part: _Part, run: _Ran | str, unknown: Collection[str]) -> Crossing:
         name = part.name
@@ -370,8 +372,8 @@ def _sets(parts: Sequence[_Part]) -> list[_Own]:
             for suite, tests in same[0].own.items()
         }
         if any(tests.values()):
-            kept = {suite: names[:MAX_TESTS] for suite, names in tests.items()}
-            sets.append(_Own(parts=tuple(same), tests=kept, words=same[0].words))
+            tests_by_suite = {suite: names[:MAX_TESTS] for suite, names in tests.items()}
+            sets.append(_Own(parts=tuple(same), tests=tests_by_suite, words=same[0].words))
     return sets
 
 

@@ -117,9 +117,9 @@ def first_tests(
     named = names.files(tests)
     changed = [path for path in patch.paths if is_test(path)]
     modules = _modules(path for path in patch.paths if not is_test(path))
-    known = {*named, *changed}
+    first = {*named, *changed}
     importing = [
-        path for path in tests[:_MAX_TESTS_READ] if path not in known and modules and _imports(text(path), modules)
+        path for path in tests[:_MAX_TESTS_READ] if path not in first and modules and _imports(text(path), modules)
     ]
     groups = (tuple(group[:_MAX_GROUP]) for group in (named, changed, importing))
     return tuple(group for group in groups if group)

@@ -111,8 +111,8 @@ def _judge(item: str, verdict: ItemShape | None, quotes: _Quotes) -> tuple[float
     if worth and not quotes.stands(verdict):
         why = f"the quote {quote!r} is not there" if quote else "without a quote"
         return 0.0, f"{title}: said to be {word}, but {why}{because}"
-    shown = f" by {quote!r}" if worth else ""
-    return worth, f"{title}: {'not met' if word == 'not' else word}{shown}{because}"
+    quoted = f" by {quote!r}" if worth else ""
+    return worth, f"{title}: {'not met' if word == 'not' else word}{quoted}{because}"
 
 
 def _skipped(reason: str, opinion: RubricOpinion | None = None, duration_ms: int = 0) -> CheckResult:

@@ -71,9 +71,9 @@ def may_be_compiled_from(output: str, source: str) -> bool:
     return compiled.stem == written.stem and (compiled.parent.name == written.parent.name or len(written.parts) < 3)
 
 
-def is_compiled(path: str, given: Collection[str]) -> bool:
+def is_compiled(path: str, paths: Collection[str]) -> bool:
     """Whether a runner that is given these files is given what a build makes of a TypeScript file, not the file."""
-    suffixes = {PurePosixPath(place).suffix for place in given}
+    suffixes = {PurePosixPath(place).suffix for place in paths}
     languages = [pattern for pattern in (_TYPESCRIPT, _JAVASCRIPT) if any(map(pattern.fullmatch, suffixes))]
     return bool(_TYPESCRIPT.fullmatch(PurePosixPath(path).suffix)) and languages == [_JAVASCRIPT]
 

@@ -82,15 +82,15 @@ class LintCheck:
                 before = await self._linted(CloneFiles(base))
         unknown = {part.name for part in before if part.failure}
         compared = [finding for part in after if part.name not in unknown for finding in part.findings]
-        left = _counted(compared) - _counted(finding for part in before for finding in part.findings)
-        new = [finding for finding in here if _take_one(finding, left)]
+        counts = _counted(compared) - _counted(finding for part in before for finding in part.findings)
+        new = [finding for finding in here if _take_one(finding, counts)]
         failures = [part.failure for part in after if part.failure]
         failures += [f"before the patch, {part.failure}" for part in before if part.failure not in ("", *failures)]
         details = {
             "linters": ", ".join(dict.fromkeys(part.name for part in after if not part.failure)),
             "settings": f"as they were before the patch, which changes {', '.join(settings[:5])}" if settings else "",
             "new elsewhere": "; ".join(
-                [str(finding) for finding in elsewhere if _take_one(finding, left)][:_MAX_ELSEWHERE]
+                [str(finding) for finding in elsewhere if _take_one(finding, counts)][:_MAX_ELSEWHERE]
             ),
             "not run": "; ".join(failures)[:1_000],
         }
@@ -116,10 +116,10 @@ def _counted(findings: Iterable[Finding]) -> Counter[tuple[str, str, str]]:
     return Counter(map(_identity, findings))
 
 
-def _take_one(finding: Finding, left: Counter[tuple[str, str, str]]) -> bool:
+def _take_one(finding: Finding, counts: Counter[tuple[str, str, str]]) -> bool:
     """Whether there are more findings like this one than before; takes it off them."""
-    left[_identity(finding)] -= 1
-    return left[_identity(finding)] >= 0
+    counts[_identity(finding)] -= 1
+    return counts[_identity(finding)] >= 0
 
 
 def _identity(finding: Finding) -> tuple[str, str, str]:

@@ -260,17 +260,17 @@ class Bench:
 
 async def _run(workspace: Workspace, suite: Suite, selection: Selection, before: TestRun | None) -> TestRun:
     """One run of a suite in a workspace. Raises ToolFailure where its runner is missing or can't be given this."""
-    known: Mapping[str, float] = {}
+    durations: Mapping[str, float] = {}
     if before is not None:
         usual = {name: _HANG_FACTOR * result.duration_ms / 1000 for name, result in before.results.items()}
-        known = {name: seconds for name, seconds in usual.items() if seconds > FLOOR_SECONDS}
+        durations = {name: seconds for name, seconds in usual.items() if seconds > FLOOR_SECONDS}
     test_seconds = FLOOR_SECONDS if before is not None and before.reported else FIRST_SECONDS
-    planner = Planner(workspace=workspace, known_seconds=known)
+    planner = Planner(workspace=workspace, known_seconds=durations)
     if suite.argv:
         plan = await planner.plan(suite.argv, selection, suite.directory)
     else:
         plan = await planner.line(suite.line, selection, suite.directory)
-    return await run_tests(workspace, plan, TestLimits(whole=suite.seconds, test=test_seconds, known=known))
+    return await run_tests(workspace, plan, TestLimits(whole=suite.seconds, test=test_seconds, known=durations))
 
 
 def _understands(suite: Suite, path: str) -> bool:
@@ -287,8 +287,8 @@ def selected(suite: Suite, paths: Sequence[str], before: TestRun) -> Selection:
         before: A run that tells which files it is given.
     """
     ours = tuple(path for path in paths if _understands(suite, path))
-    given = {test.partition("::")[0] for test in before.results}
-    return Selection() if any(is_compiled(path, given) for path in ours) else Selection(paths=ours)
+    files = {test.partition("::")[0] for test in before.results}
+    return Selection() if any(is_compiled(path, files) for path in ours) else Selection(paths=ours)
 
 
 def files_of(tests: Sequence[str], files: CloneFiles) -> tuple[str, ...]:

@@ -76,8 +76,8 @@ class Trial:
         """
         before = await self.bench.attempt(self.base, self.suite)
         selection = Selection(first=self.first) if self.first and not self.suite.strict else Selection()
-        known = before if isinstance(before, TestRun) else None
-        after = await self.bench.attempt(self.candidate, self.suite, selection, before=known)
+        base_run = before if isinstance(before, TestRun) else None
+        after = await self.bench.attempt(self.candidate, self.suite, selection, before=base_run)
         if isinstance(after, NoRun):
             return self._skipped(f"the tests could not be run: {after.reason}")
         if not isinstance(before, TestRun):
@@ -174,20 +174,20 @@ class Trial:
                 if not still and not whole_again:
                     break
             flaky = [test for test in doubted if test not in still]
-            kept = {*still, *([WHOLE_RUN] if whole_again else [])}
+            still_failing = {*still, *([WHOLE_RUN] if whole_again else [])}
             compared = replace(
                 compared,
-                broken=tuple(test for test in compared.broken if test in kept),
-                own_failing=tuple(test for test in compared.own_failing if test in kept),
+                broken=tuple(test for test in compared.broken if test in still_failing),
+                own_failing=tuple(test for test in compared.own_failing if test in still_failing),
             )
         if compared.otherwise:
             compared = await self._settled(compared, after, before, files)
         if not compared.against:
             compared = await self._by_rules(compared, before, files)
         if compared.shown and not compared.against:
-            shown = await self._confirmed(compared, after, before, files)
-            flaky += [test for test in compared.shown if test not in shown]
-            compared = compared.showing(shown)
+            confirmed = await self._confirmed(compared, after, before, files)
+            flaky += [test for test in compared.shown if test not in confirmed]
+            compared = compared.showing(confirmed)
         return compared, tuple(dict.fromkeys(flaky))
 
     async def _settled(self, compared: Comparison, after: TestRun, before: TestRun, files: CloneFiles) -> Comparison:
@@ -214,16 +214,16 @@ class Trial:
     ) -> tuple[str, ...]:
         """Those of the shown tests that fail without the change once more, and pass with it once more."""
         candidate = await self.by_old_rules()
-        shown = compared.shown
-        with_it = await self._again(candidate, shown, after, files, alone=True) if candidate is not None else None
-        passing = [test for test in shown if with_it is not None and passes(with_it, test)]
-        kept: set[str] = set()
+        shown_tests = compared.shown
+        with_it = await self._again(candidate, shown_tests, after, files, alone=True) if candidate is not None else None
+        passing = [test for test in shown_tests if with_it is not None and passes(with_it, test)]
+        confirmed: set[str] = set()
         for own in (False, True):
             if tests := [test for test in passing if (test in compared.own_shown) is own]:
                 subject = await self.own_tests() if own else self.base
                 without = await self._again(subject, tests, before, files, alone=True) if subject is not None else None
-                kept |= {test for test in tests if without is not None and fails(without, test)}
-        return tuple(test for test in shown if test in kept)
+                confirmed |= {test for test in tests if without is not None and fails(without, test)}
+        return tuple(test for test in shown_tests if test in confirmed)
 
     async def _again(
         self,
@@ -287,7 +287,7 @@ class Trial:
         """A command of which nothing but its end is known, held against its end without the change."""
         expected = self.suite.expected_exit_code
         passed, passed_before = (_ends_well(run, expected) for run in (after, before))
-        shown = False
+        is_shown = False
         if passed and not passed_before:
             candidate = await self.by_old_rules()
             again = [
@@ -296,7 +296,7 @@ class Trial:
                 if subject is not None
             ]
             ends = [isinstance(run, TestRun) and _ends_well(run, expected) for run in again]
-            shown = ends == [False, True]
+            is_shown = ends == [False, True]
         elif passed_before and not passed:
             again = await self.bench.attempt(self.candidate, self.suite, before=before, repetition=1)
             passed = isinstance(again, TestRun) and _ends_well(again, expected)
@@ -307,7 +307,7 @@ class Trial:
             after,
             passed=passed,
             message=f"`{after.command}` {ends}",
-            shown=(f"`{after.command}`",) if shown else (),
+            shown=(f"`{after.command}`",) if is_shown else (),
             details={"baseline": _end(before), "command": after.command},
         )
 

@@ -97,12 +97,12 @@ def weakened_tests(patch: Patch) -> Iterator[Violation]:
     ]
     names_gone = {file.path: before.names - after.names for file, _, before, after in sides}
     come = {file.path: after.names - before.names for file, _, before, after in sides}
-    arrived, left = sum(come.values(), Counter[str]()), sum(names_gone.values(), Counter[str]())
+    arrived, removed = sum(come.values(), Counter[str]()), sum(names_gone.values(), Counter[str]())
     for file, dialect, before, after in sides:
         if file.is_new:
             continue
         lost = names_gone[file.path] - arrived
-        fresh = come[file.path] - left
+        fresh = come[file.path] - removed
         if lost:
             yield _lost(file, lost, fresh)
         elif not names_gone[file.path] and (dialect.attribute is None or before.names):
@@ -174,9 +174,9 @@ def _lost(file: FilePatch, lost: Counter[str], fresh: Counter[str]) -> Violation
 
 
 def _switched_off(file: FilePatch, before: _Side, after: _Side) -> Iterator[Violation]:
-    known = {*before.names, *before.groups}
+    named = {*before.names, *before.groups}
     for name, line in after.skipped.items():
-        if name in known and name not in before.skipped:
+        if name in named and name not in before.skipped:
             yield Violation(concern=Concern.TESTS, path=file.path, line=line, text=f"switches {name[:200]} off")
     for line in after.ownerless:
         yield Violation(concern=Concern.TESTS, path=file.path, line=line, text="switches tests off")
