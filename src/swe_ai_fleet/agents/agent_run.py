@@ -197,11 +197,11 @@ class RunParts:
 
     def affordable(self) -> Sampling:
         """The sampling, its completion bounded by the tokens that are left, and that by what the context holds."""
-        sampling, left, room = self.sampling, self.budget.tokens_left, self.history.room
-        if left is None or (sampling.max_tokens is not None and sampling.max_tokens <= left):
+        sampling, tokens_left, room = self.sampling, self.budget.tokens_left, self.history.room
+        if tokens_left is None or (sampling.max_tokens is not None and sampling.max_tokens <= tokens_left):
             return sampling
         # Servers refuse a bound that they could not keep; one that is no bound need not be sent.
-        return replace(sampling, max_tokens=left) if room is None or left < room * 3 // 4 else sampling
+        return replace(sampling, max_tokens=tokens_left) if room is None or tokens_left < room * 3 // 4 else sampling
 
 
 class AgentRun:

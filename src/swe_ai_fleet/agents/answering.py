@@ -84,13 +84,13 @@ class _Answerer(AgentSpec[Answer]):
         if not self._assignment.config.use_tools:
             yield Toolbox({}, pipeline, answer=answer)
             return
-        async with open_toolkits(self._clone, pipeline, self._run.equipment.access, self.task) as held:
+        async with open_toolkits(self._clone, pipeline, self._run.equipment.access, self.task) as toolset:
             if SubAgentTools.definitions.keys() & {*self.task.tools}:
                 others = _sub_agents(
-                    held, self._clone, pipeline, self.task, self._run.equipment, resources.model, self.budget
+                    toolset, self._clone, pipeline, self.task, self._run.equipment, resources.model, self.budget
                 )
-                held = replace(held, toolkits={**held.toolkits, others.name: others})
-            yield _toolbox(held, pipeline, self.task, answer)
+                toolset = replace(toolset, toolkits={**toolset.toolkits, others.name: others})
+            yield _toolbox(toolset, pipeline, self.task, answer)
 
     async def opening(self, resources: RunResources, toolbox: Toolbox) -> tuple[Message, ...]:
         assignment, config, mask = self._assignment, self._assignment.config, self._run.equipment.mask
@@ -158,14 +158,14 @@ def _sub_agents(
     )
 
 
-def _toolbox(held: Toolset, pipeline: Pipeline, task: Task, answer: OperationSpec) -> Toolbox:
+def _toolbox(toolset: Toolset, pipeline: Pipeline, task: Task, answer: OperationSpec) -> Toolbox:
     """The tools that the node names, as far as its task allows them; where it names none, those that only read.
 
     With `request_tools` among them, the agent may ask for the others that do. Raises InvalidRequest for a missing tool.
     """
-    specs = [definition.spec for kit in held.toolkits.values() for definition in kit.definitions.values()]
-    known = {name for spec in specs for name in (spec.name, spec.tool)} | {REQUEST_TOOLS}
-    if missing := [name for name in task.tools if name not in known]:
+    specs = [definition.spec for kit in toolset.toolkits.values() for definition in kit.definitions.values()]
+    names = {name for spec in specs for name in (spec.name, spec.tool)} | {REQUEST_TOOLS}
+    if missing := [name for name in task.tools if name not in names]:
         raise InvalidRequest(f"there is no tool {missing[0][:64]!r} here", field="agent_config.tools")
     requested, permitted = frozenset(task.tools), frozenset(task.constraints.allowed_tools)
     named = frozenset(spec.name for spec in specs if {spec.name, spec.tool} & requested)
@@ -176,7 +176,7 @@ def _toolbox(held: Toolset, pipeline: Pipeline, task: Task, answer: OperationSpe
         if (not requested or spec.name in named or (asks and spec.read_only))
         and (not permitted or {spec.name, spec.tool} & permitted)
     )
-    idle = held.idle | (allowed - named) if asks else held.idle
+    idle = toolset.idle | (allowed - named) if asks else toolset.idle
     policy = Policy(
         role=task.role,
         read_only=not requested or not task.enable_tools or task.approval in _ASKING,
@@ -185,7 +185,7 @@ def _toolbox(held: Toolset, pipeline: Pipeline, task: Task, answer: OperationSpe
         denied=frozenset(task.constraints.denied_tools),
         allowed_paths=task.constraints.allowed_paths,
     )
-    return Toolbox(held.toolkits, pipeline.under(policy), idle=idle, unlisted=held.unlisted, answer=answer)
+    return Toolbox(toolset.toolkits, pipeline.under(policy), idle=idle, unlisted=toolset.unlisted, answer=answer)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,14 +237,14 @@ class OperateRun:
             allowed_paths=task.constraints.allowed_paths,
         )
         pipeline = run.pipeline(task, policy, task.constraints.limits, chars=MAX_RESULT_CHARS)
-        async with open_toolkits(clone, pipeline, equipment.access, task) as held:
+        async with open_toolkits(clone, pipeline, equipment.access, task) as toolset:
             arguments = json_or_none(assignment.arguments or "{}")
             if not is_object(arguments):
                 return _refused(assignment, pipeline, "the arguments are not a JSON object")
-            kits = held.toolkits
+            kits = toolset.toolkits
             if assignment.tool in SubAgentTools.definitions:
                 model, budget = equipment.model(task, Perspective(), run.trail), Budget(task.constraints.limits)
-                others = _sub_agents(held, clone, pipeline, task, equipment, model, budget)
+                others = _sub_agents(toolset, clone, pipeline, task, equipment, model, budget)
                 # No run searched memory before: what the node names is what is missing.
                 others.know(MemoryResults(gaps=tuple(strings(arguments.get("gaps")))))
                 kits = {**kits, others.name: others}

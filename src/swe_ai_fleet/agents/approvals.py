@@ -116,8 +116,8 @@ class PolicyGate:
 
     def _request(self, call: ToolCall, reading: Reading, step: int, reasons: tuple[str, ...] = ()) -> ApprovalRequest:
         approval_id = f"{self._agent_id}.{call.call_id}"
-        if known := self._requests.get(approval_id):
-            return known
+        if earlier := self._requests.get(approval_id):
+            return earlier
         arguments = self._mask(call.arguments)[:MAX_APPROACH_CHARS]
         request = ApprovalRequest(
             approval_id=approval_id,
@@ -283,12 +283,12 @@ class RunApprovalService:
         return beginning(text, MAX_DIFF_CHARS), whole
 
     def _memory(self) -> str:
-        asked: set[str] = set()
+        fields_asked: set[str] = set()
         memories: list[str] = []
         for message in self.history.messages:
             if isinstance(message, AssistantMessage):
-                asked.update(call.call_id for call in message.tool_calls if call.name in MEMORY_TOOLS)
-            elif isinstance(message, ToolMessage) and message.call_id in asked:
+                fields_asked.update(call.call_id for call in message.tool_calls if call.name in MEMORY_TOOLS)
+            elif isinstance(message, ToolMessage) and message.call_id in fields_asked:
                 memories.append(message.content)
         return beginning(self._mask("\n\n".join(memories)), MAX_MEMORY_CHARS)
 

@@ -119,8 +119,8 @@ class CodingRun(CandidateRun):
         Raises ModelError before the first step, Fenced, Unavailable; a cancellation passes after it was recorded.
         """
         async with self.services.claimed(assignment, clone) as run:
-            if (known := handed_in(assignment, run)) is not None:
-                return known
+            if (outcome := handed_in(assignment, run)) is not None:
+                return outcome
             if run.keeper is not None:
                 run.keeper.max_bytes = assignment.checkpoint_bytes
             solver = Solver(

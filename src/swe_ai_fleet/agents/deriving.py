@@ -233,9 +233,9 @@ def _ids(subtasks: Sequence[SubtaskShape]) -> list[str]:
         if name in by_name:
             continue
         slug = _NOT_IN_AN_ID.sub("-", name).strip("-")[:MAX_ID_CHARS].strip("-") or f"subtask-{number}"
-        taken, again = set(by_name.values()), 2
+        used, again = set(by_name.values()), 2
         unique = slug
-        while unique in taken:
+        while unique in used:
             unique, again = f"{slug}-{again}", again + 1
         by_name[name] = unique
     return [by_name[_name(subtask.id)] for subtask in subtasks]
@@ -243,13 +243,13 @@ def _ids(subtasks: Sequence[SubtaskShape]) -> list[str]:
 
 def _dependencies(shape: SubtaskShape, ids: Sequence[str], subtasks: Sequence[SubtaskShape]) -> tuple[str, ...]:
     """The ids of what is named; a name that nobody has stays as it is, to be found fault with."""
-    known = {_name(shape.id): name for name, shape in zip(ids, subtasks, strict=True)}
-    known |= {name: name for name in ids if name not in known}
+    names_by_id = {_name(shape.id): name for name, shape in zip(ids, subtasks, strict=True)}
+    names_by_id |= {name: name for name in ids if name not in names_by_id}
     named: list[str] = []
     for name in shape.depends_on:
-        named += [name] if _name(name) in known else name.split(",")[:MAX_NAMES]
+        named += [name] if _name(name) in names_by_id else name.split(",")[:MAX_NAMES]
     names = (name.strip() for name in named)
-    return tuple(dict.fromkeys(known.get(_name(name), name[:MAX_ID_CHARS]) for name in names if name))
+    return tuple(dict.fromkeys(names_by_id.get(_name(name), name[:MAX_ID_CHARS]) for name in names if name))
 
 
 def _name(text: str) -> str:

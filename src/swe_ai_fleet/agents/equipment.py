@@ -232,8 +232,8 @@ class RunServices:
         Raises Fenced, Unavailable, the fault that the work ended with; a cancellation passes after it was recorded.
         """
         async with self.claimed(assignment, clone) as run:
-            if (known := concluded(run.earlier, assignment.gives)) is not None:
-                return known
+            if (outcome := concluded(run.earlier, assignment.gives)) is not None:
+                return outcome
             ended = await work(run)
             await run.end(
                 run_finished(

@@ -107,8 +107,8 @@ def trajectory(
     agent: dict[str, object] = {"name": "swe-ai-fleet", "version": version("swe-ai-fleet")}
     if started is not None:
         agent |= {"model_name": started.model} if started.model else {}
-        known = ("role", "temperature", "seed", "tools", "environment")
-        agent["extra"] = {field: value for field in known if (value := to_plain(getattr(started, field))) is not None}
+        fields = ("role", "temperature", "seed", "tools", "environment")
+        agent["extra"] = {field: value for field in fields if (value := to_plain(getattr(started, field))) is not None}
     parts = _Steps(run, own, name, tokens)
     steps = list(parts)
     document: dict[str, object] = {
@@ -210,9 +210,9 @@ class _Steps:
         if seen is None:
             return result
         facts = asdict(seen.result)
-        kept = ("operation", "exit_code", "cached", "truncated", "artifact")
+        fields = ("operation", "exit_code", "cached", "truncated", "artifact")
         extra = {"outcome": str(seen.result.outcome), "seconds": seen.result.duration, "repairs": list(seen.repairs)}
-        result["extra"] = extra | {field: facts[field] for field in kept}
+        result["extra"] = extra | {field: facts[field] for field in fields}
         if did := mapping(seen.result.metadata, SUB_AGENT):
             name = f"{self._name}/{call.call_id}"
             self.sub_agents.append(_sub_agent(name, call, content or "", did, sub_agent_usage(seen.result)))

@@ -113,14 +113,16 @@ class OutsideRecord:
         """An entry in the audit chain about something that the agent did by itself, or asked for."""
         name = f"{HARNESS}_{operation}"
         spec = OperationSpec(name=name, tool=HARNESS, operation=operation, description="", parameters={})
-        shown = {key: self.masked(value, MAX_CALL_CHARS) for key, value in arguments.items()}
+        masked_arguments = {key: self.masked(value, MAX_CALL_CHARS) for key, value in arguments.items()}
         result = replace(
             result,
             operation=name,
             content=self.masked(result.content, MAX_SUMMARY_CHARS),
             error=self.masked(result.error, MAX_CALL_CHARS),
         )
-        self.run.trail.open(spec, arguments=shown, secret=arguments, call_id=call_id).close(result, decision, reason)
+        self.run.trail.open(spec, arguments=masked_arguments, secret=arguments, call_id=call_id).close(
+            result, decision, reason
+        )
 
     def record_diff(self, diff: Diff) -> None:
         """What differs on disk in the end, and which of it the agent never spoke of."""
@@ -138,9 +140,9 @@ class OutsideRecord:
         self.step += 1
         if self.budget is not None:
             # The model's calls since the step before; tool calls are counted by their results.
-            total, known = self.budget.usage, self._told
+            total, reported = self.budget.usage, self._told
             names = ("prompt_tokens", "completion_tokens", "cached_tokens", "model_calls", "cost")
-            usage = Usage(**{name: getattr(total, name) - getattr(known, name) for name in names})
+            usage = Usage(**{name: getattr(total, name) - getattr(reported, name) for name in names})
             self._told = total
         reply = ModelReply(
             message=message,
@@ -225,8 +227,8 @@ class ExternalRun(CandidateRun):
         Raises Fenced, Unavailable; a cancellation passes after it was recorded, and ends the agent's work.
         """
         async with self.services.claimed(assignment, clone) as run:
-            if (known := handed_in(assignment, run)) is not None:
-                return known
+            if (outcome := handed_in(assignment, run)) is not None:
+                return outcome
             return await self._solved(assignment, clone, run)
 
     async def _solved(self, assignment: CodingAssignment, clone: Clone, run: RunContext) -> Candidate:

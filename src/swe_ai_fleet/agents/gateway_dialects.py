@@ -286,11 +286,11 @@ def _messages(instructions: str, given: object) -> list[Json]:
     return [*system, *messages]
 
 
-def _content(given: object) -> str | list[Json]:
+def _content(content: object) -> str | list[Json]:
     """The content of a message: a text, or parts where there is something else in it."""
-    if isinstance(given, str):
-        return given
-    parts = [_part_of(part) for part in mappings(given)]
+    if isinstance(content, str):
+        return content
+    parts = [_part_of(part) for part in mappings(content)]
     if all(part["type"] == "text" for part in parts):
         return "\n".join(string(part["text"]) for part in parts)
     return parts
@@ -365,15 +365,15 @@ def screened(asked: Mapping[str, object]) -> dict[str, object]:
 
     Raises InvalidRequest for what is not served.
     """
-    kept = {name: value for name, value in asked.items() if name not in _OPERATORS and _PLACES.search(name) is None}
-    if kept.get("n") not in (None, 1):
+    fields = {name: value for name, value in asked.items() if name not in _OPERATORS and _PLACES.search(name) is None}
+    if fields.get("n") not in (None, 1):
         raise InvalidRequest("one answer to a request is served", field="n")
-    for message in mappings(kept.get("messages")):
+    for message in mappings(fields.get("messages")):
         _check_places(message)
-    kept["tools"] = [tool for tool in mappings(kept.get("tools")) if tool.get("type") in _TOOLS]
-    if not kept["tools"]:
-        kept = {name: value for name, value in kept.items() if name not in _WITH_TOOLS}
-    return kept
+    fields["tools"] = [tool for tool in mappings(fields.get("tools")) if tool.get("type") in _TOOLS]
+    if not fields["tools"]:
+        fields = {name: value for name, value in fields.items() if name not in _WITH_TOOLS}
+    return fields
 
 
 def _check_places(part: Mapping[str, object]) -> None:

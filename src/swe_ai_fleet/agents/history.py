@@ -144,10 +144,10 @@ def tail(messages: Sequence[Message], *, start: int, room: int, at_least_one: bo
     case, for its calls are still to be answered.
     """
     begins = turns(messages, start=start)
-    chosen, left = len(messages), room
+    chosen, tokens_left = len(messages), room
     for index in reversed(begins):
-        left -= sum(size(message) for message in messages[index:chosen])
-        if left < 0:
+        tokens_left -= sum(size(message) for message in messages[index:chosen])
+        if tokens_left < 0:
             break
         chosen = index
     if chosen < len(messages) or not begins:
@@ -273,8 +273,8 @@ class History:
         begins = turns(self._messages, start=self._own_turns_from())
         if steps < 1 or not begins:
             return None
-        kept = self._messages[: begins[max(0, len(begins) - steps)]]
-        return self._replaced(kept, step, "forgot")
+        remaining = self._messages[: begins[max(0, len(begins) - steps)]]
+        return self._replaced(remaining, step, "forgot")
 
     async def _condense(self, step: int, *, goal: int, enough: int, keep: int) -> HistoryCondensed | None:
         worth_it = self._count.fitting(round(self.tokens * _WORTH_IT))
@@ -365,8 +365,8 @@ def summariser(model: ChatModel, budget: Budget) -> Summarise:
     """A function that has a model summarise messages; it raises ModelError where no summary is to be had."""
 
     async def summarise(messages: Sequence[Message]) -> str:
-        left = budget.tokens_left
-        if left is not None and left < SUMMARY_TOKENS:
+        tokens_left = budget.tokens_left
+        if tokens_left is not None and tokens_left < SUMMARY_TOKENS:
             raise ModelError("the tokens that are left do not pay for a summary")
         prompt = rendered("summary", lines=[_line(message) for message in messages])
         reply = await model.reply(

@@ -82,13 +82,13 @@ def judge_messages(
     Candidates have letters in its order; of their authors only what they answered to reviewers appears.
     """
     task = assignment.task
-    known = {candidate.candidate_id: candidate for candidate in assignment.candidates}
+    candidates_by_id = {candidate.candidate_id: candidate for candidate in assignment.candidates}
     reports = {report.candidate_id: report for report in assignment.reports}
     # The digests depend on the very texts, so nobody can write the fence's word into one of them.
     fence = Fence(
         mask,
         task.execution_id,
-        *sorted(patch.digest for candidate in known.values() if (patch := candidate.artifacts.patch)),
+        *sorted(patch.digest for candidate in candidates_by_id.values() if (patch := candidate.artifacts.patch)),
     )
     sections = [(title, beginning(mask(text), min(_TASK_CHARS, room // 4))) for title, text in wishes(task)]
     chars_left = room - sum(len(text) for _, text in sections)
@@ -96,7 +96,7 @@ def judge_messages(
     diffs = [patches.get(name, b"").decode("utf-8", "replace") for name in order]
     shares = fair_shares([len(diff) for diff in diffs], chars_left - 2 * part * len(order))
     for at, name in enumerate(order):
-        artifacts, report = known[name].artifacts, reports.get(name, CheckReport(candidate_id=name))
+        artifacts, report = candidates_by_id[name].artifacts, reports.get(name, CheckReport(candidate_id=name))
         changed = f"{artifacts.insertions} lines added, {artifacts.deletions} removed"
         tests = changed_tests(report, fence, part // 2)
         text = [
@@ -258,7 +258,7 @@ class _Judging:
         sampling = Sampling(
             temperature=self._assignment.perspective.temperature, seed=(self._assignment.seed + vote.sample) % _SEEDS
         )
-        asked = questions.step
+        step = questions.step
         try:
             return await questions.answer(self._ballot(vote, questions), form, sampling)
         except ContextTooLong:
@@ -266,7 +266,7 @@ class _Judging:
                 raise
             # The estimate of what fits was wrong; for the other ballots it would be too.
             self._narrowed, self._room = True, self._room // 2
-            form = replace(form, attempts=ATTEMPTS - (questions.step - asked))
+            form = replace(form, attempts=ATTEMPTS - (questions.step - step))
             return await questions.answer(self._ballot(vote, questions), form, sampling)
 
     def _ballot(self, vote: Vote, questions: RecordedQuestions) -> tuple[Message, ...]:

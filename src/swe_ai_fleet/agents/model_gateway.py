@@ -208,10 +208,10 @@ class ModelGateway:
         await asyncio.sleep(min(_LONGEST_PAUSE_SECONDS, _PAUSE_SECONDS * (self._requests - self.calls)))
 
     def _affordable(self) -> None:
-        spent, left = self._budget.spent(iterations=self.calls), self._budget.tokens_left
+        spent, tokens_left = self._budget.spent(iterations=self.calls), self._budget.tokens_left
         if not self._budget.seconds_left:
             spent = StopReason.TIMEOUT
-        elif spent is None and left is not None and left <= self._reserved:
+        elif spent is None and tokens_left is not None and tokens_left <= self._reserved:
             spent = StopReason.MAX_TOKENS
         if spent is not None:
             raise self._refused(spent)
@@ -267,9 +267,11 @@ class ModelGateway:
         if bound is not None and room is not None and bound > room:
             bound = None
         if self._budget.tokens_left is not None:
-            left = max(1, (self._budget.tokens_left - self._reserved) // self._under_way)
-            if (bound is None and (room is None or left < room * 3 // 4)) or (bound is not None and bound > left):
-                bound = left
+            fair_share = max(1, (self._budget.tokens_left - self._reserved) // self._under_way)
+            if (bound is None and (room is None or fair_share < room * 3 // 4)) or (
+                bound is not None and bound > fair_share
+            ):
+                bound = fair_share
         if bound is not None:
             fields[LIMIT_FIELDS[0]] = bound
 

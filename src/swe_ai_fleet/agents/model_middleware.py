@@ -212,7 +212,7 @@ class ShownTools(ModelWrapper):
     instead: Mapping[str, OperationSpec | None]
 
     async def reply(self, request: ModelRequest) -> ModelReply:
-        offered = tuple(shown for tool in request.tools if (shown := self.instead.get(tool.name, tool)) is not None)
+        offered = tuple(offer for tool in request.tools if (offer := self.instead.get(tool.name, tool)) is not None)
         return await self.model.reply(replace(request, tools=offered))
 
 

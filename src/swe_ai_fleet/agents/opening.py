@@ -194,8 +194,8 @@ async def _listed(workspace: Workspace) -> list[str]:
 
 
 def _instructions(workspace: Workspace, names: Sequence[str]) -> tuple[Instructions, ...]:
-    tree, instructions, known = Tree(workspace.root, workspace.mount), list[Instructions](), set[str]()
-    left = MAX_INSTRUCTION_CHARS
+    tree, instructions, earlier_rules = Tree(workspace.root, workspace.mount), list[Instructions](), set[str]()
+    room = MAX_INSTRUCTION_CHARS
     for name in names:
         try:
             text = tree.read(name, limit=_MAX_FILE_BYTES).data.decode("utf-8", "replace")
@@ -204,15 +204,15 @@ def _instructions(workspace: Workspace, names: Sequence[str]) -> tuple[Instructi
             continue
         # Often one is a copy of, a link to, or an excerpt of another.
         for_agents = name != CONTRIBUTING
-        rules = "\n".join(rule for rule in rules_in(text, for_agents=for_agents) if rule not in known)
+        rules = "\n".join(rule for rule in rules_in(text, for_agents=for_agents) if rule not in earlier_rules)
         if not rules and len(prose := _REFERENCE.sub("", text).strip()) > _FEW_CHARS and not _ENGLISH.search(prose):
             # Of another language rules are not told from other sentences.
             rules = prose
-        if not rules or left <= 0:
+        if not rules or room <= 0:
             continue
-        known |= set(rules.split("\n"))
-        instructions.append(Instructions(path=name, text=beginning(rules, left)))
-        left -= len(rules)
+        earlier_rules |= set(rules.split("\n"))
+        instructions.append(Instructions(path=name, text=beginning(rules, room)))
+        room -= len(rules)
     return tuple(instructions)
 
 

@@ -110,7 +110,7 @@ def selects(command: str) -> str:
         words = shlex.split(command)
     except ValueError:
         return "is no command"
-    program = next((known for known in _PROGRAMS if tuple(words[: len(known)]) == known), None)
+    program = next((prefix for prefix in _PROGRAMS if tuple(words[: len(prefix)]) == prefix), None)
     if program is None or _SHELL.search(command):
         return "runs no test runner that is known here"
     words = [word for word in words[len(program) :] if word not in _HARMLESS]

@@ -87,10 +87,10 @@ def fair_shares(sizes: Sequence[int], room: int) -> list[int]:
     """How much of each of several texts is shown in so much room: no more than it has, and no long one more than
     another (max-min fairness): what a short one leaves is shared by the others."""
     shares = [0] * len(sizes)
-    left = max(0, room)
+    remaining = max(0, room)
     for done, at in enumerate(sorted(range(len(sizes)), key=lambda at: sizes[at])):
-        shares[at] = min(sizes[at], left // (len(sizes) - done))
-        left -= shares[at]
+        shares[at] = min(sizes[at], remaining // (len(sizes) - done))
+        remaining -= shares[at]
     return shares
 
 
@@ -115,8 +115,8 @@ class Fence:
         # Of a flood its middle is given up before secrets are looked for, and around the cut nothing is shown: it
         # could hide a part of one from the mask.
         masked = self._mask(well_formed(truncate(text, _LOOKED_AT * limit)))
-        shown = truncate(masked.replace(self._word, "…"), limit).strip()
-        return f"{self.begin}\n{shown}\n{self.end}" if shown else ""
+        fenced = truncate(masked.replace(self._word, "…"), limit).strip()
+        return f"{self.begin}\n{fenced}\n{self.end}" if fenced else ""
 
 
 def fenced(text: str, language: str = "") -> str:
@@ -171,8 +171,8 @@ def _finding(finding: Finding) -> str:
     if finding.proof is None or finding.proof.outcome is ProofOutcome.NOT_RUN:
         return line
     proof = finding.proof
-    shown = [f"  The command: {proof.command}", f"  It should show: {proof.expected}" if proof.expected else ""]
-    return "\n".join(part for part in (line, *shown, f"  On the candidate: {proof.seen}") if part)
+    lines = [f"  The command: {proof.command}", f"  It should show: {proof.expected}" if proof.expected else ""]
+    return "\n".join(part for part in (line, *lines, f"  On the candidate: {proof.seen}") if part)
 
 
 def _weight(finding: Finding) -> str:

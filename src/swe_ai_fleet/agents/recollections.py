@@ -50,12 +50,12 @@ def presented(
     fence = Fence(mask, seed, *(f"{memory.memory_id}\x1f{memory.source}\x1f{memory.created_at}" for memory in memories))
     share = max(_LEAST_CHARS, limit // len(memories))
     notes = [_note(number, recollection, mask, share) for number, recollection in enumerate(recollections, start=1)]
-    shown: list[str] = []
+    lines: list[str] = []
     for note in notes:
-        if shown and sum(map(len, shown)) + len(note) > limit:
+        if lines and sum(map(len, lines)) + len(note) > limit:
             break
-        shown.append(note)
-    text = "\n".join(shown)
+        lines.append(note)
+    text = "\n".join(lines)
     # Cut here, note by note, so that the fence has nothing to cut.
     return f"{LABEL} {fence.warning}\n{fence(text, len(text) + 1)}"
 

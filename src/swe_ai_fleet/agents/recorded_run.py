@@ -138,21 +138,21 @@ class WorkspaceKeeper:
         How many bytes that took. Raises FleetError; a workspace that is too large to store is said in the log, once.
         """
         try:
-            taken = await self.clone.checkpoint()
-            if self.max_bytes is not None and len(taken.bundle) > self.max_bytes:
+            checkpoint = await self.clone.checkpoint()
+            if self.max_bytes is not None and len(checkpoint.bundle) > self.max_bytes:
                 raise ResourceExhausted(
-                    f"the workspace makes a checkpoint of {len(taken.bundle)} bytes, and the tenant has room for "
+                    f"the workspace makes a checkpoint of {len(checkpoint.bundle)} bytes, and the tenant has room for "
                     f"{self.max_bytes}",
                     field="quota.storage_bytes",
                     hint="let .gitignore name generated files",
                 )
             bundle = None
-            if taken.bundle:
+            if checkpoint.bundle:
                 # Beside the last one, which counts until the log names another.
                 self._count += 1
                 place = f"checkpoints/{self.trail.agent_id}/{self._token}-{self._count % 2}"
                 tenant, execution_id = self.owner.tenant, self.owner.execution_id
-                bundle = await self.blobs.put(tenant, execution_id, taken.bundle, BUNDLE_MEDIA_TYPE, place=place)
+                bundle = await self.blobs.put(tenant, execution_id, checkpoint.bundle, BUNDLE_MEDIA_TYPE, place=place)
         except ResourceExhausted as error:
             if not self._refused:
                 self._refused = True
@@ -163,14 +163,14 @@ class WorkspaceKeeper:
             WorkspaceCheckpointed(
                 step=step,
                 revision=self.trail.revision,
-                commit=taken.commit,
-                head=taken.head,
-                branch=taken.branch,
+                commit=checkpoint.commit,
+                head=checkpoint.head,
+                branch=checkpoint.branch,
                 bundle=bundle,
             )
         )
         await self.supersede(bundle)
-        return len(taken.bundle)
+        return len(checkpoint.bundle)
 
     async def supersede(self, bundle: BlobRef | None) -> None:
         """Give back the room of what was kept; None: nothing goes on from there any more."""
@@ -194,11 +194,13 @@ async def resume(earlier: RunState, keeper: WorkspaceKeeper, *, lasting: bool = 
     clone, journal, trail = keeper.clone, keeper.journal, keeper.trail
     trail.entries.extend(earlier.entries)
     trail.revision = earlier.entries[-1].workspace_revision if earlier.entries else 0
-    kept = earlier.checkpoint
-    if kept is not None:
-        keeper.kept = kept.bundle
-        bundle = await keeper.blobs.get(kept.bundle) if kept.bundle is not None else b""
-        await clone.restore(Checkpoint(commit=kept.commit, head=kept.head, branch=kept.branch, bundle=bundle))
+    checkpoint = earlier.checkpoint
+    if checkpoint is not None:
+        keeper.kept = checkpoint.bundle
+        bundle = await keeper.blobs.get(checkpoint.bundle) if checkpoint.bundle is not None else b""
+        await clone.restore(
+            Checkpoint(commit=checkpoint.commit, head=checkpoint.head, branch=checkpoint.branch, bundle=bundle)
+        )
     messages: list[Message] = list(earlier.messages)
     steps = list(earlier.steps)
 
@@ -211,8 +213,8 @@ async def resume(earlier: RunState, keeper: WorkspaceKeeper, *, lasting: bool = 
         observe(call_id, close_interrupted(entry, trail, journal))
     if earlier.lost:
         # Where the next restart would begin, so that what is told here is not told then.
-        if kept is not None:
-            journal.post(kept)
+        if checkpoint is not None:
+            journal.post(checkpoint)
         elif lasting:
             await keeper.keep(len(steps))
         # Calls that were made with the lost files in mind are not carried out without them.
@@ -244,8 +246,11 @@ def close_interrupted(entry: AuditEntry, trail: AuditTrail, journal: Journal) ->
 def _loss(earlier: RunState) -> str:
     when = "when the task began" if earlier.checkpoint is None else f"after step {earlier.checkpoint.step}"
     calls = [f"- {entry.name} {dict(entry.arguments)}"[:_CALL_CHARS] for entry in earlier.lost]
-    shown = [*calls[:_MOST_LISTED], *([f"- and {len(calls) - _MOST_LISTED} more"] if len(calls) > _MOST_LISTED else [])]
-    return _LOST.format(when=when, calls="\n".join(shown))
+    listed = [
+        *calls[:_MOST_LISTED],
+        *([f"- and {len(calls) - _MOST_LISTED} more"] if len(calls) > _MOST_LISTED else []),
+    ]
+    return _LOST.format(when=when, calls="\n".join(listed))
 
 
 def writer_of(assignment: RecordedAssignment[object]) -> Writer:

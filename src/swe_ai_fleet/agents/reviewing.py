@@ -91,9 +91,11 @@ def review_messages(
     Reviewers of so many candidates all get the same system message.
     """
     task = assignment.task
-    known = [subject.candidate for subject in shown]
-    digests = sorted(candidate.artifacts.patch.digest for candidate in known if candidate.artifacts.patch is not None)
-    fence = Fence(mask, task.execution_id, *sorted(candidate.candidate_id for candidate in known), *digests)
+    candidates = [subject.candidate for subject in shown]
+    digests = sorted(
+        candidate.artifacts.patch.digest for candidate in candidates if candidate.artifacts.patch is not None
+    )
+    fence = Fence(mask, task.execution_id, *sorted(candidate.candidate_id for candidate in candidates), *digests)
     # At about four characters a token: a quarter of the context for the diffs, half of that for the evidence.
     room = min(MAX_CHARS, MAX_DIFF_CHARS * len(shown), context_tokens or MAX_DIFF_CHARS)
     diffs = [
@@ -146,9 +148,9 @@ def _settled(subject: Subject, fence: Fence) -> list[str]:
     return [f"Its changes: {size_of(subject.candidate.artifacts)}.", _SETTLED, _EARLIER, earlier]
 
 
-def size_of(left: Artifacts) -> str:
-    files = len(left.files_changed)
-    return f"{files} file{'' if files == 1 else 's'}, {left.insertions} lines added, {left.deletions} removed"
+def size_of(artifacts: Artifacts) -> str:
+    files = len(artifacts.files_changed)
+    return f"{files} file{'' if files == 1 else 's'}, {artifacts.insertions} lines added, {artifacts.deletions} removed"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,18 +204,18 @@ class _Reviewer(AgentSpec[ReviewAnswer]):
         self._applied = frozenset[str]()
 
     async def work(self) -> Ending[Review]:
-        assignment, shown, mask = self._assignment, self._shown, self._run.equipment.mask
+        assignment, subjects, mask = self._assignment, self._shown, self._run.equipment.mask
         error = ""
         try:
             answer = await run_agent(self, self._run)
         except (ModelError, InvalidRequest, NotFound, ValueError) as fault:
-            review = no_review(assignment, shown, str(fault), mask=mask, usage=self.budget.total())
+            review = no_review(assignment, subjects, str(fault), mask=mask, usage=self.budget.total())
             error = review.critiques[0].error
         else:
             self._stop = StopReason.FINAL_ANSWER
             tree = Tree(self._clone.root, self._clone.mount)
             review = await asyncio.to_thread(
-                review_of, answer, assignment, shown, tree=tree, mask=mask, usage=self.budget.total()
+                review_of, answer, assignment, subjects, tree=tree, mask=mask, usage=self.budget.total()
             )
             review = await self._proving.run(review) if self._may_run else review
         return Ending(value=review, stop_reason=self._stop, usage=self.budget.total(), error=error)

@@ -119,11 +119,11 @@ class Solver(AgentSpec[Solution]):
     async def tools(self, resources: RunResources) -> AsyncGenerator[Toolbox]:
         self._at_hand = resources
         self._searched = searches_in(self._run.earlier.steps)
-        async with open_toolkits(self._clone, resources.pipeline, self._run.equipment.access, self.task) as held:
-            if isinstance(tests := held.toolkits.get(TestTool.name), TestTool):
+        async with open_toolkits(self._clone, resources.pipeline, self._run.equipment.access, self.task) as toolset:
+            if isinstance(tests := toolset.toolkits.get(TestTool.name), TestTool):
                 tests.failed_before = self._news.failing
-            self._notes = (*held.notes, _PROPOSE) if self._proposes else held.notes
-            yield self._toolbox(held)
+            self._notes = (*toolset.notes, _PROPOSE) if self._proposes else toolset.notes
+            yield self._toolbox(toolset)
 
     async def opening(self, resources: RunResources, toolbox: Toolbox) -> Sequence[Message]:
         task, revision, equipment = self.task, self._revision, self._run.equipment
@@ -208,21 +208,21 @@ class Solver(AgentSpec[Solution]):
         )
         return self._mask(text)
 
-    def _toolbox(self, held: Toolset) -> Toolbox:
+    def _toolbox(self, toolset: Toolset) -> Toolbox:
         task, resources, equipment, steps = self.task, self._at_hand, self._run.equipment, self._run.earlier.steps
         others = SubAgentTools(
             self._clone,
             resources.pipeline,
             model=resources.model,
             budget=self.budget,
-            toolkits=held.toolkits,
-            without=held.unlisted,
+            toolkits=toolset.toolkits,
+            without=toolset.unlisted,
             memory=equipment.memory_search(task, self._clone),
             limits=equipment.sub_agents,
             used=sub_agents_used(steps),
             searched=self._searched,
         )
-        kits: dict[str, Toolkit] = {**held.toolkits, others.name: others}
+        kits: dict[str, Toolkit] = {**toolset.toolkits, others.name: others}
         if task.memory.write:
             notes = RememberingTools(self._clone, resources.pipeline, noted=noted_in(steps))
             kits[notes.name] = notes
@@ -231,8 +231,8 @@ class Solver(AgentSpec[Solution]):
         return Toolbox(
             kits,
             resources.pipeline,
-            idle=held.idle | idle,
-            unlisted=held.unlisted | unlisted,
+            idle=toolset.idle | idle,
+            unlisted=toolset.unlisted | unlisted,
             parallel=equipment.parallel,
         )
 
@@ -278,17 +278,17 @@ def check_tools(task: Task, access: ToolAccess) -> None:
         return
     specs = [definition.spec for definition in operations().values()]
     own = (SubAgentTools, RememberingTools)
-    known = {name for spec in specs for name in (spec.name, spec.tool)} | {tool.name for tool in access.plugins}
-    known |= {
+    tool_names = {name for spec in specs for name in (spec.name, spec.tool)} | {tool.name for tool in access.plugins}
+    tool_names |= {
         name for kit in own for name in (kit.name, *(definition.spec.name for definition in kit.definitions.values()))
     }
-    known |= servers | {PLUGINS, FINAL_ANSWER.name, REQUEST_TOOLS}
+    tool_names |= servers | {PLUGINS, FINAL_ANSWER.name, REQUEST_TOOLS}
     for field, names in named.items():
         for number, name in enumerate(names):
             # What a server has is known once it is asked.
-            if name not in known and not any(name.startswith(f"{server}_") for server in servers):
+            if name not in tool_names and not any(name.startswith(f"{server}_") for server in servers):
                 place = f"{'' if field == 'tools' else 'constraints.'}{field}[{number}]"
-                raise InvalidRequest(f"there is no tool {name[:64]!r}", field=place, hint=nearest(name, known))
+                raise InvalidRequest(f"there is no tool {name[:64]!r}", field=place, hint=nearest(name, tool_names))
 
 
 def policy_of(task: Task) -> Policy:

@@ -283,13 +283,15 @@ class _Thrifty(ModelWrapper):
     budget: Budget
 
     async def reply(self, request: ModelRequest) -> ModelReply:
-        left = self.budget.tokens_left
+        tokens_left = self.budget.tokens_left
         prompt = sum(len(message.content) for message in request.messages) // _CHARS_PER_TOKEN
-        if left is not None and left <= prompt:
-            raise ToolFailure(f"the sub-agent's question has about {prompt} tokens and its budget {left}; ask for less")
+        if tokens_left is not None and tokens_left <= prompt:
+            raise ToolFailure(
+                f"the sub-agent's question has about {prompt} tokens and its budget {tokens_left}; ask for less"
+            )
         # A server refuses to be asked for more than its context holds, so the limit is sent only where it binds.
         context = (await self.model.probe()).max_model_len
-        bound = None if left is None or left >= context > 0 else left - prompt
+        bound = None if tokens_left is None or tokens_left >= context > 0 else tokens_left - prompt
         return await self.model.reply(replace(request, sampling=Sampling(max_tokens=bound)))
 
 
@@ -300,6 +302,6 @@ def opening(
 
     Equal facts give system messages of equal bytes: what differs between requests stands in the user message.
     """
-    shown = [(title, text.strip()) for title, text in sections if text.strip()]
-    system, user = rendered(template, **facts), rendered("sub_request", sections=shown, warning=warning)
+    filled = [(title, text.strip()) for title, text in sections if text.strip()]
+    system, user = rendered(template, **facts), rendered("sub_request", sections=filled, warning=warning)
     return SystemMessage(content=system), UserMessage(content=user)

@@ -314,7 +314,7 @@ def parse(text: str, *, truncated: bool = False) -> tuple[str, tuple[RawToolCall
     Returns: the text without the calls, and the calls in their order.
     """
     reader = DialectReader(text, truncated=truncated)
-    kept: list[str] = []
+    lines: list[str] = []
     calls: list[RawToolCall] = []
     # Of a thought whose opening tag stood in the prompt only the end is seen.
     end = text.find("</think>")
@@ -331,14 +331,14 @@ def parse(text: str, *, truncated: bool = False) -> tuple[str, tuple[RawToolCall
         if call_found is not None and call_found.end <= thought:
             call_found, after = None, thought
         if call_found is None:
-            kept.append(text[position:after])
+            lines.append(text[position:after])
             position = after
         else:
-            kept.append(text[position : mark.start()])
+            lines.append(text[position : mark.start()])
             position = call_found.end
             calls += call_found.calls
     if calls:
-        return ("".join(kept) + text[position:]).strip(), tuple(calls)
+        return ("".join(lines) + text[position:]).strip(), tuple(calls)
     start = _after_thought(text)
     whole = reader.whole(start)
     return (text[:start].strip(), whole) if whole else (text, ())

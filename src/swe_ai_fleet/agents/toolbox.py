@@ -99,12 +99,12 @@ class Offer:
         self._known: dict[str, OperationSpec] = {spec.name: spec for spec in specs if policy.offers(spec)}
         hidden = [spec for name, spec in self._known.items() if name in idle]
         listed = [spec for spec in hidden if spec.name not in unlisted]
-        shown = [spec for name, spec in self._known.items() if name not in idle]
+        offered = [spec for name, spec in self._known.items() if name not in idle]
         self.request: OperationSpec | None = None
         if hidden and policy.offers(request := _request_spec(listed)):
             self.request = request
-            shown.append(request)
-        self.specs: tuple[OperationSpec, ...] = (*shown, answer)
+            offered.append(request)
+        self.specs: tuple[OperationSpec, ...] = (*offered, answer)
         self._names = Names(self._known.values())
 
     def show(self, arguments: Mapping[str, object]) -> ToolResult:

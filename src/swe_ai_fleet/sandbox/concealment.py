@@ -321,12 +321,12 @@ def shown_etc() -> tuple[tuple[str, ...], str]:
     pip = (_PIP_FILE, _PIP_DIRECTORY, *(f"{_PIP_DIRECTORY}/{name}" for name in _listed(f"/etc/{_PIP_DIRECTORY}")))
     looked_at = ("", *_ETC_FILES, *_ETC_DIRECTORIES, *pip)
     changed = tuple(map(_stamp, looked_at))
-    shown = _shown_etc(stand_ins().home, changed)
-    if not os.path.isdir(shown[1]):  # noqa: PTH112 - hot
+    files = _shown_etc(stand_ins().home, changed)
+    if not os.path.isdir(files[1]):  # noqa: PTH112 - hot
         # The directory for temporary files was cleaned up.
         _shown_etc.cache_clear()
-        shown = _shown_etc(stand_ins().home, changed)
-    return shown
+        files = _shown_etc(stand_ins().home, changed)
+    return files
 
 
 @lru_cache(maxsize=2)

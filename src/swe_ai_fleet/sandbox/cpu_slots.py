@@ -61,10 +61,10 @@ class CpuSlots:
     @asynccontextmanager
     async def hold(self, owner: Owner = NOBODY) -> AsyncGenerator[None]:
         """Wait for a slot and hold it for the length of the context."""
-        taken = None
+        slot = None
         if owner not in self._lanes and not os.listdir(self._tickets):  # noqa: PTH208  (no Path for each entry)
-            taken = self._take((f"{self._directory}/own-{owner.tenant}", *self._shared))
-        path, descriptor = taken or await self._wait(owner)
+            slot = self._take((f"{self._directory}/own-{owner.tenant}", *self._shared))
+        path, descriptor = slot or await self._wait(owner)
         shared = path in self._shared
         if shared:
             self._join(owner.tenant)
@@ -99,9 +99,9 @@ class CpuSlots:
             while True:
                 freed, queue = self._freed, self._queue(ticket)
                 places = self._places(ticket, queue)
-                if (taken := self._take(places)) is not None:
+                if (slot := self._take(places)) is not None:
                     self._served(ticket)
-                    return taken
+                    return slot
                 # What is ours to take and held by this process is freed by nobody else.
                 own = queue[0] is ticket and self._held.issuperset(places)
                 with suppress(TimeoutError):

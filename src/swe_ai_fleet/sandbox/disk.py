@@ -74,8 +74,8 @@ class DiskWatch:
 
     def note(self, outcome: str) -> bytes:
         """What a command's stderr says of a limit that is passed, and what came of it."""
-        held, limit = (f"{count / 1024**2:,.1f} MiB" for count in (self.usage.bytes, self.limit))
-        holds = f"the workspace with its home and /tmp holds {held} of {limit} allowed"
+        used, limit = (f"{count / 1024**2:,.1f} MiB" for count in (self.usage.bytes, self.limit))
+        holds = f"the workspace with its home and /tmp holds {used} of {limit} allowed"
         return f"\n[disk limit: {holds}; {outcome}]\n".encode()
 
     async def measure(self, open_by: Callable[[], Iterable[int]] = tuple) -> Usage:

@@ -209,8 +209,8 @@ class InteractiveProcess:
         processes.send_signal(below, signal.SIGKILL)
 
     async def _sweep(self) -> None:
-        while left := processes.stragglers(self.pid, self._marker.encode()):
-            processes.send_signal(left, signal.SIGKILL)
+        while stragglers := processes.stragglers(self.pid, self._marker.encode()):
+            processes.send_signal(stragglers, signal.SIGKILL)
             await asyncio.sleep(0.002)
 
     async def _listen(self, stream: asyncio.StreamReader) -> None:

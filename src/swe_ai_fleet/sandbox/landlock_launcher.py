@@ -298,10 +298,10 @@ def main(plan: dict[str, object], argv: list[str]) -> NoReturn:
     _control(_PR_SET_NO_NEW_PRIVS, 1)
     if scoped or supervision:
         # Whatever path a command names, its supervisor can make no socket elsewhere.
-        kept = _ruleset(numbers["kept_files"], 0, _SCOPE_SIGNAL if scoped else 0, numbers["size"])
+        kept_files = _ruleset(numbers["kept_files"], 0, _SCOPE_SIGNAL if scoped else 0, numbers["size"])
         for path in cast("list[str]", supervision["roots"]) if supervision else ():
-            _allow(kept, path, numbers["kept_files"], numbers["file_rights"])
-        _enter(kept)
+            _allow(kept_files, path, numbers["kept_files"], numbers["file_rights"])
+        _enter(kept_files)
     if scoped:
         _require_isolation(parent)
     _shed(numbers["uid"], numbers["gid"], numbers["capabilities"])

@@ -266,8 +266,8 @@ class FilteringProxy:
             writer.close()
 
     def _authorize(self, head: _Head) -> None:
-        shown = "".join(head.values("proxy-authorization")).encode("latin-1")
-        if self._authorization and not hmac.compare_digest(shown, self._authorization):
+        credential = "".join(head.values("proxy-authorization")).encode("latin-1")
+        if self._authorization and not hmac.compare_digest(credential, self._authorization):
             raise _RefusalError(_UNAUTHORIZED, "Proxy authentication failed")
 
     async def _tunnel(self, head: _Head, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -302,9 +302,9 @@ class FilteringProxy:
         upstream_reader, upstream_writer = await self._connect(url.hostname, port)
         try:
             path = (url.path or "/") + (f"?{url.query}" if url.query else "")
-            kept = [f"{name}: {value}" for name, value in head.headers if name.lower() not in _HOP]
+            headers = [f"{name}: {value}" for name, value in head.headers if name.lower() not in _HOP]
             authority = url.netloc.rpartition("@")[2]
-            lines = [f"{head.method} {path} HTTP/1.1", f"Host: {authority}", *kept, "Connection: close", "", ""]
+            lines = [f"{head.method} {path} HTTP/1.1", f"Host: {authority}", *headers, "Connection: close", "", ""]
             upstream_writer.write("\r\n".join(lines).encode("latin-1"))
             # Only the announced body passes: a second request on this connection would escape the check.
             if encodings:
@@ -317,24 +317,24 @@ class FilteringProxy:
 
     async def _connect(self, host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         host = host.lower().rstrip(".")
-        shown = "".join(character for character in host[:253] if character.isprintable())
+        printable = "".join(character for character in host[:253] if character.isprintable())
         private = self._grant.private(host, port)
         if not self._grant.covers(host, port):
-            text = f"The network grant does not cover {shown}:{port}"
-            raise self._refusal(shown, port, RefusalReason.NOT_GRANTED, text)
+            text = f"The network grant does not cover {printable}:{port}"
+            raise self._refusal(printable, port, RefusalReason.NOT_GRANTED, text)
         try:
             async with asyncio.timeout(_CONNECT_SECONDS):
                 addresses = await judged(host, port, private=private, resolver=self._resolver)
         except (UnknownHostError, TimeoutError) as error:
-            raise self._refusal(shown, port, RefusalReason.UNREACHABLE, f"Cannot resolve {shown}") from error
+            raise self._refusal(printable, port, RefusalReason.UNREACHABLE, f"Cannot resolve {printable}") from error
         except PrivateHostError as error:
-            text = f"{shown} is not at a public address"
-            raise self._refusal(shown, port, RefusalReason.PRIVATE, text) from error
+            text = f"{printable} is not at a public address"
+            raise self._refusal(printable, port, RefusalReason.PRIVATE, text) from error
         for address in addresses:
             with suppress(OSError, TimeoutError):
                 async with asyncio.timeout(_CONNECT_SECONDS):
                     return await asyncio.open_connection(address, port)
-        raise self._refusal(shown, port, RefusalReason.UNREACHABLE, f"Cannot connect to {shown}:{port}")
+        raise self._refusal(printable, port, RefusalReason.UNREACHABLE, f"Cannot connect to {printable}:{port}")
 
     def _refusal(self, host: str, port: int, reason: RefusalReason, text: str) -> _RefusalError:
         key = (host, port)

@@ -234,20 +234,20 @@ class Session:
     async def _clear(self) -> None:
         """Kill what the command left to the keeper; a session that will not be cleared is ended."""
         give_up = time.monotonic() + _SWEEP_SECONDS
-        while left := self.commands():
+        while commands := self.commands():
             if self._exited.done():
                 return
             if time.monotonic() > give_up:
                 self.end()
                 await asyncio.wait([self._exited])
                 return
-            processes.send_signal(left, signal.SIGKILL)
+            processes.send_signal(commands, signal.SIGKILL)
             await asyncio.sleep(0.002)
 
     async def _sweep(self, marker: bytes) -> None:
         async with asyncio.timeout(_SWEEP_SECONDS):
-            while left := processes.stragglers(self._process.pid, marker):
-                processes.send_signal(left, signal.SIGKILL)
+            while stragglers := processes.stragglers(self._process.pid, marker):
+                processes.send_signal(stragglers, signal.SIGKILL)
                 await asyncio.sleep(0.002)
 
     def _write(self, data: bytes) -> None:
@@ -335,9 +335,9 @@ class _Clock:
             self._timers.append(self._loop.call_later(self._silence, self._listen, self._silence))
 
     def _listen(self, silence: float) -> None:
-        left = silence - (time.monotonic() - self._session.last_output_at)
-        if left > 0:
-            self._timers.append(self._loop.call_later(left, self._listen, silence))
+        remaining = silence - (time.monotonic() - self._session.last_output_at)
+        if remaining > 0:
+            self._timers.append(self._loop.call_later(remaining, self._listen, silence))
             return
         self.idle = not self.expired
         self._expire()

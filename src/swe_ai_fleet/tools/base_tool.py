@@ -279,11 +279,11 @@ class BaseTool(ABC):
         self._verify_signature(frozenset(names))
 
     def _verify_signature(self, declared: frozenset[str]) -> None:
-        taken = inspect.signature(self.execute).parameters.values()
-        kinds = {parameter.kind for parameter in taken}
+        parameters = inspect.signature(self.execute).parameters.values()
+        kinds = {parameter.kind for parameter in parameters}
         named = {
             parameter.name: parameter.default is parameter.empty
-            for parameter in taken
+            for parameter in parameters
             if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
         }
         unknown = declared - named.keys() if inspect.Parameter.VAR_KEYWORD not in kinds else frozenset[str]()

@@ -101,22 +101,28 @@ class ToolAccess:
     def servers(self, constraints: Constraints) -> tuple[McpServer, ...]:
         """The installation's MCP servers and those of the task. Raises InvalidRequest naming the task's field."""
         servers = list(self.mcp_servers)
-        for number, asked in enumerate(constraints.mcp_servers):
+        for number, requested in enumerate(constraints.mcp_servers):
             place = f"constraints.mcp_servers[{number}]"
-            if any(asked.name == server.name for server in servers):
-                raise InvalidRequest(f"the name {asked.name[:64]!r} of an MCP server is taken", field=f"{place}.name")
-            servers.append(self._server(asked, place))
+            if any(requested.name == server.name for server in servers):
+                raise InvalidRequest(
+                    f"the name {requested.name[:64]!r} of an MCP server is taken", field=f"{place}.name"
+                )
+            servers.append(self._server(requested, place))
         return tuple(servers)
 
-    def _server(self, asked: TaskMcpServer, place: str) -> McpServer:
+    def _server(self, requested: TaskMcpServer, place: str) -> McpServer:
         with fields_named(lambda head: f"{place}.{head}"):
             server = McpServer(
-                name=asked.name, command=asked.command, url=asked.url, variables=asked.variables, tools=asked.tools
+                name=requested.name,
+                command=requested.command,
+                url=requested.url,
+                variables=requested.variables,
+                tools=requested.tools,
             )
-        if not asked.url:
-            network = self.network.ceiling.narrowed(asked.allowed_hosts, field=f"{place}.allowed_hosts")
+        if not requested.url:
+            network = self.network.ceiling.narrowed(requested.allowed_hosts, field=f"{place}.allowed_hosts")
             return replace(server, network=network)
-        host = _host(asked.url)
+        host = _host(requested.url)
         try:
             grant = self.network.ceiling.narrowed((host,), field="url")
         except InvalidRequest as error:
@@ -214,7 +220,7 @@ def _idle(
     kits: Mapping[str, Toolkit], access: ToolAccess, task: Task, *, networked: bool
 ) -> tuple[frozenset[str], frozenset[str]]:
     """What a run is not shown at first (neither its role's nor named by its task), and what of it has no use here."""
-    asked = {*task.tools, *task.constraints.allowed_tools}
+    requested = {*task.tools, *task.constraints.allowed_tools}
     profile = set(PROFILES[task.role])
     if task.constraints.allowed_hosts:
         profile.add("http_get")
@@ -225,7 +231,7 @@ def _idle(
     idle = frozenset(
         spec.name
         for spec in _specs(kit for name, kit in kits.items() if name != PLUGINS)
-        if not {spec.name, spec.tool} & asked and (spec.name in useless or spec.name not in profile)
+        if not {spec.name, spec.tool} & requested and (spec.name in useless or spec.name not in profile)
     )
     return idle, idle & useless
 

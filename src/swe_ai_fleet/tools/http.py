@@ -231,8 +231,8 @@ class _Draft:
         defaults = {"User-Agent": "swe-ai-fleet", "Accept": "*/*", "Accept-Encoding": "gzip"}
         defaults |= {"Content-Type": kind} if kind else {}
         chosen = {name.lower() for name in headers}
-        kept = {name: value for name, value in defaults.items() if name.lower() not in chosen}
-        return cls(method=method, url=url, headers=(*kept.items(), *headers.items()), content=content)
+        remaining = {name: value for name, value in defaults.items() if name.lower() not in chosen}
+        return cls(method=method, url=url, headers=(*remaining.items(), *headers.items()), content=content)
 
     def request(self) -> httpx2.Request:
         headers = [(name.encode("ascii"), value.encode("latin-1")) for name, value in self.headers]
@@ -300,17 +300,17 @@ def _result(
 
 
 def _shown_headers(response: httpx2.Response) -> dict[str, str]:
-    shown: dict[str, str] = {}
+    headers: dict[str, str] = {}
     for name, value in response.headers.multi_items():
-        if len(shown) == _SHOWN_HEADERS:
+        if len(headers) == _SHOWN_HEADERS:
             break
         if _CREDENTIAL.search(name) and not _HARMLESS.fullmatch(name):
             value = MASK
         elif name in ("location", "content-location", "refresh", "link"):
             value = str(_redact_url(value))
-        before = f"{shown[name]}, " if name in shown else ""
-        shown[name] = (before + value)[:_SHOWN_HEADER_CHARS]
-    return shown
+        before = f"{headers[name]}, " if name in headers else ""
+        headers[name] = (before + value)[:_SHOWN_HEADER_CHARS]
+    return headers
 
 
 def _without_user_info(address: str) -> str:

@@ -315,8 +315,8 @@ class SchemaOperation:
 
     def validate(self, arguments: Mapping[str, object]) -> dict[str, object]:
         schema = self.spec.parameters
-        known = arguments if "additionalProperties" in schema else mapping(schema.get("properties"))
-        problems = [f"unexpected argument {name[:64]!r}" for name in arguments if name not in known]
+        properties = arguments if "additionalProperties" in schema else mapping(schema.get("properties"))
+        problems = [f"unexpected argument {name[:64]!r}" for name in arguments if name not in properties]
         try:
             first = islice(self._validator.iter_errors(dict(arguments)), max(0, _MAX_PROBLEMS - len(problems)))
             problems += map(_violation, parsed(list, first))

@@ -103,8 +103,8 @@ class Pipeline:
             record = self.trail.open(spec, arguments={}, secret={}, call_id=call_id)
             problem = "the arguments are nested too deeply"
             return record.close(_failed(spec, Outcome.INVALID, problem), reason=problem)
-        shown = self._recorded(toolkit.recorded(arguments))
-        record = self.trail.open(spec, arguments=shown, secret=arguments, call_id=call_id)
+        recorded = self._recorded(toolkit.recorded(arguments))
+        record = self.trail.open(spec, arguments=recorded, secret=arguments, call_id=call_id)
         try:
             checked = definition.validate(arguments)
         except FleetError as error:
@@ -224,14 +224,14 @@ class Pipeline:
 
     def _mask_names(self, mapping: Mapping[Any, object], *, limit: int = 0) -> Iterator[tuple[str, object]]:
         """The entries under masked names, each under one of its own."""
-        taken: set[str] = set()
+        used: set[str] = set()
         for key, value in mapping.items():
-            name = wanted = self._mask(str(key))[: limit or None]
+            name = masked = self._mask(str(key))[: limit or None]
             number = 1
-            while name in taken:
+            while name in used:
                 number += 1
-                name = f"{wanted} ({number})"
-            taken.add(name)
+                name = f"{masked} ({number})"
+            used.add(name)
             yield name, value
 
 

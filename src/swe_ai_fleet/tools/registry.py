@@ -143,15 +143,15 @@ class RegisteredTools(Toolkit):
 def _bounded(result: ToolResult) -> ToolResult:
     """The result with as many of its fields as the events of an agent carry, the smallest first."""
     sizes = {name: len(json.dumps(value, default=str)) for name, value in result.metadata.items()}
-    room, kept = MAX_METADATA_CHARS, set[str]()
+    room, keys = MAX_METADATA_CHARS, set[str]()
     for name in sorted(sizes, key=lambda each: sizes[each]):
         room -= sizes[name]
         if room >= 0:
-            kept.add(name)
-    left_out = {name: f"{size} characters as JSON" for name, size in sizes.items() if name not in kept}
+            keys.add(name)
+    left_out = {name: f"{size} characters as JSON" for name, size in sizes.items() if name not in keys}
     if not left_out:
         return result
-    metadata = {name: value for name, value in result.metadata.items() if name in kept}
+    metadata = {name: value for name, value in result.metadata.items() if name in keys}
     return replace(result, metadata={**metadata, "left_out": dict(islice(left_out.items(), _MAX_NAMED))})
 
 
@@ -243,8 +243,8 @@ class ToolRegistry:
             if existing is None:
                 added[tool.name] = tool
             elif candidate not in (existing, type(existing), getattr(existing, "function", None)):
-                taken = ", ".join({**self.registered, **added})
-                raise InvalidRequest(f"a tool {tool.name!r} already exists; names in use: {taken}", field="name")
+                names = ", ".join({**self.registered, **added})
+                raise InvalidRequest(f"a tool {tool.name!r} already exists; names in use: {names}", field="name")
         self.registered |= added
 
     @_OnDefault
@@ -376,9 +376,9 @@ def _register(registry: ToolRegistry, entry: EntryPoint) -> tuple[str, ...]:
     tools: list[BaseTool] = [as_tool(each) for each in candidates]
     names = [tool.name for tool in tools]
     # A plug-in may add to the tools there are, never stand in for one of them.
-    taken = sorted({name for name in names if name in registry.get_all_tools() or names.count(name) > 1})
-    if taken:
-        raise InvalidRequest(f"there is a tool {', '.join(taken)} already", field="name")
+    duplicates = sorted({name for name in names if name in registry.get_all_tools() or names.count(name) > 1})
+    if duplicates:
+        raise InvalidRequest(f"there is a tool {', '.join(duplicates)} already", field="name")
     registry.register_tools(*tools)
     return tuple(names)
 

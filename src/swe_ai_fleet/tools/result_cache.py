@@ -174,10 +174,10 @@ class ResultCache:
         store = self._lasting if scope is None else self._shared
         key = _key(self._tenant, scope or "", spec.name, arguments)
         known_to_last = self._outside if spec.network else spec.locks <= _STILL
-        mine = known_to_last and not self._writing and not self._unsettled
-        if not (mine or lasts):
+        is_valid = known_to_last and not self._writing and not self._unsettled
+        if not (is_valid or lasts):
             return Lookup()
-        if mine and (hit := self._own.get(key)) is not None:
+        if is_valid and (hit := self._own.get(key)) is not None:
             return Lookup(result=replace(hit[0], cached=True))
         if lasts and self._asked.get(key, state) == state and (hit := store.get(key)) is not None:
             result, stored_at = hit
@@ -189,7 +189,7 @@ class ResultCache:
             if not result.success:
                 return
             unwritten = state == self._state and state[1] == self._writes
-            if mine and unwritten:
+            if is_valid and unwritten:
                 self._own.put(key, result, seconds=float("inf"))
             if lasts and unwritten:
                 self._ask(key, state)

@@ -230,10 +230,10 @@ class Secrets:
             whole: Whether its ends are those of all that there is, rather than of the piece at hand.
         """
         spans_found: list[tuple[int, int]] = []
-        for view, needles, shown in self._searches(text):
-            if needles.absent(shown):
+        for view, needles, positions in self._searches(text):
+            if needles.absent(positions):
                 continue
-            for start, end in (*needles.spans(shown), *_at_cuts(shown, needles, whole=whole)):
+            for start, end in (*needles.spans(positions), *_at_cuts(positions, needles, whole=whole)):
                 spans_found.append(view.origin(start, end))
         return _merged(spans_found)
 
@@ -328,8 +328,8 @@ def _merged(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 def _masked(text: str, spans: Iterable[tuple[int, int]]) -> str:
     pieces: list[str] = []
-    shown = 0
+    masked_to = 0
     for start, end in spans:
-        pieces += (text[shown:start], MASK)
-        shown = end
-    return "".join((*pieces, text[shown:]))
+        pieces += (text[masked_to:start], MASK)
+        masked_to = end
+    return "".join((*pieces, text[masked_to:]))

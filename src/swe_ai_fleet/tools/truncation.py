@@ -53,9 +53,9 @@ def bounded(value: object, limit: int) -> object:
         return truncate(value, limit)
     if not (is_list(value) or is_object(value)) or len(json.dumps(value, ensure_ascii=False)) <= limit:
         return value
-    kept = min(len(value), max(1, limit // _LEAST))
-    share, rest = limit // kept, len(value) - kept
+    count = min(len(value), max(1, limit // _LEAST))
+    share, rest = limit // count, len(value) - count
     if is_list(value):
-        return [*(bounded(part, share) for part in value[:kept]), *([f"... {rest} more"] if rest else [])]
-    shown = {name: bounded(part, share) for name, part in islice(mapping(value).items(), kept)}
-    return shown | {"...": f"{rest} more"} if rest else shown
+        return [*(bounded(part, share) for part in value[:count]), *([f"... {rest} more"] if rest else [])]
+    bounded_parts = {name: bounded(part, share) for name, part in islice(mapping(value).items(), count)}
+    return bounded_parts | {"...": f"{rest} more"} if rest else bounded_parts

@@ -290,8 +290,8 @@ class Setup:
         told: Callable[[str], None] | None = None,
     ) -> RetryingModel:
         """The model as a run asks it: tried again, shown `answer` as `final_answer`, and whole `results` at its end."""
-        shown = ShownTools(model, {FINAL_ANSWER: answer})
-        return RetryingModel(WholeResults(shown, results), waits=self.retry_waits, told=told)
+        middleware = ShownTools(model, {FINAL_ANSWER: answer})
+        return RetryingModel(WholeResults(middleware, results), waits=self.retry_waits, told=told)
 
     def guard(self, toolbox: Toolbox, *, threshold: int) -> LoopGuard:
         return LoopGuard(toolbox.specs, repeats=threshold, ladder=LOOP_LADDER, by_name_alone=self.loop_by_name)
@@ -344,8 +344,8 @@ def gathered(
     asking = next((tool for tool in base_tools if isinstance(tool, RequestTools)), None)
     more = {} if asking is None else asking.registry.get_all_tools()
     hidden = {name: tool for name, tool in more.items() if name not in names and name not in NOT_OFFERED}
-    shown = {tool.name: tool for tool in base_tools if tool is not asking and tool.name != FINAL_ANSWER}
-    return {**shown, **hidden}, tuple(kits), frozenset(hidden)
+    offered = {tool.name: tool for tool in base_tools if tool is not asking and tool.name != FINAL_ANSWER}
+    return {**offered, **hidden}, tuple(kits), frozenset(hidden)
 
 
 def _name_in(definition: Mapping[str, object]) -> str:

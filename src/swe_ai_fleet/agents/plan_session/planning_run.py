@@ -188,8 +188,8 @@ class PlanningRun:
         match trajectory.stop_reason:
             case StopReason.AWAITING_APPROVAL:
                 proposed = proposed_among([toolbox.understand(call) for call in history.unanswered()])
-                said = proposed is not None and proposed.said
-                return await self._look(proposed.approach) if proposed and said else proposed
+                is_stated = proposed is not None and proposed.said
+                return await self._look(proposed.approach) if proposed and is_stated else proposed
             case StopReason.NO_TOOL_CALLS | StopReason.FINAL_ANSWER:
                 text = trajectory.answer
                 return await self._look(text) if last or "?" in text or opens_with_proposal(text) else None

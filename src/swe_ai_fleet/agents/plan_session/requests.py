@@ -78,9 +78,9 @@ def checked_decision(decision: str) -> ApprovalDecision:
     try:
         return ApprovalDecision(decision)
     except ValueError:
-        known = ", ".join(ApprovalDecision)
+        decisions = ", ".join(ApprovalDecision)
         raise InvalidRequest(
-            f"there is no decision {str(decision)[:40]!r}; there are: {known}", field="decision"
+            f"there is no decision {str(decision)[:40]!r}; there are: {decisions}", field="decision"
         ) from None
 
 

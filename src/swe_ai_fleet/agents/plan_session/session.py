@@ -183,8 +183,8 @@ class PlanSession:
         )
 
     def same_as(self, other: PlanSession) -> bool:
-        mine = (self.goal, self.selected_entities, self.repository, self.ref)
-        return mine == (other.goal, other.selected_entities, other.repository, other.ref)
+        own = (self.goal, self.selected_entities, self.repository, self.ref)
+        return own == (other.goal, other.selected_entities, other.repository, other.ref)
 
     @property
     def waits(self) -> bool:

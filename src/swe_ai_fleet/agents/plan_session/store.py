@@ -209,8 +209,8 @@ def standing(kept: PlanSession | None, state: ExecutionState, mask: SecretMask) 
     )
     if kept is not None:
         session = kept if kept.attempt == task.attempt else kept.followed_by(session)
-    if session.status.waiting and (said := state.resolutions.get(approval_id(session))) is not None:
-        session = session.decided(replace(said, text=mask(said.text)))
+    if session.status.waiting and (resolution := state.resolutions.get(approval_id(session))) is not None:
+        session = session.decided(replace(resolution, text=mask(resolution.text)))
     if session.status is SessionStatus.APPROVED and continued(state):
         limits_given = state.steering[-1].limits or RequestLimits()
         session = replace(session, status=SessionStatus.EXECUTING, requests=session.requests + 1, limits=limits_given)

@@ -247,8 +247,8 @@ async def _handed_over(parts: RunParts, planned: Trajectory, rules: ModeRules) -
     parts.history.add(message)
     parts.post(MessageAdded(step=len(planned.steps), message=message))
     # The plan's steps were no turns of the model's: it has as many as it did not use for planning.
-    left = max(0, budget.limits.max_iterations - budget.usage.model_calls)
-    with iterations(budget, len(planned.steps) + left):
+    turns_left = max(0, budget.limits.max_iterations - budget.usage.model_calls)
+    with iterations(budget, len(planned.steps) + turns_left):
         trajectory = await _step_by_step(replace(parts, steps=planned.steps), rules)
     return replace(trajectory, plan=planned.plan)
 
@@ -263,11 +263,11 @@ async def drive(
     answer requests for a single operation without a model; `agentic` does where no model answers its first call. A run
     that goes on stays in the mode it was in.
     """
-    heard, rules, earlier = _AvailabilityModel(parts.model), mode_rules or ModeRules(), _went_by_plan(parts.steps)
-    parts, operations = replace(parts, model=heard), Operations(parts.toolbox)
+    model, rules, earlier = _AvailabilityModel(parts.model), mode_rules or ModeRules(), _went_by_plan(parts.steps)
+    parts, operations = replace(parts, model=model), Operations(parts.toolbox)
     if earlier is False or (earlier is None and mode is PlanningMode.AGENTIC):
         trajectory = await _step_by_step(parts, rules)
-        direct = fast_path(task_text, operations) if heard.unavailable and not trajectory.steps else None
+        direct = fast_path(task_text, operations) if model.unavailable and not trajectory.steps else None
         if direct is None:
             return trajectory
     else:

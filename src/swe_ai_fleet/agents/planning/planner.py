@@ -89,8 +89,8 @@ class Operations:
 
     def signatures(self) -> list[str]:
         """A line for each operation that the model is shown: how it is called and what it does."""
-        shown = (self._found[name][1].spec for name in sorted(self._shown))
-        return [f"{signature(spec)}: {spec.description.partition(chr(10))[0]}" for spec in shown]
+        specs = (self._found[name][1].spec for name in sorted(self._shown))
+        return [f"{signature(spec)}: {spec.description.partition(chr(10))[0]}" for spec in specs]
 
     def hidden_names(self) -> list[str]:
         """The names of what is permitted beside those."""

@@ -137,9 +137,9 @@ def _step(item: object) -> PlanStep | str:
         if params is None and _text(_first(fields, _PARAMS)).strip():
             return "its params are a text that is not a JSON object"
     if params is None:
-        known = {*_TOOL, *_OPERATION, *_PARAMS, *_WHY, *_ON_FAILURE, *_EXPECT, *_BOOKKEEPING}
+        reserved = {*_TOOL, *_OPERATION, *_PARAMS, *_WHY, *_ON_FAILURE, *_EXPECT, *_BOOKKEEPING}
         # Small models write the parameters beside the name instead of under a key of their own.
-        params = {key: part for key, part in item.items() if _plain(key) not in known}
+        params = {key: part for key, part in item.items() if _plain(key) not in reserved}
     if not is_object(params):
         return f"its params are a {type(params).__name__}, not an object"
     word = _text(_first(fields, _ON_FAILURE)).strip().lower()

@@ -81,22 +81,22 @@ def assess(request: str) -> float:
     tokens = _WORD.findall(lowered)
     orders = [word for before, word in pairwise(["\n", *tokens]) if before in _BEFORE_A_VERB]
     words = [token for token in tokens if token[0].isalpha()]
-    known, size = set(words), len(words)
+    words_present, size = set(words), len(words)
     steps = len(_SEQUENCE.findall(lowered)) + max(0, len(_ITEM.findall(prose)) - 1)
-    things = len({*_PATH.findall(prose), *_NAMED.findall(prose)})
+    mentions = len({*_PATH.findall(prose), *_NAMED.findall(prose)})
     asks = prose.rstrip().endswith("?") or (bool(words) and words[0] in _QUESTION)
     weights = (
         _verbs(orders),
         min(0.3, 0.1 * steps),
         min(0.3, 0.15 * len(_CONDITION.findall(lowered))),
         min(0.2, 0.1 * len(_EVERY.findall(lowered))),
-        min(0.16, 0.04 * max(0, things - 1)),
+        min(0.16, 0.04 * max(0, mentions - 1)),
         0.0 if size <= 25 else 0.1 if size <= 60 else 0.2 if size <= 150 else 0.35,
         min(0.2, 0.1 * fences),
         0.25 if _TRACE.search(text) else 0.0,
-        _selection(orders, known),
-        0.2 if known & _SOFT else 0.0,
-        -0.2 if asks and not known & _CHANGE else 0.0,
+        _selection(orders, words_present),
+        0.2 if words_present & _SOFT else 0.0,
+        -0.2 if asks and not words_present & _CHANGE else 0.0,
     )
     return round(min(1.0, max(0.0, sum(weights))), 3)
 
@@ -112,10 +112,10 @@ def _verbs_in(words: list[str], verbs: Set[str]) -> list[str]:
     return list(dict.fromkeys(word for word in words if word in verbs))
 
 
-def _selection(orders: list[str], known: Set[str]) -> float:
+def _selection(orders: list[str], present: Set[str]) -> float:
     """The weight of a search by qualities: what fits is known only once it was looked at."""
     searches = _verbs_in(orders, _SEARCH_VERBS) and not _verbs_in(orders, _CHANGE)
-    qualities = len(known & _QUALITIES) if searches else 0
+    qualities = len(present & _QUALITIES) if searches else 0
     return 0.0 if not qualities else 0.4 if qualities == 1 else 0.75
 
 
@@ -210,9 +210,9 @@ def fast_path(request: str, operations: Operations) -> Plan | None:
     text = _COURTESY.sub("", text).rstrip(" .?!")
     for shape, read in _SHAPES:
         match = shape.fullmatch(text)
-        meant = read(match) if match else None
-        if meant is not None:
-            return _plan(*meant, operations)
+        arguments = read(match) if match else None
+        if arguments is not None:
+            return _plan(*arguments, operations)
     return None
 
 

@@ -165,8 +165,8 @@ def _words(operation: str, server: str) -> list[str]:
 
 def _noun(words: Sequence[str], *, last: bool) -> str:
     """What words call a thing: in "pool tokens" the last of them, in "token price" the first; empty for nothing."""
-    known = [word for word in words if word not in _VERBS | _NO_NOUNS and _NOUN.fullmatch(word)]
-    return singular(known[-1 if last else 0]) if known else ""
+    candidates = [word for word in words if word not in _VERBS | _NO_NOUNS and _NOUN.fullmatch(word)]
+    return singular(candidates[-1 if last else 0]) if candidates else ""
 
 
 def title_of(key: str, operation: str, server: str) -> str:
@@ -216,8 +216,8 @@ def _members(key: str, parts: list[object], noun: str) -> list[Member]:
         elif is_mapping(part):
             own = _identity(part, noun)
             if own is None:
-                shown = ", ".join(f"{name} {_string(cell)}" for name, cell in list(part.items())[:4] if _string(cell))
-                members.append(Member(ThingKind.ROW, shown or "(empty)", nouns=(noun,) if noun else ()))
+                cells = ", ".join(f"{name} {_string(cell)}" for name, cell in list(part.items())[:4] if _string(cell))
+                members.append(Member(ThingKind.ROW, cells or "(empty)", nouns=(noun,) if noun else ()))
             else:
                 members.append(own._replace(kind=kind) if kind and own.kind is ThingKind.ROW else own)
     return members
@@ -236,8 +236,8 @@ def _identity(record: Mapping[str, object], noun: str) -> Member | None:
         return Member(ThingKind.ROW, own, _facts(record, own), (noun,))
     for key, kind in _KEYS.items():
         if name := _string(record.get(key)):
-            shown = (_string(record.get("name")) or name) if kind is ThingKind.PERSON else name
-            return Member(kind, shown, _label_of(record, shown))
+            label = (_string(record.get("name")) or name) if kind is ThingKind.PERSON else name
+            return Member(kind, label, _label_of(record, label))
     for key in _ROW_KEYS:
         if name := _string(record.get(key)):
             # "That pair" is a row that goes by its pair, whatever its list is of.
@@ -343,9 +343,9 @@ class Naming:
 
     def _list(self, members: Sequence[Member], source: str) -> None:
         named = [
-            member._replace(name=shown, label=as_name(member.label))
+            member._replace(name=display, label=as_name(member.label))
             for member in members[:MAX_LIST]
-            if (shown := exact(member.kind, member.name))
+            if (display := exact(member.kind, member.name))
         ]
         # What the person sees or chooses has its room whatever tools said.
         room = MAX_PER_TURN if source in (ANSWER, PERSON) else MAX_PER_TURN - 2 * MAX_LIST

@@ -63,7 +63,7 @@ def resolve(
         reference = _Resolver(before, turn, stale_turns).resolve(phrase)
         if phrase.vague and reference.standing is Standing.UNKNOWN:
             continue
-        if any(known.phrase.lower() == reference.phrase.lower() for known in references):
+        if any(earlier.phrase.lower() == reference.phrase.lower() for earlier in references):
             continue
         references.append(reference)
     return tuple(references)

@@ -62,8 +62,8 @@ def enum_of(choices: Sequence[Schema]) -> list[object]:
 
 
 def properties_of(schema: Schema) -> Mapping[str, Schema]:
-    given = mapping(schema.get("properties"))
-    return {name: part for name, part in given.items() if is_mapping(part)}
+    declared = mapping(schema.get("properties"))
+    return {name: part for name, part in declared.items() if is_mapping(part)}
 
 
 def is_open(schema: Schema) -> bool:
@@ -103,9 +103,9 @@ def coerce_arguments(
         if not only:
             raise ValueError("it is a string")
         return {only: arguments}, (f"bare_string: {only}",)
-    given = coercion.unwrapped(dict(arguments), properties_of(root))
-    given = coercion.chosen(given)
-    fields = coercion.object(given, root, (), 0)
+    unwrapped = coercion.unwrapped(dict(arguments), properties_of(root))
+    unwrapped = coercion.chosen(unwrapped)
+    fields = coercion.object(unwrapped, root, (), 0)
     if spec.name == SHELL and is_list(words := fields.get("command")):
         fields["command"] = coercion.line(words)
     return fields, tuple(coercion.repairs)
@@ -195,8 +195,8 @@ class _Coercion:
         properties = properties_of(schema)
         fields: dict[str, object] = {}
         for key, value in given.items():
-            known = key in properties or is_open(schema)
-            name = key if known else self._renamed(key, properties, given, path)
+            is_known = key in properties or is_open(schema)
+            name = key if is_known else self._renamed(key, properties, given, path)
             if name in fields:
                 name = key
             fields[name] = value
@@ -222,12 +222,12 @@ class _Coercion:
         free = [name for name in properties if name not in given]
         same = [name for name in free if _letters(name) == _letters(key)]
         folded = _snake(key)
-        meant = same or [name for name in free if any({folded, name} <= group for group in PARAMETERS)]
-        if len(meant) != 1:
+        matches = same or [name for name in free if any({folded, name} <= group for group in PARAMETERS)]
+        if len(matches) != 1:
             return key
         # Only words of our own stand in a repair: a model's might hold anything.
-        self.note(f"argument_renamed: {'' if same else f'{folded} -> '}{'.'.join((*path, meant[0]))}")
-        return meant[0]
+        self.note(f"argument_renamed: {'' if same else f'{folded} -> '}{'.'.join((*path, matches[0]))}")
+        return matches[0]
 
     def value(self, value: object, schema: Schema, path: tuple[str, ...], level: int) -> object:
         """The value as the type that the schema asks for, where it is that already but for its spelling."""

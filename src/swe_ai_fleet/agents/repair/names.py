@@ -207,9 +207,9 @@ class Names:
         plain = (only,) if "_" in self._specs[only].operation else ()
         if folded in _ALIASES or not plain:
             plain = (only,) if fits(only, None) else ()
-            meant = {alias.target for alias in _ALIASES.get(folded, ()) if fits(alias.target, alias)}
-            if len({*plain, *meant}) > 1:
-                return Reading(near=tuple(sorted({*plain, *meant})))
+            targets = {alias.target for alias in _ALIASES.get(folded, ()) if fits(alias.target, alias)}
+            if len({*plain, *targets}) > 1:
+                return Reading(near=tuple(sorted({*plain, *targets})))
         if len(plain) == 1:
             return Reading(name=plain[0], repair=f"name_prefixed: {plain[0]}")
         return None if folded in _ALIASES else Reading(near=operations)

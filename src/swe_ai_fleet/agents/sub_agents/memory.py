@@ -171,20 +171,20 @@ def _read(result: CommandResult) -> _Recalled:
 
 def findings(searches: Iterable[MemoryResults], mask: SecretMask) -> MemoryFindings | None:
     """All searches as one; None where nothing was asked. What any of them found is no gap."""
-    asked: dict[str, bool] = {}
+    answered: dict[str, bool] = {}
     passages: dict[str, None] = {}
     sources: dict[str, None] = {}
     for search in searches:
         gaps = frozenset(search.gaps)
         for text in search.asked or search.gaps:
-            asked[text] = asked.get(text, False) or text not in gaps
+            answered[text] = answered.get(text, False) or text not in gaps
         passages |= dict.fromkeys([search.content] if search.content else [])
         sources |= dict.fromkeys(search.sources)
-    if not asked:
+    if not answered:
         return None
-    missing = [text for text, known in asked.items() if not known]
+    missing = [text for text, is_answered in answered.items() if not is_answered]
     return MemoryFindings(
-        coverage=round(100 * (len(asked) - len(missing)) / len(asked), 1),
+        coverage=round(100 * (len(answered) - len(missing)) / len(answered), 1),
         gaps=tuple(mask(text)[:_NAME_CHARS] for text in missing[:MAX_NAMED]),
         sources=tuple(mask(text)[:_NAME_CHARS] for text in list(sources)[:MAX_NAMED]),
         content=beginning(mask("\n\n".join(passages)), MAX_CONTENT_CHARS),
@@ -253,9 +253,9 @@ class RememberingTools(Toolkit):
         if len(self._noted) >= MAX_FACTS:
             raise ToolFailure(f"{MAX_FACTS} facts are noted, and more are not kept; go on with the task")
         self._noted.add(_key(text))
-        left = MAX_FACTS - len(self._noted)
+        room = MAX_FACTS - len(self._noted)
         return ToolResult(
-            success=True, operation=REMEMBER, content=f"Noted; {left} more may be.", metadata={_NOTED: text}
+            success=True, operation=REMEMBER, content=f"Noted; {room} more may be.", metadata={_NOTED: text}
         )
 
 

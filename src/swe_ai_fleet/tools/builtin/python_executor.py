@@ -96,8 +96,8 @@ class PythonExecutor(BaseTool):
         fields = mapping(value)
         error = str(fields.get("error", ""))
         lines = "\n".join(map(str, cast("list[object]", fields["output"])))
-        shown = {"output": lines, "result": fields["result"]}
-        parts = {name: part for name, part in shown.items() if part not in (None, "")}
+        present = {"output": lines, "result": fields["result"]}
+        parts = {name: part for name, part in present.items() if part not in (None, "")}
         if parts or error:
             text = as_text(parts)
         else:

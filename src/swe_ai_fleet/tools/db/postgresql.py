@@ -356,8 +356,8 @@ async def _stream(
                 columns = tuple((reply.fname(at) or b"?").decode("utf-8", "replace") for at in range(reply.nfields))
                 collector = Collector(columns, max_rows)
             if reply.status == ExecStatus.SINGLE_TUPLE:
-                kept = collector.add([reply.get_value(0, at) for at in range(reply.nfields)])
-                if not kept and not drain:
+                has_room = collector.add([reply.get_value(0, at) for at in range(reply.nfields)])
+                if not has_room and not drain:
                     await connection.cancel_safe(timeout=_CANCEL_SECONDS)
                     break
             elif reply.status in (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK):

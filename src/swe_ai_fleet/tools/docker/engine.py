@@ -62,12 +62,12 @@ class Printout:
 
 def _frames(stream: Stream) -> Iterator[bytes]:
     while len(header := _exactly(stream, _HEADER_BYTES)) == _HEADER_BYTES:
-        left = int.from_bytes(header[4:], "big")
-        while left:
-            data = stream.read(min(left, _PIECE_BYTES))
+        remaining = int.from_bytes(header[4:], "big")
+        while remaining:
+            data = stream.read(min(remaining, _PIECE_BYTES))
             if not data:
                 return
-            left -= len(data)
+            remaining -= len(data)
             yield data
 
 

@@ -130,8 +130,8 @@ class Names:
     async def image_only(self, name: str) -> Entry | None:
         """The run's image of this name, where no container of it has the name too."""
         image = await self.own_image(name)
-        taken = image is not None and name in {entry.name for entry in await self.containers()}
-        return None if taken else image
+        is_container = image is not None and name in {entry.name for entry in await self.containers()}
+        return None if is_container else image
 
     async def image(self, name: str, *, pull: bool = False) -> str:
         """How the engine knows an image that may be used. With `pull`, an allowed one may be missing.
@@ -223,12 +223,12 @@ async def _leftovers(engine: Engine, owner: str) -> list[_Item]:
 
 async def _remove(engine: Engine, items: list[_Item]) -> Reaped:
     first, failures = await _removed([item.id for item in items if item.kind is Kind.CONTAINER], engine.remove)
-    left, second, pauses = [item.id for item in items if item.kind is Kind.IMAGE], 0, iter(_RETRY_SECONDS)
-    while left:
-        count, refused = await _removed(left, engine.remove_image)
+    images, second, pauses = [item.id for item in items if item.kind is Kind.IMAGE], 0, iter(_RETRY_SECONDS)
+    while images:
+        count, refused = await _removed(images, engine.remove_image)
         second += count
-        left = list(refused)
-        if left and not count:  # those that others were built upon can go at once; these are in use
+        images = list(refused)
+        if images and not count:  # those that others were built upon can go at once; these are in use
             wait = next(pauses, None)
             if wait is None:
                 failures |= refused

@@ -172,10 +172,10 @@ class GuardedOperation:
         return self.inner.spec
 
     def validate(self, arguments: Mapping[str, object]) -> dict[str, object]:
-        known = mapping(self.spec.parameters.get("properties"))
+        properties = mapping(self.spec.parameters.get("properties"))
         for name in arguments:
             reason = NEVER.get(name.strip("-").replace("-", "_").lower())
-            if reason is not None and name not in known:
+            if reason is not None and name not in properties:
                 raise ToolRefusal(f"{name[:40]!r} is never granted: {reason}")
         return self.inner.validate(arguments)
 

@@ -247,10 +247,10 @@ def succeeded(name: str, content: str, metadata: Mapping[str, object]) -> ToolRe
     return ToolResult(success=True, operation=f"files_{name}", content=content, metadata=metadata)
 
 
-def count(things: Collection[object], noun: str) -> str:
+def count(items: Collection[object], noun: str) -> str:
     """How many there are, as a person says it."""
-    ending = "" if len(things) == 1 else "es" if noun.endswith("ch") else "s"
-    return f"{len(things)} {noun}{ending}"
+    ending = "" if len(items) == 1 else "es" if noun.endswith("ch") else "s"
+    return f"{len(items)} {noun}{ending}"
 
 
 def _edited(path: str, text: Text, edit: Edit) -> tuple[Text, Replacement]:

@@ -154,10 +154,10 @@ def _misfit(lines: list[str], old: list[str], expected: int) -> str:
 
 def _refuse_leftovers(lines: list[str], parsed: PatchSet) -> None:
     """Refuse what the parser passed over in silence though it looks like a part of a hunk."""
-    taken = {line.diff_line_no for file in parsed for hunk in file for line in hunk if line.diff_line_no}
-    first = min(taken, default=len(lines) + 1)
+    parsed_lines = {line.diff_line_no for file in parsed for hunk in file for line in hunk if line.diff_line_no}
+    first = min(parsed_lines, default=len(lines) + 1)
     for number, line in enumerate(lines, start=1):
-        if number in taken or line.startswith(("--- ", "+++ ")) or line.rstrip() == "--":
+        if number in parsed_lines or line.startswith(("--- ", "+++ ")) or line.rstrip() == "--":
             continue
         if line.startswith("@@") and not _HUNK.match(line):
             raise ToolFailure(

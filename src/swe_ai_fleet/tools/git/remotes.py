@@ -255,14 +255,14 @@ def _fetched(operation: str, target: Target, changes: Changes, received: int) ->
         f"{old[:_SHORT]}..{new[:_SHORT]} {_short(name)}" if old else f"[new] {_short(name)} at {new[:_SHORT]}"
         for name, (old, new) in changes.items()
     ]
-    shown = lines[:MAX_FILES_LISTED]
-    if len(lines) > len(shown):
-        shown.append(f"[... {len(lines) - len(shown)} more refs ...]")
+    listed = lines[:MAX_FILES_LISTED]
+    if len(lines) > len(listed):
+        listed.append(f"[... {len(lines) - len(listed)} more refs ...]")
     refs = {_short(name): {"old": old, "new": new} for name, (old, new) in list(changes.items())[:MAX_FILES_LISTED]}
     return ToolResult(
         success=True,
         operation=operation,
-        content="\n".join([f"From {target.url}", *(shown or ["everything is up to date"])]),
+        content="\n".join([f"From {target.url}", *(listed or ["everything is up to date"])]),
         exit_code=0,
         metadata={"remote": target.name, "url": target.url, "refs": refs, "received_bytes": received},
     )

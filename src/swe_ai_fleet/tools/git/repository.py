@@ -104,8 +104,8 @@ class Repository:
         """The commit at HEAD and the files that it changed."""
         options = ("--no-ext-diff", "--no-show-signature", "--ignore-submodules=dirty", "--no-renames")
         files = ("-m", "--first-parent", "--name-only", "-z")
-        shown = await self.git("show", *options, *files, "--format=%H", "HEAD", "--")
-        return [record.lstrip("\n") for record in records(shown.stdout)]
+        commit = await self.git("show", *options, *files, "--format=%H", "HEAD", "--")
+        return [record.lstrip("\n") for record in records(commit.stdout)]
 
     async def identity(self) -> tuple[str, ...]:
         """The settings that name a committer, empty where the repository's own do."""
@@ -261,13 +261,13 @@ _IDS = re.compile(r"^(?:diff --git .*\n)?index [0-9a-f]+\.\.[0-9a-f]+.*\n(?=--- 
 
 def conflict(operation_name: str, result: CommandResult, files: list[str], ending: str) -> ToolResult:
     """A merge that stopped: which files to look into, and how to go on."""
-    shown = "\n".join(files[:MAX_FILES_LISTED])
+    listed = "\n".join(files[:MAX_FILES_LISTED])
     return ToolResult(
         success=False,
         operation=operation_name,
         outcome=Outcome.ERROR,
         error=(
-            f"conflicts in {len(files)} file{'' if len(files) == 1 else 's'}:\n{shown}\n"
+            f"conflicts in {len(files)} file{'' if len(files) == 1 else 's'}:\n{listed}\n"
             f"Edit them until no <<<<<<< marker is left, stage them with git_add; {ending}."
         ),
         exit_code=result.exit_code,
@@ -292,12 +292,12 @@ def without_untouched(text: str) -> str:
     if not text.startswith("-\t-\t") and "\n-\t-\t" not in text:
         return text
     counts, gap, patch = text.partition("\n\n")
-    kept = [
+    sections = [
         line
         for line in counts.split("\n")
         if not (file := line.removeprefix("-\t-\t")) or file == line or "=>" in file or f" b/{file}\n" in patch
     ]
-    return "\n".join(kept) + gap + patch if kept else ""
+    return "\n".join(sections) + gap + patch if sections else ""
 
 
 def without_ids(text: str) -> str:

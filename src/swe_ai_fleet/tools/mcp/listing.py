@@ -292,13 +292,13 @@ def offers(
     With `hints` a tool only reads where its server says so, too.
     """
     notes: list[str] = []
-    wanted = {name: tool for name, tool in listed.items() if server.offers(name)}
-    names = operation_names(server.name, wanted, taken=taken)
+    offered = {name: tool for name, tool in listed.items() if server.offers(name)}
+    names = operation_names(server.name, offered, taken=taken)
     offers_made: list[Offer] = []
     room = MAX_LISTING_CHARS
-    for name, tool in wanted.items():
+    for name, tool in offered.items():
         if len(offers_made) == MAX_TOOLS:
-            notes.append(f"{len(wanted) - MAX_TOOLS} tools more than {MAX_TOOLS} are left out")
+            notes.append(f"{len(offered) - MAX_TOOLS} tools more than {MAX_TOOLS} are left out")
             break
         try:
             spec = _spec(server, tool, names[name], mask, reads=server.only_reads(name) or (hints and tool.read_only))
@@ -312,7 +312,7 @@ def offers(
             )
             break
         offers_made.append(Offer(tool=name, spec=spec, fingerprint=tool.fingerprint))
-    if listed and not wanted:
+    if listed and not offered:
         notes.append("none of its tools is allowed; name some in its list of tools")
     return offers_made, notes
 

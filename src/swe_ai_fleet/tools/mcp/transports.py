@@ -235,19 +235,19 @@ class StdioWire(Wire):
 
 async def _lines(stream: asyncio.StreamReader) -> AsyncGenerator[bytes]:
     """The lines of a stream, none held that is longer than a message may be. Raises FloodError."""
-    held = bytearray()
+    buffer = bytearray()
     while data := await stream.read(_CHUNK):
-        searched = len(held)
-        held += data
+        searched = len(buffer)
+        buffer += data
         start = 0
-        while (end := held.find(b"\n", max(start, searched))) >= 0:
-            yield bytes(held[start:end])
+        while (end := buffer.find(b"\n", max(start, searched))) >= 0:
+            yield bytes(buffer[start:end])
             start = end + 1
-        del held[:start]
-        if len(held) > MAX_MESSAGE_BYTES:
+        del buffer[:start]
+        if len(buffer) > MAX_MESSAGE_BYTES:
             raise FloodError(f"it sent a message of more than {MAX_MESSAGE_BYTES} bytes")
-    if held:
-        yield bytes(held)
+    if buffer:
+        yield bytes(buffer)
 
 
 _SESSION = "mcp-session-id"
@@ -357,8 +357,8 @@ class HttpWire(Wire):
         if not 200 <= response.status_code < 300 and response.status_code < 400:
             raise ToolFailure(f"it answered HTTP {response.status_code}; redirects are not followed")
         if message.method == "initialize":
-            given = response.headers.get(_SESSION, "")
-            self._session_id = given if _SESSION_ID.fullmatch(given) else ""
+            session = response.headers.get(_SESSION, "")
+            self._session_id = session if _SESSION_ID.fullmatch(session) else ""
         if kind == "text/event-stream":
             response.request = self._request("POST", b"")
             async for event in httpx2.EventSource(response, max_event_size=MAX_MESSAGE_BYTES):

@@ -111,8 +111,8 @@ def rank(files: Sequence[MappedFile], focus: Focus) -> list[Ranked]:
         return []
     definers = _definers(files)
     uses = _uses(files, definers, focus)
-    wanted = _weights(files, definers, focus)
-    ranks = pagerank([_by_target(index, file_uses) for index, file_uses in enumerate(uses)], wanted)
+    weights = _weights(files, definers, focus)
+    ranks = pagerank([_by_target(index, file_uses) for index, file_uses in enumerate(uses)], weights)
     flow: defaultdict[tuple[int, str], float] = defaultdict(float)
     for index, file_uses in enumerate(uses):
         total = sum(weight for _, _, weight in file_uses)
@@ -122,7 +122,7 @@ def rank(files: Sequence[MappedFile], focus: Focus) -> list[Ranked]:
     for index, file in enumerate(files):
         definitions = file.tags.definitions
         # Even what nobody uses is worth something where its file is, and more where that is what the task names.
-        share = (0.1 * ranks[index] + (0.3 * wanted[index] if focus else 0.0)) / max(1, len(definitions))
+        share = (0.1 * ranks[index] + (0.3 * weights[index] if focus else 0.0)) / max(1, len(definitions))
         shared = Counter(tag.name for tag in definitions)
         for number, tag in enumerate(definitions):
             if tag.name:
@@ -133,7 +133,7 @@ def rank(files: Sequence[MappedFile], focus: Focus) -> list[Ranked]:
     return ranked
 
 
-def pagerank(edges: Sequence[Mapping[int, float]], wanted: Sequence[float]) -> list[float]:
+def pagerank(edges: Sequence[Mapping[int, float]], weights: Sequence[float]) -> list[float]:
     """The share of time that a random reader spends at each node; the shares add up to 1.
 
     With probability 0.85 the reader follows an edge, in proportion to its weight; otherwise, and where there is none,
@@ -143,8 +143,8 @@ def pagerank(edges: Sequence[Mapping[int, float]], wanted: Sequence[float]) -> l
         edges: For each node the weights of its edges by target, none negative.
         wanted: How much each node is wanted, none negative; all zero counts as all equal.
     """
-    size, total = len(edges), sum(wanted)
-    start = [value / total for value in wanted] if total > 0 else [1 / size] * size
+    size, total = len(edges), sum(weights)
+    start = [value / total for value in weights] if total > 0 else [1 / size] * size
     sums = [sum(targets.values()) for targets in edges]
     moves = [
         [(target, _DAMPING * weight / out) for target, weight in targets.items()] if out > 0 else []
@@ -191,9 +191,9 @@ def _uses(files: Sequence[MappedFile], definers: _Definers, focus: Focus) -> lis
     uses: list[list[_Use]] = []
     for index, file in enumerate(files):
         uses_of_file: list[_Use] = []
-        known, targets_of = weights[file.family], definers[file.family]
+        family_weights, targets_of = weights[file.family], definers[file.family]
         for name, count in file.tags.references.items():
-            weight = known.get(name)
+            weight = family_weights.get(name)
             if weight is None:
                 continue
             weight *= math.sqrt(count)

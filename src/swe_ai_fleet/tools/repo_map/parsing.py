@@ -35,8 +35,8 @@ def parse_files(
     while at < len(files) and time.monotonic() < ends:
         with _Child(root, files[at:]) as child:
             while at < len(files):
-                left = ends - time.monotonic()
-                answer = child.next(min(left, _FILE_SECONDS)) if left > 0 else None
+                seconds_left = ends - time.monotonic()
+                answer = child.next(min(seconds_left, _FILE_SECONDS)) if seconds_left > 0 else None
                 if answer is None and ends - time.monotonic() <= 0:
                     return
                 file, at = files[at], at + 1

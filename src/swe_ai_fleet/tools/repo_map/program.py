@@ -46,15 +46,15 @@ def render(files: Sequence[MappedFile], ranked: Sequence[Ranked], *, max_chars: 
 
 
 def _render(files: Sequence[MappedFile], ranked: Sequence[Ranked]) -> Rendered:
-    shown: dict[int, set[int]] = {}
+    lines_by_file: dict[int, set[int]] = {}
     for ranked_definition in ranked:
-        numbers = shown.setdefault(ranked_definition.file, set())
+        numbers = lines_by_file.setdefault(ranked_definition.file, set())
         definitions, number = files[ranked_definition.file].tags.definitions, ranked_definition.definition
         while number >= 0 and number not in numbers:
             numbers.add(number)
             number = definitions[number].parent
     blocks: list[str] = []
-    for index, numbers in shown.items():
+    for index, numbers in lines_by_file.items():
         definitions = files[index].tags.definitions
         rows = [f"{shown_path(files[index].path)}:"]
         for number in sorted(numbers):
@@ -64,7 +64,9 @@ def _render(files: Sequence[MappedFile], ranked: Sequence[Ranked]) -> Rendered:
             rows.append(f"{'  ' * depth}{definitions[number].line}: {definitions[number].signature}")
         blocks.append("\n".join(rows))
     return Rendered(
-        text="\n".join(blocks), definitions=sum(len(numbers) for numbers in shown.values()), files=len(shown)
+        text="\n".join(blocks),
+        definitions=sum(len(numbers) for numbers in lines_by_file.values()),
+        files=len(lines_by_file),
     )
 
 
@@ -96,9 +98,9 @@ def draw(root: str, request: Mapping[str, Any]) -> dict[str, object]:
         return {"key": key}
     tags = _tags(root, listing, seconds=float(request["seconds"]))
     files = [
-        MappedFile(path=file.path, family=LANGUAGES[file.language].family, tags=known)
+        MappedFile(path=file.path, family=LANGUAGES[file.language].family, tags=cached)
         for file in listing.files
-        if (known := tags.get(file.path)) is not None
+        if (cached := tags.get(file.path)) is not None
     ]
     tests: list[str] = []
     if request.get("narrow"):
@@ -141,9 +143,9 @@ def _tags(root: str, listing: Listing, *, seconds: float) -> dict[str, FileTags 
     """Tags by path, of as many files as there is time for; None for what can't be read."""
     cache = TagCache(_cache_path())
     keys = [_content_key(file) for file in listing.files]
-    known = cache.get(list(dict.fromkeys(keys)))
+    cached = cache.get(list(dict.fromkeys(keys)))
     tags: dict[str, FileTags | None] = {
-        file.path: known[key] for file, key in zip(listing.files, keys, strict=True) if key in known
+        file.path: cached[key] for file, key in zip(listing.files, keys, strict=True) if key in cached
     }
     missing = [file for file in listing.files if file.path not in tags]
     fresh: dict[str, FileTags] = {}

@@ -44,7 +44,7 @@ def relevant(files: Sequence[MappedFile], texts: Sequence[str], read: Read) -> t
             definers[name].append(index)
         for name in names & file.tags.references.keys():
             users[name].append(index)
-    scores, shown, used = (
+    scores, chosen, used = (
         defaultdict[int, float](float),
         defaultdict[int, set[int]](set),
         defaultdict[int, set[str]](set),
@@ -55,7 +55,7 @@ def relevant(files: Sequence[MappedFile], texts: Sequence[str], read: Read) -> t
         for index in definers[name]:
             scores[index] += _DEFINES / len(definers[name])
             tags = files[index].tags.definitions
-            shown[index] |= {number for number, tag in enumerate(tags) if tag.name == name}
+            chosen[index] |= {number for number, tag in enumerate(tags) if tag.name == name}
         for index in users[name] if len(users[name]) <= _MOST_USERS else ():
             overlap = len(words & _words_in(files[index])) / max(1, len(words))
             scores[index] += (0.5 + 2 * overlap) / len(users[name]) ** 0.5
@@ -74,10 +74,10 @@ def relevant(files: Sequence[MappedFile], texts: Sequence[str], read: Read) -> t
         if scores[index] < _LEAST_SHARE * scores[code[0]]:
             break
         tags = files[index].tags.definitions
-        numbers = sorted(shown[index])
+        numbers = sorted(chosen[index])
         around = _around(files[index], used[index], read)
         around += [number for number, tag in enumerate(tags) if len(words_of(tag.name) & words) > 1 or len(tags) < 4]
-        numbers += [number for number in dict.fromkeys(around) if number not in shown[index] and tags[number].name]
+        numbers += [number for number in dict.fromkeys(around) if number not in chosen[index] and tags[number].name]
         ranked += [Ranked(file=index, definition=number, score=scores[index]) for number in numbers[:_MOST_IN_A_FILE]]
     return ranked, [files[index].path for index in tests[:_MOST_TESTS]]
 

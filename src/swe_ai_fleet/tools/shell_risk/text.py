@@ -95,9 +95,9 @@ class Text(ABC):
             raise Unreadable("a sign out of place")
         if self._peek("<(") or self._peek(">(") or (self._peek_any("<>") and (source.isdigit() or source[-1] == "}")):
             raise Unreadable("a redirection within a word")
-        known = literal and not pattern
+        is_literal = literal and not pattern
         return Word(
-            text=text if known else None,
+            text=text if is_literal else None,
             head=head,
             many=many or pattern,
             shape=text if literal and pattern else None,

@@ -195,9 +195,9 @@ def run_result(
 
     A run without a single test is no success: nothing was shown.
     """
-    known = failed_before or ()
-    old = [test for test in run.failing if test in known]
-    new = [test for test in run.failing if test not in known]
+    earlier_failures = failed_before or ()
+    old = [test for test in run.failing if test in earlier_failures]
+    new = [test for test in run.failing if test not in earlier_failures]
     # A command that reports no tests says by its exit code alone how it went.
     passed = run.green or (not run.framework and not run.reported and not run.stopped and run.exit_code == 0)
     output = run.output.strip()
@@ -208,7 +208,7 @@ def run_result(
         parts.extend(_described(test, run.results[test]) for test in new[:MAX_TESTS_SHOWN])
         if new[MAX_TESTS_SHOWN:]:
             parts.append("Also failing:\n" + "\n".join(new[MAX_TESTS_SHOWN:MAX_TESTS_NAMED]))
-        parts.extend(_compared(run, known, old))
+        parts.extend(_compared(run, earlier_failures, old))
     if run.stopped:
         parts.append(f"Not all tests were run: {run.stopped}.")
     if not run.reported or run.stopped or (not passed and not run.failing):
@@ -237,8 +237,8 @@ def _described(name: str, result: TestResult) -> str:
     return f"FAILED {name}\n" + "\n".join(f"    {line}" for line in body_text.splitlines())
 
 
-def _compared(run: TestRun, known: Collection[str], old: list[str]) -> list[str]:
-    fixed = [test for test in run.passing if test in known]
+def _compared(run: TestRun, earlier_failures: Collection[str], old: list[str]) -> list[str]:
+    fixed = [test for test in run.passing if test in earlier_failures]
     parts: list[str] = []
     if fixed:
         parts.append(_listed(f"{_tests(fixed)} failed on the untouched commit and pass now", fixed))

@@ -178,9 +178,9 @@ class JavaScript:
         limit = _LIMITS.get(part.runner)
         if limit is None:
             return part
-        given = re.compile(rf"(?<=\s)({limit.option}(?:=|\s+))(\d+)(?=\w*(?:\s|$))")
+        pattern = re.compile(rf"(?<=\s)({limit.option}(?:=|\s+))(\d+)(?=\w*(?:\s|$))")
         if limit.option in words_of(part.tail.replace("=", " ")):
-            return replace(part, tail=given.sub(r"\1$((\2*${FLEET_TEST_LONGER:-1}))", part.tail))
+            return replace(part, tail=pattern.sub(r"\1$((\2*${FLEET_TEST_LONGER:-1}))", part.tail))
         seconds = self._own_limit(limit, part)
         if not seconds:
             return part
@@ -293,15 +293,15 @@ def _with_words(part: Part, words: Sequence[str], selection: Selection) -> str:
 
 def _without_names(part: Part) -> str:
     """The tail of a runner's command without names of tests: a subcommand, options and their values."""
-    kept: list[str] = []
+    words: list[str] = []
     valued = False
     for position, match in enumerate(re.finditer(r"(?:[^\s\"'\\]|\\.|\"[^\"]*\"|'[^']*')+", part.tail)):
         word = match[0]
         subcommand = position == 0 and part.runner == "vitest" and word in ("run", "watch", "dev")
         if (word.startswith("-") and word != "--") or valued or subcommand:
-            kept.append(word)
+            words.append(word)
         valued = word in _VALUED and not valued
-    return "".join(f" {word}" for word in kept)
+    return "".join(f" {word}" for word in words)
 
 
 def _notes(script: Script) -> tuple[str, ...]:

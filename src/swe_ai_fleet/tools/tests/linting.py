@@ -113,10 +113,10 @@ def changed_runs(diff: str) -> Iterator[tuple[str, range, range]]:
 
     A run that only adds lines has an empty range before it, one that only removes lines an empty one after it.
     """
-    path, at, start, left = "", (1, 1), (1, 1), (0, 0)
+    path, at, start, remaining = "", (1, 1), (1, 1), (0, 0)
     for line in (*diff.split("\n"), ""):
         sign = line[:1] or " "
-        inside = any(left) and sign in " -+\\"
+        inside = any(remaining) and sign in " -+\\"
         if inside and sign == "\\":
             continue
         if at != start and not (inside and sign in "-+"):
@@ -124,14 +124,14 @@ def changed_runs(diff: str) -> Iterator[tuple[str, range, range]]:
             start = at
         if inside:
             step = (sign != "+", sign != "-")
-            at, left = (at[0] + step[0], at[1] + step[1]), (left[0] - step[0], left[1] - step[1])
+            at, remaining = (at[0] + step[0], at[1] + step[1]), (remaining[0] - step[0], remaining[1] - step[1])
             start = at if sign == " " else start
         elif match := _HUNK.fullmatch(line):
-            left = (int(match[2] or 1), int(match[4] or 1))
+            remaining = (int(match[2] or 1), int(match[4] or 1))
             # The number of a side without lines is that of the line before them.
-            at = start = (int(match[1]) + (not left[0]), int(match[3]) + (not left[1]))
+            at = start = (int(match[1]) + (not remaining[0]), int(match[3]) + (not remaining[1]))
         elif match := _RUSTFMT_HUNK.fullmatch(line):
-            path, left = match[1], (_ENDLESS, _ENDLESS)
+            path, remaining = match[1], (_ENDLESS, _ENDLESS)
             at = start = (int(match[2]), int(match[2]))
         elif line.startswith("+++ "):
             path = line[4:].partition("\t")[0]
@@ -328,21 +328,21 @@ async def lint(workspace: Workspace, paths: tuple[str, ...], base: str, *, secon
 
 def _reported(linted: Sequence[Linted], paths: tuple[str, ...], changes: Changes | None, more: str) -> ToolResult:
     """The findings that were asked for, up to a bound, and how many there are beside them."""
-    shown, older, elsewhere = list[Finding](), 0, dict[str, int]()
+    listed, older, elsewhere = list[Finding](), 0, dict[str, int]()
     for name, finding in ((part.name, finding) for part in linted for finding in part.findings):
         if _below(finding.path, paths) if changes is None else changes.hold(finding):
-            shown.append(finding)
+            listed.append(finding)
         elif name in TYPE_CHECKERS:
             elsewhere[finding.path] = elsewhere.get(finding.path, 0) + 1
         elif changes is not None:
             older += 1
     ran = ", ".join(dict.fromkeys(part.name for part in linted if not part.failure))
     text, fitting = "", 0
-    while fitting < len(shown) and len(text) + len(line := f"{shown[fitting]}\n") <= MAX_SHOWN_CHARS:
+    while fitting < len(listed) and len(text) + len(line := f"{listed[fitting]}\n") <= MAX_SHOWN_CHARS:
         text, fitting = text + line, fitting + 1
-    parts = [f"{len(shown)} finding{'' if len(shown) == 1 else 's'} ({ran})" if ran else "", text.strip(), more]
-    if shown[fitting:]:
-        parts.append(f"[... {len(shown) - fitting} more: name fewer paths to see them]")
+    parts = [f"{len(listed)} finding{'' if len(listed) == 1 else 's'} ({ran})" if ran else "", text.strip(), more]
+    if listed[fitting:]:
+        parts.append(f"[... {len(listed) - fitting} more: name fewer paths to see them]")
     if older:
         are = "finding is" if older == 1 else "findings are"
         parts.append(f"{older} older {are} not shown, on lines that have not been changed; name paths to see all.")
@@ -354,9 +354,14 @@ def _reported(linted: Sequence[Linted], paths: tuple[str, ...], changes: Changes
         operation="tests_lint",
         content="\n\n".join(part for part in (*parts, *(part.failure for part in linted)) if part),
         error="" if ran else "no linter could run",
-        metadata={"count": len(shown), "older": older, "linters": ran, "findings": list(map(asdict, shown[:fitting]))},
+        metadata={
+            "count": len(listed),
+            "older": older,
+            "linters": ran,
+            "findings": list(map(asdict, listed[:fitting])),
+        },
         outcome=Outcome.SUCCESS if ran else Outcome.ERROR,
-        truncated=fitting < len(shown),
+        truncated=fitting < len(listed),
     )
 
 

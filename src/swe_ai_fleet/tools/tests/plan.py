@@ -23,8 +23,8 @@ _TAKE = 'test -f "$1" && cat -- "$1" && rm -f -- "$1"'
 
 async def probe(workspace: Workspace, program: str) -> tuple[str, bool]:
     """(where temporary files go, as commands see it; whether they find a program). Raises ToolFailure."""
-    asked = await workspace.run(Command(argv=("sh", "-c", _PROBE, "sh", program), light=True))
-    scratch, _, listing = asked.stdout.text().partition("\n")
+    result = await workspace.run(Command(argv=("sh", "-c", _PROBE, "sh", program), light=True))
+    scratch, _, listing = result.stdout.text().partition("\n")
     if not scratch.startswith("/"):
         raise ToolFailure("the workspace's environment has no directory for temporary files (TMPDIR)")
     return scratch, bool(listing.strip())

@@ -154,15 +154,15 @@ def unittest_plan(
 
 def _django_options(words: tuple[str, ...], *, named: bool) -> tuple[str, ...]:
     """Django's words behind `test` without what spreads a run or stops it early; no labels where others are named."""
-    kept: list[str] = []
+    options: list[str] = []
     rest = list(words)
     while rest:
         word = rest.pop(0)
         optional = word in _COUNTED and re.fullmatch(r"\d+|auto", rest[0] if rest else "")
         value = [rest.pop(0)] if rest and (optional or word in _VALUED) else []
         if word.partition("=")[0] not in _LEFT_OUT and (word.startswith("-") or not named):
-            kept += [word, *value]
-    return tuple(kept)
+            options += [word, *value]
+    return tuple(options)
 
 
 def _label(name: str) -> str:

@@ -60,14 +60,14 @@ def without_passes(text: str, whole: str = "") -> str:
     `whole` is where all of it can be read. The text itself where there are no such lines.
     """
     where = f"; all of it: {whole}" if whole else ""
-    kept: list[str] = []
+    lines: list[str] = []
     counted = False
     for passed, group in groupby(text.split("\n"), lambda line: bool(_PASSED.fullmatch(line[:_LONGEST_PASSED]))):
         rows = list(group)
         counted = counted or (not passed and any(_COUNTED.fullmatch(row[:_LONGEST_PASSED]) for row in rows))
         left_out = passed and len(rows) >= _FEWEST_PASSED
-        kept += [f"[... {len(rows)} lines of tests that passed{where} ...]"] if left_out else rows
-    return "\n".join(kept) if counted and len(kept) < text.count("\n") + 1 else text
+        lines += [f"[... {len(rows)} lines of tests that passed{where} ...]"] if left_out else rows
+    return "\n".join(lines) if counted and len(lines) < text.count("\n") + 1 else text
 
 
 def test_result(outcome: TestOutcome, message: str = "", traceback: str = "", duration_ms: int = 0) -> TestResult:

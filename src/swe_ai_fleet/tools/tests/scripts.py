@@ -214,8 +214,8 @@ def _script_name(words: list[str], scripts: Mapping[str, str]) -> tuple[str, lis
         return "", []
     if not rest or rest[0].startswith("-") or any(word.startswith(("-w", "--workspace")) for word in rest):
         return "", []
-    name, given = rest[0], rest[1:]
-    return name, given[1:] if given[:1] == ["--"] else given
+    name, arguments = rest[0], rest[1:]
+    return name, arguments[1:] if arguments[:1] == ["--"] else arguments
 
 
 def _classified(part: Part) -> Part:

@@ -94,19 +94,19 @@ def _unittest(printed: list[str], tally: Tally) -> bool:
     if ran is None or ended is None:
         return False
     numbers = {word: int(number) for word, number in _UNITTEST_COUNT.findall(ended[1] or "")}
-    left = Counter(
+    counts = Counter(
         {
             TestOutcome.FAILED: numbers.get("failures", 0) + numbers.get("unexpected successes", 0),
             TestOutcome.ERROR: numbers.get("errors", 0),
             TestOutcome.SKIPPED: numbers.get("skipped", 0) + numbers.get("expected failures", 0),
         }
     )
-    left[TestOutcome.PASSED] = int(ran[1]) - left.total()
+    counts[TestOutcome.PASSED] = int(ran[1]) - counts.total()
     for identifier, outcome, trace in _failing(printed[:position]):
-        if left[outcome] > 0:
-            left[outcome] -= 1
+        if counts[outcome] > 0:
+            counts[outcome] -= 1
             tally.add(identifier, outcome, trace[-1] if trace else "", "\n".join(trace))
-    for outcome, number in left.items():
+    for outcome, number in counts.items():
         tally.count(outcome, number)
     tally.seconds += seconds(ran[2])
     return True
