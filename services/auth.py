@@ -204,8 +204,8 @@ class AccessInterceptor(Interceptor):
                 return cast("Any", grpc).stream_stream_rpc_method_handler(_refusing(error))
 
         async def again(context: Context) -> Principal:
-            shown = presented if caller is not None else replace(presented, certificate=_certificate(context))
-            return await self._admitted(shown, method)
+            credentials = presented if caller is not None else replace(presented, certificate=_certificate(context))
+            return await self._admitted(credentials, method)
 
         async def enter(request: Any, context: Context) -> Principal:
             """The caller; a call has a task of its own, in which it and its log lines' ids hold to its end."""
@@ -325,8 +325,8 @@ def _presented(details: grpc.HandlerCallDetails) -> Presented:
 
 
 def _certificate(context: Context) -> bytes:
-    shown = list(cast("Any", context).auth_context().get("x509_pem_cert", ()))
-    return shown[0] if len(shown) == 1 else b""
+    certificates = list(cast("Any", context).auth_context().get("x509_pem_cert", ()))
+    return certificates[0] if len(certificates) == 1 else b""
 
 
 def _name_work(message: Any) -> None:

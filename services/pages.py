@@ -62,9 +62,9 @@ def page_of(request: Paged, entries: Sequence[T], place: Callable[[T], tuple[str
     """
     asked = (type(request).__name__,)
     last = place_behind(request.page_token, asked, str, str)
-    left = [entry for entry in entries if not last or place(entry) < last]
-    shown = left[: request.page_size or DEFAULT_PAGE_SIZE]
-    return shown, page_token(asked, place(shown[-1])) if len(shown) < len(left) else ""
+    remaining = [entry for entry in entries if not last or place(entry) < last]
+    page = remaining[: request.page_size or DEFAULT_PAGE_SIZE]
+    return page, page_token(asked, place(page[-1])) if len(page) < len(remaining) else ""
 
 
 def _digest(asked: Sequence[object]) -> str:

@@ -158,8 +158,8 @@ def with_rotated_token(
         return added if key in _ROTATING else [line]
 
     new = tomllib.loads("\n".join(lines))
-    kept = old.model_dump(exclude=_ROTATING)
-    return _changed(text, name, rotated, (TokenTable.model_validate({**kept, "roles": [*old.roles], **new}),))
+    fields = old.model_dump(exclude=_ROTATING)
+    return _changed(text, name, rotated, (TokenTable.model_validate({**fields, "roles": [*old.roles], **new}),))
 
 
 _ROTATING = {"sha256", "expires", "previous_sha256", "previous_expires"}

@@ -35,12 +35,12 @@ def _read_roles(roles: object) -> object:
     if not is_list(roles):
         return roles
     by_name = {role.value: role for role in AccessRole}
-    known: set[AccessRole] = set()
+    read_roles: set[AccessRole] = set()
     for role in roles:
         if not isinstance(role, str) or role not in by_name:
             raise ValueError(f"{str(role)[:40]!r} is not a role; known: {', '.join(by_name)}")
-        known.add(by_name[role])
-    return frozenset(known)
+        read_roles.add(by_name[role])
+    return frozenset(read_roles)
 
 
 def _must(holds: Callable[[T], bool], otherwise: str) -> AfterValidator:

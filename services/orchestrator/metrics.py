@@ -122,18 +122,18 @@ def _each(
 
 
 def _hosts(status: FleetStatus, me: str) -> Iterable[Metric]:
-    mine = next((replica for replica in status.replicas if replica.name == me), None)
-    hosts = mine.hosts if mine is not None else ()
+    own = next((replica for replica in status.replicas if replica.name == me), None)
+    hosts = own.hosts if own is not None else ()
     alive = [host for host in hosts if host.alive]
     states = {"up": len(alive), "silent": len(hosts) - len(alive)}
     reports = [host.report for host in hosts if host.report is not None]
     memory = sum(host.report.memory for host in alive if host.report is not None)
-    if mine is not None and mine.here is not None:
-        reports.append(mine.here)
+    if own is not None and own.here is not None:
+        reports.append(own.here)
     use = added_up(endpoint for report in reports for endpoint in report.endpoints)[:_MOST_ENDPOINTS]
     gauge = GaugeMetricFamily
     yield from _each("fleet_", "state", states, ("hosts", "Hosts of this orchestrator, by whether they answer.", float))
-    unfit = len(mine.unfit) if mine is not None else 0
+    unfit = len(own.unfit) if own is not None else 0
     yield gauge("fleet_nodes_unfit", "Nodes of Ray whose release does not fit this orchestrator's.", unfit)
     yield gauge("fleet_host_calls", "Calls under way on the hosts of this orchestrator.", sum(h.running for h in hosts))
     yield gauge("fleet_host_slots", "Calls that they take at once.", sum(host.slots for host in alive))

@@ -238,8 +238,8 @@ class PlanningServicer(PlanningServiceServicer):
         self, request: pb.ListPlanSessionsRequest, context: Context
     ) -> pb.ListPlanSessionsResponse:
         cards = await self._tenant_plans.sessions()
-        shown, following = page_of(request, cards, lambda card: (card.updated_at, card.session_id))
-        return pb.ListPlanSessionsResponse(sessions=[card_message(card) for card in shown], next_page_token=following)
+        listed, following = page_of(request, cards, lambda card: (card.updated_at, card.session_id))
+        return pb.ListPlanSessionsResponse(sessions=[card_message(card) for card in listed], next_page_token=following)
 
 
 @asynccontextmanager

@@ -95,12 +95,12 @@ class Replies:
     async def candidates(self, state: ExecutionState, *, room: int) -> list[pb.DeliberationResult]:
         """The candidates with patches and operations, as much of them as fits into `room` bytes, the best first."""
         results = responses.results(state)
-        left = room - fit(results, room)
-        operations = left // 4
+        remaining = room - fit(results, room)
+        operations = remaining // 4
         for result in results:
-            left -= await self.inline_patch(state, result, room=left - operations)
+            remaining -= await self.inline_patch(state, result, room=remaining - operations)
         if results:
-            await self._add_operations(state, results, share=left // len(results))
+            await self._add_operations(state, results, share=remaining // len(results))
         return results
 
     def superseded(self, state: ExecutionState, *, room: int) -> list[pb.DeliberationResult]:
@@ -186,9 +186,9 @@ def metadata(state: ExecutionState) -> dict[str, str]:
         facts["error"] = state.error[: responses.MAX_ERROR_CHARS]
     if state.ranking:
         facts["ranking"] = state.ranking[0].reason[: responses.MAX_ERROR_CHARS]
-    kept = state.delivered or state.integration
-    if kept is not None and kept.bundle is not None:
-        facts["bundle"] = kept.bundle.digest
+    branch = state.delivered or state.integration
+    if branch is not None and branch.bundle is not None:
+        facts["bundle"] = branch.bundle.digest
     if state.delivered is not None and state.delivered.patch is not None:
         facts["patch"] = state.delivered.patch.digest
     return facts

@@ -154,16 +154,16 @@ def _check(of: candidate.CheckResult) -> pb.CheckResult:
 
 def result(state: ExecutionState, of: Candidate, ranked: RankedCandidate | None) -> pb.DeliberationResult:
     """A candidate with its evidence, its reviews and its place; its patch by reference, without its operations."""
-    left, report = of.artifacts, state.reports.get(of.candidate_id)
+    artifacts, report = of.artifacts, state.reports.get(of.candidate_id)
     delivered = state.delivered if of.candidate_id == state.winner_id else None
-    tests = left.tests or (report.tests if report else None)
+    tests = artifacts.tests or (report.tests if report else None)
     patch = None
-    if left.patch is not None:
+    if artifacts.patch is not None:
         patch = pb.Patch(
-            artifact=artifact(left.patch, state.execution_id, f"{of.candidate_id}.patch"),
-            files_changed=left.files_changed,
-            lines_added=left.insertions,
-            lines_removed=left.deletions,
+            artifact=artifact(artifacts.patch, state.execution_id, f"{of.candidate_id}.patch"),
+            files_changed=artifacts.files_changed,
+            lines_added=artifacts.insertions,
+            lines_removed=artifacts.deletions,
             base_commit=state.repository.commit,
         )
     return to_message(
@@ -180,10 +180,10 @@ def result(state: ExecutionState, of: Candidate, ranked: RankedCandidate | None)
         candidate_id=of.candidate_id,
         patch=patch,
         artifacts=pb.Artifacts(
-            commit_sha=delivered.commit_sha if delivered else left.commit_sha,
-            branch=delivered.branch if delivered else left.branch,
+            commit_sha=delivered.commit_sha if delivered else artifacts.commit_sha,
+            branch=delivered.branch if delivered else artifacts.branch,
             patch=patch,
-            files_changed=left.files_changed,
+            files_changed=artifacts.files_changed,
             tests=to_message(pb.TestSummary, tests) if tests else None,
         ),
         stop_reason=to_enum(pb.StopReason, of.stop_reason),

@@ -114,13 +114,13 @@ class OrchestratorServicer(OrchestratorServiceServicer):
             with requests.fields_of(request):
                 task = requests.submitted_task(request)
             task_id, submission = task.task_id, await self._submit(request, task, context)
-        known = self.executions.projection.get(tenant(), submission.execution_id)
+        state = self.executions.projection.get(tenant(), submission.execution_id)
         return pb.SubmitTaskResponse(
             execution_id=submission.execution_id,
             task_id=task_id,
-            status=to_enum(pb.DeliberationStatus, known.status if known else ExecutionStatus.PENDING),
+            status=to_enum(pb.DeliberationStatus, state.status if state else ExecutionStatus.PENDING),
             already_existed=submission.existed,
-            approval=to_enum(pb.ApprovalPolicy, known.task.approval if known else None),
+            approval=to_enum(pb.ApprovalPolicy, state.task.approval if state else None),
         )
 
     async def JudgePatches(self, request: pb.JudgePatchesRequest, context: Context) -> pb.JudgePatchesResponse:

@@ -32,8 +32,8 @@ class TaskContexts:
         task, pinned = await self._task(request)
         task = _with_request(request, task)
         # Of a task that nobody has handed in the project alone may know.
-        wanted = context_request(task, placed=not task.description)
-        gathered = await self.source.gather(wanted) if wanted is not None else GatheredContext()
+        context = context_request(task, placed=not task.description)
+        gathered = await self.source.gather(context) if context is not None else GatheredContext()
         assignment = OpeningAssignment(
             execution_id=str(uuid.uuid4()),
             task=task,

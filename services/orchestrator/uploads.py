@@ -59,13 +59,13 @@ class Uploads:
             ResourceExhausted: There is no room for it, or too many are being received.
             Unavailable: It could not be kept.
         """
-        mine = tenant()
+        owner = tenant()
         # Where others take all the room, one more of a tenant that has none under way is let in.
         if self._under_way.total() >= MAX_AT_ONCE and (
-            self._under_way[mine] or self._under_way.total() >= 2 * MAX_AT_ONCE
+            self._under_way[owner] or self._under_way.total() >= 2 * MAX_AT_ONCE
         ):
             raise ResourceExhausted(f"{MAX_AT_ONCE} uploads are being received", hint="try again in a moment")
-        self._under_way[mine] += 1
+        self._under_way[owner] += 1
         requests = aiter(requests)
         try:
             async with asyncio.timeout(UPLOAD_SECONDS), self.workspaces.receiving() as directory:
@@ -78,7 +78,7 @@ class Uploads:
                     raise InvalidRequest(came, field="header.size_bytes", hint="send it again")
                 if header.digest and digest != header.digest:
                     raise InvalidRequest("what came has another digest", field="header.digest", hint="send it again")
-                await self.check_room(mine, size)
+                await self.check_room(owner, size)
                 return await self._store(header, bundle, digest)
         except TimeoutError:
             raise InvalidRequest(
@@ -86,7 +86,7 @@ class Uploads:
                 field="chunk",
             ) from None
         finally:
-            self._under_way[mine] -= 1
+            self._under_way[owner] -= 1
 
     async def _header(self, requests: AsyncIterator[pb.UploadRepositoryRequest]) -> pb.UploadRepositoryHeader:
         async with asyncio.timeout(IDLE_SECONDS):

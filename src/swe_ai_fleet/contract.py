@@ -356,8 +356,8 @@ def _inside(place: str) -> AbstractContextManager[None]:
 
 def _without_none(hint: Any) -> Any:
     if get_origin(hint) in (Union, types.UnionType):
-        left = [part for part in get_args(hint) if part is not type(None)]
-        return left[0] if len(left) == 1 else hint
+        remaining = [part for part in get_args(hint) if part is not type(None)]
+        return remaining[0] if len(remaining) == 1 else hint
     return hint
 
 

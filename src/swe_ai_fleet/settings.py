@@ -647,8 +647,8 @@ class Settings(BaseSettings):
     def http_listen_beside_models(self) -> str:
         """`http_listen` of a page whose process asks for models: no server's place, nor that of one started later."""
         models = listed(self.model_url) or (f"http://{_PAGE_ADDRESSES[0]}",)
-        taken = any(urlsplit(url).netloc.rpartition("@")[2] in _PAGE_ADDRESSES for url in models)
-        return self.http_listen or (_FREE if taken else "")
+        is_taken = any(urlsplit(url).netloc.rpartition("@")[2] in _PAGE_ADDRESSES for url in models)
+        return self.http_listen or (_FREE if is_taken else "")
 
     @property
     def provider_keys(self) -> dict[str, str]:
@@ -708,8 +708,8 @@ def unknown_names(environment: Mapping[str, str]) -> list[str]:
         if name.startswith(PREFIX) and name.removeprefix(PREFIX).lower() not in names and not _ELSEWHERE.fullmatch(name)
     ]
     problems = [f"{path} has the unknown setting {name}{_nearest(name, names)}" for name in keys]
-    wanted = {f"{PREFIX}{name}".upper() for name in names}
-    return problems + [f"{name} is no setting{_nearest(name, wanted)}" for name in variables]
+    known_variables = {f"{PREFIX}{name}".upper() for name in names}
+    return problems + [f"{name} is no setting{_nearest(name, known_variables)}" for name in variables]
 
 
 def _aliases(field: FieldInfo) -> Sequence[object]:

@@ -19,10 +19,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m workers.workspace_runner", description=__doc__)
     parser.add_argument("--backend", choices=("kubernetes", "local"), help="where jobs run (FLEET_RUNNER_BACKEND)")
     parser.add_argument("--takes", choices=("jobs", "commands"), help="what is taken (FLEET_RUNNER_TAKES)")
-    given = {name: value for name, value in vars(parser.parse_args(arguments)).items() if value}
+    options = {name: value for name, value in vars(parser.parse_args(arguments)).items() if value}
     settings = Settings()
     configure_logging(settings.log_level, settings.log_format, mask=secret_mask(settings))
-    chosen = RunnerSettings().model_copy(update=given)
+    chosen = RunnerSettings().model_copy(update=options)
     try:
         asyncio.run(serve(settings, chosen))
     except FleetError as fault:

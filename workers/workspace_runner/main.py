@@ -180,9 +180,9 @@ async def serve(settings: Settings, chosen: RunnerSettings) -> None:
 
 async def _sweep(runner: Runner) -> None:
     """Clear up behind jobs that told their outcome while no runner was there to hear it."""
-    for held in await runner.backend.held():
-        outcome = await runner.board.outcome(held.ref.tenant, held.job_id)
+    for job in await runner.backend.held():
+        outcome = await runner.board.outcome(job.ref.tenant, job.job_id)
         if outcome is not None:
-            await runner.backend.finish(held.ref, failed=bool(outcome.fault))
-        elif await runner.board.called_off(held.ref.tenant, held.job_id):
-            await runner.backend.stop(held.ref)
+            await runner.backend.finish(job.ref, failed=bool(outcome.fault))
+        elif await runner.board.called_off(job.ref.tenant, job.job_id):
+            await runner.backend.stop(job.ref)

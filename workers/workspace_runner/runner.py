@@ -202,7 +202,7 @@ class Runner:
         return called_off or await self._is_held(job)
 
     async def _is_held(self, job: Job) -> bool:
-        return any(held.job_id == job.job_id for held in await self.backend.held())
+        return any(other.job_id == job.job_id for other in await self.backend.held())
 
     async def _executed(self, job: Job) -> JobOutcome:
         if await self.board.called_off(job.tenant, job.job_id):

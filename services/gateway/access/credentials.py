@@ -81,12 +81,12 @@ def cookie_name(host: Authority, *, secure: bool) -> str:
 
 def shown_sessions(headers: Headers, name: str) -> list[str]:
     """The values of the cookies of a name, a few at most: another server on the host may have added its own."""
-    wanted = name.encode()
+    cookie = name.encode()
     tokens: list[str] = []
     for line in values(headers, b"cookie"):
         for part in line.split(b";"):
             key, _, value = part.strip().partition(b"=")
-            if key == wanted and len(tokens) < _MOST_TRIED:
+            if key == cookie and len(tokens) < _MOST_TRIED:
                 tokens.append(value.decode("latin-1"))
     return tokens
 
@@ -154,9 +154,9 @@ class Credentials:
     async def _authenticate(self, headers: Headers, host: Authority, origin: Origin) -> AuthenticatedCaller | None:
         if self._open:
             return AuthenticatedCaller(by=Shown.NOTHING, token="")
-        shown = values(headers, b"authorization")
-        if shown:
-            token = bearer(shown)
+        authorizations = values(headers, b"authorization")
+        if authorizations:
+            token = bearer(authorizations)
             return None if token is None else await self._lookup(Shown.BEARER, token)
         if origin is Origin.NAMED or self._sessions is None:
             return None
@@ -288,8 +288,8 @@ def has_body(headers: Headers) -> bool:
 
 def media_type(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
     """The type of a body, without parameters, in lower case; empty where there is not one."""
-    shown = values(headers, b"content-type")
-    return shown[0].partition(b";")[0].strip().lower() if len(shown) == 1 else b""
+    types = values(headers, b"content-type")
+    return types[0].partition(b";")[0].strip().lower() if len(types) == 1 else b""
 
 
 def _not_ours(field: str) -> Refusal:

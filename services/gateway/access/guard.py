@@ -213,17 +213,17 @@ class AuthMiddleware:
     def _count(self, scope: Scope, authenticated: AuthenticatedCaller | None) -> list[tuple[str, str]]:
         """Take a request from its client's bucket; what the client is told of it. Raises Refusal."""
         address = scope["client"][0] if scope["client"] else ""
-        left = self._buckets.take(_bucket(authenticated, limits.peer(address)))
+        calls_left = self._buckets.take(_bucket(authenticated, limits.peer(address)))
         limit_headers = [
             ("RateLimit-Policy", f'"requests";q={self._buckets.per_minute};w=60'),
-            ("RateLimit", f'"requests";r={left.remaining};t={left.seconds}'),
+            ("RateLimit", f'"requests";r={calls_left.remaining};t={calls_left.seconds}'),
         ]
-        if not left.admitted:
+        if not calls_left.admitted:
             raise Refusal(
                 429,
                 f"more than {self._buckets.per_minute} requests in a minute",
                 hint="send fewer, or raise FLEET_HTTP_REQUESTS_PER_MINUTE",
-                retry_after_seconds=left.seconds,
+                retry_after_seconds=calls_left.seconds,
                 headers=dict(limit_headers),
             )
         return limit_headers

@@ -34,17 +34,17 @@ _log = structlog.get_logger()
 
 def key_of(headers: Headers) -> bytes | None:
     """The key that a request carries, None without one. Raises Refusal."""
-    shown = values(headers, HEADER)
-    if not shown:
+    keys = values(headers, HEADER)
+    if not keys:
         return None
-    if len(shown) > 1 or not _KEY.fullmatch(shown[0]):
+    if len(keys) > 1 or not _KEY.fullmatch(keys[0]):
         raise Refusal(
             400,
             "the idempotency key is not valid",
             field="idempotency-key",
             hint="send it once: 1 to 200 visible ASCII characters",
         )
-    return shown[0]
+    return keys[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -106,9 +106,9 @@ class TimedReceive:
     async def __call__(self) -> Message:
         if self._whole:
             return await self._receive()
-        left = min(SECONDS, self._until - asyncio.get_running_loop().time())
+        seconds_left = min(SECONDS, self._until - asyncio.get_running_loop().time())
         try:
-            async with asyncio.timeout(left):
+            async with asyncio.timeout(seconds_left):
                 message = await self._receive()
         except TimeoutError:
             self.stalled = True
@@ -176,8 +176,10 @@ class HeaderTimeoutProtocol(H11Protocol):
 
     def _is_awaited(self) -> bool:
         """Whether it is the client's turn: to ask, or to end what has been answered already."""
-        theirs = self.conn.their_state
-        return theirs is h11.IDLE or (theirs is h11.SEND_BODY and self.conn.our_state in (h11.DONE, h11.MUST_CLOSE))
+        client_state = self.conn.their_state
+        return client_state is h11.IDLE or (
+            client_state is h11.SEND_BODY and self.conn.our_state in (h11.DONE, h11.MUST_CLOSE)
+        )
 
     def _stop_waiting(self) -> None:
         if self._waiting is not None:
@@ -220,8 +222,10 @@ class Buckets:
             self._levels.popitem(last=False)
         if not admitted:
             return Allowance(admitted=False, remaining=0, seconds=ceil((1.0 - level) / self._rate))
-        left = level - 1.0
-        return Allowance(admitted=True, remaining=int(left), seconds=ceil((self.per_minute - left) / self._rate))
+        remaining = level - 1.0
+        return Allowance(
+            admitted=True, remaining=int(remaining), seconds=ceil((self.per_minute - remaining) / self._rate)
+        )
 
     def look(self, client: str) -> Allowance:
         """What a client has, without counting anything."""

@@ -84,8 +84,8 @@ class Places:
         Args:
             server: (address, port) at which it arrived.
         """
-        shown = values(headers, b"host")
-        host = Authority.parse(shown[0]) if len(shown) == 1 else None
+        hosts = values(headers, b"host")
+        host = Authority.parse(hosts[0]) if len(hosts) == 1 else None
         if host is None:
             raise Refusal(400, "the Host header must be a host and port", field="host")
         if any(host.host == name.host and name.port in (None, host.port) for name in self._names):
@@ -101,17 +101,17 @@ class Places:
 
     def origin(self, headers: Headers, host: Authority) -> Origin:
         """Whose page sent a request to one of our hosts. Raises Refusal for a stranger's."""
-        shown = values(headers, b"origin")
-        if not shown:
+        origins = values(headers, b"origin")
+        if not origins:
             return Origin.NONE
-        if len(shown) == 1:
-            if shown[0].lower() in self._origins:
+        if len(origins) == 1:
+            if origins[0].lower() in self._origins:
                 return Origin.NAMED
-            match = _ORIGIN.fullmatch(shown[0])
-            theirs = Authority.parse(match[2]) if match else None
-            if match and theirs:
+            match = _ORIGIN.fullmatch(origins[0])
+            authority = Authority.parse(match[2]) if match else None
+            if match and authority:
                 scheme = match[1].decode()
-                if (theirs.host, theirs.port_of(scheme)) == (host.host, host.port_of(scheme)):
+                if (authority.host, authority.port_of(scheme)) == (host.host, host.port_of(scheme)):
                     return Origin.OURS
         raise foreign()
 
@@ -197,12 +197,12 @@ class SecureAnswers:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        wanted = [*ALWAYS.items(), _NOT_KEPT] if is_api(scope["path"]) else list(ALWAYS.items())
+        required = [*ALWAYS.items(), _NOT_KEPT] if is_api(scope["path"]) else list(ALWAYS.items())
 
         async def answering(message: Message) -> None:
             if message["type"] == "http.response.start":
                 there = {name.lower() for name, _ in message.get("headers", ())}
-                message = _with(message, [(name, value) for name, value in wanted if name not in there])
+                message = _with(message, [(name, value) for name, value in required if name not in there])
             await send(message)
 
         await self._app(scope, receive, answering)

@@ -84,8 +84,8 @@ class Page:
                 content, tag = asset.packed, f'{asset.tag[:-1]}-gzip"'
                 headers["content-encoding"] = "gzip"
         headers["etag"] = tag
-        shown = request.headers.get("if-none-match", "")
-        if tag in (etag.strip().removeprefix("W/") for etag in shown[:1000].split(",")):
+        etags = request.headers.get("if-none-match", "")
+        if tag in (etag.strip().removeprefix("W/") for etag in etags[:1000].split(",")):
             headers.pop("content-encoding", None)
             return Response(status_code=304, headers=headers)
         return Response(content, media_type=asset.media_type, headers=headers)
@@ -97,9 +97,9 @@ class Page:
         try:
             state = path.stat()
             stamp = (state.st_mtime_ns, state.st_size)
-            known = self._known.get(name)
-            if known is not None and known[0] == stamp:
-                return known[1]
+            cached = self._known.get(name)
+            if cached is not None and cached[0] == stamp:
+                return cached[1]
             content = path.read_bytes()
         except (FileNotFoundError, IsADirectoryError):
             return None

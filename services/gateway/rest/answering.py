@@ -173,12 +173,12 @@ async def _waiting(request: Request, operation: Operation, upstream: Upstream, c
 
 
 def _wait_seconds(request: Request) -> int:
-    given = request.query_params.getlist(WAIT)
-    if not given:
+    values = request.query_params.getlist(WAIT)
+    if not values:
         return MAX_WAIT_SECONDS
-    if len(given) > 1:
+    if len(values) > 1:
         raise InvalidRequest(f"{WAIT} is given twice", field=WAIT)
-    text = given[0]
+    text = values[0]
     if not (text.isascii() and text.isdecimal() and len(text) <= _DIGITS and int(text) <= MAX_WAIT_SECONDS):
         raise InvalidRequest(f"{WAIT} must be a number of seconds", field=WAIT, hint=f"0 to {MAX_WAIT_SECONDS}")
     return int(text)

@@ -122,10 +122,10 @@ async def _bytes(stream: AsyncGenerator[pb.GetArtifactResponse, None], length: i
 
 def _span(request: Request, size: int, etag: str) -> _Span | None:
     """The one range that is asked for; None where there is none that the whole would not answer as well."""
-    asked = _RANGE.fullmatch(request.headers.get("range", "").strip().replace(" ", ""))
-    if asked is None or request.headers.get("if-range", etag) != etag:
+    match = _RANGE.fullmatch(request.headers.get("range", "").strip().replace(" ", ""))
+    if match is None or request.headers.get("if-range", etag) != etag:
         return None
-    start, end = asked.groups()
+    start, end = match.groups()
     if not start and not end:
         return None
     if not start:
@@ -187,15 +187,15 @@ async def upload_answer(request: Request, operation: Operation, upstream: Upstre
 
 async def _pieces(request: Request, header: pb.UploadRepositoryHeader, left: asyncio.Event) -> AsyncIterator[Message]:
     yield pb.UploadRepositoryRequest(header=header)
-    held = bytearray()
+    buffer = bytearray()
     try:
         async for data in request.stream():
-            held += data
-            while len(held) >= CHUNK_BYTES:
-                yield pb.UploadRepositoryRequest(chunk=bytes(held[:CHUNK_BYTES]))
-                del held[:CHUNK_BYTES]
+            buffer += data
+            while len(buffer) >= CHUNK_BYTES:
+                yield pb.UploadRepositoryRequest(chunk=bytes(buffer[:CHUNK_BYTES]))
+                del buffer[:CHUNK_BYTES]
     except ClientDisconnect:
         left.set()
         raise
-    if held:
-        yield cast("Message", pb.UploadRepositoryRequest(chunk=bytes(held)))
+    if buffer:
+        yield cast("Message", pb.UploadRepositoryRequest(chunk=bytes(buffer)))

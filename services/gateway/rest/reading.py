@@ -52,11 +52,11 @@ def scalar(field: FieldDescriptor, value: object, where: str) -> object:
     if not isinstance(value, str):
         raise InvalidRequest(f"{where} must be a string", field=where)
     if field.enum_type is not None:
-        known = _names(field.enum_type)
-        if value not in known:
-            hint = f"one of {', '.join(known)}"[:_HINT_CHARS]
+        names = _names(field.enum_type)
+        if value not in names:
+            hint = f"one of {', '.join(names)}"[:_HINT_CHARS]
             raise InvalidRequest(f"{where} is not a known value", field=where, hint=hint)
-        return known[value]
+        return names[value]
     if field.type == FieldDescriptor.TYPE_BYTES:
         return _bytes(value, where)
     return checked_text(value, where)
@@ -313,9 +313,9 @@ def _alone(message: Message, field: FieldDescriptor, where: str) -> None:
 
 
 def _unknown(message: Message, where: str) -> NoReturn:
-    known = ", ".join(message.DESCRIPTOR.fields_by_name)
+    fields = ", ".join(message.DESCRIPTOR.fields_by_name)
     raise InvalidRequest(
-        f"{where} is not a field of this message", field=where, hint=f"one of {known}"[:_HINT_CHARS] if known else ""
+        f"{where} is not a field of this message", field=where, hint=f"one of {fields}"[:_HINT_CHARS] if fields else ""
     )
 
 

@@ -67,14 +67,14 @@ def agent_state(
     body: events.RunClaimed | events.RunStarted | events.RunFinished | events.RunLost | events.RunReassigned,
 ) -> State:
     """An agent's run at its start or end. `status` is one of a node's: running, waiting, completed, failed, pending."""
-    known = agent or AgentProgress(agent_id="")
+    progress = agent or AgentProgress(agent_id="")
     state: State = {
         "kind": "agent",
         "status": NodeStatus.RUNNING.value,
-        "attempt": known.attempt,
-        "step": known.step,
-        "model": known.model,
-        "usage": usage_state(known.usage),
+        "attempt": progress.attempt,
+        "step": progress.step,
+        "model": progress.model,
+        "usage": usage_state(progress.usage),
     }
     match body:
         case events.RunClaimed(host=host, resumes=resumes):

@@ -67,24 +67,24 @@ def as_command(function: Callable[..., Any]) -> Callable[..., None]:
             own[name] = kind, parameter.default
 
     def command(**read: Any) -> None:
-        given = {
+        parameters = {
             parameter: converted(own[parameter][0], value) if parameter in own else value
             for parameter, value in read.items()
         }
         for name, bundle in bundles.items():
-            given[name] = bundle(**{member: given.pop(member) for member in _fields(bundle)})
+            parameters[name] = bundle(**{member: parameters.pop(member) for member in _fields(bundle)})
         if not works_with:
-            function(**given)
+            function(**parameters)
             return
-        json, where = given.pop("json"), {name: given.pop(name) for name in asks}
+        json, where = parameters.pop("json"), {name: parameters.pop(name) for name in asks}
 
         async def work(screen: Screen, settings: Any) -> Exit:
             plain = [{Screen: screen, ClientSettings: settings}[kind] for kind in works_with if not _WORKS_WITH[kind]]
             if FleetClient in works_with:
                 async with fleet_client(settings, **where) as client:
-                    return await function(*plain, client, **given)
+                    return await function(*plain, client, **parameters)
             fleet = [chosen_client(settings, screen, **where)] if asks else []
-            return await function(*plain, *fleet, **given)
+            return await function(*plain, *fleet, **parameters)
 
         (run_command if whole else run_client)(work, json=json)
 
@@ -222,15 +222,15 @@ def row_command(name: str, row: Row) -> Callable[..., None]:
             request: Any = GetMessageClass(kind)()
             for path, value in row.fixed.items():
                 put(request, path, value, named=path)
-            given = {parameter: converted(own[parameter][0], value) for parameter, value in read.items()}
-            for parameter, value in given.items():
+            values = {parameter: converted(own[parameter][0], value) for parameter, value in read.items()}
+            for parameter, value in values.items():
                 for path in get_args(own[parameter][0])[1].of.fields:
                     put(request, path, value, named=word(parameter, own[parameter][0]).strip("-").lower())
             if row.before is not None:
-                await row.before(settings, request, given)
+                await row.before(settings, request, values)
             async with _calls(row, settings, server, token) as calls:
-                if "execution" in given:
-                    request.execution_id = await FleetClient(calls).find(given["execution"])
+                if "execution" in values:
+                    request.execution_id = await FleetClient(calls).find(values["execution"])
                 answer = await _answer(row, calls, request)
             return _show(row, screen, request, answer)
 
@@ -263,15 +263,15 @@ async def _answer(row: Row, calls: Calls, request: Any) -> Any:
     kind = GetMessageClass(row.method.output_type)
     if not row.pages:
         return await calls.unary(row.method.name, request, kind, seconds=row.seconds)
-    wanted = request.page_size
+    page_size = request.page_size
     whole: Any = kind()
     while True:
-        missing = wanted - len(getattr(whole, row.pages))
-        request.page_size = min(missing, _PAGE) if wanted else _PAGE
+        missing = page_size - len(getattr(whole, row.pages))
+        request.page_size = min(missing, _PAGE) if page_size else _PAGE
         answer: Any = await calls.unary(row.method.name, request, kind, seconds=row.seconds)
         whole.MergeFrom(answer)
         request.page_token = whole.next_page_token = answer.next_page_token
-        if not answer.next_page_token or (wanted and len(getattr(whole, row.pages)) >= wanted):
+        if not answer.next_page_token or (page_size and len(getattr(whole, row.pages)) >= page_size):
             return whole
 
 

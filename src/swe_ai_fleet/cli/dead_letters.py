@@ -77,8 +77,8 @@ async def settle(connection: Connection, number: int, *, again: bool) -> str:
     from swe_ai_fleet.adapters.jetstream.protocol import DEAD_LETTERS, MESSAGE_ID, from_api
 
     stream = DEAD_LETTERS
-    wanted = {"seq": number}
-    answer = await connection.api_unless(404, f"STREAM.MSG.GET.{stream}", wanted, timeout=_TIMEOUT_SECONDS)
+    fields = {"seq": number}
+    answer = await connection.api_unless(404, f"STREAM.MSG.GET.{stream}", fields, timeout=_TIMEOUT_SECONDS)
     if answer is None:
         raise NotFound(f"there is no dead letter {number}", hint="fleet dlq list")
     letter = from_api(answer)
@@ -89,5 +89,5 @@ async def settle(connection: Connection, number: int, *, again: bool) -> str:
         # Handed in twice within minutes it is one message; later its task's id keeps it to once.
         headers = {MESSAGE_ID: f"{stream}/{number}"}
         await connection.publish(subject, letter.data, headers=headers, timeout=_TIMEOUT_SECONDS)
-    await connection.api_unless(404, f"STREAM.MSG.DELETE.{stream}", wanted, timeout=_TIMEOUT_SECONDS)
+    await connection.api_unless(404, f"STREAM.MSG.DELETE.{stream}", fields, timeout=_TIMEOUT_SECONDS)
     return subject

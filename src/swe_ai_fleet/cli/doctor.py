@@ -118,14 +118,16 @@ async def examine_node(settings: Settings) -> tuple[Finding, ...]:
 
     levels = [await _sandbox("bubblewrap", part="bubblewrap"), await _sandbox("landlock", part="landlock")]
     works = [level.part for level in levels if level.state is Health.OK]
-    wanted = works[0] if settings.sandbox == "auto" and works else settings.sandbox
+    chosen_level = works[0] if settings.sandbox == "auto" and works else settings.sandbox
     findings = [ok("pod", confinement())]
-    findings += [level if level.part in (wanted, *works) else replace(level, state=Health.ABSENT) for level in levels]
+    findings += [
+        level if level.part in (chosen_level, *works) else replace(level, state=Health.ABSENT) for level in levels
+    ]
     cause = f"FLEET_SANDBOX={settings.sandbox}; this node gives {' and '.join(works) or 'none'}"
-    if wanted not in works:
+    if chosen_level not in works:
         mend = f"set FLEET_SANDBOX={works[0]}" if works else "see bubblewrap and landlock above, or take another node"
         return (*findings, broken("agents", cause, mend))
-    stronger = f"FLEET_SANDBOX={works[0]} closes more" if works[0] != wanted else ""
+    stronger = f"FLEET_SANDBOX={works[0]} closes more" if works[0] != chosen_level else ""
     return (*findings, ok("agents", cause, stronger), *await _setup_network(settings))
 
 
@@ -236,8 +238,8 @@ async def model(settings: Settings, *, server: str, token: str) -> Finding:
     from swe_ai_fleet.runtime.factories import open_model
 
     try:
-        async with asyncio.timeout(PROBE_SECONDS), open_model(settings) as asked:
-            probed = await asked.probe()
+        async with asyncio.timeout(PROBE_SECONDS), open_model(settings) as client:
+            probed = await client.probe()
     except (FleetError, TimeoutError) as error:
         return faulty("model server", error, "start the server, or set FLEET_MODEL_URL", seconds=PROBE_SECONDS)
     calls = _PROTOCOLS[probed.protocol]

@@ -42,7 +42,7 @@ def candidates_table(state: ExecutionState, *, told: str = "") -> Table:
     for ranked in state.ranking:
         candidate, report = state.candidates.get(ranked.candidate_id), state.reports.get(ranked.candidate_id)
         same = f"; the same change: {', '.join(ranked.duplicates)}" if ranked.duplicates else ""
-        left = candidate.artifacts if candidate else None
+        artifacts = candidate.artifacts if candidate else None
         why = ranked.reason.removeprefix(told) if ranked is state.ranking[0] else ranked.reason
         add_row(
             table,
@@ -51,7 +51,7 @@ def candidates_table(state: ExecutionState, *, told: str = "") -> Table:
             report.verdict_word if report else "",
             f"{ranked.score:.3f}",
             checks_text(report),
-            f"+{left.insertions} -{left.deletions}" if left else "",
+            f"+{artifacts.insertions} -{artifacts.deletions}" if artifacts else "",
             f"{candidate.usage.total_tokens:,}" if candidate else "",
             why + same,
             style=_style(report, won=ranked.candidate_id == state.winner_id),

@@ -57,8 +57,8 @@ class Speech:
 
     def rest(self, agent_id: str) -> list[str]:
         """What an agent's model said last, where its line never ended."""
-        left = self._begun.pop(agent_id, "")
-        return [f"{agent_id} | {left}"] if left.strip() else []
+        text = self._begun.pop(agent_id, "")
+        return [f"{agent_id} | {text}"] if text.strip() else []
 
 
 class Progress:

@@ -127,8 +127,8 @@ def _word(kind: EnumDescriptor, number: int) -> str:
     if not number:
         return ""
     # A newer server may have values of which this version knows no name.
-    known = kind.values_by_number.get(number)
-    return str(number) if known is None else known.name.removeprefix(_prefix(kind)).lower()
+    member = kind.values_by_number.get(number)
+    return str(number) if member is None else member.name.removeprefix(_prefix(kind)).lower()
 
 
 def _prefix(kind: EnumDescriptor) -> str:

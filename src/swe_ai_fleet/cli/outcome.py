@@ -150,7 +150,7 @@ def print_outcome(screen: Screen, state: ExecutionState, diff: str) -> None:
         _print_judgement(screen, state)
         return
     won = bool(state.winner_id) or state.delivered is not None
-    told = _print_verdict(screen, state) if won or state.status.terminal else ""
+    verdict = _print_verdict(screen, state) if won or state.status.terminal else ""
     if state.status.terminal and not won:
         _print_advice(screen, state)
     if (delivered := state.delivered) is not None:
@@ -173,7 +173,7 @@ def print_outcome(screen: Screen, state: ExecutionState, diff: str) -> None:
         if state.output is not None:
             print_outputs(screen, state.output.output or '"large; --json of fleet workflow show has it"')
     elif state.ranking or state.agents:
-        screen.out.print(candidates_table(state, told=told))
+        screen.out.print(candidates_table(state, told=verdict))
     _print_checklist(screen, state)
     _print_examination(screen, state)
     print_pending(screen, state)
@@ -337,13 +337,13 @@ def print_context(screen: Screen, context: GatheredContext) -> None:
 def print_diff(screen: Screen, diff: str) -> None:
     """A diff with colours where the terminal has them; what it would hide is shown by name."""
     lines = visible(diff).splitlines()
-    shown = "\n".join(lines[:_DIFF_LINES])
+    head = "\n".join(lines[:_DIFF_LINES])
     if screen.out.is_terminal:
         # Only here, where a terminal pays for what colours it.
         from rich.syntax import Syntax
 
-        screen.out.print(Syntax(shown, "diff", theme="ansi_dark", background_color="default"))
+        screen.out.print(Syntax(head, "diff", theme="ansi_dark", background_color="default"))
     else:
-        screen.line(shown)
+        screen.line(head)
     if len(lines) > _DIFF_LINES:
         screen.line(f"... {len(lines) - _DIFF_LINES} more lines; --json has them all", style="dim")

@@ -129,8 +129,8 @@ async def _batch_lines(client: FleetClient, results: Sequence[tuple[str, str]]) 
             run = whole_run(execution_events, candidate.agent_id)
             document = await _trajectory(client, state, run, execution_events)
             judged = mapping(document.get("extra"))
-            kept = {field: judged.get(field) for field in ("candidate_id", "winner", "rank", "verdict", "reward")}
-            line = {"group": group, "execution_id": execution_id, **kept, "trajectory": document}
+            fields = {field: judged.get(field) for field in ("candidate_id", "winner", "rank", "verdict", "reward")}
+            line = {"group": group, "execution_id": execution_id, **fields, "trajectory": document}
             yield json.dumps(line, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
 
 
@@ -169,8 +169,8 @@ async def _patch(client: FleetClient, state: ExecutionState, name: str) -> bytes
     name = name or state.winner_id or (state.ranking[0].candidate_id if state.ranking else "")
     candidate = state.candidates.get(name)
     if candidate is None and name not in state.agents:
-        known = ", ".join(sorted(state.candidates)) or "there is none"
-        raise CommandFault(f"no candidate {name[:64]!r}", field="agent", hint=known)
+        candidate_ids = ", ".join(sorted(state.candidates)) or "there is none"
+        raise CommandFault(f"no candidate {name[:64]!r}", field="agent", hint=candidate_ids)
     if candidate is None or candidate.artifacts.patch is None:
         raise CommandFault(f"{name} submitted no patch")
     return await client.artifact(state.execution_id, candidate.artifacts.patch.digest)
@@ -236,8 +236,8 @@ def _agent(state: ExecutionState, agent: str) -> str:
     if not agent:
         agent = state.winner_id or next(iter(sorted(state.agents)), "")
     if agent not in state.agents:
-        known = ", ".join(sorted(state.agents)) or "none has begun"
-        raise CommandFault(f"no agent {agent!r} in this execution", field="agent", hint=known)
+        agent_ids = ", ".join(sorted(state.agents)) or "none has begun"
+        raise CommandFault(f"no agent {agent!r} in this execution", field="agent", hint=agent_ids)
     return agent
 
 

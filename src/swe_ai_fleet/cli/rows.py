@@ -282,11 +282,11 @@ Within = Annotated[
 async def drain(
     screen: Screen, client: FleetClient, target: Target, name: Name, *, undo: Undo = False, within: Within = ""
 ) -> Exit:
-    wanted = f"DRAIN_TARGET_{target.upper()}"
-    if wanted not in pb.DrainTarget.keys():  # noqa: SIM118 - it is no dictionary
+    kind = f"DRAIN_TARGET_{target.upper()}"
+    if kind not in pb.DrainTarget.keys():  # noqa: SIM118 - it is no dictionary
         raise CommandFault("no such target", field="target", hint="orchestrator, host or node")
     within_seconds = seconds(within, "within") if within else 0
-    request = pb.DrainRequest(target=wanted, name=name, undo=undo, within_seconds=within_seconds)
+    request = pb.DrainRequest(target=kind, name=name, undo=undo, within_seconds=within_seconds)
     waits_shown: list[str] = []
     while True:
         answer = await client.calls.unary("Drain", request, pb.DrainResponse, seconds=_CALL_SECONDS)

@@ -130,17 +130,17 @@ class Screen:
 
     def lines(self, lines: Iterable[str], *, nothing: str) -> None:
         """Print lines of a result; of none of them what is said of that."""
-        for line in (told := list(lines)):
+        for line in (printed := list(lines)):
             self.line(line)
-        if not told:
+        if not printed:
             self.note(nothing)
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[str]], nothing: str = "") -> None:
         """Print a table; without a row what is said of that, if anything."""
-        if told := list(rows):
+        if printed := list(rows):
             from swe_ai_fleet.cli.tables import plain_table
 
-            self.out.print(plain_table(columns, told))
+            self.out.print(plain_table(columns, printed))
         elif nothing:
             self.note(nothing)
 
@@ -288,14 +288,14 @@ class Interrupts:
     async def race(self, work: Awaitable[T]) -> asyncio.Task[T]:
         """The work as a task, when it is done or the first signal came, whichever is sooner. It is not cancelled."""
         doing = asyncio.ensure_future(work)
-        asked = asyncio.create_task(self.wait())
+        interrupted = asyncio.create_task(self.wait())
         try:
-            await asyncio.wait({doing, asked}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({doing, interrupted}, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
             doing.cancel()
             raise
         finally:
-            asked.cancel()
+            interrupted.cancel()
         assert isinstance(doing, asyncio.Task)
         return doing
 
@@ -311,10 +311,10 @@ def interrupts() -> Generator[Interrupts]:
     """Take the signals over from Python for as long as the context lasts; for the main thread's loop."""
     task = asyncio.current_task()
     assert task is not None
-    loop, taken = asyncio.get_running_loop(), Interrupts(task)
-    taken.arm()
+    loop, caught = asyncio.get_running_loop(), Interrupts(task)
+    caught.arm()
     try:
-        yield taken
+        yield caught
     finally:
         for number in _SIGNALS:
             loop.remove_signal_handler(number)

@@ -95,10 +95,12 @@ async def harness(settings: Settings, name: str) -> Finding:
                 )
     except (FleetError, TimeoutError) as error:
         return faulty(part, error, mend, seconds=_HARNESS_SECONDS)
-    wanted = agents.harnesses[name].version
-    if wanted and wanted not in greeting:
-        return broken(part, f"it calls itself {greeting or 'nothing'}, and settings say {wanted}", mend, version=wanted)
-    return ok(part, f"starts in the sandbox and calls itself {greeting or 'nothing'}", version=wanted)
+    version = agents.harnesses[name].version
+    if version and version not in greeting:
+        return broken(
+            part, f"it calls itself {greeting or 'nothing'}, and settings say {version}", mend, version=version
+        )
+    return ok(part, f"starts in the sandbox and calls itself {greeting or 'nothing'}", version=version)
 
 
 def judged(ping: Ping, usage: Mapping[str, StreamUsage], skew_seconds: float | None) -> Finding:
@@ -159,17 +161,17 @@ def transport(settings: Settings) -> list[Finding]:
         return [absent("tls", cause, "`fleet init`, or FLEET_TLS_CERT and FLEET_TLS_KEY, or a proxy that speaks TLS")]
     now, findings = time.time(), list[Finding]()
     for use, path in files.items():
-        part, left = f"tls: {use.replace('_', ' ')}", expiry(path) - now
-        days = f"{max(0.0, left) / _DAY:.0f} days"
-        if left < -now + 1:
+        part, remaining = f"tls: {use.replace('_', ' ')}", expiry(path) - now
+        days = f"{max(0.0, remaining) / _DAY:.0f} days"
+        if remaining < -now + 1:
             mend = f"a PEM file that this user may read, in FLEET_{_SETTINGS[use]}"
             findings.append(broken(part, f"{path} has no certificate", mend))
-        elif left <= 0:
+        elif remaining <= 0:
             findings.append(
                 broken(part, f"the certificate in {path} has ended", "renew it; servers read it by themselves")
             )
         else:
-            mend = "renew it soon; servers read it by themselves" if left < SOON_SECONDS else ""
+            mend = "renew it soon; servers read it by themselves" if remaining < SOON_SECONDS else ""
             findings.append(ok(part, f"{path}, valid for another {days}", mend))
     return findings
 

@@ -103,7 +103,7 @@ async def _serve(screen: Screen, settings: Settings, signals: Interrupts) -> Non
     screen.note("starting NATS, Ray and the orchestrator ...")
     async with started_fleet(settings, screen) as fleet:
         # It listens before anybody can read where to send a signal: Ray, once started, aborts at a SIGTERM.
-        asked = asyncio.create_task(signals.wait())
+        stopped = asyncio.create_task(signals.wait())
         await asyncio.sleep(0)
         card = settings.home / "fleet.json"
         models = [shown_url(endpoint) for endpoint in model_endpoints(settings)]
@@ -132,7 +132,7 @@ async def _serve(screen: Screen, settings: Settings, signals: Interrupts) -> Non
             screen.line(f"tokens  {card}")
             screen.line('try     fleet run --repo . "what to do"')
             screen.note("Ctrl-C stops everything")
-        await asked
+        await stopped
         screen.note("stopping ...")
 
 

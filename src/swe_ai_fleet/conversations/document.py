@@ -72,10 +72,10 @@ def aligned(table: Table, *, width: int = PLAIN_WIDTH) -> str:
 
 
 def piped(table: Table) -> str:
-    shown = table.columns[:MAX_COLUMNS]
+    columns = table.columns[:MAX_COLUMNS]
     lines = [
-        f"| {' | '.join(_bar(cell) for cell in shown)} |",
-        f"|{'|'.join(' --- ' for _ in shown)}|",
+        f"| {' | '.join(_bar(cell) for cell in columns)} |",
+        f"|{'|'.join(' --- ' for _ in columns)}|",
         *(f"| {' | '.join(_bar(cell) for cell in row[:MAX_COLUMNS])} |" for row in table.rows[:MAX_ROWS]),
     ]
     notes = _notes(table, [_cell(name) for name in table.columns[MAX_COLUMNS:]])

@@ -168,12 +168,12 @@ class _Reader:
         if character == "_" or run == "*":  # as in snake_case and 2*3*4, which mark nothing
             opens = opens and not before.isalnum()
             closes = closes and not after.isalnum()
-        left = list(marks)
+        remaining = list(marks)
         if closes:
             for name in [entry.delimiter for entry in reversed(self.opened[-2:])] + [name for name, _ in marks]:
-                if any(name == mark[0] for mark in left) and self._close(name):
-                    left = [mark for mark in left if mark[0] != name]
-        for name, mark in left:
+                if any(name == mark[0] for mark in remaining) and self._close(name):
+                    remaining = [mark for mark in remaining if mark[0] != name]
+        for name, mark in remaining:
             if opens:
                 self.opened.append(_Open(name, mark, len(self.pieces)))
                 self.waiting[name] = self.waiting.get(name, 0) + 1

@@ -54,13 +54,13 @@ class MarkdownV2:
         written: list[str] = [">"] if kind is Kind.QUOTE else []
         opened: list[tuple[Mark | None, str]] = []
         for span in spans:
-            wanted = _entities_of(span, kind)
+            entities = _entities_of(span, kind)
             same = 0
-            while same < min(len(opened), len(wanted)) and opened[same] == wanted[same]:
+            while same < min(len(opened), len(entities)) and opened[same] == entities[same]:
                 same += 1
             while len(opened) > same:
                 written.append(_closing(*opened.pop()))
-            for entry in wanted[same:]:
+            for entry in entities[same:]:
                 opened.append(entry)
                 written.append("[" if entry[0] is None else _SIGNS[entry[0]])
             inside_code = bool(opened) and opened[-1][0] is Mark.CODE

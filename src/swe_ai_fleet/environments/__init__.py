@@ -55,8 +55,8 @@ def toolchain_recipe(files: RepositoryFiles, directory: str, machine: Machine, b
     for name, manifest, version in (("go", module, _GO), ("cargo", crate, _RUST)):
         if manifest and name not in machine.programs:
             decisions.append(Decision(what=f"this machine has no {name}", source=manifest))
-        elif wanted := version.search(files.text(manifest)):
-            decisions.append(Decision(what=f"it asks for {wanted[1]}; this machine's {name} is used", source=manifest))
+        elif match := version.search(files.text(manifest)):
+            decisions.append(Decision(what=f"it asks for {match[1]}; this machine's {name} is used", source=manifest))
     return Recipe(steps=tuple(steps), variables=variables, build_variables=building, decisions=tuple(decisions))
 
 

@@ -145,15 +145,15 @@ def pytest_arguments(words: Sequence[str]) -> tuple[str, ...]:
 
     An argument that only running the automation would reveal is dropped, with its option.
     """
-    kept: list[str] = []
+    arguments: list[str] = []
     rest = list(words)
     while rest:
         word = rest.pop(0)
         value = [rest.pop(0)] if word in _VALUED and rest and not rest[0].startswith("-") else []
         is_readable = not any(_UNREADABLE.search(part) for part in (word, *value))
         if is_readable and not _REPORTING.fullmatch(word) and not _SHORT_REPORTING.fullmatch(word):
-            kept += [word, *value]
-    return tuple(kept)
+            arguments += [word, *value]
+    return tuple(arguments)
 
 
 def paths_of(arguments: Sequence[str]) -> tuple[str, ...]:

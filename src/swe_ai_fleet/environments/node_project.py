@@ -82,8 +82,8 @@ def node_recipe(files: RepositoryFiles, directory: str, machine: Machine, base: 
     decisions = [Decision(what=f"packages are installed with {manager.package or manager.name}", source=manager.source)]
     if len(members):
         decisions.append(Decision(what=f"a workspace of {len(members)} packages", source=manifests[0]))
-    if wanted := string(mapping(packages[0], "engines").get("node")):
-        decisions.append(Decision(what=f"it asks for Node {wanted}; this machine's is used", source=manifests[0]))
+    if engine := string(mapping(packages[0], "engines").get("node")):
+        decisions.append(Decision(what=f"it asks for Node {engine}; this machine's is used", source=manifests[0]))
     variables = {
         "npm_config_update_notifier": "false",
         # Otherwise Yarn and pnpm would fetch the version that the repository names, which is installed already.
@@ -141,14 +141,16 @@ def node_test_command(files: RepositoryFiles, directory: str) -> tuple[tuple[str
     parts = [part.strip() for part in text.split("&&")]
     linting = [part for part in parts if lints(part, scripts)]
     browsing = [part for part in parts if part not in linting and _runs(_BROWSER, part, scripts)]
-    kept = [part for part in parts if part not in linting and part not in browsing]
+    testing = [part for part in parts if part not in linting and part not in browsing]
     left_out = [f"left out of the tests, since it tests nothing: {'; '.join(linting)}"] if linting else []
     left_out += [f"left out of the tests, since it needs a browser: {'; '.join(browsing)}"] if browsing else []
     before = scripts.get("pretest", "")
     only_lints_before = bool(before) and lints(before, scripts)
     # Only npm runs the scripts that prepare the tests.
-    is_one = len(kept) == 1 and kept != parts and not _DYNAMIC.search(kept[0]) and (not before or only_lints_before)
-    words = words_of(kept[0]) if is_one else []
+    is_one = (
+        len(testing) == 1 and testing != parts and not _DYNAMIC.search(testing[0]) and (not before or only_lints_before)
+    )
+    words = words_of(testing[0]) if is_one else []
     if not words and only_lints_before:
         note = f"left out of the tests, since it tests nothing: pretest: {before}"
         return ("npm", "test", "--silent", "--ignore-scripts"), (note,)
@@ -307,11 +309,11 @@ def builds(files: RepositoryFiles, root: str) -> list[Step]:
 def _declared(files: RepositoryFiles, places: tuple[str, ...]) -> dict[str, str]:
     """The dependencies that manifests declare, with what they ask for."""
     return {
-        name: wanted
+        name: spec
         for place in places
         for kind in _DEPENDENCIES
-        for name, wanted in mapping(files.json(joined(place, "package.json")), kind).items()
-        if isinstance(wanted, str)
+        for name, spec in mapping(files.json(joined(place, "package.json")), kind).items()
+        if isinstance(spec, str)
     }
 
 

@@ -68,10 +68,10 @@ def _range(text: str, *, caret: bool) -> str:
         numbers = list(Version(text).release)
     except InvalidVersion:
         return ""
-    given = len(numbers)
+    precision = len(numbers)
     # Of a caret's numbers the first that is not zero may not change, of a tilde's the second.
-    first = next((i for i, number in enumerate(numbers) if number), given - 1)
-    index = first if caret else min(1, given - 1)
+    first = next((i for i, number in enumerate(numbers) if number), precision - 1)
+    index = first if caret else min(1, precision - 1)
     upper = [*numbers[:index], numbers[index] + 1]
     return f">={text},<{'.'.join(map(str, upper))}"
 

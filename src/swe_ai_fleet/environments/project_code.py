@@ -214,8 +214,8 @@ def _of_node(files: RepositoryFiles, directory: str) -> str:
         if "pnpm" in package and "patchedDependencies" in mapping(package, "pnpm"):
             return f"{path}: packages are patched"
         for kind in _NODE_DEPENDENCIES:
-            for name, wanted in mapping(package, kind).items():
-                if _NODE_LOCAL.match(string(wanted)):
+            for name, spec in mapping(package, kind).items():
+                if _NODE_LOCAL.match(string(spec)):
                     return f"{path}: {name} comes from the repository"
         if files.existing(place, "binding.gyp"):
             return f"{joined(place, 'binding.gyp')} is there"

@@ -76,13 +76,13 @@ class PythonProject:
 
     def group(self, name: str) -> Group | None:
         """A group by its name, however that is spelled."""
-        wanted = canonicalize_name(name)
-        return next((group for group in self.groups if canonicalize_name(group.name) == wanted), None)
+        canonical = canonicalize_name(name)
+        return next((group for group in self.groups if canonicalize_name(group.name) == canonical), None)
 
     def extras_named(self, names: str) -> list[str]:
         """The extras, in their own spelling, of names between commas."""
-        wanted = [canonicalize_name(name.strip()) for name in names.split(",")]
-        return [extra for name in wanted for extra in self.extras if canonicalize_name(extra) == name]
+        canonical = [canonicalize_name(name.strip()) for name in names.split(",")]
+        return [extra for name in canonical for extra in self.extras if canonicalize_name(extra) == name]
 
 
 def is_for_tests(name: str) -> bool:

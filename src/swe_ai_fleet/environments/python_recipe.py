@@ -203,9 +203,9 @@ def _collect_project(
     tool = mapping(files.toml(joined(project.directory, "pyproject.toml")), "tool")
     defaults = strings(mapping(tool, "uv").get("default-groups"))
     chosen = (name for name in defaults if not is_for_something_else(name))
-    asked = {canonicalize_name(name) for name in (*wish.groups, *chosen)}
+    groups = {canonicalize_name(name) for name in (*wish.groups, *chosen)}
     for group in project.groups:
-        if wish.all_groups or is_for_tests(group.name) or canonicalize_name(group.name) in asked:
+        if wish.all_groups or is_for_tests(group.name) or canonicalize_name(group.name) in groups:
             lines = tuple(pinned.get(package_of(line), line) for line in group.lines)
             shopping.groups.append(Group(name=group.name, source=group.source, lines=lines))
             for place in group.directories:

@@ -54,9 +54,9 @@ class Removal:
         named = set(re.findall(r"@?[\w.][\w./-]*(?=@|['\":,\s]|$)", faults))
         return tuple(
             name
-            for name, wanted in self.packages.items()
+            for name, needed in self.packages.items()
             if name in named
-            or ("://" in wanted and wanted.partition("#")[0] in faults)
+            or ("://" in needed and needed.partition("#")[0] in faults)
             or re.search(rf"/{re.escape(name).replace('/', '(?:/|%2[fF])')}(?::| |$)", faults, re.M)
         )
 
@@ -237,11 +237,11 @@ def choose_python(
 def allows(specifier: str, version: PythonVersion) -> bool:
     """Whether some release of a Python version fits a specifier; a broken specifier fits everything."""
     try:
-        wanted = SpecifierSet(specifier)
+        specifiers = SpecifierSet(specifier)
     except InvalidSpecifier:
         return True
     return any(
-        wanted.contains(f"{version_text(version)}.{patch}", prereleases=True) for patch in (0, 1, 5, 10, 15, 20, 99)
+        specifiers.contains(f"{version_text(version)}.{patch}", prereleases=True) for patch in (0, 1, 5, 10, 15, 20, 99)
     )
 
 

@@ -163,8 +163,8 @@ def _matches(place: str, pattern: str) -> bool:
         return fnmatchcase(f"{place}/", pattern.replace("**/", "*").replace("**", "*") + "/") or fnmatchcase(
             place, pattern.replace("/**", "/*").replace("**", "*")
         )
-    parts, wanted = place.split("/"), pattern.split("/")
-    return len(parts) == len(wanted) and all(map(fnmatchcase, parts, wanted))
+    parts, pattern_parts = place.split("/"), pattern.split("/")
+    return len(parts) == len(pattern_parts) and all(map(fnmatchcase, parts, pattern_parts))
 
 
 def joined(directory: str, path: str) -> str:

@@ -195,13 +195,13 @@ class FleetView:
             await asyncio.sleep(_REPORT_EVERY_SECONDS)
 
     async def _measure(self) -> FleetStatus:
-        mine, others, endpoints, storage = await asyncio.gather(
+        own, others, endpoints, storage = await asyncio.gather(
             self._report(),
             _in_time(self._other_replicas(), ()),
             self.endpoints.measure(),
             _in_time(self.room.storage(), ()),
         )
-        replicas = (mine, *(replica for replica in others if replica.name != self.me))
+        replicas = (own, *(replica for replica in others if replica.name != self.me))
         return FleetStatus(
             measured_at=time.time(),
             replicas=replicas,
@@ -298,9 +298,9 @@ def _measured(nodes: Iterable[NodeStatus], replicas: Iterable[ReplicaReport]) ->
     by_id = {node.node_id: node for node in nodes}
     for replica in replicas:
         for report in _reports(replica):
-            reported, known = report.node, by_id.get(report.node.node_id)
-            gpus = max(reported.gpu_count, known.gpu_count if known is not None else 0)
-            alive = known.alive if known is not None else True
+            reported, earlier = report.node, by_id.get(report.node.node_id)
+            gpus = max(reported.gpu_count, earlier.gpu_count if earlier is not None else 0)
+            alive = earlier.alive if earlier is not None else True
             by_id[reported.node_id] = replace(reported, gpu_count=gpus, alive=alive)
     for node_id, why in (entry for replica in replicas for entry in replica.unfit.items()):
         if node_id in by_id:

@@ -133,10 +133,10 @@ async def open_host_logins(
         jobs=JobBoard(log.made_bucket(JOBS_BUCKET), log) if settings.executor == "kubernetes" else None,
         token=settings.nats_token if admit is not None else "",
     )
-    heard = asyncio.Event()
-    work = (log.answer_logins(issuer, callout.authenticate, heard=heard), log.answer_hosts(), logins.keep())
+    listening = asyncio.Event()
+    work = (log.answer_logins(issuer, callout.authenticate, heard=listening), log.answer_hosts(), logins.keep())
     async with in_background(*work, name="hosts on NATS", fault="agent hosts get no more answers"):
-        await heard.wait()
+        await listening.wait()
         yield logins
 
 

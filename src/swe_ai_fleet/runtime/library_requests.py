@@ -39,11 +39,11 @@ def read_constraints(constraints: Mapping[str, object]) -> Constraints:
     if not is_array(checks):
         raise InvalidRequest("checks must be a list", field="constraints.checks")
     plain["checks"] = [_check(check) for check in checks]
-    known = _KNOWN | {"repo_url", "ref"}
+    names = _KNOWN | {"repo_url", "ref"}
     for name in constraints:
         if name not in _KNOWN:
             where = f"constraints.{name[:64]}"
-            raise InvalidRequest(f"there is no constraint {name[:64]!r}", field=where, hint=nearest(name, known))
+            raise InvalidRequest(f"there is no constraint {name[:64]!r}", field=where, hint=nearest(name, names))
     plain["metadata"] = {name: str(value) for name, value in mapping(constraints, "metadata").items()}
     # Only here: what names a repository needs none of what reads constraints.
     from swe_ai_fleet.codec import from_plain

@@ -204,8 +204,8 @@ async def ray_watched(settings: Settings, lost: Callable[[], None]) -> AsyncGene
     if not settings.ray_address or not ray.is_initialized():
         yield
         return
-    mine = ray.get_runtime_context().get_node_id()
-    async with in_background(_look(lambda: _alive(mine), lost), name="ray-node"):
+    own_node = ray.get_runtime_context().get_node_id()
+    async with in_background(_look(lambda: _alive(own_node), lost), name="ray-node"):
         yield
 
 

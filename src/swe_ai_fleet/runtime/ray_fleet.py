@@ -182,8 +182,8 @@ class RayFleet:
     def _drain(self, host: Host) -> Drain | None:
         if self.drains is None:
             return None
-        mine = self.drains.get(DrainTarget.HOST, f"{self.me}.{host.name}")
-        return mine or self.drains.get(DrainTarget.NODE, host.node_id)
+        own = self.drains.get(DrainTarget.HOST, f"{self.me}.{host.name}")
+        return own or self.drains.get(DrainTarget.NODE, host.node_id)
 
     def _closed(self) -> list[str]:
         """The nodes that get no host."""

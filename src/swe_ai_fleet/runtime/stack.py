@@ -212,13 +212,15 @@ async def open_stack(
         )
 
         def ruled(tenant: str) -> TenantRules:
-            known = (rules or no_rules)(tenant)
-            return replace(known, default_repository=known.default_repository or settings.default_repository)
+            tenant_rules = (rules or no_rules)(tenant)
+            return replace(
+                tenant_rules, default_repository=tenant_rules.default_repository or settings.default_repository
+            )
 
         def stored() -> tuple[StorageStatus, ...]:
             return tuple(
-                StorageStatus(name=name, messages=0, bytes=held, max_bytes=ruled(name).quota.storage_bytes)
-                for name, held in storage.by_tenant().items()
+                StorageStatus(name=name, messages=0, bytes=size, max_bytes=ruled(name).quota.storage_bytes)
+                for name, size in storage.by_tenant().items()
             )
 
         room = LogRoom(log)

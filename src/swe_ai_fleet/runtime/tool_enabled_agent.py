@@ -211,7 +211,7 @@ async def _evidence(
         mask=equipment.mask,
         rubric=RubricJudge(equipment=equipment),
     )
-    given = CheckAssignment(
+    check = CheckAssignment(
         execution_id=assignment.execution_id,
         candidate_id=assignment.agent_id,
         task=task,
@@ -219,7 +219,7 @@ async def _evidence(
         patch=ref,
     )
     try:
-        return await gatherer.gather(given)
+        return await gatherer.gather(check)
     except FleetError as error:
         return no_evidence(assignment.agent_id, error)
     finally:

@@ -141,9 +141,9 @@ def _plugins(names: tuple[str, ...]) -> tuple[BaseTool, ...]:
             reason = broken.get(name, "no installed package provides it")
             raise InvalidRequest(f"the plug-in {name!r} cannot be used: {reason}", field="plugins")
     tools = [registry.get_tool(tool) for plugin in report.loaded for tool in plugin.tools]
-    taken = {definition.spec.name for kit in TOOLKITS for definition in kit.definitions.values()}
+    operation_names = {definition.spec.name for kit in TOOLKITS for definition in kit.definitions.values()}
     for tool in tools:
-        if tool.name in taken:
+        if tool.name in operation_names:
             raise InvalidRequest(f"a plug-in provides {tool.name}, which already exists", field="plugins")
     return tuple(tools)
 

@@ -127,8 +127,14 @@ def vllm_arguments(order: VLLMOrder, *, port: int) -> tuple[str, ...]:
 def vllm_environment(environment: Mapping[str, str], api_key: str) -> dict[str, str]:
     """The server's environment: ours without the fleet's own secrets, and the key that callers must show."""
     ours = ("FLEET_", "RAY_AUTH_", "NATS_")
-    kept = {name: value for name, value in environment.items() if not name.startswith(ours)}
-    return {**kept, "VLLM_API_KEY": api_key, "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "PYTHONUNBUFFERED": "1"}
+    inherited = {name: value for name, value in environment.items() if not name.startswith(ours)}
+    return {
+        **inherited,
+        "VLLM_API_KEY": api_key,
+        "VLLM_NO_USAGE_STATS": "1",
+        "DO_NOT_TRACK": "1",
+        "PYTHONUNBUFFERED": "1",
+    }
 
 
 def tool_parser(model: str) -> str:

@@ -40,7 +40,7 @@ def _executions(totals: Mapping[str, Figures]) -> Iterable[Metric]:
     )
     queued = GaugeMetricFamily("fleet_executions_queued", "Executions that nobody drives yet.", labels=["tenant"])
     running = GaugeMetricFamily("fleet_executions_running", "Executions that are driven.", labels=["tenant"])
-    taken = CounterMetricFamily(
+    family = CounterMetricFamily(
         "fleet_execution_takeovers",
         "Executions that another orchestrator went on with, or the same one anew.",
         labels=["tenant"],
@@ -56,11 +56,11 @@ def _executions(totals: Mapping[str, Figures]) -> Iterable[Metric]:
                 ended.add_metric([tenant, str(status)], figures.ended[status])
         queued.add_metric([tenant], max(0, figures.change.queued))
         running.add_metric([tenant], max(0, figures.change.driven))
-        taken.add_metric([tenant], figures.takeovers)
+        family.add_metric([tenant], figures.takeovers)
         for kind in _KINDS:
             _add(durations, [tenant, kind], figures.latencies.get(kind), LONG_SECONDS)
         _add(waited, [tenant], figures.latencies.get("queue_wait"), SHORT_SECONDS)
-    return [accepted, ended, queued, running, taken, durations, waited]
+    return [accepted, ended, queued, running, family, durations, waited]
 
 
 def _agents(totals: Mapping[str, Figures]) -> Iterable[Metric]:

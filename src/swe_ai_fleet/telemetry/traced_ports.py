@@ -63,8 +63,8 @@ class ObservedLog:
             if self._tracing is not None:
                 spans = around.enter_context(written_spans(self._tracing, writer, fresh=fresh))
             async with self._log.journal(writer, fresh=fresh) as journal:
-                heard = spans is not None or self._timed is not None
-                yield ObservedJournal(journal, spans, self._timed) if heard else journal
+                observed = spans is not None or self._timed is not None
+                yield ObservedJournal(journal, spans, self._timed) if observed else journal
 
 
 class ObservedJournal:

@@ -69,8 +69,8 @@ def narrate(stored: StoredEvent, *, brief: bool = False) -> str:
             must_fix = sum(finding.must_fix for finding in critique.findings)
             comment = critique.error or f"{critique.verdict}, {critique.score:g}: {critique.content}"
             line = f"{critique.candidate_id}: reviewed by {critique.reviewer_id}: {comment}"
-            shown = sum(finding.reproduced for finding in critique.findings)
-            line += f" ({must_fix} to fix first, {shown} reproduced)" if must_fix else ""
+            reproduced = sum(finding.reproduced for finding in critique.findings)
+            line += f" ({must_fix} to fix first, {reproduced} reproduced)" if must_fix else ""
         case events.RevisionJudged(candidate_id=revision, revises=revised, kept=kept, reason=reason):
             line = f"{revision}: {'replaces' if kept else 'dropped in favour of'} {revised}: {reason}"
         case events.CandidatesExamined(examination=examination):
@@ -178,8 +178,8 @@ def _check_text(result: CheckResult) -> str:
 def _tests_text(result: CheckResult, tests: TestSummary) -> str:
     """`312 passed; 3 fail without the change; 2 failed before and fail now`."""
     parts = [f"{tests.passed} passed"]
-    if shown := len(result.shown):
-        parts.append(f"{shown} {'fails' if shown == 1 else 'fail'} without the change")
+    if count := len(result.shown):
+        parts.append(f"{count} {'fails' if count == 1 else 'fail'} without the change")
     if bad := tests.failed + tests.errors:
         verb = "fails" if bad == 1 else "fail"
         parts.append(f"{bad} failed before and {verb} now" if result.passed else f"{bad} {verb}")

@@ -205,8 +205,8 @@ class HarnessAgents:
     def _harness(self, endpoint: str) -> Harness:
         harness = self.harnesses.get(endpoint.removeprefix(HARNESS))
         if harness is None:
-            known = ", ".join(sorted(self.harnesses)) or "none is configured"
-            raise AgentFault(f"there is no harness {endpoint[:60]!r} here", hint=known)
+            configured = ", ".join(sorted(self.harnesses)) or "none is configured"
+            raise AgentFault(f"there is no harness {endpoint[:60]!r} here", hint=configured)
         return harness
 
 

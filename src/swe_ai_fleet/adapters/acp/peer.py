@@ -120,18 +120,18 @@ class Peer:
                 answer.set_exception(fault)
 
     async def _read_messages(self) -> None:
-        held = bytearray()
+        buffer = bytearray()
         while data := await self._process.stdout.read(_CHUNK):
             self._bytes += len(data)
             if self._bytes > MAX_BYTES:
                 raise AgentFault(f"the agent wrote more than {MAX_BYTES} bytes, and was stopped")
-            searched, start = len(held), 0
-            held += data
-            while (end := held.find(b"\n", max(start, searched))) >= 0:
-                await self._take(bytes(held[start:end]))
+            searched, start = len(buffer), 0
+            buffer += data
+            while (end := buffer.find(b"\n", max(start, searched))) >= 0:
+                await self._take(bytes(buffer[start:end]))
                 start = end + 1
-            del held[:start]
-            if len(held) > MAX_MESSAGE_BYTES:
+            del buffer[:start]
+            if len(buffer) > MAX_MESSAGE_BYTES:
                 raise AgentFault(f"the agent sent a message of more than {MAX_MESSAGE_BYTES} bytes, and was stopped")
 
     async def _take(self, line: bytes) -> None:

@@ -94,14 +94,14 @@ class ToolUse:
 
     def reading(self) -> Reading:
         """What of the fleet's own operations it comes closest to."""
-        known = operations()
+        catalogue = operations()
         if self.command:
-            return Reading(spec=known[SHELL].spec, arguments={"command": self.command})
+            return Reading(spec=catalogue[SHELL].spec, arguments={"command": self.command})
         if self.changes:
             arguments = {"paths": list(self.paths), "title": self.title, "new": "\n".join(self.diffs)}
-            return Reading(spec=known["files_write_file"].spec, arguments=arguments)
+            return Reading(spec=catalogue["files_write_file"].spec, arguments=arguments)
         if self.kind in _READING:
-            return Reading(spec=known["files_read_file"].spec, arguments={"title": self.title})
+            return Reading(spec=catalogue["files_read_file"].spec, arguments={"title": self.title})
         return Reading(spec=_UNKNOWN, arguments={"title": self.title, "input": self.input})
 
 
@@ -156,10 +156,10 @@ class Permissions:
             result = ToolResult(success=True, operation="", content=f"allowed: {answer.text}")
             refused = ToolResult(success=False, operation="", error=answer.text, outcome=Outcome.REFUSED)
             decision = Decision.ALLOWED if allowed else Decision.REFUSED
-            shown = {name: str(value) for name, value in arguments.items()}
+            texts = {name: str(value) for name, value in arguments.items()}
             self._record.tell(
                 "permission",
-                shown,
+                texts,
                 result if allowed else refused,
                 call_id=call_id,
                 decision=decision,

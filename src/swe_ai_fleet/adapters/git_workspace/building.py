@@ -267,10 +267,10 @@ class Build:
             removed = await self._workspace.run(self._command(replace(step, argv=(*step.removal.remove, *names))))
             if removed.ok:
                 for name in names:
-                    wanted = step.removal.packages[name]
-                    missing = Step(argv=step.argv, purpose=f"{name} {wanted}", source=step.source)
+                    packages = step.removal.packages[name]
+                    missing = Step(argv=step.argv, purpose=f"{name} {packages}", source=step.source)
                     self._note(missing, StepOutcome.LEFT_OUT, 0.0, self._message(result, ()))
-                rest = {name: wanted for name, wanted in step.removal.packages.items() if name not in names}
+                rest = {name: packages for name, packages in step.removal.packages.items() if name not in names}
                 return replace(step, argv=step.removal.then, removal=replace(step.removal, packages=rest))
         return None
 

@@ -103,7 +103,7 @@ def missing_on_path(
     spec: EnvironmentSpec, files: RepositoryFiles, root: Path, furnishing: Furnishing
 ) -> tuple[str, ...]:
     """A line about directories that were to be put on PATH and are nowhere. Blocking."""
-    kept = (*files.files, *furnishing.kept, *furnishing.modules)
+    paths = (*files.files, *furnishing.kept, *furnishing.modules)
 
     def exists(entry: str) -> bool:
         if entry.startswith(f"{ENVIRONMENT_MOUNT}/"):
@@ -111,7 +111,7 @@ def missing_on_path(
         inner = posixpath.normpath(entry.removeprefix(f"{WORKSPACE_MOUNT}/"))
         if inner.startswith("/"):
             return Path(entry).is_dir()
-        return inner == "." or any(path == inner or path.startswith(f"{inner}/") for path in kept)
+        return inner == "." or any(path == inner or path.startswith(f"{inner}/") for path in paths)
 
     missing = [entry for entry in spec.path if not exists(entry)]
     return (f"Expected, but not on PATH: {', '.join(missing)}.",) if missing else ()
@@ -302,8 +302,10 @@ class Builder:
         """Whether the environment has no pytest of its own, and ours runs with its Python."""
         if recipe.python is None:
             return False
-        asked = build.in_image or recipe.python.packages or any(step.concerns != "environment" for step in recipe.steps)
-        if asked and await build.has_pytest(files):
+        may_need_pytest = (
+            build.in_image or recipe.python.packages or any(step.concerns != "environment" for step in recipe.steps)
+        )
+        if may_need_pytest and await build.has_pytest(files):
             return False
         return allows(self.tools.requires_python, recipe.python.version)
 

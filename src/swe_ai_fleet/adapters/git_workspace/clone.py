@@ -220,7 +220,7 @@ class GitClone:
                 self._staged_bytes = 0
                 self._known_heads.clear()
         async with self._staged(partial(gitlinks, self._git, self._clone_dirs.layout)):
-            taken = await take_checkpoint(
+            checkpoint = await take_checkpoint(
                 self._git,
                 replace(self._clone_dirs.layout, work_tree=None),
                 self._workspace,
@@ -230,8 +230,8 @@ class GitClone:
                 known=self._known_heads,
                 max_bytes=self._bounds.checkpoint_bytes,
             )
-            self._staged_bytes += len(taken.bundle)
-            return taken
+            self._staged_bytes += len(checkpoint.bundle)
+            return checkpoint
 
     async def restore(self, checkpoint: Checkpoint) -> None:
         """Bring this clone, in which nothing has run yet, to a checkpoint of another clone of the same commit.

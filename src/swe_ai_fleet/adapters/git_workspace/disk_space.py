@@ -207,10 +207,10 @@ class TenantDisk:
         records = self._records(tenant)
         records.mkdir(parents=True, exist_ok=True)
         async with locked(records.with_name(f"{tenant}.lock")):
-            taken = await uninterrupted(asyncio.to_thread(self._admit, records, place))
-        if taken is not None:
+            used = await uninterrupted(asyncio.to_thread(self._admit, records, place))
+        if used is not None:
             raise ResourceExhausted(
-                f"environments and repositories of the tenant take {taken:,} bytes of this node's disk, and "
+                f"environments and repositories of the tenant take {used:,} bytes of this node's disk, and "
                 f"{self.max_bytes:,} may be",
                 field="tenant_disk_bytes",
                 hint="executions that end make room; the operator can raise FLEET_TENANT_DISK_BYTES",
@@ -252,11 +252,11 @@ class TenantDisk:
             holdings.remove(holding)
             if _sum(holdings) <= self.max_bytes:
                 return None
-        taken = _sum(holdings)
+        used = _sum(holdings)
         for holding in holdings:
             if holding.place == place:
                 self._remove(holding, pinned)
-        return taken
+        return used
 
     def _remove(self, holding: _Holding, pinned: set[str]) -> bool:
         """Whether a directory that nobody holds is gone."""

@@ -187,16 +187,16 @@ class Seeds:
             async with appearing(seed) as draft:
                 await uninterrupted(asyncio.to_thread(write_git_dir, draft, head=commit, history=source))
                 names = (commit, *(line.split()[0] for line in tags if line[0] != "^"))
-                wanted = "".join(f"{name}\n" for name in names)
+                names_text = "".join(f"{name}\n" for name in names)
                 if over is not None:
                     await uninterrupted(asyncio.to_thread(_share, over, draft))
-                    wanted += f"^{over.name}\n"
+                    names_text += f"^{over.name}\n"
                 try:
                     await self._git.run(
                         *("pack-objects", "--quiet", "--revs", "--delta-base-offset", "--missing=allow-any"),
                         "objects/pack/pack",
                         layout=Layout(git_dir=draft),
-                        stdin=wanted.encode(),
+                        stdin=names_text.encode(),
                         timeout_seconds=_PACK_TIMEOUT_SECONDS,
                         allowance=Allowance(memory_bytes=HISTORY_MEMORY_BYTES),
                     )
@@ -229,9 +229,9 @@ class Seeds:
             files_bytes = await check_size(
                 self._git, Layout(git_dir=seed), submodule.tree, most_bytes=most_bytes, field="repo"
             )
-        known = [other for other in submodules_of(seed) if other.path != submodule.path]
+        others = [other for other in submodules_of(seed) if other.path != submodule.path]
         draft = seed / f".{_SUBMODULES}"
-        entries = [asdict(entry) for entry in sorted((*known, submodule), key=lambda entry: entry.path)]
+        entries = [asdict(entry) for entry in sorted((*others, submodule), key=lambda entry: entry.path)]
         await uninterrupted(asyncio.to_thread(draft.write_text, json.dumps(entries)))
         draft.rename(seed / _SUBMODULES)
         return files_bytes

@@ -166,14 +166,14 @@ class Registry:
         """The answer for something of the repository. Raises PreconditionFailed, Unavailable."""
         url = f"{self._url}/v2/{self._reference.name}/{path}"
         client, headers = self._own, {"Accept": accept, "Accept-Encoding": "identity"}
-        asked = False
+        authorized = False
         try:
             for _ in range(redirects + 2):
                 own = {"Authorization": self._authorization} if self._authorization and client is self._own else {}
                 async with client.stream("GET", url, headers={**headers, **own}) as answer:
-                    if answer.status_code == 401 and client is self._own and not asked:
+                    if answer.status_code == 401 and client is self._own and not authorized:
                         # Without one, or with one that was good for some minutes.
-                        asked = True
+                        authorized = True
                         self._authorization = await self._authorized(answer.headers.get("WWW-Authenticate", ""))
                         if self._authorization:
                             continue
@@ -204,8 +204,8 @@ class Registry:
         raise Unavailable(f"the registry of the image answers {code}", field=FIELD)
 
     def _is_own(self, url: str) -> bool:
-        mine, other = urlsplit(self._url), urlsplit(url)
-        return (mine.scheme, mine.netloc) == (other.scheme, other.netloc)
+        own, other = urlsplit(self._url), urlsplit(url)
+        return (own.scheme, own.netloc) == (other.scheme, other.netloc)
 
     async def _authorized(self, challenge: str) -> str:
         """What is shown from now on; empty where there is nothing to show."""

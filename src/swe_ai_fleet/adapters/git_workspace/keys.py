@@ -239,7 +239,7 @@ def _until(commit: bytes, now: datetime) -> str:
 def _affordable(readable: list[tuple[str, int]]) -> list[str]:
     """Those of the files that are read: manifests near the top first, some of the tests, none that is huge."""
     tests = manifests = total = 0
-    wanted: list[str] = []
+    affordable: list[str] = []
     for path, size in sorted(readable, key=lambda entry: (not is_manifest(entry[0]), entry[0].count("/"), entry[0])):
         manifest = is_manifest(path)
         if size > (_MAX_FILE_BYTES if manifest else _MAX_TEST_BYTES) or total + size > _MAX_BYTES:
@@ -249,8 +249,8 @@ def _affordable(readable: list[tuple[str, int]]) -> list[str]:
         manifests += manifest
         tests += not manifest
         total += size
-        wanted.append(path)
-    return wanted
+        affordable.append(path)
+    return affordable
 
 
 def _split(stream: bytes) -> list[tuple[str, bytes]]:

@@ -184,10 +184,10 @@ class LocalRepositories:
             if not changes:
                 return resolved
             if repo.uncommitted is UncommittedChanges.REFUSE:
-                shown = ", ".join(name for _, name in changes[:_SHOWN_CHANGES])
+                listed = ", ".join(name for _, name in changes[:_SHOWN_CHANGES])
                 more = f" and {len(changes) - _SHOWN_CHANGES} more" if len(changes) > _SHOWN_CHANGES else ""
                 raise PreconditionFailed(
-                    f"the repository has uncommitted changes: {shown}{more}",
+                    f"the repository has uncommitted changes: {listed}{more}",
                     field="repo.path",
                     hint="commit them, or choose --include-dirty or --ignore-dirty",
                 )

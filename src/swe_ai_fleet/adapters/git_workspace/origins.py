@@ -198,9 +198,9 @@ class Origins:
 
         async def fetch(remote: Remote, commit: str) -> History:
             credential = repo.credential if _host(remote.url) == _host(url) else ""
-            wanted = RepoRef(location=remote.url, commit=commit, credential=credential)
+            source = RepoRef(location=remote.url, commit=commit, credential=credential)
             cache = self._cache(self._keys.key(tenant, credential, remote.url))
-            await self._obtain(tenant, wanted, remote, cache)
+            await self._obtain(tenant, source, remote, cache)
             await self._disk.admit(tenant, cache)
             return stored_history(cache, commit)
 

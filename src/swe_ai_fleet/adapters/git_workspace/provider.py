@@ -250,8 +250,8 @@ class GitWorkspaceProvider:
         uncommitted changes becomes the commit's parent. For a URL the branch is pushed if `delivery.push`, otherwise
         the commit stays in our cache. Raises PatchRejected, InvalidRequest, PreconditionFailed, Unavailable.
         """
-        known = repository.shared_commit
-        return await self._deliver(execution_id, repository, delivery, patch=patch, known=known)
+        shared = repository.shared_commit
+        return await self._deliver(execution_id, repository, delivery, patch=patch, known=shared)
 
     async def keep(
         self, execution_id: str, repository: PinnedRepository, patch: bytes, ref: str, message: str
@@ -356,9 +356,9 @@ class GitWorkspaceProvider:
 
     def _hold(self, execution_id: str, environment: Environment) -> None:
         """Keep an environment, and the image below it, until its execution is released."""
-        held = [f"environment-{environment.key}"] if environment.key else []
-        held += [f"image-{environment.image.digest.partition(':')[2]}"] if environment.image else []
-        for name in held:
+        pins = [f"environment-{environment.key}"] if environment.key else []
+        pins += [f"image-{environment.image.digest.partition(':')[2]}"] if environment.image else []
+        for name in pins:
             pin = self._home / "pins" / execution_id / name
             pin.parent.mkdir(parents=True, exist_ok=True)
             pin.touch()

@@ -187,10 +187,10 @@ async def stage(
     is still as it found it is returned. `confining` starts git where it sees no more than the tree. Raises
     PreconditionFailed where a file cannot be read, or what git would wait for stands in the place of one.
     """
-    kept = [path for path in submodules if _exists(tree, path)]
+    present = [path for path in submodules if _exists(tree, path)]
     # A nested repository without a commit makes git give up; anything else fails again below.
     with suppress(GitFailed):
-        await _add(git, layout, tree, kept, confining)
+        await _add(git, layout, tree, present, confining)
         strays = await links() - submodules
         if not strays:
             return True
@@ -221,7 +221,7 @@ async def stage(
     # With files of theirs in the index, nested repositories are directories like any other to git.
     empty = [root for root in roots if not any(name.startswith(root + b"/") for name in wanted)]
     try:
-        await _add(git, layout, tree, [*kept, *empty], confining)
+        await _add(git, layout, tree, [*present, *empty], confining)
     except GitFailed as error:
         raise PreconditionFailed(f"the work tree cannot be read: {error.message[:500]}") from error
     await _forget(git, layout, await gitlinks(git, layout) - submodules)

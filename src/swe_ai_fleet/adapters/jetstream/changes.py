@@ -46,8 +46,8 @@ class JetStreamChanges:
     async def append(self, change: Change) -> StoredChange:
         if isinstance(change.body, WorkRecorded):
             subject = work_subject(change.tenant, change.body.record.execution_id)
-            taken = AlreadyExists(f"execution {change.body.record.execution_id} is already recorded")
-            return await self._publish(subject, change, 0, taken)
+            exists = AlreadyExists(f"execution {change.body.record.execution_id} is already recorded")
+            return await self._publish(subject, change, 0, exists)
         if isinstance(change.body, KnowledgeErased):
             subject = work_subject(change.tenant, change.body.execution_id or "_")
             last = await last_message(self._connection, CONTEXT_CHANGES, subject, timeout=self._timeout)

@@ -234,15 +234,15 @@ class ModelPool:
         )
 
     def _merged(self) -> ModelCapabilities:
-        known = [endpoint.capabilities for endpoint in self._endpoints if endpoint.capabilities]
-        lengths = [capabilities.max_model_len for capabilities in known if capabilities.max_model_len]
+        reported = [endpoint.capabilities for endpoint in self._endpoints if endpoint.capabilities]
+        lengths = [capabilities.max_model_len for capabilities in reported if capabilities.max_model_len]
         return replace(
-            known[0],
+            reported[0],
             max_model_len=min(lengths, default=0),
-            parallel_tools=all(capabilities.parallel_tools for capabilities in known),
-            structured_output=all(capabilities.structured_output for capabilities in known),
-            images=all(capabilities.images for capabilities in known),
-            logprobs=all(capabilities.logprobs for capabilities in known),
+            parallel_tools=all(capabilities.parallel_tools for capabilities in reported),
+            structured_output=all(capabilities.structured_output for capabilities in reported),
+            images=all(capabilities.images for capabilities in reported),
+            logprobs=all(capabilities.logprobs for capabilities in reported),
         )
 
     async def _ask_all(self) -> None:

@@ -121,9 +121,9 @@ class Dispatcher:
         One that comes is pinged first and gets more calls by and by; one that leaves ends what it has under way.
         """
         stay = [endpoint for endpoint in self.endpoints if endpoint.member in members]
-        known = [endpoint.member for endpoint in stay]
+        stayed = [endpoint.member for endpoint in stay]
         departed = [endpoint for endpoint in self.endpoints if endpoint.member not in members]
-        came = [self._endpoint(member) for member in members if member not in known]
+        came = [self._endpoint(member) for member in members if member not in stayed]
         self.endpoints = (*stay, *came)
         for endpoint in departed:
             endpoint.emptied = asyncio.Event()

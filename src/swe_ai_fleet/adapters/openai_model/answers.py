@@ -192,8 +192,8 @@ def _native_call(call: object, number: int, repairs: list[str]) -> _ParsedCall:
     else:
         text = json.dumps(arguments, ensure_ascii=False)
         repairs.append(f"call {number} has its arguments as JSON instead of text")
-    known = str(model_id) if isinstance(model_id, str | int) else ""
-    return _ParsedCall(name=name, arguments=text, id=known if len(known) <= _LONGEST_ID else "")
+    call_id = str(model_id) if isinstance(model_id, str | int) else ""
+    return _ParsedCall(name=name, arguments=text, id=call_id if len(call_id) <= _LONGEST_ID else "")
 
 
 def _calls_in_text(

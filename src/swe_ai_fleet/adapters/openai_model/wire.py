@@ -58,10 +58,10 @@ class Conversation:
 
     def begins(self, messages: Sequence[Message]) -> bool:
         """Whether these messages are the same and others behind, whose calls are all of their own."""
-        known = len(self.rest) + 1
-        if self.first() is not messages[0] or self.rest != list(messages[1:known]):
+        length = len(self.rest) + 1
+        if self.first() is not messages[0] or self.rest != list(messages[1:length]):
             return False
-        return not any(call.call_id in self.named for message in messages[known:] for call in _calls(message))
+        return not any(call.call_id in self.named for message in messages[length:] for call in _calls(message))
 
     def add(self, messages: Sequence[Message]) -> None:
         """Write messages behind."""
@@ -258,10 +258,14 @@ def _image_parts(message: UserMessage) -> list[dict[str, object]]:
 def _function(spec: OperationSpec) -> dict[str, object]:
     parameters = dict(spec.parameters)
     if is_mapping(properties := parameters.get("properties")):
-        shown = {name: part for name, schema in properties.items() if (part := _schema_shown(schema)) is not None}
-        parameters["properties"] = shown
+        properties_shown = {
+            name: part for name, schema in properties.items() if (part := _schema_shown(schema)) is not None
+        }
+        parameters["properties"] = properties_shown
         # The strict mode of OpenAI, which asks for it, takes no schema with a property that may be left out either.
-        if parameters.get("additionalProperties") is False and len(shown) > len(items(parameters.get("required"))):
+        if parameters.get("additionalProperties") is False and len(properties_shown) > len(
+            items(parameters.get("required"))
+        ):
             del parameters["additionalProperties"]
     return {"name": spec.name, "description": spec.description, "parameters": parameters}
 
