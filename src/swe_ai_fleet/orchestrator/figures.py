@@ -328,7 +328,7 @@ class History:
         self.now = now
         _merged(self.open, key, figures)
 
-    def changes(self) -> dict[Key, Figures]:
+    def told(self) -> dict[Key, Figures]:
         """Everything that was counted since the last call."""
         self._settle()
         changes, self.untold = self.untold, {}
