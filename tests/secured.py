@@ -32,14 +32,10 @@ class SecuredNats:
         """What the server says."""
         return self.layout.directory / "nats.log"
 
-    def reload(self) -> None:
-        """What `nats-server --signal reload` does."""
-        self.process.send_signal(signal.SIGHUP)
-
     async def reloaded(self) -> None:
-        """Have it reload, and wait until it has."""
+        """Have it reload, as `nats-server --signal reload` does, and wait until it has."""
         seen = self.log.read_text().count(_RELOADED)
-        self.reload()
+        self.process.send_signal(signal.SIGHUP)
         async with asyncio.timeout(20):
             while self.log.read_text().count(_RELOADED) == seen:
                 await asyncio.sleep(0.02)

@@ -81,7 +81,7 @@ async def served(
     answer: Callable[[web.Request], Awaitable[web.StreamResponse]], tls: ssl.SSLContext | None = None
 ) -> AsyncGenerator[int]:
     """A site on loopback whose every address is answered by one handler; its port."""
-    app = web.Application()
+    app = web.Application(client_max_size=2**26)
     app.router.add_route("*", "/{path:.*}", answer)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
