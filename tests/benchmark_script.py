@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from swe_ai_fleet.testing import Conversation, Turn
+from swe_ai_fleet.testing import Conversation
+from tests.chat_script import called, final
 
 # By words of the instruction: the file that is written, its content.
 _SOLUTIONS = {
@@ -29,9 +30,9 @@ BENCHMARK_CONVERSATIONS = tuple(
     Conversation(
         match=words,
         turns=(
-            Turn(tool_calls=(("shell_run_command", {"command": _GREEDY}),)),
-            Turn(tool_calls=(("files_write_file", {"path": path, "content": content}),)),
-            Turn(tool_calls=(("final_answer", {"result": "Done."}),)),
+            called("shell_run_command", command=_GREEDY),
+            called("files_write_file", path=path, content=content),
+            final("Done."),
         ),
     )
     for words, (path, content) in _SOLUTIONS.items()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from swe_ai_fleet.testing import Conversation, Turn
+from tests.chat_script import called, final
 
 LACKING = "[lacking]"
 # It leaves a package as pip does, with what an index said of it.
@@ -21,11 +22,11 @@ def _proposal(**fields: object) -> Turn:
     return Turn(content=json.dumps({"setup": [], "test_command": "", "notes": "looked", **fields}))
 
 
-_TRY = Turn(tool_calls=(("shell_run_command", {"command": PROVIDE}),))
-_TEST = Turn(tool_calls=(("tests_run", {}),))
-_MEND = Turn(tool_calls=(("shell_run_command", {"command": "sed -i 's/SUN + 1/SUN + 2/' weather.py"}),))
+_TRY = called("shell_run_command", command=PROVIDE)
+_TEST = called("tests_run")
+_MEND = called("shell_run_command", command="sed -i 's/SUN + 1/SUN + 2/' weather.py")
 
 ENVIRONMENT_CONVERSATIONS = (
     Conversation(regex=rf"(?s){_RUN}.*named '?almanac", turns=(_TRY, _TEST, _proposal(setup=[PROVIDE]))),
-    Conversation(match=LACKING, turns=(_MEND, Turn(tool_calls=(("final_answer", {"result": "Mended."}),)))),
+    Conversation(match=LACKING, turns=(_MEND, final("Mended."))),
 )

@@ -54,6 +54,7 @@ def servicer_of(
 ) -> OrchestratorServicer:
     """The servicer over executions; what is not given is real, and empty."""
     workspaces = workspaces or ScriptedWorkspaces()
+    view = given.pop("view", cast("Any", SimpleNamespace(status=_no_fleet, me="test")))
     councils = given.pop("councils", None) or Councils(
         store=CouncilStore(MemoryKeyValue()), states=executions.projection.unfinished, models={}
     )
@@ -65,11 +66,7 @@ def servicer_of(
         "derivations": derivations,
         "planning": PlanningEvents(executions=executions, derivations=derivations, store=MemoryKeyValue()),
         "metrics": Metrics(meter=Meter(lambda start: log.everything(from_sequence=start)), councils=councils.counts),
-        "fleet": FleetStatuses(
-            executions=executions,
-            view=cast("Any", SimpleNamespace(status=_no_fleet, me="test")),
-            drains=Drains(MemoryKeyValue()),
-        ),
+        "fleet": FleetStatuses(executions=executions, view=view, drains=Drains(MemoryKeyValue())),
         "uploads": Uploads(workspaces=workspaces, blobs=log, max_bytes=1_000_000),
         "erasures": None,
         "contexts": None,
