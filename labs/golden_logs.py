@@ -1,4 +1,4 @@
-"""Records what this version of the fleet writes, once a version: `python -m tests.golden_log_writer`.
+"""Records what this version of the fleet writes, once a version: `python -m labs.golden_logs`.
 
 Three executions of a real fleet with the scripted model, each a file of messages as they stand on NATS, and what they
 fold to. Files of earlier versions are never changed: tests/unit/test_golden_logs.py reads them for ever.
