@@ -36,8 +36,7 @@ from swe_ai_fleet.orchestrator.quotas import Quotas
 from swe_ai_fleet.runtime.audit_keys import PublicKeys
 from swe_ai_fleet.runtime.replicas import Drains
 from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
-from tests.scripted_deps import execution_deps
-from tests.scripted_fleet import ScriptedFleet, ScriptedModel
+from tests.scripted_fleet import ScriptedFleet, ScriptedModel, execution_deps
 from tests.scripted_workspaces import ScriptedWorkspaces
 
 SECONDS = 20

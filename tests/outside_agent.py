@@ -56,11 +56,12 @@ class SmallHarness(AgentServiceServicer):
 
 
 @asynccontextmanager
-async def serving(servicer: AgentServiceServicer) -> AsyncIterator[str]:
+async def serving(servicer: AgentServiceServicer, tls: grpc.ServerCredentials | None = None) -> AsyncIterator[str]:
     """The address at which an agent answers until the context ends."""
     server = grpc.aio.server()
     add_AgentServiceServicer_to_server(servicer, server)
-    port = server.add_insecure_port("127.0.0.1:0")
+    place = "127.0.0.1:0"
+    port = server.add_secure_port(place, tls) if tls else server.add_insecure_port(place)
     await server.start()
     try:
         yield f"127.0.0.1:{port}"

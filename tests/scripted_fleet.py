@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 from swe_ai_fleet.agents.recorded_run import writer_of
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest
@@ -26,7 +26,7 @@ from swe_ai_fleet.domain.assignment import (
     ScoreAssignment,
     Subject,
 )
-from swe_ai_fleet.domain.audit import GENESIS, AuditEntry
+from swe_ai_fleet.domain.audit import GENESIS
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import Artifacts, Candidate, CheckKind, CheckReport, CheckResult
 from swe_ai_fleet.domain.errors import AgentLost, FleetError
@@ -37,7 +37,6 @@ from swe_ai_fleet.domain.event import (
     RunFinished,
     RunStarted,
     ToolFinished,
-    ToolStarted,
     WorkspaceCheckpointed,
 )
 from swe_ai_fleet.domain.examination import Examination
@@ -50,10 +49,12 @@ from swe_ai_fleet.domain.test_run import Baseline
 from swe_ai_fleet.domain.text import now
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.in_process import MemoryLog
 from swe_ai_fleet.orchestrator.evidence.check_results import verdict_of
+from swe_ai_fleet.orchestrator.execution_context import ExecutionDeps
 from swe_ai_fleet.ports import BlobStore, EventLog, Journal
-from tests.candidates import a_candidate
-from tests.scripted_workspaces import DELIVERED_COMMIT
+from tests.candidates import AuditChain, a_candidate
+from tests.scripted_workspaces import DELIVERED_COMMIT, ScriptedWorkspaces
 
 PASSED = CheckResult(
     kind=CheckKind.DRY_RUN,
@@ -389,27 +390,23 @@ async def _interrupt(earlier: RunState, journal: Journal) -> str:
 
 async def _operate(assignment: CodingAssignment, count: int, journal: Journal) -> str:
     """So many writes, one a step, audited; the head of the audit chain."""
-    head = GENESIS
+    chain = AuditChain()
+    called = {"execution_id": assignment.execution_id, "agent_id": assignment.agent_id, "tool": "files"}
     for number in range(1, count + 1):
         message = AssistantMessage(content=f"step {number}")
         reply = ModelReply(message=message, finish_reason="tool_calls", usage=Usage(model_calls=1))
         await journal.append(ModelReplied(step=number, reply=reply, duration_ms=1))
-        for outcome in (Outcome.STARTED, Outcome.SUCCESS):
-            entry = AuditEntry(
-                seq=2 * number - (outcome is Outcome.STARTED),
-                at=now(),
-                execution_id=assignment.execution_id,
-                agent_id=assignment.agent_id,
-                call_id=f"call-{number}",
-                tool="files",
-                operation="write_file",
-                arguments={"path": f"file-{number}.py", "lines": number},
-                outcome=outcome,
-            ).sealed(head)
-            head = entry.hash
-            if outcome is Outcome.STARTED:
-                await journal.append(ToolStarted(entry=entry))
-            else:
-                written = ToolResult(success=True, operation="write_file", content=f"wrote file-{number}.py")
-                await journal.append(ToolFinished(entry=entry, result=written))
-    return head
+        written = ToolResult(success=True, operation="write_file", content=f"wrote file-{number}.py")
+        made = {"call_id": f"call-{number}", "arguments": {"path": f"file-{number}.py", "lines": number}, "at": now()}
+        for body in chain.call(written, operation="write_file", **called, **made):
+            await journal.append(body)
+    return chain.head
+
+
+def execution_deps(log: Any = None, **given: Any) -> ExecutionDeps:
+    """ExecutionDeps over one log, for events, blobs and results."""
+    log = log or MemoryLog()
+    around: dict[str, Any] = {"model": ScriptedModel(), "owner": "test", "pauses": (0.0,), **given}
+    around.setdefault("workspaces", ScriptedWorkspaces())
+    fleet = around.pop("fleet", None) or ScriptedFleet(storage=log)
+    return ExecutionDeps(log=log, blobs=log, results=log, fleet=fleet, **around)

@@ -80,21 +80,10 @@ _REVISER = "# Your second go"
 
 # Who makes a checklist of a task's statement.
 _PROBER = "The question is the statement of a task"
-PARTS = "[parts] Greet, and take leave"
-_SPLIT = {
-    "subtasks": [
-        {"id": "Hello", "role": "DEV", "description": "Append hello() to utils.py.", "priority": 1},
-        {"id": "bye", "role": "DEV", "description": "Append bye() to utils.py."},
-        {"id": "tests", "role": "QA", "description": "Test both.", "depends_on": ["Hello", "bye"]},
-    ],
-    "reasoning": "Two functions, and what proves them.",
-}
-
 SCRIPT = Script(
     conversations=(
         Conversation(regex=_PROBER, turns=(final('{"requirements": []}'),)),
         *BENCHMARK_CONVERSATIONS,
-        Conversation(match=PARTS, regex="You split a task", turns=(Turn(content=json.dumps(_SPLIT)),)),
         *WORKFLOW_CONVERSATIONS,
         *MEMORY_CONVERSATIONS,
         *CHAT_CONVERSATIONS,

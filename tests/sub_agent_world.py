@@ -39,7 +39,7 @@ from swe_ai_fleet.tools import (
     ShellTool,
     Toolkit,
 )
-from tests.scripted_deps import execution_deps
+from tests.scripted_fleet import execution_deps
 from tests.tool_doubles import served
 
 FILES = {

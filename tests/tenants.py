@@ -54,8 +54,7 @@ from tests.access_world import token_entry
 from tests.chat_script import answered, said
 from tests.orchestrator_service import servicer_of
 from tests.plan_script import PLAN_CONVERSATIONS
-from tests.scripted_deps import execution_deps
-from tests.scripted_fleet import ScriptedFleet, ScriptedRun
+from tests.scripted_fleet import ScriptedFleet, ScriptedRun, execution_deps
 
 NORTH, SOUTH = "north", "south"
 

@@ -33,8 +33,7 @@ from swe_ai_fleet.orchestrator.derivations import (
 from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
 from tests.orchestrator_service import field_named, refusal, servicer_of
-from tests.scripted_deps import execution_deps
-from tests.scripted_fleet import ScriptedFleet
+from tests.scripted_fleet import ScriptedFleet, execution_deps
 from tests.scripted_workspaces import ScriptedWorkspaces
 
 SECONDS = 10

@@ -43,7 +43,7 @@ from swe_ai_fleet.runtime.plan_service import open_tenant_plans
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Conversation, Failure, Script, ScriptedModelServer, Turn
 from swe_ai_fleet.tools.secrets import Secrets
-from tests.scripted_deps import execution_deps
+from tests.scripted_fleet import execution_deps
 from tests.search_server import SearchServer
 from tests.sub_agent_world import RESEARCHER, call
 
