@@ -20,10 +20,7 @@ from grpc_status import rpc_status
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceStub
 from services.grpc_server import serve_grpc, service_of
-from services.orchestrator.fleet_status import Councils, FleetStatuses
-from services.orchestrator.metrics import Metrics
-from services.orchestrator.servicer import OrchestratorServicer
-from services.orchestrator.uploads import Uploads
+from services.orchestrator import Councils, FleetStatuses, Metrics, OrchestratorServicer, Uploads
 from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.domain.fleet_status import Component
 from swe_ai_fleet.domain.message import TextDelta
@@ -33,7 +30,6 @@ from swe_ai_fleet.orchestrator.derivations import Derivations, PlanningEvents
 from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.orchestrator.meter import Meter
 from swe_ai_fleet.orchestrator.quotas import Quotas
-from swe_ai_fleet.runtime.audit_keys import PublicKeys
 from swe_ai_fleet.runtime.replicas import Drains
 from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
 from tests.scripted_fleet import ScriptedFleet, ScriptedModel, execution_deps
@@ -69,7 +65,7 @@ def servicer_of(
         "uploads": Uploads(workspaces=workspaces, blobs=log, max_bytes=1_000_000),
         "erasures": None,
         "contexts": None,
-        "audit_keys": PublicKeys(),
+        "audit_keys": SimpleNamespace(keys={}),
     }
     return OrchestratorServicer(executions=executions, blobs=log, log=log, **(rooms | given))
 
