@@ -63,8 +63,17 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Suites that start processes come first: what is left at the end is short, so all workers end at about once."""
+    """Suites that start processes come first: what is left at the end is short, so all workers end at about once.
+
+    What needs an engine or vLLM is left out where nobody asks for it.
+    """
     items.sort(key=lambda item: item.nodeid.startswith("tests/unit/"))
+    for suite in ("images", "vllm"):
+        if not os.environ.get(variable := f"FLEET_TEST_{suite.upper()}"):
+            skip = pytest.mark.skip(reason=f"{variable} is not set (make test-{suite} sets it)")
+            for item in items:
+                if item.nodeid.startswith(f"tests/{suite}/"):
+                    item.add_marker(skip)
 
 
 @pytest.hookimpl(optionalhook=True)

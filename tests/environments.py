@@ -7,6 +7,7 @@ import base64
 import hashlib
 import io
 import json
+import sys
 import tarfile
 import tempfile
 import threading
@@ -20,10 +21,17 @@ from typing import Any
 
 from swe_ai_fleet.adapters.git_workspace import GitClone, GitWorkspaceProvider, SetupPolicy
 from swe_ai_fleet.domain.command import Command, CommandResult
+from swe_ai_fleet.domain.environment import Environment, Mount
 from swe_ai_fleet.domain.task import EnvironmentSpec, PinnedRepository, RepoRef
 from swe_ai_fleet.sandbox import IsolationLevel, NetworkGrant, Sandbox, SandboxPolicy
 from swe_ai_fleet.testing.repositories import make_repository
 
+# A test run by the pytest that runs this; the plug-ins of this project would take most of the time of a small suite.
+WITH_PYTEST = Environment(
+    mounts=tuple(Mount(source=prefix, target=prefix) for prefix in sorted({sys.prefix, sys.base_prefix})),
+    test_command=(f"{sys.prefix}/bin/python", "-m", "pytest"),
+    variables={"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+)
 OFFLINE = SetupPolicy(network=NetworkGrant(hosts=()), variables={"PIP_NO_INDEX": "1", "SETUP_ONLY": "s3cret"})
 UNITTEST = """
 import unittest

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.message import AssistantMessage, Message, ModelRequest, SystemMessage, UserMessage
@@ -130,20 +131,13 @@ class Work:
                 self._progress.notify_all()
 
 
-@dataclass(kw_only=True)
-class Upheaval:
-    """What happened to which servers."""
-
-    came: list[ScriptedModelServer]
-    drained: list[ScriptedModelServer]
-    died: list[ScriptedModelServer]
-    busy: list[ScriptedModelServer]
-
-
 async def play(
     directory: Path, *, servers: int = 30, agents: int = 90, steps: int = 8, latency: float = 0.02
-) -> tuple[Outcome, Upheaval]:
-    """Agents at servers of which a third comes later, a sixth drains, a tenth dies and a tenth saturates meanwhile."""
+) -> tuple[Outcome, SimpleNamespace]:
+    """Agents at servers of which a third comes later, a sixth drains, a tenth dies and a tenth saturates meanwhile.
+
+    What the agents had of the servers, and the servers that came, drained, died or were busy.
+    """
     house, outcome = Servers(directory / "servers", latency=latency), Outcome()
     await house.start(servers - servers // 3)
     settings = Settings(model_url=f"file:{house.path}", model="scripted")
@@ -165,6 +159,6 @@ async def play(
             busy = house.saturate(servers // 10)
             await asyncio.gather(*work.agents, *late.agents)
             outcome.seconds = asyncio.get_running_loop().time() - began
-            return outcome, Upheaval(came=came, drained=drained, died=died, busy=busy)
+            return outcome, SimpleNamespace(came=came, drained=drained, died=died, busy=busy)
     finally:
         await house.close()
