@@ -31,6 +31,7 @@ from tests.manifests.strict import VERSIONS, validate
 from tests.tool_doubles import served
 
 TOKEN = "service-account-token"
+_KINDS = {"jobs": "Job", "pods": "Pod"}
 Json = dict[str, Any]
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _PATH = re.compile(r"/apis?(?:/batch)?/v1/namespaces/([^/]+)/(jobs|pods)(?:/([^/]+))?(/log)?")
@@ -75,8 +76,7 @@ class KubernetesApiServer:
     _history: list[tuple[int, str, str, str, Json]] = field(default_factory=list[tuple[int, str, str, str, Json]])
     _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
     _cut: int = 0
-    _tasks: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
-    _faults: list[Exception] = field(default_factory=list[Exception])
+    _tasks: list[asyncio.Task[None]] = field(default_factory=list[asyncio.Task[None]])
     _processes: dict[str, asyncio.subprocess.Process] = field(default_factory=dict[str, asyncio.subprocess.Process])
 
     # What tests look at, and do.
@@ -93,8 +93,7 @@ class KubernetesApiServer:
 
     def forget_history(self) -> None:
         """Compact: watches from before now are told 410."""
-        self._oldest = self._version + 1
-        self._version += 1
+        self._version = self._oldest = self._version + 1
         self._history.clear()
 
     async def cut_watches(self) -> None:
@@ -305,14 +304,7 @@ class KubernetesApiServer:
         return next(thing for (kind, _, one), thing in self._things.items() if kind == "pods" and one == name)
 
     def _start(self, work: Any) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
-
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (fault := task.exception()) and isinstance(fault, Exception):
-            self._faults.append(fault)
+        self._tasks.append(asyncio.create_task(work))
 
     # HTTP.
 
@@ -373,49 +365,44 @@ class KubernetesApiServer:
             return all(labels.get(name) == value for name, value in selector.items())
 
         if request.query.get("watch") in ("true", "True", "1"):
-            response = web.StreamResponse(headers={"Content-Type": "application/json"})
-            with suppress(ConnectionError):
-                await self._watch(request, response, kind, namespace, wanted)
-            return response
+            return await self._watch(request, kind, namespace, wanted)
         items = [t for (one, place, _), t in self._things.items() if one == kind and place == namespace and wanted(t)]
-        whole = {"kind": "JobList" if kind == "jobs" else "PodList", "items": items}
-        return web.json_response({**whole, "metadata": {"resourceVersion": str(self._version)}})
+        whole = {"kind": f"{_KINDS[kind]}List", "items": items, "metadata": {"resourceVersion": str(self._version)}}
+        return web.json_response(whole)
 
-    async def _watch(
-        self, request: web.Request, response: web.StreamResponse, kind: str, namespace: str, wanted: Any
-    ) -> None:
+    async def _watch(self, request: web.Request, kind: str, namespace: str, wanted: Any) -> web.StreamResponse:
         # Of the watch from its first moment: what is cut while it begins, is cut.
         cut = self._cut
         seen = int(request.query["resourceVersion"])
         if seen < self._oldest:
             raise Refusal(410, "Expired", f"too old resource version: {seen} ({self._oldest})")
-        response.enable_chunked_encoding()
+        response = web.StreamResponse(headers={"Content-Type": "application/json"})
         await response.prepare(request)
         until = asyncio.get_running_loop().time() + float(request.query.get("timeoutSeconds", "300"))
         bookmarks = request.query.get("allowWatchBookmarks") in ("true", "True")
 
         async def send(event: str, thing: Json) -> None:
             line = json.dumps({"type": event, "object": thing}).encode() + b"\n"
-            # A line may come in pieces.
-            await response.write(line[:50])
-            await response.write(line[50:])
+            for piece in (line[:50], line[50:]):
+                await response.write(piece)
 
-        while asyncio.get_running_loop().time() < until:
-            if self._cut != cut:
-                assert request.transport is not None
-                request.transport.abort()
-                break
-            for version, one, place, event, thing in list(self._history):
-                if version > seen and one == kind and place == namespace and wanted(thing):
-                    await send(event, thing)
-                seen = max(seen, version)
-            try:
-                async with asyncio.timeout(self.bookmark_seconds), self._changed:
-                    await self._changed.wait_for(lambda seen=seen: self._version > seen or self._cut != cut)
-            except TimeoutError:
-                if bookmarks:
-                    mark = {"kind": "Job" if kind == "jobs" else "Pod", "metadata": {"resourceVersion": str(seen)}}
-                    await send("BOOKMARK", mark)
+        with suppress(ConnectionError):
+            while asyncio.get_running_loop().time() < until:
+                if self._cut != cut:
+                    assert request.transport is not None
+                    request.transport.abort()
+                    break
+                for version, one, place, event, thing in list(self._history):
+                    if version > seen and one == kind and place == namespace and wanted(thing):
+                        await send(event, thing)
+                    seen = max(seen, version)
+                try:
+                    async with asyncio.timeout(self.bookmark_seconds), self._changed:
+                        await self._changed.wait_for(lambda seen=seen: self._version > seen or self._cut != cut)
+                except TimeoutError:
+                    if bookmarks:
+                        await send("BOOKMARK", {"kind": _KINDS[kind], "metadata": {"resourceVersion": str(seen)}})
+        return response
 
     async def _log(self, request: web.Request, pod: str) -> web.StreamResponse:
         file = self.root / f"{pod}.{request.query.get('container', 'agent')}.log"
@@ -427,12 +414,12 @@ class KubernetesApiServer:
     async def close(self) -> None:
         for name in self._processes:
             self._kill(name)
-        for task in list(self._tasks):
+        for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        ended = await asyncio.gather(*self._tasks, return_exceptions=True)
         shutil.rmtree(self.root, ignore_errors=True)
-        if self._faults:
-            raise ExceptionGroup("the cluster itself failed", self._faults)
+        if faults := [fault for fault in ended if isinstance(fault, Exception)]:
+            raise ExceptionGroup("the cluster itself failed", faults)
 
     def kubeconfig(self) -> Json:
         """How a client finds the server."""
