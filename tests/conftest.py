@@ -165,13 +165,13 @@ async def fleet(
 
 @pytest.fixture(scope="session")
 async def warm(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str]:
-    """Where commands are started from that are many."""
+    """Where commands are started from that are many; it loads while the fleet starts."""
     async with warm_fleet(tmp_path_factory.mktemp("w")) as path:
         yield path
 
 
 @pytest.fixture(scope="session")
-def shell(fleet: FleetUnderTest, model_server: ScriptedModelServer, warm: str) -> Shell:
+def shell(warm: str, fleet: FleetUnderTest, model_server: ScriptedModelServer) -> Shell:
     return Shell(home=fleet.settings.home, model_url=model_server.url, warm=warm)
 
 
