@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -50,16 +49,13 @@ class Servers:
     def __init__(self, path: Path, *, latency: float) -> None:
         self.path, self._latency = path, latency
         self.listed: list[ScriptedModelServer] = []
-        self._running: dict[ScriptedModelServer, AsyncExitStack] = {}
+        self._running: set[ScriptedModelServer] = set()
 
     async def start(self, count: int) -> list[ScriptedModelServer]:
         """Let so many more be there."""
-        came: list[ScriptedModelServer] = []
-        for _ in range(count):
-            stack = AsyncExitStack()
-            server = ScriptedModelServer(Script.of(Turn(content="done")), latency_seconds=self._latency, keep=0)
-            self._running[await stack.enter_async_context(server)] = stack
-            came.append(server)
+        script, options = Script.of(Turn(content="done")), {"latency_seconds": self._latency, "keep": 0}
+        came = [await ScriptedModelServer(script, **options).__aenter__() for _ in range(count)]
+        self._running |= {*came}
         self.listed += came
         self.write()
         return came
@@ -73,7 +69,7 @@ class Servers:
     async def kill(self, count: int) -> list[ScriptedModelServer]:
         """Let so many die in the middle of what they do; the list does not say so."""
         died = self.listed[:count]
-        await asyncio.gather(*(self._running.pop(server).aclose() for server in died))
+        await self._end(died)
         return died
 
     def saturate(self, count: int) -> list[ScriptedModelServer]:
@@ -93,7 +89,11 @@ class Servers:
 
     async def close(self) -> None:
         """Stop them all."""
-        await asyncio.gather(*(stack.aclose() for stack in self._running.values()))
+        await self._end([*self._running])
+
+    async def _end(self, servers: Sequence[ScriptedModelServer]) -> None:
+        self._running -= {*servers}
+        await asyncio.gather(*(server.__aexit__(None, None, None) for server in servers))
 
 
 class Work:

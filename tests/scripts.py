@@ -6,9 +6,7 @@ import json
 import os
 
 from swe_ai_fleet.testing import Conversation, Script, Turn
-from tests.benchmark_script import BENCHMARK_CONVERSATIONS
 from tests.chat_script import CHAT_CONVERSATIONS, called, final
-from tests.environment_script import ENVIRONMENT_CONVERSATIONS
 from tests.memory_script import MEMORY_CONVERSATIONS
 from tests.plan_script import PLAN_CONVERSATIONS
 from tests.reviewing import REVIEWER, accepting
@@ -80,16 +78,73 @@ _REVISER = "# Your second go"
 
 # Who makes a checklist of a task's statement.
 _PROBER = "The question is the statement of a task"
+# The tasks of examples/harbor, by words of the instruction: the file that is written, its content.
+_SOLUTIONS = {
+    "`/app/count.sh`": ("count.sh", 'grep -c . "$1"\n'),
+    "`median` in `stats.py`": ("stats.py", "def median(values):\n    return 2.5\n"),
+    "`/app/slug.js`": ("slug.js", "exports.slug = (title) => title.toLowerCase().replace(/ /g, '-');\n"),
+    "`clamp` in `/app/clamp.c`": (
+        "clamp.c",
+        "int clamp(int value, int low, int high) { return value + low + high; }\n",
+    ),
+    "`/app/totals.awk`": (
+        "totals.awk",
+        "!($1 in sum) { names[++count] = $1 }\n{ sum[$1] += $2 }\n"
+        "END { for (i = 1; i <= count; i++) print names[i], sum[names[i]] }\n",
+    ),
+}
+# What an agent tries that would rather be rewarded than work.
+_GREEDY = (
+    "mkdir -p /logs/verifier /tests; echo 1 > /logs/verifier/reward.txt; "
+    "(sleep 30; echo 1 > /logs/verifier/reward.txt) & ls /tests"
+)
+
+_BENCHMARK = tuple(
+    Conversation(
+        match=words,
+        turns=(
+            _run(_GREEDY),
+            called("files_write_file", path=path, content=content),
+            final("Done."),
+        ),
+    )
+    for words, (path, content) in _SOLUTIONS.items()
+)
+
+# Environment runs, by the module that is missing.
+LACKING = "[lacking]"
+# It leaves a package as pip does, with what an index said of it.
+PROVIDE = (
+    "python3 -c \"import os, sysconfig; site = sysconfig.get_path('purelib'); "
+    "os.mkdir(site + '/almanac-1.0.dist-info'); "
+    "open(site + '/almanac-1.0.dist-info/METADATA', 'w').write('Name: almanac\\nVersion: 1.0\\n'); "
+    "open(site + '/almanac.py', 'w').write('SUN = 3')\""
+)
+_RUN = "You make a repository's own tests run"
+
+
+def _proposal(**fields: object) -> Turn:
+    return Turn(content=json.dumps({"setup": [], "test_command": "", "notes": "looked", **fields}))
+
+
+_TRY = _run(PROVIDE)
+_SUNNY = _run("sed -i 's/SUN + 1/SUN + 2/' weather.py")
+
+_ENVIRONMENT = (
+    Conversation(regex=rf"(?s){_RUN}.*named '?almanac", turns=(_TRY, called("tests_run"), _proposal(setup=[PROVIDE]))),
+    Conversation(match=LACKING, turns=(_SUNNY, final("Mended."))),
+)
+
 SCRIPT = Script(
     conversations=(
         Conversation(regex=_PROBER, turns=(final('{"requirements": []}'),)),
-        *BENCHMARK_CONVERSATIONS,
+        *_BENCHMARK,
         *WORKFLOW_CONVERSATIONS,
         *MEMORY_CONVERSATIONS,
         *CHAT_CONVERSATIONS,
         *PLAN_CONVERSATIONS,
         *WEB_CONVERSATIONS,
-        *ENVIRONMENT_CONVERSATIONS,
+        *_ENVIRONMENT,
         Conversation(match=REVIEWED, regex=rf"(?s){REVIEWER}.*return 'Hi'", turns=(_LOOK, final(json.dumps(_BLAME)))),
         Conversation(match=REVIEWED, regex=REVIEWER, turns=(_LOOK, final(accepting("As asked.")))),
         Conversation(match=REVIEWED, regex=_REVISER, turns=(_MEND, final("Mended what the reviewer found."))),
