@@ -66,8 +66,6 @@ class Client:
             message = self.read()
             if message.get("id") == f"a{self.asked}":
                 return message.get("result") if "result" in message else message
-            if message.get("method") == "session/cancel":
-                self.told["cancelled"] = True
 
     def update(self, what: str, **fields: Any) -> None:
         parameters = {"sessionId": SESSION, "update": {"sessionUpdate": what, **fields}}

@@ -21,7 +21,6 @@ from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceStub
 from fleet.planning.v1.planning_pb2_grpc import PlanningServiceStub
 from fleet.workflow.v1.workflow_pb2_grpc import WorkflowServiceStub
 from services.access.store import AccessStore
-from services.extensions import context_opener
 from services.grpc_server import serve_grpc, service_of
 from services.orchestrator import PLANNING_BUCKET, Councils, Metrics, PlanningServicer, Uploads, plan_buckets
 from services.orchestrator.main import open_services
@@ -38,7 +37,6 @@ from swe_ai_fleet.orchestrator.quotas import Quotas
 from swe_ai_fleet.runtime.erasure import Erasures
 from swe_ai_fleet.runtime.execution_tools import ExecutionsView
 from swe_ai_fleet.runtime.factories import connect_log, workspace_provider
-from swe_ai_fleet.runtime.knowledge import ContextClient, open_context_client
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.runtime.plan_service import open_tenant_plans
 from swe_ai_fleet.runtime.spending import Spending
@@ -48,6 +46,7 @@ from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
 from swe_ai_fleet.tools.secrets import Secrets
 from tests.access_world import token_entry
 from tests.chat_script import answered, said
+from tests.memory_parts import context_service
 from tests.orchestrator_service import servicer_of
 from tests.plan_script import PLAN_CONVERSATIONS
 from tests.scripted_fleet import ScriptedFleet, ScriptedRun, execution_deps
@@ -101,7 +100,7 @@ class World:
     home: Path
     context: Any
     """The context service, and its client below; None without the extension."""
-    client: ContextClient | None
+    client: Any
     stubs: dict[type, Any]
 
     @property
@@ -192,13 +191,8 @@ async def tenants(home: Path, *, webhook_host: str = "127.0.0.1:9") -> AsyncGene
         )
         log = await stack.enter_async_context(connect_log(settings, name="tenants-test"))
         await log.ensure_streams()
-        running, token = None, token_of("default", "host")
-        if (open_context := context_opener()) is not None:
-            running = await stack.enter_async_context(
-                open_context(settings, log, token=token, authenticator=store, rules=store.rules)
-            )
-        named = {"context_url": running.address if running else "", "context_token": token}
-        knowledge = await stack.enter_async_context(open_context_client(settings.model_copy(update=named)))
+        admitted = {"token": token_of("default", "host"), "authenticator": store, "rules": store.rules}
+        running, knowledge = await stack.enter_async_context(context_service(settings, log, **admitted))
         fleet = ScriptedFleet(storage=log, runs={ASKS: ScriptedRun(asks=1)})
         known: dict[str, Any] = {"context": knowledge, "memories": knowledge}
         deps = execution_deps(log, fleet=fleet, workflows=next(iter(load_parts("workflows")), None), **known)
