@@ -29,7 +29,7 @@ from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.repositories import make_repository
 from tests.orchestrator_service import servicer_of
-from tests.scripted_deps import execution_deps
+from tests.scripted_fleet import execution_deps
 from tests.scripts import HELLO_FILES, SCRIPT, SLEEP
 
 _ROOTS = {Path(package.__file__ or "").parent: package.__name__ for package in (swe_ai_fleet, services)}

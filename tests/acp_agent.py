@@ -66,8 +66,6 @@ class Client:
             message = self.read()
             if message.get("id") == f"a{self.asked}":
                 return message.get("result") if "result" in message else message
-            if message.get("method") == "session/cancel":
-                self.told["cancelled"] = True
 
     def update(self, what: str, **fields: Any) -> None:
         parameters = {"sessionId": SESSION, "update": {"sessionUpdate": what, **fields}}
@@ -107,7 +105,8 @@ def good(client: Client, prompt: str) -> str:
     ran = subprocess.run(
         ["python3", "-c", "import utils; print(utils.hello_world())"], cwd="/workspace", capture_output=True
     )
-    client.call("c2", "execute", rawInput={"command": "python3 -c …"}, content=[text_block(ran.stdout.decode())])
+    printed = {"type": "content", "content": {"type": "text", "text": ran.stdout.decode()}}
+    client.call("c2", "execute", rawInput={"command": "python3 -c …"}, content=[printed])
     terminal = client.ask("terminal/create", command="python3", args=["-c", "print(6 * 7)"], cwd="/workspace")
     code = client.ask("terminal/wait_for_exit", **terminal)["exitCode"]
     output = client.ask("terminal/output", **terminal)["output"]
@@ -181,17 +180,7 @@ def hanging(client: Client, prompt: str) -> str:
 
 def talking(client: Client, prompt: str) -> str:
     """Writes what is no message between its messages."""
-    for line in (
-        "warning: no colour",
-        '{"half": ',
-        "[1, 2]",
-        '"text"',
-        "null",
-        '{"id": 99, "result": {}}',
-        "\x00\xff",
-        "",
-    ):
-        print(line)
+    print("warning: no colour", '{"half": ', "[1, 2]", "null", '{"id": 99, "result": {}}', "\x00\xff", "", sep="\n")
     client.send(method="session/update", params=[1])
     client.send(method="session/update", params={"sessionId": "another", "update": {"sessionUpdate": "plan"}})
     client.update("tool_call", toolCallId=7, kind=["edit"], title={"a": 1}, rawInput=3, locations="x", content=[[], 3])
@@ -211,13 +200,6 @@ def bloating(client: Client, prompt: str) -> str:
     """One line without an end."""
     while True:
         sys.stdout.write("x" * 1_000_000)
-
-
-def deaf(client: Client, prompt: str) -> str:
-    """Asks and asks, and reads no answer."""
-    for number in range(10**6):
-        client.send(id=number, method="x" * 100, params={"sessionId": SESSION})
-    return ""
 
 
 def revising(client: Client, prompt: str) -> str:
@@ -251,10 +233,6 @@ def chatting(client: Client, prompt: str) -> str:
         return f"HTTP {error.code}: {error.read().decode()[:500]}"
 
 
-def text_block(text: str) -> dict[str, Any]:
-    return {"type": "content", "content": {"type": "text", "text": text}}
-
-
 def main(behaviour: str) -> None:
     client = Client()
     if behaviour == "absent":
@@ -263,11 +241,8 @@ def main(behaviour: str) -> None:
         message = client.read()
         match message.get("method"):
             case "initialize":
-                version = 7 if behaviour == "strange" else 1
-                result = {"protocolVersion": version, "agentInfo": {"name": "small", "version": "0.1"}}
+                result = {"protocolVersion": 1, "agentInfo": {"name": "small", "version": "0.1"}}
                 client.send(id=message["id"], result=result)
-            case "session/new" if behaviour == "locked":
-                client.send(id=message["id"], error={"code": -32000, "message": "Authentication required"})
             case "session/new":
                 client.send(id=message["id"], result={"sessionId": SESSION})
             case "session/prompt":
@@ -275,8 +250,6 @@ def main(behaviour: str) -> None:
                 work = globals().get(behaviour, good)
                 client.say(work(client, message["params"]["prompt"][0]["text"]))
                 client.send(id=message["id"], result={"stopReason": "end_turn"})
-            case _:
-                pass
 
 
 if __name__ == "__main__":

@@ -18,6 +18,11 @@ def called(name: str, **arguments: object) -> Turn:
     return Turn(tool_calls=((name, arguments),))
 
 
+def final(text: str) -> Turn:
+    """A reply that ends an agent's run."""
+    return called("final_answer", result=text)
+
+
 def answered(text: str) -> Turn:
     """A reply in words."""
     return Turn(content=text)

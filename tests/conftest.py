@@ -63,8 +63,17 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Suites that start processes come first: what is left at the end is short, so all workers end at about once."""
+    """Suites that start processes come first: what is left at the end is short, so all workers end at about once.
+
+    What needs an engine or vLLM is left out where nobody asks for it.
+    """
     items.sort(key=lambda item: item.nodeid.startswith("tests/unit/"))
+    for suite in ("images", "vllm"):
+        if not os.environ.get(variable := f"FLEET_TEST_{suite.upper()}"):
+            skip = pytest.mark.skip(reason=f"{variable} is not set (make test-{suite} sets it)")
+            for item in items:
+                if item.nodeid.startswith(f"tests/{suite}/"):
+                    item.add_marker(skip)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -156,13 +165,13 @@ async def fleet(
 
 @pytest.fixture(scope="session")
 async def warm(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str]:
-    """Where commands are started from that are many."""
+    """Where commands are started from that are many; it loads while the fleet starts."""
     async with warm_fleet(tmp_path_factory.mktemp("w")) as path:
         yield path
 
 
 @pytest.fixture(scope="session")
-def shell(fleet: FleetUnderTest, model_server: ScriptedModelServer, warm: str) -> Shell:
+def shell(warm: str, fleet: FleetUnderTest, model_server: ScriptedModelServer) -> Shell:
     return Shell(home=fleet.settings.home, model_url=model_server.url, warm=warm)
 
 

@@ -7,6 +7,7 @@ import base64
 import hashlib
 import io
 import json
+import sys
 import tarfile
 import tempfile
 import threading
@@ -20,10 +21,17 @@ from typing import Any
 
 from swe_ai_fleet.adapters.git_workspace import GitClone, GitWorkspaceProvider, SetupPolicy
 from swe_ai_fleet.domain.command import Command, CommandResult
+from swe_ai_fleet.domain.environment import Environment, Mount
 from swe_ai_fleet.domain.task import EnvironmentSpec, PinnedRepository, RepoRef
 from swe_ai_fleet.sandbox import IsolationLevel, NetworkGrant, Sandbox, SandboxPolicy
 from swe_ai_fleet.testing.repositories import make_repository
 
+# A test run by the pytest that runs this; the plug-ins of this project would take most of the time of a small suite.
+WITH_PYTEST = Environment(
+    mounts=tuple(Mount(source=prefix, target=prefix) for prefix in sorted({sys.prefix, sys.base_prefix})),
+    test_command=(f"{sys.prefix}/bin/python", "-m", "pytest"),
+    variables={"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+)
 OFFLINE = SetupPolicy(network=NetworkGrant(hosts=()), variables={"PIP_NO_INDEX": "1", "SETUP_ONLY": "s3cret"})
 UNITTEST = """
 import unittest
@@ -150,38 +158,37 @@ def built(root: Path) -> list[str]:
     )
 
 
-class Index:
+class _Handler(BaseHTTPRequestHandler):
+    server: Index
+
+    def do_GET(self) -> None:
+        self.server.asked.append(self.path)
+        kind, body = self.server.answer(self.path)
+        self.send_response(200 if body else 404)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *arguments: object) -> None:
+        pass
+
+
+class Index(ThreadingHTTPServer):
     """An index of packages on the loopback interface; `asked` are the paths of all requests."""
 
     def __init__(self, wheels: Mapping[str, bytes]) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
         self.asked: list[str] = []
         self._files = wheels
-        index = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                index.asked.append(self.path)
-                kind, body = index.answer(self.path)
-                self.send_response(200 if body else 404)
-                self.send_header("Content-Type", kind)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *arguments: object, **named: object) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
 
     def __enter__(self) -> Index:
-        self._thread.start()
+        threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True).start()
         return self
 
     def __exit__(self, *fault: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        self.shutdown()
+        self.server_close()
 
     def answer(self, path: str) -> tuple[str, bytes]:
         """The content type and the body for a path; no body where there is nothing."""
@@ -193,7 +200,7 @@ class Index:
 
     @property
     def place(self) -> str:
-        return f"127.0.0.1:{self._server.server_address[1]}"
+        return f"127.0.0.1:{self.server_address[1]}"
 
     @property
     def variables(self) -> Mapping[str, str]:

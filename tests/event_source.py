@@ -15,9 +15,8 @@ import grpc.aio
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
 from swe_ai_fleet.codec import to_json
-from swe_ai_fleet.domain.audit import GENESIS, AuditEntry
 from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.candidate import Artifacts, Candidate
+from swe_ai_fleet.domain.candidate import Artifacts
 from swe_ai_fleet.domain.event import (
     CandidatesRanked,
     CandidateSubmitted,
@@ -30,13 +29,12 @@ from swe_ai_fleet.domain.event import (
     RunClaimed,
     RunFinished,
     RunStarted,
-    ToolFinished,
-    ToolStarted,
 )
 from swe_ai_fleet.domain.message import AssistantMessage, ModelReply, SystemMessage, ToolCall
-from swe_ai_fleet.domain.task import PinnedRepository, RepoRef, Role, Task, TaskKind
-from swe_ai_fleet.domain.tool import Outcome, ToolResult
+from swe_ai_fleet.domain.task import PinnedRepository, RepoRef, Task, TaskKind
+from swe_ai_fleet.domain.tool import ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason
+from tests.candidates import AuditChain, a_candidate
 
 STRIDE = 3
 """Between the numbers of an execution's events: the log has others' in between."""
@@ -151,7 +149,9 @@ def _run(agent_id: str, steps: int, output: str) -> list[tuple[str, EventBody]]:
         RunClaimed(generation=1, host="host"),
         RunStarted(role="DEV", model="m", messages=(SystemMessage(content="You mend."),), tools=("files_read_file",)),
     ]
-    previous = GENESIS
+    chain = AuditChain()
+    who = {"at": "2026-01-01T00:00:00+00:00", "execution_id": "e", "agent_id": agent_id}
+    what = {"tool": "files", "operation": "read_file", "arguments": {"path": "parser.py"}}
     for step in range(1, steps + 1):
         call = ToolCall(call_id=f"c{step}", model_call_id="", name="files_read_file", arguments='{"path": "parser.py"}')
         reply = ModelReply(
@@ -160,24 +160,9 @@ def _run(agent_id: str, steps: int, output: str) -> list[tuple[str, EventBody]]:
             usage=Usage(prompt_tokens=900, completion_tokens=40, model_calls=1),
         )
         bodies.append(ModelReplied(step=step, reply=reply, duration_ms=500))
-        for seq, outcome in ((2 * step - 1, Outcome.STARTED), (2 * step, Outcome.SUCCESS)):
-            entry = AuditEntry(
-                seq=seq,
-                at="2026-01-01T00:00:00+00:00",
-                execution_id="e",
-                agent_id=agent_id,
-                call_id=call.call_id,
-                tool="files",
-                operation="read_file",
-                arguments={"path": "parser.py"},
-                outcome=outcome,
-            ).sealed(previous)
-            previous = entry.hash
-            result = ToolResult(success=True, operation="files_read_file", content=output)
-            started = outcome is Outcome.STARTED
-            bodies.append(ToolStarted(entry=entry) if started else ToolFinished(entry=entry, result=result))
-    ended = {"stop_reason": StopReason.FINAL_ANSWER, "usage": Usage(), "audit_head": previous}
+        result = ToolResult(success=True, operation="files_read_file", content=output)
+        bodies += chain.call(result, call_id=call.call_id, **who, **what)
+    ended = {"stop_reason": StopReason.FINAL_ANSWER, "usage": Usage(), "audit_head": chain.head}
     bodies.append(RunFinished(artifacts=Artifacts(), **ended))
-    own = {"candidate_id": agent_id, "agent_id": agent_id, "role": Role.DEV, "artifacts": Artifacts()}
-    candidate = Candidate(summary="Done.", submitted_at="2026-01-01T00:00:00+00:00", **own, **ended)
+    candidate = a_candidate(agent_id, summary="Done.", artifacts=Artifacts(), **ended)
     return [*((agent_id, body) for body in bodies), ("_", CandidateSubmitted(candidate=candidate))]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import socket
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -85,17 +86,19 @@ class Shell:
 
 @asynccontextmanager
 async def warm_fleet(directory: Path) -> AsyncIterator[str]:
-    """What a `Shell` starts commands from; the socket lies in the directory."""
-    path = directory / "warm"
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.warm_fleet", "--keep", str(path)), stdin=asyncio.subprocess.DEVNULL
-    )
+    """What a `Shell` starts commands from, by a socket in the directory; the first ones wait until it is loaded."""
+    path = str(directory / "warm")
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(path)
+        listening.listen()
+        kept = listening.fileno()
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "tests.warm_fleet", "--keep", str(kept)),
+            stdin=asyncio.subprocess.DEVNULL,
+            pass_fds=(kept,),
+        )
     try:
-        async with asyncio.timeout(SECONDS):
-            while not path.exists():
-                assert process.returncode is None, "`fleet` cannot be loaded"
-                await asyncio.sleep(0.02)
-        yield str(path)
+        yield path
     finally:
         process.kill()
         await process.wait()

@@ -1,4 +1,4 @@
-"""A gateway with one route behind its auth middleware, for tests of who is admitted as whom."""
+"""The gateway with a room of routes before its own, for tests of who is admitted as whom."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ import grpc.aio
 import pytest
 from google.rpc import status_pb2
 from httpx2 import AsyncClient, Response
-from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, StreamingResponse
 from starlette.responses import Response as Answer
@@ -23,10 +22,9 @@ from starlette.websockets import WebSocket
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
-from services.gateway.access import access_middleware, session_routes
 from services.gateway.access.credentials import Credentials
-from services.gateway.main import serve_http
-from services.gateway.problems import HANDLERS
+from services.gateway.main import gateway_app, serve_http
+from services.gateway.upstream import open_upstream
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
 
@@ -37,6 +35,8 @@ BEARER = {"Authorization": f"Bearer {TOKEN}"}
 STRANGER = "http://evil.example"
 
 SECRET = "secret of the house"
+
+NOWHERE = "127.0.0.1:9"
 
 
 async def _half() -> AsyncGenerator[bytes]:
@@ -56,9 +56,6 @@ class Room:
     async def who(self, request: Request) -> Answer:
         state = request.state
         return JSONResponse({"token": state.token, "caller": state.caller, "by": state.authenticated.by})
-
-    async def health(self, _: Request) -> Answer:
-        return PlainTextResponse("alive")
 
     async def count(self, request: Request) -> Answer:
         self.calls += 1
@@ -128,29 +125,30 @@ class House:
 
 @asynccontextmanager
 async def house(keys: Any = None, *, token: str | None = TOKEN, **settings: Any) -> AsyncGenerator[House]:
-    room, credentials = Room(), Credentials(token)
-    app = Starlette(
-        routes=[
-            *session_routes(credentials),
-            Route("/api/who", room.who, methods=["GET", "POST", "PUT", "DELETE"]),
-            Route("/api/count", room.count, methods=["POST"]),
-            Route("/api/wait", room.wait, methods=["POST"]),
-            Route("/api/answer", room.answer, methods=["POST"]),
-            Route("/api/repositories", room.upload, methods=["POST"]),
-            Route("/api/webhooks", room.secret, methods=["POST"]),
-            Route("/health", room.health),
-            WebSocketRoute("/api/ws/watch", room.watch),
-        ],
-        middleware=access_middleware(Settings(**settings), credentials, keys or MemoryKeyValue()),
-        exception_handlers=dict(HANDLERS),
-    )
+    room = Room()
+    routes = [
+        Route("/api/who", room.who, methods=["GET", "POST", "PUT", "DELETE"]),
+        Route("/api/count", room.count, methods=["POST"]),
+        Route("/api/wait", room.wait, methods=["POST"]),
+        Route("/api/answer", room.answer, methods=["POST"]),
+        Route("/api/repositories", room.upload, methods=["POST"]),
+        Route("/api/webhooks", room.secret, methods=["POST"]),
+        WebSocketRoute("/api/ws/watch", room.watch),
+    ]
     # A client without a memory: what a request shows stands in the test.
     forgetful = CookieJar(DefaultCookiePolicy(allowed_domains=[]))
-    async with (
-        serve_http(app, "127.0.0.1:0") as url,
-        AsyncClient(base_url=url, timeout=20.0, cookies=forgetful) as client,
-    ):
-        yield House(url=url, room=room, client=client)
+    async with open_upstream(NOWHERE, NOWHERE) as upstream:
+        app = gateway_app(Settings(**settings), upstream, Credentials(token), keys or MemoryKeyValue(), _ready)
+        app.router.routes[:0] = routes
+        async with (
+            serve_http(app, "127.0.0.1:0") as url,
+            AsyncClient(base_url=url, timeout=20.0, cookies=forgetful) as client,
+        ):
+            yield House(url=url, room=room, client=client)
+
+
+async def _ready() -> bool:
+    return True
 
 
 def refused(answer: Response, status: int, code: str = "", field: str = "") -> dict[str, Any]:

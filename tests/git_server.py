@@ -14,6 +14,7 @@ from pathlib import Path
 from aiohttp import web
 
 from swe_ai_fleet.testing.repositories import git
+from tests.tool_doubles import served
 
 USER = "robot"
 PASSWORD = "correct horse battery"
@@ -67,14 +68,6 @@ class GitServer:
 async def git_server(root: Path) -> AsyncGenerator[GitServer]:
     """Serve the bare repositories below a directory on a free port of loopback."""
     running = GitServer(root=root)
-    application = web.Application(client_max_size=2**26)
-    application.router.add_route("*", "/{path:.*}", running.handle)
-    runner = web.AppRunner(application, shutdown_timeout=0.1)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        host, port = runner.addresses[0][:2]
-        running.url = f"http://{host}:{port}"
+    async with served(running.handle) as port:
+        running.url = f"http://127.0.0.1:{port}"
         yield running
-    finally:
-        await runner.cleanup()

@@ -1,7 +1,7 @@
 """A Kubernetes API server for tests: Jobs and Pods over HTTP, with a controller and a node behind it.
 
-It answers as the API does: resource versions, bookmarks, chunked streams, 409, 410 (also as an ERROR event of a stream
-that has begun), 422, 429 with Retry-After. The controller makes one Pod for a Job and ends the Job as the Pod ends. The
+It answers as the API does: resource versions, bookmarks, chunked streams, 409, 410, 422, 429 with Retry-After. The
+controller makes one Pod for a Job and ends the Job as the Pod ends. The
 node runs the containers' commands as processes of this machine, or does with a Pod what a test says. Its behaviour was
 compared with documentation only, not with a cluster.
 """
@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
-import os
 import re
 import secrets
 import shutil
@@ -28,12 +27,14 @@ from typing import Any
 import jsonschema
 from aiohttp import web
 
-from tests.image_roots import container_argv
 from tests.manifests.strict import VERSIONS, validate
+from tests.tool_doubles import served
 
 TOKEN = "service-account-token"
+_KINDS = {"jobs": "Job", "pods": "Pod"}
 Json = dict[str, Any]
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_PATH = re.compile(r"/apis?(?:/batch)?/v1/namespaces/([^/]+)/(jobs|pods)(?:/([^/]+))?(/log)?")
 
 
 def _now() -> str:
@@ -58,13 +59,12 @@ class Refusal(Exception):
 @dataclass(kw_only=True)
 class KubernetesApiServer:
     """The server. `node` says what a new Pod meets: `run` (its commands are run), `idle` (it runs until a test ends
-    it), `image` (no image), `unschedulable`, `config` (a secret is missing). `images` have a root and variables."""
+    it), `image` (no image), `unschedulable`, `config` (a secret is missing)."""
 
     root: Path
     node: str = "run"
     url: str = ""
     secrets: dict[str, dict[str, str]] = field(default_factory=dict[str, dict[str, str]])
-    images: dict[str, tuple[Path, dict[str, str]]] = field(default_factory=dict[str, tuple[Path, dict[str, str]]])
     overloaded: int = 0
     forbidden: bool = False
     variables: dict[tuple[str, str], dict[str, str]] = field(default_factory=dict[tuple[str, str], dict[str, str]])
@@ -76,10 +76,8 @@ class KubernetesApiServer:
     _history: list[tuple[int, str, str, str, Json]] = field(default_factory=list[tuple[int, str, str, str, Json]])
     _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
     _cut: int = 0
-    _tasks: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
-    _faults: list[Exception] = field(default_factory=list[Exception])
+    _tasks: list[asyncio.Task[None]] = field(default_factory=list[asyncio.Task[None]])
     _processes: dict[str, asyncio.subprocess.Process] = field(default_factory=dict[str, asyncio.subprocess.Process])
-    _logs: dict[tuple[str, str], Path] = field(default_factory=dict[tuple[str, str], Path])
 
     # What tests look at, and do.
 
@@ -95,8 +93,7 @@ class KubernetesApiServer:
 
     def forget_history(self) -> None:
         """Compact: watches from before now are told 410."""
-        self._oldest = self._version + 1
-        self._version += 1
+        self._version = self._oldest = self._version + 1
         self._history.clear()
 
     async def cut_watches(self) -> None:
@@ -108,7 +105,7 @@ class KubernetesApiServer:
     async def end(self, pod: str, *, code: int = 0, reason: str = "", container: str = "agent") -> None:
         """A container of a Pod ends."""
         thing = self._pod(pod)
-        reason = reason or ("Completed" if code == 0 else "Error")
+        reason = reason or ("Error" if code else "Completed")
         _state(thing, container, {"terminated": {"exitCode": code, "reason": reason, "finishedAt": _now()}})
         if code or container == "agent":
             thing["status"]["phase"] = "Failed" if code else "Succeeded"
@@ -121,13 +118,11 @@ class KubernetesApiServer:
         self._kill(pod)
         await self.end(pod, code=137, reason="OOMKilled")
 
-    async def evict(self, pod: str, *, why: str = "EvictionByEvictionAPI", message: str = "evicting") -> None:
+    async def evict(self, pod: str) -> None:
         """A Pod has to go (drain, pre-emption): it fails, and is removed."""
         self._kill(pod)
         thing = self._pod(pod)
-        thing["status"]["conditions"].append(
-            {"type": "DisruptionTarget", "status": "True", "reason": why, "message": message}
-        )
+        thing["status"]["conditions"].append(_true("DisruptionTarget", "EvictionByEvictionAPI", "evicting"))
         thing["status"]["phase"] = "Failed"
         thing["metadata"]["deletionTimestamp"] = _now()
         await self._store("MODIFIED", "pods", thing)
@@ -159,18 +154,15 @@ class KubernetesApiServer:
                 "uid": str(uuid.uuid4()), "creationTimestamp": _now(),
                 "annotations": template["metadata"].get("annotations", {}),
                 "labels": {
-                    **template["metadata"].get("labels", {}), "job-name": name,
-                    "batch.kubernetes.io/job-name": name, "controller-uid": job["metadata"]["uid"],
+                    **template["metadata"].get("labels", {}), "job-name": name, "batch.kubernetes.io/job-name": name,
                 },
-                "ownerReferences": [{"kind": "Job", "name": name, "uid": job["metadata"]["uid"], "controller": True}],
             },
             "spec": template["spec"],
-            "status": {
-                "phase": "Pending", "conditions": [],
-                "initContainerStatuses": [_waiting(c["name"]) for c in template["spec"].get("initContainers", [])],
-                "containerStatuses": [_waiting(c["name"]) for c in template["spec"]["containers"]],
-            },
+            "status": {"phase": "Pending", "conditions": []},
         }  # fmt: skip
+        for kind in ("initContainer", "container"):
+            waiting = [_waiting(one["name"]) for one in template["spec"].get(f"{kind}s", [])]
+            pod["status"][f"{kind}Statuses"] = waiting
         await self._store("ADDED", "pods", pod)
         job["status"] = {"startTime": _now(), "active": 1}
         await self._store("MODIFIED", "jobs", job)
@@ -204,7 +196,7 @@ class KubernetesApiServer:
 
     async def _over(self, job: Json, soon: str, over: str, reason: str, message: str) -> None:
         for kind in (soon, over):
-            told = {"type": kind, "status": "True", "reason": reason, "message": message, "lastTransitionTime": _now()}
+            told = {**_true(kind, reason, message), "lastTransitionTime": _now()}
             job["status"].setdefault("conditions", []).append(told)
             job["status"].pop("active", None)
             await self._store("MODIFIED", "jobs", job)
@@ -213,59 +205,34 @@ class KubernetesApiServer:
 
     async def _on_node(self, name: str) -> None:
         pod = self._pod(name)
+        containers = [*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]]
         if self.node == "unschedulable":
             message = "0/3 nodes are available: 3 Insufficient memory."
-            pod["status"]["conditions"] = [
-                {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
-            ]
-            await self._store("MODIFIED", "pods", pod)
-            return
-        pod["status"]["conditions"] = [{"type": "PodScheduled", "status": "True"}]
-        first = (pod["spec"].get("initContainers") or pod["spec"]["containers"])[0]["name"]
+            pod["status"]["conditions"] = [{**_true("PodScheduled", "Unschedulable", message), "status": "False"}]
+            return await self._store("MODIFIED", "pods", pod)
+        pod["status"]["conditions"] = [_true("PodScheduled", "", "")]
         if self.node in ("image", "config"):
             reasons = ("ErrImagePull", "ImagePullBackOff") if self.node == "image" else ("CreateContainerConfigError",)
             for reason in reasons:
-                _state(pod, first, {"waiting": {"reason": reason, "message": "Back-off pulling image"}})
+                waiting = {"reason": reason, "message": "Back-off pulling image"}
+                _state(pod, containers[0]["name"], {"waiting": waiting})
                 await self._store("MODIFIED", "pods", pod)
-            return
+            return None
         pod["status"]["phase"] = "Running"
         if self.node == "idle":
-            for one in pod["spec"].get("initContainers", []):
+            for one in containers:
                 _state(pod, one["name"], {"terminated": {"exitCode": 0, "reason": "Completed"}})
             _state(pod, "agent", {"running": {"startedAt": _now()}})
-            await self._store("MODIFIED", "pods", pod)
-            return
-        for one in (*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]):
-            if one.get("restartPolicy") == "Always":
-                self._start(self._beside(pod, one))
-                continue
+            return await self._store("MODIFIED", "pods", pod)
+        for one in containers:
             code = await self._container(pod, one)
             if self._find("pods", pod["metadata"]["namespace"], name) is None or pod["status"]["phase"] == "Failed":
-                return
+                return None
             # As an exit by a signal is told.
             await self.end(name, code=128 - code if code < 0 else code, container=one["name"])
             if code:
-                return
-
-    async def _beside(self, pod: Json, container: Json) -> None:
-        """Run a container in the root of its image until its Pod is over, the Pod's directories at their own places."""
-        name = pod["metadata"]["name"]
-        root, variables = self.images[container["image"]]
-        volumes: dict[str, Path] = {}
-        for mount in container["volumeMounts"]:
-            place = self._volume(pod, mount["name"])
-            volumes[f"ro:{mount['mountPath']}" if mount.get("readOnly") else str(place)] = place
-        variables = variables | {one["name"]: one["value"] for one in container["env"]}
-        for place in volumes:
-            (root / place.removeprefix("ro:").lstrip("/")).mkdir(parents=True, exist_ok=True)
-        argv = container_argv(root, volumes, variables, container["command"])
-        with (self.root / f"{name}.{container['name']}.log").open("wb") as output:
-            process = await asyncio.create_subprocess_exec(*argv, stdout=output, stderr=output, start_new_session=True)
-        try:
-            await self.until(lambda: self._find("pods", pod["metadata"]["namespace"], name) is None, 600.0)
-        finally:
-            os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
+                return None
+        return None
 
     async def _container(self, pod: Json, container: Json) -> int:
         """Run a container's command; its mounts are directories of the Pod, its secrets files in them."""
@@ -283,7 +250,6 @@ class KubernetesApiServer:
             variables |= self.secrets[source["secretRef"]["name"]]
         variables |= {one["name"]: place(one["value"]) for one in container["env"]}
         log = self.root / f"{name}.{container['name']}.log"
-        self._logs[name, container["name"]] = log
         command = [
             sys.executable if part == "python" else part
             for part in (*container.get("command", ()), *container.get("args", ()))
@@ -313,8 +279,7 @@ class KubernetesApiServer:
         return directory
 
     def _kill(self, pod: str, number: int = signal.SIGKILL) -> None:
-        process = self._processes.get(pod)
-        if process is not None and process.returncode is None:
+        if (process := self._processes.get(pod)) is not None:
             with suppress(ProcessLookupError):
                 process.send_signal(number)
 
@@ -339,19 +304,11 @@ class KubernetesApiServer:
         return next(thing for (kind, _, one), thing in self._things.items() if kind == "pods" and one == name)
 
     def _start(self, work: Any) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
-
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (fault := task.exception()) and isinstance(fault, Exception):
-            self._faults.append(fault)
+        self._tasks.append(asyncio.create_task(work))
 
     # HTTP.
 
-    @web.middleware
-    async def answered(self, request: web.Request, handler: Any) -> web.StreamResponse:
+    async def handle(self, request: web.Request) -> web.StreamResponse:
         self.requests.append((request.method, request.path_qs))
         try:
             if request.headers.get("Authorization") != f"Bearer {TOKEN}":
@@ -362,13 +319,28 @@ class KubernetesApiServer:
                 self.overloaded -= 1
                 refusal = Refusal(429, "TooManyRequests", "the server has received too many requests")
                 return web.json_response(refusal.status, status=429, headers={"Retry-After": "0"})
-            return await handler(request)
+            if (path := _PATH.fullmatch(request.path)) is None:
+                raise Refusal(404, "NotFound", "the server could not find the requested resource")
+            namespace, kind, name, of_log = path.groups()
+            if of_log:
+                return await self._log(request, name)
+            if request.method == "POST":
+                return await self._create(request, namespace)
+            if name is None:
+                return await self._listed(request, kind, namespace)
+            job = self._find("jobs", namespace, name)
+            if job is None:
+                raise Refusal(404, "NotFound", f'jobs.batch "{name}" not found')
+            if request.method == "GET":
+                return web.json_response(job)
+            assert request.query.get("propagationPolicy") == "Background", "the Pods of a Job would be left behind"
+            await self._delete_job(job)
+            return web.json_response({"kind": "Status", "apiVersion": "v1", "status": "Success"})
         except Refusal as refusal:
             return web.json_response(refusal.status, status=refusal.code)
 
-    async def create(self, request: web.Request) -> web.StreamResponse:
+    async def _create(self, request: web.Request, namespace: str) -> web.StreamResponse:
         job = await request.json()
-        namespace = request.match_info["namespace"]
         _check(job)
         if self._find("jobs", namespace, job["metadata"]["name"]) is not None:
             raise Refusal(409, "AlreadyExists", f'jobs.batch "{job["metadata"]["name"]}" already exists')
@@ -379,30 +351,13 @@ class KubernetesApiServer:
         self._start(self._made(job))
         return web.json_response(answer, status=201)
 
-    def _job(self, request: web.Request) -> Json:
-        name = request.match_info["name"]
-        job = self._find("jobs", request.match_info["namespace"], name)
-        if job is None:
-            raise Refusal(404, "NotFound", f'jobs.batch "{name}" not found')
-        return job
-
-    async def read(self, request: web.Request) -> web.StreamResponse:
-        return web.json_response(self._job(request))
-
-    async def delete(self, request: web.Request) -> web.StreamResponse:
-        job = self._job(request)
-        assert request.query.get("propagationPolicy") == "Background", "the Pods of a Job would be left behind"
-        await self._delete_job(job)
-        return web.json_response({"kind": "Status", "apiVersion": "v1", "status": "Success"})
-
     async def _delete_job(self, job: Json) -> None:
         await self._store("DELETED", "jobs", job)
         for pod in [p for p in self.all("pods") if p["metadata"]["labels"]["job-name"] == job["metadata"]["name"]]:
             self._kill(pod["metadata"]["name"], signal.SIGTERM)
             await self._store("DELETED", "pods", pod)
 
-    async def listed(self, request: web.Request) -> web.StreamResponse:
-        kind, namespace = request.match_info["kind"], request.match_info["namespace"]
+    async def _listed(self, request: web.Request, kind: str, namespace: str) -> web.StreamResponse:
         selector = dict(part.split("=", 1) for part in request.query.get("labelSelector", "").split(",") if part)
 
         def wanted(thing: Json) -> bool:
@@ -410,57 +365,48 @@ class KubernetesApiServer:
             return all(labels.get(name) == value for name, value in selector.items())
 
         if request.query.get("watch") in ("true", "True", "1"):
-            response = web.StreamResponse(headers={"Content-Type": "application/json"})
-            with suppress(ConnectionError):
-                await self._watch(request, response, kind, namespace, wanted)
-            return response
+            return await self._watch(request, kind, namespace, wanted)
         items = [t for (one, place, _), t in self._things.items() if one == kind and place == namespace and wanted(t)]
-        whole = {"kind": "JobList" if kind == "jobs" else "PodList", "items": items}
-        return web.json_response({**whole, "metadata": {"resourceVersion": str(self._version)}})
+        whole = {"kind": f"{_KINDS[kind]}List", "items": items, "metadata": {"resourceVersion": str(self._version)}}
+        return web.json_response(whole)
 
-    async def _watch(
-        self, request: web.Request, response: web.StreamResponse, kind: str, namespace: str, wanted: Any
-    ) -> None:
+    async def _watch(self, request: web.Request, kind: str, namespace: str, wanted: Any) -> web.StreamResponse:
         # Of the watch from its first moment: what is cut while it begins, is cut.
         cut = self._cut
         seen = int(request.query["resourceVersion"])
-        expired = Refusal(410, "Expired", f"too old resource version: {seen} ({self._oldest})")
         if seen < self._oldest:
-            raise expired
-        response.enable_chunked_encoding()
+            raise Refusal(410, "Expired", f"too old resource version: {seen} ({self._oldest})")
+        response = web.StreamResponse(headers={"Content-Type": "application/json"})
         await response.prepare(request)
         until = asyncio.get_running_loop().time() + float(request.query.get("timeoutSeconds", "300"))
         bookmarks = request.query.get("allowWatchBookmarks") in ("true", "True")
 
         async def send(event: str, thing: Json) -> None:
             line = json.dumps({"type": event, "object": thing}).encode() + b"\n"
-            # A line may come in pieces.
-            await response.write(line[:50])
-            await response.write(line[50:])
+            for piece in (line[:50], line[50:]):
+                await response.write(piece)
 
-        while asyncio.get_running_loop().time() < until:
-            if self._cut != cut:
-                assert request.transport is not None
-                request.transport.abort()
-                break
-            if seen < self._oldest - 1 and self._oldest > 1_000:
-                await send("ERROR", expired.status)
-                break
-            for version, one, place, event, thing in list(self._history):
-                if version > seen and one == kind and place == namespace and wanted(thing):
-                    await send(event, thing)
-                seen = max(seen, version)
-            try:
-                async with asyncio.timeout(self.bookmark_seconds), self._changed:
-                    await self._changed.wait_for(lambda seen=seen: self._version > seen or self._cut != cut)
-            except TimeoutError:
-                if bookmarks:
-                    mark = {"kind": "Job" if kind == "jobs" else "Pod", "metadata": {"resourceVersion": str(seen)}}
-                    await send("BOOKMARK", mark)
+        with suppress(ConnectionError):
+            while asyncio.get_running_loop().time() < until:
+                if self._cut != cut:
+                    assert request.transport is not None
+                    request.transport.abort()
+                    break
+                for version, one, place, event, thing in list(self._history):
+                    if version > seen and one == kind and place == namespace and wanted(thing):
+                        await send(event, thing)
+                    seen = max(seen, version)
+                try:
+                    async with asyncio.timeout(self.bookmark_seconds), self._changed:
+                        await self._changed.wait_for(lambda seen=seen: self._version > seen or self._cut != cut)
+                except TimeoutError:
+                    if bookmarks:
+                        await send("BOOKMARK", {"kind": _KINDS[kind], "metadata": {"resourceVersion": str(seen)}})
+        return response
 
-    async def log(self, request: web.Request) -> web.StreamResponse:
-        file = self._logs.get((request.match_info["name"], request.query.get("container", "agent")))
-        if file is None or not file.exists():
+    async def _log(self, request: web.Request, pod: str) -> web.StreamResponse:
+        file = self.root / f"{pod}.{request.query.get('container', 'agent')}.log"
+        if not file.exists():
             raise Refusal(400, "BadRequest", "container is waiting to start")
         lines = file.read_text().splitlines()[-int(request.query.get("tailLines", "1000")) :]
         return web.Response(text="\n".join(lines))
@@ -468,12 +414,12 @@ class KubernetesApiServer:
     async def close(self) -> None:
         for name in self._processes:
             self._kill(name)
-        for task in list(self._tasks):
+        for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        ended = await asyncio.gather(*self._tasks, return_exceptions=True)
         shutil.rmtree(self.root, ignore_errors=True)
-        if self._faults:
-            raise ExceptionGroup("the cluster itself failed", self._faults)
+        if faults := [fault for fault in ended if isinstance(fault, Exception)]:
+            raise ExceptionGroup("the cluster itself failed", faults)
 
     def kubeconfig(self) -> Json:
         """How a client finds the server."""
@@ -490,24 +436,12 @@ async def kubernetes_api(root: Path, *, node: str = "run") -> AsyncGenerator[Kub
     """An API server on a free port of loopback, with an empty cluster."""
     root.mkdir(parents=True, exist_ok=True)
     server = KubernetesApiServer(root=root, node=node)
-    application = web.Application(middlewares=[server.answered])
-    jobs, pods = "/apis/batch/v1/namespaces/{namespace}/jobs", "/api/v1/namespaces/{namespace}/pods"
-    application.router.add_post(jobs, server.create)
-    application.router.add_get(jobs + "/{name}", server.read)
-    application.router.add_delete(jobs + "/{name}", server.delete)
-    application.router.add_get(jobs.replace("/jobs", "/{kind:jobs}"), server.listed)
-    application.router.add_get(pods.replace("/pods", "/{kind:pods}"), server.listed)
-    application.router.add_get(pods + "/{name}/log", server.log)
-    runner = web.AppRunner(application, shutdown_timeout=0.2)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    server.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    try:
-        yield server
-    finally:
-        await server.close()
-        await runner.cleanup()
+    async with served(server.handle) as port:
+        server.url = f"http://127.0.0.1:{port}"
+        try:
+            yield server
+        finally:
+            await server.close()
 
 
 def _check(job: Json) -> None:
@@ -537,6 +471,10 @@ def _matches(rule: Json, pod: Json) -> bool:
         for status in pod["status"]["containerStatuses"]
         if status["name"] == wanted.get("containerName", status["name"])
     )
+
+
+def _true(kind: str, reason: str, message: str) -> Json:
+    return {"type": kind, "status": "True", "reason": reason, "message": message}
 
 
 def _waiting(name: str) -> Json:

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
-RESERVED = frozenset("_*[]()~`>#+-=|{}.!")
+_ESCAPED, _PLAIN = r"(?s)\\(?P<escaped>[\x01-\x7e])", r"(?P<plain>.)"
+_OUTSIDE = re.compile(
+    rf"{_ESCAPED}|(?P<ticks>```(?:[^\s`]*\n)?|`)|(?P<target>\]\((?:\\.|[^)\\])*\))"
+    rf"|(?P<reserved>__|[_*\[\]()~>#+\-=|{{}}.!])|{_PLAIN}"
+)
+_INSIDE = {
+    "code": re.compile(f"{_ESCAPED}|(?P<ticks>`)|{_PLAIN}"),
+    "pre": re.compile(f"{_ESCAPED}|(?P<ticks>```|`)|{_PLAIN}"),
+}
 _NAMES = {"*": "bold", "_": "italic", "~": "strike"}
 
 
@@ -30,94 +39,48 @@ class Message:
 
 def parse(page: str) -> Message:
     """Read a page. Raises Malformed for a reserved character that is not escaped, or an entity that is not closed."""
-    message, opened, position = Message(), [], 0
-    links: list[int] = []
-    start_of_line = True
-    while position < len(page):
-        character = page[position]
-        code = opened[-1] if opened and opened[-1] in ("code", "pre") else ""
-        if character == "\\" and position + 1 < len(page) and "\x01" <= page[position + 1] <= "\x7e":
-            message.characters.append((page[position + 1], frozenset(opened)))
-            position, start_of_line = position + 2, False
-            continue
-        if code and character != "`":
-            message.characters.append((character, frozenset(opened)))
-            position += 1
-            continue
-        if character not in RESERVED:
-            if character == "\n" and "quote" in opened:
-                if opened[-1] != "quote":
-                    raise Malformed("an entity goes on behind the line of a quote")
-                opened.pop()
-            message.characters.append((character, frozenset(opened)))
-            position, start_of_line = position + 1, character == "\n"
-            continue
-        position = _reserved(page, position, message, opened, links, start_of_line=start_of_line)
-        start_of_line = False
+    message, opened, starts, position = Message(), list[str](), True, 0
+    while token := _INSIDE.get("".join(opened[-1:]), _OUTSIDE).match(page, position):
+        position, text = token.end(), token["escaped"] or token[0]
+        in_code, found = token.re is not _OUTSIDE, token.groupdict()
+        if found["ticks"]:
+            _ticks(text, opened)
+        elif found["escaped"] or found["plain"]:
+            ends = text == "\n" and "quote" in opened and not in_code
+            if ends and opened.pop() != "quote":
+                raise Malformed("an entity goes on behind the line of a quote")
+            message.characters.append((text, frozenset(opened)))
+        elif found["reserved"]:
+            _reserved(text, opened, starts)
+        elif opened[-1:] == ["link"]:
+            opened.pop()
+        else:
+            raise Malformed("the target of no link")
+        starts = text == "\n" and not in_code
     if opened and opened != ["quote"]:
         raise Malformed(f"not closed: {opened}")
     return message
 
 
-def _reserved(
-    page: str, position: int, message: Message, opened: list[str], links: list[int], *, start_of_line: bool
-) -> int:
-    character = page[position]
-    if character == "`":
-        return _ticks(page, position, opened)
-    if character == ">":
-        if not start_of_line or opened:
-            raise Malformed("> within a line")
-        opened.append("quote")
-        return position + 1
-    if character == "_" and page.startswith("__", position):
-        raise Malformed("__ is underline, which is never meant")
-    if character in _NAMES:
-        name = _NAMES[character]
-        if opened and opened[-1] == name:
-            opened.pop()
-        elif name in opened:
-            raise Malformed(f"{name} is closed across another entity")
-        else:
-            opened.append(name)
-        return position + 1
-    if character == "[":
-        if "link" in opened:
-            raise Malformed("a link in a link")
-        opened.append("link")
-        links.append(len(message.characters))
-        return position + 1
-    if character == "]" and opened and opened[-1] == "link" and page.startswith("](", position):
-        end = position + 2
-        while end < len(page) and page[end] != ")":
-            end += 2 if page[end] == "\\" else 1
-        if end >= len(page):
-            raise Malformed("the target of a link is not closed")
+def _reserved(text: str, opened: list[str], starts: bool) -> None:
+    name = _NAMES.get(text, {">": "quote", "[": "link"}.get(text, ""))
+    if not name:
+        raise Malformed(f"{text!r} is reserved and must be escaped")
+    if name == "quote" and (not starts or opened):
+        raise Malformed("> within a line")
+    if name not in opened:
+        opened.append(name)
+    elif opened[-1] != name or name == "link":
+        raise Malformed(f"{name} is closed across another entity, or lies in itself")
+    else:
         opened.pop()
-        links.pop()
-        return end + 1
-    raise Malformed(f"{character!r} is reserved and must be escaped")
 
 
-def _ticks(page: str, position: int, opened: list[str]) -> int:
-    code = opened[-1] if opened and opened[-1] in ("code", "pre") else ""
-    if page.startswith("```", position) and code != "code":
-        if code == "pre":
-            opened.pop()
-            return position + 3
-        if opened:
-            raise Malformed("a block of code within another entity")
-        end = position + 3
-        while end < len(page) and not page[end].isspace() and page[end] != "`":
-            end += 1
-        opened.append("pre")
-        return end + 1 if page[end : end + 1] == "\n" else position + 3
-    if code == "pre":
-        raise Malformed("a backtick in code that is not escaped")
-    if code == "code":
+def _ticks(text: str, opened: list[str]) -> None:
+    name = "pre" if text.startswith("```") else "code"
+    if opened[-1:] == [name]:
         opened.pop()
-        return position + 1
-    if opened and opened != ["quote"]:
-        raise Malformed("code within another entity")
-    opened.append("code")
-    return position + 1
+    elif opened and (opened != ["quote"] or name == "pre"):
+        raise Malformed(f"{name} within another entity")
+    else:
+        opened.append(name)

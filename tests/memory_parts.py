@@ -1,14 +1,18 @@
-"""What tests of memory share: an embedder that knows a few synonyms, and stores to try."""
+"""What tests of memory share: an embedder that knows a few synonyms, stores to try, and the context service."""
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from swe_ai_fleet.domain.errors import ModelRejected, ModelUnavailable
 from swe_ai_fleet.domain.memory import Memory, MemoryScope, Recollection
+from swe_ai_fleet.extensions import load_parts
+from swe_ai_fleet.settings import Settings
 
 _DIMENSIONS = 512
 _SYNONYMS = {"color": "colour", "hue": "colour", "favorite": "favourite", "automobile": "car", "beloved": "favourite"}
@@ -70,3 +74,17 @@ class Kept:
 
     async def forget(self, scope: MemoryScope, memory_ids: Sequence[str] = ()) -> int:
         return 0
+
+
+@asynccontextmanager
+async def context_service(
+    settings: Settings, log: Any, *, token: str, **access: Any
+) -> AsyncGenerator[tuple[Any, Any]]:
+    """A running context service and a client of it; None both without the extension."""
+    for open_context, knowledge in zip(load_parts("context"), load_parts("knowledge"), strict=True):
+        async with open_context(settings, log, token=token, **access) as running:
+            named = settings.model_copy(update={"context_url": running.address, "context_token": token})
+            async with knowledge.connect(named) as client:
+                yield running, client
+        return
+    yield None, None

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -19,29 +20,22 @@ from grpc_status import rpc_status
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceStub
 from services.grpc_server import serve_grpc, service_of
-from services.orchestrator.fleet_status import Councils, FleetStatuses
-from services.orchestrator.metrics import Metrics
-from services.orchestrator.servicer import OrchestratorServicer
-from services.orchestrator.uploads import Uploads
+from services.orchestrator import Councils, FleetStatuses, Metrics, OrchestratorServicer, Uploads
 from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.domain.fleet_status import Component
 from swe_ai_fleet.domain.message import TextDelta
 from swe_ai_fleet.in_process import MemoryLog
 from swe_ai_fleet.orchestrator.council_store import CouncilStore
 from swe_ai_fleet.orchestrator.derivations import Derivations, PlanningEvents
-from swe_ai_fleet.orchestrator.execution_context import ExecutionDeps
 from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.orchestrator.meter import Meter
 from swe_ai_fleet.orchestrator.quotas import Quotas
-from swe_ai_fleet.runtime.audit_keys import PublicKeys
 from swe_ai_fleet.runtime.replicas import Drains
 from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
-from tests.scripted_fleet import ScriptedFleet, ScriptedModel
+from tests.scripted_fleet import ScriptedFleet, ScriptedModel, execution_deps
 from tests.scripted_workspaces import ScriptedWorkspaces
 
 SECONDS = 20
-
-NOWHERE = "00000000-0000-4000-8000-000000000000"
 
 REPO = pb.RepoRef(path="/srv/app", ref="main")
 
@@ -51,33 +45,29 @@ def servicer_of(
     log: MemoryLog | JetStream,
     *,
     workspaces: ScriptedWorkspaces | None = None,
-    components: Callable[[], Awaitable[Sequence[Component]]] | None = None,
     **given: Any,
 ) -> OrchestratorServicer:
     """The servicer over executions; what is not given is real, and empty."""
     workspaces = workspaces or ScriptedWorkspaces()
+    view = given.pop("view", cast("Any", SimpleNamespace(status=_no_fleet, me="test")))
     councils = given.pop("councils", None) or Councils(
         store=CouncilStore(MemoryKeyValue()), states=executions.projection.unfinished, models={}
     )
     derivations = Derivations(fleet=executions.fleet, log=log, workspaces=workspaces)
     rooms: dict[str, Any] = {
         "watch_live": _silence,
+        "components": _no_components,
         "councils": councils,
         "derivations": derivations,
         "planning": PlanningEvents(executions=executions, derivations=derivations, store=MemoryKeyValue()),
         "metrics": Metrics(meter=Meter(lambda start: log.everything(from_sequence=start)), councils=councils.counts),
-        "fleet": FleetStatuses(
-            executions=executions,
-            view=cast("Any", SimpleNamespace(status=_no_fleet, me="test")),
-            drains=Drains(MemoryKeyValue()),
-        ),
+        "fleet": FleetStatuses(executions=executions, view=view, drains=Drains(MemoryKeyValue())),
         "uploads": Uploads(workspaces=workspaces, blobs=log, max_bytes=1_000_000),
         "erasures": None,
         "contexts": None,
-        "audit_keys": PublicKeys(),
+        "audit_keys": SimpleNamespace(keys={}),
     }
-    components = components or _no_components
-    return OrchestratorServicer(executions=executions, blobs=log, log=log, components=components, **(rooms | given))
+    return OrchestratorServicer(executions=executions, blobs=log, log=log, **(rooms | given))
 
 
 async def _silence(tenant: str, execution_id: str) -> AsyncGenerator[TextDelta]:
@@ -123,23 +113,12 @@ class Service:
     async def measure(self) -> list[Component]:
         return self.components
 
-    def _executions(self, deps: ExecutionDeps) -> Executions:
-        councils = {} if self.councils is None else {"councils": self.councils}
-        return Executions(deps, priced=True, quotas=self.quotas, **councils)
-
     @asynccontextmanager
     async def running(self, token: str | None = None) -> AsyncIterator[Service]:
-        deps = ExecutionDeps(
-            log=self.log,
-            blobs=self.log,
-            results=self.log,
-            fleet=self.fleet,
-            workspaces=self.workspaces,
-            model=self.model,
-            owner="test",
-            pauses=(0.0,),
-        )
-        async with asyncio.timeout(SECONDS), self._executions(deps) as self.executions:
+        deps = execution_deps(self.log, fleet=self.fleet, workspaces=self.workspaces, model=self.model)
+        stores = {} if self.councils is None else {"councils": self.councils}
+        running = Executions(deps, priced=True, quotas=self.quotas, **stores)
+        async with asyncio.timeout(SECONDS), running as self.executions:
             given: dict[str, Any] = {}
             if self.councils is not None:
                 states = self.executions.projection.unfinished
@@ -147,24 +126,17 @@ class Service:
             servicer = servicer_of(
                 self.executions, self.log, workspaces=self.workspaces, components=self.measure, **given
             )
-            serving = serve_grpc(
-                [service_of(servicer)],
-                "127.0.0.1:0",
-                token,
-                self.is_ready,
-                readiness_seconds=0.02,
-                grace_seconds=0.1,
-            )
+            seconds = {"readiness_seconds": 0.02, "grace_seconds": 0.1}
+            serving = serve_grpc([service_of(servicer)], "127.0.0.1:0", token, self.is_ready, **seconds)
             async with serving as self.address, grpc.aio.insecure_channel(self.address) as self.channel:
                 yield self
 
 
-def deliberation(task_id: str = "task-1", **fields: object) -> pb.DeliberateRequest:
-    return pb.DeliberateRequest(**{"task_id": task_id, "task_description": "Add a greeting", "repo": REPO} | fields)
+def deliberation(task_id: str = "task-1", kind: Any = pb.DeliberateRequest, **fields: object) -> Any:
+    return kind(**{"task_id": task_id, "task_description": "Add a greeting", "repo": REPO} | fields)
 
 
-def orchestration(task_id: str = "task-1", **fields: object) -> pb.OrchestrateRequest:
-    return pb.OrchestrateRequest(**{"task_id": task_id, "task_description": "Add a greeting", "repo": REPO} | fields)
+orchestration = partial(deliberation, kind=pb.OrchestrateRequest)
 
 
 async def refusal(call) -> tuple[grpc.StatusCode, str, dict[str, Message]]:

@@ -29,7 +29,6 @@ class SmallHarness(AgentServiceServicer):
         self._solve = solve
         self._name = name
         self.assignments: list[pb.Assignment] = []
-        self.revised: list[bytes] = []
         self.metadata: list[dict[str, str]] = []
 
     async def Describe(self, request: pb.DescribeRequest, context: grpc.aio.ServicerContext) -> pb.DescribeResponse:
@@ -45,7 +44,6 @@ class SmallHarness(AgentServiceServicer):
             bundle += request.bundle
             patch += request.revised_patch
         self.assignments.append(assignment)
-        self.revised.append(bytes(patch))
         self.metadata.append(dict(context.invocation_metadata() or ()))
         yield pb.SolveResponse(progress=pb.Progress(text=f"cloning {assignment.repository.base_commit[:7]}"))
         with tempfile.TemporaryDirectory() as directory:
@@ -58,16 +56,12 @@ class SmallHarness(AgentServiceServicer):
 
 
 @asynccontextmanager
-async def serving(
-    servicer: AgentServiceServicer, credentials: grpc.ServerCredentials | None = None
-) -> AsyncIterator[str]:
-    """The address at which an agent answers until the context ends; over TLS with credentials."""
+async def serving(servicer: AgentServiceServicer, tls: grpc.ServerCredentials | None = None) -> AsyncIterator[str]:
+    """The address at which an agent answers until the context ends."""
     server = grpc.aio.server()
     add_AgentServiceServicer_to_server(servicer, server)
-    if credentials is None:
-        port = server.add_insecure_port("127.0.0.1:0")
-    else:
-        port = server.add_secure_port("127.0.0.1:0", credentials)
+    place = "127.0.0.1:0"
+    port = server.add_secure_port(place, tls) if tls else server.add_insecure_port(place)
     await server.start()
     try:
         yield f"127.0.0.1:{port}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from swe_ai_fleet.testing import Conversation, Turn
+from tests.chat_script import called, final
 
 PLAN_GOAL = "Work out what the squares come to"
 RESEARCH_QUESTION = "How many people live in Rome?"
@@ -16,42 +17,36 @@ RESEARCH_CONVERSATIONS = (
     Conversation(
         match=RESEARCH_QUESTION,
         regex="# researcher\n2.8 million",
-        turns=(
-            Turn(tool_calls=(("python_executor", {"code": "result = 2.8 * 1000"}),)),
-            Turn(content="2,800 thousand"),
-        ),
+        turns=(called("python_executor", code="result = 2.8 * 1000"), Turn(content="2,800 thousand")),
     ),
     Conversation(
         match=RESEARCH_QUESTION,
-        turns=(
-            Turn(tool_calls=(("web_search", {"query": "population of Rome"}),)),
-            Turn(content="2.8 million"),
-        ),
+        turns=(called("web_search", query="population of Rome"), Turn(content="2.8 million")),
     ),
 )
 PLAN_CONVERSATIONS = (
     *RESEARCH_CONVERSATIONS,
     Conversation(
         match="# Goal\nGreet everybody",
-        turns=(Turn(tool_calls=(("propose_approach", {"approach": "Add a function that greets."}),)),),
+        turns=(called("propose_approach", approach="Add a function that greets."),),
     ),
     Conversation(
         match="# Goal\nBring the tax rates up to date",
         turns=(
-            Turn(tool_calls=(("propose_approach", {"approach": "Read the rates, set the new ones."}),)),
-            Turn(tool_calls=(("propose_approach", {"approach": "Set those of 2026."}),)),
-            Turn(tool_calls=(("final_answer", {"result": "The rates of 2026 stand."}),)),
+            called("propose_approach", approach="Read the rates, set the new ones."),
+            called("propose_approach", approach="Set those of 2026."),
+            final("The rates of 2026 stand."),
         ),
     ),
     Conversation(
         match=f"# Goal\n{PLAN_GOAL}",
         turns=(
-            Turn(tool_calls=(("propose_approach", {"approach": "Add them up.", "reasoning": "Two numbers."}),)),
-            Turn(tool_calls=(("propose_approach", {"approach": "Add them up, twice.", "reasoning": "To be sure."}),)),
+            called("propose_approach", approach="Add them up.", reasoning="Two numbers."),
+            called("propose_approach", approach="Add them up, twice.", reasoning="To be sure."),
             Turn(
                 tool_calls=(("calculator", {"expression": "9 + 16"}), ("python_executor", {"code": "result = 9 + 16"}))
             ),
-            Turn(tool_calls=(("final_answer", {"result": "They come to 25."}),)),
+            final("They come to 25."),
         ),
     ),
 )

@@ -58,8 +58,8 @@ class Runs:
         async with self.provider.open(self.task.execution_id, name, await self.pinned(), Environment()) as clone:
             yield clone
 
-    async def candidate(self, name: str, patch: bytes, summary: str, *, store: MemoryLog | None = None) -> Candidate:
-        ref = await (store or self.log).put(self.task.tenant, self.task.execution_id, patch, "text/x-diff")
+    async def candidate(self, name: str, patch: bytes, summary: str) -> Candidate:
+        ref = await self.log.put(self.task.tenant, self.task.execution_id, patch, "text/x-diff")
         artifacts = Artifacts(patch=ref, files_changed=("app.py",), insertions=1)
         return a_candidate(name, summary=summary, artifacts=artifacts)
 

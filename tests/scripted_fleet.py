@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 from swe_ai_fleet.agents.recorded_run import writer_of
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest
@@ -22,12 +22,11 @@ from swe_ai_fleet.domain.assignment import (
     ExamineAssignment,
     JudgeAssignment,
     OperateAssignment,
-    RecordedAssignment,
     ReviewAssignment,
     ScoreAssignment,
     Subject,
 )
-from swe_ai_fleet.domain.audit import GENESIS, AuditEntry
+from swe_ai_fleet.domain.audit import GENESIS
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import Artifacts, Candidate, CheckKind, CheckReport, CheckResult
 from swe_ai_fleet.domain.errors import AgentLost, FleetError
@@ -38,7 +37,6 @@ from swe_ai_fleet.domain.event import (
     RunFinished,
     RunStarted,
     ToolFinished,
-    ToolStarted,
     WorkspaceCheckpointed,
 )
 from swe_ai_fleet.domain.examination import Examination
@@ -51,9 +49,12 @@ from swe_ai_fleet.domain.test_run import Baseline
 from swe_ai_fleet.domain.text import now
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.in_process import MemoryLog
 from swe_ai_fleet.orchestrator.evidence.check_results import verdict_of
+from swe_ai_fleet.orchestrator.execution_context import ExecutionDeps
 from swe_ai_fleet.ports import BlobStore, EventLog, Journal
-from tests.scripted_workspaces import DELIVERED_COMMIT
+from tests.candidates import AuditChain, a_candidate
+from tests.scripted_workspaces import DELIVERED_COMMIT, ScriptedWorkspaces
 
 PASSED = CheckResult(
     kind=CheckKind.DRY_RUN,
@@ -134,17 +135,32 @@ class ScriptedModel:
         return ModelReply(message=AssistantMessage(content="Done."), finish_reason="stop", usage=Usage())
 
 
-def _accepts(assignment: ReviewAssignment, subject: Subject) -> Critique:
-    return Critique(
-        reviewer_id=assignment.reviewer_id,
-        candidate_id=subject.candidate.candidate_id,
-        round=assignment.round,
-        verdict=ReviewVerdict.ACCEPT,
-        score=1.0,
-        content="fine",
-        usage=Usage(model_calls=1),
-        at=now(),
+def _first(assignment: JudgeAssignment) -> tuple[Vote, ...]:
+    order = tuple(one.candidate_id for one in assignment.candidates)
+    return tuple(
+        Vote(judge_id=assignment.judge_id, sample=sample, order=order, choice=order[0], reason="the first")
+        for sample in range(assignment.known + 1, assignment.known + assignment.samples + 1)
     )
+
+
+def _whole(assignment: DeriveAssignment) -> Derivation:
+    only = Subtask(subtask_id="all", description=assignment.task.description, role=assignment.task.role)
+    return Derivation(derivation_id="scripted", subtasks=(only,))
+
+
+def _half(assignment: ScoreAssignment) -> VerifierScore:
+    usage = Usage(prompt_tokens=9, completion_tokens=1, model_calls=1)
+    return VerifierScore(candidate_id=assignment.candidate.candidate_id, raw=0.5, model="scripted", usage=usage)
+
+
+async def _done(_: AnswerAssignment) -> Answer:
+    return Answer(text="done", stop_reason=StopReason.FINAL_ANSWER, usage=Usage(model_calls=1))
+
+
+def _accepts(assignment: ReviewAssignment, subject: Subject) -> Critique:
+    who = {"reviewer_id": assignment.reviewer_id, "candidate_id": subject.candidate.candidate_id}
+    verdict = {"verdict": ReviewVerdict.ACCEPT, "score": 1.0, "content": "fine"}
+    return Critique(**who, **verdict, round=assignment.round, usage=Usage(model_calls=1), at=now())
 
 
 @dataclass(kw_only=True)
@@ -214,15 +230,13 @@ class ScriptedFleet:
             case ReviewAssignment():
                 return self._review(assignment)
             case JudgeAssignment():
-                return self._judge(assignment)
-            case ScoreAssignment():
-                return await self._score(assignment)
+                self.judged.append(assignment)
+                return (self.judging or _first)(assignment)
             case DeriveAssignment():
-                return await self._derive(assignment)
-            case AnswerAssignment():
-                return await self._answer(assignment)
-            case OperateAssignment():
-                return await self._operate(assignment)
+                self.derived.append(assignment)
+                return (self.deriving or _whole)(assignment)
+            case ScoreAssignment() | AnswerAssignment() | OperateAssignment():
+                return await self._recorded(assignment)
             case _:
                 raise TypeError(f"no script for {type(assignment).__name__}")
 
@@ -231,15 +245,13 @@ class ScriptedFleet:
         self._authors[assignment.agent_id] = assignment.author_id or assignment.agent_id
         script = self._script(assignment.agent_id)
         async with self.storage.journal(writer_of(assignment)) as journal:
-            await journal.append(
-                RunClaimed(generation=assignment.generation, host="scripted", resumes=assignment.resume)
-            )
-            earlier = await self._earlier(assignment)
+            claim = {"generation": assignment.generation, "resumes": assignment.resume}
+            await journal.append(RunClaimed(host="scripted", **claim))
+            async with aclosing(self.storage.read(assignment.task.tenant, assignment.execution_id)) as events:
+                earlier = fold_run([stored.event async for stored in events], assignment.agent_id)
             if earlier.started is None:
-                started = RunStarted(
-                    role=assignment.task.role, model="scripted", messages=(), tools=("files_write_file",)
-                )
-                await journal.append(started)
+                tools = ("files_write_file",)
+                await journal.append(RunStarted(role=assignment.task.role, model="scripted", messages=(), tools=tools))
                 head = await _operate(assignment, script.operations, journal)
             else:
                 head = await _interrupt(earlier, journal)
@@ -298,70 +310,28 @@ class ScriptedFleet:
             vote = replace(vote, choice="", error="it named no order")
         return Review(critiques=tuple(said[name] for name in asked), vote=vote)
 
-    def _judge(self, assignment: JudgeAssignment) -> tuple[Vote, ...]:
-        """How the script's judge votes."""
-        self.judged.append(assignment)
-        if self.judging is not None:
-            return self.judging(assignment)
-        order = tuple(one.candidate_id for one in assignment.candidates)
-        return tuple(
-            Vote(judge_id=assignment.judge_id, sample=sample, order=order, choice=order[0], reason="the first")
-            for sample in range(assignment.known + 1, assignment.known + assignment.samples + 1)
-        )
-
-    async def _score(self, assignment: ScoreAssignment) -> VerifierScore:
-        """What the script's verifier model says."""
-        async with self._recorded(assignment) as journal:
-            self.scored.append(assignment)
-            usage = Usage(prompt_tokens=9, completion_tokens=1, model_calls=1)
-            score = VerifierScore(
-                candidate_id=assignment.candidate.candidate_id, raw=0.5, model="scripted", usage=usage
-            )
-            if self.scoring is not None:
-                score = self.scoring(assignment)
-            ended = RunFinished(
-                stop_reason=StopReason.FINAL_ANSWER, artifacts=Artifacts(), usage=score.usage, audit_head=GENESIS
-            )
-            await journal.append(ended)
-            return score
-
-    async def _derive(self, assignment: DeriveAssignment) -> Derivation:
-        """How the script's planner splits a task."""
-        self.derived.append(assignment)
-        if self.deriving is not None:
-            return self.deriving(assignment)
-        only = Subtask(subtask_id="all", description=assignment.task.description, role=assignment.task.role)
-        return Derivation(derivation_id="scripted", subtasks=(only,))
-
-    async def _answer(self, assignment: AnswerAssignment) -> Answer:
-        """What the script's agent answers."""
-        async with self._recorded(assignment) as journal:
-            self.asked.append(assignment)
-            answer = Answer(text="done", stop_reason=StopReason.FINAL_ANSWER, usage=Usage(model_calls=1))
-            if self.answering is not None:
-                answer = await self.answering(assignment)
-            await journal.append(
-                RunFinished(
-                    stop_reason=answer.stop_reason, artifacts=Artifacts(), usage=answer.usage, audit_head=GENESIS
-                )
-            )
-            return answer
-
-    async def _operate(self, assignment: OperateAssignment) -> ToolResult:
-        """What the script's tool gives."""
-        async with self._recorded(assignment):
-            self.operated.append(assignment)
-            if self.operating is not None:
-                return await self.operating(assignment)
-            return ToolResult(success=True, operation=assignment.tool)
-
-    @asynccontextmanager
-    async def _recorded(self, assignment: RecordedAssignment[object]) -> AsyncGenerator[Journal]:
-        """A run of its own in the log."""
+    async def _recorded(self, assignment: ScoreAssignment | AnswerAssignment | OperateAssignment) -> object:
+        """A run of its own in the log, and what the script's verifier model, agent or tool says."""
         async with self.storage.journal(writer_of(assignment)) as journal:
             resumes = assignment.generation > 1
             await journal.append(RunClaimed(generation=assignment.generation, host="scripted", resumes=resumes))
-            yield journal
+            match assignment:
+                case OperateAssignment():
+                    self.operated.append(assignment)
+                    if self.operating is not None:
+                        return await self.operating(assignment)
+                    return ToolResult(success=True, operation=assignment.tool)
+                case ScoreAssignment():
+                    self.scored.append(assignment)
+                    value = (self.scoring or _half)(assignment)
+                    stop_reason = StopReason.FINAL_ANSWER
+                case AnswerAssignment():
+                    self.asked.append(assignment)
+                    value = await (self.answering or _done)(assignment)
+                    stop_reason = value.stop_reason
+            ended = {"stop_reason": stop_reason, "usage": value.usage, "audit_head": GENESIS}
+            await journal.append(RunFinished(artifacts=Artifacts(), **ended))
+            return value
 
     async def _hand_in(
         self, assignment: CodingAssignment, script: ScriptedRun, head: str, journal: Journal
@@ -371,36 +341,19 @@ class ScriptedFleet:
         if patch:
             ref = await self.storage.put(assignment.task.tenant, assignment.execution_id, patch, "text/x-diff")
         artifacts = Artifacts(patch=ref, files_changed=("app.py",) if ref else (), insertions=script.insertions)
-        usage = Usage(
-            prompt_tokens=script.tokens, completion_tokens=1, model_calls=1, tool_calls=script.operations, duration_ms=1
-        )
-        finished = RunFinished(
-            stop_reason=script.stop_reason, artifacts=artifacts, usage=usage, audit_head=head, answer=script.summary
-        )
-        await journal.append(finished)
+        counts = {"prompt_tokens": script.tokens, "completion_tokens": 1, "tool_calls": script.operations}
+        usage = Usage(model_calls=1, duration_ms=1, **counts)
+        ended = {"stop_reason": script.stop_reason, "answer": script.summary}
+        await journal.append(RunFinished(artifacts=artifacts, usage=usage, audit_head=head, **ended))
         return replace(self._candidate(assignment, script, head), artifacts=artifacts, usage=usage)
 
-    async def _earlier(self, assignment: CodingAssignment) -> RunState:
-        task = assignment.task
-        async with aclosing(self.storage.read(task.tenant, assignment.execution_id)) as events:
-            return fold_run([stored.event async for stored in events], assignment.agent_id)
-
     def _candidate(self, assignment: CodingAssignment, script: ScriptedRun, head: str) -> Candidate:
-        return Candidate(
-            candidate_id=assignment.agent_id,
-            agent_id=assignment.agent_id,
-            role=assignment.task.role,
-            summary=script.summary,
-            stop_reason=script.stop_reason,
-            artifacts=Artifacts(),
-            usage=Usage(),
-            audit_head=head,
-            submitted_at=now(),
-            model="scripted",
-            error=script.error,
-            author_id=assignment.author_id,
-            round=assignment.revision.round if assignment.revision else 0,
-            revises=assignment.revision.candidate.candidate_id if assignment.revision else "",
+        revision = assignment.revision
+        revises = {"round": revision.round, "revises": revision.candidate.candidate_id} if revision else {}
+        ended = {"stop_reason": script.stop_reason, "summary": script.summary, "error": script.error}
+        made = {"artifacts": Artifacts(), "audit_head": head, "submitted_at": now(), "model": "scripted"}
+        return a_candidate(
+            assignment.agent_id, role=assignment.task.role, author_id=assignment.author_id, **made, **ended, **revises
         )
 
 
@@ -437,27 +390,23 @@ async def _interrupt(earlier: RunState, journal: Journal) -> str:
 
 async def _operate(assignment: CodingAssignment, count: int, journal: Journal) -> str:
     """So many writes, one a step, audited; the head of the audit chain."""
-    head = GENESIS
+    chain = AuditChain()
+    called = {"execution_id": assignment.execution_id, "agent_id": assignment.agent_id, "tool": "files"}
     for number in range(1, count + 1):
         message = AssistantMessage(content=f"step {number}")
         reply = ModelReply(message=message, finish_reason="tool_calls", usage=Usage(model_calls=1))
         await journal.append(ModelReplied(step=number, reply=reply, duration_ms=1))
-        for outcome in (Outcome.STARTED, Outcome.SUCCESS):
-            entry = AuditEntry(
-                seq=2 * number - (outcome is Outcome.STARTED),
-                at=now(),
-                execution_id=assignment.execution_id,
-                agent_id=assignment.agent_id,
-                call_id=f"call-{number}",
-                tool="files",
-                operation="write_file",
-                arguments={"path": f"file-{number}.py", "lines": number},
-                outcome=outcome,
-            ).sealed(head)
-            head = entry.hash
-            if outcome is Outcome.STARTED:
-                await journal.append(ToolStarted(entry=entry))
-            else:
-                written = ToolResult(success=True, operation="write_file", content=f"wrote file-{number}.py")
-                await journal.append(ToolFinished(entry=entry, result=written))
-    return head
+        written = ToolResult(success=True, operation="write_file", content=f"wrote file-{number}.py")
+        made = {"call_id": f"call-{number}", "arguments": {"path": f"file-{number}.py", "lines": number}, "at": now()}
+        for body in chain.call(written, operation="write_file", **called, **made):
+            await journal.append(body)
+    return chain.head
+
+
+def execution_deps(log: Any = None, **given: Any) -> ExecutionDeps:
+    """ExecutionDeps over one log, for events, blobs and results."""
+    log = log or MemoryLog()
+    around: dict[str, Any] = {"model": ScriptedModel(), "owner": "test", "pauses": (0.0,), **given}
+    around.setdefault("workspaces", ScriptedWorkspaces())
+    fleet = around.pop("fleet", None) or ScriptedFleet(storage=log)
+    return ExecutionDeps(log=log, blobs=log, results=log, fleet=fleet, **around)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 
 from aiohttp import web
+
+from tests.tool_doubles import served
 
 RESULTS = (
     {"title": "The first one", "url": "https://one.example/a", "content": 'It says "yes", \\ and null.'},
@@ -21,18 +24,12 @@ class SearchServer:
     asked: list[str] = field(default_factory=list[str])
 
     async def __aenter__(self) -> SearchServer:
-        app = web.Application()
-        app.router.add_get("/search", self._search)
-        self._runner = web.AppRunner(app)
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0)
-        await site.start()
-        port = self._runner.addresses[0][1]
-        self.url = f"http://127.0.0.1:{port}"
+        self._stack = AsyncExitStack()
+        self.url = f"http://127.0.0.1:{await self._stack.enter_async_context(served(self._search))}"
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        await self._runner.cleanup()
+        await self._stack.aclose()
 
     async def _search(self, request: web.Request) -> web.Response:
         self.asked.append(request.query["q"])

@@ -15,7 +15,7 @@ from swe_ai_fleet.adapters.jetstream import Credentials
 from swe_ai_fleet.runtime.installation.installing import install
 from swe_ai_fleet.runtime.installation.layout import Layout
 
-_RELOADED = "Reloaded server configuration"
+_RELOADED, _READY = "Reloaded server configuration", "Server is ready"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -32,22 +32,16 @@ class SecuredNats:
         """What the server says."""
         return self.layout.directory / "nats.log"
 
-    def reload(self) -> None:
-        """What `nats-server --signal reload` does."""
-        self.process.send_signal(signal.SIGHUP)
-
     async def reloaded(self) -> None:
-        """Have it reload, and wait until it has."""
+        """Have it reload, as `nats-server --signal reload` does, and wait until it has."""
         seen = self.log.read_text().count(_RELOADED)
-        self.reload()
-        async with asyncio.timeout(20):
-            while self.log.read_text().count(_RELOADED) == seen:
-                await asyncio.sleep(0.02)
+        self.process.send_signal(signal.SIGHUP)
+        await _says(self.log, _RELOADED, seen + 1, self.process)
 
     async def restart(self) -> None:
         """End the server, and start it anew at the same place."""
         await self.end()
-        self.process = await _started(self.layout, self.url.removeprefix("tls://"))
+        self.process = await _started(self.layout)
 
     async def end(self) -> None:
         if self.process.returncode is None:
@@ -65,7 +59,7 @@ async def secured_nats(directory: Path, tenants: Sequence[str]) -> AsyncIterator
     listen = f"127.0.0.1:{free_port()}"
     done = await asyncio.to_thread(install, directory, tenants=tenants, nats_listen=listen)
     layout = Layout(directory=directory)
-    process = await _started(layout, listen)
+    process = await _started(layout)
     running = SecuredNats(layout=layout, url=f"tls://{listen}", tokens=done.tokens, process=process)
     try:
         yield running
@@ -73,19 +67,28 @@ async def secured_nats(directory: Path, tenants: Sequence[str]) -> AsyncIterator
         await running.end()
 
 
-async def _started(layout: Layout, listen: str) -> asyncio.subprocess.Process:
-    binary = Path(sys.executable).with_name("nats-server")
-    with (layout.directory / "nats.log").open("ab") as log:
+async def _started(layout: Layout) -> asyncio.subprocess.Process:
+    binary, said = Path(sys.executable).with_name("nats-server"), layout.directory / "nats.log"
+    with said.open("a+") as log:
+        log.seek(0)
+        lives = log.read().count(_READY)
         process = await asyncio.create_subprocess_exec(
             str(binary), "--config", str(layout.server), stdout=log, stderr=log, stdin=asyncio.subprocess.DEVNULL
         )
     try:
-        async with asyncio.timeout(20):
-            await _listening(listen, process)
+        await _says(said, _READY, lives + 1, process)
     except BaseException:
         process.kill()
         raise
     return process
+
+
+async def _says(log: Path, text: str, times: int, process: asyncio.subprocess.Process) -> None:
+    """Wait until the server has said something so often."""
+    async with asyncio.timeout(20):
+        while log.read_text().count(text) < times:
+            assert process.returncode is None, "nats-server ended"
+            await asyncio.sleep(0.02)
 
 
 def free_port() -> int:
@@ -93,18 +96,3 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-async def _listening(listen: str, process: asyncio.subprocess.Process) -> None:
-    host, _, port = listen.rpartition(":")
-    while True:
-        assert process.returncode is None, "nats-server ended"
-        try:
-            reader, writer = await asyncio.open_connection(host, int(port))
-        except OSError:
-            await asyncio.sleep(0.02)
-            continue
-        greeting = await reader.readline()
-        writer.close()
-        if greeting.startswith(b"INFO "):
-            return

@@ -39,7 +39,8 @@ from swe_ai_fleet.tools import (
     ShellTool,
     Toolkit,
 )
-from tests.scripted_deps import execution_deps
+from tests.scripted_fleet import execution_deps
+from tests.tool_doubles import served
 
 FILES = {
     "README.md": "# Billing\n\n## Rounding\n\nInvoice totals are rounded half up to whole cents.\n",
@@ -141,9 +142,9 @@ async def world(
     path: Path, conversations: Mapping[str, tuple[Turn | Failure, ...]], **options: Any
 ) -> AsyncGenerator[World]:
     """A world in which each kind of agent has the turns of its prompt; `options` are those of the model's server."""
-    root = _repository(path)
+    root, site = _repository(path), Web()
     async with (
-        _web() as site,
+        served(site.serve) as site.port,
         ScriptedModelServer(script_of(conversations), keep=500, **options) as server,
         OpenAIChatModel(base_url=server.url) as model,
         open_workspace(root) as workspace,
@@ -177,21 +178,6 @@ def _repository(path: Path) -> Path:
     if not template.exists():
         make_repository(template, FILES)
     return Path(shutil.copytree(template, path / "repository")).resolve()
-
-
-@asynccontextmanager
-async def _web() -> AsyncGenerator[Web]:
-    site = Web()
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", site.serve)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    site.port = runner.addresses[0][1]
-    try:
-        yield site
-    finally:
-        await runner.cleanup()
 
 
 def call(name: str, **arguments: object) -> Turn:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import json
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -23,14 +21,9 @@ from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceStub
 from fleet.planning.v1.planning_pb2_grpc import PlanningServiceStub
 from fleet.workflow.v1.workflow_pb2_grpc import WorkflowServiceStub
 from services.access.store import AccessStore
-from services.extensions import context_opener
 from services.grpc_server import serve_grpc, service_of
-from services.orchestrator.fleet_status import Councils, FleetStatuses
-from services.orchestrator.intake import PLANNING_BUCKET
+from services.orchestrator import PLANNING_BUCKET, Councils, Metrics, PlanningServicer, Uploads, plan_buckets
 from services.orchestrator.main import open_services
-from services.orchestrator.metrics import Metrics
-from services.orchestrator.planning import PlanningServicer, plan_buckets
-from services.orchestrator.uploads import Uploads
 from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.domain.council import EndpointRules
 from swe_ai_fleet.domain.fleet_status import Component, ComponentState, FleetStatus, ReplicaReport
@@ -38,31 +31,29 @@ from swe_ai_fleet.extensions import load_parts
 from swe_ai_fleet.orchestrator.council_store import CouncilStore
 from swe_ai_fleet.orchestrator.councils import CouncilRules
 from swe_ai_fleet.orchestrator.derivations import Derivations, PlanningEvents
-from swe_ai_fleet.orchestrator.execution_context import ExecutionDeps
 from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.orchestrator.meter import Meter
 from swe_ai_fleet.orchestrator.quotas import Quotas
 from swe_ai_fleet.runtime.erasure import Erasures
 from swe_ai_fleet.runtime.execution_tools import ExecutionsView
 from swe_ai_fleet.runtime.factories import connect_log, workspace_provider
-from swe_ai_fleet.runtime.knowledge import ContextClient, open_context_client
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.runtime.plan_service import open_tenant_plans
-from swe_ai_fleet.runtime.replicas import Drains
 from swe_ai_fleet.runtime.spending import Spending
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Script, ScriptedModelServer
 from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
 from swe_ai_fleet.tools.secrets import Secrets
+from tests.access_world import token_entry
 from tests.chat_script import answered, said
+from tests.memory_parts import context_service
 from tests.orchestrator_service import servicer_of
 from tests.plan_script import PLAN_CONVERSATIONS
-from tests.scripted_fleet import ScriptedFleet, ScriptedModel, ScriptedRun
-from tests.scripted_workspaces import ScriptedWorkspaces
+from tests.scripted_fleet import ScriptedFleet, ScriptedRun, execution_deps
 
 NORTH, SOUTH = "north", "south"
 
-PEOPLE = {"ann": ["submitter"], "bob": ["submitter", "approver"], "eve": ["viewer"], "zoe": ["admin"]}
+PEOPLE = {"ann": "submitter", "bob": 'submitter", "approver', "eve": "viewer", "zoe": "admin"}
 
 MAX_STORED_BYTES = 300_000
 """What may be kept for the southern tenant."""
@@ -76,23 +67,23 @@ def token_of(tenant: str, name: str) -> str:
 
 
 def access_file(path: Path) -> Path:
-    lines = [
-        "[tenants.default]",
-        "[tenants.north]",
-        "[tenants.south]",
-        'approval = "plan"',
-        'agent_endpoints = ["agents.example.org:50060"]',
-        'harnesses = ["small"]',
-        "[tenants.south.quota]",
-        "queued = 50",
-        f"storage_bytes = {MAX_STORED_BYTES}",
+    tenants = f"""\
+[tenants.default]
+[tenants.north]
+[tenants.south]
+approval = "plan"
+agent_endpoints = ["agents.example.org:50060"]
+harnesses = ["small"]
+[tenants.south.quota]
+queued = 50
+storage_bytes = {MAX_STORED_BYTES}
+"""
+    entries = [(tenant, name, role) for tenant in (NORTH, SOUTH) for name, role in PEOPLE.items()]
+    tokens = [
+        token_entry(f"{name}.{tenant}", token_of(tenant, name), tenant=tenant, role=role)
+        for tenant, name, role in [*entries, ("default", "host", "service")]
     ]
-    entries = [(tenant, name, roles) for tenant in (NORTH, SOUTH) for name, roles in PEOPLE.items()]
-    for tenant, name, roles in [*entries, ("default", "host", ["service"])]:
-        digest = hashlib.sha256(token_of(tenant, name).encode()).hexdigest()
-        lines += ["[[tokens]]", f'name = "{name}.{tenant}"', f'tenant = "{tenant}"', f"roles = {json.dumps(roles)}"]
-        lines += [f'sha256 = "{digest}"']
-    path.write_text("\n".join(lines))
+    path.write_text("\n".join((tenants, *tokens)))
     return path
 
 
@@ -107,10 +98,10 @@ class World:
     planning: PlanningEvents
     erasures: Erasures
     home: Path
-    context: Any = None
+    context: Any
     """The context service, and its client below; None without the extension."""
-    client: ContextClient | None = None
-    stubs: dict[type, Any] = field(default_factory=dict[type, Any])
+    client: Any
+    stubs: dict[type, Any]
 
     @property
     def running(self) -> Any:
@@ -143,16 +134,17 @@ class Caller:
         return Caller(world=self.world, metadata=(*self.metadata, *named))
 
     async def call(self, method: str, request: Any) -> Any:
+        return await self._begun(method, request)
+
+    async def stream(self, method: str, request: Any) -> list[Any]:
+        return [one async for one in self._begun(method, request)]
+
+    def _begun(self, method: str, request: Any) -> Any:
         package = type(request).DESCRIPTOR.file.package.split(".")[1]
         if package == "context":
             assert self.world.running
         stub = self.world.stubs[_SERVICES[package]]
-        return await getattr(stub, method)(request, metadata=self.metadata, timeout=30)
-
-    async def stream(self, method: str, request: Any) -> list[Any]:
-        package = type(request).DESCRIPTOR.file.package.split(".")[1]
-        stub = self.world.stubs[_SERVICES[package]]
-        return [one async for one in getattr(stub, method)(request, metadata=self.metadata, timeout=30)]
+        return getattr(stub, method)(request, metadata=self.metadata, timeout=30)
 
     async def submit(self, task_id: str, **fields: Any) -> str:
         usual: dict[str, Any] = {"num_agents": 1, "enable_peer_review": False, "repo": pb.RepoRef(path="/srv/app")}
@@ -199,27 +191,11 @@ async def tenants(home: Path, *, webhook_host: str = "127.0.0.1:9") -> AsyncGene
         )
         log = await stack.enter_async_context(connect_log(settings, name="tenants-test"))
         await log.ensure_streams()
-        running, token = None, token_of("default", "host")
-        if (open_context := context_opener()) is not None:
-            running = await stack.enter_async_context(
-                open_context(settings, log, token=token, authenticator=store, rules=store.rules)
-            )
-        named = {"context_url": running.address if running else "", "context_token": token}
-        knowledge = await stack.enter_async_context(open_context_client(settings.model_copy(update=named)))
+        admitted = {"token": token_of("default", "host"), "authenticator": store, "rules": store.rules}
+        running, knowledge = await stack.enter_async_context(context_service(settings, log, **admitted))
         fleet = ScriptedFleet(storage=log, runs={ASKS: ScriptedRun(asks=1)})
-        deps = ExecutionDeps(
-            log=log,
-            blobs=log,
-            results=log,
-            fleet=fleet,
-            workspaces=ScriptedWorkspaces(),
-            model=ScriptedModel(),
-            owner="test",
-            pauses=(0.0,),
-            context=knowledge,
-            memories=knowledge,
-            workflows=next(iter(load_parts("workflows")), None),
-        )
+        known: dict[str, Any] = {"context": knowledge, "memories": knowledge}
+        deps = execution_deps(log, fleet=fleet, workflows=next(iter(load_parts("workflows")), None), **known)
         meter = await stack.enter_async_context(Meter(lambda start: log.everything(from_sequence=start, follow=True)))
         councils = CouncilStore(
             await log.bucket("councils-tenants"),
@@ -236,7 +212,8 @@ async def tenants(home: Path, *, webhook_host: str = "127.0.0.1:9") -> AsyncGene
             Derivations(fleet=executions.fleet, log=log, workspaces=deps.workspaces)
         )
         events = PlanningEvents(executions=executions, derivations=derivations, store=await log.bucket(PLANNING_BUCKET))
-        erasures = Erasures(executions=executions, log=log, nodes=(workspace_provider(settings),))
+        workspaces = workspace_provider(settings)
+        erasures = Erasures(executions=executions, log=log, nodes=(workspaces,))
         servicer = servicer_of(
             executions,
             log,
@@ -244,41 +221,32 @@ async def tenants(home: Path, *, webhook_host: str = "127.0.0.1:9") -> AsyncGene
             councils=Councils(store=councils, states=executions.projection.unfinished),
             metrics=Metrics(meter=meter),
             planning=events,
-            uploads=Uploads(workspaces=workspace_provider(settings), blobs=log, max_bytes=1_000_000),
-            fleet=FleetStatuses(
-                executions=executions,
-                view=cast("Any", SimpleNamespace(status=looked_at, me="test")),
-                drains=Drains(MemoryKeyValue()),
-            ),
+            uploads=Uploads(workspaces=workspaces, blobs=log, max_bytes=1_000_000),
+            view=SimpleNamespace(status=looked_at, me="test"),
             erasures=erasures,
         )
 
         def view(tenant: str) -> ExecutionsView:
             return ExecutionsView(executions, tenant=tenant)
 
-        plans = await stack.enter_async_context(
-            open_tenant_plans(
-                settings,
-                executions=executions,
-                buckets=await plan_buckets(log),
-                memories=knowledge,
-                fleet=view,
-                starter=view,
-            )
+        opened = open_tenant_plans(
+            settings,
+            executions=executions,
+            buckets=await plan_buckets(log),
+            memories=knowledge,
+            fleet=view,
+            starter=view,
         )
+        plans = await stack.enter_async_context(opened)
         served = SimpleNamespace(
             settings=settings, log=log, executions=executions, context=knowledge, spending=Spending(MemoryKeyValue())
         )
         others = await stack.enter_async_context(open_services(cast("Any", served)))
-        own = [
-            service_of(servicer),
-            service_of(PlanningServicer(plans=plans.of, mask=Secrets())),
-            *others,
-        ]
+        own = [service_of(servicer), service_of(PlanningServicer(plans=plans.of, mask=Secrets())), *others]
         address = await stack.enter_async_context(serve_grpc(own, "127.0.0.1:0", store, ready, grace_seconds=0.1))
         first = await stack.enter_async_context(grpc.aio.insecure_channel(address))
         second = await stack.enter_async_context(grpc.aio.insecure_channel(running.address if running else address))
-        made = World(
+        yield World(
             log=log,
             fleet=fleet,
             executions=executions,
@@ -288,10 +256,8 @@ async def tenants(home: Path, *, webhook_host: str = "127.0.0.1:9") -> AsyncGene
             planning=events,
             erasures=erasures,
             home=home,
+            stubs={kind: kind(second if kind is ContextServiceStub else first) for kind in _SERVICES.values()},
         )
-        for kind in _SERVICES.values():
-            made.stubs[kind] = kind(second if kind is ContextServiceStub else first)
-        yield made
 
 
 async def measured() -> list[Component]:
@@ -299,13 +265,8 @@ async def measured() -> list[Component]:
 
 
 async def looked_at() -> FleetStatus:
-    return FleetStatus(
-        measured_at=1.0,
-        replicas=(ReplicaReport(name="secret-host", started_at=1.0, hosts=()),),
-        nodes=(),
-        endpoints=(),
-        storage=(),
-    )
+    replicas = (ReplicaReport(name="secret-host", started_at=1.0, hosts=()),)
+    return FleetStatus(measured_at=1.0, replicas=replicas, nodes=(), endpoints=(), storage=())
 
 
 async def ready() -> bool:

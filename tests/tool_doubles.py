@@ -11,22 +11,18 @@ from typing import cast
 import httpcore2
 from aiohttp import web
 
-from swe_ai_fleet.domain.errors import Fenced
 from swe_ai_fleet.domain.event import Event, EventBody, Writer
 
 PUBLIC = "93.184.215.14"
 
 
 class ListJournal:
-    """Keeps what is written to it in order; refuses the appends where it is fenced."""
+    """Keeps what is written to it in order."""
 
-    def __init__(self, *, fenced: bool = False) -> None:
+    def __init__(self) -> None:
         self.bodies: list[EventBody] = []
-        self.fenced = fenced
 
     async def append(self, body: EventBody) -> Event:
-        if self.fenced:
-            raise Fenced("taken over")
         return self.post(body)
 
     def post(self, body: EventBody) -> Event:
@@ -81,7 +77,7 @@ async def served(
     answer: Callable[[web.Request], Awaitable[web.StreamResponse]], tls: ssl.SSLContext | None = None
 ) -> AsyncGenerator[int]:
     """A site on loopback whose every address is answered by one handler; its port."""
-    app = web.Application()
+    app = web.Application(client_max_size=2**26)
     app.router.add_route("*", "/{path:.*}", answer)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import gzip
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self, cast
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Any, Self
 
-if TYPE_CHECKING:
-    from aiohttp import web
+from aiohttp import web
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
+
+from tests.tool_doubles import served
 
 _MOST_SPANS = 100_000
 
@@ -27,9 +30,8 @@ class CollectedSpan:
     kind: str
     start: int
     end: int
-    attributes: dict[str, object] = field(default_factory=dict[str, object])
-    events: tuple[str, ...] = ()
-    failed: bool = False
+    attributes: dict[str, object]
+    failed: bool
 
 
 class TraceCollector:
@@ -40,81 +42,54 @@ class TraceCollector:
 
     def __init__(self, *, status: int = 200) -> None:
         self.status = status
-        self.requests = 0
         self.url = ""
         self._spans: deque[CollectedSpan] = deque(maxlen=_MOST_SPANS)
         self._news = asyncio.Condition()
-        self._runner: web.AppRunner | None = None
+        self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        from aiohttp import web
-
-        app = web.Application(client_max_size=64 * 1024 * 1024)
-        app.router.add_post("/v1/traces", self._take)
-        self._runner = web.AppRunner(app, access_log=None)
-        await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
-        port = cast("tuple[str, int]", self._runner.addresses[0])[1]
-        self.url = f"http://127.0.0.1:{port}"
+        self.url = f"http://127.0.0.1:{await self._stack.enter_async_context(served(self._take))}"
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        if self._runner is not None:
-            await self._runner.cleanup()
-
-    @property
-    def spans(self) -> Sequence[CollectedSpan]:
-        """Everything that is kept, in the order in which it came in."""
-        return tuple(self._spans)
+        await self._stack.aclose()
 
     def trace(self, trace_id: str) -> list[CollectedSpan]:
         """The spans of a trace, by their start."""
         return sorted((one for one in self._spans if one.trace_id == trace_id), key=lambda one: one.start)
 
-    async def until(
-        self, there: Callable[[Sequence[CollectedSpan]], bool], *, seconds: float = 20.0
-    ) -> Sequence[CollectedSpan]:
+    async def until(self, there: Callable[[Sequence[CollectedSpan]], bool]) -> None:
         """Wait until what came in satisfies a condition. Raises TimeoutError."""
-        async with asyncio.timeout(seconds), self._news:
-            await self._news.wait_for(lambda: there(self.spans))
-        return self.spans
+        async with asyncio.timeout(20), self._news:
+            await self._news.wait_for(lambda: there(tuple(self._spans)))
 
     async def _take(self, request: web.Request) -> web.Response:
-        from aiohttp import web
-        from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-
-        body = await request.read()
-        if body[:2] == b"\x1f\x8b":
-            body = gzip.decompress(body)
-        sent = ExportTraceServiceRequest.FromString(body)
+        sent = ExportTraceServiceRequest.FromString(await request.read())
         async with self._news:
-            self.requests += 1
             if self.status == 200:
                 self._spans.extend(_spans(sent))
             self._news.notify_all()
-        return web.Response(status=self.status, body=b"", content_type="application/x-protobuf")
+        return web.Response(status=self.status, content_type="application/x-protobuf")
 
 
-def _spans(sent: Any) -> Iterable[CollectedSpan]:
-    from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
-
-    for resource in sent.resource_spans:
-        service = str(_values(resource.resource.attributes).get("service.name", ""))
-        for scope in resource.scope_spans:
-            for span in scope.spans:
-                yield CollectedSpan(
-                    name=span.name,
-                    trace_id=span.trace_id.hex(),
-                    span_id=span.span_id.hex(),
-                    parent_id=span.parent_span_id.hex(),
-                    service=service,
-                    kind=Span.SpanKind.Name(span.kind).removeprefix("SPAN_KIND_").lower(),
-                    start=span.start_time_unix_nano,
-                    end=span.end_time_unix_nano,
-                    attributes=_values(span.attributes),
-                    events=tuple(event.name for event in span.events),
-                    failed=span.status.code == Status.STATUS_CODE_ERROR,
-                )
+def _spans(sent: Any) -> list[CollectedSpan]:
+    return [
+        CollectedSpan(
+            name=span.name,
+            trace_id=span.trace_id.hex(),
+            span_id=span.span_id.hex(),
+            parent_id=span.parent_span_id.hex(),
+            service=str(_values(resource.resource.attributes).get("service.name", "")),
+            kind=Span.SpanKind.Name(span.kind).removeprefix("SPAN_KIND_").lower(),
+            start=span.start_time_unix_nano,
+            end=span.end_time_unix_nano,
+            attributes=_values(span.attributes),
+            failed=span.status.code == Status.STATUS_CODE_ERROR,
+        )
+        for resource in sent.resource_spans
+        for scope in resource.scope_spans
+        for span in scope.spans
+    ]
 
 
 def _values(pairs: Any) -> dict[str, object]:

@@ -1,9 +1,9 @@
 """`fleet`, or a program over it, started from a process that has loaded it already: a fork instead of imports.
 
-`python -m tests.warm_fleet --keep SOCKET` loads it and waits. `python -I -S tests/warm_fleet.py SOCKET ARGUMENTS…`
-has it fork, and is then the command, or the program whose path the first argument is: with its own descriptors,
-directory, variables, signals and exit code. What is loaded never runs a command itself, so nothing of one is left for
-the next.
+`python -m tests.warm_fleet --keep DESCRIPTOR` loads it and waits at a listening socket.
+`python -I -S tests/warm_fleet.py SOCKET ARGUMENTS…` has it fork, and is then the command, or the program whose path the
+first argument is: with its own descriptors, directory, variables, signals and exit code. What is loaded never runs a
+command itself, so nothing of one is left for the next.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _received(connection: socket.socket, size: int) -> bytes:
     return found
 
 
-def keep(path: str) -> None:
+def keep(descriptor: int) -> None:
     """Fork a command for each connection, without an end."""
     import ctypes
     import gc
@@ -74,9 +74,7 @@ def keep(path: str) -> None:
         importlib.import_module(f"swe_ai_fleet.{name}")
     libc = ctypes.CDLL(None)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    listening = socket.socket(socket.AF_UNIX)
-    listening.bind(path)
-    listening.listen()
+    listening = socket.socket(fileno=descriptor)
     gc.freeze()
     while True:
         connection, _ = listening.accept()
@@ -130,7 +128,7 @@ def _exit_code(app: Callable[..., object], arguments: list[str]) -> int:
 
 if __name__ == "__main__":
     if sys.argv[1] == "--keep":
-        keep(sys.argv[2])
+        keep(int(sys.argv[2]))
     else:
         # Nothing to tidy up: ending at once is half of what this process would take.
         os._exit(command(sys.argv[1], sys.argv[2:]))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from swe_ai_fleet.testing import Conversation, Turn
+from tests.chat_script import final
 
 BUSY = "[web-busy]"
 """Three agents that take their time and then differ."""
@@ -21,44 +24,23 @@ _HOSTILE_CODE = "x = '</script><script>document.title=\"owned\"</script>'\n# <b 
 
 
 def _paced(code: str, answer: str, *, seconds: float) -> tuple[Turn, ...]:
-    return (
-        Turn(
-            content="I look at the module first.",
-            tool_calls=(("files_read_file", {"path": "utils.py"}),),
-            delay_seconds=seconds,
-        ),
-        Turn(
-            content="What is there already?",
-            tool_calls=(("files_list_files", {}), ("shell_run_command", {"command": "grep -n def utils.py"})),
-            delay_seconds=seconds,
-        ),
-        Turn(
-            content="Now the function itself.",
-            tool_calls=(("files_append_file", {"path": "utils.py", "content": code}),),
-            delay_seconds=seconds,
-        ),
-        Turn(content="And the tests.", tool_calls=(("tests_run", {}),), delay_seconds=seconds),
-        Turn(tool_calls=(("final_answer", {"result": answer}),), delay_seconds=seconds),
+    looks = (("files_list_files", {}), ("shell_run_command", {"command": "grep -n def utils.py"}))
+    writes = ("files_append_file", {"path": "utils.py", "content": code})
+    turns = (
+        Turn(content="I look at the module first.", tool_calls=(("files_read_file", {"path": "utils.py"}),)),
+        Turn(content="What is there already?", tool_calls=looks),
+        Turn(content="Now the function itself.", tool_calls=(writes,)),
+        Turn(content="And the tests.", tool_calls=(("tests_run", {}),)),
+        final(answer),
     )
+    return tuple(replace(turn, delay_seconds=seconds) for turn in turns)
 
 
+_GREETS = "\n\ndef hello_world():\n    return 'Hello, World!'\n"
 WEB_CONVERSATIONS = (
-    Conversation(
-        match=BUSY, seed=1, turns=_paced("\n\ndef hello_world():\n    return 'Hi'\n", "It greets.", seconds=0.5)
-    ),
-    Conversation(
-        match=BUSY,
-        seed=2,
-        turns=_paced(
-            "\n\nimport os\n\n\ndef hello_world():\n    return 'Hello, World!'\n", "It greets the world.", seconds=0.7
-        ),
-    ),
-    Conversation(
-        match=BUSY,
-        turns=_paced(
-            "\n\ndef hello_world():\n    return 'Hello, World!'\n", "Added hello_world; the tests pass.", seconds=0.9
-        ),
-    ),
+    Conversation(match=BUSY, seed=1, turns=_paced(_GREETS.replace("ello, World!", "i"), "It greets.", seconds=0.5)),
+    Conversation(match=BUSY, seed=2, turns=_paced(f"\n\nimport os\n{_GREETS}", "It greets the world.", seconds=0.7)),
+    Conversation(match=BUSY, turns=_paced(_GREETS, "Added hello_world; the tests pass.", seconds=0.9)),
     Conversation(
         match=HOSTILE,
         turns=(
@@ -69,7 +51,7 @@ WEB_CONVERSATIONS = (
                     ("shell_run_command", {"command": f"printf '%s\\n' '{MARKUP.replace(chr(39), chr(34))}'"}),
                 ),
             ),
-            Turn(tool_calls=(("final_answer", {"result": f"Done {MARKUP}\n\n{HOSTILE_MARKDOWN}"}),)),
+            final(f"Done {MARKUP}\n\n{HOSTILE_MARKDOWN}"),
         ),
     ),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from swe_ai_fleet.testing import Conversation, Turn
+from tests.chat_script import called, final
 from tests.reviewing import REVIEWER, accepting
 
 FIX, REVIEW, RESEARCH = "[flow-fix]", "[flow-review]", "[flow-research]"
@@ -16,18 +17,14 @@ _MENDED = "def total(prices):\n    return sum(prices)\n"
 _TEST = "\n\ndef test_nothing():\n    assert cart.total([]) == 0\n"
 
 
-def _answer(text: str) -> Turn:
-    return Turn(tool_calls=(("final_answer", {"result": text}),))
-
-
 WORKFLOW_CONVERSATIONS = (
-    Conversation(match=FIX, regex=REVIEWER, turns=(_answer(accepting("It does what the task asks for.")),)),
+    Conversation(match=FIX, regex=REVIEWER, turns=(final(accepting("It does what the task asks for.")),)),
     Conversation(
         match=FIX,
         regex="Reproduce this issue",
         turns=(
-            Turn(tool_calls=(("shell_run_command", {"command": "python3 -c 'import cart; cart.total([])'"}),)),
-            _answer("total([]) raises IndexError in cart.py, line 2: prices[0]."),
+            called("shell_run_command", command="python3 -c 'import cart; cart.total([])'"),
+            final("total([]) raises IndexError in cart.py, line 2: prices[0]."),
         ),
     ),
     Conversation(
@@ -40,14 +37,14 @@ WORKFLOW_CONVERSATIONS = (
                     ("files_append_file", {"path": "test_cart.py", "content": _TEST}),
                 )
             ),
-            _answer("total() sums up from nothing."),
+            final("total() sums up from nothing."),
         ),
     ),
     Conversation(
         match=FIX,
         regex="is to fix this issue",
         turns=(
-            Turn(tool_calls=(("files_read_file", {"path": "cart.py"}),)),
+            called("files_read_file", path="cart.py"),
             Turn(content="approve\nThe cause is mended, and there is a test."),
         ),
     ),
@@ -55,11 +52,11 @@ WORKFLOW_CONVERSATIONS = (
         match=REVIEW,
         regex="Review the changes below for one thing only",
         turns=(
-            Turn(tool_calls=(("files_read_file", {"path": "cart.py"}),)),
-            _answer(f"{REVIEW} cart.py, line 2: fine."),
+            called("files_read_file", path="cart.py"),
+            final(f"{REVIEW} cart.py, line 2: fine."),
         ),
     ),
-    Conversation(match=REVIEW, regex="These reviews of one change", turns=(_answer("approve"),)),
+    Conversation(match=REVIEW, regex="These reviews of one change", turns=(final("approve"),)),
     Conversation(match=RESEARCH, regex="Write a report", turns=(Turn(content="It is so [1], and so [2]."),)),
-    Conversation(match=HELD, turns=(_answer("At once."),)),
+    Conversation(match=HELD, turns=(final("At once."),)),
 )

@@ -26,12 +26,12 @@ from labs.bench.processes import measured
 from labs.bench.steps import COMMAND, FILES, scripted_steps
 from labs.chaos.ray_node import HOST
 from labs.chaos.stage import RAY_VARIABLES, Replica, said
+from labs.children import Child, free_port
 from swe_ai_fleet.adapters.jetstream.connection import Connection
 from swe_ai_fleet.adapters.jetstream.nats_client import Credentials
 from swe_ai_fleet.adapters.jetstream.protocol import EVENTS
 from swe_ai_fleet.adapters.jetstream.reader import messages
 from swe_ai_fleet.testing.repositories import make_repository
-from tests.processes import Child, free_port
 
 TASKS, AGENTS, STEPS, LATENCY = 100, 3, 20, 0.5
 NODES = 3

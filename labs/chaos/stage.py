@@ -14,9 +14,10 @@ from pathlib import Path
 from labs.chaos.model import NOTES
 from labs.chaos.ray_node import HOST
 from labs.chaos.witness import Witness
+from labs.children import Child, free_port
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.testing.repositories import make_repository
-from tests.processes import Child, free_port, kill
+from tests.processes import kill
 
 LEASE_SECONDS = 4
 CHECKPOINT_SECONDS = 1

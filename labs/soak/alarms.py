@@ -16,7 +16,7 @@ from typing import Any
 import aiohttp
 import yaml
 
-from tests.processes import ROOT, free_port
+from labs.children import ROOT, free_port
 
 RULES = ROOT / "deploy" / "observability" / "prometheus" / "alerts.yaml"
 _SCRAPE_SECONDS = 5

@@ -13,7 +13,8 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.processes import MARK, ROOT, kill, marked
+from labs.children import ROOT
+from tests.processes import MARK, kill, marked
 
 _SECONDS = 20.0
 _LOOK_SECONDS = 0.25

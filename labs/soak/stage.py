@@ -14,10 +14,11 @@ from pathlib import Path
 import psutil
 
 from labs.chaos.stage import Replica, said
+from labs.children import Child, descendants, free_port
 from labs.soak.model import NOTES
 from services.access.tokens import token_digest
 from swe_ai_fleet.testing.repositories import make_repository
-from tests.processes import Child, descendants, free_port, kill, marked, title
+from tests.processes import kill, marked, title
 
 TENANTS = ("default", "blue")
 LEASE_SECONDS = 4

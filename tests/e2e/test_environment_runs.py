@@ -10,8 +10,8 @@ import pytest
 
 from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.repositories import make_repository
-from tests.environment_script import LACKING, PROVIDE
 from tests.fleet_command import Shell
+from tests.scripts import LACKING, PROVIDE
 
 FILES = {
     "weather.py": "import almanac\n\n\ndef sun():\n    return almanac.SUN + 1\n",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
@@ -11,15 +10,6 @@ from tests.docker_engine import NoEngine, TestEngine, docker_engine
 from tests.images.base import NoBase
 from tests.images.engine_images import build_images
 from tests.images.stack import Stack, running_stack
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if os.environ.get("FLEET_TEST_IMAGES"):
-        return
-    skip = pytest.mark.skip(reason="FLEET_TEST_IMAGES is not set (make test-images sets it)")
-    for item in items:
-        if item.nodeid.startswith("tests/images/"):
-            item.add_marker(skip)
 
 
 @pytest.fixture(scope="session")

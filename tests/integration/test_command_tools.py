@@ -14,7 +14,7 @@ from swe_ai_fleet.domain.tool import Outcome, ToolResult
 from swe_ai_fleet.sandbox import LocalWorkspace, open_workspace
 from swe_ai_fleet.testing.repositories import git, make_repository
 from swe_ai_fleet.tools import GitTool, Pipeline, ShellTool, TestTool, ToolLimits
-from tests.with_pytest import WITH_PYTEST
+from tests.environments import WITH_PYTEST
 
 pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap (bwrap) on PATH")
 

@@ -38,7 +38,7 @@ from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
 from swe_ai_fleet.testing.repositories import commit_files, make_repository
 from tests.outside_agent import SmallHarness, serving
-from tests.scripted_deps import execution_deps
+from tests.scripted_fleet import execution_deps
 from tests.scripts import FAILING, HELLO_FILES
 
 SECONDS = 40

@@ -49,8 +49,8 @@ from swe_ai_fleet.tools import (
     operation,
 )
 from swe_ai_fleet.tools.audit import AuditTrail
+from tests.environments import WITH_PYTEST
 from tests.planning_requests import COMPLEX, FAST, FILES, SCRIPT, SIMPLE
-from tests.with_pytest import WITH_PYTEST
 
 TASK = "Look at a.py and say what one() returns."
 

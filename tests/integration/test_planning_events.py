@@ -19,7 +19,7 @@ from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceStub
 from services.errors import NotAvailable
 from services.grpc_server import serve_grpc, service_of
-from services.orchestrator.intake import task_of
+from services.orchestrator import task_of
 from swe_ai_fleet.adapters.jetstream import Work
 from swe_ai_fleet.domain.assignment import DeriveAssignment
 from swe_ai_fleet.domain.errors import InvalidRequest
@@ -33,8 +33,7 @@ from swe_ai_fleet.orchestrator.derivations import (
 from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
 from tests.orchestrator_service import field_named, refusal, servicer_of
-from tests.scripted_deps import execution_deps
-from tests.scripted_fleet import ScriptedFleet
+from tests.scripted_fleet import ScriptedFleet, execution_deps
 from tests.scripted_workspaces import ScriptedWorkspaces
 
 SECONDS = 10

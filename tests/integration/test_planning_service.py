@@ -7,7 +7,7 @@ import json
 import re
 import uuid
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from io import StringIO
@@ -20,9 +20,8 @@ from rich.console import Console
 
 from fleet.planning.v1 import planning_pb2 as pb
 from fleet.planning.v1.planning_pb2_grpc import PlanningServiceStub
-from services.extensions import context_opener
 from services.grpc_server import serve_grpc, service_of
-from services.orchestrator.planning import PlanningServicer, plan_buckets
+from services.orchestrator import PlanningServicer, plan_buckets
 from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
 from swe_ai_fleet.agents.plan_session.session import PlanSession, SessionStatus
 from swe_ai_fleet.agents.plan_session.store import KeyValueSessions
@@ -37,13 +36,13 @@ from swe_ai_fleet.ports import KeyValue, Replicas
 from swe_ai_fleet.runtime.channels import named_field
 from swe_ai_fleet.runtime.execution_tools import ExecutionsView
 from swe_ai_fleet.runtime.factories import workspace_provider
-from swe_ai_fleet.runtime.knowledge import ContextClient, open_context_client
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.runtime.plan_service import open_tenant_plans
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Conversation, Failure, Script, ScriptedModelServer, Turn
 from swe_ai_fleet.tools.secrets import Secrets
-from tests.scripted_deps import execution_deps
+from tests.memory_parts import context_service
+from tests.scripted_fleet import execution_deps
 from tests.search_server import SearchServer
 from tests.sub_agent_world import RESEARCHER, call
 
@@ -66,7 +65,7 @@ class Knowledge:
 
     log: JetStream
     context: Any
-    client: ContextClient
+    client: Any
     settings: Settings
 
 
@@ -141,12 +140,9 @@ async def knowledge(search_server: SearchServer, tmp_path_factory: pytest.TempPa
             search_url=search_server.url,
             model_api_key=HIDDEN,
         )
-        open_context = context_opener() or pytest.skip("the extension knowledge is not there")
-        async with AsyncExitStack() as stack:
-            context = await stack.enter_async_context(open_context(settings, log, token=TOKEN))
-            named = settings.model_copy(update={"context_url": context.address, "context_token": TOKEN})
-            client = await stack.enter_async_context(open_context_client(named))
-            assert client is not None
+        async with context_service(settings, log, token=TOKEN) as (context, client):
+            if client is None:
+                pytest.skip("the extension knowledge is not there")
             await client.remember(Memory(namespace="fleet", text="Invoice totals are rounded half up."))
             yield Knowledge(log=log, context=context, client=client, settings=settings)
 

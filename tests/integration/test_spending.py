@@ -23,7 +23,7 @@ from swe_ai_fleet.runtime.plan_service import open_tenant_plans
 from swe_ai_fleet.runtime.spending import DAY_SECONDS, Spending
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Conversation, Script, ScriptedModelServer, Turn
-from tests.scripted_deps import execution_deps
+from tests.scripted_fleet import execution_deps
 
 NOON = datetime(2026, 11, 22, 12, tzinfo=UTC).timestamp()
 ANSWERS = Script(conversations=(Conversation(predicate=lambda _: True, turns=(Turn(content="Well."),)),))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -11,15 +10,6 @@ from dataclasses import dataclass
 import pytest
 
 from tests.vllm.server import VLLMServer, interpreter, make_model, serve
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if os.environ.get("FLEET_TEST_VLLM"):
-        return
-    skip = pytest.mark.skip(reason="FLEET_TEST_VLLM is not set (make test-vllm sets it)")
-    for item in items:
-        if item.nodeid.startswith("tests/vllm/"):
-            item.add_marker(skip)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

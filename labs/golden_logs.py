@@ -1,4 +1,4 @@
-"""Records what this version of the fleet writes, once a version: `python -m tests.golden_log_writer`.
+"""Records what this version of the fleet writes, once a version: `python -m labs.golden_logs`.
 
 Three executions of a real fleet with the scripted model, each a file of messages as they stand on NATS, and what they
 fold to. Files of earlier versions are never changed: tests/unit/test_golden_logs.py reads them for ever.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import tempfile
-from contextlib import aclosing
 from importlib.metadata import version
 from pathlib import Path
 
@@ -18,13 +17,11 @@ import grpc.aio
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceStub
 from services.orchestrator.main import RunningFleet, open_fleet
-from swe_ai_fleet.adapters.jetstream.connection import Connection
-from swe_ai_fleet.adapters.jetstream.nats_client import Credentials
-from swe_ai_fleet.adapters.jetstream.protocol import EVENTS
-from swe_ai_fleet.adapters.jetstream.reader import messages
+from swe_ai_fleet.runtime.factories import connect_log
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.repositories import make_repository
+from tests.erasure import stored
 from tests.scripts import GREETINGS, HELLO_FILES, PROPOSING, SCRIPT
 from tests.unit.test_golden_logs import LOGS, folded
 
@@ -38,7 +35,10 @@ async def record(directory: Path) -> None:
             )
             async with open_fleet(settings) as running:
                 executions = await _run(running, repository)
-                lines = await _lines(running, name)
+                at_nats = {"nats_url": running.nats_url, "nats_token": running.nats_token}
+                async with connect_log(settings.model_copy(update=at_nats), name="golden") as log:
+                    events = [data.decode() async for _, _, data in stored(log, "AGENT_EVENTS")]
+    lines = [event.replace(name, "/srv/golden") for event in events]
     directory.mkdir(parents=True)
     expected: dict[str, object] = {}
     for what, execution_id in executions.items():
@@ -70,14 +70,6 @@ async def _run(running: RunningFleet, repository: Path) -> dict[str, str]:
         failing = pb.DeliberateRequest(task_id="failing", task_description="[failing]", repo=repo, num_agents=1)
         failed = await stub.Deliberate(failing, **call)
     return {"orchestrated": orchestrated.execution_id, "asked": asked.execution_id, "no_winner": failed.execution_id}
-
-
-async def _lines(running: RunningFleet, place: str) -> list[str]:
-    """All events as they stand, the temporary directory's name aside."""
-    async with Connection.open([running.nats_url], Credentials(token=running.nats_token), name="golden") as connection:
-        stored = messages(connection, EVENTS, "agent.events.>", follow=False, timeout=30)
-        async with aclosing(stored) as events:
-            return [one.data.decode().replace(place, "/srv/golden") async for one in events if one is not None]
 
 
 if __name__ == "__main__":
