@@ -51,50 +51,14 @@ _WRONG_AND_WELL: Mapping[str, tuple[str, str]] = {
         "fleet_executions_finished_total,tenant=t,status=failed 0+1; "
         "fleet_executions_finished_total,tenant=t,status=no_winner 0+99",
     ),
-    "FleetCallErrorsHigh": (
-        "fleet_grpc_requests_total,job=fleet-context,code=INTERNAL 0+1; "
-        "fleet_grpc_requests_total,job=fleet-context,code=OK 0+9",
-        "fleet_grpc_requests_total,job=fleet-context,code=UNAUTHENTICATED 0+9; "
-        "fleet_grpc_requests_total,job=fleet-context,code=OK 0+1",
-    ),
-    "FleetHttpErrorsHigh": (
-        "fleet_http_requests_total,job=fleet-gateway,status=503 0+1; "
-        "fleet_http_requests_total,job=fleet-gateway,status=200 0+9",
-        "fleet_http_requests_total,job=fleet-gateway,status=404 0+9; "
-        "fleet_http_requests_total,job=fleet-gateway,status=200 0+1",
-    ),
     "FleetAgentRunsLost": (
         "fleet_agent_runs_lost_total,tenant=t 0+1",
         "fleet_agent_runs_lost_total,tenant=t 0+0x108 1+1x2 3+0x180; "
         "fleet_agent_runs_lost_total,tenant=t,instance=b 0+0x108 1+1x2 3+0x180",
     ),
-    "FleetToolErrorsHigh": (
-        "fleet_tool_calls_total,operation=tests_run,outcome=timeout 0+1; "
-        "fleet_tool_calls_total,operation=tests_run,outcome=success 0+1",
-        "fleet_tool_calls_total,operation=tests_run,outcome=error 0+1; "
-        "fleet_tool_calls_total,operation=tests_run,outcome=timeout 0",
-    ),
     "FleetModelServerDown": (
         "fleet_model_server_up,endpoint=http://m 0; fleet_model_server_up,endpoint=http://m,instance=b 0",
         "fleet_model_server_up,endpoint=http://m 0; fleet_model_server_up,endpoint=http://m,instance=b 1",
-    ),
-    "FleetEventLogNearlyFull": (
-        "fleet_stream_bytes,stream=s 90; fleet_stream_limit_bytes,stream=s 100",
-        "fleet_stream_bytes,stream=s 90; fleet_stream_limit_bytes,stream=s 0",
-    ),
-    "FleetLogWritesSlow": (
-        "fleet_log_append_duration_seconds_bucket,le=1.0 0+9; "
-        "fleet_log_append_duration_seconds_bucket,le=5.0 0+10; "
-        "fleet_log_append_duration_seconds_bucket,le=+Inf 0+10",
-        "fleet_log_append_duration_seconds_bucket,le=0.01 0+10; fleet_log_append_duration_seconds_bucket,le=+Inf 0+10",
-    ),
-    "FleetDeadLettersGrowing": (
-        "fleet_stream_messages,stream=AGENT_DLQ 0+0x110 1+0x190",
-        "fleet_stream_messages,stream=AGENT_DLQ 7; fleet_stream_messages,stream=AGENT_EVENTS 7+7",
-    ),
-    "FleetTakeoversHigh": (
-        "fleet_execution_takeovers_total,tenant=t 0+1",
-        "fleet_execution_takeovers_total,tenant=t 0+0x110 9+0x190",
     ),
 }
 _EVALUATED = "2h"

@@ -16,8 +16,8 @@ from aiohttp import web
 from swe_ai_fleet.domain.tool import Decision, Outcome
 from swe_ai_fleet.testing.repositories import write_files
 from swe_ai_fleet.tools import BuiltinSettings, BuiltinTools, HttpPolicy, ToolRegistry
-from swe_ai_fleet.tools.builtin import FileReader, Network, fetching
-from swe_ai_fleet.tools.builtin.fetching import page_text
+from swe_ai_fleet.tools.builtin import FileReader, Network
+from tests.tables import table
 from tests.tool_doubles import PUBLIC, Detour, Names, served
 
 
@@ -27,7 +27,7 @@ class Site:
     def __init__(self) -> None:
         self.asked: list[tuple[str, dict[str, str]]] = []
         self.answer: object = {}
-        self.status = 200
+        self.page = ""
         self.port = 0
 
     def url(self, path: str = "") -> str:
@@ -40,10 +40,10 @@ class Site:
                 return web.Response(status=302, headers={"Location": request.query["to"]})
             case "/search" | "/w/api.php":
                 text = self.answer if isinstance(self.answer, str) else json.dumps(self.answer)
-                headers = {"Location": "/page"} if self.status == 302 else {}
-                return web.Response(status=self.status, text=text, content_type="application/json", headers=headers)
+                return web.Response(text=text, content_type="application/json")
             case _:
-                return web.Response(text=f"you asked for {request.path}")
+                text = self.page or f"you asked for {request.path}"
+                return web.Response(text=text, content_type="text/html" if self.page else "text/plain")
 
 
 @pytest.fixture
@@ -96,7 +96,6 @@ class TestWebSearch:
             "results": [
                 {"title": "One\n two", "url": "https://a.test/", "content": "x" * 900, "engine": "e"},
                 {"title": "Two", "url": "https://b.test/"}, {"title": "no address"}, "nonsense",
-                {"title": 5, "url": "https://c.test/", "content": None},
             ]
         }  # fmt: skip
         result = await kit.call("web_search", {"query": " what now ", "num_results": 2})
@@ -105,8 +104,7 @@ class TestWebSearch:
         assert [each["url"] for each in found] == ["https://a.test/", "https://b.test/"]
         assert (found[0]["title"], len(found[0]["content"])) == ("One two", 503)
         assert result.content.startswith("1. One two\n   https://a.test/\n   xxx")
-        assert len((await kit.call("web_search", {"query": "x"})).metadata["results"]) == 3  # type: ignore[arg-type]
-        for site.answer in ({"results": []}, {}, {"results": "x"}, {"results": {"a": 1}}):
+        for site.answer in ({}, {"results": "x"}):
             result = await kit.call("web_search", {"query": "x"})
             assert (result.success, result.content) == (True, "Nothing was found.")
 
@@ -144,27 +142,22 @@ class TestReadWebpage:
 
 
 HOSTILE = {
-    "unclosed comment": "<!--" * 200_000, "unclosed tags": "<a " * 300_000, "unclosed attribute": "<a b='" * 150_000,
-    "attributes": "<a " + "x " * 400_000, "marked section": "<![" * 200_000 + "]]>", "declaration": "<!x" * 200_000,
-    "deep": "<div>" * 150_000, "hidden deep": "<div hidden>" * 80_000, "entities": "&" * 800_000,
-    "numbers": "&#" * 400_000, "script": "<script>" + "</" * 400_000, "blanks": " \n" * 400_000,
-    "one word": "x" * 900_000, "lines": "<br>x" * 200_000,
+    "unclosed comment": "<!--" * 200_000, "unclosed attribute": "<a b='" * 150_000, "attributes": "<a " + "x " * 400_000,
+    "declaration": "<!x" * 200_000, "deep": "<div>" * 150_000, "entities": "&" * 800_000, "blanks": " \n" * 400_000,
 }  # fmt: skip
 
 
 class TestPageText:
-    @pytest.mark.parametrize("name", HOSTILE)
-    def test_hostile_pages_are_read_in_bounded_time(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(fetching, "MAX_SECONDS", 0.5)
-        started = time.perf_counter()
-        found = page_text(HOSTILE[name], url="https://a.test/", max_chars=5_000)
-        assert time.perf_counter() - started < 20
-        assert len(found.text) <= 5_000
+    @table("name", HOSTILE)
+    async def test_hostile_pages_are_read_in_bounded_time(self, kit: BuiltinTools, site: Site, name: str) -> None:
+        site.page, started = HOSTILE[name], time.process_time()
+        await kit.call("read_webpage", {"url": site.url("/page")})
+        assert time.process_time() - started < 20
 
-    def test_what_is_hidden_stays_hidden_and_the_rest_does_not(self) -> None:
+    async def test_what_is_hidden_stays_hidden_and_the_rest_does_not(self, kit: BuiltinTools, site: Site) -> None:
         hidden = "<span style='visibility:hidden'>e</span>f<svg><text>g</svg>h"
-        html = f"a<script>b<!--</script>c<noscript>d</noscript>{hidden}"
-        assert page_text(html, url="https://a.test/", max_chars=100).text == "acfh"
+        site.page = f"a<script>b<!--</script>c<noscript>d</noscript>{hidden}"
+        assert (await kit.call("read_webpage", {"url": site.url("/page")})).metadata["content"] == "acfh"
 
 
 class TestPeople:

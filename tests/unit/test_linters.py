@@ -9,11 +9,11 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swe_ai_fleet.tools.tests.linters import Linter, configured_linters
-from swe_ai_fleet.tools.tests.linting import (
+from swe_ai_fleet.tools.tests import (
     Changes,
     Finding,
     changed_runs,
+    configured_linters,
     parse_annotations,
     parse_eslint,
     parse_format,
@@ -28,12 +28,8 @@ LINES = (SAMPLES / "lines.txt").read_text()
 GIT, GOFMT, RUSTFMT = ((SAMPLES / f"{name}.diff").read_text() for name in ("git", "gofmt", "rustfmt"))
 
 
-def found(files: Mapping[str, str]) -> tuple[Linter, ...]:
-    return configured_linters(files, lambda path: files.get(path, ""))
-
-
 def names(files: Mapping[str, str]) -> list[str]:
-    return [linter.name for linter in found(files)]
+    return [linter.name for linter in configured_linters(files, lambda path: files.get(path, ""))]
 
 
 @table(
