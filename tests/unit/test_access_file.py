@@ -191,10 +191,5 @@ def test_the_command_makes_lists_and_revokes_tokens_and_all_else_stays(tmp_path:
     path.write_text(WHOLE.replace("2027-01-31", f"{datetime.now(UTC) + timedelta(minutes=5):%Y-%m-%dT%H:%M:%SZ}"))
     assert run("token", "rotate", "ci", "--overlap", "2d")[0] == 0
     assert (read_access(path).tokens[0].previous_expires - datetime.now(UTC)).total_seconds() < 301
-    # A token that lines do not tell is left to people.
-    path.write_text(f'[tenants.a]\n[[ tokens ]]\nname = "ci"\ntenant = "a"\nroles = ["viewer"]\nsha256 = "{DIGEST}"\n')
-    for command in ("revoke", "rotate"):
-        code, out = run("token", command, "ci")
-        assert code == 2 and "by hand" in out
     path.write_text("broken")
     assert run("check")[0] == 2

@@ -142,14 +142,17 @@ class TestReadWebpage:
 
 
 HOSTILE = {
-    "unclosed comment": "<!--" * 200_000, "unclosed attribute": "<a b='" * 150_000, "attributes": "<a " + "x " * 400_000,
-    "declaration": "<!x" * 200_000, "deep": "<div>" * 150_000, "entities": "&" * 800_000, "blanks": " \n" * 400_000,
+    "comment": "<!--" * 200_000, "unclosed": "<a b='" * 150_000, "attributes": "<a " + "x " * 400_000,
+    "deep": "<div>" * 150_000, "entities": "&" * 800_000,
 }  # fmt: skip
 
 
 class TestPageText:
     @table("name", HOSTILE)
-    async def test_hostile_pages_are_read_in_bounded_time(self, kit: BuiltinTools, site: Site, name: str) -> None:
+    async def test_hostile_pages_are_read_in_bounded_time(
+        self, kit: BuiltinTools, site: Site, name: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("swe_ai_fleet.tools.builtin.fetching.MAX_SECONDS", 0.2)
         site.page, started = HOSTILE[name], time.process_time()
         await kit.call("read_webpage", {"url": site.url("/page")})
         assert time.process_time() - started < 20

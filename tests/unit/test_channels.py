@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,7 @@ from swe_ai_fleet.runtime.channels import (
     find_place,
     own_address,
     read_channel_tls,
+    running_place,
     target,
 )
 from swe_ai_fleet.runtime.installation.authority import new_authority, new_certificate
@@ -88,3 +91,12 @@ def test_a_card_says_how_its_fleet_is_called(tls: ChannelTls | None, tmp_path: P
         assert elsewhere is not None and (elsewhere.token, elsewhere.tls) == ("", None)
     theirs = find_context(named)
     assert theirs is not None and (theirs.address, theirs.token) == ("far:9", "theirs")
+
+
+def test_only_the_card_of_a_fleet_that_runs_counts(tmp_path: Path) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    dead = json.dumps({"address": "127.0.0.1:7", "token": "secret", "pid": ended.pid})
+    for content in (dead, "", "[]", '{"address": 1, "token": "x", "pid": 1}'):
+        (tmp_path / "fleet.json").write_text(content)
+        assert running_place(tmp_path) is None, content

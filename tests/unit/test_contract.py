@@ -92,11 +92,14 @@ async def test_whole_replies_are_sent_the_same() -> None:
             for body in (sample(ModelReplied, step=3), sample(ToolFinished)):
                 await journal.append(body)
         service.executions.submit, service.executions.wait, service.executions.get = submit, known, known
-        patch = pb.CandidatePatch(name="first", diff=b"")
+        patch = pb.SubmittedPatch(name="first", diff=b"d")
         for name, reply in (
             ("deliberation", await service.stub.Deliberate(deliberation())),
             ("orchestration", await service.stub.Orchestrate(orchestration())),
-            ("judgement", await service.stub.JudgePatches(pb.JudgePatchesRequest(repo=REPO, patches=[patch]))),
+            (
+                "judgement",
+                await service.stub.JudgePatches(pb.JudgePatchesRequest(task_id="t", repo=REPO, patches=[patch])),
+            ),
             ("execution", (await service.stub.GetExecution(pb.GetExecutionRequest())).execution),
         ):
             now = json_format.MessageToDict(reply, preserving_proto_field_name=True)

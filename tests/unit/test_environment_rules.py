@@ -125,27 +125,6 @@ def test_the_package_manager_is_that_of_the_lock() -> None:
         assert recipe.steps[-1].source == (next(iter(files)) if files else "package.json")
 
 
-SILENT = "npm test --silent"
-# By what package.json says: the command, and what is left out of it.
-LINTING: tuple[tuple[dict[str, str], str, str], ...] = (
-    ({"test": "eslint . && jest --ci"}, "npx --no -- jest --ci", "eslint ."),
-    ({"test": "npm run lint && npm run u", "lint": "xo", "u": "ava"}, "npm run u --silent", "npm run lint"),
-    ({"test": "A=1 mocha", "pretest": "tsc --noEmit"}, f"{SILENT} --ignore-scripts", "pretest: tsc --noEmit"),
-    ({"test": "tsc && node --test"}, SILENT, ""),
-    ({"test": "xo && ava", "pretest": "npm run build", "build": "tsc"}, SILENT, ""),
-    ({"test": "tsc --noEmit && NODE_ENV=test node --test"}, "env NODE_ENV=test node --test", "tsc --noEmit"),
-    ({"test": "echo 'Error: no test specified' && exit 1"}, "", ""),
-)
-
-
-def test_linters_beside_the_tests_are_left_out() -> None:
-    for scripts, command, left_out in LINTING:
-        recipe = made({"package.json": json.dumps({**PACKAGE, "scripts": scripts})})
-        assert shlex.join(recipe.test_command) == command
-        said = [said.what for said in recipe.decisions if said.what.startswith("left out of the tests, since it")]
-        assert [text.partition(": ")[2] for text in said] == ([left_out] if left_out else []), scripts
-
-
 def test_modules_of_go_and_crates_are_fetched_where_they_are_asked_for() -> None:
     files = {"go.mod": "module a\ngo 1.21\nrequire b v1\n", "go.sum": "", "Cargo.toml": "[package]\n", "Cargo.lock": ""}
     recipe = made(files)

@@ -11,15 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swe_ai_fleet.domain.candidate import TestSummary as Summary
-from swe_ai_fleet.domain.command import NetworkGrant
-from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import Unavailable
 from swe_ai_fleet.domain.task import RepoRef, Task, TaskKind
 from swe_ai_fleet.domain.test_run import TestOutcome, TestResult, TestRun
-from swe_ai_fleet.orchestrator.evidence import WHOLE_RUN, Comparison, TaskNames, Touched, compare
-from swe_ai_fleet.orchestrator.evidence.test_runs import Suite, TestRuns, run_key
+from swe_ai_fleet.orchestrator.evidence import WHOLE_RUN, Comparison, TaskNames, TestRuns, Touched, compare
 from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
-from swe_ai_fleet.tools.tests.plan import Selection
 from tests.tables import table
 
 
@@ -245,20 +241,3 @@ async def test_faults_are_not_kept_and_processes_share_runs_by_a_store_that_may_
     assert await TestRuns(store).find("broken") is None
     await TestRuns(store).of("e", "broken", tests)
     assert tests.started == 2
-
-
-def test_a_key_is_the_content() -> None:
-    environment, suite = Environment(key="k", tree="t"), Suite(name="tests", argv=("pytest",))
-    key = run_key("default", environment, suite, Selection())
-    assert key == run_key("default", environment, replace(suite, name="other"), Selection(first=(("a",),)))
-    others = [
-        run_key("other", environment, suite, Selection()),
-        run_key("default", replace(environment, tree="u"), suite, Selection()),
-        run_key("default", replace(environment, key="l"), suite, Selection()),
-        run_key("default", replace(environment, variables={"A": "1"}), suite, Selection()),
-        run_key("default", replace(environment, network=NetworkGrant(hosts=("a.org",))), suite, Selection()),
-        run_key("default", environment, replace(suite, argv=("pytest", "-x")), Selection()),
-        run_key("default", environment, suite, Selection(paths=("a",))),
-        run_key("default", environment, suite, Selection(), repetition=1),
-    ]
-    assert len({key, *others}) == len(others) + 1

@@ -253,12 +253,7 @@ def test_a_test_that_tells_sources_apart_gains_nothing_where_others_speak_agains
     ("foreign", "words"),
     [
         ({}, "no other author's new tests cover it"),
-        ({"asked": 2, "passed": 2}, "passes the new tests of 2 of 2 other authors"),
         ({"asked": 1, "passed": 1}, "passes the new tests of 1 of 1 other author"),
-        (
-            {"asked": 3, "failing": dict.fromkeys("bcd", 1)},
-            "fails 1 new test of b, fails 1 new test of c, fails 1 new test of d",
-        ),
         (
             {"asked": 5, "failing": dict.fromkeys("bcdef", 1)},
             "fails 1 new test of b, fails 1 new test of c, fails 1 new test of d, and those of 2 more",
@@ -293,7 +288,7 @@ def pools(draw: st.DrawFn) -> list[Author]:
     ]
 
 
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(pools(), st.floats(0, 1), st.randoms(use_true_random=False))
 def test_neither_order_nor_names_decide_nor_do_tests_lift_what_is_refuted(pool: list[Author], score: float, random):
     shuffled = list(pool)
@@ -346,15 +341,6 @@ def test_two_probes_decide_and_one_alone_does_not() -> None:
     told = probed(pool, a=SECOND, b=THIRD)
     assert [told[one.name].verdict for one in pool] == [Verdict.VERIFIED, Verdict.UNVERIFIED]
     assert told["special-good"].reasons[0].startswith("2 probes of the statement, which right-vacuous's change passes")
-
-
-def test_a_probe_lets_nobody_off_who_fails_the_tests_of_another_author() -> None:
-    pool = [
-        Author(name="a", source={**BASE, "example": 1, "second": 1}, tests={"second": {"second": 1}}),
-        Author(name="b", source={**BASE, "example": 1, "third": 1}, tests={"third": {"third": 1}}),
-    ]
-    assert {one.verdict for one in probed(pool).values()} == {Verdict.UNVERIFIED}
-    assert {one.verdict for one in probed(pool, a=SECOND, b=SECOND | {"example": 1}).values()} == {Verdict.UNVERIFIED}
 
 
 def test_good_probes_never_take_the_right_one_for_less_nor_a_wrong_one_for_more() -> None:

@@ -168,8 +168,6 @@ async def test_a_lost_agent_is_begun_again_and_costs_its_own_candidate_only(worl
             "no_winner",
             "(model server answered 500): tests failed: exit code 1",
         ),
-        # A candidate without evidence cannot win.
-        (ScriptedRun(check_fault=AgentLost("the node died")), {"num_agents": 1}, "no_winner", "the node died"),
         # Runs that the clock ended make a time-out.
         (ScriptedRun(stop_reason=StopReason.TIMEOUT, checks=(FAILED,)), {}, "timeout", ""),
         # A fault of ours ends the execution without telling its secrets.
@@ -226,7 +224,6 @@ async def test_an_orchestration_delivers_the_winner_on_a_branch(world: World):
         ((PASSED,), ev.ExecutionStatus.COMPLETED),
         ((FAILED,), ev.ExecutionStatus.FAILED),
         ((SKIPPED,), ev.ExecutionStatus.COMPLETED),
-        ((), ev.ExecutionStatus.COMPLETED),
         ((PASSED, replace(FAILED, required=False)), ev.ExecutionStatus.COMPLETED),
     ],
 )
