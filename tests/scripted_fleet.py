@@ -51,7 +51,7 @@ from swe_ai_fleet.domain.test_run import Baseline
 from swe_ai_fleet.domain.text import now
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason
-from swe_ai_fleet.orchestrator.evidence.check_results import verdict_of
+from swe_ai_fleet.orchestrator.evidence import verdict_of
 from swe_ai_fleet.ports import BlobStore, EventLog, Journal
 from tests.scripted_workspaces import DELIVERED_COMMIT
 

@@ -23,10 +23,8 @@ import pytest
 from swe_ai_fleet.agents.references.naming import Naming
 from swe_ai_fleet.agents.references.resolving import resolve
 from swe_ai_fleet.domain.task import EnvironmentSpec, RepoRef, Task, TaskKind
-from swe_ai_fleet.environments import Tooling, detect, digest
+from swe_ai_fleet.environments import Machine, RepositoryFiles, Tooling, detect, digest
 from swe_ai_fleet.environments.project_code import project_code
-from swe_ai_fleet.environments.recipe import Machine
-from swe_ai_fleet.environments.repository_files import RepositoryFiles
 from swe_ai_fleet.orchestrator.evidence import TaskNames, first_tests, parse_patch
 from swe_ai_fleet.tools.http import HttpTool
 from swe_ai_fleet.tools.tests import changed_runs, parse_annotations, parse_eslint, parse_format, parse_lines

@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from swe_ai_fleet.domain.task import EnvironmentSpec
-from swe_ai_fleet.environments import Tooling, caller_command, detect, digest
-from swe_ai_fleet.environments.recipe import Machine, Recipe, Step
-from swe_ai_fleet.environments.repository_files import RepositoryFiles
+from swe_ai_fleet.environments import Machine, Recipe, RepositoryFiles, Step, Tooling, caller_command, detect, digest
 from swe_ai_fleet.environments.requirements import read_lock
 from tests.tables import table
 

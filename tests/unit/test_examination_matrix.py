@@ -22,7 +22,7 @@ from swe_ai_fleet.domain.examination import STATEMENT, Conflict, Examination, Ma
 from swe_ai_fleet.domain.examination import TestSet as Tests
 from swe_ai_fleet.domain.review import Critique
 from swe_ai_fleet.domain.test_run import Crossing, ForeignFailure
-from swe_ai_fleet.orchestrator.evidence.check_results import verdict_of
+from swe_ai_fleet.orchestrator.evidence import verdict_of
 from swe_ai_fleet.orchestrator.ranking import rank
 from tests.candidates import a_candidate
 from tests.tables import table
