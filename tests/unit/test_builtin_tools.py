@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import time
 from collections.abc import AsyncIterator
@@ -22,11 +21,10 @@ from tests.tool_doubles import PUBLIC, Detour, Names, served
 
 
 class Site:
-    """A web site, a search server and a MediaWiki in one, and what they were asked."""
+    """A web site, and what it was asked."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, dict[str, str]]] = []
-        self.answer: object = {}
         self.page = ""
         self.port = 0
 
@@ -38,9 +36,6 @@ class Site:
         match request.path:
             case "/moved":
                 return web.Response(status=302, headers={"Location": request.query["to"]})
-            case "/search" | "/w/api.php":
-                text = self.answer if isinstance(self.answer, str) else json.dumps(self.answer)
-                return web.Response(text=text, content_type="application/json")
             case _:
                 text = self.page or f"you asked for {request.path}"
                 return web.Response(text=text, content_type="text/html" if self.page else "text/plain")
@@ -55,10 +50,9 @@ async def site() -> AsyncIterator[Site]:
 
 @pytest.fixture
 def kit(site: Site) -> BuiltinTools:
-    """Everything configured: the endpoints stand at private addresses, and so does the one host pages may come from."""
-    pages = HttpPolicy(allowed_hosts=("*",), private_hosts=("127.0.0.1",), ports=(80, 443, site.port))
-    settings = BuiltinSettings(search_url=site.url(), wikipedia_url=site.url("/w/api.php"), pages=pages)
-    return BuiltinTools(settings=settings)
+    """Pages may come from a host at a private address."""
+    pages = HttpPolicy(allowed_hosts=("*",), private_hosts=("127.0.0.1",), ports=(site.port,))
+    return BuiltinTools(settings=BuiltinSettings(pages=pages))
 
 
 def audited(kit: BuiltinTools) -> tuple[Outcome, Decision]:
@@ -91,23 +85,6 @@ class TestFileReader:
 
 
 class TestWebSearch:
-    async def test_results(self, kit: BuiltinTools, site: Site) -> None:
-        site.answer = {
-            "results": [
-                {"title": "One\n two", "url": "https://a.test/", "content": "x" * 900, "engine": "e"},
-                {"title": "Two", "url": "https://b.test/"}, {"title": "no address"}, "nonsense",
-            ]
-        }  # fmt: skip
-        result = await kit.call("web_search", {"query": " what now ", "num_results": 2})
-        assert site.asked == [("/search", {"q": "what now", "format": "json"})]
-        found: Any = result.metadata["results"]
-        assert [each["url"] for each in found] == ["https://a.test/", "https://b.test/"]
-        assert (found[0]["title"], len(found[0]["content"])) == ("One two", 503)
-        assert result.content.startswith("1. One two\n   https://a.test/\n   xxx")
-        for site.answer in ({}, {"results": "x"}):
-            result = await kit.call("web_search", {"query": "x"})
-            assert (result.success, result.content) == (True, "Nothing was found.")
-
     async def test_the_endpoint_opens_nothing_else(self, site: Site) -> None:
         kit = BuiltinTools(settings=BuiltinSettings(search_url=site.url(), wikipedia_url=site.url("/w/api.php")))
         for url in (site.url("/search?q=x"), f"http://127.0.0.1:{site.port + 1}/", "http://localhost/"):

@@ -100,16 +100,6 @@ def test_own_tests_that_lack_their_surroundings_show_nothing(message: str) -> No
     assert compared(wrong, run({}, ["t.py::a"]), "test_n.py", own=wrong).own_failing == ("test_n.py::test_far",)
 
 
-def test_parameters_that_differ_each_time_are_the_same_test() -> None:
-    before = run({"t.py::test_old[0x1]": "x"}, ["t.py::test_good[a-1]", "t.py::test_good[a-2]"])
-    after = run({"t.py::test_old[0x2]": "x"}, ["t.py::test_good[b-7]"])
-    found = compared(after, before)
-    assert (found.old, found.vanished, found.against) == (("t.py::test_old[0x2]",), (), ())
-    broken = run({"t.py::test_good[b-7]": "x", "t.py::test_old[0x2]": "x"})
-    assert compared(broken, before).broken == ("t.py::test_good[b-7]",)
-    assert compared(after, before).shown == ()
-
-
 OLD = run({}, ["t.py::a", "t.py::b", "t.py::c"])
 CUT = run({}, ["t.py::a"], stopped="the time limit")
 MANY = {f"t.py::test_{number}": "x" for number in range(3)}

@@ -104,29 +104,6 @@ class TestMore:
 # The patch as git reads it
 
 
-def test_reads_every_kind_of_change(tmp_path: Path) -> None:
-    before: Files = {"a b.py": "1\n2\n3\n", "gone.txt": "x\n", "mode.sh": "x\n", "ümlaut\t.txt": "x\n", "bin": b"\0\1"}
-    after: Files = {
-        "a b.py": "1\ntwo\n3\n",
-        "gone.txt": None,
-        "ümlaut\t.txt": "y",
-        "bin": b"\0\2",
-        "new.py": "--- a/x\n+++ b/x\n",
-        "empty": "",
-        "link": "-> a b.py",
-    }
-    patch = parse_patch(changed(tmp_path, before, after))
-    files = {file.path: file for file in patch.files}
-    assert set(files) == set(after)
-    lines = [(line.sign, line.text, line.number) for line in files["a b.py"].lines("+-")]
-    assert lines == [("-", "2", 2), ("+", "two", 2)]
-    assert (files["gone.txt"].is_deleted, files["bin"].is_binary, files["new.py"].is_new) == (True, True, True)
-    assert files["link"].mode == "120000"
-    assert [line.text for line in files["new.py"].lines("+")] == ["--- a/x", "+++ b/x"]
-    assert set(patch.paths) == set(files) - {"gone.txt"}
-    assert sum(1 for file in patch.files for _ in file.lines("+-")) == 2 + 1 + 2 + 2 + 1
-
-
 @table(
     "data",
     [
@@ -378,22 +355,6 @@ def test_weakened_tests_of_other_languages(
 
 
 # What is warned of
-
-
-COMMENTS = "only comments and blank lines of the source change"
-
-
-@pytest.mark.parametrize(
-    ("path", "before", "after", "warned"),
-    [
-        ("app.py", "a = 1\n", "# A remark.\n\na = 1\n", True),
-        ("app.py", "a = 1\n", "# type: ignore\na = 1\n", False),
-        ("app.go", "package a\n", "//go:build linux\npackage a\n", False),
-    ],
-)
-def test_source_in_which_only_comments_change(tmp_path: Path, path: str, before: str, after: str, warned: bool) -> None:
-    data = changed(tmp_path, {path: before}, {path: after})
-    assert (COMMENTS in found(data)) is warned
 
 
 HOSTILE = (

@@ -14,7 +14,6 @@ from swe_ai_fleet.domain.candidate import (
     CheckKind,
     CheckReport,
     CheckResult,
-    ForeignTests,
     RankedCandidate,
     Verdict,
 )
@@ -25,7 +24,6 @@ from swe_ai_fleet.domain.test_run import Crossing, ForeignFailure
 from swe_ai_fleet.orchestrator.evidence import verdict_of
 from swe_ai_fleet.orchestrator.ranking import rank
 from tests.candidates import a_candidate
-from tests.tables import table
 
 # What a function gives for an input; 1 is what the task wants, 0 what the untouched source gives.
 Values = Mapping[str, int]
@@ -224,14 +222,6 @@ def test_a_test_and_a_source_of_two_authors_verify_what_has_no_test_of_its_own()
     assert probed(three)["a"].verdict is Verdict.UNVERIFIED
 
 
-def test_one_that_has_not_tried_contests_nothing() -> None:
-    right = author("right", "good", "a")
-    assert probed([right, author("nothing", "vacuous", "b")])["a"].verdict is Verdict.VERIFIED
-    told = probed([right, author("half", "vacuous", "b")])["a"]
-    assert told.verdict is Verdict.UNVERIFIED
-    assert told.reasons[0] == "nothing but its own tests shows it, and b's change fails a::is_third"
-
-
 def test_a_test_that_tells_sources_apart_gains_nothing_where_others_speak_against_its_author() -> None:
     """Such as one that reads the source, or counts its files: it passes on its author's only."""
     cheat = Author(
@@ -247,28 +237,6 @@ def test_a_test_that_tells_sources_apart_gains_nothing_where_others_speak_agains
     told = {one.name: matrix.judged(one.name, report(one)) for one in (cheat, *others)}
     assert [told[name].verdict for name in "abc"] == [Verdict.VERIFIED, Verdict.VERIFIED, Verdict.UNVERIFIED]
     assert matrix.value("c") < matrix.value("a") == matrix.value("b")
-
-
-@table(
-    ("foreign", "words"),
-    [
-        ({}, "no other author's new tests cover it"),
-        ({"asked": 1, "passed": 1}, "passes the new tests of 1 of 1 other author"),
-        (
-            {"asked": 5, "failing": dict.fromkeys("bcdef", 1)},
-            "fails 1 new test of b, fails 1 new test of c, fails 1 new test of d, and those of 2 more",
-        ),
-        ({"asked": 2, "failing": {"b": 2, "c": 1}}, "fails 2 new tests of b, fails 1 new test of c"),
-        (
-            {"asked": 2, "passed": 1, "failing": {STATEMENT: 1}, "probes_passed": 1, "probes_asked": 2},
-            "passes 1 of 2 probes of the statement, passes the new tests of 1 of 1 other author",
-        ),
-    ],
-)
-def test_what_tests_of_others_say_is_told_in_words(foreign: dict[str, object], words: str) -> None:
-    told = replace(report(author("right", "good", "a")), foreign=ForeignTests(value=0.5, **foreign))
-    reason = rank([a_candidate("a")], {"a": told})[0].reason
-    assert f"; {words}; 1 changed lines" in reason
 
 
 @st.composite

@@ -205,11 +205,3 @@ class TestReading:
     def test_what_names_none_or_several_is_not_guessed(self, text: str) -> None:
         with pytest.raises(ValueError, match="it chose"):
             read_choice([text], "AB")
-
-    @given(st.text(max_size=200))
-    def test_a_letter_that_is_read_is_on_the_ballot(self, text: str) -> None:
-        try:
-            letter, _ = read_choice([text], "AB")
-        except ValueError:
-            return
-        assert letter in ("A", "B")

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from swe_ai_fleet.tools.tests import (
-    Changes,
-    Finding,
     changed_runs,
     configured_linters,
     parse_format,
@@ -81,14 +79,3 @@ def test_runs_of_changed_lines() -> None:
     assert [(each.path, each.line, each.last) for each in gofmt] == [("go/a.go", 2, 1), ("go/a.go", 3, 4)]
     assert [(each.path, each.line) for each in rustfmt] == [("src/lib.rs", 2), ("src/m.rs", 7)]
     assert list(changed_runs("")) == []
-
-
-def test_findings_on_changed_lines() -> None:
-    changes = Changes({"a.py": [range(2, 4), range(9, 9), range(12, 13)], "gone.py": []})
-
-    def held(line: int, last: int = 0, path: str = "a.py") -> bool:
-        return changes.hold(Finding(path=path, line=line, last=last))
-
-    assert [line for line in range(1, 15) if held(line)] == [2, 3, 12]
-    assert (held(5, 11), held(4, 8), held(10, 12), held(1, 2), held(13, 20)) == (True, False, True, True, False)
-    assert (held(0), held(0, path="gone.py"), held(0, path="b.py"), held(1, path="b.py")) == (True, False, False, False)
