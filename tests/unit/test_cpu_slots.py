@@ -16,17 +16,25 @@ from tests.confinement import until
 HOLDER = """
 import asyncio, sys
 from pathlib import Path
+from swe_ai_fleet.domain.command import Owner
 from swe_ai_fleet.sandbox import CpuSlots
 
 async def main():
-    async with CpuSlots(Path(sys.argv[1]), 1).hold():
+    async with CpuSlots(Path(sys.argv[1]), int(sys.argv[2])).hold(Owner(tenant=sys.argv[3])):
         print("held", flush=True)
-        async with CpuSlots(Path(sys.argv[1]), 1).hold():
-            pass
+        sys.stdin.readline()
 
 asyncio.run(main())
 """
-"""A process that holds the one slot and waits for another."""
+
+
+async def holder(directory: Path, count: int, tenant: str = "") -> asyncio.subprocess.Process:
+    """A process of its own that holds one of so many slots."""
+    pipe, argv = asyncio.subprocess.PIPE, (sys.executable, "-c", HOLDER, str(directory), str(count), tenant)
+    process = await asyncio.create_subprocess_exec(*argv, stdin=pipe, stdout=pipe)
+    assert process.stdout is not None
+    assert await process.stdout.readline() == b"held\n"
+    return process
 
 
 async def test_a_cancelled_waiter_takes_nothing_and_blocks_nobody(tmp_path: Path) -> None:
@@ -75,13 +83,12 @@ async def test_turns(tmp_path: Path, arrivals: tuple[str, ...], expected: tuple[
     assert tuple(f"{owner.tenant}/{owner.execution_id}" for owner in order) == expected
 
 
-async def test_what_a_killed_process_held_and_waited_for_is_free(tmp_path: Path) -> None:
-    pipe, argv = asyncio.subprocess.PIPE, (sys.executable, "-c", HOLDER, str(tmp_path))
-    process = await asyncio.create_subprocess_exec(*argv, stdout=pipe)
-    assert process.stdout is not None and await process.stdout.readline() == b"held\n"
-    await until(lambda: list((tmp_path / "waiting").iterdir()))
-    process.kill()
-    await process.wait()
-    assert list((tmp_path / "waiting").iterdir())
+async def test_waiters_of_a_killed_process_are_skipped(tmp_path: Path) -> None:
+    async with CpuSlots(tmp_path, 1).hold():
+        waiting = await asyncio.create_subprocess_exec(sys.executable, "-c", HOLDER, str(tmp_path), "1", "")
+        await until(lambda: list((tmp_path / "waiting").iterdir()))
+        waiting.kill()
+        await waiting.wait()
+        assert list((tmp_path / "waiting").iterdir())
     async with asyncio.timeout(10), CpuSlots(tmp_path, 1).hold():
         pass
