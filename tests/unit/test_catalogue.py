@@ -7,7 +7,6 @@ from pathlib import Path
 
 from swe_ai_fleet.adapters.openai_model import WireWriter
 from swe_ai_fleet.agents.toolbox import Toolbox
-from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.task import Constraints, RepoRef, Role, Task, TaskKind
 from swe_ai_fleet.sandbox import Sandbox, SandboxPolicy
 from swe_ai_fleet.tools import Pipeline
@@ -18,13 +17,11 @@ from swe_ai_fleet.tools.policy import Policy
 TASK = Task(task_id="t", kind=TaskKind.DELIBERATE, description="x", repo=RepoRef(location="/r"))
 
 
-async def offered(
-    root: Path, *, access: ToolAccess | None = None, environment: Environment | None = None, task: Task = TASK
-) -> Toolbox:
+async def offered(root: Path, *, access: ToolAccess | None = None, task: Task = TASK) -> Toolbox:
     asked = frozenset(task.tools) | frozenset(task.constraints.allowed_tools)
     policy = Policy(role=task.role, allowed=asked, denied=frozenset(task.constraints.denied_tools))
     pipeline = Pipeline(policy=policy)
-    workspace = Sandbox(SandboxPolicy()).workspace(root, environment=environment or Environment())
+    workspace = Sandbox(SandboxPolicy()).workspace(root)
     async with open_toolkits(workspace, pipeline, access or ToolAccess(), task) as held:
         return Toolbox(held.toolkits, pipeline, idle=held.idle, unlisted=held.unlisted)
 

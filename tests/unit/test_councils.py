@@ -163,10 +163,6 @@ class TestFile:
             [[DEV.agents]]
             agent_id = "careful"
             model_profile = "large"
-            [[DEV.agents]]
-            agent_id = "outsider"
-            endpoint = "127.0.0.1:7000"
-            max_concurrent_tasks = 4
             [qa]
             num_agents = 2
             peer_review = false
@@ -175,7 +171,7 @@ class TestFile:
         careful = own("careful", model_profile="large")
         dev, qa = read_councils(file)
         params = {"temperature": "0.2"}
-        assert dev == council(careful, outside("outsider", max_concurrent_tasks=4), rounds=2, custom_params=params)
+        assert dev == council(careful, rounds=2, custom_params=params)
         names = [each.agent_id for each in qa.members]
         assert (qa.role, qa.peer_review, names) == (Role.QA, False, ["agent-qa-1", "agent-qa-2"])
 

@@ -91,7 +91,6 @@ class EngineDouble:
     def __init__(self) -> None:
         self.created: list[dict[str, Any]] = []
         self.built: dict[str, tuple[tarfile.TarInfo, bytes]] = {}
-        self.says = b'{"stream": "built"}\n'
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         path = request.path.partition("/v1.43")[2] or request.path
@@ -106,7 +105,7 @@ class EngineDouble:
                 for member in archive.getmembers():
                     file = archive.extractfile(member) if member.isreg() else None
                     self.built[member.name] = (member, file.read() if file else b"")
-            return web.Response(body=self.says)
+            return web.Response(body=b'{"stream": "built"}\n')
         if path == "/containers/create":
             self.created.append(await request.json())
         return web.json_response({"message": "no such thing"}, status=409 if "create" in path else 404)

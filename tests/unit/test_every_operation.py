@@ -6,17 +6,16 @@ import asyncio
 import inspect
 import json
 import re
-import shutil
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from jsonschema import Draft202012Validator
 
 from swe_ai_fleet.domain.audit import verify
-from swe_ai_fleet.domain.command import Command, CommandResult
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.event import ToolFinished, ToolStarted
 from swe_ai_fleet.domain.tool import Decision, OperationSpec, Outcome, ToolResult
@@ -48,16 +47,6 @@ LONGEST_SUMMARY = 120
 SECRET = "s3cr3t-token-of-the-test"
 
 
-class StubWorkspace:
-    """A directory in which no command runs: `run` gives what it is told to."""
-
-    mount = "/workspace"
-    environment = Environment(test_command=("make", "test"))
-
-    def __init__(self, root: Path, run: Callable[[Command], Awaitable[CommandResult]]) -> None:
-        self.root, self.run = root, run
-
-
 class Replaced:
     """An operation whose schema and traits are real, and whose work is another's."""
 
@@ -79,7 +68,9 @@ async def never(*_: object) -> Any:
 
 
 def kit_of(operation: Operation, root: Path, **parts: Any) -> Toolkit:
-    workspace: Any = StubWorkspace(root, never)
+    """A toolkit in a directory in which no command runs."""
+    environment = Environment(test_command=("make", "test"))
+    workspace: Any = SimpleNamespace(root=root, mount="/workspace", environment=environment, run=never)
     return operation.kit(workspace, Pipeline(**parts))
 
 
@@ -88,14 +79,9 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("root")
 
 
-@pytest.fixture(scope="module")
-def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_workspace(tmp_path_factory.mktemp("template") / "clone")
-
-
 @pytest.fixture
-def clone(template: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(template, tmp_path / "clone"))
+def clone(tmp_path: Path) -> Path:
+    return make_workspace(tmp_path / "clone")
 
 
 def outcomes(kit: Toolkit) -> list[str]:
