@@ -354,10 +354,8 @@ async def test_a_certificate_is_its_owners(world: AccessWorld) -> None:
         ("old.example.org", (), "old"),
         ("old.example.org", (BUILDER,), "builder"),
         ("builder.example.org", (), ""),
-        ("spiffe://example.org/gateway", (), ""),
         # A name of one kind is none of another.
         ("x", (x509.DNSName("old.example.org"),), ""),
-        ("x", (x509.UniformResourceIdentifier("builder.example.org"),), ""),
     ):
         assert await name(authority.issue(common_name, *names)[0]) == owner, (common_name, names)
     assert await name(authority.issue("old.example.org", days=-1)[0]) == ""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import yaml
@@ -28,6 +30,8 @@ def test_every_alert_is_an_expression_and_says_what_to_do() -> None:
     used = {name for rule in rules.values() for name in re.findall(r"fleet:\w+:\w+", rule["expr"])}
     assert used == records, "what is recorded is used"
     assert len(rules) >= 20
+    if shutil.which("promtool"):
+        subprocess.run(["promtool", "check", "rules", _RULES], check=True, timeout=60)
     for rule in rules.values():
         assert set(rule) == {"alert", "expr", "for", "labels", "annotations"}
         assert rule["labels"]["severity"] in ("warning", "critical")
