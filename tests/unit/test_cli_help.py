@@ -97,7 +97,8 @@ OPTIONS = {"--config"} | {
 }
 OTHERS = {"--enable-auto-tool-choice", "--tool-call-parser", "--max-model-len", "--unshallow"}
 """Options of other programs that hints name."""
-BESIDE = "FLEET_(HOME|CONFIG|SERVER|TOKEN|RUNNER.*|TEST_.*|.*_X)"
+TEXTS = re.compile(r"""(\b(?:hint|mend)=)?f?(?:"((?:[^"\\\n]|\\.)*)"|'((?:[^'\\\n]|\\.)*)')""")
+BESIDE = "FLEET_(?:HOME|CONFIG|SERVER|TOKEN|RUNNER.*|TEST_.*)|.*_X"
 
 
 def hints() -> Iterator[tuple[str, str, bool]]:
@@ -108,8 +109,8 @@ def hints() -> Iterator[tuple[str, str, bool]]:
     for path in PRODUCT:
         source = re.sub(r"[\"']\n\s*f?[\"']", "", path.read_text())
         name = str(path.relative_to(HERE))
-        for before, _, text in re.findall(r"(\b(?:hint|mend)=)?f?([\"'])((?:(?!\2)[^\\\n]|\\.)*)\2", source):
-            told = re.sub(r"\{[^{}]*\}", "X", text)
+        for before, double, single in TEXTS.findall(source):
+            told = re.sub(r"\{[^{}]*\}", "X", double or single)
             if before or "`fleet " in told or told.startswith("fleet "):
                 yield name, told, bool(before)
 

@@ -91,6 +91,7 @@ async def test_whole_replies_are_sent_the_same() -> None:
             for body in (sample(ModelReplied, step=3), sample(ToolFinished)):
                 await journal.append(body)
         service.executions.submit, service.executions.wait, service.executions.get = submit, known, known
+        asked = pb.GetExecutionRequest(execution_id=state.execution_id)
         patch = pb.SubmittedPatch(name="first", diff=b"d")
         for name, reply in (
             ("deliberation", await service.stub.Deliberate(deliberation())),
@@ -99,7 +100,7 @@ async def test_whole_replies_are_sent_the_same() -> None:
                 "judgement",
                 await service.stub.JudgePatches(pb.JudgePatchesRequest(task_id="t", repo=REPO, patches=[patch])),
             ),
-            ("execution", (await service.stub.GetExecution(pb.GetExecutionRequest())).execution),
+            ("execution", (await service.stub.GetExecution(asked)).execution),
         ):
             now = json_format.MessageToDict(reply, preserving_proto_field_name=True)
             assert not missing(golden[name], now), name
