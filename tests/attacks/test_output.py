@@ -23,15 +23,11 @@ import pytest
 from swe_ai_fleet.agents.references.naming import Naming
 from swe_ai_fleet.agents.references.resolving import resolve
 from swe_ai_fleet.domain.task import EnvironmentSpec, RepoRef, Task, TaskKind
-from swe_ai_fleet.environments import detect, digest
-from swe_ai_fleet.environments.pip_steps import Tooling
+from swe_ai_fleet.environments import Machine, RepositoryFiles, Tooling, detect, digest
 from swe_ai_fleet.environments.project_code import project_code
-from swe_ai_fleet.environments.recipe import Machine
-from swe_ai_fleet.environments.repository_files import RepositoryFiles
-from swe_ai_fleet.orchestrator.evidence.patch import parse_patch
-from swe_ai_fleet.orchestrator.evidence.relevance import TaskNames, first_tests
+from swe_ai_fleet.orchestrator.evidence import TaskNames, first_tests, parse_patch
 from swe_ai_fleet.tools.http import HttpTool
-from swe_ai_fleet.tools.tests import linting
+from swe_ai_fleet.tools.tests import changed_runs, parse_annotations, parse_eslint, parse_format, parse_lines
 from swe_ai_fleet.tools.tests.text_reports import recognise
 
 CHARS = 8_000
@@ -57,11 +53,11 @@ def references(text: str) -> object:
 READERS: dict[str, Callable[[str], object]] = {
     "make": recognise,
     "tap": lambda text: recognise(f"TAP version 14\n{text}"),
-    "eslint": lambda text: linting.parse_eslint(text, "/w"),
-    "lint": lambda text: linting.parse_lines(text, "/w"),
-    "annotations": lambda text: linting.parse_annotations(text, "/w"),
-    "formatters": lambda text: linting.parse_format(text, "/w"),
-    "diff": lambda text: list(linting.changed_runs(text)),
+    "eslint": lambda text: parse_eslint(text, "/w"),
+    "lint": lambda text: parse_lines(text, "/w"),
+    "annotations": lambda text: parse_annotations(text, "/w"),
+    "formatters": lambda text: parse_format(text, "/w"),
+    "diff": lambda text: list(changed_runs(text)),
     "imports of tests": lambda text: first_tests(_PATCH, _NAMES, ["test_a.py"], lambda _: text),
     "addresses": recorded_address,
     "references": references,

@@ -20,7 +20,7 @@ from swe_ai_fleet.domain.command import CheckSpec
 from swe_ai_fleet.domain.task import EnvironmentSpec
 from swe_ai_fleet.domain.test_run import TestOutcome
 from swe_ai_fleet.orchestrator import evidence
-from swe_ai_fleet.orchestrator.evidence.patch import PatchUnreadable, parse_patch
+from swe_ai_fleet.orchestrator.evidence import PatchUnreadable, parse_patch
 from swe_ai_fleet.testing.repositories import make_repository
 from swe_ai_fleet.tools.tests.running import read_events, sealed
 from tests.evidence import APP, MENDED, PYTEST_FILES, World, named

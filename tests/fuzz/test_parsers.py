@@ -21,11 +21,13 @@ from swe_ai_fleet.adapters.git_workspace.uploads import read_upload_header
 from swe_ai_fleet.agents import tool_call_dialects
 from swe_ai_fleet.agents.judging import read_choice
 from swe_ai_fleet.agents.planning.reading import read_draft, read_verdict
-from swe_ai_fleet.agents.repair.arguments import read_arguments
+from swe_ai_fleet.agents.toolbox import Toolbox
 from swe_ai_fleet.domain.command import HostPattern
 from swe_ai_fleet.domain.council import AgentEndpoint
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.event import Event
+from swe_ai_fleet.domain.message import ToolCall
+from swe_ai_fleet.tools import FileTool
 from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
 from swe_ai_fleet.tools.files.patches import parse_patch
 from swe_ai_fleet.tools.tests.running import read_events, sealed
@@ -103,6 +105,12 @@ def _sealed(text: str) -> bytes:
     return b"\n".join(sealed(line, "k") for line in _bytes(text).split(b"\n"))
 
 
+def _understood(text: str) -> object:
+    call = ToolCall(call_id="1", model_call_id="", name="files_write_file", arguments=text)
+    return Toolbox({"files": FILES}, FILES.pipeline).understand(call)
+
+
+FILES = FileTool(".")
 EVENTS = [path.read_text() for path in sorted(GOLDEN.rglob("*.json"))]
 TARGETS = (
     Target("event codec", lambda text: codec.from_json(Event, text), EVENTS, ValueError),
@@ -111,7 +119,7 @@ TARGETS = (
     Target("verdict", read_verdict, ('{"met": true, "answer": "a", "missing": ""}', PLAN)),
     Target("choice", lambda text: read_choice((text,), "ABC"), ('{"choice": "B"}',), ValueError),
     Target("tool calls", tool_call_dialects.parse, CALLS),
-    Target("arguments", read_arguments, (PLAN, "{'a': 1, b: [1,2,],}", "{}"), ValueError),
+    Target("arguments", _understood, (PLAN, "{'a': 1, b: [1,2,],}", "{}")),
     Target("test events", lambda text: read_events(_sealed(text), "k"), (TEST_EVENTS,)),
     Target("printed reports", recognise, (OUTPUT,)),
     Target("bundle", lambda text: read_header(_bytes(text)), (BUNDLE,), FleetError),

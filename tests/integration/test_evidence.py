@@ -15,7 +15,7 @@ from swe_ai_fleet.agents.scoring import RubricJudge
 from swe_ai_fleet.domain.assignment import BaselineAssignment, CheckAssignment
 from swe_ai_fleet.domain.candidate import CheckKind, Verdict
 from swe_ai_fleet.domain.command import CheckSpec
-from swe_ai_fleet.orchestrator.evidence.test_runs import TestRuns
+from swe_ai_fleet.orchestrator.evidence import TestRuns
 from swe_ai_fleet.sandbox import IsolationLevel
 from swe_ai_fleet.testing import Script, ScriptedModelServer, Turn
 from tests.evidence import APP, DIVIDES, FILES, MENDED, MUL, PYTEST_FILES, TESTS, World, named

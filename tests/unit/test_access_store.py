@@ -15,12 +15,10 @@ from pathlib import Path
 import jwt
 import pytest
 from cryptography import x509
-from cryptography.hazmat.primitives.asymmetric import rsa
 from structlog.testing import capture_logs
 
 from services.access.roles import check_role, role_for
 from services.access.store import AccessStore, open_access
-from services.access.tokens import FRESH_SECONDS, LEAST_SECONDS, MAX_BYTES, KeySet
 from services.auth import Admission, Presented
 from services.errors import Unauthenticated
 from swe_ai_fleet.domain.access import SOLE, AccessRole, Principal, Quota, TenantRules
@@ -199,20 +197,14 @@ async def test_a_broken_version_changes_nothing_and_is_told_once(world: AccessWo
     assert store.fault == ""
 
 
-@pytest.mark.parametrize("size", ["small", "large"])
 async def test_rules_and_tenants_change_though_nobody_calls(
-    world: AccessWorld, store: AccessStore, size: str, monkeypatch: pytest.MonkeyPatch
+    world: AccessWorld, store: AccessStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.path.write_text('[tenants.acme]\napproval = "every"\n[tenants.initech]\n')
     # Who asks for rules often does not look each time.
     assert store.rules("acme").approval is ApprovalPolicy.PLAN
     monkeypatch.setattr("services.access.store.LOOK_SECONDS", 0.0)
-    if size == "large":
-        monkeypatch.setattr("services.access.store.AT_ONCE_BYTES", 0)
-    async with asyncio.timeout(10):
-        while store.rules("acme").approval is not ApprovalPolicy.EVERY:
-            assert size == "large"
-            await asyncio.sleep(0.01)
+    assert store.rules("acme").approval is ApprovalPolicy.EVERY
     assert store.tenants == ("acme", "initech")
     with capture_logs() as logs:
         world.path.write_text("[")
@@ -234,34 +226,13 @@ async def test_no_stranger_has_a_token(world: AccessWorld, store: AccessStore) -
         assert refused.value.message == "invalid or missing token", what
 
 
-@pytest.mark.parametrize("signer", ["ES256", "RS256"])
-async def test_a_jwt_names_tenant_roles_and_name(world: AccessWorld, store: AccessStore, signer: str) -> None:
-    key, kid = (world.signer, "ec-1") if signer == "ES256" else (world.rsa_signer, "rsa-1")
+async def test_a_jwt_names_tenant_roles_and_name(world: AccessWorld, store: AccessStore) -> None:
     told = claims(realm={"roles": ["viewer", "approver", "offline_access"]}, org={"tenant": "umbrella"})
-    admission = await known(store, jwt.encode(told, key, signer, headers={"kid": kid}))
+    admission = await known(store, jwt.encode(told, world.rsa_signer, "RS256", headers={"kid": "rsa-1"}))
     assert admission.principal == Principal(
         tenant="umbrella", name="ada", roles=frozenset({AccessRole.VIEWER, AccessRole.APPROVER})
     )
     assert admission.expires == told["exp"] + 10
-
-
-async def test_clocks_may_differ_a_little(world: AccessWorld, store: AccessStore) -> None:
-    now = int(time.time())
-    for told in ({"exp": now - 5}, {"iat": now + 5}, {"nbf": now + 5}):
-        assert (await known(store, world.jwt(**told))).principal.name == "ada"
-    for told in ({"exp": now - 11}, {"iat": now + 15}, {"nbf": now + 15}, {"exp": True}, {"nbf": "x"}):
-        with pytest.raises(Unauthenticated):
-            await known(store, world.jwt(**told))
-
-
-async def test_claims_that_name_nobody_and_roles_that_are_none(world: AccessWorld, store: AccessStore) -> None:
-    names = ({"sub": "two words"}, {"sub": "x" * 65}, {"sub": ""}, {"sub": 7})
-    for told in (*names, {"org": "acme"}, {"org": {"tenant": ["acme"]}}, {"org": [{"tenant": "acme"}]}):
-        with pytest.raises(Unauthenticated):
-            await known(store, world.jwt(**told))
-    for roles in (None, "submitter", {"submitter": True}, ["SUBMITTER"], ["service"], [["admin"]], 7):
-        found = (await known(store, world.jwt(realm={"roles": roles}))).principal.roles
-        assert found == (frozenset({AccessRole.SUBMITTER}) if roles == "submitter" else frozenset()), roles
 
 
 async def test_claims_are_translated(world: AccessWorld) -> None:
@@ -308,7 +279,7 @@ class KeyServer:
 
 
 @asynccontextmanager
-async def key_server(folder: Path) -> AsyncIterator[tuple[KeyServer, Path]]:
+async def key_server(folder: Path) -> AsyncIterator[KeyServer]:
     authority, served = Authority(), KeyServer()
     certificate, secret = authority.issue("127.0.0.1", x509.IPAddress(ip_address("127.0.0.1")))
     (folder / "ca.pem").write_bytes(authority.pem)
@@ -318,56 +289,45 @@ async def key_server(folder: Path) -> AsyncIterator[tuple[KeyServer, Path]]:
     server = await asyncio.start_server(served.serve, "127.0.0.1", 0, ssl=context)
     async with server:
         served.url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/keys"
-        yield served, folder / "ca.pem"
+        yield served
 
 
-async def test_keys_from_a_url_are_kept_and_asked_for_sparingly(world: AccessWorld, tmp_path: Path) -> None:
-    now = 0.0
-    async with key_server(tmp_path) as (served, ca):
-        first, second = jwk(world.signer, "one", "ES256"), jwk(world.stranger, "two", "ES256")
-        served.answer = b"no JSON"
-        with capture_logs():
-            # A place that was never there is told apart from a wrong token; without the authority it is nobody's.
-            for keys in (KeySet(served.url, ca=ca), KeySet(served.url), KeySet(str(tmp_path / "missing.json"))):
-                with pytest.raises(Unavailable):
-                    await keys.find("one")
-        served.answer, served.asked = json.dumps({"keys": [first]}).encode(), 0
-        keys = KeySet(served.url, ca=ca, clock=lambda: now)
-        found = await asyncio.gather(*(keys.find("one") for _ in range(20)))
-        assert [one["kid"] for one in found if one] == ["one"] * 20
-        assert (await keys.find(None) or {})["kid"] == "one"
+async def test_keys_from_a_url_are_kept_and_asked_for_sparingly(
+    world: AccessWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.write()
+    path, text = tmp_path / "access.toml", world.path.read_text()
+    async with key_server(tmp_path) as served:
+        first, second = jwk(world.signer, "ec-1", "ES256"), jwk(world.stranger, "two", "ES256")
+        theirs = jwt.encode(claims(), world.stranger, "ES256", headers={"kid": "two"})
+        # A place that was never there is told apart from a wrong token; without the authority it is nobody's.
+        for place in (f'"{served.url}"', '"missing.json"'):
+            path.write_text(text.replace('"keys.json"', place))
+            with capture_logs(), pytest.raises(Unavailable):
+                await known(await AccessStore.open(path), world.jwt())
+        path.write_text(text.replace('"keys.json"', f'"{served.url}"\nca = "ca.pem"'))
+        served.answer = json.dumps({"keys": [first]}).encode()
+        store = await AccessStore.open(path)
+        assert {one.principal.name for one in await asyncio.gather(*(known(store, world.jwt()) for _ in range(20)))}
         served.answer = json.dumps({"keys": [first, second]}).encode()
-        for name in ("two", "three", "four"):
-            assert await keys.find(name) is None
+        for _ in range(3):
+            with pytest.raises(Unauthenticated):
+                await known(store, theirs)
         assert served.asked == 1, "too soon for another request"
-        now += LEAST_SECONDS
-        assert (await keys.find("two") or {})["kid"] == "two"
-        assert (served.asked, await keys.find(None)) == (2, None)
-        # While the place has nothing, what is known goes on counting, and is asked for sparingly.
+        monkeypatch.setattr("services.access.tokens.LEAST_SECONDS", 0.0)
+        assert (await known(store, theirs)).principal.name == "ada"
+        # While the place has nothing, what is known goes on counting.
         symmetric = json.dumps({"keys": [{"kty": "oct", "k": "c2VjcmV0"}]}).encode()
-        answers = [(200, text) for text in (b"", b"[]", b'{"keys": [1]}', b"[" * 100_000, b"\xff", symmetric)]
-        answers += [(503, b""), (302, b""), (200, b"{}"), (200, b"x" * (MAX_BYTES + 1))]
+        answers = [(200, text) for text in (b"", b'{"keys": [1]}', b"[" * 100_000, b"\xff", symmetric, b"x" * 300_000)]
+        monkeypatch.setattr("services.access.tokens.FRESH_SECONDS", -1.0)
         with capture_logs() as logs:
-            for served.status, served.answer in answers:
-                now += FRESH_SECONDS + 1
-                for _ in range(3):
-                    assert (await keys.find("one") or {})["kid"] == "one"
-        assert served.asked == 2 + len(answers)
-        assert [log["log_level"] for log in logs] == ["error"] * len(answers)
+            for served.status, served.answer in [*answers, (503, b""), (302, b""), (200, b"{}")]:
+                assert (await known(store, theirs)).principal.name == "ada"
+        assert [log["log_level"] for log in logs] == ["error"] * 9
         # A key that was withdrawn is no key.
-        served.status, served.answer = 200, json.dumps({"keys": [second]}).encode()
-        now += FRESH_SECONDS + 1
-        assert await keys.find("one") is None
-
-
-@pytest.mark.filterwarnings("ignore:The RSA key is 1024 bits")
-async def test_a_short_rsa_key_is_no_key(world: AccessWorld, tmp_path: Path) -> None:
-    short = rsa.generate_private_key(65537, 1024)
-    (tmp_path / "keys.json").write_text(json.dumps({"keys": [jwk(short, "short", "RS256")]}))
-    (tmp_path / "access.toml").write_text(world.path.read_text())
-    store = await AccessStore.open(tmp_path / "access.toml")
-    with pytest.raises(Unauthenticated):
-        await known(store, jwt.encode(claims(), short, "RS256", headers={"kid": "short"}))
+        served.status, served.answer = 200, json.dumps({"keys": [first]}).encode()
+        with pytest.raises(Unauthenticated):
+            await known(store, theirs)
 
 
 # Certificates
@@ -394,10 +354,8 @@ async def test_a_certificate_is_its_owners(world: AccessWorld) -> None:
         ("old.example.org", (), "old"),
         ("old.example.org", (BUILDER,), "builder"),
         ("builder.example.org", (), ""),
-        ("spiffe://example.org/gateway", (), ""),
         # A name of one kind is none of another.
         ("x", (x509.DNSName("old.example.org"),), ""),
-        ("x", (x509.UniformResourceIdentifier("builder.example.org"),), ""),
     ):
         assert await name(authority.issue(common_name, *names)[0]) == owner, (common_name, names)
     assert await name(authority.issue("old.example.org", days=-1)[0]) == ""

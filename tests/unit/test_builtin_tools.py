@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import time
 from collections.abc import AsyncIterator
@@ -16,18 +15,17 @@ from aiohttp import web
 from swe_ai_fleet.domain.tool import Decision, Outcome
 from swe_ai_fleet.testing.repositories import write_files
 from swe_ai_fleet.tools import BuiltinSettings, BuiltinTools, HttpPolicy, ToolRegistry
-from swe_ai_fleet.tools.builtin import FileReader, Network, fetching
-from swe_ai_fleet.tools.builtin.fetching import page_text
+from swe_ai_fleet.tools.builtin import FileReader, Network
+from tests.tables import table
 from tests.tool_doubles import PUBLIC, Detour, Names, served
 
 
 class Site:
-    """A web site, a search server and a MediaWiki in one, and what they were asked."""
+    """A web site, and what it was asked."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, dict[str, str]]] = []
-        self.answer: object = {}
-        self.status = 200
+        self.page = ""
         self.port = 0
 
     def url(self, path: str = "") -> str:
@@ -38,12 +36,9 @@ class Site:
         match request.path:
             case "/moved":
                 return web.Response(status=302, headers={"Location": request.query["to"]})
-            case "/search" | "/w/api.php":
-                text = self.answer if isinstance(self.answer, str) else json.dumps(self.answer)
-                headers = {"Location": "/page"} if self.status == 302 else {}
-                return web.Response(status=self.status, text=text, content_type="application/json", headers=headers)
             case _:
-                return web.Response(text=f"you asked for {request.path}")
+                text = self.page or f"you asked for {request.path}"
+                return web.Response(text=text, content_type="text/html" if self.page else "text/plain")
 
 
 @pytest.fixture
@@ -55,10 +50,9 @@ async def site() -> AsyncIterator[Site]:
 
 @pytest.fixture
 def kit(site: Site) -> BuiltinTools:
-    """Everything configured: the endpoints stand at private addresses, and so does the one host pages may come from."""
-    pages = HttpPolicy(allowed_hosts=("*",), private_hosts=("127.0.0.1",), ports=(80, 443, site.port))
-    settings = BuiltinSettings(search_url=site.url(), wikipedia_url=site.url("/w/api.php"), pages=pages)
-    return BuiltinTools(settings=settings)
+    """Pages may come from a host at a private address."""
+    pages = HttpPolicy(allowed_hosts=("*",), private_hosts=("127.0.0.1",), ports=(site.port,))
+    return BuiltinTools(settings=BuiltinSettings(pages=pages))
 
 
 def audited(kit: BuiltinTools) -> tuple[Outcome, Decision]:
@@ -91,25 +85,6 @@ class TestFileReader:
 
 
 class TestWebSearch:
-    async def test_results(self, kit: BuiltinTools, site: Site) -> None:
-        site.answer = {
-            "results": [
-                {"title": "One\n two", "url": "https://a.test/", "content": "x" * 900, "engine": "e"},
-                {"title": "Two", "url": "https://b.test/"}, {"title": "no address"}, "nonsense",
-                {"title": 5, "url": "https://c.test/", "content": None},
-            ]
-        }  # fmt: skip
-        result = await kit.call("web_search", {"query": " what now ", "num_results": 2})
-        assert site.asked == [("/search", {"q": "what now", "format": "json"})]
-        found: Any = result.metadata["results"]
-        assert [each["url"] for each in found] == ["https://a.test/", "https://b.test/"]
-        assert (found[0]["title"], len(found[0]["content"])) == ("One two", 503)
-        assert result.content.startswith("1. One two\n   https://a.test/\n   xxx")
-        assert len((await kit.call("web_search", {"query": "x"})).metadata["results"]) == 3  # type: ignore[arg-type]
-        for site.answer in ({"results": []}, {}, {"results": "x"}, {"results": {"a": 1}}):
-            result = await kit.call("web_search", {"query": "x"})
-            assert (result.success, result.content) == (True, "Nothing was found.")
-
     async def test_the_endpoint_opens_nothing_else(self, site: Site) -> None:
         kit = BuiltinTools(settings=BuiltinSettings(search_url=site.url(), wikipedia_url=site.url("/w/api.php")))
         for url in (site.url("/search?q=x"), f"http://127.0.0.1:{site.port + 1}/", "http://localhost/"):
@@ -144,27 +119,25 @@ class TestReadWebpage:
 
 
 HOSTILE = {
-    "unclosed comment": "<!--" * 200_000, "unclosed tags": "<a " * 300_000, "unclosed attribute": "<a b='" * 150_000,
-    "attributes": "<a " + "x " * 400_000, "marked section": "<![" * 200_000 + "]]>", "declaration": "<!x" * 200_000,
-    "deep": "<div>" * 150_000, "hidden deep": "<div hidden>" * 80_000, "entities": "&" * 800_000,
-    "numbers": "&#" * 400_000, "script": "<script>" + "</" * 400_000, "blanks": " \n" * 400_000,
-    "one word": "x" * 900_000, "lines": "<br>x" * 200_000,
+    "comment": "<!--" * 200_000, "unclosed": "<a b='" * 150_000, "attributes": "<a " + "x " * 400_000,
+    "deep": "<div>" * 150_000, "entities": "&" * 800_000,
 }  # fmt: skip
 
 
 class TestPageText:
-    @pytest.mark.parametrize("name", HOSTILE)
-    def test_hostile_pages_are_read_in_bounded_time(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(fetching, "MAX_SECONDS", 0.5)
-        started = time.perf_counter()
-        found = page_text(HOSTILE[name], url="https://a.test/", max_chars=5_000)
-        assert time.perf_counter() - started < 20
-        assert len(found.text) <= 5_000
+    @table("name", HOSTILE)
+    async def test_hostile_pages_are_read_in_bounded_time(
+        self, kit: BuiltinTools, site: Site, name: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("swe_ai_fleet.tools.builtin.fetching.MAX_SECONDS", 0.2)
+        site.page, started = HOSTILE[name], time.process_time()
+        await kit.call("read_webpage", {"url": site.url("/page")})
+        assert time.process_time() - started < 20
 
-    def test_what_is_hidden_stays_hidden_and_the_rest_does_not(self) -> None:
+    async def test_what_is_hidden_stays_hidden_and_the_rest_does_not(self, kit: BuiltinTools, site: Site) -> None:
         hidden = "<span style='visibility:hidden'>e</span>f<svg><text>g</svg>h"
-        html = f"a<script>b<!--</script>c<noscript>d</noscript>{hidden}"
-        assert page_text(html, url="https://a.test/", max_chars=100).text == "acfh"
+        site.page = f"a<script>b<!--</script>c<noscript>d</noscript>{hidden}"
+        assert (await kit.call("read_webpage", {"url": site.url("/page")})).metadata["content"] == "acfh"
 
 
 class TestPeople:

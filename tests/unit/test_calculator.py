@@ -5,9 +5,6 @@ from __future__ import annotations
 import math
 import time
 
-from hypothesis import given
-from hypothesis import strategies as st
-
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
 from swe_ai_fleet.tools import BuiltinTools
 from tests.tables import table
@@ -38,21 +35,6 @@ async def test_values(expression: str, value: float) -> None:
     assert result.content == f"{expression} = {value}"
 
 
-@table(
-    ("expression", "said"),
-    [
-        ("", "empty"), ("2 +", "not an arithmetic expression"), ("1,000", "write 1000, not 1,000"),
-        ("2 ^ 3", "for powers write **"), ("x + 1", "there is no 'x'; there are: pi, e, tau, abs"),
-        ("1 / 0", "division by zero"), ("(-8) ** 0.5", "not a real number"), ("1e999", "not a finite number"),
-        ("exp(1000)", "too large"), ("min()", "min"), ("3j", "complex is not arithmetic"),
-    ],
-)  # fmt: skip
-async def test_what_is_wrong_is_said(expression: str, said: str) -> None:
-    result = await calculated(expression)
-    assert result.outcome is Outcome.ERROR
-    assert said in result.error
-
-
 BOMBS = [
     "9**9**9", "9**9**9**9**9", "10**10**8", "(-10)**10**8", "10**-10**8", "pow(9, pow(9, 9))", "2**13287*2**13287",
     "(2**13000)**100", "factorial(10**8)", "factorial(factorial(20))", "factorial(1e300)", "comb(10**9, 5*10**8)",
@@ -80,10 +62,3 @@ ESCAPES = [
 @table("expression", ESCAPES)
 async def test_nothing_but_arithmetic_gets_in(expression: str) -> None:
     assert (await calculated(expression)).outcome is Outcome.ERROR
-
-
-@given(st.text(max_size=60) | st.text(alphabet="0123456789+-*/%().,e <>=!^abs", max_size=60))
-async def test_any_text_gives_a_number_or_a_failure(text: str) -> None:
-    result = await calculated(text)
-    value = result.metadata.get("result")
-    assert (isinstance(value, int | float) and math.isfinite(value)) if result.success else result.error

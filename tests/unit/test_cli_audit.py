@@ -203,9 +203,3 @@ def test_the_first_event_that_cannot_be_read_is_named() -> None:
     assert fault.seq == 2
     assert fault.reason.startswith("event 7 (tool_finished) cannot be read: ")
     assert "\n" not in fault.reason
-
-
-def test_each_entry_is_told_with_the_chain_it_stands_in() -> None:
-    chains = Chains()
-    told = [chains.add(event) for event in events(*run_of("a", 2), *run_of("a", 1, generation=2))]
-    assert [(one.agent_id, one.run, one.entry.seq) for one in told if one] == [("a", 1, 1), ("a", 1, 2), ("a", 2, 1)]

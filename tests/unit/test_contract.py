@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from google.protobuf import json_format
@@ -14,17 +15,16 @@ from google.protobuf.message import Message
 from fleet.context.v1 import context_pb2 as context
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.planning.v1 import planning_pb2
-from services.orchestrator import planning, responses
-from services.orchestrator.replies import Replies
+from services.orchestrator import planning
 from swe_ai_fleet.agents.plan_session.requests import AwaitingApproval, PlanResult
 from swe_ai_fleet.agents.plan_session.session import PlanSession, SessionCard
-from swe_ai_fleet.contract import from_enum, from_message, to_enum, to_message
+from swe_ai_fleet.contract import from_message, to_message
 from swe_ai_fleet.domain import context as graph
-from swe_ai_fleet.domain.event import Event, ExecutionStatus, StoredEvent, ToolFinished
+from swe_ai_fleet.domain.event import ModelReplied, ToolFinished, Writer
+from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.fleet_status import Component, NodeStatus
-from swe_ai_fleet.domain.memory import Memory, MemoryScope, Outcome, Recommendation
-from swe_ai_fleet.domain.task import Role
-from swe_ai_fleet.in_process import MemoryLog
+from swe_ai_fleet.domain.memory import Memory, Outcome, Recommendation
+from tests.orchestrator_service import REPO, Service, deliberation, orchestration
 from tests.sampling import sample, whole_state
 from tests.tables import table
 
@@ -34,10 +34,7 @@ RESEARCH = {"summary": "s", "sources": ["x"], "data_points": ["d"], "coverage": 
 PROPOSAL = sample(
     AwaitingApproval, memory_results={**MEMORY, "research": RESEARCH}, question="", status="awaiting_approval"
 )
-STORED = StoredEvent(sequence=1, event=sample(Event))
 SENT: Mapping[str, Callable[[], Message]] = {
-    "execution": lambda: responses.execution_message(whole_state(), responses.results(whole_state())),
-    "operation": lambda: responses.operation(STORED, sample(ToolFinished), 3),
     "component": lambda: to_message(pb.ComponentStatus, sample(Component)),
     "node": lambda: to_message(pb.NodeStatus, sample(NodeStatus)),
     "proposal": lambda: planning.proposal_message(PROPOSAL),
@@ -77,15 +74,38 @@ def test_what_was_sent_before_is_sent_the_same(name: str) -> None:
 
 
 async def test_whole_replies_are_sent_the_same() -> None:
-    log = MemoryLog()
-    replies, state = Replies(log=log, blobs=log), whole_state()
-    for name, reply in (
-        ("deliberation", await replies.deliberation(state)),
-        ("orchestration", await replies.orchestration(state)),
-        ("judgement", await replies.judgement(state)),
-    ):
-        now = json_format.MessageToDict(reply, preserving_proto_field_name=True)
-        assert not missing(json.loads(GOLDEN.read_text())[name], now), name
+    golden, state = json.loads(GOLDEN.read_text()), whole_state()
+
+    async def submit(*_: object, **__: object) -> Any:
+        return SimpleNamespace(execution_id=state.execution_id, existed=False)
+
+    async def known(*_: object) -> ExecutionState:
+        return state
+
+    async with Service().running() as service:
+        agent = state.candidates["first"].agent_id
+        writer = Writer(
+            tenant=state.task.tenant, execution_id=state.execution_id, task_id="t", generation=1, agent_id=agent
+        )
+        async with service.log.journal(writer, fresh=True) as journal:
+            for body in (sample(ModelReplied, step=3), sample(ToolFinished)):
+                await journal.append(body)
+        service.executions.submit, service.executions.wait, service.executions.get = submit, known, known
+        asked = pb.GetExecutionRequest(execution_id=state.execution_id)
+        patch = pb.SubmittedPatch(name="first", diff=b"d")
+        for name, reply in (
+            ("deliberation", await service.stub.Deliberate(deliberation())),
+            ("orchestration", await service.stub.Orchestrate(orchestration())),
+            (
+                "judgement",
+                await service.stub.JudgePatches(pb.JudgePatchesRequest(task_id="t", repo=REPO, patches=[patch])),
+            ),
+            ("execution", (await service.stub.GetExecution(asked)).execution),
+        ):
+            now = json_format.MessageToDict(reply, preserving_proto_field_name=True)
+            assert not missing(golden[name], now), name
+    golden["operation"]["output_artifact"]["execution_id"] = state.execution_id
+    assert not missing(golden["operation"], now["results"][0]["operations"][0])
 
 
 OF_THE_SERVER = {"tenant": "default"}
@@ -113,15 +133,3 @@ def test_every_field_comes_back(message: type[Message], kind: Any) -> None:
     there = {one.name for one in fields(kind)}
     value = sample(kind, **{name: value for name, value in OF_THE_SERVER.items() if name in there})
     assert from_message(kind, to_message(message, value)) == value
-
-
-def test_members_have_the_numbers_of_their_names() -> None:
-    for kind, enum in ((Role, context.Role), (graph.Phase, context.Phase), (ExecutionStatus, pb.DeliberationStatus)):
-        numbers = {member: to_enum(enum, member) for member in kind}
-        assert len(set(numbers.values())) == len(kind) and 0 not in numbers.values()
-        for member, number in numbers.items():
-            assert enum.Name(number).endswith(f"_{member.name}") and from_enum(kind, enum, number) is member
-    assert to_enum(pb.ExecutionKind, "deliberate") == pb.EXECUTION_KIND_DELIBERATION
-    assert from_enum(Role, context.Role, 0) is None and to_enum(context.Role, None) == to_enum(context.Role, "") == 0
-    scope = from_message(MemoryScope, context.RecallRequest(kinds=[0, 1, 1, 2]))
-    assert [context.MemoryKind.Value(f"MEMORY_KIND_{one.name}") for one in scope.kinds] == [1, 2]

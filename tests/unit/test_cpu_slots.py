@@ -84,13 +84,11 @@ async def test_turns(tmp_path: Path, arrivals: tuple[str, ...], expected: tuple[
 
 
 async def test_waiters_of_a_killed_process_are_skipped(tmp_path: Path) -> None:
-    process = await holder(tmp_path, 1)
-    waiting = await asyncio.create_subprocess_exec(sys.executable, "-c", HOLDER, str(tmp_path), "1", "")
-    await until(lambda: list((tmp_path / "waiting").iterdir()))
-    waiting.kill()
-    await waiting.wait()
-    assert list((tmp_path / "waiting").iterdir())
-    process.kill()
-    await process.communicate()
+    async with CpuSlots(tmp_path, 1).hold():
+        waiting = await asyncio.create_subprocess_exec(sys.executable, "-c", HOLDER, str(tmp_path), "1", "")
+        await until(lambda: list((tmp_path / "waiting").iterdir()))
+        waiting.kill()
+        await waiting.wait()
+        assert list((tmp_path / "waiting").iterdir())
     async with asyncio.timeout(10), CpuSlots(tmp_path, 1).hold():
         pass

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from dataclasses import dataclass, field, replace
-
-import pytest
 
 from swe_ai_fleet.agents.deriving import DeriveRun
 from swe_ai_fleet.agents.equipment import Equipment, RunServices
 from swe_ai_fleet.domain.assignment import DeriveAssignment
 from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.errors import ResourceExhausted
 from swe_ai_fleet.domain.message import AssistantMessage, ModelReply, ModelRequest
 from swe_ai_fleet.domain.subtask import Derivation
 from swe_ai_fleet.domain.task import RepoRef
 from swe_ai_fleet.in_process import MemoryLog
-from swe_ai_fleet.orchestrator.derivations import MAX_AT_ONCE, Derivations, Plan
+from swe_ai_fleet.orchestrator.derivations import Derivations, Plan
 from tests.scripted_fleet import ScriptedFleet, ScriptedModel
 from tests.scripted_workspaces import ScriptedWorkspaces
 
@@ -36,14 +32,9 @@ class Answering(ScriptedModel):
 
     text: str = json.dumps(ANSWER)
     asked: int = 0
-    gate: asyncio.Event | None = None
-    heard: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def reply(self, request: ModelRequest) -> ModelReply:
         self.asked += 1
-        self.heard.set()
-        if self.gate is not None:
-            await self.gate.wait()
         await self.ping()
         message = AssistantMessage(content=self.text)
         return ModelReply(message=message, finish_reason="stop", usage=Usage(model_calls=1))
@@ -81,20 +72,3 @@ async def test_the_same_plan_is_split_once_on_whichever_replica():
         moved = await one.derive(replace(PLAN, repo=RepoRef(location="/srv/app", ref="next")))
     assert len({first.derivation_id, again.derivation_id, moved.derivation_id}) == world.fleet.model.asked == 3
     assert world.workspaces.released == [one.execution_id for one in world.fleet.derived]
-
-
-async def test_plans_of_one_tenant_leave_room_for_anothers():
-    world = World()
-    world.fleet.model.gate = asyncio.Event()
-    async with asyncio.timeout(10), world.replica() as replica:
-        plans = [
-            replace(PLAN, tenant="noisy", repo=None, description=f"Part {number}") for number in range(MAX_AT_ONCE)
-        ]
-        noisy = [asyncio.create_task(replica.derive(plan)) for plan in plans]
-        await world.fleet.model.heard.wait()
-        with pytest.raises(ResourceExhausted):
-            await replica.derive(replace(PLAN, tenant="noisy"))
-        quiet = asyncio.create_task(replica.derive(replace(PLAN, tenant="quiet")))
-        world.fleet.model.gate.set()
-        assert len((await quiet).subtasks) == 2
-        assert len(await asyncio.gather(*noisy)) == MAX_AT_ONCE

@@ -42,15 +42,11 @@ def baseline(*runs: TestRun) -> Baseline:
     [
         pytest.param(run(3), False, id="all is well"),
         pytest.param(run(1, a="assert 1 == 2", b="assert 2 == 3"), False, id="tests fail on their own account"),
-        pytest.param(run(1, X="cannot import name 'add' from 'calc'"), False, id="a name is not there yet"),
         pytest.param(run(3, X="No module named 'yaml'"), True, id="a module is missing"),
         pytest.param(run(0, a="fixture 'mocker' not found"), True, id="a plug-in is missing"),
-        pytest.param(run(1, a="FileNotFoundError: No such file or directory: 'git-lfs'"), True, id="a program"),
         pytest.param(run(300, X="No module named 'torch'"), False, id="one file of many"),
-        pytest.param(TestRun(framework="pytest", exit_code=5), False, id="there are no tests"),
         pytest.param(TestRun(framework="pytest", exit_code=4), True, id="the runner does not start"),
         pytest.param(TestRun(framework="pytest", stopped="the time limit of 600 s was reached"), True, id="it hangs"),
-        pytest.param(TestRun(command="make check", exit_code=2), False, id="a command without tests of its own"),
     ],
 )
 def test_an_environment_run_is_called_for_where_something_is_missing(found: TestRun, wanted: bool) -> None:
@@ -64,7 +60,6 @@ def test_an_environment_run_is_called_for_where_something_is_missing(found: Test
         (run(3, X="No module named 'yaml'"), run(3, a="assert 1 == 2"), True),
         (run(3, X="No module named 'yaml'"), run(3, X="No module named 'yaml'"), False),
         (run(3, a="assert 1", X="No module named 'yaml'"), run(4), False),
-        (run(3, X="No module named 'yaml'"), run(2, a="assert 1 == 2", b="assert 1 == 2"), False),
     ],
 )
 def test_better_means_more_tests_that_run_and_none_gone(before: TestRun, after: TestRun, better: bool) -> None:
@@ -80,7 +75,6 @@ def test_an_answer_is_read_whatever_stands_around_it() -> None:
         ("I could not find it.", "not a JSON object"), ('{"notes": "x"}', "not a JSON object"),
         ('{"setup": [], "notes": "nothing helps"}', "it proposes nothing: nothing helps"),
         (json.dumps({"setup": ["true"] * 21}), "more than 20 commands"),
-        (json.dumps({"setup": ["x" * 2001]}), "one that is no line"),
         (json.dumps({"setup": ["true\nrm -rf /"]}), "one that is no line"),
         ('{"setup": [], "test_command": "pytest -k fast"}', "could decide which tests count"),
     ):  # fmt: skip

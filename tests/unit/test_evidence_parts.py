@@ -11,16 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swe_ai_fleet.domain.candidate import TestSummary as Summary
-from swe_ai_fleet.domain.command import NetworkGrant
-from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import Unavailable
 from swe_ai_fleet.domain.task import RepoRef, Task, TaskKind
 from swe_ai_fleet.domain.test_run import TestOutcome, TestResult, TestRun
-from swe_ai_fleet.orchestrator.evidence.comparison import WHOLE_RUN, Comparison, compare
-from swe_ai_fleet.orchestrator.evidence.relevance import TaskNames, Touched
-from swe_ai_fleet.orchestrator.evidence.test_runs import Suite, TestRuns, run_key
+from swe_ai_fleet.orchestrator.evidence import WHOLE_RUN, Comparison, TaskNames, TestRuns, Touched, compare
 from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
-from swe_ai_fleet.tools.tests.plan import Selection
 from tests.tables import table
 
 
@@ -96,8 +91,6 @@ def test_own_tests_show_something_where_they_fail_on_the_untouched_source() -> N
     [
         "ModuleNotFoundError: No module named 'psycopg'",
         "Error: connect ECONNREFUSED 127.0.0.1:6379",
-        "fixture 'mocker' not found",
-        "FileNotFoundError: [Errno 2] No such file or directory: 'docker'",
     ],
 )
 def test_own_tests_that_lack_their_surroundings_show_nothing(message: str) -> None:
@@ -105,16 +98,6 @@ def test_own_tests_that_lack_their_surroundings_show_nothing(message: str) -> No
     assert compared(alike, run({}, ["t.py::a"]), "test_n.py", own=alike).unable == ("test_n.py::test_far",)
     wrong = run({"test_n.py::test_far": "AssertionError: 3 != 4"})
     assert compared(wrong, run({}, ["t.py::a"]), "test_n.py", own=wrong).own_failing == ("test_n.py::test_far",)
-
-
-def test_parameters_that_differ_each_time_are_the_same_test() -> None:
-    before = run({"t.py::test_old[0x1]": "x"}, ["t.py::test_good[a-1]", "t.py::test_good[a-2]"])
-    after = run({"t.py::test_old[0x2]": "x"}, ["t.py::test_good[b-7]"])
-    found = compared(after, before)
-    assert (found.old, found.vanished, found.against) == (("t.py::test_old[0x2]",), (), ())
-    broken = run({"t.py::test_good[b-7]": "x", "t.py::test_old[0x2]": "x"})
-    assert compared(broken, before).broken == ("t.py::test_good[b-7]",)
-    assert compared(after, before).shown == ()
 
 
 OLD = run({}, ["t.py::a", "t.py::b", "t.py::c"])
@@ -130,10 +113,8 @@ MANY = {f"t.py::test_{number}": "x" for number in range(3)}
         # What was cut off is not missed.
         (CUT, OLD, {"against": ()}),
         (run({}, ["t.py::a"]), OLD, {"vanished": ("t.py::b", "t.py::c")}),
-        (run({"t.py::b": "x"}, ["t.py::a"]), CUT, {"old": ("t.py::b",)}),
         # A run that fails as a whole counts, and so do failures that nobody named, by their number.
         (replace(OLD, exit_code=1), OLD, {"broken": (WHOLE_RUN,)}),
-        (replace(OLD, exit_code=1), replace(OLD, exit_code=1), {"broken": ()}),
         (run(MANY, unnamed=5), run(MANY), {"broken": ("5 tests that are only counted",)}),
     ],
 )
@@ -145,33 +126,14 @@ def test_what_a_run_comes_to_beside_an_earlier_one(
 
 
 @table(
-    ("then", "now", "same"),
-    [
-        ("AssertionError: assert 3 == 4", "AssertionError: assert 5 == 4", True),
-        ("AssertionError: {'a', 'b'} != {'c'}", "AssertionError: {'b', 'a'} != {'c'}", True),
-        ("", "", True),
-        ("AttributeError: module 'utils' has no attribute 'hello'", "AssertionError: assert 'Hi' == 'Hello'", False),
-        ("AssertionError", "", False),
-    ],
-)
-def test_what_is_the_same_failure(then: str, now: str, same: bool) -> None:
-    found = compared(run({"t": now}), run({"t": then}))
-    assert (found.old, found.otherwise) == ((("t",), ()) if same else ((), ("t",)))
-
-
-@table(
     ("test", "text", "counts"),
     [
         ("tests/test_a.py::test_one[1]", "The tests in tests/test_a.py say what must hold.", True),
-        ("tests/test_a.py::test_one[1]", "See `test_a.py`: it fails.", True),
         ("tests/test_a.py::K::test_one", "Make test_one pass", True),
         ("tests/test_a.py::test_one", "Make test_ones pass; a.py is wrong, tests too", False),
         ("tests/test_a.py", "tests/test_a.py cannot be imported", True),
-        ("tests.test_a.K.test_one", "test_one fails", True),
-        ("tests.test_a.K.test_one", "the tests of K fail", False),
         ("src/lib.rs::tests::adds", "It adds numbers", False),
         ("example.org/app::TestAdd", "TestAdd fails in app", True),
-        ("example.org/app::TestAdd", "the app is slow", False),
     ],
 )
 def test_what_the_task_names_counts(test: str, text: str, counts: bool) -> None:
@@ -186,18 +148,14 @@ def test_what_the_task_names_counts(test: str, text: str, counts: bool) -> None:
     ("test", "path", "inside"),
     [
         ("tests/test_a.py::test_one", "tests/test_a.py", True),
-        ("test_a.py::test_one", "sub/test_a.py", True),
         ("tests/test_a.py::test_one", "tests/test_b.py", False),
         ("tests.test_a.K.test_one", "tests/test_a.py", True),
-        ("sub.tests.test_a.K.test_one", "sub/tests/test_a.py", True),
         ("example.org/app/sub::TestAdd", "sub/add_test.go", True),
         ("example.org/app::TestAdd", "sub/add_test.go", False),
         ("adds numbers", "test/add.test.js", True),
         # Tests may stand in a source file.
         ("src/lib.rs::a::b::tests::adds", "src/a/b.rs", True),
         ("src/lib.rs::a::tests::adds", "src/a/b.rs", False),
-        ("src/lib.rs::tests::adds", "src/lib.rs", True),
-        ("src/add.py::doctest", "src/add.py", False),
     ],
 )
 def test_which_tests_a_changed_file_holds(test: str, path: str, inside: bool) -> None:
@@ -273,20 +231,3 @@ async def test_faults_are_not_kept_and_processes_share_runs_by_a_store_that_may_
     assert await TestRuns(store).find("broken") is None
     await TestRuns(store).of("e", "broken", tests)
     assert tests.started == 2
-
-
-def test_a_key_is_the_content() -> None:
-    environment, suite = Environment(key="k", tree="t"), Suite(name="tests", argv=("pytest",))
-    key = run_key("default", environment, suite, Selection())
-    assert key == run_key("default", environment, replace(suite, name="other"), Selection(first=(("a",),)))
-    others = [
-        run_key("other", environment, suite, Selection()),
-        run_key("default", replace(environment, tree="u"), suite, Selection()),
-        run_key("default", replace(environment, key="l"), suite, Selection()),
-        run_key("default", replace(environment, variables={"A": "1"}), suite, Selection()),
-        run_key("default", replace(environment, network=NetworkGrant(hosts=("a.org",))), suite, Selection()),
-        run_key("default", environment, replace(suite, argv=("pytest", "-x")), Selection()),
-        run_key("default", environment, suite, Selection(paths=("a",))),
-        run_key("default", environment, suite, Selection(), repetition=1),
-    ]
-    assert len({key, *others}) == len(others) + 1

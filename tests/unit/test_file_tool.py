@@ -15,8 +15,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from swe_ai_fleet.domain.command import Command, CommandResult, Output
 from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
@@ -120,12 +118,6 @@ class TestWriteFile:
 
 
 class TestEditFile:
-    async def test_it_shows_the_changed_region(self, files: FileTool, root: Path) -> None:
-        result = await files.edit_file("src/double.py", "return x + x", "return 2 * x")
-        assert (root / "src/double.py").read_text() == PYTHON.replace("x + x", "2 * x")
-        assert result.content == ("Edited src/double.py, now line 2.\n1\tdef double(x):\n2\t    return 2 * x\n3\t")
-        assert (result.metadata["count"], result.metadata["syntax_error"]) == (1, "")
-
     async def test_the_file_must_be_the_one_that_was_read(self, files: FileTool, root: Path) -> None:
         digest = str((await files.read_file("README.md")).metadata["sha256"])
         assert (await files.edit_file("README.md", "Double", "Twice", True, digest)).success
@@ -157,21 +149,6 @@ async def searching(
 
 
 class TestSearching:
-    @pytest.mark.parametrize(
-        ("path", "glob", "expected"),
-        [
-            (
-                ".", None, [".gitignore", ".hidden.py", "README.md", "src/blob.bin", "src/deep/c.py", "src/double.py",
-                "src/empty.py"],
-            ),
-            (".", "*.py", [".hidden.py", "src/deep/c.py", "src/double.py", "src/empty.py"]),
-            (".", "src/*.py", ["src/double.py", "src/empty.py"]), ("src", "!*.py", ["src/blob.bin"]),
-        ],
-    )  # fmt: skip
-    async def test_paths_and_globs(self, searching: FileTool, path: str, glob: str | None, expected: list[str]) -> None:
-        result = await searching.list_files(path.replace("/workspace", searching.workspace.mount), glob)
-        assert result.content.split("\n")[:-1] == expected
-
     async def test_matches_have_path_line_and_text(self, searching: FileTool) -> None:
         told = "src/double.py:\n1:def double(x):\n5:print(double(2))\n[2 matches in 1 file]"
         assert (await searching.search_in_files("double\\(")).content == told
@@ -341,34 +318,3 @@ class TestAttacks:
 
         await swapped(swap, attack)
         assert outside.read_text() == "outside"
-
-
-SEGMENTS = st.sampled_from(["..", ".", "", "src", "main.py", "out", "back", "up", "new", "deep", ".git", "...", "/"])
-
-
-@pytest.fixture(scope="module")
-def maze(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A workspace with links in all directions."""
-    base = tmp_path_factory.mktemp("maze")
-    root = base / "work"
-    (root / "src/deep").mkdir(parents=True)
-    (root / "src/main.py").write_text("x")
-    (root / "src/deep/main.py").write_text("y")
-    (root / "src/deep/up").symlink_to("../..")
-    (root / "src/out").symlink_to("../../..")
-    (root / "back").symlink_to("src/deep/up/src")
-    (root / "out").symlink_to(base)
-    return root
-
-
-@given(parts=st.lists(SEGMENTS, max_size=8))
-async def test_no_path_whatever_reaches_outside(maze: Path, parts: list[str]) -> None:
-    path = "/".join(parts)
-    result = await FileTool(maze).file_info(path)
-    if not result.success or result.metadata["type"] == "symbolic link":
-        return
-    found = Path(str(result.metadata["path"]))
-    real = (maze / path.removeprefix("/")).resolve()
-    assert real == (maze / found).resolve()
-    assert real.is_relative_to(maze.resolve())
-    assert ".git" not in found.parts

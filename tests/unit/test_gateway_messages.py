@@ -11,10 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from services.gateway.streams.messages import Messages
+from services.gateway.streams import Messages
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest, ApprovalResolution
 from swe_ai_fleet.domain.event import (
-    ApprovalAwaited,
     ApprovalRequested,
     ApprovalResolved,
     CancelRequested,
@@ -23,12 +22,7 @@ from swe_ai_fleet.domain.event import (
     LoopNoticed,
     NodeUpdated,
     RunLost,
-    RunReassigned,
-    RunStopped,
     SubtaskEnded,
-    SubtaskStarted,
-    WorkspaceCheckpointed,
-    WorkspaceNotKept,
 )
 from swe_ai_fleet.domain.message import ToolCall
 from swe_ai_fleet.domain.review import VerifierScore
@@ -52,18 +46,12 @@ REQUEST = ApprovalRequest(
 )
 OTHERS: tuple[Told, ...] = (
     ("agent-dev-1", ApprovalRequested(request=REQUEST)),
-    ("_", ApprovalAwaited(request=REQUEST)),
     ("_", ApprovalResolved(resolution=ApprovalResolution(approval_id="a-1", decision=ApprovalDecision.APPROVED))),
     ("~", CancelRequested(reason="enough")),
     ("_", RunLost(lost_agent_id="agent-dev-2", reason="its process died")),
-    ("_", RunReassigned(lost_agent_id="agent-dev-2", reason="its process died", attempt=2)),
     ("_", NodeUpdated(node_id="n[0]", status=NodeStatus.COMPLETED, output='{"a": 1}')),
-    ("_", SubtaskStarted(subtask_id="s-1", execution_id="child")),
     ("_", SubtaskEnded(outcome=SubtaskOutcome(subtask_id="s-1", status="failed", error="e"))),
     ("agent-dev-1", LoopNoticed(step=2, pattern="same call", advice="try another")),
-    ("agent-dev-1", WorkspaceNotKept(step=2, reason="too large")),
-    ("agent-dev-1", WorkspaceCheckpointed(step=2, revision=1, commit="c" * 40, head="h" * 40)),
-    ("_", RunStopped(stopped_agent_id="agent-dev-2", reason="another one is convincing")),
     ("_", CandidateScored(score=VerifierScore(candidate_id="agent-dev-1", raw=0.8, score=0.7, outcomes=30))),
 )
 
@@ -104,7 +92,7 @@ def test_what_cannot_be_read_is_told_all_the_same(kind: str, payload: str) -> No
     assert messages[-1]["type"] == "completion"
 
 
-@settings(max_examples=60)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 2**32), cut=st.floats(0, 1), beginning=st.booleans())
 def test_every_event_has_exactly_one_message_in_its_order_whoever_resumes(
     seed: int, cut: float, beginning: bool

@@ -200,14 +200,6 @@ class TestForbiddenAddresses:
         assert network.dialled == []
         assert came == []
 
-    @table("host", ["localhost", "127.1", "127.0.0.2", "0x7f.0.0.1", "a.127.0.0.1.test"])
-    async def test_a_private_host_is_named_exactly(self, site: Site, host: str) -> None:
-        policy = HttpPolicy(private_hosts=("127.0.0.1",), ports=(site.port,))
-        network = Detour()
-        http = HttpTool(policy=policy, network=network, resolver=Names({host: [["127.0.0.1"]]}))
-        failed(await http.get(f"http://{host}:{site.port}/"), Outcome.REFUSED)
-        assert network.dialled == site.seen == []
-
     async def test_the_checked_address_is_the_dialled_one(self, site: Site) -> None:
         other = "2606:2800:21f:cb07::1"
         names = Names({"rebind.test": [[other, PUBLIC], ["127.0.0.1"]]})

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from swe_ai_fleet.environments import RepositoryFiles
 from swe_ai_fleet.environments.project_code import project_code
-from swe_ai_fleet.environments.repository_files import RepositoryFiles
 from tests.tables import table
 
 SETUPTOOLS = '[build-system]\nrequires = ["setuptools>=61", "wheel"]\nbuild-backend = "setuptools.build_meta"\n'

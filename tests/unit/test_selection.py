@@ -20,7 +20,7 @@ from swe_ai_fleet.domain.candidate import (
     Verdict,
 )
 from swe_ai_fleet.domain.review import Critique, Finding, Proof, ProofOutcome, Vote
-from swe_ai_fleet.orchestrator.evidence.check_results import verdict_of
+from swe_ai_fleet.orchestrator.evidence import verdict_of
 from swe_ai_fleet.orchestrator.ranking import rank, representatives
 from swe_ai_fleet.orchestrator.score import ARCHITECT, ScoredCandidate, evidence, lead
 from tests.candidates import a_candidate

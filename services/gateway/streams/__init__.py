@@ -6,6 +6,7 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 
 from services.gateway.streams import pages, websocket
 from services.gateway.streams.feeds import Feeds
+from services.gateway.streams.messages import Messages as Messages
 
 
 def stream_routes(feeds: Feeds, *, send_seconds: float = websocket.SEND_SECONDS) -> list[BaseRoute]:

@@ -32,7 +32,7 @@ from swe_ai_fleet.runtime.channels import named_field
 from swe_ai_fleet.runtime.factories import connect_log
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.settings import Settings
-from swe_ai_fleet.tools.builtin.fetching import Network
+from swe_ai_fleet.tools.builtin import Network
 from tests.extensions.webhooks.webhook_receiver import Answer, Received, WebhookReceiver
 from tests.scripted_fleet import ScriptedFleet, ScriptedModel, ScriptedRun
 from tests.scripted_workspaces import ScriptedWorkspaces

@@ -17,6 +17,9 @@ from swe_ai_fleet.domain.examination import Examination
 from swe_ai_fleet.domain.task import PinnedRepository, Task
 from swe_ai_fleet.domain.test_run import Baseline, SuiteBaseline, suite_baseline
 from swe_ai_fleet.orchestrator.evidence.check_results import Concern, Violation, storable, verdict_of
+from swe_ai_fleet.orchestrator.evidence.comparison import WHOLE_RUN as WHOLE_RUN
+from swe_ai_fleet.orchestrator.evidence.comparison import Comparison as Comparison
+from swe_ai_fleet.orchestrator.evidence.comparison import compare as compare
 from swe_ai_fleet.orchestrator.evidence.examining import Examining
 from swe_ai_fleet.orchestrator.evidence.patch import Patch, PatchUnreadable, parse_patch
 from swe_ai_fleet.orchestrator.evidence.policy import oversized, patch_violations, policy_results, tree_violations

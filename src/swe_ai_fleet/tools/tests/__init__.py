@@ -13,7 +13,15 @@ from swe_ai_fleet.sandbox import open_workspace
 from swe_ai_fleet.tools.files.paths import Tree
 from swe_ai_fleet.tools.operation import BareDirectory, Toolkit, operation
 from swe_ai_fleet.tools.tests.inventory import Inventory
+from swe_ai_fleet.tools.tests.linters import configured_linters as configured_linters
+from swe_ai_fleet.tools.tests.linting import Changes as Changes
+from swe_ai_fleet.tools.tests.linting import Finding as Finding
+from swe_ai_fleet.tools.tests.linting import changed_runs as changed_runs
 from swe_ai_fleet.tools.tests.linting import lint
+from swe_ai_fleet.tools.tests.linting import parse_annotations as parse_annotations
+from swe_ai_fleet.tools.tests.linting import parse_eslint as parse_eslint
+from swe_ai_fleet.tools.tests.linting import parse_format as parse_format
+from swe_ai_fleet.tools.tests.linting import parse_lines as parse_lines
 from swe_ai_fleet.tools.tests.plan import Plan, Selection, checked_keyword, checked_path
 from swe_ai_fleet.tools.tests.planning import Planner, checked_ids, make_plan, plain_keyword, suite_for
 from swe_ai_fleet.tools.tests.python import DISCOVER, PYTHON_PYTEST
