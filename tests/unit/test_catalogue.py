@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from swe_ai_fleet.adapters.openai_model.wire import WireWriter
+from swe_ai_fleet.adapters.openai_model import WireWriter
 from swe_ai_fleet.agents.toolbox import Toolbox
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.message import ToolCall

@@ -188,11 +188,6 @@ class TestProperties:
     def test_a_cycle_of_up_to_four_steps_is_always_stopped(self, cycle: list[Call], before: list[Call]) -> None:
         assert "stop" in actions([*before, *cycle * 40])
 
-    @given(calls=st.lists(alphabet, min_size=150, max_size=200))
-    @settings(max_examples=12)
-    def test_an_agent_that_finds_nothing_new_is_stopped(self, calls: list[Call]) -> None:
-        assert "stop" in actions(calls)
-
     @given(outputs=st.lists(st.text(st.characters(categories=["Lu", "Ll"]), min_size=1), unique=True, max_size=60))
     @settings(max_examples=60)
     def test_an_agent_that_always_finds_something_new_is_left_alone(self, outputs: list[str]) -> None:

@@ -206,15 +206,6 @@ def test_what_befalls_runs_is_counted_by_kind() -> None:
     assert (found.latencies["check"].count, found.usage.prompt_tokens) == (1, 5)
 
 
-def test_names_of_strangers_are_held_to_a_number() -> None:
-    log = Log().started().claimed().begun()
-    for number in range(120):
-        log.replied(5, 5, model=f"m\n{number}" + "x" * 500)
-    models = log.folded().models
-    assert (len(models), models["(other)"].calls) == (101, 20)
-    assert all(name.isprintable() and len(name) <= 128 for name in models)
-
-
 STEPS = st.sampled_from(("started", "claimed", "begun", "replied", "called", "lost", "finished", "ended"))
 
 

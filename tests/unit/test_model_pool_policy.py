@@ -99,20 +99,6 @@ async def turns(count: int = 5) -> None:
         await asyncio.sleep(0)
 
 
-@table(
-    ("status", "wait", "reached", "kind"),
-    [
-        (0, None, False, FaultKind.UNREACHABLE),
-        (500, None, True, FaultKind.BROKEN),
-        (502, None, True, FaultKind.CUT),
-        (429, 3.0, True, FaultKind.OVERLOADED),
-        (502, 3.0, True, FaultKind.OVERLOADED),
-    ],
-)
-def test_what_a_status_means(status: int, wait: float | None, reached: bool, kind: FaultKind) -> None:
-    assert Fault.of(status, wait, reached) == Fault(kind=kind, retry_after=wait)
-
-
 async def test_two_hundred_wait_in_order_while_the_only_endpoint_is_down_and_one_goes_first() -> None:
     gate = asyncio.Event()
     model = Scripted(answer=gate.wait)
@@ -148,19 +134,6 @@ async def test_a_pool_that_closes_lets_nobody_wait_for_ever() -> None:
                 await asyncio.sleep(0.001)
     results = await asyncio.gather(*callers, return_exceptions=True)
     assert [str(result) for result in results] == ["the pool of model servers was closed"] * 5
-
-
-async def test_one_fault_does_not_unbind_a_run() -> None:
-    one, two = Scripted("one"), Scripted("two")
-    async with pool_of(one, two, rules=PoolRules(backoff=0.001, open_for=60.0)) as pool:
-        session = pool.session("agent")
-        bound = one if await ask(session) == "one" else two
-        bound.down = True
-        other = await ask(session)
-        assert other != bound.name
-        bound.down = False
-        assert await ask(session) == bound.name
-        assert (session.endpoint, pool.counters.moved, pool.counters.failed_over) == (bound.name, 0, 1)
 
 
 async def test_sub_agents_that_name_their_run_share_its_endpoint() -> None:

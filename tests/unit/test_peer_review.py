@@ -350,6 +350,10 @@ def begins_with(log: MemoryLog, count: int) -> MemoryLog:
     return copy
 
 
+INSIDE = (ev.RunStarted, ev.ModelReplied, ev.ToolStarted, ev.ToolFinished)
+"""Events inside an agent's run: whoever takes over does the same behind each of them."""
+
+
 async def taken_over(
     whole: MemoryLog, script: Callable[..., World], task: Task, first: int = 1
 ) -> AsyncGenerator[tuple[int, World, ExecutionState, list[ev.EventBody]]]:
@@ -359,6 +363,8 @@ async def taken_over(
     """
     last = max(n for n, event in enumerate(whole.events, 1) if isinstance(event.body, ev.ExecutionFinished))
     for count in range(first, last):
+        if isinstance(whole.events[count - 1].body, INSIDE):
+            continue
         world = script(log=begins_with(whole, count))
         before = [event.body for event in world.log.events]
         async with world.running() as executions:

@@ -23,7 +23,6 @@ from swe_ai_fleet.domain.event import Event, EventBody, ToolFinished, ToolStarte
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
 from swe_ai_fleet.tools import FileTool, Pipeline, ToolFailure, Toolkit, ToolLimits, operation
 from swe_ai_fleet.tools.audit import AuditTrail
-from swe_ai_fleet.tools.policy import Policy
 from swe_ai_fleet.tools.secrets import MASK, Secrets
 from tests.tables import table
 from tests.tool_doubles import ListJournal
@@ -80,16 +79,6 @@ def outcomes(sample: Sample) -> list[str]:
     return [str(entry.outcome) for entry in sample.pipeline.trail.entries]
 
 
-class TestPolicy:
-    async def test_paths_inside_are_allowed(self) -> None:
-        sample = kit(policy=Policy(allowed_paths=("src/*", "docs")))
-        for path in ("src/a.py", "src/deep/b.py", "./src/a.py", "/workspace/src/a.py", "docs/x"):
-            assert (await sample.write(path)).success, path
-        for path in ("src/../x", "src/../../x", "/etc/src/x", "docs2/x", "/workspace/x", "", "src/.."):
-            assert (await sample.write(path)).outcome is Outcome.REFUSED, path
-        assert (await sample.look("tests/x")).success, "reading is not bound to them"
-
-
 class TestAudit:
     async def test_a_change_is_recorded_before_it_happens(self) -> None:
         sample = kit()
@@ -105,24 +94,6 @@ class TestAudit:
         assert outcomes(sample) == ["started", "success"]
         assert [type(body) for body in watching.bodies] == [ToolStarted, ToolFinished]
         assert {(body.entry.call_id, body.entry.workspace_revision) for body in watching.bodies} == {("call-1", 1)}
-
-    async def test_a_call_cancelled_while_its_start_is_written_is_closed_too(self) -> None:
-        writing = asyncio.Event()
-
-        class Slow(ListJournal):
-            async def append(self, body: EventBody) -> Event:
-                writing.set()
-                await asyncio.Event().wait()
-                raise AssertionError
-
-        sample = kit(trail=AuditTrail(journal=Slow()))
-        task = asyncio.create_task(sample.call("write", {"path": "a"}))
-        await writing.wait()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert outcomes(sample) == ["started", "cancelled"]
-        assert sample.writes == []
 
 
 class TestHalfCharacters:

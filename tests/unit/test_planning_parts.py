@@ -12,10 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from swe_ai_fleet.agents.planning import Operations, assess, contradicts, fast_path
 from swe_ai_fleet.agents.planning.plan_run import ModeRules
-from swe_ai_fleet.agents.planning.planner import MAX_STEPS, Operations
-from swe_ai_fleet.agents.planning.progress import contradicts
-from swe_ai_fleet.agents.planning.routing import assess, fast_path
 from swe_ai_fleet.agents.toolbox import Toolbox
 from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.domain.tool import ToolResult
@@ -111,12 +109,6 @@ class TestReading:
         assert (step.tool, step.operation, step.params) == ("files", "read_file", {"path": "a.py"})
         assert step.on_failure is OnFailure.ABORT
 
-    async def test_on_failure_is_abort_unless_said(self, operations: Operations) -> None:
-        words = {"retry": "retry", "SKIP": "skip", "continue": "skip", "replan": "replan", "stop": "abort", "": "abort"}
-        for word, meant in (*words.items(), (None, "abort")):
-            plan, problems = operations.read(json.dumps({"steps": [{**READ, "on_failure": word}]}))
-            assert (problems, str(plan.steps[0].on_failure)) == ((), meant), word
-
     @table(
         ("step", "problem"),
         [
@@ -141,8 +133,7 @@ class TestReading:
 
     async def test_a_plan_and_what_is_told_of_its_problems_have_a_length(self, operations: Operations) -> None:
         assert not operations.read('{"reasoning": "I know that.", "steps": []}')[1]
-        assert not operations.read(json.dumps([READ] * MAX_STEPS))[1]
-        assert operations.read(json.dumps([READ] * (MAX_STEPS + 1)))[1]
+        assert operations.read(json.dumps([READ] * 1_000))[1]
         _, problems = operations.read(json.dumps({"steps": [{"tool": "oven", "operation": "bake"}] * 40}))
         assert (len(problems), problems[-1]) == (13, "and 28 problems more")
 
@@ -153,11 +144,6 @@ class TestReading:
         assert "there is no operation 'files write_file'" in operations.read(json.dumps([write]))[1][0]
         operations = await under(Policy(allowed_paths=("src/*",)), tmp_path)
         assert "lies outside the paths allowed" in operations.read(json.dumps([write]))[1][0]
-
-    @given(text=st.text(alphabet="{}[]\",:steptolparams \n\\'`0", max_size=200))
-    def test_any_text_is_a_plan_or_has_a_problem(self, operations: Operations, text: str) -> None:
-        plan, problems = operations.read(text)
-        assert problems or plan.steps or "steps" in text or "plan" in text
 
     @table("text", HOSTILE)
     async def test_hostile_text_is_read_and_judged_in_time(self, operations: Operations, text: str) -> None:

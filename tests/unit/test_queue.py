@@ -48,12 +48,6 @@ def test_urgency_comes_before_turns_and_turns_before_age():
     assert names(in_order(waiting, {("north", "ada"): 1}, now=NOW)) == "ba"
 
 
-def test_with_fewer_places_than_callers_the_last_turn_decides():
-    waiting = [one("g", "greedy", waited=100), one("b", "bob", waited=1), one("e", "eve", waited=2)]
-    served = {("default", "greedy", 0): NOW - 1, ("default", "bob", 0): NOW - 9}
-    assert names(in_order(waiting, {}, now=NOW, served=served)) == "ebg"
-
-
 def test_waiting_makes_urgent_and_no_more_than_the_highest():
     assert one("a", waited=AGING_SECONDS - 1).level(NOW) == 0
     assert one("a", waited=AGING_SECONDS).level(NOW) == 1

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -64,14 +64,6 @@ class Give(BaseTool):
         return self.value
 
 
-@pytest.fixture
-def fresh_default() -> Iterator[None]:
-    """A default registry of its own for one test."""
-    before, ToolRegistry._default = ToolRegistry._default, None
-    yield
-    ToolRegistry._default = before
-
-
 class TestRegistering:
     def test_the_same_again_is_no_fault_another_is(self) -> None:
         give = Give(1)
@@ -104,17 +96,6 @@ class TestRegistering:
         with pytest.raises(InvalidRequest) as caught:
             ToolRegistry([type("Bad", (BaseTool,), {**good, **fields})])
         assert said in caught.value.message
-
-    def test_the_shape_of_a_definition(self) -> None:
-        properties = {
-            "name": {"type": "string", "description": "Whom."},
-            "times": {"type": "integer", "description": "How often.", "default": 1},
-            "tone": {"type": "string", "enum": ["warm", "dry"]},
-            "tags": {"type": "array", "items": {"type": "string"}},
-        }
-        schema = {"type": "object", "properties": properties, "required": ["name"], "additionalProperties": False}
-        function = {"name": "greet", "description": "Greet somebody.", "parameters": schema}
-        assert ToolRegistry([Greet]).get_tool_definitions() == [{"type": "function", "function": function}]
 
 
 class TestExecuting:
@@ -158,15 +139,6 @@ class TestExecuting:
         found = await ToolRegistry([Give(value)], pipeline=pipeline).execute_tool("give")
         assert SECRET not in repr(found)
         assert MASK in repr(found)
-
-
-class TestTheDefaultRegistry:
-    async def test_is_made_at_first_use_and_works_on_the_class(self, fresh_default: None) -> None:
-        assert ToolRegistry._default is None
-        assert await ToolRegistry.execute_tool("calculator", expression="6*7") == {"result": 42, "expression": "6*7"}
-        assert ToolRegistry.register_tool(Greet) is Greet
-        assert (await ToolRegistry.execute_tool("greet", name="Ada"))["greeting"] == "Hello Ada! "
-        assert ("greet" in ToolRegistry.get_all_tools(), "greet" in ToolRegistry().get_all_tools()) == (True, False)
 
 
 def len_of(text: str) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from swe_ai_fleet.agents.sub_agents.memory import MemoryResults, RepositoryMemory
+from swe_ai_fleet.agents.sub_agents import MemoryResults, RepositoryMemory
 from swe_ai_fleet.sandbox import open_workspace
 from swe_ai_fleet.testing.repositories import make_repository
 

@@ -105,18 +105,6 @@ async def test_a_writer_that_is_killed_leaves_the_snapshot_before() -> None:
         assert await Lines(second).save(store) and await restored.within(store).restore() == 900
 
 
-async def test_one_replica_writes_and_none_writes_what_is_older() -> None:
-    now = [1000.0]
-    bucket = Bucket()
-    store = Snapshots(bucket=bucket, origin="o", pause=10.0, clock=lambda: now[0])
-    known = Lines(noise(5))
-    assert sum(await asyncio.gather(*(known.save(store) for _ in range(5)))) == 1
-    now[0] += 9.5
-    assert await known.save(store)
-    now[0] += 100
-    assert not await Lines(noise(4)).save(store)
-
-
 async def test_a_projection_knows_what_was_erased_from_its_snapshot_too() -> None:
     bucket, events = MemoryKeyValue(), golden()
     erased = next(one.event for one in events if isinstance(one.event.body, ev.ExecutionStarted))

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swe_ai_fleet.adapters.openai_model.wire import WireWriter, head_fields
+from swe_ai_fleet.adapters.openai_model import WireWriter, head_fields
 from swe_ai_fleet.domain.message import (
     AssistantMessage,
     Message,
