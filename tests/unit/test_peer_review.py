@@ -13,18 +13,18 @@ from hypothesis import strategies as st
 
 from swe_ai_fleet.agents.prompting import Fence
 from swe_ai_fleet.domain import event as ev
-from swe_ai_fleet.domain.assignment import ReviewAssignment, Subject
+from swe_ai_fleet.domain.assignment import ReviewAssignment, ScoreAssignment, Subject
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import Candidate, CheckReport, CheckResult, Verdict
 from swe_ai_fleet.domain.errors import AgentLost, FleetError, PreconditionFailed
 from swe_ai_fleet.domain.examination import Examination
 from swe_ai_fleet.domain.examination import TestSet as ExaminedTests
 from swe_ai_fleet.domain.execution import ExecutionState
-from swe_ai_fleet.domain.review import Critique, Finding, Proof, ProofOutcome, ReviewVerdict
+from swe_ai_fleet.domain.review import Critique, Finding, Proof, ProofOutcome, ReviewVerdict, VerifierScore
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, Task
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.in_process import MemoryLog
-from swe_ai_fleet.orchestrator.judging import PEERS, pairs
+from swe_ai_fleet.orchestrator.judging import PEERS, Verifier, pairs
 from swe_ai_fleet.orchestrator.score import worse
 from swe_ai_fleet.tools.secrets import Secrets
 from tests.scripted_fleet import FAILED, PASSED, PROVEN, ScriptedRun
@@ -165,14 +165,6 @@ async def test_an_answer_alone_goes_back_to_who_objected_and_may_end_the_objecti
     assert {one.candidate_id: one.review for one in state.ranking} == {ONE: 0.85, TWO: 0.9, THREE: 0.9}
     # Judges read the answer, whatever became of the objection.
     assert {one.judge_id: one.answers for one in world.fleet.judged}[TWO] == {ONE: answer}
-
-
-async def test_a_second_look_that_comes_to_nothing_leaves_the_objection(world: World):
-    world.fleet.reviewing = lambda asked, subject: (
-        says(asked, subject, error="weather") if subject.earlier else against(ONE)(asked, subject)
-    )
-    state = await world.run(a_task(rounds=3))
-    assert {one.candidate_id: one.review for one in state.ranking}[f"{ONE}-r3"] == 0.1
 
 
 def shown(
@@ -317,9 +309,14 @@ def test_what_is_fenced_off_neither_ends_the_fence_nor_shows_a_secret_where_it_i
     assert fence.begin != Fence(Secrets(()), "execution", "another").begin
 
 
+def scored(asked: ScoreAssignment) -> VerifierScore:
+    return VerifierScore(candidate_id=asked.candidate.candidate_id, raw=0.5, score=0.5, model="m")
+
+
 def scripted(**more: Any) -> World:
     """One is blamed twice, one fails first, one is nearly without fault; all are put in order; a review is garbage."""
-    world = World(**more)
+    world = World(verifier=Verifier(outcomes=lambda _: ()), **more)
+    world.fleet.scoring = scored
     world.fleet.runs = {
         TWO: ScriptedRun(checks=(FAILED,)),
         f"{TWO}-r1": ScriptedRun(checks=(PASSED,)),
@@ -384,6 +381,8 @@ def settled(bodies: Iterable[ev.EventBody]) -> list[str]:
                 said.append(f"review {one.reviewer_id} {one.candidate_id} {one.round}")
             case ev.RevisionJudged(candidate_id=candidate_id):
                 said.append(f"judged {candidate_id}")
+            case ev.CandidateScored(score=score):
+                said.append(f"score {score.candidate_id}")
             case ev.VotesCast(votes=votes):
                 asked = any(vote.sample > 1 for vote in votes)
                 said.append(f"vote {votes[0].judge_id}-{'judges' if asked else 'order'}")
@@ -397,7 +396,7 @@ async def test_whoever_takes_over_at_any_event_comes_to_the_same_end_and_asks_no
     done = await whole.run(task)
     assert (done.winner_id, dict(done.dropped)) == (f"{TWO}-r1", {})
     everything = settled(event.body for event in whole.log.events)
-    counts = {"draft": 6, "check": 6, "review": 9, "judged": 3, "vote": 4}
+    counts = {"draft": 6, "check": 6, "review": 9, "judged": 3, "vote": 4, "score": 3}
     assert Counter(said.split()[0] for said in everything) == counts
     async for count, world, state, told in taken_over(whole.log, scripted, task):
         before = set(settled(told))
@@ -408,6 +407,7 @@ async def test_whoever_takes_over_at_any_event_comes_to_the_same_end_and_asks_no
         asked = {f"draft {one.agent_id}" for one in world.fleet.begun}
         asked |= {f"vote {one.agent_id}" for one in world.fleet.judged}
         asked |= {f"check {one.candidate_id}" for one in world.fleet.checked}
+        asked |= {f"score {one.candidate.candidate_id}" for one in world.fleet.scored}
         assert not asked & before, count
         # Of several candidates side by side, those whose critiques are written are reviewed with the others again.
         for one in world.fleet.reviewed:

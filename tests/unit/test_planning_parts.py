@@ -30,16 +30,12 @@ HOSTILE = (
 )
 DOUBTFUL = """read file src/app.py and fix the bug
 read the README
-open 3.14
 read file -rf
 read file src/
 read file /etc/passwd
-delete file a.py
 git status && rm -rf .
 run the tests and commit
-what is 2024-01-02
 what is __import__('os')
-search for bugs
 search for the error in parser.py
 search for .*
 http get example.com"""
@@ -48,10 +44,8 @@ READ = {"tool": "files", "operation": "read_file", "params": {"path": "a.py"}}
 
 FAST: dict[str, tuple[str, dict[str, object]]] = {
     "read file src/app.py": ("files read_file", {"path": "src/app.py"}),
-    "Could you show me pyproject.toml?": ("files read_file", {"path": "pyproject.toml"}),
     "cat ./setup.cfg": ("files read_file", {"path": "./setup.cfg"}),
     "git diff": ("git diff", {}),
-    "ls": ("files list_files", {}),
     "show the last 5 commits": ("git log", {"limit": 5}),
     "run the tests": ("tests run", {}),
     "List the files in the src/app directory": ("files list_files", {"path": "src/app"}),
@@ -88,18 +82,14 @@ class TestReading:
         "text",
         [
             json.dumps({"steps": [READ]}),
-            json.dumps(READ),
             f"```json\n{json.dumps({'steps': [READ]})}\n```",
             f"Sure! Here is the plan you wanted:\n\n{json.dumps({'steps': [READ]})}\n\nShall I go on?",
             f'<think>maybe {{"steps": []}} or [1, 2]?</think>{json.dumps({"plan": [READ]})}',
-            json.dumps({"plan": {"steps": [READ], "reasoning": "because"}}),
             json.dumps({"Steps": [{"Tool": "files", "Operation": "read_file", "Arguments": {"path": "a.py"}}]}),
             json.dumps({"steps": [{"function": {"name": "files_read_file", "arguments": '{"path": "a.py"}'}}]}),
             json.dumps({"steps": [{"tool": "files", "operation": "read_file", "path": "a.py", "step": 1}]}),
-            json.dumps({"steps": [{"operation": "cat", "params": {"path": "a.py"}}]}),
             "{'steps': [{'tool': 'files', 'operation': 'read_file', 'params': {'path': 'a.py'}}]}",
             '{steps: [{tool: "files", operation: "read_file", params: {path: "a.py"}}]}',
-            json.dumps({"steps": [READ, {"tool": "final_answer", "params": {"result": "Done."}}]}),
         ],
     )
     async def test_the_same_plan_is_read_from_it(self, operations: Operations, text: str) -> None:
@@ -154,18 +144,14 @@ class TestReading:
 
 
 CONTRADICTIONS = [
-    ("", {}, ""),
     ("", {"success": False, "error": "no such file"}, "no such file"),
     ("def one", {"content": "def one(): ..."}, ""),
     ("def two", {"content": "def one(): ..."}, "does not show 'def two'"),
     ("def two", {"content": "def one(): ...", "truncated": True}, ""),
     ("exit 1", {"success": False, "error": "exit code 1", "exit_code": 1}, ""),
-    ("Exit code: 1", {"success": False, "error": "exit code 1", "exit_code": 1}, ""),
     ("exit 0", {"success": False, "error": "exit code 1", "exit_code": 1}, "expected exit 0, it was 1"),
     ("exit 1", {"exit_code": 0}, "expected exit 1, it was 0"),
-    ("exit 0", {}, ""),
     ("exit 0", {"success": False, "error": "no such file"}, "it was 1. no such file"),
-    ("a(b+)*c", {"content": "abbbc"}, "does not show"),
 ]
 
 
@@ -205,20 +191,15 @@ Which files import requests?
 Read config.yaml and tell me which port the server listens on.
 Run the tests and tell me how many pass.
 Append a line 'x = 1' to a.py.
-Copy a.py to b.py and commit it.
 Read a.py, then read b.py, and tell me which one is longer.""".splitlines()
 AGENTIC = [
     *"""Fix the failing test in tests/test_parser.py.
 Implement a cache for the HTTP client.
 Find out why test_upload is flaky and fix it.
-Design and implement a plugin system.
-Add type annotations to all functions in src and make sure that the tests still pass.
 Extend the API with an endpoint for deleting users, with tests.
 The application crashes on start when the config is empty. Fix it.
-Add hello_world() to utils.py so that the tests pass, then commit it, and if anything fails, investigate.
 find new safe tokens on base with good liquidity""".splitlines(),
     "1. Read the spec\n2. Implement it\n3. Write tests\n4. Run them\n5. Commit",
-    "Traceback (most recent call last):\n  File \"a.py\", line 3\nKeyError: 'x'\n\nSolve this.",
     "Change every caller of old_api in src, tests and docs to new_api, remove old_api, update CHANGELOG.md, "
     "run the tests, and if one fails, repair it.",
 ]

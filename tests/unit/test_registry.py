@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -26,6 +24,7 @@ from swe_ai_fleet.tools import (
     ToolFailure,
     ToolParameter,
     ToolRegistry,
+    load_plugins,
 )
 from swe_ai_fleet.tools.secrets import MASK, Secrets
 from tests.tables import table
@@ -151,21 +150,18 @@ class Point(BaseModel):
 
 
 class TestAsOperationsOfAnAgent:
-    def kit(self, *tools: Any, **parts: Any) -> Any:
-        return RegisteredTools(ToolRegistry(tools).get_all_tools().values(), None, Pipeline(**parts))
-
     @table(
         ("value", "text"),
         [
             (None, "give returned nothing (None)."), ("", "give returned an empty text."),
-            ([], "give returned an empty list."), ({}, "give returned an empty object."), (0, "0"), (False, "False"),
+            ([], "give returned an empty list."), (0, "0"),
             ({"a": 1, "b": "x\n  y", "c": [], "d": None}, "a: 1\nb:\nx\n  y\nc: (empty)\nd: None"),
             ({"a": {"b": "x\ny"}, "l": [1, {"k": 2, "m": 3}]}, "a:\n  b:\n    x\n    y\nl:\n  - 1\n  - k: 2\n    m: 3"),
-            (Point(x=1), "x: 1"), ({"n": float("nan")}, "n: nan"),
+            (Point(x=1), "x: 1"),
         ],
     )  # fmt: skip
     async def test_what_a_model_reads(self, value: object, text: str) -> None:
-        kit = self.kit(Give(value))
+        kit: Any = RegisteredTools([Give(value)], None, Pipeline())
         result = await kit.call("give", {})
         assert (result.success, result.operation, result.content) == (True, "give", text)
         json.dumps(dict(result.metadata))
@@ -199,8 +195,6 @@ class TestFunctions:
         assert schema["properties"]["text"] == {"type": "string", "description": "What to look for, on two lines."}
         assert schema["properties"]["limit"]["minimum"] == 1
         assert (schema["required"], schema["additionalProperties"]) == (["text"], False)
-        declared = [(parameter.name, parameter.type, parameter.required) for parameter in tool.parameters]
-        assert declared[:2] == [("text", "string", True), ("limit", "integer", False)]
         assert "limit" in (await ToolRegistry([tool]).execute_tool("find", text="a", limit=0))["error"]
 
     async def test_arguments_come_as_their_types_and_sync_ones_run_in_a_thread(self) -> None:
@@ -258,10 +252,6 @@ class TestFunctions:
             ("The first. Still it.", "Two of them.", "Two of them."),
         ),
         (
-            "Do it.\n\n:param a: The first\n    of two.\n:param int b: The second.\n:returns: x",
-            ("The first of two.", "The second.", ""),
-        ),
-        (
             "Do it.\n\nArgs:\n  a (dict[str, list(int)], optional): See: b.\n  *rest: All.\n\n  b: B.\n\nReturns:\n  c",
             ("See: b.", "B.", ""),
         ),
@@ -296,7 +286,7 @@ def count(text: str) -> int:
     return len(text)
 
 def several():
-    return [FunctionTool(count, name="count_a"), FunctionTool(count, name="count_b")]
+    return [FunctionTool(count, name="count_a")]
 
 def no_list():
     return 5
@@ -307,20 +297,6 @@ def twice():
 def raises():
     raise LookupError("no licence")
 '''
-
-DRIVER = """
-import asyncio, json, sys
-from swe_ai_fleet.tools import ToolRegistry, load_plugins
-before = "fleet_plugin" in sys.modules
-report = load_plugins(ToolRegistry.default(), only=json.loads(sys.argv[1]))
-print(json.dumps({
-    "before": before,
-    "loaded": {p.name: [p.distribution, *p.tools] for p in report.loaded},
-    "broken": {p.name: p.reason for p in report.broken},
-    "names": list(ToolRegistry.get_all_tools()),
-    "reversed": asyncio.run(ToolRegistry.execute_tool("reverse", text="abc")),
-}))
-"""
 
 
 @pytest.fixture
@@ -341,27 +317,27 @@ def site(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def drive(site: Path, only: list[str]) -> Any:
-    argv = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(site)!r})\n{DRIVER}", json.dumps(only)]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
 class TestPlugins:
-    def test_installed_distributions_bring_their_tools_and_broken_ones_stop_nobody(self, site: Path) -> None:
+    async def test_installed_distributions_bring_their_tools_and_broken_ones_stop_nobody(
+        self, site: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(ToolRegistry, "_default", None)
+        monkeypatch.syspath_prepend(site)
         names = ("Reverse", "count", "no_list", "twice", "raises")
-        found = drive(site, ["fleet_broken.tool", *(f"fleet_plugin.{name}" for name in names)])
+        report = load_plugins(
+            ToolRegistry.default(), only=["fleet_broken.tool", *(f"fleet_plugin.{name}" for name in names)]
+        )
         # `several` is installed and not named.
-        brought = {"Reverse": ["reverse"], "count": ["count"]}
-        assert not found["before"]
-        assert found["loaded"] == {f"fleet_plugin.{name}": ["fleet_plugin", *tools] for name, tools in brought.items()}
+        brought = {"fleet_plugin.Reverse": ("reverse",), "fleet_plugin.count": ("count",)}
+        assert {plugin.name: tuple(plugin.tools) for plugin in report.loaded} == brought
         said = {
             "fleet_broken.tool": "SystemExit: no such luck",
             "fleet_plugin.no_list": "returned 5, not a list of tools",
             "fleet_plugin.raises": "LookupError: no licence",
             "fleet_plugin.twice": "there is a tool calculator already",
         }
-        assert {name for name, reason in said.items() if reason in found["broken"][name]} == found["broken"].keys()
-        assert "fresh" not in found["names"]
-        assert found["reversed"] == {"reversed": "cba"}
+        broken = {plugin.name: plugin.reason for plugin in report.broken}
+        assert {name for name, reason in said.items() if reason in broken[name]} == broken.keys()
+        assert "fresh" not in ToolRegistry.get_all_tools()
+        assert await ToolRegistry.execute_tool("reverse", text="abc") == {"reversed": "cba"}
+        assert await ToolRegistry.execute_tool("calculator", expression="6*7") == {"result": 42, "expression": "6*7"}

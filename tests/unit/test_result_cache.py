@@ -84,8 +84,6 @@ class World(Toolkit):
     @operation(executes=True)
     async def shell(self, command: str) -> ToolResult:
         """Run."""
-        if command == "time out":
-            return ToolResult(success=False, operation="world_shell", outcome=Outcome.TIMEOUT, error="late")
         return self.result("shell", command)
 
     @operation(read_only=True, network=True, cache_seconds=60.0)
@@ -146,7 +144,7 @@ class TestAtTheSameTime:
             max_size=30,
         )
     )
-    @settings(max_examples=100)
+    @settings(max_examples=50)
     def test_a_read_is_never_stale(self, actions: list[tuple[str, str, int]]) -> None:
         async def go() -> None:
             kit = world()
@@ -223,8 +221,6 @@ class Site:
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         self.asked.append(request.raw_path)
-        if request.path == "/redirect":
-            return web.Response(status=302, headers={"Location": "/plain"})
         headers = json.loads(request.query.get("told", "{}"))
         status = int(request.query.get("status", "200"))
         return web.Response(status=status, text=str(len(self.asked)) if status == 200 else None, headers=headers)

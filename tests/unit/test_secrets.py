@@ -212,5 +212,5 @@ def test_no_text_makes_it_slow(pattern: str) -> None:
     many = [base64.b64encode(bytes([number] * 24)).decode() + str(number) for number in range(50)]
     mask = Secrets(["aaaaaaaa", "hunter2-token", "-----BEGIN KEY-----\nabcdefgh\n...secret\n", *many])
     started = time.perf_counter()
-    mask(pattern * (200_000 // len(pattern)))
-    assert time.perf_counter() - started < 50
+    mask(pattern * (60_000 // len(pattern)))
+    assert time.perf_counter() - started < 15

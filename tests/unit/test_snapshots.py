@@ -80,7 +80,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_a_writer_that_is_killed_leaves_the_snapshot_before() -> None:
-    first, second = noise(600), noise(900)
+    first, second = noise(200), noise(400)
     for dies_at in range(100):
         bucket, now = Bucket(), [0.0]
         store = Snapshots(bucket=bucket, origin="o", pause=10.0, clock=lambda now=now: now[0])
@@ -93,7 +93,7 @@ async def test_a_writer_that_is_killed_leaves_the_snapshot_before() -> None:
         except Killed:
             done = False
         restored = Lines()
-        assert await restored.within(store).restore() == (900 if done else 600)
+        assert await restored.within(store).restore() == (400 if done else 200)
         assert restored.known == (second if done else first)
         if done:
             assert dies_at == len(bucket.puts) - begun >= 4
@@ -102,7 +102,7 @@ async def test_a_writer_that_is_killed_leaves_the_snapshot_before() -> None:
         bucket.dies_at = -1
         assert not dies_at or not await Lines(second).save(store)
         now[0] = 300.0
-        assert await Lines(second).save(store) and await restored.within(store).restore() == 900
+        assert await Lines(second).save(store) and await restored.within(store).restore() == 400
 
 
 async def test_a_projection_knows_what_was_erased_from_its_snapshot_too() -> None:

@@ -57,24 +57,6 @@ def waiting(tenant: str, number: int, *, agents: int = 1, priority: int = 0, cal
 # --- turns --------------------------------------------------------------------------------------------------------
 
 
-async def test_the_next_place_is_a_quiet_tenants_whatever_a_noisy_one_has_waiting(world: World) -> None:
-    hold = asyncio.Event()
-    world.fleet.default = ScriptedRun(after=hold)
-    async with world.running(room=Room(executions=2)) as executions:
-        for number in range(24):
-            task = a_task(f"n-{number}", tenant="noisy", caller=f"caller-{number % 6}", priority=9, num_agents=1)
-            await executions.submit(task)
-        await world.fleet.started(2)
-        quiet = await executions.submit(a_task("q", tenant="quiet", caller="ada", num_agents=1))
-        hold.set()
-        await executions.wait("quiet", quiet.execution_id)
-        order = [assignment.task.tenant for assignment in world.fleet.begun]
-        assert order[:2] == ["noisy", "noisy"]
-        # Both places may have become free at the same time.
-        assert "quiet" in order[2:4]
-        assert all(state.status is not ExecutionStatus.FAILED for state in executions.projection.select("noisy"))
-
-
 @given(
     st.dictionaries(st.sampled_from("abcd"), st.integers(1, 12), min_size=2),
     st.dictionaries(st.sampled_from("abcd"), st.floats(0.05, 1.0)),
