@@ -102,15 +102,6 @@ class TestListing:
             assert any("left out" in note for note in kit.notes)
             assert "round_echo" in kit.definitions
 
-    async def test_names_of_other_tools_are_kept_free(self, tmp_path: Path) -> None:
-        async with opened(tmp_path, hostile(tools=("echo",)), reserved={"bad_echo"}) as kit:
-            (name,) = kit.definitions
-        assert name.startswith("bad_echo_")
-        for servers, reserved in (((hostile(),), {"bad"}), ((hostile(), hostile()), set[str]())):
-            with pytest.raises(InvalidRequest, match="taken"):
-                async with opened(tmp_path, *servers, reserved=reserved):
-                    raise AssertionError
-
     @pytest.mark.parametrize(
         ("mode", "changes", "words"),
         [
@@ -139,15 +130,6 @@ class TestCalls:
         assert result.content.startswith("[masked] [")
         assert ("PLAIN" in result.content, "FLEET_MODEL_KEY" in result.content) == (True, False)
         assert (TOKEN in refused.error, "[masked]" in refused.error) == (False, True)
-
-    async def test_noise_does_not_hurt_and_wishes_are_refused(self, tmp_path: Path) -> None:
-        async with opened(tmp_path, hostile(time_limit_seconds=5)) as kit:
-            for tool in ("stderr", "garbage", "deep", "stranger"):
-                result = await call(kit, tool, "x")
-                assert (result.success, result.content) == (True, f"{tool}: x")
-            answers = json.loads((await call(kit, "wishes")).content)
-        assert len(answers) == 4
-        assert all(not answered and error["code"] < 0 for answered, error in answers)
 
     async def test_a_call_that_breaks_the_server_says_so_and_the_next_one_works(self, tmp_path: Path) -> None:
         async with opened(tmp_path, hostile()) as kit:

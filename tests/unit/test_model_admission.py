@@ -349,3 +349,25 @@ async def test_tokens_flow_at_the_rate_whatever_is_asked() -> None:
     seconds = 1200 * 0.1
     assert 0.95 * 1000 * seconds <= sum(poured.values()) <= 1000 * (seconds + 10) + 40_000
     assert min(poured.values()) > 0
+
+
+async def test_more_hosts_than_calls_take_turns() -> None:
+    clock = Clock()
+    ledger = MemoryLedger(clock=clock)
+    quota = Quota(max_in_flight=5)
+    hosts = [Host(f"h{number}", ledger, clock, waiting=1) for number in range(60)]
+    for _ in range(30):
+        for host in hosts:
+            clock.now += 0.001
+            await host.renew(quota)
+            host.start()
+            assert sum(one.using for one in hosts) <= 5
+        clock.now += 0.6
+        for host in hosts:
+            if host.using:
+                host.using, host.waiting = 0, 1
+                await host.renew(quota)
+    served = [host.served for host in hosts]
+    assert sum(served) >= 5 * 28
+    assert min(served) >= 1
+    assert max(served) <= 6

@@ -128,12 +128,6 @@ async def test_what_does_not_hold_together_is_not_delivered():
     together = "every subtask passed, but together they do not: tests"
     assert (state.status, state.error) == (ev.ExecutionStatus.FAILED, together)
     assert (world.workspaces.branches, world.bodies(ev.WinnerDelivered)) == ({}, [])
-    # Nor is what changes nothing.
-    world = Parts(subtasks=PAIR[:1])
-    world.workspaces.merged[(await world.workspaces.pin(DEFAULT_TENANT, TASK.repo)).commit] = (patch("a"),)
-    state = await world.run(TASK)
-    assert (state.status, state.error) == (ev.ExecutionStatus.FAILED, "the subtasks together have no changes")
-    assert world.outcomes == {"a": "completed"}
 
 
 @table("proven", [False, True])

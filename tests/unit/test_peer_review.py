@@ -15,20 +15,17 @@ from swe_ai_fleet.agents.prompting import Fence
 from swe_ai_fleet.domain import event as ev
 from swe_ai_fleet.domain.assignment import ReviewAssignment, ScoreAssignment, Subject
 from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.candidate import Candidate, CheckReport, CheckResult, Verdict
+from swe_ai_fleet.domain.candidate import Candidate, CheckResult, Verdict
 from swe_ai_fleet.domain.errors import AgentLost, FleetError, PreconditionFailed
 from swe_ai_fleet.domain.examination import Examination
 from swe_ai_fleet.domain.examination import TestSet as ExaminedTests
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.review import Critique, Finding, Proof, ProofOutcome, ReviewVerdict, VerifierScore
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, Task
-from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.in_process import MemoryLog
 from swe_ai_fleet.orchestrator.judging import PEERS, Verifier, pairs
-from swe_ai_fleet.orchestrator.score import worse
 from swe_ai_fleet.tools.secrets import Secrets
 from tests.scripted_fleet import FAILED, PASSED, PROVEN, ScriptedRun
-from tests.tables import table
 from tests.unit.test_executions import World, a_task
 
 ONE, TWO, THREE = "agent-dev-1", "agent-dev-2", "agent-dev-3"
@@ -241,18 +238,6 @@ async def test_equal_diffs_are_reviewed_once_and_not_by_their_authors(world: Wor
     assert all([one.reviewer_id for one in revision.critiques] == [THREE] for revision in revisions.values())
 
 
-async def test_whoever_a_person_rejected_reviews_and_revises_nothing_and_a_rejected_revision_is_none(world: World):
-    rejected = ScriptedRun(stop_reason=StopReason.REJECTED, error="no")
-    world.fleet.runs = {TWO: replace(rejected, patch=b""), f"{ONE}-r1": rejected}
-    world.fleet.reviewing = against(ONE)
-    state = await world.run(a_task(rounds=2))
-    asked = sorted((one.reviewer_id, one.candidate.candidate_id) for one in looks(world))
-    assert asked == [(ONE, THREE), (THREE, ONE)]
-    assert [one.agent_id for one in world.fleet.begun if one.revision] == [f"{ONE}-r1"]
-    assert state.status is ev.ExecutionStatus.COMPLETED
-    assert {one.candidate_id for one in state.ranking} == {ONE, THREE}
-
-
 @pytest.mark.parametrize("fault", [AgentLost("its host died"), PreconditionFailed("no clone to be had")])
 async def test_a_lost_review_costs_itself_only(world: World, fault: FleetError):
     def review(assignment: ReviewAssignment, subject: Subject) -> Critique:
@@ -414,16 +399,3 @@ async def test_whoever_takes_over_at_any_event_comes_to_the_same_end_and_asks_no
             names = [subject.candidate.candidate_id for subject in one.subjects if not subject.settled]
             assert {f"review {one.reviewer_id} {name} {one.round}" for name in names} - before, count
         assert len(world.bodies(ev.CandidatesRanked)) == 1, count
-
-
-@table(
-    ("before", "after", "reason"),
-    [
-        (Verdict.VERIFIED, Verdict.UNVERIFIED, "worse: it is unverified, its predecessor is verified"),
-        (Verdict.UNVERIFIED, Verdict.VERIFIED, ""),
-        (Verdict.VERIFIED, Verdict.VERIFIED, "worse: its evidence scores 0.5000, its predecessor's 1.0000"),
-    ],
-)
-def test_a_verdict_counts_before_scores_when_a_revision_is_judged(before: Verdict, after: Verdict, reason: str) -> None:
-    good = CheckReport(candidate_id="a", results=(PASSED,), verdict=before)
-    assert worse(good, CheckReport(candidate_id="b", results=(replace(PASSED, score=0.5),), verdict=after)) == reason

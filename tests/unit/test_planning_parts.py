@@ -42,19 +42,6 @@ http get example.com"""
 READ = {"tool": "files", "operation": "read_file", "params": {"path": "a.py"}}
 
 
-FAST: dict[str, tuple[str, dict[str, object]]] = {
-    "read file src/app.py": ("files read_file", {"path": "src/app.py"}),
-    "cat ./setup.cfg": ("files read_file", {"path": "./setup.cfg"}),
-    "git diff": ("git diff", {}),
-    "show the last 5 commits": ("git log", {"limit": 5}),
-    "run the tests": ("tests run", {}),
-    "List the files in the src/app directory": ("files list_files", {"path": "src/app"}),
-    "calculate (1 + 2) * -3 / 4.5": ("calculator calculator", {"expression": "(1 + 2) * -3 / 4.5"}),
-    "grep parse_args in src": ("files search_in_files", {"pattern": "parse_args", "path": "src"}),
-    "search for 'a.b' in the repository": ("files search_in_files", {"pattern": r"a\.b", "path": "."}),
-}
-
-
 @pytest.fixture(scope="module")
 async def toolbox(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Toolbox]:
     root = tmp_path_factory.mktemp("clone")
@@ -164,14 +151,6 @@ def test_what_speaks_against_the_plan(expect: str, seen: dict[str, Any], problem
 
 
 class TestFastPath:
-    async def test_a_single_operation_needs_no_model(self, operations: Operations) -> None:
-        for text, (name, params) in FAST.items():
-            plan = fast_path(text, operations)
-            assert plan is not None, text
-            (step,) = plan.steps
-            assert (f"{step.tool} {step.operation}", step.params) == (name, params), text
-            assert step.on_failure is OnFailure.REPLAN
-
     async def test_anything_doubtful_is_for_the_model(self, operations: Operations) -> None:
         odd = ["", "git log\n\nFix the parser", "read file a.py\0", "read file " + "a" * 300 + ".py"]
         for text in (*DOUBTFUL.splitlines(), *odd):

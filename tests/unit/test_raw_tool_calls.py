@@ -121,15 +121,6 @@ def test_what_is_no_call_stays_text(text: str) -> None:
     assert parse(text) == (text, ())
 
 
-def test_a_call_behind_a_thought_is_read() -> None:
-    inner = '<tool_call>{"name": "no"}</tool_call>'
-    text = f'hm {inner}</think><tool_call>{{"name": "f", "arguments": {{"a": "</think>"}}}}</tool_call>'
-    assert parse(text) == (f"hm {inner}</think>", (call("f", '{"a": "</think>"}'),))
-    assert parse('<think>hm</think>\n{"name": "f", "arguments": {}}') == ("<think>hm</think>", (call("f"),))
-    # The end of a thought inside an argument is the argument's.
-    assert parse('<tool_call>{"name": "f", "arguments": {"a": "</think>"}}</tool_call>')[1][0].name == "f"
-
-
 @table(
     "partial",
     [

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
-import threading
 import time
-from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from swe_ai_fleet.domain.errors import InvalidRequest, NotFound
 from swe_ai_fleet.domain.tool import Outcome
@@ -20,7 +16,6 @@ from swe_ai_fleet.tools import (
     BaseTool,
     FunctionTool,
     Pipeline,
-    RegisteredTools,
     ToolFailure,
     ToolParameter,
     ToolRegistry,
@@ -77,25 +72,6 @@ class TestRegistering:
             with pytest.raises(NotFound, match=r"no tool 'gret'\. Did you mean greet\? The tools are: greet, give"):
                 call("gret")
 
-    @table(
-        ("fields", "said"),
-        [
-            ({"name": "two words"}, "not a tool name"), ({"parameters": [{"name": "a"}]}, "must be ToolParameter"),
-            ({"parameters": [ToolParameter("b", "string")]}, "execute does not take b; execute requires a"),
-            ({"parameters": [ToolParameter("a", "string", "", False)]}, "execute requires a"),
-            ({"execute": lambda self: 1}, "must be `async def`"),
-        ],
-    )  # fmt: skip
-    def test_wrong_declarations_are_named(self, fields: dict[str, object], said: str) -> None:
-        async def execute(self: BaseTool, a: str) -> str:
-            return a
-
-        good = {"name": "t", "parameters": [ToolParameter("a", "string")], "execute": execute}
-        assert list(ToolRegistry([type("Good", (BaseTool,), good)]).get_all_tools()) == ["t"]
-        with pytest.raises(InvalidRequest) as caught:
-            ToolRegistry([type("Bad", (BaseTool,), {**good, **fields})])
-        assert said in caught.value.message
-
 
 class TestExecuting:
     async def test_gives_the_tools_own_value(self) -> None:
@@ -145,34 +121,8 @@ def len_of(text: str) -> int:
     return len(text)
 
 
-class Point(BaseModel):
-    x: int
-
-
-class TestAsOperationsOfAnAgent:
-    @table(
-        ("value", "text"),
-        [
-            (None, "give returned nothing (None)."), ("", "give returned an empty text."),
-            ([], "give returned an empty list."), (0, "0"),
-            ({"a": 1, "b": "x\n  y", "c": [], "d": None}, "a: 1\nb:\nx\n  y\nc: (empty)\nd: None"),
-            ({"a": {"b": "x\ny"}, "l": [1, {"k": 2, "m": 3}]}, "a:\n  b:\n    x\n    y\nl:\n  - 1\n  - k: 2\n    m: 3"),
-            (Point(x=1), "x: 1"),
-        ],
-    )  # fmt: skip
-    async def test_what_a_model_reads(self, value: object, text: str) -> None:
-        kit: Any = RegisteredTools([Give(value)], None, Pipeline())
-        result = await kit.call("give", {})
-        assert (result.success, result.operation, result.content) == (True, "give", text)
-        json.dumps(dict(result.metadata))
-
-
 class Colour(StrEnum):
     RED = "red"
-
-
-ABANDONED = 4
-"""So many threads of one tool may be left behind."""
 
 
 class TestFunctions:
@@ -196,51 +146,6 @@ class TestFunctions:
         assert schema["properties"]["limit"]["minimum"] == 1
         assert (schema["required"], schema["additionalProperties"]) == (["text"], False)
         assert "limit" in (await ToolRegistry([tool]).execute_tool("find", text="a", limit=0))["error"]
-
-    async def test_arguments_come_as_their_types_and_sync_ones_run_in_a_thread(self) -> None:
-        def take(colour: Colour, point: Point, number: int | None = 5) -> str:
-            return f"{colour!r} {point!r} {number!r}"
-
-        async def here() -> int:
-            return threading.get_ident()
-
-        def there() -> int:
-            return threading.get_ident()
-
-        registry = ToolRegistry([take, here, there])
-        found = await registry.execute_tool("take", colour="red", point={"x": 1}, number=None)
-        assert found == "<Colour.RED: 'red'> Point(x=1) None"
-        assert await registry.execute_tool("here") == threading.get_ident()
-        assert await registry.execute_tool("there") != threading.get_ident()
-
-    async def test_a_thread_that_never_ends_is_left_behind_and_said_so(self) -> None:
-        go_on = threading.Event()
-
-        def hang() -> None:
-            go_on.wait(30)
-
-        registry = ToolRegistry([FunctionTool(hang, time_limit_seconds=0.02)])
-        calls = [registry.execute_tool("hang") for _ in range(ABANDONED)]
-        for found in await asyncio.gather(*calls):
-            assert "did not finish within 0.02 seconds; it runs in a thread" in found["error"]
-        assert registry.pipeline.trail.entries[-1].outcome is Outcome.TIMEOUT
-        refused = await registry.execute_tool("hang")
-        assert f"{ABANDONED} earlier calls of hang ran out of time" in refused["error"]
-        go_on.set()
-        async with asyncio.timeout(10):
-            while "earlier calls" in str(await registry.execute_tool("hang")):
-                await asyncio.sleep(0.005)
-
-    def test_what_has_no_schema(self) -> None:
-        def any_number(*numbers: int): ...
-
-        def unresolved(a: Missing): ...  # type: ignore[name-defined]  # noqa: F821
-
-        def callback(a: Callable[[], int]): ...
-
-        for function in (any_number, unresolved, callback):
-            with pytest.raises(InvalidRequest, match=function.__name__):
-                FunctionTool(function)
 
 
 @table(

@@ -238,16 +238,6 @@ class TestTheTools:
         policy = HttpPolicy(private_hosts=hosts or ("127.0.0.1",), ports=(site.port,))
         return HttpTool(pipeline=Pipeline(cache=ResultCache(shared=shared)), policy=policy)
 
-    async def test_http_get_serves_other_runs_that_may_go_there(self, site: Site) -> None:
-        shared = SharedResults()
-        first = await self.http(site, shared).get(site.url("/plain"))
-        second = await self.http(site, shared).get(site.url("/plain"))
-        assert (first.cached, second.cached) == (False, True)
-        assert second.content.startswith("(from the cache, ")
-        refused = await self.http(site, shared, "example.org").get(site.url("/plain"))
-        assert refused.outcome is Outcome.REFUSED
-        assert len(site.asked) == 1
-
     @table(
         ("asked", "status", "told", "seconds"),
         [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from itertools import pairwise
 from pathlib import Path
 
 from hypothesis import given, settings
@@ -70,16 +69,6 @@ async def test_lines_of_tests_that_passed_are_left_out_where_they_are_counted(
             shown = (await shell.call("run_command", {"command": "cat printed"})).content
             assert ("begins\n[... 5 lines of tests that passed; all of it: " in shown) is shorter
             assert (passed in shown) is not shorter and "\nelse" in shown
-
-
-ALIKE = ({"cargo", "rustc"}, {"node tap", "tape"}, {"go", "cargo"})
-
-
-def test_several_runners_in_one_output_are_added_up() -> None:
-    for (first, one), (second, other) in pairwise(RUNS.items()):
-        if {first, second} not in ALIKE:
-            both = numbers(recognise(f"{one[0]}\n{other[0]}"))
-            assert both == tuple(a + b for a, b in zip(one[1], other[1], strict=True)), (first, second)
 
 
 def test_text_without_a_report() -> None:

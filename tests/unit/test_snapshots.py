@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar, cast
+from typing import TypeVar
 
 import pytest
 from structlog.testing import capture_logs
@@ -19,7 +19,6 @@ from swe_ai_fleet import following
 from swe_ai_fleet import snapshots as snapshots_module
 from swe_ai_fleet.codec import from_json
 from swe_ai_fleet.domain import event as ev
-from swe_ai_fleet.domain.errors import NotFound
 from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.orchestrator.meter import Meter
 from swe_ai_fleet.orchestrator.projection import Projection
@@ -103,31 +102,6 @@ async def test_a_writer_that_is_killed_leaves_the_snapshot_before() -> None:
         assert not dies_at or not await Lines(second).save(store)
         now[0] = 300.0
         assert await Lines(second).save(store) and await restored.within(store).restore() == 400
-
-
-async def test_a_projection_knows_what_was_erased_from_its_snapshot_too() -> None:
-    bucket, events = MemoryKeyValue(), golden()
-    erased = next(one.event for one in events if isinstance(one.event.body, ev.ExecutionStarted))
-    tombstone = replace(erased, body=ev.ExecutionErased(scope="execution", by="ann", reason="a leak"))
-    # The log has nothing else of it any more.
-    events = [one for one in events if one.event.execution_id != erased.execution_id]
-    events.append(ev.StoredEvent(sequence=events[-1].sequence + 1, event=tombstone))
-    for read in (len(events), 0):
-        source = Events(events)
-        projection = Projection(
-            cast("Any", source), snapshots=Snapshots(bucket=bucket, origin="o", pause=0.01, least=1)
-        )
-        await projection.start()
-        assert projection.erased(erased.tenant) == [erased.execution_id]
-        assert projection.get(erased.tenant, erased.execution_id) is None
-        with pytest.raises(NotFound):
-            await projection.finished(erased.tenant, erased.execution_id)
-        while not any(
-            entry.key.endswith("head") and json.loads(entry.value)["position"] for entry in await bucket.entries("")
-        ):
-            await asyncio.sleep(0.01)
-        await projection.stop()
-        assert (source.read > 0) == (read > 0)
 
 
 @pytest.mark.parametrize("damage", ["part", "lost", "refused", "other log", "other fold"])
