@@ -20,7 +20,7 @@ from swe_ai_fleet.orchestrator.evidence.comparison import WHOLE_RUN, Comparison,
 from swe_ai_fleet.orchestrator.evidence.relevance import TaskNames, Touched
 from swe_ai_fleet.orchestrator.evidence.test_runs import Suite, TestRuns, run_key
 from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
-from swe_ai_fleet.tools.tests.plan import Selection
+from swe_ai_fleet.tools.tests import Selection
 from tests.tables import table
 
 

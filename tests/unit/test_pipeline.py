@@ -92,6 +92,7 @@ class TestAudit:
         sample.pipeline.trail = AuditTrail(journal=watching, execution_id="e", agent_id="a")
         await sample.call("write", {"path": "a"}, call_id="call-1")
         assert outcomes(sample) == ["started", "success"]
+        assert sample.pipeline.trail.entries[-1].arguments == {"path": "a"}
         assert [type(body) for body in watching.bodies] == [ToolStarted, ToolFinished]
         assert {(body.entry.call_id, body.entry.workspace_revision) for body in watching.bodies} == {("call-1", 1)}
 

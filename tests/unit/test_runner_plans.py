@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from swe_ai_fleet.sandbox import IsolationLevel, Sandbox, SandboxPolicy
 from swe_ai_fleet.testing.repositories import write_files
 from swe_ai_fleet.tools import ToolFailure, ToolRefusal
-from swe_ai_fleet.tools.tests import Planner
-from swe_ai_fleet.tools.tests.plan import Plan, Selection, checked_keyword, checked_path
+from swe_ai_fleet.tools.tests import Plan, Planner, Selection, checked_keyword, checked_path
 from tests.tables import table
 
 NPM = ("npm", "test")
