@@ -64,10 +64,7 @@ class Host:
 
 
 FIFTY = Quota(max_in_flight=50)
-
-
 RATE = Quota(tokens_per_minute=6000)
-
 """100 a second; the bucket holds 1,000."""
 
 

@@ -50,10 +50,6 @@ def test_reads_calls_and_keeps_the_rest(text: str, content: str | None, calls: t
 
 
 DIALECTS = {
-    "openai in tags": (
-        '<tool_call>{"type": "function", "function": {"name": "f", "arguments": {"a": 1}}}</tool_call>',
-        (call("f", '{"a": 1}'),),
-    ),
     "name then json": ('<tool_call>f\n{"a": 1}\n</tool_call>', (call("f", '{"a": 1}'),)),
     "list in tags": ('<tool_calls>[{"name": "f"}, {"name": "g"}]</tool_calls>', (call("f"), call("g"))),
     "nested tags": ('<function_calls>\n<tool_call>{"name": "f"}</tool_call>\n</function_calls>', (call("f"),)),

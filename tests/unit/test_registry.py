@@ -74,11 +74,6 @@ class TestRegistering:
 
 
 class TestExecuting:
-    async def test_gives_the_tools_own_value(self) -> None:
-        registry = ToolRegistry([Greet])
-        told = {"greeting": "Hello Ada! Hello Ada! ", "tone": "warm", "tags": ["x"]}
-        assert await registry.execute_tool("greet", name="Ada", times=2, tone=None, tags=["x"]) == told
-
     @table(
         ("arguments", "said"),
         [
