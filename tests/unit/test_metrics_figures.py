@@ -12,13 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swe_ai_fleet.domain import event as ev
-from swe_ai_fleet.domain.approval import ApprovalRequest
 from swe_ai_fleet.domain.audit import AuditEntry
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import Artifacts
 from swe_ai_fleet.domain.errors import InvalidRequest
-from swe_ai_fleet.domain.message import AssistantMessage, ModelReply, ToolCall
-from swe_ai_fleet.domain.task import ApprovalPolicy, PinnedRepository, RepoRef, Role, Task, TaskKind
+from swe_ai_fleet.domain.message import AssistantMessage, ModelReply
+from swe_ai_fleet.domain.task import PinnedRepository, RepoRef, Role, Task, TaskKind
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.orchestrator.figures import RELATIVE_ERROR, Figures, Sketch
@@ -153,18 +152,6 @@ async def test_a_whole_run_is_counted_once() -> None:
     assert (found.tools.keys(), found.tool_failures) == ({"files_x"}, 1)
     assert (found.models["m"].calls, found.models["m"].usage.cost) == (3, 0.5)
     assert not found.change.any()
-
-
-def test_waiting_for_a_person_is_no_time_at_work() -> None:
-    call = ToolCall(call_id="c", model_call_id="", name="propose_approach", arguments="{}")
-    asked = {"approval_id": "p", "agent_id": "a", "goal": "", "approach": "", "step": 1, "requested_at": ""}
-    request = ApprovalRequest(policy=ApprovalPolicy.PLAN, call=call, **asked)
-    log = Log().started().claimed().begun(10).say(20, ev.ApprovalRequested(request=request), "a")
-    assert log.folded().change.agents == 0
-    log.begun(500, resumes=True).finished(505, Usage())
-    found = log.folded()
-    assert found.latencies["agent"].quantile(1) == pytest.approx(15_000, rel=RELATIVE_ERROR)
-    assert (found.agents_started, found.agents_succeeded) == (1, 1)
 
 
 def test_what_befalls_runs_is_counted_by_kind() -> None:

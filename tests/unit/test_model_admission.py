@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swe_ai_fleet.adapters.model_pool import Demand, Grant, MemoryLedger, Quota, estimated_tokens
+from swe_ai_fleet.adapters.model_pool import Demand, Grant, LeasedAdmission, MemoryLedger, Quota, estimated_tokens
 from swe_ai_fleet.domain.message import (
     AssistantMessage,
     Message,
@@ -368,3 +368,26 @@ async def test_more_hosts_than_calls_take_turns() -> None:
     assert sum(served) >= 5 * 28
     assert min(served) >= 1
     assert max(served) <= 6
+
+
+async def test_within_a_host_who_comes_first_goes_first_and_the_cancelled_lose_nothing() -> None:
+    async with LeasedAdmission(MemoryLedger(), Quota(max_in_flight=1)) as admission:
+        await admission.admit(0)
+        order: list[int] = []
+
+        async def agent(number: int) -> None:
+            await admission.admit(0)
+            order.append(number)
+            admission.settle(0, 0)
+
+        agents = [asyncio.create_task(agent(number)) for number in range(6)]
+        await asyncio.sleep(0)
+        assert admission.waiting == 6
+        agents[2].cancel()
+        await asyncio.wait(agents[2:3])
+        # This one is let through and cancelled at the same moment.
+        admission.settle(0, 0)
+        agents[0].cancel()
+        await asyncio.wait(agents)
+        assert order == [1, 3, 4, 5]
+        assert (admission.using, admission.waiting) == (0, 0)

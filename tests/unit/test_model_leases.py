@@ -307,3 +307,43 @@ async def test_who_is_cancelled_in_line_lets_the_next_one_through(
     assert (admission.using, admission.waiting) == (2, 0)
     for reserved in (60, 20):
         admission.settle(reserved, reserved)
+
+
+@played(CALLS, slots=3, contended=True)
+async def test_where_others_wait_each_call_that_ends_is_told(
+    admission: LeasedAdmission, ledger: ScriptedLedger
+) -> None:
+    for _ in range(2):
+        await admission.admit(0)
+    await asyncio.sleep(1.5)
+    told = len(ledger.asked)
+    admission.settle(0, 0)
+    await asyncio.sleep(0.01)
+    assert len(ledger.asked) == told + 1
+    assert ledger.last.using == 1
+    admission.settle(0, 0)
+
+
+@played(TOKENS, tokens=1000)
+async def test_what_was_spent_since_is_asked_for_twice_over(admission: LeasedAdmission, ledger: ScriptedLedger) -> None:
+    await admission.admit(100)
+    await admission.admit(100)
+    admission.settle(100, 300)
+    await asyncio.sleep(LEASE)
+    # A call and the next, and two times 300; 1,000 - 100 - 300 are left.
+    assert ledger.asked[1][1].tokens == max(0, 2 * 100 + 2 * 300 - 600)
+    admission.settle(100, 100)
+
+
+@played(TOKENS, tokens=1000)
+async def test_a_typical_call_follows_the_calls_slowly(admission: LeasedAdmission, ledger: ScriptedLedger) -> None:
+    await admission.admit(100)
+    await admission.admit(200)
+    waiting = asyncio.create_task(admission.admit(2000))
+    await asyncio.sleep(AGAIN)
+    assert ledger.last.head == 2000 - 700
+    assert ledger.last.tokens == 2000 + round((0.9 * 110 + 0.1 * 2000) * 3) - 700
+    ledger.tokens = 2000
+    await waiting
+    for reserved in (100, 200, 2000):
+        admission.settle(reserved, reserved)

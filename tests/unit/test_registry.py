@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -141,33 +140,6 @@ class TestFunctions:
         assert schema["properties"]["limit"]["minimum"] == 1
         assert (schema["required"], schema["additionalProperties"]) == (["text"], False)
         assert "limit" in (await ToolRegistry([tool]).execute_tool("find", text="a", limit=0))["error"]
-
-
-@table(
-    ("text", "descriptions"),
-    [
-        (
-            "Do it.\n\nParameters\n----------\na : int\n    The first.\n\n    Still it.\nb, c\n    Two of them.\n\n"
-            "Returns\n-------\nint\n    The sum.",
-            ("The first. Still it.", "Two of them.", "Two of them."),
-        ),
-        (
-            "Do it.\n\nArgs:\n  a (dict[str, list(int)], optional): See: b.\n  *rest: All.\n\n  b: B.\n\nReturns:\n  c",
-            ("See: b.", "B.", ""),
-        ),
-        (f"Args:\n  x{'(' * 9_000}", ("", "", "")),
-    ],
-)  # fmt: skip
-def test_what_a_docstring_says_of_parameters(text: str, descriptions: tuple[str, ...]) -> None:
-    def function(a: int, b: int, c: int) -> None: ...
-
-    function.__doc__ = text
-    started = time.perf_counter()
-    tool = FunctionTool(function)
-    assert time.perf_counter() - started < 10
-    properties: Any = tool.schema()["properties"]
-    assert tuple(properties[name].get("description", "") for name in "abc") == descriptions
-    assert tool.description == (text if text.startswith("Args") else "Do it.")[: len(tool.description)]
 
 
 PLUGIN = '''
