@@ -9,13 +9,11 @@ from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import ModuleType
 from typing import TypeVar
 
 import pytest
 from structlog.testing import capture_logs
 
-from swe_ai_fleet import following
 from swe_ai_fleet import snapshots as snapshots_module
 from swe_ai_fleet.codec import from_json
 from swe_ai_fleet.domain import event as ev
@@ -61,8 +59,8 @@ class Lines:
         if self.refuses and self.known:
             raise ValueError("of no use")
 
-    def within(self, store: Snapshots, *folds: ModuleType) -> Snapshot:
-        return store.of("lines", *folds, dump=lambda: list(self.known), load=self.load)
+    def within(self, store: Snapshots) -> Snapshot:
+        return store.of("lines", dump=lambda: list(self.known), load=self.load)
 
     async def save(self, store: Snapshots) -> bool:
         return await self.within(store).save(lambda: len(self.known))
@@ -104,13 +102,12 @@ async def test_a_writer_that_is_killed_leaves_the_snapshot_before() -> None:
         assert await Lines(second).save(store) and await restored.within(store).restore() == 400
 
 
-@pytest.mark.parametrize("damage", ["part", "lost", "refused", "other log", "other fold"])
+@pytest.mark.parametrize("damage", ["part", "lost", "refused", "other log"])
 async def test_what_is_damaged_or_of_others_is_left_aside(damage: str) -> None:
     bucket = Bucket()
     store = Snapshots(bucket=bucket, origin="o")
     assert await Lines(noise(600)).save(store)
     part = next(key for key in bucket.puts if key.endswith(".1"))
-    folds: tuple[ModuleType, ...] = ()
     match damage:
         case "part":
             entry = await bucket.get(part)
@@ -120,13 +117,11 @@ async def test_what_is_damaged_or_of_others_is_left_aside(damage: str) -> None:
             await bucket.delete(part)
         case "other log":
             store = replace(store, origin="another")
-        case "other fold":
-            folds = (following,)
         case _:
             pass
     restored = Lines(refuses=damage == "refused")
     with capture_logs() as logs:
-        assert (await restored.within(store, *folds).restore(), restored.known) == (0, [])
+        assert (await restored.within(store).restore(), restored.known) == (0, [])
     assert [entry["event"] for entry in logs] == (["snapshot.ignored"] if "other" not in damage else [])
 
 
