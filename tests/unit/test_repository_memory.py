@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from swe_ai_fleet.testing.repositories import make_repository
-from swe_ai_fleet.tools import ToolRegistry, search_memory
+from swe_ai_fleet.tools import ToolRegistry
 
 FILES = {
     "README.md": "# Billing\n\nWhat customers owe.\n\n## Rounding rules\n\n"
@@ -29,13 +29,12 @@ FILES = {
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLEET_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("FLEET_SANDBOX", "none")
+    monkeypatch.setattr(ToolRegistry, "_default", None)
 
 
 async def search(root: Path, entities: Sequence[str] = (), queries: Sequence[str] = ()) -> dict[str, Any]:
     with chdir(root):
-        return await ToolRegistry([search_memory]).execute_tool(
-            "search_memory", entities=list(entities), queries=list(queries)
-        )
+        return await ToolRegistry.execute_tool("search_memory", entities=list(entities), queries=list(queries))
 
 
 class TestPassages:
