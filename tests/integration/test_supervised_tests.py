@@ -15,9 +15,7 @@ from swe_ai_fleet.domain.environment import Environment, Mount
 from swe_ai_fleet.domain.test_run import TestRun
 from swe_ai_fleet.sandbox import LocalWorkspace, open_workspace
 from swe_ai_fleet.testing.repositories import make_repository, write_files
-from swe_ai_fleet.tools.tests.plan import Selection
-from swe_ai_fleet.tools.tests.planning import Planner
-from swe_ai_fleet.tools.tests.running import TestLimits, run_tests
+from swe_ai_fleet.tools.tests import Planner, Selection, TestLimits, run_tests
 
 pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap (bwrap) on PATH")
 

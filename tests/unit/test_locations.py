@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from swe_ai_fleet.adapters.git_workspace.locations import LocationPolicy, Remote
+from swe_ai_fleet.adapters.git_workspace import LocationPolicy
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
 from tests.tables import table
 
@@ -37,11 +37,10 @@ def test_locations_that_are_refused(location: str, tmp_path: Path) -> None:
 def test_urls_that_are_taken_and_hosts_that_are_listed() -> None:
     urls = ("https://example.org/a/b.git", "https://user@example.org:8443/a", "ssh://git@example.org/a")
     for location in (*urls, "git@example.org:a/b.git"):
-        found = policy().parse(location)
-        assert isinstance(found, Remote) and found.url == location
+        assert str(getattr(policy().parse(location), "url", "")) == location
     listed = policy(hosts=("*.example.org", "127.0.0.1"))
-    assert listed.parse("https://git.example.org/a") == Remote(url="https://git.example.org/a", protocol="https")
-    assert isinstance(listed.parse("https://127.0.0.1/a"), Remote)
+    for location in ("https://git.example.org/a", "https://127.0.0.1/a"):
+        assert str(getattr(listed.parse(location), "url", "")) == location
     for refused in ("https://example.com/a", "https://git.example.org.evil.com/a", "git@github.com:a/b"):
         with pytest.raises(InvalidRequest, match="not accepted"):
             listed.parse(refused)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import sys
 from collections.abc import AsyncIterator
@@ -67,10 +66,9 @@ class TestServer:
         [
             ({"name": "Bad name"}, "not a valid server name"), ({"name": ""}, "not a valid server name"),
             ({"command": ()}, "either a command or a url"), ({"command": ("-c", "x")}, "cannot be run"),
-            ({"variables": {"A=B": "x"}}, "not a variable"), ({"read_only_workspace": True}, "not confined"),
+            ({"read_only_workspace": True}, "not confined"),
             ({"command": (), "url": "https://u:p@example.org"}, "user name or password"),
             ({"command": (), "url": "http://example.org", "headers": {"Authorization": "Bearer x"}}, "clear text"),
-            ({"command": (), "url": "https://example.org", "headers": {"A": "x\r\nB: y"}}, "header"),
         ],
     )  # fmt: skip
     def test_nonsense_is_named(self, changes: dict[str, object], words: str) -> None:
@@ -104,15 +102,6 @@ class TestListing:
             assert any("left out" in note for note in kit.notes)
             assert "round_echo" in kit.definitions
 
-    async def test_names_of_other_tools_are_kept_free(self, tmp_path: Path) -> None:
-        async with opened(tmp_path, hostile(tools=("echo",)), reserved={"bad_echo"}) as kit:
-            (name,) = kit.definitions
-        assert name.startswith("bad_echo_")
-        for servers, reserved in (((hostile(),), {"bad"}), ((hostile(), hostile()), set[str]())):
-            with pytest.raises(InvalidRequest, match="taken"):
-                async with opened(tmp_path, *servers, reserved=reserved):
-                    raise AssertionError
-
     @pytest.mark.parametrize(
         ("mode", "changes", "words"),
         [
@@ -142,39 +131,17 @@ class TestCalls:
         assert ("PLAIN" in result.content, "FLEET_MODEL_KEY" in result.content) == (True, False)
         assert (TOKEN in refused.error, "[masked]" in refused.error) == (False, True)
 
-    async def test_noise_does_not_hurt_and_wishes_are_refused(self, tmp_path: Path) -> None:
-        async with opened(tmp_path, hostile(time_limit_seconds=5)) as kit:
-            for tool in ("stderr", "garbage", "deep", "stranger"):
-                result = await call(kit, tool, "x")
-                assert (result.success, result.content) == (True, f"{tool}: x")
-            answers = json.loads((await call(kit, "wishes")).content)
-        assert len(answers) == 4
-        assert all(not answered and error["code"] < 0 for answered, error in answers)
-
-    @pytest.mark.parametrize(
-        ("tool", "words"),
-        [
-            ("crash", "exit code 3; its last output: client announces []\nout of cheese"),
-            ("long_line", "a message of more than 4194304 bytes"), ("notify", "messages that nobody asked for"),
-            ("demand", "requests of its own"),
-        ],
-    )  # fmt: skip
-    async def test_a_call_that_breaks_the_server_says_so_and_the_next_one_works(
-        self, tmp_path: Path, tool: str, words: str
-    ) -> None:
+    async def test_a_call_that_breaks_the_server_says_so_and_the_next_one_works(self, tmp_path: Path) -> None:
         async with opened(tmp_path, hostile()) as kit:
-            result = await call(kit, tool)
-            assert result.outcome is Outcome.ERROR
-            assert words in result.error
-            assert last(kit).outcome is Outcome.ERROR
-            assert (await call(kit, "echo", "again")).content == "echo: again"
-
-    async def test_restarts_are_bounded(self, tmp_path: Path) -> None:
-        async with opened(tmp_path, hostile()) as kit:
-            errors = [(await call(kit, "crash")).error for _ in range(6)]
-            assert all("exit code 3" in error for error in errors[:4])
-            assert all("restarted 3 times and keeps failing" in error for error in errors[4:])
-            assert "keeps failing" in (await call(kit, "echo")).error
+            for tool, words in {
+                "crash": "exit code 3; its last output: client announces []\nout of cheese",
+                "long_line": "a message of more than 4194304 bytes",
+                "notify": "messages that nobody asked for",
+            }.items():
+                result = await call(kit, tool)
+                assert (result.outcome, last(kit).outcome) == (Outcome.ERROR, Outcome.ERROR)
+                assert words in result.error
+                assert (await call(kit, "echo", "again")).content == "echo: again"
 
 
 class TestChanges:
@@ -228,7 +195,7 @@ class Site:
                 info = {"name": "site", "version": "1"}
                 result = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": info}
             case "tools/list":
-                names = ("echo", "flood", "large", "large_event", "packed", "stranger", "moved")
+                names = ("echo", "flood", "large", "stranger", "moved")
                 result = {"tools": [{"name": name, "inputSchema": {"type": "object"}} for name in names]}
             case "tools/call":
                 params = message["params"]
@@ -246,9 +213,6 @@ class Site:
         done = {"jsonrpc": "2.0", "id": identity, "result": {"content": [{"type": "text", "text": "done"}]}}
         if name == "large":
             return web.Response(body=b'"' + b"x" * 6_000_000 + b'"', content_type="application/json")
-        if name == "packed":
-            body = gzip.compress(json.dumps(done).encode())
-            return web.Response(body=body, content_type="application/json", headers={"Content-Encoding": "gzip"})
         if name == "moved":
             return web.Response(status=307, headers={"Location": f"http://127.0.0.2:{self.port}/elsewhere"})
         if name == "stranger":
@@ -259,9 +223,6 @@ class Site:
         await response.prepare(request)
         note = b'event: message\ndata: {"jsonrpc":"2.0","method":"notifications/message","params":{}}\n\n'
         try:
-            if name == "large_event":
-                while True:
-                    await response.write(b"data: " + b"x" * 500_000 + b"\n")
             while True:
                 await response.write(note * 100)
         except ConnectionError:
@@ -310,7 +271,6 @@ async def test_servers_that_cannot_be_had(site: Site, tmp_path: Path) -> None:
 async def test_answers_that_are_none(site: Site, tmp_path: Path) -> None:
     for tool, words in {
         "flood": "messages that nobody asked for", "large": "a message of more than 4194304 bytes",
-        "large_event": "exceeded the 4194304 byte limit", "packed": "compresses its answer",
         "stranger": "not one to the question", "moved": "redirects are not followed",
     }.items():  # fmt: skip
         async with reached(site, tmp_path) as kit:

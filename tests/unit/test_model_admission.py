@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
@@ -12,9 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swe_ai_fleet.adapters.model_pool import LeasedAdmission, MemoryLedger, Quota
-from swe_ai_fleet.adapters.model_pool.admission import estimated_tokens
-from swe_ai_fleet.adapters.model_pool.ledger import Demand, Grant
+from swe_ai_fleet.adapters.model_pool import Demand, Grant, LeasedAdmission, MemoryLedger, Quota, estimated_tokens
 from swe_ai_fleet.domain.message import (
     AssistantMessage,
     Message,
@@ -66,22 +64,7 @@ class Host:
 
 
 FIFTY = Quota(max_in_flight=50)
-
-
-@dataclass
-class Counting:
-    """A ledger's calls, counted."""
-
-    ledger: MemoryLedger = field(default_factory=MemoryLedger)
-    calls: int = 0
-
-    async def renew(self, demand: Demand, quota: Quota) -> Grant:
-        self.calls += 1
-        return await self.ledger.renew(demand, quota)
-
-
 RATE = Quota(tokens_per_minute=6000)
-
 """100 a second; the bucket holds 1,000."""
 
 
@@ -231,31 +214,6 @@ def test_hosts_that_keep_to_their_leases_never_have_more_under_way_than_allowed(
     asyncio.run(play())
 
 
-async def test_tokens_are_spent_no_faster_than_the_fleet_may() -> None:
-    ledger = Counting()
-    spent = 0
-    loop = asyncio.get_running_loop()
-    started = loop.time()
-
-    async def agent(admission: LeasedAdmission) -> None:
-        nonlocal spent
-        while loop.time() - started < 0.5:
-            await admission.admit(150)
-            # The estimate was too high; what was not used serves the next call.
-            spent += 100
-            admission.settle(150, 100)
-            await asyncio.sleep(0)
-
-    async def host() -> None:
-        async with LeasedAdmission(ledger, Quota(tokens_per_minute=60_000)) as admission:
-            await asyncio.gather(*(agent(admission) for _ in range(2)))
-
-    await asyncio.gather(*(host() for _ in range(3)))
-    # A thousand a second, and 10 seconds' worth of them at the beginning; the bucket may be in debt by one call.
-    assert 10_000 <= spent <= 10_000 + 1000 * (loop.time() - started) + 150
-    assert ledger.calls < 100
-
-
 def test_an_estimate_counts_what_is_said_and_what_is_called() -> None:
     call = ToolCall(call_id="1", model_call_id="1", name="look", arguments="x" * 36)
     messages: list[Message] = [UserMessage(content="y" * 400), AssistantMessage(content="", tool_calls=(call,))]
@@ -263,7 +221,7 @@ def test_an_estimate_counts_what_is_said_and_what_is_called() -> None:
 
 
 @given(st.integers(1, 30), st.lists(st.integers(1, 12), min_size=1, max_size=6), st.randoms(use_true_random=False))
-@settings(max_examples=150)
+@settings(max_examples=40)
 def test_calls_come_to_be_shared_by_max_min_fairness(capacity: int, needs: list[int], random: Random) -> None:
     async def shared() -> list[int]:
         clock, quota = Clock(), Quota(max_in_flight=capacity)
@@ -373,49 +331,6 @@ async def test_many_hosts_ask_seldom_and_their_leases_last_longer() -> None:
     assert asked == {1: (0.05, 5.0), 20: (0.2, 5.0), 200: (2.0, 8.0), 600: (5.0, 20.0)}
 
 
-async def test_within_a_host_who_comes_first_goes_first_and_the_cancelled_lose_nothing() -> None:
-    async with LeasedAdmission(MemoryLedger(), Quota(max_in_flight=1)) as admission:
-        await admission.admit(0)
-        order: list[int] = []
-
-        async def agent(number: int) -> None:
-            await admission.admit(0)
-            order.append(number)
-            admission.settle(0, 0)
-
-        agents = [asyncio.create_task(agent(number)) for number in range(6)]
-        await asyncio.sleep(0)
-        assert admission.waiting == 6
-        agents[2].cancel()
-        await asyncio.wait(agents[2:3])
-        # This one is let through and cancelled at the same moment.
-        admission.settle(0, 0)
-        agents[0].cancel()
-        await asyncio.wait(agents)
-        assert order == [1, 3, 4, 5]
-        assert (admission.using, admission.waiting) == (0, 0)
-
-
-async def test_an_idle_host_gives_back_what_it_holds() -> None:
-    ledger = MemoryLedger(lease_seconds=0.3)
-    quota = Quota(max_in_flight=4)
-    async with LeasedAdmission(ledger, quota) as first, LeasedAdmission(ledger, quota) as second:
-        for _ in range(4):
-            await first.admit(0)
-        waiting = asyncio.create_task(second.admit(0))
-        async with asyncio.timeout(10):
-            # Its share shrinks as soon as another host wants something; it starts nothing until it is below.
-            while sum(ledger.held.values()) != 4 or len(ledger.held) < 2:
-                await asyncio.sleep(0.005)
-            first.settle(0, 0)
-            await waiting
-            for _ in range(3):
-                first.settle(0, 0)
-            second.settle(0, 0)
-            while ledger.held:
-                await asyncio.sleep(0.01)
-
-
 async def test_tokens_flow_at_the_rate_whatever_is_asked() -> None:
     clock = Clock()
     ledger = MemoryLedger(clock=clock)
@@ -453,3 +368,26 @@ async def test_more_hosts_than_calls_take_turns() -> None:
     assert sum(served) >= 5 * 28
     assert min(served) >= 1
     assert max(served) <= 6
+
+
+async def test_within_a_host_who_comes_first_goes_first_and_the_cancelled_lose_nothing() -> None:
+    async with LeasedAdmission(MemoryLedger(), Quota(max_in_flight=1)) as admission:
+        await admission.admit(0)
+        order: list[int] = []
+
+        async def agent(number: int) -> None:
+            await admission.admit(0)
+            order.append(number)
+            admission.settle(0, 0)
+
+        agents = [asyncio.create_task(agent(number)) for number in range(6)]
+        await asyncio.sleep(0)
+        assert admission.waiting == 6
+        agents[2].cancel()
+        await asyncio.wait(agents[2:3])
+        # This one is let through and cancelled at the same moment.
+        admission.settle(0, 0)
+        agents[0].cancel()
+        await asyncio.wait(agents)
+        assert order == [1, 3, 4, 5]
+        assert (admission.using, admission.waiting) == (0, 0)

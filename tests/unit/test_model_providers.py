@@ -12,8 +12,6 @@ LLAMA = "accounts/fireworks/models/llama-v3p3-70b-instruct"
     [
         ("", "", "", PROVIDERS["vllm"].base_url, ""),
         ("vllm/Qwen/Qwen3-8B", "", "", PROVIDERS["vllm"].base_url, "Qwen/Qwen3-8B"),
-        ("ollama/llama3.1", "", "", PROVIDERS["ollama"].base_url, "llama3.1"),
-        ("gemini/gemini-2.5-flash", "", "k", PROVIDERS["gemini"].base_url, "gemini-2.5-flash"),
         ("openai/gpt-4.1", "", "sk-1", PROVIDERS["openai"].base_url, "gpt-4.1"),
         ("fireworks/llama-v3p3-70b-instruct", "", "k", PROVIDERS["fireworks"].base_url, LLAMA),
         (f"fireworks/{LLAMA}", "", "k", PROVIDERS["fireworks"].base_url, LLAMA),
@@ -24,7 +22,6 @@ LLAMA = "accounts/fireworks/models/llama-v3p3-70b-instruct"
         # On a server of one's own `openai/` is part of a model's name.
         ("openai/gpt-oss-20b", HERE, "", HERE, "openai/gpt-oss-20b"),
         ("openai/gpt-4.1", "https://api.openai.com/v1", "", "https://api.openai.com/v1", "gpt-4.1"),
-        ("Qwen/Qwen3-8B", HERE, "", HERE, "Qwen/Qwen3-8B"),
         ("Qwen/Qwen3-8B", "", "", PROVIDERS["vllm"].base_url, "Qwen/Qwen3-8B"),
     ],
 )

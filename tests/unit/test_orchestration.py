@@ -19,7 +19,7 @@ from tests.scripted_fleet import FAILED, PROVEN, ScriptedFleet, ScriptedRun
 from tests.scripted_workspaces import DRAFT
 from tests.tables import table
 from tests.unit.test_executions import World, a_task
-from tests.unit.test_peer_review import begins_with
+from tests.unit.test_peer_review import INSIDE, begins_with
 
 T = TypeVar("T")
 TASK = a_task("build", kind=TaskKind.ORCHESTRATE, derive_subtasks=True, num_agents=1, rounds=0)
@@ -128,12 +128,6 @@ async def test_what_does_not_hold_together_is_not_delivered():
     together = "every subtask passed, but together they do not: tests"
     assert (state.status, state.error) == (ev.ExecutionStatus.FAILED, together)
     assert (world.workspaces.branches, world.bodies(ev.WinnerDelivered)) == ({}, [])
-    # Nor is what changes nothing.
-    world = Parts(subtasks=PAIR[:1])
-    world.workspaces.merged[(await world.workspaces.pin(DEFAULT_TENANT, TASK.repo)).commit] = (patch("a"),)
-    state = await world.run(TASK)
-    assert (state.status, state.error) == (ev.ExecutionStatus.FAILED, "the subtasks together have no changes")
-    assert world.outcomes == {"a": "completed"}
 
 
 @table("proven", [False, True])
@@ -150,6 +144,22 @@ async def test_where_proof_is_wanted_only_a_verified_whole_is_delivered(proven: 
     assert bool(world.workspaces.branches) is bool(world.bodies(ev.WinnerDelivered)) is proven
     unproven = "together the subtasks are not verified: tests: 1 passed, no test fails without"
     assert proven or state.error.startswith(unproven)
+
+
+@table(
+    ("wanted", "allowed", "expected"),
+    [
+        (("src/a/**",), (), ("src/a/**",)),
+        ((), ("src/**",), ("src/**",)),
+        (("src/a/**", "docs/*"), ("src/**",), ("src/a/**",)),
+        (("docs/*",), ("src/**",), ("src/**",)),
+        (("src/../x.py",), ("src/**",), ("src/**",)),
+    ],
+)
+async def test_a_planner_cannot_widen_what_may_be_changed(wanted, allowed, expected):
+    world = Parts(subtasks=[replace(PAIR[0], allowed_paths=wanted)])
+    await world.run(replace(TASK, constraints=Constraints(allowed_paths=allowed)))
+    assert world.begun["a"].task.constraints.allowed_paths == expected
 
 
 def conflicting(resolution: ScriptedRun = BOTH) -> Parts:
@@ -209,17 +219,17 @@ async def ended(world: World, task: Task) -> ExecutionState:
 
 async def test_whatever_is_cut_off_is_carried_to_the_same_end():
     def scripted(world: Parts) -> Parts:
-        world.subtasks = (*DIAMOND, a_subtask("alone", "a"))
+        world.subtasks = (*DIAMOND[:2], a_subtask("d", "a", "b"))
         world.workspaces.conflicts = {patch("d"): ("app.py",)}
         world.fleet.parts = {"build": BOTH}
         return world
 
     whole = scripted(Parts())
     assert (await whole.run(TASK)).status is ev.ExecutionStatus.COMPLETED
-    branch = ["a", "alone", "b", "both", "c", "d"]
+    branch = ["a", "b", "both", "d"]
     assert sorted(whole.branch) == branch
     # Every event of the whole, and one in so many of those that its parts tell.
-    events = list(enumerate(whole.log.events, start=1))
+    events = [(count, one) for count, one in enumerate(whole.log.events, 1) if not isinstance(one.body, INSIDE)]
     cuts = [count for count, event in events if event.execution_id == TASK.execution_id or count % 8 == 0]
     for count in cuts[:-1]:
         world = scripted(Parts(log=begins_with(whole.log, count), workspaces=whole.workspaces))
@@ -234,7 +244,7 @@ async def test_whatever_is_cut_off_is_carried_to_the_same_end():
         assert not {one.task.task_id for one in world.fleet.begun} & known, count
         assert any(one.candidate_id == "integration" for one in world.fleet.checked) == (not checked), count
         assert len(world.bodies(ev.WinnerDelivered)) == 1, count
-        assert len(world.bodies(ev.ExecutionStarted)) == 1 + 5, count
+        assert len(world.bodies(ev.ExecutionStarted)) == 1 + 3, count
         started = [one.subtask_id for one in world.bodies(ev.SubtaskStarted)]
-        assert sorted(started) == sorted(world.outcomes) == ["a", "alone", "b", "c", "d"], count
+        assert sorted(started) == sorted(world.outcomes) == ["a", "b", "d"], count
         assert delivered or sorted(world.branch) == branch, count

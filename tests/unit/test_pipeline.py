@@ -23,8 +23,7 @@ from swe_ai_fleet.domain.event import Event, EventBody, ToolFinished, ToolStarte
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
 from swe_ai_fleet.tools import FileTool, Pipeline, ToolFailure, Toolkit, ToolLimits, operation
 from swe_ai_fleet.tools.audit import AuditTrail
-from swe_ai_fleet.tools.policy import Policy
-from swe_ai_fleet.tools.secrets import MASK, Secrets
+from swe_ai_fleet.tools.secrets import Secrets
 from tests.tables import table
 from tests.tool_doubles import ListJournal
 
@@ -80,16 +79,6 @@ def outcomes(sample: Sample) -> list[str]:
     return [str(entry.outcome) for entry in sample.pipeline.trail.entries]
 
 
-class TestPolicy:
-    async def test_paths_inside_are_allowed(self) -> None:
-        sample = kit(policy=Policy(allowed_paths=("src/*", "docs")))
-        for path in ("src/a.py", "src/deep/b.py", "./src/a.py", "/workspace/src/a.py", "docs/x"):
-            assert (await sample.write(path)).success, path
-        for path in ("src/../x", "src/../../x", "/etc/src/x", "docs2/x", "/workspace/x", "", "src/.."):
-            assert (await sample.write(path)).outcome is Outcome.REFUSED, path
-        assert (await sample.look("tests/x")).success, "reading is not bound to them"
-
-
 class TestAudit:
     async def test_a_change_is_recorded_before_it_happens(self) -> None:
         sample = kit()
@@ -103,26 +92,9 @@ class TestAudit:
         sample.pipeline.trail = AuditTrail(journal=watching, execution_id="e", agent_id="a")
         await sample.call("write", {"path": "a"}, call_id="call-1")
         assert outcomes(sample) == ["started", "success"]
+        assert sample.pipeline.trail.entries[-1].arguments == {"path": "a"}
         assert [type(body) for body in watching.bodies] == [ToolStarted, ToolFinished]
         assert {(body.entry.call_id, body.entry.workspace_revision) for body in watching.bodies} == {("call-1", 1)}
-
-    async def test_a_call_cancelled_while_its_start_is_written_is_closed_too(self) -> None:
-        writing = asyncio.Event()
-
-        class Slow(ListJournal):
-            async def append(self, body: EventBody) -> Event:
-                writing.set()
-                await asyncio.Event().wait()
-                raise AssertionError
-
-        sample = kit(trail=AuditTrail(journal=Slow()))
-        task = asyncio.create_task(sample.call("write", {"path": "a"}))
-        await writing.wait()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert outcomes(sample) == ["started", "cancelled"]
-        assert sample.writes == []
 
 
 class TestHalfCharacters:
@@ -156,17 +128,6 @@ class Odd(Toolkit):
         """Have a bug."""
         raise KeyError(TOKEN)
 
-    @operation(read_only=True)
-    async def count(self, number: int) -> ToolResult:
-        """Give numbers, lists and odd names."""
-        metadata = {"number": number, TOKEN: [number, {f"{TOKEN}!": None}], f"x{TOKEN}": (1.5, True), "y": Path(TOKEN)}
-        return ToolResult(success=True, operation="odd_count", metadata=metadata, artifact=TOKEN)
-
-    @operation()
-    async def speak(self, length: int) -> ToolResult:
-        """Say much."""
-        return ToolResult(success=True, operation="odd_speak", content="x" * length)
-
 
 class TestHonestRecords:
     """What the audit says is what happened, however a call ends."""
@@ -181,23 +142,6 @@ class TestHonestRecords:
         assert isinstance(told, ToolFinished)
         assert "KeyError" in told.result.error
         assert TOKEN not in repr(journal.bodies)
-
-    async def test_what_happened_before_the_cancellation_has_happened(self) -> None:
-        storing = asyncio.Event()
-
-        async def store(data: bytes) -> BlobRef:
-            storing.set()
-            await asyncio.Event().wait()
-            raise AssertionError
-
-        tool = Odd(Pipeline(store=store))
-        task = asyncio.create_task(tool.speak(20_000))
-        await storing.wait()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        entry = tool.pipeline.trail.entries[-1]
-        assert (entry.outcome, entry.bytes_out) == (Outcome.SUCCESS, 20_000)
 
     @table("depth", [200, 900, 980, 990, 2_000, 100_000])
     async def test_nesting_without_end_ends_no_run(self, depth: int) -> None:
@@ -214,16 +158,6 @@ class TestHonestRecords:
         (entry,) = sample.pipeline.trail.entries
         assert max(map(len, (entry.call_id, *entry.arguments))) <= 200
         assert len(entry.reason) < 5_000
-
-
-class TestMaskingOfFacts:
-    async def test_names_numbers_and_nested_values(self) -> None:
-        tool = Odd(Pipeline(mask=Secrets([TOKEN, "31415926"])))
-        result = await tool.call("count", {"number": 31415926}, call_id=f"call-{TOKEN}")
-        facts = {"number": MASK, MASK: [MASK, {f"{MASK}!": None}], f"x{MASK}": [1.5, True], "y": MASK}
-        assert (result.metadata, result.artifact) == (facts, MASK)
-        (entry,) = tool.pipeline.trail.entries
-        assert (entry.call_id, entry.arguments) == (f"call-{MASK}", {"number": MASK})
 
 
 @given(

@@ -12,10 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from swe_ai_fleet.agents.planning import Operations, assess, contradicts, fast_path
 from swe_ai_fleet.agents.planning.plan_run import ModeRules
-from swe_ai_fleet.agents.planning.planner import MAX_STEPS, Operations
-from swe_ai_fleet.agents.planning.progress import contradicts
-from swe_ai_fleet.agents.planning.routing import assess, fast_path
 from swe_ai_fleet.agents.toolbox import Toolbox
 from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.domain.tool import ToolResult
@@ -32,35 +30,16 @@ HOSTILE = (
 )
 DOUBTFUL = """read file src/app.py and fix the bug
 read the README
-open 3.14
 read file -rf
 read file src/
 read file /etc/passwd
-delete file a.py
 git status && rm -rf .
 run the tests and commit
-what is 2024-01-02
 what is __import__('os')
-search for bugs
 search for the error in parser.py
 search for .*
 http get example.com"""
 READ = {"tool": "files", "operation": "read_file", "params": {"path": "a.py"}}
-
-
-FAST: dict[str, tuple[str, dict[str, object]]] = {
-    "read file src/app.py": ("files read_file", {"path": "src/app.py"}),
-    "Could you show me pyproject.toml?": ("files read_file", {"path": "pyproject.toml"}),
-    "cat ./setup.cfg": ("files read_file", {"path": "./setup.cfg"}),
-    "git diff": ("git diff", {}),
-    "ls": ("files list_files", {}),
-    "show the last 5 commits": ("git log", {"limit": 5}),
-    "run the tests": ("tests run", {}),
-    "List the files in the src/app directory": ("files list_files", {"path": "src/app"}),
-    "calculate (1 + 2) * -3 / 4.5": ("calculator calculator", {"expression": "(1 + 2) * -3 / 4.5"}),
-    "grep parse_args in src": ("files search_in_files", {"pattern": "parse_args", "path": "src"}),
-    "search for 'a.b' in the repository": ("files search_in_files", {"pattern": r"a\.b", "path": "."}),
-}
 
 
 @pytest.fixture(scope="module")
@@ -90,18 +69,14 @@ class TestReading:
         "text",
         [
             json.dumps({"steps": [READ]}),
-            json.dumps(READ),
             f"```json\n{json.dumps({'steps': [READ]})}\n```",
             f"Sure! Here is the plan you wanted:\n\n{json.dumps({'steps': [READ]})}\n\nShall I go on?",
             f'<think>maybe {{"steps": []}} or [1, 2]?</think>{json.dumps({"plan": [READ]})}',
-            json.dumps({"plan": {"steps": [READ], "reasoning": "because"}}),
             json.dumps({"Steps": [{"Tool": "files", "Operation": "read_file", "Arguments": {"path": "a.py"}}]}),
             json.dumps({"steps": [{"function": {"name": "files_read_file", "arguments": '{"path": "a.py"}'}}]}),
             json.dumps({"steps": [{"tool": "files", "operation": "read_file", "path": "a.py", "step": 1}]}),
-            json.dumps({"steps": [{"operation": "cat", "params": {"path": "a.py"}}]}),
             "{'steps': [{'tool': 'files', 'operation': 'read_file', 'params': {'path': 'a.py'}}]}",
             '{steps: [{tool: "files", operation: "read_file", params: {path: "a.py"}}]}',
-            json.dumps({"steps": [READ, {"tool": "final_answer", "params": {"result": "Done."}}]}),
         ],
     )
     async def test_the_same_plan_is_read_from_it(self, operations: Operations, text: str) -> None:
@@ -110,12 +85,6 @@ class TestReading:
         (step,) = plan.steps
         assert (step.tool, step.operation, step.params) == ("files", "read_file", {"path": "a.py"})
         assert step.on_failure is OnFailure.ABORT
-
-    async def test_on_failure_is_abort_unless_said(self, operations: Operations) -> None:
-        words = {"retry": "retry", "SKIP": "skip", "continue": "skip", "replan": "replan", "stop": "abort", "": "abort"}
-        for word, meant in (*words.items(), (None, "abort")):
-            plan, problems = operations.read(json.dumps({"steps": [{**READ, "on_failure": word}]}))
-            assert (problems, str(plan.steps[0].on_failure)) == ((), meant), word
 
     @table(
         ("step", "problem"),
@@ -141,8 +110,7 @@ class TestReading:
 
     async def test_a_plan_and_what_is_told_of_its_problems_have_a_length(self, operations: Operations) -> None:
         assert not operations.read('{"reasoning": "I know that.", "steps": []}')[1]
-        assert not operations.read(json.dumps([READ] * MAX_STEPS))[1]
-        assert operations.read(json.dumps([READ] * (MAX_STEPS + 1)))[1]
+        assert operations.read(json.dumps([READ] * 1_000))[1]
         _, problems = operations.read(json.dumps({"steps": [{"tool": "oven", "operation": "bake"}] * 40}))
         assert (len(problems), problems[-1]) == (13, "and 28 problems more")
 
@@ -154,11 +122,6 @@ class TestReading:
         operations = await under(Policy(allowed_paths=("src/*",)), tmp_path)
         assert "lies outside the paths allowed" in operations.read(json.dumps([write]))[1][0]
 
-    @given(text=st.text(alphabet="{}[]\",:steptolparams \n\\'`0", max_size=200))
-    def test_any_text_is_a_plan_or_has_a_problem(self, operations: Operations, text: str) -> None:
-        plan, problems = operations.read(text)
-        assert problems or plan.steps or "steps" in text or "plan" in text
-
     @table("text", HOSTILE)
     async def test_hostile_text_is_read_and_judged_in_time(self, operations: Operations, text: str) -> None:
         began = time.process_time()
@@ -168,18 +131,14 @@ class TestReading:
 
 
 CONTRADICTIONS = [
-    ("", {}, ""),
     ("", {"success": False, "error": "no such file"}, "no such file"),
     ("def one", {"content": "def one(): ..."}, ""),
     ("def two", {"content": "def one(): ..."}, "does not show 'def two'"),
     ("def two", {"content": "def one(): ...", "truncated": True}, ""),
     ("exit 1", {"success": False, "error": "exit code 1", "exit_code": 1}, ""),
-    ("Exit code: 1", {"success": False, "error": "exit code 1", "exit_code": 1}, ""),
     ("exit 0", {"success": False, "error": "exit code 1", "exit_code": 1}, "expected exit 0, it was 1"),
     ("exit 1", {"exit_code": 0}, "expected exit 1, it was 0"),
-    ("exit 0", {}, ""),
     ("exit 0", {"success": False, "error": "no such file"}, "it was 1. no such file"),
-    ("a(b+)*c", {"content": "abbbc"}, "does not show"),
 ]
 
 
@@ -192,14 +151,6 @@ def test_what_speaks_against_the_plan(expect: str, seen: dict[str, Any], problem
 
 
 class TestFastPath:
-    async def test_a_single_operation_needs_no_model(self, operations: Operations) -> None:
-        for text, (name, params) in FAST.items():
-            plan = fast_path(text, operations)
-            assert plan is not None, text
-            (step,) = plan.steps
-            assert (f"{step.tool} {step.operation}", step.params) == (name, params), text
-            assert step.on_failure is OnFailure.REPLAN
-
     async def test_anything_doubtful_is_for_the_model(self, operations: Operations) -> None:
         odd = ["", "git log\n\nFix the parser", "read file a.py\0", "read file " + "a" * 300 + ".py"]
         for text in (*DOUBTFUL.splitlines(), *odd):
@@ -219,20 +170,15 @@ Which files import requests?
 Read config.yaml and tell me which port the server listens on.
 Run the tests and tell me how many pass.
 Append a line 'x = 1' to a.py.
-Copy a.py to b.py and commit it.
 Read a.py, then read b.py, and tell me which one is longer.""".splitlines()
 AGENTIC = [
     *"""Fix the failing test in tests/test_parser.py.
 Implement a cache for the HTTP client.
 Find out why test_upload is flaky and fix it.
-Design and implement a plugin system.
-Add type annotations to all functions in src and make sure that the tests still pass.
 Extend the API with an endpoint for deleting users, with tests.
 The application crashes on start when the config is empty. Fix it.
-Add hello_world() to utils.py so that the tests pass, then commit it, and if anything fails, investigate.
 find new safe tokens on base with good liquidity""".splitlines(),
     "1. Read the spec\n2. Implement it\n3. Write tests\n4. Run them\n5. Commit",
-    "Traceback (most recent call last):\n  File \"a.py\", line 3\nKeyError: 'x'\n\nSolve this.",
     "Change every caller of old_api in src, tests and docs to new_api, remove old_api, update CHANGELOG.md, "
     "run the tests, and if one fails, repair it.",
 ]

@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import Any
 
 from swe_ai_fleet.domain.assignment import Answer, AnswerAssignment, ExamineAssignment
 from swe_ai_fleet.domain.candidate import CheckKind, CheckResult, Verdict
 from swe_ai_fleet.domain.errors import AgentLost
-from swe_ai_fleet.domain.event import ChecklistMade
 from swe_ai_fleet.domain.examination import STATEMENT, Examination
 from swe_ai_fleet.domain.examination import TestSet as ExaminedTests
 from swe_ai_fleet.domain.task import ApprovalPolicy, Task
@@ -19,7 +17,6 @@ from swe_ai_fleet.domain.trajectory import StopReason
 from tests.scripted_fleet import ScriptedRun
 from tests.tables import table
 from tests.unit.test_executions import World, a_task
-from tests.unit.test_peer_review import taken_over
 from tests.unit.test_waves import NAMES, begun
 
 ONE = {"quote": "Add hello_world()", "probe": "true"}
@@ -89,13 +86,6 @@ async def test_one_candidate_is_enough_where_it_passes_and_another_begins_where_
     assert "`true`" not in told
 
 
-async def test_one_probe_alone_verifies_nobody() -> None:
-    world = probing(World(), NAMES[1], text=json.dumps({"requirements": [ONE]}))
-    state = await world.run(probed(num_agents=2))
-    assert (state.winner_id, state.verdict) == (NAMES[1], Verdict.UNVERIFIED)
-    assert "passes 1 of 1 probes of the statement" in state.ranking[0].reason
-
-
 @table(("text", "error"), [("I don't know", "not a JSON object"), ("", "no more tokens"), (None, "its host died")])
 async def test_an_answer_that_is_none_costs_nobody_anything(text: str | None, error: str) -> None:
     async def failing(assignment: AnswerAssignment) -> Answer:
@@ -115,15 +105,3 @@ async def test_nobody_is_asked_where_none_is_wanted_or_commands_may_not_run(fiel
     world = probing(World())
     state = await world.run(replace(probed(num_agents=1), **fields))
     assert (world.fleet.asked, state.checklist) == ([], None)
-
-
-async def test_whoever_takes_over_asks_for_no_second_checklist() -> None:
-    def scripted(**more: Any) -> World:
-        return probing(World(**more), NAMES[1])
-
-    whole, task = scripted(), probed(num_agents=2)
-    assert (await whole.run(task)).winner_id == NAMES[1]
-    async for count, world, state, before in taken_over(whole.log, scripted, task):
-        there = any(isinstance(body, ChecklistMade) for body in before)
-        assert state.winner_id == NAMES[1], count
-        assert not (there and world.fleet.asked), count

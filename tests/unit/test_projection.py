@@ -154,12 +154,6 @@ async def test_what_only_drivers_need_is_not_kept() -> None:
     assert (bare.context, bare.output) == (None, None)
 
 
-async def test_a_log_that_cannot_be_read_is_told_at_the_start() -> None:
-    with pytest.raises(Unavailable, match="no log"):
-        async with following(Heads(fault=Unavailable("no log"))):
-            pass
-
-
 async def test_only_news_is_passed_on() -> None:
     log, heard = MemoryLog(), asyncio.Queue[ev.StoredEvent]()
     own = ev.Writer(tenant="acme", execution_id="a", task_id="t", generation=1)

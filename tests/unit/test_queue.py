@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -48,12 +47,6 @@ def test_urgency_comes_before_turns_and_turns_before_age():
     assert names(in_order(waiting, {("north", "ada"): 1}, now=NOW)) == "ba"
 
 
-def test_with_fewer_places_than_callers_the_last_turn_decides():
-    waiting = [one("g", "greedy", waited=100), one("b", "bob", waited=1), one("e", "eve", waited=2)]
-    served = {("default", "greedy", 0): NOW - 1, ("default", "bob", 0): NOW - 9}
-    assert names(in_order(waiting, {}, now=NOW, served=served)) == "ebg"
-
-
 def test_waiting_makes_urgent_and_no_more_than_the_highest():
     assert one("a", waited=AGING_SECONDS - 1).level(NOW) == 0
     assert one("a", waited=AGING_SECONDS).level(NOW) == 1
@@ -68,31 +61,6 @@ def test_a_line_that_has_its_turns_does_not_age():
     assert names(in_order([*old, one("x", "bob", priority=1)], {}, now=NOW)) == "0x12"
     served = {("default", "ada", 0): NOW - 1}
     assert names(in_order([*old, one("x", "bob")], {}, now=NOW, served=served)) == "x012"
-
-
-callers = st.sampled_from(["ada", "bob", "eve"])
-queues = st.lists(
-    st.builds(
-        one, st.text("xyz", min_size=1, max_size=6), callers, priority=st.integers(0, 9), waited=st.floats(0, 5000)
-    ),
-    max_size=25,
-    unique_by=lambda each: each.execution_id,
-)
-counts = st.dictionaries(st.tuples(st.just("default"), callers), st.integers(0, 4))
-turns = st.dictionaries(st.tuples(st.just("default"), callers, st.integers(0, 9)), st.floats(0, NOW))
-
-
-@given(queues, counts, turns, st.randoms())
-def test_the_whole_order_is_one_choice_after_the_other(waiting, running, served, random):
-    ordered = in_order(waiting, running, now=NOW, served=served)
-    left, running, served = list(waiting), Counter(running), dict(served)
-    random.shuffle(left)
-    for each in ordered:
-        assert next_up(left, running, now=NOW, served=served) == each
-        left.remove(each)
-        running[each.by] += 1
-        served[each.line] = NOW
-    assert left == []
 
 
 @given(st.integers(0, 9), st.integers(0, 9), st.integers(1, 3), st.floats(0, 500))

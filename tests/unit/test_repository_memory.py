@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import chdir
 from pathlib import Path
+from typing import Any
 
-from swe_ai_fleet.agents.sub_agents.memory import MemoryResults, RepositoryMemory
-from swe_ai_fleet.sandbox import open_workspace
+import pytest
+
 from swe_ai_fleet.testing.repositories import make_repository
+from swe_ai_fleet.tools import ToolRegistry
 
 FILES = {
     "README.md": "# Billing\n\nWhat customers owe.\n\n## Rounding rules\n\n"
@@ -22,9 +25,16 @@ FILES = {
 }
 
 
-async def search(root: Path, entities: Sequence[str] = (), queries: Sequence[str] = ()) -> MemoryResults:
-    async with open_workspace(root) as workspace:
-        return await RepositoryMemory(workspace).search(entities, queries)
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLEET_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("FLEET_SANDBOX", "none")
+    monkeypatch.setattr(ToolRegistry, "_default", None)
+
+
+async def search(root: Path, entities: Sequence[str] = (), queries: Sequence[str] = ()) -> dict[str, Any]:
+    with chdir(root):
+        return await ToolRegistry.execute_tool("search_memory", entities=list(entities), queries=list(queries))
 
 
 class TestPassages:
@@ -42,11 +52,11 @@ class TestPassages:
         }
         words = ["customers owe", "half up", "tax rate", "ten days", "Money in", "at one time", "new shop"]
         found = await search(root, [*words, "Not a document", "not def"])
-        assert found.gaps == ("Not a document", "not def")
-        assert [f"[{source}]\n{text}" in found.content for source, text in expected.items()] == [True] * 6
-        (commit,) = set(found.sources) - expected.keys()
+        assert found["gaps"] == ["Not a document", "not def"]
+        assert [f"[{source}]\n{text}" in found["content"] for source, text in expected.items()] == [True] * 6
+        (commit,) = set(found["sources"]) - expected.keys()
         assert commit.startswith("commit ")
-        assert f"[{commit}]\nAdd billing\nFor the new shop." in found.content
+        assert f"[{commit}]\nAdd billing\nFor the new shop." in found["content"]
 
     async def test_ignored_files_and_links_are_not_read(self, tmp_path: Path) -> None:
         (tmp_path / "secret.md").write_text("do not read")
@@ -54,7 +64,7 @@ class TestPassages:
         (root / "build.md").write_text("do not read")
         (root / "link.md").symlink_to("../secret.md")
         (root / "deep").symlink_to(tmp_path)
-        assert (await search(root, ["yes", "do not read"])).gaps == ("do not read",)
+        assert (await search(root, ["yes", "do not read"]))["gaps"] == ["do not read"]
 
 
 class TestRecall:
@@ -66,6 +76,6 @@ class TestRecall:
         }
         root = make_repository(tmp_path / "r", files)
         found = await search(root, ["Invoice", "Stripe"], ["rounded totals", "deployment"])
-        assert (found.sources, found.gaps, found.coverage) == (
-            ("a.md#Invoices", "b.md"), ("Stripe", "deployment"), 50.0,
+        assert (found["sources"], found["gaps"], found["coverage"]) == (
+            ["a.md#Invoices", "b.md"], ["Stripe", "deployment"], 50.0,
         )  # fmt: skip

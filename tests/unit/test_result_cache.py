@@ -14,9 +14,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swe_ai_fleet.domain.tool import Decision, OperationSpec, Outcome, ToolResult
-from swe_ai_fleet.tools import FileTool, HttpPolicy, HttpTool, Pipeline, ToolFailure, Toolkit, operation
+from swe_ai_fleet.tools import (
+    FileTool,
+    HttpPolicy,
+    HttpTool,
+    Pipeline,
+    ResultCache,
+    SharedResults,
+    ToolFailure,
+    Toolkit,
+    operation,
+)
 from swe_ai_fleet.tools.policy import Policy
-from swe_ai_fleet.tools.result_cache import ResultCache, SharedResults
 from swe_ai_fleet.tools.secrets import MASK, Secrets
 from tests.tables import table
 from tests.tool_doubles import served
@@ -72,36 +81,15 @@ class World(Toolkit):
         self.texts[path] = text
         return self.result("write")
 
-    @operation(locks=())
-    async def slow_write(self, path: str, text: str) -> ToolResult:
-        """Write in two halves."""
-        self.begun.set()
-        await self.release.wait()
-        self.texts[path] = text
-        return self.result("slow_write")
-
-    @operation(time_limit_seconds=0.01)
-    async def late_write(self) -> ToolResult:
-        """Never end."""
-        await asyncio.Event().wait()
-        raise AssertionError
-
     @operation(executes=True)
     async def shell(self, command: str) -> ToolResult:
         """Run."""
-        if command == "time out":
-            return ToolResult(success=False, operation="world_shell", outcome=Outcome.TIMEOUT, error="late")
         return self.result("shell", command)
 
     @operation(read_only=True, network=True, cache_seconds=60.0)
     async def search(self, query: str) -> ToolResult:
         """Search outside."""
         return self.result("search", f"found {len(self.calls)}")
-
-    @operation(network=True)
-    async def post(self) -> ToolResult:
-        """Write outside."""
-        return self.result("post")
 
 
 def world(cache: ResultCache | None = None, *, scope: str | None = "here", mask: Secrets | None = None) -> World:
@@ -138,17 +126,6 @@ class TestWithinARun:
 
 
 class TestAtTheSameTime:
-    async def test_what_is_read_while_something_is_written_is_not_kept(self) -> None:
-        kit = world()
-        kit.texts["a"] = "old"
-        async with asyncio.TaskGroup() as group:
-            group.create_task(kit.call("slow_write", {"path": "a", "text": "new"}))
-            await kit.begun.wait()
-            for _ in range(2):
-                assert not (await kit.call("read", {"path": "a"})).cached
-            kit.release.set()
-        assert (await kit.call("read", {"path": "a"})).content == "new"
-
     async def test_a_read_that_a_write_overtook_is_not_kept(self) -> None:
         kit = world()
         kit.texts["a"] = "old"
@@ -161,22 +138,13 @@ class TestAtTheSameTime:
         assert slow.result().content == "old"
         assert (await kit.call("slow_read", {"path": "a"})).content == "new"
 
-    @table(("name", "kept"), [("late_write", False), ("shell", True)])
-    async def test_a_write_that_was_given_up_may_still_be_at_it_unless_it_was_killed(self, name: str, kept: bool):
-        kit = world()
-        kit.texts["a"] = "text"
-        result = await kit.call(name, {"command": "time out"} if name == "shell" else {})
-        assert result.outcome is Outcome.TIMEOUT
-        await kit.call("read", {"path": "a"})
-        assert (await kit.call("read", {"path": "a"})).cached is kept
-
     @given(
         actions=st.lists(
             st.tuples(st.sampled_from(["read", "write", "shell", "drop"]), st.sampled_from("ab"), st.integers(0, 2)),
             max_size=30,
         )
     )
-    @settings(max_examples=100)
+    @settings(max_examples=50)
     def test_a_read_is_never_stale(self, actions: list[tuple[str, str, int]]) -> None:
         async def go() -> None:
             kit = world()
@@ -226,25 +194,6 @@ class TestAcrossRuns:
         other = world(ResultCache(tenant=tenant, shared=shared), scope=scope)
         assert [(await other.call("search", {"query": query})).cached for _ in range(2)] == [False, True]
 
-    async def test_after_a_write_of_ones_own_it_is_asked_anew(self) -> None:
-        clock = Clock()
-        shared = SharedResults(clock=clock)
-        other, kit = (world(ResultCache(shared=shared)) for _ in range(2))
-        query = {"query": "q"}
-        for write, arguments in (("write", {"path": "a", "text": ""}), ("post", {})):
-            await other.call("search", query)
-            clock.now += 1
-            await kit.call(write, arguments)
-            clock.now += 1
-            first = await kit.call("search", query)
-            assert first.cached is (write == "write"), "what others found before a write inside still serves"
-            await kit.call("write", {"path": "a", "text": ""})
-            assert not (await kit.call("search", query)).cached
-            assert (await kit.call("search", query)).cached
-            clock.now += 1
-            assert (await other.call("search", query)).cached  # and what was found then is there for others
-            clock.now += 100
-
     async def test_only_masked_text_is_kept_and_each_run_masks_its_own(self) -> None:
         class Telling(World):
             @operation(read_only=True, network=True, cache_seconds=60.0)
@@ -262,24 +211,6 @@ class TestAcrossRuns:
         assert result.metadata == {"inner": [MASK]}
 
 
-class TestBounds:
-    def result(self, size: int) -> ToolResult:
-        return ToolResult(success=True, operation="o", content="x" * size)
-
-    @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3000), st.sampled_from([0.0, 5.0, 60.0])), max_size=40))
-    def test_its_count_of_bytes_is_right(self, puts: list[tuple[int, int, float]]) -> None:
-        clock = Clock()
-        shared = SharedResults(max_bytes=20_000, clock=clock)
-        for key, size, seconds in puts:
-            clock.now += 2
-            shared.put(bytes([key]), self.result(size), seconds=seconds)
-            assert 0 <= shared.bytes <= 20_000
-            assert (shared.bytes == 0) == (len(shared) == 0)
-        clock.now += 100
-        assert all(shared.get(bytes([key])) is None for key in range(6))
-        assert (shared.bytes, len(shared)) == (0, 0)
-
-
 class Site:
     def __init__(self) -> None:
         self.port = 0
@@ -290,8 +221,6 @@ class Site:
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         self.asked.append(request.raw_path)
-        if request.path == "/redirect":
-            return web.Response(status=302, headers={"Location": "/plain"})
         headers = json.loads(request.query.get("told", "{}"))
         status = int(request.query.get("status", "200"))
         return web.Response(status=status, text=str(len(self.asked)) if status == 200 else None, headers=headers)
@@ -309,17 +238,7 @@ class TestTheTools:
         policy = HttpPolicy(private_hosts=hosts or ("127.0.0.1",), ports=(site.port,))
         return HttpTool(pipeline=Pipeline(cache=ResultCache(shared=shared)), policy=policy)
 
-    async def test_http_get_serves_other_runs_that_may_go_there(self, site: Site) -> None:
-        shared = SharedResults()
-        first = await self.http(site, shared).get(site.url("/plain"))
-        second = await self.http(site, shared).get(site.url("/plain"))
-        assert (first.cached, second.cached) == (False, True)
-        assert second.content.startswith("(from the cache, ")
-        refused = await self.http(site, shared, "example.org").get(site.url("/plain"))
-        assert refused.outcome is Outcome.REFUSED
-        assert len(site.asked) == 1
-
-    @pytest.mark.parametrize(
+    @table(
         ("asked", "status", "told", "seconds"),
         [
             ({}, 200, {}, 30), ({}, 200, {"cache-control": "max-age=10"}, 10),
@@ -340,11 +259,6 @@ class TestTheTools:
             clock.now += later
             result = await kit.get(url, headers=asked)
             assert (result.success, result.cached) == (True, cached)
-
-    async def test_what_a_credential_was_redirected_to_is_not_kept(self, site: Site) -> None:
-        kit = self.http(site, SharedResults())
-        for _ in range(2):
-            assert not (await kit.get(site.url("/redirect"), headers={"X-Api-Key": "abcdef"})).cached
 
     async def test_files_are_read_again_after_an_edit(self, tmp_path: Path) -> None:
         (tmp_path / "a.py").write_text("x = 1\n")

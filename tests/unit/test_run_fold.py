@@ -199,11 +199,6 @@ def test_a_checkpoint_makes_what_came_before_it_safe():
     assert [one.call_id for one in state.lost] == ["b"]
 
 
-def test_events_of_others_are_ignored():
-    other = events([*BEGIN, reply(1, "a"), finished("a")], agent_id="agent-dev-2")
-    assert fold_run([*events(BEGIN), *other], AGENT).messages == OPENING
-
-
 def test_a_reply_whose_calls_got_no_answer_is_closed_by_saying_so():
     state = folded(reply(1, "a", "b"), finished("b"), said("go on"), reply(2))
     lacking = state.messages[3]
@@ -276,15 +271,6 @@ def test_what_a_sub_agent_spent_is_spent():
     assert (state.usage.tool_calls, state.usage.duration_ms) == (1, 3000)
     without = ToolFinished(entry=entry("a"), result=replace(result, metadata={SUB_AGENT: "?"}))
     assert folded(reply(1, "a"), without).usage.model_calls == 1
-
-
-def test_the_time_between_two_hosts_does_not_count():
-    first = events([*BEGIN, reply(1, "a")])
-    later = [
-        replace(event, at=f"2026-01-01T02:00:0{number}+00:00")
-        for number, event in enumerate(events([RunClaimed(generation=2, host="h", resumes=True), finished("a")]))
-    ]
-    assert fold_run([*first, *later], AGENT).usage.duration_ms == 2000 + 1000
 
 
 @st.composite
@@ -363,3 +349,12 @@ def test_any_prefix_folds_to_a_well_formed_history(data: st.DataObject):
         assert len(set(seen)) == len(seen)
         assert set(seen) <= set(asked)
     assert state.usage.model_calls == sum(isinstance(body, ModelReplied) for body in (*first, *rest))
+
+
+def test_the_time_between_two_hosts_does_not_count():
+    first = events([*BEGIN, reply(1, "a")])
+    later = [
+        replace(event, at=f"2026-01-01T02:00:0{number}+00:00")
+        for number, event in enumerate(events([RunClaimed(generation=2, host="h", resumes=True), finished("a")]))
+    ]
+    assert fold_run([*first, *later], AGENT).usage.duration_ms == 2000 + 1000

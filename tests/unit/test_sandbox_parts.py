@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import struct
 from pathlib import Path
 
@@ -13,25 +12,9 @@ from swe_ai_fleet.domain.command import Command
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.runtime.tool_services import sandbox_policy
 from swe_ai_fleet.sandbox import IsolationLevel, NetworkGrant, Sandbox, SandboxPolicy
-from swe_ai_fleet.sandbox.disk import measure
 from swe_ai_fleet.sandbox.landlock import Landlock
-from swe_ai_fleet.sandbox.network import is_public
 from swe_ai_fleet.sandbox.seccomp import machine_known, seccomp_filter
 from swe_ai_fleet.settings import Settings
-
-PUBLIC = ("8.8.8.8", "1.1.1.1", "2606:4700:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808")
-NOT_PUBLIC = (
-    "127.0.0.1", "127.8.9.1", "0.0.0.0", "10.1.2.3", "172.16.0.1", "192.168.1.1", "169.254.169.254", "100.64.0.1",
-    "100.100.100.200", "168.63.129.16", "192.0.0.1", "198.18.0.1", "203.0.113.9", "224.0.0.1", "240.0.0.1",
-    "255.255.255.255", "::", "::1", "fe80::1", "fe80::1%eth0", "fec0::1", "fc00::1", "fd00:ec2::254", "ff02::1",
-    "2001:db8::1", "::ffff:127.0.0.1", "::ffff:169.254.169.254", "::127.0.0.1", "2002:7f00:1::", "2002:a00:1::1",
-    "64:ff9b::7f00:1", "64:ff9b:1::a00:1", "2001:0:7f00:1::", "2001:0:808:808:0:0:80ff:fffe",
-)  # fmt: skip
-
-
-def test_public_addresses() -> None:
-    assert [address for address in (*PUBLIC, *NOT_PUBLIC) if is_public(address)] == list(PUBLIC)
-
 
 PATTERNS = (
     ("*", "example.org", 443, True), ("*", "example.org", 80, True), ("*", "example.org", 22, False),
@@ -206,27 +189,3 @@ def test_calls_of_another_machine_end_the_process_and_rights_are_those_of_the_ke
         assert judge(seccomp_filter("x86_64", namespaces=False), audit, 0) == KILL, audit
     assert [Landlock(version=version).rights.bit_count() for version in range(1, 7)] == [13, 14, 15, 15, 16, 16]
     assert [machine_known(name) for name in ("x86_64", "aarch64", "riscv64", "i686")] == [True, True, False, False]
-
-
-def test_measuring_counts_each_file_once_and_follows_no_link(tmp_path: Path) -> None:
-    inside, outside = tmp_path / "in", tmp_path / "out"
-    (inside / "deep").mkdir(parents=True)
-    outside.mkdir()
-    empty = measure([inside]).bytes
-    for place in (outside / "large", inside / "deep" / "a"):
-        place.write_bytes(bytes(2**20))
-    (inside / "link").symlink_to(outside)
-    os.link(inside / "deep" / "a", inside / "deep" / "again")
-    with (inside / "sparse").open("wb") as file:
-        file.truncate(2**30)
-    usage = measure([inside, tmp_path / "gone"])
-    assert usage.complete
-    assert 2**20 <= usage.bytes - empty < 2**20 + 2**16
-    # Where it could not look it says so.
-    descriptor = os.open(inside, os.O_RDONLY)
-    for _ in range(30):
-        os.mkdir("n" * 200, dir_fd=descriptor)
-        descriptor, above = os.open("n" * 200, os.O_RDONLY, dir_fd=descriptor), descriptor
-        os.close(above)
-    os.close(descriptor)
-    assert not measure([inside]).complete

@@ -6,7 +6,7 @@ from dataclasses import replace
 from math import inf
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swe_ai_fleet.domain.budget import Usage
@@ -142,6 +142,7 @@ def opinions() -> st.SearchStrategy[tuple[list[Critique], list[Vote]]]:
 scores = st.dictionaries(st.sampled_from([f"agent-{number}" for number in range(8)]), st.floats(allow_nan=True))
 
 
+@settings(max_examples=60)
 @given(fields(diffs=True), opinions(), scores, st.booleans(), st.randoms(use_true_random=False))
 def test_evidence_comes_before_opinion_and_the_order_in_which_anything_comes_does_not_matter(
     given_field, opinion, scores, needs_proof, random
@@ -185,6 +186,7 @@ def test_only_what_is_verified_wins_where_the_task_wants_proof() -> None:
     assert second.reason.endswith("behind b: that one is verified")
 
 
+@settings(max_examples=60)
 @given(fields(diffs=False), opinions(), st.data())
 def test_better_evidence_never_stands_lower(given_field, opinion, data):
     (found, reports), (said, cast) = given_field, opinion

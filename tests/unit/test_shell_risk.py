@@ -96,12 +96,6 @@ def test_a_risk_is_named(command: str, kind: str) -> None:
     assert any(reason.startswith(kind) for reason in reasons), reasons
 
 
-@settings(max_examples=100)
-@given(st.text(alphabet="rm lscat$(){}`'\"\\;|&<>\n-/=*", max_size=60))
-def test_whatever_is_written_gets_a_verdict(command: str) -> None:
-    assert all(": " in reason for reason in shell_risks(command))
-
-
 @settings(max_examples=200)
 @given(
     st.sampled_from(HARMLESS),

@@ -9,17 +9,14 @@ from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import ModuleType
-from typing import Any, TypeVar, cast
+from typing import TypeVar
 
 import pytest
 from structlog.testing import capture_logs
 
-from swe_ai_fleet import following
 from swe_ai_fleet import snapshots as snapshots_module
 from swe_ai_fleet.codec import from_json
 from swe_ai_fleet.domain import event as ev
-from swe_ai_fleet.domain.errors import NotFound
 from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.orchestrator.meter import Meter
 from swe_ai_fleet.orchestrator.projection import Projection
@@ -62,8 +59,8 @@ class Lines:
         if self.refuses and self.known:
             raise ValueError("of no use")
 
-    def within(self, store: Snapshots, *folds: ModuleType) -> Snapshot:
-        return store.of("lines", *folds, dump=lambda: list(self.known), load=self.load)
+    def within(self, store: Snapshots) -> Snapshot:
+        return store.of("lines", dump=lambda: list(self.known), load=self.load)
 
     async def save(self, store: Snapshots) -> bool:
         return await self.within(store).save(lambda: len(self.known))
@@ -80,7 +77,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_a_writer_that_is_killed_leaves_the_snapshot_before() -> None:
-    first, second = noise(600), noise(900)
+    first, second = noise(200), noise(400)
     for dies_at in range(100):
         bucket, now = Bucket(), [0.0]
         store = Snapshots(bucket=bucket, origin="o", pause=10.0, clock=lambda now=now: now[0])
@@ -93,7 +90,7 @@ async def test_a_writer_that_is_killed_leaves_the_snapshot_before() -> None:
         except Killed:
             done = False
         restored = Lines()
-        assert await restored.within(store).restore() == (900 if done else 600)
+        assert await restored.within(store).restore() == (400 if done else 200)
         assert restored.known == (second if done else first)
         if done:
             assert dies_at == len(bucket.puts) - begun >= 4
@@ -102,53 +99,15 @@ async def test_a_writer_that_is_killed_leaves_the_snapshot_before() -> None:
         bucket.dies_at = -1
         assert not dies_at or not await Lines(second).save(store)
         now[0] = 300.0
-        assert await Lines(second).save(store) and await restored.within(store).restore() == 900
+        assert await Lines(second).save(store) and await restored.within(store).restore() == 400
 
 
-async def test_one_replica_writes_and_none_writes_what_is_older() -> None:
-    now = [1000.0]
-    bucket = Bucket()
-    store = Snapshots(bucket=bucket, origin="o", pause=10.0, clock=lambda: now[0])
-    known = Lines(noise(5))
-    assert sum(await asyncio.gather(*(known.save(store) for _ in range(5)))) == 1
-    now[0] += 9.5
-    assert await known.save(store)
-    now[0] += 100
-    assert not await Lines(noise(4)).save(store)
-
-
-async def test_a_projection_knows_what_was_erased_from_its_snapshot_too() -> None:
-    bucket, events = MemoryKeyValue(), golden()
-    erased = next(one.event for one in events if isinstance(one.event.body, ev.ExecutionStarted))
-    tombstone = replace(erased, body=ev.ExecutionErased(scope="execution", by="ann", reason="a leak"))
-    # The log has nothing else of it any more.
-    events = [one for one in events if one.event.execution_id != erased.execution_id]
-    events.append(ev.StoredEvent(sequence=events[-1].sequence + 1, event=tombstone))
-    for read in (len(events), 0):
-        source = Events(events)
-        projection = Projection(
-            cast("Any", source), snapshots=Snapshots(bucket=bucket, origin="o", pause=0.01, least=1)
-        )
-        await projection.start()
-        assert projection.erased(erased.tenant) == [erased.execution_id]
-        assert projection.get(erased.tenant, erased.execution_id) is None
-        with pytest.raises(NotFound):
-            await projection.finished(erased.tenant, erased.execution_id)
-        while not any(
-            entry.key.endswith("head") and json.loads(entry.value)["position"] for entry in await bucket.entries("")
-        ):
-            await asyncio.sleep(0.01)
-        await projection.stop()
-        assert (source.read > 0) == (read > 0)
-
-
-@pytest.mark.parametrize("damage", ["part", "lost", "refused", "other log", "other fold"])
+@pytest.mark.parametrize("damage", ["part", "lost", "refused", "other log"])
 async def test_what_is_damaged_or_of_others_is_left_aside(damage: str) -> None:
     bucket = Bucket()
     store = Snapshots(bucket=bucket, origin="o")
     assert await Lines(noise(600)).save(store)
     part = next(key for key in bucket.puts if key.endswith(".1"))
-    folds: tuple[ModuleType, ...] = ()
     match damage:
         case "part":
             entry = await bucket.get(part)
@@ -158,13 +117,11 @@ async def test_what_is_damaged_or_of_others_is_left_aside(damage: str) -> None:
             await bucket.delete(part)
         case "other log":
             store = replace(store, origin="another")
-        case "other fold":
-            folds = (following,)
         case _:
             pass
     restored = Lines(refuses=damage == "refused")
     with capture_logs() as logs:
-        assert (await restored.within(store, *folds).restore(), restored.known) == (0, [])
+        assert (await restored.within(store).restore(), restored.known) == (0, [])
     assert [entry["event"] for entry in logs] == (["snapshot.ignored"] if "other" not in damage else [])
 
 

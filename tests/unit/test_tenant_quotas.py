@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -18,7 +17,7 @@ from swe_ai_fleet.domain.errors import AlreadyExists, InvalidRequest, ResourceEx
 from swe_ai_fleet.domain.event import ExecutionStarted, ExecutionStatus
 from swe_ai_fleet.domain.task import ApprovalPolicy, Constraints, PinnedRepository, RepoRef, TaskKind
 from swe_ai_fleet.orchestrator.executions import Room
-from swe_ai_fleet.orchestrator.queue import Passes, TenantTurns, Waiting, check_room, in_order
+from swe_ai_fleet.orchestrator.queue import TenantTurns, Waiting, in_order
 from swe_ai_fleet.orchestrator.quotas import ConcurrencyLimiter, Quotas
 from tests.scripted_fleet import PROVEN, ScriptedRun
 from tests.unit.test_executions import World, a_task
@@ -58,24 +57,6 @@ def waiting(tenant: str, number: int, *, agents: int = 1, priority: int = 0, cal
 # --- turns --------------------------------------------------------------------------------------------------------
 
 
-async def test_the_next_place_is_a_quiet_tenants_whatever_a_noisy_one_has_waiting(world: World) -> None:
-    hold = asyncio.Event()
-    world.fleet.default = ScriptedRun(after=hold)
-    async with world.running(room=Room(executions=2)) as executions:
-        for number in range(24):
-            task = a_task(f"n-{number}", tenant="noisy", caller=f"caller-{number % 6}", priority=9, num_agents=1)
-            await executions.submit(task)
-        await world.fleet.started(2)
-        quiet = await executions.submit(a_task("q", tenant="quiet", caller="ada", num_agents=1))
-        hold.set()
-        await executions.wait("quiet", quiet.execution_id)
-        order = [assignment.task.tenant for assignment in world.fleet.begun]
-        assert order[:2] == ["noisy", "noisy"]
-        # Both places may have become free at the same time.
-        assert "quiet" in order[2:4]
-        assert all(state.status is not ExecutionStatus.FAILED for state in executions.projection.select("noisy"))
-
-
 @given(
     st.dictionaries(st.sampled_from("abcd"), st.integers(1, 12), min_size=2),
     st.dictionaries(st.sampled_from("abcd"), st.floats(0.05, 1.0)),
@@ -96,31 +77,6 @@ def test_at_every_moment_no_tenant_is_more_than_one_place_ahead_of_its_share(bac
         for other in behind:
             assert begun[one.tenant] / weighs[one.tenant] <= begun[other] / weighs[other] + 1e-9
         begun[one.tenant] += 1
-
-
-def test_with_one_place_shares_decide_over_time_and_who_was_away_does_not_get_everything() -> None:
-    passes, begun = Passes(), Counter[str]()
-    weighs = {"gold": 0.75, "iron": 0.25}
-    for number in range(40):
-        entries = [waiting(tenant, number) for tenant in weighs]
-        turns = TenantTurns(weights=weighs, passes=passes.waiting(set(weighs)))
-        first = in_order(entries, {}, now=100.0, tenants=turns)[0]
-        passes.charge(first.tenant, 1, weighs[first.tenant])
-        begun[first.tenant] += 1
-    assert begun["gold"] in (30, 31)
-    passes = Passes()
-    for _ in range(50):
-        passes.waiting({"steady"})
-        passes.charge("steady", 1, 1.0)
-    found = passes.waiting({"steady", "back"})
-    assert found["steady"] - found["back"] <= 1.0
-
-
-def test_a_queue_that_one_tenant_filled_still_takes_another_in() -> None:
-    bounds = {"max_queued": 100, "max_queued_per_caller": 1_000, "tenants": 2}
-    for total, of_tenant, refused in ((100, 100, True), (100, 0, False), (149, 49, False), (150, 50, True)):
-        with pytest.raises(ResourceExhausted) if refused else nullcontext():
-            check_room(total, 0, queued_of_tenant=of_tenant, **bounds)
 
 
 # --- slots --------------------------------------------------------------------------------------------------------
@@ -179,10 +135,6 @@ async def test_replicas_share_a_quota_evenly() -> None:
         assert [limiter.taken["small"] for limiter in replicas] == [2, 1]
         hold.set()
     assert [len(world.fleet.begun) for world in worlds] == [4, 4]
-    # More replicas than slots have one each.
-    async with asyncio.timeout(10):
-        for number, limiter in enumerate(sharing(1, *names), start=10):
-            await limiter.run(an_assignment("small", number))
 
 
 # --- what waits, what is spent --------------------------------------------------------------------------------------
@@ -230,14 +182,6 @@ async def test_agents_get_no_more_tokens_than_are_left_of_the_day_or_their_task_
 
 
 # --- approval -----------------------------------------------------------------------------------------------------
-
-POLICIES = list(ApprovalPolicy)
-
-
-@given(st.sampled_from(POLICIES), st.sampled_from(POLICIES))
-def test_whichever_policy_asks_for_more_holds(asked: ApprovalPolicy, least: ApprovalPolicy) -> None:
-    found = TenantRules(tenant="t", approval=least).approval_for(asked)
-    assert POLICIES.index(found) == max(POLICIES.index(asked), POLICIES.index(least))
 
 
 async def test_the_tenants_least_policy_wins_and_the_first_event_says_so(world: World) -> None:

@@ -56,16 +56,19 @@ def test_what_is_for_another_role_is_not_offered() -> None:
     ("arguments", "allowed"),
     [
         ({"path": "src/a.py"}, True), ({"path": "docs/guide.md"}, True), ({"path": "docs/other.md"}, False),
+        ({"path": "web/deep/a.js"}, True), ({"path": "web2/a.js"}, False),
         ({"path": "/workspace/src/a.py"}, True), ({"paths": ["src/a.py", "src/b/c.py"]}, True),
         ({"paths": ["src/a.py", "setup.py"]}, False), ({"source": "src/a.py", "destination": "src/../a.py"}, False),
         ({"path": None, "directory": "src"}, False), ({"path": None}, True), ({"content": "setup.py"}, True),
     ],
 )  # fmt: skip
 def test_every_path_of_a_call_that_writes_must_be_allowed(arguments: dict[str, object], allowed: bool) -> None:
-    policy = Policy(allowed_paths=("src/*", "docs/guide.md"))
+    policy = Policy(allowed_paths=("src/*", "docs/guide.md", "web"))
+    assert policy.decide(LOOK, arguments).decision is Decision.ALLOWED
     verdict = policy.decide(WRITE, arguments)
     assert verdict.decision is (Decision.ALLOWED if allowed else Decision.REFUSED)
-    assert allowed or "outside the paths allowed for this task: src/*, docs/guide.md" in verdict.reason
+    assert verdict.refused is not allowed
+    assert allowed or "outside the paths allowed for this task: src/*, docs/guide.md, web" in verdict.reason
 
 
 @table(

@@ -59,15 +59,3 @@ async def test_what_policy_denies_can_be_neither_seen_nor_asked_for() -> None:
     assert "db_" not in request.description
     assert not (await asked(box, "git_log", "db")).result.success
     assert not {"git_log", "db_explain"} & set(shown(box))
-
-
-async def test_what_is_judged_before_a_call_is_what_is_carried_out() -> None:
-    box = toolbox()
-    wanted = call("bash", "{'cmd': ['bash', '-lc', 'rm -rf /'],}")
-    understood = box.understand(wanted)
-    assert understood.spec is not None
-    assert (understood.spec.name, understood.arguments) == ("shell_run_command", {"command": "rm -rf /"})
-    await box.call_all([wanted])
-    kit = box.toolkits["noted"]
-    assert isinstance(kit, Noted)
-    assert kit.calls == [(understood.spec.name, understood.arguments)]

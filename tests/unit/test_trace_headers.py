@@ -7,8 +7,6 @@ import logging
 import time
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from services.gateway.main import Observed
 from swe_ai_fleet.telemetry import Telemetry
@@ -67,9 +65,3 @@ async def test_what_is_whole_is_passed_on_and_what_is_hostile_left_out_without_a
         assert await _stamped(parent, "a=1") == {}
     # Whoever is not let in cannot write to the log of operators either.
     assert not [one for one in caplog.records if one.name != "asyncio"]
-
-
-@given(st.text(max_size=80), st.text(max_size=80))
-async def test_whatever_is_sent_what_is_kept_is_small_and_printable(parent: str, state: str) -> None:
-    for kept in (await _stamped(parent, state), await _stamped(PARENT, state)):
-        assert all(value.isascii() and value.replace("\t", "").isprintable() for value in kept.values())

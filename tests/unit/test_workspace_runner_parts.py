@@ -103,6 +103,12 @@ class Scripted:
         return self.there
 
 
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No outcome comes of these jobs, and none is waited for."""
+    monkeypatch.setattr("workers.workspace_runner.runner._OUTCOME_SECONDS", 0.01)
+
+
 def _runner(backend: Scripted) -> Runner:
     board = JobBoard(MemoryKeyValue(), MemoryLog())
     return Runner(board=board, backend=backend, settings=RunnerSettings(image="a", namespace="b"), slots=Slots(2, 3))

@@ -15,6 +15,8 @@ from swe_ai_fleet.tools.http import HttpPolicy, HttpTool
 from swe_ai_fleet.tools.operation import Toolkit, operation
 from swe_ai_fleet.tools.pipeline import Pipeline, ToolLimits
 from swe_ai_fleet.tools.registry import PluginReport, RegisteredTools, ToolRegistry, load_plugins
+from swe_ai_fleet.tools.result_cache import ResultCache as ResultCache
+from swe_ai_fleet.tools.result_cache import SharedResults as SharedResults
 from swe_ai_fleet.tools.shell import ShellTool
 from swe_ai_fleet.tools.tests import TestTool
 

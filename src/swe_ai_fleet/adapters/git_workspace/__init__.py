@@ -5,7 +5,7 @@ from swe_ai_fleet.adapters.git_workspace.disk_space import Ages, Reaped
 from swe_ai_fleet.adapters.git_workspace.image_registry import RegistryRules
 from swe_ai_fleet.adapters.git_workspace.image_store import ImageRules
 from swe_ai_fleet.adapters.git_workspace.image_unpacking import ImageLimits
-from swe_ai_fleet.adapters.git_workspace.locations import TENANT, Credential
+from swe_ai_fleet.adapters.git_workspace.locations import TENANT, Credential, LocationPolicy
 from swe_ai_fleet.adapters.git_workspace.provider import GitWorkspaceProvider
 from swe_ai_fleet.adapters.git_workspace.remote import CredentialLookup, mounted_credentials
 from swe_ai_fleet.adapters.git_workspace.setup import SetupPolicy
@@ -20,6 +20,7 @@ __all__ = [
     "GitWorkspaceProvider",
     "ImageLimits",
     "ImageRules",
+    "LocationPolicy",
     "Reaped",
     "RegistryRules",
     "SetupPolicy",

@@ -14,15 +14,17 @@ from weakref import WeakValueDictionary
 from swe_ai_fleet.adapters.model_pool.admission import LeasedAdmission, estimated_tokens
 from swe_ai_fleet.adapters.model_pool.dispatcher import PING_SECONDS, Dispatcher, PoolRules
 from swe_ai_fleet.adapters.model_pool.endpoint import Binding, Counters, Endpoint, Member, MemberStatus, PoolStatus
-from swe_ai_fleet.adapters.model_pool.ledger import MemoryLedger, Quota
+from swe_ai_fleet.adapters.model_pool.ledger import Demand, Grant, MemoryLedger, Quota
 from swe_ai_fleet.adapters.model_pool.load import Circuit, Fault, FaultKind, vllm_load
 from swe_ai_fleet.domain.errors import ModelError, ModelUnavailable
 from swe_ai_fleet.domain.message import ModelCapabilities, ModelReply, ModelRequest
 from swe_ai_fleet.ports import ChatModel, Patience
 
 __all__ = [
+    "Demand",
     "Fault",
     "FaultKind",
+    "Grant",
     "LeasedAdmission",
     "Member",
     "MemoryLedger",
@@ -30,6 +32,7 @@ __all__ = [
     "ModelSession",
     "PoolRules",
     "Quota",
+    "estimated_tokens",
     "vllm_load",
 ]
 
