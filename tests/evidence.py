@@ -11,7 +11,6 @@ from pathlib import Path
 
 from swe_ai_fleet.adapters.git_workspace import GitClone, GitWorkspaceProvider, SetupPolicy
 from swe_ai_fleet.domain.assignment import CheckAssignment
-from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.candidate import CheckReport, CheckResult
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.task import Constraints, PinnedRepository, RepoRef, Task, TaskKind
@@ -192,11 +191,6 @@ class World:
             patch=await self.log.put("default", self.task.execution_id, patch, "text/x-diff"),
         )
         return await (gatherer or self.gatherer).gather(assignment)
-
-    async def whole_output(self, result: CheckResult) -> str:
-        digest = result.details["output_artifact"]
-        name = f"default/{self.task.execution_id}/{digest}"
-        return (await self.log.get(BlobRef(name=name, digest=digest, size=0))).decode()
 
 
 def named(report: CheckReport, name: str) -> CheckResult:

@@ -9,18 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.agents.deriving import DeriveRun
 from swe_ai_fleet.agents.equipment import Equipment, RunServices
 from swe_ai_fleet.domain.assignment import DeriveAssignment
 from swe_ai_fleet.domain.budget import Prices
-from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.event import ModelReplied, RunFinished
 from swe_ai_fleet.domain.run import fold_run
 from swe_ai_fleet.domain.task import ContextOptions, RepoRef, Role, Task, TaskKind
-from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.in_process import MemoryLog
 from swe_ai_fleet.testing import Failure, Script, ScriptedModelServer, Turn
 from swe_ai_fleet.tools.secrets import Secrets
@@ -120,19 +116,11 @@ async def test_what_is_wrong_is_told_once_and_mended(first: Turn, reason: str) -
     assert derivation.usage.model_calls == 2
 
 
-async def test_wrong_twice_is_refused_with_the_reasons() -> None:
-    async with planner(said(one("a", "b"), one("b", "a"), one("c", "x"))) as plan:
-        with pytest.raises(InvalidRequest, match=r"'c' depends on 'x'.*cycle: 'a' -> 'b' -> 'a'") as caught:
-            await plan()
-    assert (caught.value.field, len(plan.prompts)) == ("task_description", 2)
-    assert [end.stop_reason for end in plan.ends] == [StopReason.PLAN_FAILED]
-
-
 async def test_a_planner_whose_process_died_goes_on_from_its_last_reply() -> None:
     async with planner(Turn(content="no"), said(one("a"), one("b", "a"))) as plan:
         whole = await plan()
         log = plan.log
-        for count in range(1, len(log.events)):
+        for count in range(1, len(log.events), 2):
             plan.resumed(cut(log, count))
             had, asked = len(plan.replies), len(plan.asked)
             again = await plan(generation=2)

@@ -42,30 +42,6 @@ async def test_requirements_are_installed_once(provider: GitWorkspaceProvider, t
         assert await sh(clone, "echo $SETUP_ONLY") == ""
 
 
-@pytest.mark.slow  # quick: requirements are installed once
-async def test_an_editable_project_is_each_clones_own(provider: GitWorkspaceProvider, tmp_path: Path) -> None:
-    """Its version comes from tags, written into a file that is ignored."""
-    files: dict[str, str | bytes] = {
-        "pyproject.toml": PYPROJECT, "backend.py": VERSIONED, ".gitignore": "_version.py\n",
-        "src/project.py": "from _version import version\nanswer = version, 1\n",
-        "tests/test_project.py": UNITTEST.format(module="project", answer="('v1.2', 2)"),
-    }  # fmt: skip
-    repo = make_repository(tmp_path / "repo", files)
-    git(repo, "tag", "v1.2")
-    pinned = await provider.pin("default", RepoRef(location=str(repo)))
-    environment = await provider.environment(pinned, EnvironmentSpec())
-    async with (
-        provider.open("e1", "a", pinned, environment) as clone,
-        provider.open("e1", "b", pinned, environment) as other,
-    ):
-        assert (await clone.diff()).files == ()
-        (clone.root / "src/project.py").write_text("from _version import version\nanswer = version, 2\n")
-        assert "OK" in (await run_tests(clone)).stdout.text()
-        assert "('v1.2', 1) != ('v1.2', 2)" in (await run_tests(other)).stdout.text()
-        # A clone may write it anew.
-        assert await sh(other, "echo 'version = 2' > src/_version.py && git status --porcelain") == ""
-
-
 async def test_commands_run_in_order_and_once(provider: GitWorkspaceProvider, tmp_path: Path) -> None:
     pinned = await pin(provider, tmp_path, {"tool.sh": "#!/bin/sh\necho built\n"})
     spec = EnvironmentSpec(
@@ -148,14 +124,6 @@ async def test_builds_at_once_and_builds_that_end_early(tmp_path: Path) -> None:
 
 
 # --- repositories that nobody prepared ---
-
-VERSIONED = BACKEND.replace(
-    "    return name",
-    "    import subprocess\n"
-    "    tag = subprocess.run(['git', 'describe', '--tags'], capture_output=True, text=True).stdout.strip()\n"
-    "    open('src/_version.py', 'w').write(f'version = {tag!r}\\n')\n"
-    "    return name",
-)
 
 
 @pytest.mark.slow  # quick: requirements are installed once

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from swe_ai_fleet.agents.preparation import MAX_PROBES, read_checklist
 from swe_ai_fleet.domain.assignment import ExamineAssignment, Examinee
-from swe_ai_fleet.domain.candidate import CheckReport, Verdict
-from swe_ai_fleet.domain.checklist import Requirement
+from swe_ai_fleet.domain.candidate import CheckReport
 from swe_ai_fleet.domain.examination import STATEMENT, Examination, Matrix
+from swe_ai_fleet.domain.task import RepoRef, Task, TaskKind
 from tests.evidence import (
     BOTH,
     DURATION_FILES,
@@ -39,7 +41,7 @@ class Pool:
         """One of which is known already which of its tests fail without the change."""
         self.files[name], self.own[name] = files, {"tests": own} if own else {}
 
-    async def examined(self, requirements: tuple[Requirement, ...] = ()) -> Examination:
+    async def examined(self, requirements: tuple[Any, ...] = ()) -> Examination:
         repository = await self.world.pinned()
         log = self.world.log
         examinees = [
@@ -110,20 +112,27 @@ async def test_tests_of_one_author_reach_neither_the_results_nor_the_rules_of_an
 # Probes of the statement, on the untouched commit and on candidates
 
 
-def probe(quote: str, line: str) -> Requirement:
-    return Requirement(quote=quote, probe=f'python3 -c "import durations; {line}"')
+STATED = Task(task_id="t", kind=TaskKind.DELIBERATE, description=DURATION_TASK, repo=RepoRef(location="/srv/app"))
+
+
+def requirement(quote: str, probe: str):
+    [found] = read_checklist(json.dumps({"requirements": [{"quote": quote, "probe": probe}]}), STATED)
+    return found
+
+
+def probe(quote: str, line: str):
+    return requirement(quote, f'python3 -c "import durations; {line}"')
 
 
 TOGETHER = probe("1h30m is 5400", "assert durations.seconds('1h30m') == 5400")
-LONGER = probe("takes minutes and hours", "assert durations.seconds('2h1m') == 7260")
 TWO = probe("2m is 120", "assert durations.seconds('2m') == 120")
 INVENTED = probe("1h is 3600", "assert durations.in_seconds('1h') == 3600")
 WRONG = probe("1h is 3600", "assert durations.seconds('1h') == 60")
-CANDIDATES = {"right": RIGHT, "half": HALF, "special": SPECIAL}
+CANDIDATES = {"right": RIGHT, "half": HALF}
 
 
 async def examined(
-    world: World, requirements: tuple[Requirement, ...], *names: str, **files: Mapping[str, str | None]
+    world: World, requirements: tuple[Any, ...], *names: str, **files: Mapping[str, str | None]
 ) -> Examination:
     """What probes say of the candidates of these names, and of others that leave these files."""
     pool = Pool(world)
@@ -150,32 +159,11 @@ async def test_probes_tell_the_right_change_from_what_looks_as_good(world: World
     assert matrix.weight(tests, WRONG.name) <= matrix.weight(tests, TOGETHER.name) < matrix.weight(tests, TWO.name)
 
 
-@pytest.mark.slow  # quick: what is above, and unit/test_examination_matrix.py for what it does to verdicts
-async def test_probes_decide_where_the_checks_find_no_difference(world: World) -> None:
-    names = ("right", "half", "special")
-    examination = await examined(world, (TOGETHER, LONGER), *names)
-    alone, matrix = Matrix(await examined(world, (TOGETHER, TWO), *names)), Matrix(examination)
-    assert matrix.value("right") > matrix.value("half") == matrix.value("special")
-    reports = {name: await world.check({"durations.py": CANDIDATES[name]}, name=name) for name in names}
-    assert {report.verdict for report in reports.values()} == {Verdict.UNVERIFIED}
-    # One probe alone tells nobody apart.
-    assert {alone.judged(name, report).verdict for name, report in reports.items()} == {Verdict.UNVERIFIED}
-    judged = {name: matrix.judged(name, report) for name, report in reports.items()}
-    assert [name for name, report in judged.items() if report.verdict is Verdict.VERIFIED] == ["right"]
-    assert judged["right"].reasons[0] == (
-        f"probes of the statement fail without the change and pass with it: {TOGETHER.name}, {LONGER.name}"
-    )
-    foreign = judged["half"].foreign
-    assert foreign is not None and (foreign.asked, foreign.passed, foreign.failing) == (1, 0, {STATEMENT: 2})
-
-
 async def test_a_probe_reaches_neither_the_host_nor_a_later_probe(world: World, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("host")
-    leaves = Requirement(quote="takes minutes", probe="touch durations.left /tmp/left && false")
-    looks = Requirement(
-        quote="and hours", probe=f"test ! -e durations.left && test ! -e {secret} && python3 durations.py"
-    )
+    leaves = requirement("takes minutes", "touch durations.left /tmp/left && false")
+    looks = requirement("and hours", f"test ! -e durations.left && test ! -e {secret} && python3 durations.py")
     (tests,) = (await examined(world, (leaves, looks), "right")).sets
     assert tests.crossings[0].passed == (looks.name,)
 

@@ -95,7 +95,7 @@ class TestResponses:
         assert "".join(deltas) == text
         assert not events(await told(Turn(content=text), refine_final_answer=False), "delta")
 
-    @settings(max_examples=15, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=8, suppress_health_check=list(HealthCheck))
     @given(turns=st.lists(TURNS, min_size=1, max_size=6))
     async def test_whatever_the_model_says_there_is_one_final_and_each_call_is_answered_once(
         self, turns: list[Turn]

@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import threading
 from contextlib import aclosing
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from swe_ai_fleet import FunctionCallingAgent
-from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Conversation, Failure, Script, ScriptedModelServer, Turn
 from swe_ai_fleet.tools import BaseTool, FunctionTool, ToolParameter
@@ -264,9 +262,6 @@ class TestToolErrors:
         assert stop_of(await told(*turns, answer(), tools=[fail, weather])) == ("final_answer", True)
 
 
-CHAT = FunctionCallingAgent.chat_profile(Settings())
-
-
 class TestFinalAnswer:
     async def test_it_is_always_there_and_takes_the_usual_keys(self) -> None:
         async with serving(answer("Rome.")) as server:
@@ -443,12 +438,3 @@ class TestLimits:
         assert stop_of(responses) == ("max_tool_calls", False)
         refused = [text for text in observations(responses) if text.startswith("Error: not run")]
         assert (len(observations(responses)), len(refused)) == (25, 5)
-
-    async def test_cost_is_a_limit_at_the_price_of_the_model(self) -> None:
-        prices = {"*": {"prompt": 1.0, "completion": 2.0}, "other": {"prompt": 1e9}}
-        used = Usage(prompt_tokens=1_000_000, completion_tokens=500_000)
-        turns = [replace(call("weather", {"city": str(number)}), usage=used) for number in range(5)]
-        options: dict[str, Any] = {"tools": [weather], "settings": Settings(model_prices=prices)}
-        final = (await told(*turns, limits=replace(CHAT, max_cost=3.5), **options))[-1]["metadata"]
-        # No final prompt: the budget is spent.
-        assert (final["stop_reason"], final["iterations"], final["usage"]["cost"]) == ("max_cost", 2, 4.0)
