@@ -90,16 +90,6 @@ HALF = """\
 def seconds(text):
     return int(text[:-1]) * {"h": 3600, "m": 60, "s": 1}[text[-1]]
 """
-SPECIAL = DURATIONS.replace("    return", '    if text == "2m":\n        return 120\n    return')
-HOUR = 'assert durations.seconds("1h") == 3600'
-BOTH = 'assert durations.seconds("1h30m") == 5400'
-REFUSED = 'with pytest.raises(ValueError):\n        durations.seconds("1h x")'
-
-
-def new_tests(**cases: str) -> str:
-    """A test file with one test for each case."""
-    head = "import pytest\n\nimport durations\n"
-    return head + "".join(f"\n\ndef test_{name}():\n    {body}\n" for name, body in cases.items())
 
 
 class CountingProvider(GitWorkspaceProvider):

@@ -89,19 +89,6 @@ async def test_a_broken_test_refutes(world: World) -> None:
     assert tests.score < 0.5
 
 
-@pytest.mark.slow  # quick: a broken test refutes
-async def test_a_candidate_is_refuted_by_tests_of_its_own(pytest_world: World) -> None:
-    wrong = "import app\n\n\ndef test_div():\n    assert app.div(6, 3) == 3\n"
-    added = await pytest_world.check({"app.py": DIVIDES, "tests/test_div.py": wrong})
-    reason = (
-        "tests: 1 test fails that the change itself brings: tests/test_div.py::test_div; 1 failed before and fails now"
-    )
-    assert (added.verdict, added.reasons) == (Verdict.REFUTED, (reason,))
-    changed = PYTEST_FILES["tests/test_app.py"].replace("app.sub(3, 2) == 1", "app.sub(3, 2) == 2")
-    edited = await pytest_world.check({"app.py": DIVIDES, "tests/test_app.py": changed})
-    assert (edited.verdict, named(edited, "tests").problems) == (Verdict.REFUTED, ("tests/test_app.py::test_sub",))
-
-
 @pytest.mark.slow  # quick: new tests have to fail without the change
 async def test_an_own_test_that_lacks_its_surroundings_shows_nothing(pytest_world: World) -> None:
     needs = "import socket\n\n\ndef test_far():\n    socket.create_connection(('198.51.100.7', 80), timeout=1)\n"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from typing import Any
 from uuid import uuid4
@@ -87,28 +86,6 @@ async def test_a_client_that_left_finds_its_answer(keys: Any) -> None:
             while (again := await built.client.post("/api/wait", json={}, headers=BEARER | key)).status_code == 409:
                 pass
         assert again.headers["idempotency-replayed"] == "true" and built.room.calls == 1
-
-
-async def test_a_gateway_that_died_does_not_hold_a_key_for_ever(keys: Any) -> None:
-    key = {"Idempotency-Key": uuid4().hex}
-    taken: list[tuple[str, bytes]] = []
-
-    class Dead(MemoryKeyValue):
-        """Takes a key and dies."""
-
-        async def put(self, key: str, value: bytes, *, revision: int | None = None) -> int:
-            taken.append((key, value))
-            return await keys.put(*taken[0])
-
-    async with house(Dead()) as built:
-        await built.client.post("/api/count", json={}, headers=BEARER | key)
-    async with house(keys) as built:
-        refused(await built.client.post("/api/count", json={}, headers=BEARER | key), 409)
-        name, marker = taken[0][0], json.loads(taken[0][1])
-        assert marker["status"] == 0 and marker["until"] > 0
-        await keys.put(name, json.dumps(marker | {"until": 1.0}).encode())
-        answer = await built.client.post("/api/count", json={}, headers=BEARER | key)
-        assert answer.status_code == 201 and built.room.calls == 1
 
 
 async def test_a_corrected_request_takes_the_key_of_the_refused_one() -> None:

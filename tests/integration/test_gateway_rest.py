@@ -181,20 +181,6 @@ async def test_an_artifact(api: Api, fleet: FleetUnderTest, ended: dict[str, Any
     assert (await api.refused("GET", f"{path}?offset_bytes=3"))["field"] == "offset_bytes"
 
 
-async def test_a_chat(api: Api) -> None:
-    session = f"rest-{uuid.uuid4().hex[:8]}"
-    body = {"session_id": session, "text": "Hello?", "channel": "CHANNEL_MARKDOWN"}
-    async with api.session.post("/api/chat", json=body, headers={"accept": "text/event-stream"}) as streamed:
-        blocks = (await streamed.text()).strip().split("\n\n")
-    names = [block.splitlines()[0] for block in blocks]
-    assert (names[0], names[-1]) == ("event: tool_called", "event: answer")
-    answer = json.loads(blocks[-1].splitlines()[1].removeprefix("data: "))["answer"]
-    assert (answer["turn"], answer["text"]) == (1, "Nothing to do.")
-    assert (await api.post("/api/chat", {"session_id": session, "text": "And now?"}))["turn"] == 2
-    status, told, _ = await api.ask("DELETE", f"/api/conversations/{session}")
-    assert (status, told["existed"]) == (200, True)
-
-
 async def test_what_a_path_names_stands_in_the_message(api: Api) -> None:
     story = f"rest-{uuid.uuid4().hex[:8]}"
     await api.post("/api/stories", {"story": {"story_id": story, "title": "Greet everybody"}}, 201)
@@ -219,18 +205,6 @@ async def test_the_query_says_nothing_else_than_the_path(api: Api, ended: dict[s
     # A value that is called like a parameter is no parameter.
     told = await api.refused("GET", "/api/executions/execution_id")
     assert told["field"] == "execution_id"
-
-
-async def test_a_length_that_no_bundle_has(fleet: FleetUnderTest) -> None:
-    authority = fleet.running.http.removeprefix("http://")
-    head = f"POST /api/repositories HTTP/1.1\r\nHost: {authority}\r\nAuthorization: Bearer {fleet.running.token}\r\n"
-    for length in (2**63, 2**64 - 1, 10**20):
-        reader, writer = await asyncio.open_connection(*authority.split(":"))
-        writer.write(f"{head}Content-Type: application/octet-stream\r\nContent-Length: {length}\r\n\r\n".encode())
-        async with asyncio.timeout(SECONDS):
-            answer = await reader.readline()
-        assert b" 413 " in answer or b" 400 " in answer
-        writer.close()
 
 
 async def test_every_kind_of_refusal_is_a_problem(api: Api, fleet: FleetUnderTest) -> None:

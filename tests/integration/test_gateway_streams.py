@@ -397,17 +397,6 @@ async def test_a_gateway_that_goes_says_so() -> None:
         await http.close()
 
 
-async def test_pings_are_answered_and_everything_else_is_ignored() -> None:
-    source, (name, events) = EventSource(), story()
-    source.add(*events[:3])
-    async with serving(source) as port, streaming(port) as (url, _), opened(url, name, "?from=100000") as client:
-        for said in ("{", "[]", '"ping"', b"\x00\xff", '{"type":"ping","more":"%s"}' % ("x" * 500), '{"type":"ping"}'):
-            await client.send(said)
-        assert json.loads(await client.recv()) == {"type": "pong"}
-        source.add(*events[3:])
-        assert (await rest_of(client))[:2] == ([], 1000)
-
-
 async def test_an_audit_that_was_tampered_with_is_found() -> None:
     source, (name, events) = EventSource(), story()
     place = next(number for number, event in enumerate(events) if event.type == "tool_finished")

@@ -115,7 +115,9 @@ def everything_below(root: Path) -> bytes:
     return b"".join(path.read_bytes() for path in root.rglob("*") if path.is_file() and not path.is_symlink())
 
 
-async def test_clone(tool: GitTool, workspace: LocalWorkspace, server: GitServer) -> None:
+async def test_clone_fetch_and_pull(
+    tool: GitTool, workspace: LocalWorkspace, server: GitServer, tmp_path: Path
+) -> None:
     root = workspace.root
     assert (root / "later.py").read_text() == "later\n"
     assert git(root, "rev-parse", "HEAD") == git(project(server), "rev-parse", "main")
@@ -124,25 +126,6 @@ async def test_clone(tool: GitTool, workspace: LocalWorkspace, server: GitServer
     assert (git(root, "tag"), git(root, "fsck", "--full"), git(root, "status", "--porcelain")) == ("v1", "", "")
     assert git(root, "config", "remote.origin.url") == f"{server.url}/team/project.git"
     assert (await ok(tool.status())).content.splitlines()[0] == "## main...origin/main"
-
-
-async def test_clone_never_over_something(workspace: LocalWorkspace, server: GitServer, tmp_path: Path) -> None:
-    tool = make_tool(workspace, grant(server))
-    (tmp_path / "clone-sibling").mkdir()
-    (workspace.root / "full").mkdir()
-    (workspace.root / "full/file").write_text("mine")
-    (workspace.root / "out").symlink_to(tmp_path / "clone-sibling")
-    await refused(tool, tool.clone("origin", "full"), "not empty")
-    await refused(tool, tool.clone("origin", "."), "not empty")
-    for path in ("../clone-sibling", "/workspace-sibling", str(tmp_path / "clone-sibling"), "out", "out/x", "/"):
-        await refused(tool, tool.clone("origin", path), "outside the workspace")
-    await refused(tool, tool.clone("origin", ".git/x"), ".git")
-    await failed(tool, tool.clone("origin", "full/file"), "full/file")
-    assert list((tmp_path / "clone-sibling").iterdir()) == []
-    assert server.seen == []
-
-
-async def test_fetch_and_pull(tool: GitTool, workspace: LocalWorkspace, server: GitServer, tmp_path: Path) -> None:
     source, served = tmp_path / "source", str(project(server))
     old = git(project(server), "rev-parse", "main")
     new = commit_files(source, {"news.py": "news\n"})
@@ -167,6 +150,22 @@ async def test_fetch_and_pull(tool: GitTool, workspace: LocalWorkspace, server: 
     assert (conflict.success, conflict.metadata["conflicts"]) == (False, ["app.py"])
     assert "git_merge(abort=true)" in conflict.observation()
     assert (await ok(tool.merge(abort=True))).metadata["clean"]
+
+
+async def test_clone_never_over_something(workspace: LocalWorkspace, server: GitServer, tmp_path: Path) -> None:
+    tool = make_tool(workspace, grant(server))
+    (tmp_path / "clone-sibling").mkdir()
+    (workspace.root / "full").mkdir()
+    (workspace.root / "full/file").write_text("mine")
+    (workspace.root / "out").symlink_to(tmp_path / "clone-sibling")
+    await refused(tool, tool.clone("origin", "full"), "not empty")
+    await refused(tool, tool.clone("origin", "."), "not empty")
+    for path in ("../clone-sibling", "/workspace-sibling", str(tmp_path / "clone-sibling"), "out", "out/x", "/"):
+        await refused(tool, tool.clone("origin", path), "outside the workspace")
+    await refused(tool, tool.clone("origin", ".git/x"), ".git")
+    await failed(tool, tool.clone("origin", "full/file"), "full/file")
+    assert list((tmp_path / "clone-sibling").iterdir()) == []
+    assert server.seen == []
 
 
 async def test_push(tool: GitTool, workspace: LocalWorkspace, server: GitServer, tmp_path: Path) -> None:

@@ -211,6 +211,9 @@ async def test_what_an_agent_finds(provider: GitWorkspaceProvider, repo: Path) -
         assert commit != clone.base_commit
         await sh(clone, "rm -rf .git")
         assert await clone.head() == ("", "")
+        for execution, name in (("../x", "a"), ("e1", "../../a"), ("", "a")):
+            with pytest.raises(InvalidRequest):
+                await provider.open(execution, name, await pin(provider, repo), BARE).__aenter__()
         assert (await clone.diff()).files == ("x",)
 
 
@@ -234,28 +237,6 @@ async def test_no_later_commit_can_be_reached(provider: GitWorkspaceProvider, re
         assert int(await sh(clone, line)) >= 3
     async with cloned(provider, repo, commit=first) as clone:
         assert await sh(clone, "git fsck --full 2>&1") == ""
-
-
-async def test_pins_and_clones_at_once(provider: GitWorkspaceProvider, repo: Path, tmp_path: Path) -> None:
-    pins = await asyncio.gather(*(pin(provider_at(tmp_path), repo) for _ in range(4)))
-    (pinned,) = set(pins)
-    assert not list((tmp_path / "home/seeds").glob("*/.new-*"))
-    meeting = asyncio.Barrier(4)
-
-    async def work(number: int) -> tuple[str, ...]:
-        async with provider.open("e1", "same-name", pinned, BARE) as clone:
-            (clone.root / f"file-{number}").write_text("x")
-            await meeting.wait()
-            return (await clone.diff()).files
-
-    found = await asyncio.gather(*(work(number) for number in range(4)))
-    assert sorted(found) == [(f"file-{number}",) for number in range(4)]
-    # Tenants share nothing.
-    await provider.pin("other", RepoRef(location=str(repo)))
-    assert len(list((tmp_path / "home/seeds").iterdir())) == 2
-    for execution, name in (("../x", "a"), ("e1", "../../a"), ("", "a")):
-        with pytest.raises(InvalidRequest):
-            await provider.open(execution, name, pinned, BARE).__aenter__()
 
 
 async def test_nothing_is_left(provider: GitWorkspaceProvider, repo: Path, tmp_path: Path) -> None:
