@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import time
 from contextlib import aclosing
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from swe_ai_fleet import FunctionCallingAgent, ToolEnabledAgent
+from swe_ai_fleet import FunctionCallingAgent
 from swe_ai_fleet.settings import Settings
-from swe_ai_fleet.testing import Conversation, Failure, Script, ScriptedModelServer, Turn
-from swe_ai_fleet.testing.repositories import make_repository
+from swe_ai_fleet.testing import Failure, Turn
 from tests.function_calling import asked, make, run, serving
 
-PLANNER = "You make plans for another agent"
-TASK = "Look at a.py and say what one() returns."
-FILES = {
-    "README.md": "# Numbers\n\n## Rounding\n\nNumbers are rounded half up.\n",
-    "a.py": "def one():\n    return 1\n",
-}
 LOOK = Turn(tool_calls=(("look", {}),))
 ANSWER = Turn(tool_calls=(("final_answer", {"result": "done"}),))
 
@@ -30,25 +20,6 @@ ANSWER = Turn(tool_calls=(("final_answer", {"result": "done"}),))
 def look() -> str:
     """Look around."""
     return "seen"
-
-
-@pytest.fixture(scope="module")
-def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_repository(tmp_path_factory.mktemp("template") / "clone", FILES)
-
-
-@pytest.fixture
-def clone(template: Path, tmp_path: Path) -> Path:
-    # One home for all of them: they have the same environment, which is made once.
-    home = template.with_name("home")
-    home.mkdir(exist_ok=True)
-    (tmp_path / "home").symlink_to(home)
-    return Path(shutil.copytree(template, tmp_path / "clone"))
-
-
-def coder(server: ScriptedModelServer, clone: Path, **settings: Any) -> ToolEnabledAgent:
-    chosen = Settings(home=clone.parent / "home", **settings)
-    return ToolEnabledAgent("agent-dev-1", "DEV", clone, server.url, "scripted", settings=chosen)
 
 
 class TestSettings:
@@ -110,31 +81,3 @@ class TestEnds:
         final = responses[-1]
         assert (final["value"], final["metadata"]["stop_reason"]) == ("I was", "model_stopped")
         assert (final["metadata"]["success"], final["metadata"]["refined"]) == (False, False)
-
-
-class TestSubAgents:
-    async def test_a_coding_agent_has_them_and_pays_for_them(self, clone: Path) -> None:
-        plan = Turn(content='{"plan": ["Read a.py", "Answer"], "reasoning": "It is small."}')
-        turns = (
-            Turn(tool_calls=(("request_tools", {"names": ["call_planner"]}),)),
-            Turn(tool_calls=(("call_planner", {"goal": "find out"}), ("search_memory", {"entities": ["Rounding"]}))),
-            ANSWER,
-        )
-        script = Script(
-            conversations=(Conversation(match=PLANNER, turns=(plan,)), Conversation(match="a.py", turns=turns))
-        )
-        async with ScriptedModelServer(script, keep=100) as server:
-            result = await coder(server, clone).execute_task(TASK)
-            first, second, third, *_ = [
-                body for body in asked(server) if not str(body["messages"][0]["content"]).startswith(PLANNER)
-            ]
-            planning = [body for body in asked(server) if str(body["messages"][0]["content"]).startswith(PLANNER)]
-        names = [[tool["function"]["name"] for tool in body["tools"]] for body in (first, second)]
-        assert ["call_planner" in shown for shown in names] == [False, True]
-        assert len(planning) == 1
-        *_, planned, remembered = (m["content"] for m in third["messages"] if m["role"] == "tool")
-        assert planned.startswith("1. Read a.py\n2. Answer")
-        assert remembered.startswith("Coverage: 100 %.")
-        assert result.success
-        # One of them is the last look of an agent that has changed nothing.
-        assert result.usage.model_calls == 5

@@ -6,7 +6,6 @@ import shutil
 import uuid
 from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -239,29 +238,7 @@ class TestShell:
         assert "/tmp/output-2.txt" in (await ok(tool.run_command("ls /tmp/output-*"))).content
 
 
-SUITE = """
-import pytest
-def test_right(): assert True
-def test_wrong(): assert [1, 2] == [1, 3], "not equal"
-@pytest.mark.skip
-def test_later(): pass
-class TestMore:
-    def test_method(self): raise ValueError("boom")
-"""
-
-
 class TestTests:
-    async def test_a_report_of_what_failed(self, workspace: LocalWorkspace, root: Path) -> None:
-        (root / "test_app.py").write_text(SUITE)
-        said = ("2 of 4 tests did not pass", "FAILED test_app.py::test_wrong", "not equal", "boom")
-        result = await refused(TestTool(workspace).run(), *said)
-        assert (result.exit_code, result.outcome) == (1, Outcome.ERROR)
-        tests: Any = result.metadata["tests"]
-        assert [tests[name] for name in ("passed", "failed", "errors", "skipped")] == [1, 2, 0, 1]
-        failing = ["test_app.py::test_wrong", "test_app.py::TestMore::test_method"]
-        assert [test["id"] for test in tests["failing"]] == failing
-        assert not (root / ".pytest_cache").exists()
-
     async def test_no_tests_is_no_success(self, workspace: LocalWorkspace, root: Path) -> None:
         tool = TestTool(workspace)
         assert (await refused(tool.pytest(), "no tests were collected")).exit_code == 5

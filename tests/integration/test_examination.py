@@ -1,8 +1,9 @@
-"""Cross-examination with real git, sandbox and test runners: the new tests of each on the sources of the others."""
+"""Cross-examination with real git, sandbox and test runners: probes of the statement, and tests of the others."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,13 @@ TOGETHER = probe("1h30m is 5400", "assert durations.seconds('1h30m') == 5400")
 TWO = probe("2m is 120", "assert durations.seconds('2m') == 120")
 INVENTED = probe("1h is 3600", "assert durations.in_seconds('1h') == 3600")
 WRONG = probe("1h is 3600", "assert durations.seconds('1h') == 60")
-CANDIDATES = {"right": RIGHT, "half": HALF}
+HOUR = 'import durations\n\n\ndef test_hour():\n    assert durations.seconds("1h") == 3600\n'
+CANDIDATES: Mapping[str, Mapping[str, str]] = {
+    "right": {"durations.py": RIGHT},
+    "half": {"durations.py": HALF, "tests/test_half.py": HOUR},
+}
+OWN = {"half": {"tests": ("tests/test_half.py::test_hour",)}}
+"""Tests of candidates of which is known already that they fail without the change."""
 
 
 async def examined(world: World, requirements: tuple[Any, ...], *names: str) -> Examination:
@@ -57,10 +64,8 @@ async def examined(world: World, requirements: tuple[Any, ...], *names: str) -> 
     examinees = [
         Examinee(
             candidate_id=name,
-            patch=await world.log.put(
-                "default", world.task.execution_id, world.patch({"durations.py": CANDIDATES[name]}), "text/x-diff"
-            ),
-            tests={},
+            patch=await world.log.put("default", world.task.execution_id, world.patch(CANDIDATES[name]), "text/x-diff"),
+            tests=OWN.get(name, {}),
         )
         for name in names
     ]
@@ -74,9 +79,12 @@ async def examined(world: World, requirements: tuple[Any, ...], *names: str) -> 
     return await world.gatherer.examine(assignment)
 
 
-async def test_probes_tell_the_right_change_from_what_looks_as_good(world: World) -> None:
+async def test_probes_and_tests_of_others_tell_the_right_change_from_what_looks_as_good(world: World) -> None:
     examination = await examined(world, (TOGETHER, TWO, INVENTED, WRONG), "right", "half")
-    (tests,) = examination.sets
+    sets = {one.name: one for one in examination.sets}
+    [crossing] = sets.pop("half").crossings
+    assert (crossing.candidate_id, list(crossing.passed)) == ("right", ["tests/test_half.py::test_hour"])
+    [tests] = sets.values()
     assert (tests.name, tests.authors) == (STATEMENT, ())
     ended = {
         one.candidate_id: (set(one.passed), {failure.test for failure in one.failed}, set(one.unsaid))

@@ -263,7 +263,6 @@ class TestModel:
         wrong: list[tuple[dict[str, Any], str]] = [
             ({"model_params": {"top_k": 1}}, "unknown model parameters: top_k; known are: .*extra_body"),
             ({"model_params": {"extra_body": {"messages": []}}}, "may not hold messages"),
-            ({"model_params": {"num_retries": -1}}, "num_retries is below 0"),
             ({"model_params": {}, "litellm_params": {}}, "the same"),
         ]
         for refused, said in wrong:

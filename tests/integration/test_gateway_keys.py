@@ -97,15 +97,6 @@ async def test_a_corrected_request_takes_the_key_of_the_refused_one() -> None:
         assert (corrected.status_code, built.room.calls) == (400, 2), "the service answers, not the key"
 
 
-async def test_what_is_no_key_is_refused() -> None:
-    shown = BEARER["Authorization"].encode()
-    async with house() as built:
-        for kept in ([b""], [b"two words"], [b"x" * 201], [b"\xe4"], [b"a", b"b"]):
-            headers = [(b"Authorization", shown), *((b"Idempotency-Key", key) for key in kept)]
-            refused(await built.client.post("/api/count", headers=headers), 400, field="idempotency-key")
-        assert (await built.client.get("/api/who", headers=BEARER | {"Idempotency-Key": "x" * 500})).status_code == 200
-
-
 async def test_a_secret_is_told_once_and_kept_nowhere() -> None:
     keys = MemoryKeyValue()
     async with house(keys) as built:

@@ -11,25 +11,15 @@ import re
 import uuid
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import aiohttp
 import jsonschema
 import pytest
 
-from fleet.context.v1 import context_pb2 as context_pb
-from fleet.context.v1 import context_pb2_grpc
-from services.auth import caller_of
-from services.gateway.access import credentials
-from services.gateway.main import gateway_app, serve_http
-from services.gateway.upstream import open_upstream
-from services.grpc_server import Service, serve_grpc
 from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
-from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
 from swe_ai_fleet.testing.repositories import make_repository
 from tests.conftest import FleetUnderTest
 from tests.scripts import HELLO, HELLO_FILES, SLEEP
@@ -222,44 +212,6 @@ async def test_every_kind_of_refusal_is_a_problem(api: Api, fleet: FleetUnderTes
     async with aiohttp.ClientSession(fleet.running.http) as stranger, stranger.get("/api/status") as answer:
         assert (answer.status, answer.content_type) == (401, PROBLEM)
         assert answer.headers["www-authenticate"].startswith("Bearer")
-
-
-class Outcomes(context_pb2_grpc.ContextServiceServicer):
-    """A context service that knows of nothing but who asked."""
-
-    async def RecommendApproach(self, request: Any, context: Any) -> context_pb.RecommendApproachResponse:
-        return context_pb.RecommendApproachResponse(goal_type=f"as {caller_of(context)} asked")
-
-
-async def test_each_service_elsewhere_is_shown_its_own_token_and_one_that_is_away_is_said_to_be(
-    fleet: FleetUnderTest,
-) -> None:
-    async def ready() -> bool:
-        return True
-
-    own = f"token-{uuid.uuid4().hex}"
-    add = cast("Any", context_pb2_grpc).add_ContextServiceServicer_to_server
-    service = Service(name="fleet.context.v1.ContextService", add=add, servicer=Outcomes())
-    async with (
-        serve_grpc([service], "127.0.0.1:0", own, ready) as context,
-        open_upstream("127.0.0.1:1", context, context_token=own) as upstream,
-    ):
-        shown = credentials.Credentials(fleet.running.token)
-        app = gateway_app(fleet.settings, upstream, shown, MemoryKeyValue(), ready)
-        admitted = {"authorization": f"Bearer {fleet.running.token}", "fleet-caller": "ada"}
-        async with serve_http(app, "127.0.0.1:0") as url, aiohttp.ClientSession(url) as session:
-            told = await session.post("/api/recommendations", json={"goal": "g"}, headers=admitted)
-            assert (told.status, (await told.json())["goal_type"]) == (200, "as ada asked")
-            for shown in (own, ""):
-                stranger = {"authorization": f"Bearer {shown}"}
-                assert (await session.post("/api/recommendations", json={}, headers=stranger)).status == 401
-            async with session.get("/api/status", headers=admitted) as answer:
-                away = await answer.json(content_type=PROBLEM)
-            assert (answer.status, away["code"], away["retry_after_seconds"]) == (503, "UNAVAILABLE", 1)
-            assert answer.headers["retry-after"] == "1"
-            assert datetime.now(UTC) - parsedate_to_datetime(answer.headers["date"]) < timedelta(minutes=5)
-            assert "127.0.0.1:1" not in json.dumps(away)
-    assert own not in repr(upstream)
 
 
 async def test_the_document_is_served(api: Api) -> None:

@@ -224,22 +224,6 @@ def large_story(steps: int = 120) -> tuple[str, list[pb.ExecutionEvent]]:
     return name, events
 
 
-async def test_messages_of_any_size_come_whole() -> None:
-    """Frames with lengths of two and of eight bytes, and where one becomes the other."""
-
-    async def longest(size: int) -> int:
-        source, name = EventSource(), str(uuid.uuid4())
-        source.add(*numbered(name, a_deliberation(agents=1, steps=1, output="x" * size)))
-        async with serving(source) as port, streaming(port) as (url, _), opened(url, name, "?events=1") as client:
-            found = [len(message) async for message in client]
-        assert client.close_code == 1000
-        return max(found)
-
-    around = await longest(10_000) - 10_000
-    for size in (65_535, 65_536):
-        assert await longest(size - around) == size
-
-
 async def test_what_the_feed_has_no_more_is_read_again_and_joined_without_a_gap() -> None:
     source, (name, events) = EventSource(), large_story(steps=48)
     source.add(*events[:-1])
