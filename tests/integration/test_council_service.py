@@ -23,7 +23,6 @@ from tests.fleet_command import Shell
 from tests.orchestrator_service import Service, field_named, refusal
 from tests.scripts import FAILING, HELLO_FILES
 
-SECONDS = 30
 RULES = CouncilRules(profiles=("small",), endpoints=EndpointRules(patterns=("127.0.0.1:7000",)))
 DEFAULT = Council(council_id="council-qa", role=Role.QA, members=(CouncilMember(agent_id="tess"),))
 

@@ -1,4 +1,4 @@
-"""What candidates may spend together, and what of it leaves an agent nothing."""
+"""What candidates may spend together."""
 
 from __future__ import annotations
 
