@@ -11,7 +11,6 @@ from pathlib import Path
 
 from swe_ai_fleet.adapters.git_workspace import GitClone, GitWorkspaceProvider
 from swe_ai_fleet.domain.assignment import CheckAssignment
-from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.candidate import CheckReport, CheckResult
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.task import Constraints, PinnedRepository, RepoRef, Task, TaskKind
@@ -91,15 +90,6 @@ HALF = """\
 def seconds(text):
     return int(text[:-1]) * {"h": 3600, "m": 60, "s": 1}[text[-1]]
 """
-SPECIAL = DURATIONS.replace("    return", '    if text == "2m":\n        return 120\n    return')
-HOUR = 'assert durations.seconds("1h") == 3600'
-BOTH = 'assert durations.seconds("1h30m") == 5400'
-
-
-def new_tests(**cases: str) -> str:
-    """A test file with one test for each case."""
-    head = "import pytest\n\nimport durations\n"
-    return head + "".join(f"\n\ndef test_{name}():\n    {body}\n" for name, body in cases.items())
 
 
 class CountingProvider(GitWorkspaceProvider):
@@ -190,11 +180,6 @@ class World:
             patch=await self.log.put("default", self.task.execution_id, patch, "text/x-diff"),
         )
         return await (gatherer or self.gatherer).gather(assignment)
-
-    async def whole_output(self, result: CheckResult) -> str:
-        digest = result.details["output_artifact"]
-        name = f"default/{self.task.execution_id}/{digest}"
-        return (await self.log.get(BlobRef(name=name, digest=digest, size=0))).decode()
 
 
 def named(report: CheckReport, name: str) -> CheckResult:

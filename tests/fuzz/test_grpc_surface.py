@@ -6,7 +6,7 @@ import asyncio
 import os
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import grpc
@@ -18,7 +18,7 @@ from google.protobuf.descriptor import MethodDescriptor
 from services.gateway.upstream import FILES
 from tests.conftest import FleetUnderTest
 from tests.fuzz.messages import broken, filled, message_of
-from tests.integration.test_gateway_contract import BODIES, PINNED
+from tests.integration.test_hostile_requests import REQUESTS
 
 METHODS: Sequence[MethodDescriptor] = tuple(
     method for file in FILES for service in file.services_by_name.values() for method in service.methods
@@ -28,6 +28,21 @@ SECONDS = 20.0
 AT_ONCE = 16
 # A model works on each of these, or what they begin goes on.
 COSTLY = ("Send", "ExecutePlan", "ContinuePlan", "DeriveSubtasks")
+# What gets past the first checks; a host that is really there is not drained.
+BODIES = {name: base for name, (base, _) in REQUESTS.items() if name != "Drain"}
+# Decide what is begun, forgotten or told to whom: these stay as they are there.
+PINNED: Mapping[str, frozenset[str]] = {
+    **dict.fromkeys(
+        ("Deliberate", "Orchestrate", "JudgePatches", "DeriveSubtasks", "RunWorkflow"), frozenset({"repo"})
+    ),
+    "SubmitTask": frozenset({"deliberate", "orchestrate", "judge"}),
+    "ProcessPlanningEvent": frozenset({"repo", "dispatch", "event_type"}),
+    "CreateCouncil": frozenset({"role"}),
+    **dict.fromkeys(("AddInteraction", "AddFact"), frozenset({"namespace"})),
+    "ClearMemory": frozenset({"namespaces", "everywhere"}),
+    "RecordOutcome": frozenset({"outcome"}),
+    "CreateWebhook": frozenset({"url"}),
+}
 
 
 @pytest.mark.slow  # quick: integration/test_hostile_requests.py

@@ -6,13 +6,12 @@ import shutil
 import uuid
 from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
 from swe_ai_fleet.sandbox import LocalWorkspace, open_workspace
-from swe_ai_fleet.testing.repositories import git, make_repository
+from swe_ai_fleet.testing.repositories import commit_files, git, make_repository
 from swe_ai_fleet.tools import GitTool, Pipeline, ShellTool, TestTool, ToolLimits
 from tests.environments import WITH_PYTEST
 
@@ -21,9 +20,12 @@ pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bub
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A repository with one commit on main and a branch `other`."""
+    """A repository with one commit on main, the branch `other`, and `theirs` that has changed the same file."""
     path = make_repository(tmp_path / "clone", {"app.py": "def double(x):\n    return x + x\n"}, message="first")
     git(path, "branch", "other")
+    git(path, "checkout", "-q", "-b", "theirs")
+    commit_files(path, {"app.py": "def double(x):\n    return 2 * x\n"})
+    git(path, "checkout", "-q", "main")
     return path
 
 
@@ -93,11 +95,12 @@ class TestGit:
         for text in NO_REFS:
             calls = [tool.show(text), tool.show(text, "app.py"), tool.checkout(text), tool.branch(text)]
             calls += [tool.checkout(text, create=True), tool.checkout(text, paths=["app.py"])]
+            calls += [tool.merge(text), tool.revert(text), tool.merge(text, no_commit=True)]
             calls += [tool.branch(text, delete=True), *([tool.log(ref=text), tool.diff(base=text)] if text else [])]
             for call in calls:
                 await refused(call)
         assert not list(root.glob("*pwned*"))
-        assert git(root, "branch", "--format=%(refname:short)").split() == ["main", "other"]
+        assert git(root, "branch", "--format=%(refname:short)").split() == ["main", "other", "theirs"]
 
     async def test_an_option_is_a_path_like_any_other(self, workspace: LocalWorkspace, root: Path) -> None:
         tool = GitTool(workspace)
@@ -115,7 +118,10 @@ class TestGit:
 
 
 TRAP = "touch {mount}/pwned; exit 0"
-HOOKS = "pre-commit prepare-commit-msg commit-msg post-commit post-checkout post-index-change reference-transaction"
+HOOKS = (
+    "pre-commit commit-msg post-commit post-checkout post-index-change reference-transaction "
+    "pre-merge-commit post-merge"
+)
 # Each is set up by the agent itself in its shell; `control` is plain git stepping into the trap, proof that it works.
 TRAPS = {
     "fsmonitor": ("git config core.fsmonitor {trap}", "git status"),
@@ -145,7 +151,13 @@ TRAPS = {
         "git add sub 2>/dev/null && git -C sub config core.fsmonitor {trap}",
         "git status",
     ),
+    "merge driver with an odd name, included": (
+        "git config -f .git/more merge.e=v.il.driver {trap}; git config include.path more; "
+        "git config merge.default e=v.il",
+        "git checkout -q app.py; git -c user.name=n -c user.email=n@x merge -q theirs",
+    ),
 }
+MERGING = ("hooks", "merge driver with an odd name, included")
 
 
 class TestHostileConfiguration:
@@ -163,7 +175,10 @@ class TestHostileConfiguration:
             tool.status(), tool.diff(), tool.diff(base="HEAD"), tool.log(), tool.show("HEAD"),
             tool.show("HEAD", "app.py"), tool.add(["."]), tool.diff(staged=True), tool.commit("changed"),
             tool.checkout("fresh", create=True), tool.branch("another"), tool.checkout("other"),
-            tool.checkout("main", paths=["app.py"]),
+            tool.checkout("main", paths=["app.py"]), *(() if trap not in MERGING else (
+                tool.blame("app.py"), tool.stash("push"), tool.stash("pop"), tool.checkout("main"),
+                tool.merge("theirs"), tool.merge(abort=True), tool.revert("theirs"), tool.revert(abort=True),
+            )),
         ):  # fmt: skip
             result = await call
             assert not marker.exists(), f"{result.operation} stepped into it: {result.observation()}"
@@ -222,45 +237,8 @@ class TestShell:
         await ok(tool.run_command("seq 5000"))
         assert "/tmp/output-2.txt" in (await ok(tool.run_command("ls /tmp/output-*"))).content
 
-    async def test_tests_that_passed_are_counted_where_the_runner_counts_them(
-        self, workspace: LocalWorkspace, root: Path
-    ) -> None:
-        named = "".join(f"def test_{number}(): pass\n" for number in range(20))
-        (root / "test_many.py").write_text(named + "def test_wrong(): assert 1 == 2\n")
-        tool, verbose = ShellTool(workspace), "python3 -m pytest -v -p no:cacheprovider test_many.py"
-        result = await tool.run_command(verbose)
-        assert "\n[... 20 lines of tests that passed; all of it: /tmp/output-1.txt ...]\ntest_many.py::test_wrong" in (
-            result.content
-        )
-        assert (result.truncated, "1 failed, 20 passed in" in result.content) == (True, True)
-        assert (await ok(tool.run_command("grep -c ' PASSED' /tmp/output-1.txt"))).content == "20"
-        # Whoever filters them out of the rest wants to see them.
-        assert (await ok(tool.run_command(f"{verbose} | grep PASSED"))).content.count("test_many.py::") == 20
-
-
-SUITE = """
-import pytest
-def test_right(): assert True
-def test_wrong(): assert [1, 2] == [1, 3], "not equal"
-@pytest.mark.skip
-def test_later(): pass
-class TestMore:
-    def test_method(self): raise ValueError("boom")
-"""
-
 
 class TestTests:
-    async def test_a_report_of_what_failed(self, workspace: LocalWorkspace, root: Path) -> None:
-        (root / "test_app.py").write_text(SUITE)
-        said = ("2 of 4 tests did not pass", "FAILED test_app.py::test_wrong", "not equal", "boom")
-        result = await refused(TestTool(workspace).run(), *said)
-        assert (result.exit_code, result.outcome) == (1, Outcome.ERROR)
-        tests: Any = result.metadata["tests"]
-        assert [tests[name] for name in ("passed", "failed", "errors", "skipped")] == [1, 2, 0, 1]
-        failing = ["test_app.py::test_wrong", "test_app.py::TestMore::test_method"]
-        assert [test["id"] for test in tests["failing"]] == failing
-        assert not (root / ".pytest_cache").exists()
-
     async def test_no_tests_is_no_success(self, workspace: LocalWorkspace, root: Path) -> None:
         tool = TestTool(workspace)
         assert (await refused(tool.pytest(), "no tests were collected")).exit_code == 5

@@ -63,10 +63,3 @@ async def test_an_agent_sees_the_lines_that_it_has_changed(tmp_path: Path) -> No
     result = await held.linted({"many.py": "".join(f"import new_{number}\n" for number in range(2_000))})
     assert result.metadata["count"] == 2_000 and len(result.content) < 3_200
     assert "more: name fewer paths to see them]" in result.content
-
-
-async def test_a_configured_linter_that_is_not_installed_is_named(tmp_path: Path) -> None:
-    held = Project(tmp_path, {"app.py": OLD, ".flake8": "[flake8]\n"})
-    result = await held.linted({"app.py": f"{OLD}import json\n"})
-    assert not result.success
-    assert result.content == "flake8 is not installed in this workspace's environment."

@@ -1,11 +1,9 @@
-"""Councils over real NATS, real gRPC and the command line."""
+"""Councils over real gRPC and the command line."""
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,60 +12,26 @@ import pytest
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceStub
-from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
 from swe_ai_fleet.domain.council import Council, CouncilMember, EndpointRules
 from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.orchestrator.council_store import CouncilStore
 from swe_ai_fleet.orchestrator.councils import CouncilRules
-from swe_ai_fleet.runtime.nats_server import EmbeddedNats
+from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
 from swe_ai_fleet.testing.repositories import make_repository
 from tests.conftest import FleetUnderTest
 from tests.fleet_command import Shell
 from tests.orchestrator_service import Service, field_named, refusal
 from tests.scripts import FAILING, HELLO_FILES
 
-SECONDS = 30
 RULES = CouncilRules(profiles=("small",), endpoints=EndpointRules(patterns=("127.0.0.1:7000",)))
 DEFAULT = Council(council_id="council-qa", role=Role.QA, members=(CouncilMember(agent_id="tess"),))
 
 
-@asynccontextmanager
-async def replica(nats_server: EmbeddedNats, bucket: str) -> AsyncIterator[CouncilStore]:
-    """What one orchestrator knows of councils, over a connection of its own."""
-    address = nats_server.address
-    async with JetStream.connect(address.url, credentials=Credentials(token=address.token)) as log:
-        yield CouncilStore(await log.bucket(bucket), defaults=(DEFAULT,), rules=RULES)
-
-
 @pytest.fixture
-def bucket() -> str:
-    return f"councils-{uuid.uuid4().hex[:8]}"
-
-
-async def test_replicas_share_councils_and_lose_no_agent(nats_server: EmbeddedNats, bucket: str) -> None:
-    names = [f"agent{number}" for number in range(8)]
-    async with asyncio.timeout(SECONDS), AsyncExitStack() as stack:
-        stores = [await stack.enter_async_context(replica(nats_server, bucket)) for _ in range(2)]
-        async with asyncio.TaskGroup() as group:
-            for number, name in enumerate(names):
-                member = CouncilMember(agent_id=name)
-                group.create_task(stores[number % 2].register("default", Role.DEV, member))
-        [dev, qa] = await stores[0].list("default")
-        assert [dev, qa] == list(await stores[1].list("default"))
-        assert sorted(member.agent_id for member in dev.members) == names
-        assert qa == DEFAULT
-        assert (await stores[0].delete("default", Role.QA)).was_default
-        assert await stores[1].get("default", Role.QA) is None
-        assert await stores[1].unregister("default", Role.DEV, "agent0")
-        left = await stores[0].get("default", Role.DEV)
-        assert left is not None and len(left.members) == 7
-
-
-@pytest.fixture
-async def service(nats_server: EmbeddedNats, bucket: str) -> AsyncIterator[Service]:
-    """The orchestrator's RPCs over councils in NATS and agents that follow a script."""
-    models = {"": "main-model", "small": "mini"}
-    async with replica(nats_server, bucket) as store, Service(councils=store, models=models).running() as running:
+async def service() -> AsyncIterator[Service]:
+    """The orchestrator's RPCs over councils and agents that follow a script."""
+    store = CouncilStore(MemoryKeyValue(), defaults=(DEFAULT,), rules=RULES)
+    async with Service(councils=store, models={"": "main-model", "small": "mini"}).running() as running:
         yield running
 
 

@@ -10,14 +10,14 @@ import pytest
 
 from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider, SetupPolicy
 from swe_ai_fleet.domain.command import Command
-from swe_ai_fleet.domain.environment import Environment, StepOutcome
+from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.domain.task import EnvironmentSpec, RepoRef
 from swe_ai_fleet.sandbox import IsolationLevel, NetworkGrant, Sandbox, SandboxPolicy
 from swe_ai_fleet.sandbox.landlock import Landlock
 from swe_ai_fleet.testing.repositories import commit_files, git, make_repository
 from tests.confinement import shell, until
-from tests.environments import BACKEND, PYPROJECT, REQUIREMENTS, UNITTEST, built, make_provider, pin, run_tests, sh
+from tests.environments import REQUIREMENTS, built, make_provider, pin, run_tests, sh
 
 
 @pytest.fixture
@@ -40,30 +40,6 @@ async def test_requirements_are_installed_once(provider: GitWorkspaceProvider, t
             "/environment/venv/bin/python3\ntouch: cannot touch '/environment/x': Read-only file system"
         )
         assert await sh(clone, "echo $SETUP_ONLY") == ""
-
-
-@pytest.mark.slow  # quick: requirements are installed once
-async def test_an_editable_project_is_each_clones_own(provider: GitWorkspaceProvider, tmp_path: Path) -> None:
-    """Its version comes from tags, written into a file that is ignored."""
-    files: dict[str, str | bytes] = {
-        "pyproject.toml": PYPROJECT, "backend.py": VERSIONED, ".gitignore": "_version.py\n",
-        "src/project.py": "from _version import version\nanswer = version, 1\n",
-        "tests/test_project.py": UNITTEST.format(module="project", answer="('v1.2', 2)"),
-    }  # fmt: skip
-    repo = make_repository(tmp_path / "repo", files)
-    git(repo, "tag", "v1.2")
-    pinned = await provider.pin("default", RepoRef(location=str(repo)))
-    environment = await provider.environment(pinned, EnvironmentSpec())
-    async with (
-        provider.open("e1", "a", pinned, environment) as clone,
-        provider.open("e1", "b", pinned, environment) as other,
-    ):
-        assert (await clone.diff()).files == ()
-        (clone.root / "src/project.py").write_text("from _version import version\nanswer = version, 2\n")
-        assert "OK" in (await run_tests(clone)).stdout.text()
-        assert "('v1.2', 1) != ('v1.2', 2)" in (await run_tests(other)).stdout.text()
-        # A clone may write it anew.
-        assert await sh(other, "echo 'version = 2' > src/_version.py && git status --porcelain") == ""
 
 
 async def test_commands_run_in_order_and_once(provider: GitWorkspaceProvider, tmp_path: Path) -> None:
@@ -148,39 +124,6 @@ async def test_builds_at_once_and_builds_that_end_early(tmp_path: Path) -> None:
 
 
 # --- repositories that nobody prepared ---
-
-VERSIONED = BACKEND.replace(
-    "    return name",
-    "    import subprocess\n"
-    "    tag = subprocess.run(['git', 'describe', '--tags'], capture_output=True, text=True).stdout.strip()\n"
-    "    open('src/_version.py', 'w').write(f'version = {tag!r}\\n')\n"
-    "    return name",
-)
-
-
-@pytest.mark.slow  # quick: requirements are installed once
-async def test_a_dependency_that_cannot_be_had_does_not_cost_the_rest(
-    provider: GitWorkspaceProvider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("GIT_COMMITTER_DATE", "2020-12-24T00:00:00Z")
-    place = "wheels/thing-1.0-py3-none-any.whl"
-    project = PYPROJECT + f'[dependency-groups]\ntest = ["nowhere>=3", "thing @ file:///workspace/{place}"]\n'
-    files: dict[str, str | bytes] = {
-        "pyproject.toml": project, "backend.py": BACKEND, "src/project.py": "import thing\nanswer = thing.answer\n",
-        "tests/test_project.py": UNITTEST.format(module="project", answer=7), place: REQUIREMENTS[place],
-    }  # fmt: skip
-    pinned = await pin(provider, tmp_path, files)
-    environment = await provider.environment(pinned, EnvironmentSpec())
-    async with provider.open("e1", "a", pinned, environment) as clone:
-        assert "OK" in (await run_tests(clone)).stdout.text()
-    (left_out,) = environment.report.left_out
-    assert left_out == "nowhere>=3: ERROR: No matching distribution found for nowhere>=3"
-    assert any("nowhere" in note for note in environment.notes)
-    missing = [step for step in environment.report.steps if step.outcome is StepOutcome.LEFT_OUT]
-    assert [(step.purpose, step.source) for step in missing] == [("nowhere>=3", "pyproject.toml")]
-    # Nor does an index that does not say when releases came: what can be had is installed all the same.
-    (dated,) = [step for step in environment.report.steps if step.purpose == "releases until 2021-01-01"]
-    assert dated.outcome is StepOutcome.REPLACED
 
 
 async def test_a_commit_with_a_patch_has_the_tags_submodules_and_date_of_its_base(

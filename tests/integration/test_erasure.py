@@ -9,7 +9,6 @@ import subprocess
 import uuid
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from datetime import datetime, timedelta
 from pathlib import Path
 
 import grpc.aio
@@ -270,21 +269,3 @@ async def test_an_erased_tenant_is_nowhere_and_the_other_one_is_as_it_was(world:
     await zoe.call("CreateStory", context.CreateStoryRequest(story=context.Story(story_id=f"S-{marker}", title="Anew")))
     listed = await zoe.call("ListStories", context.ListStoriesRequest(page_size=100))
     assert [(one.story_id, one.title) for one in listed.stories] == [(f"S-{marker}", "Anew")]
-
-
-async def test_a_tenant_keeps_executions_for_so_many_days(world: World) -> None:
-    zoe, marker = world.by(NORTH, "zoe"), a_marker()
-    mine = await submitted(zoe, marker)
-    await zoe.ended(mine)
-    await settled(world, NORTH, mine)
-    access = world.home / "access.toml"
-    access.write_text(access.read_text().replace("[tenants.north]\n", "[tenants.north]\nretention_days = 30\n"))
-    while world.executions.rules(NORTH).retention_days != 30:
-        await asyncio.sleep(0.05)
-    ended = datetime.fromisoformat((await world.executions.get(NORTH, mine)).finished_at)
-    await world.erasures.retain(NORTH, ended + timedelta(days=29))
-    assert (await zoe.ended(mine)).execution_id == mine
-    await world.erasures.retain(NORTH, ended + timedelta(days=31))
-    code, words = await refused(zoe.call("GetExecution", pb.GetExecutionRequest(execution_id=mine)))
-    assert code is grpc.StatusCode.NOT_FOUND and "by retention" in words
-    assert not (left := await everywhere(world.log, marker, world.home)), left

@@ -12,7 +12,7 @@ import pytest
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.agents.equipment import Equipment
 from swe_ai_fleet.agents.scoring import RubricJudge
-from swe_ai_fleet.domain.assignment import BaselineAssignment, CheckAssignment
+from swe_ai_fleet.domain.assignment import CheckAssignment
 from swe_ai_fleet.domain.candidate import CheckKind, Verdict
 from swe_ai_fleet.domain.command import CheckSpec
 from swe_ai_fleet.orchestrator.evidence import TestRuns
@@ -75,11 +75,6 @@ async def test_a_test_that_fails_without_the_change_and_passes_with_it_verifies(
 
 async def test_new_tests_have_to_fail_without_the_change(world: World) -> None:
     head = "import unittest\n\nimport app\n\n\nclass New(unittest.TestCase):\n    def test_it(self):\n"
-    meaningful = {"tests/test_div.py": f"{head}        assert app.div(6, 3) == 2\n"}
-    verified = await world.check({"app.py": DIVIDES, **meaningful})
-    assert verified.verdict is Verdict.VERIFIED
-    assert named(verified, "tests").shown == ("tests.test_div.New.test_it",)
-    assert named(verified, "tests").details["own tests"] == "1 new or changed test, 1 fails without the change"
     idle = {"tests/test_div.py": f"{head}        assert app.add(6, 3) == 9\n"}
     unverified = await world.check({"app.py": DIVIDES, **idle})
     assert unverified.verdict is Verdict.UNVERIFIED
@@ -94,19 +89,7 @@ async def test_a_broken_test_refutes(world: World) -> None:
     assert tests.score < 0.5
 
 
-@pytest.mark.slow  # quick: a broken test refutes
-async def test_a_candidate_is_refuted_by_tests_of_its_own(pytest_world: World) -> None:
-    wrong = "import app\n\n\ndef test_div():\n    assert app.div(6, 3) == 3\n"
-    added = await pytest_world.check({"app.py": DIVIDES, "tests/test_div.py": wrong})
-    reason = (
-        "tests: 1 test fails that the change itself brings: tests/test_div.py::test_div; 1 failed before and fails now"
-    )
-    assert (added.verdict, added.reasons) == (Verdict.REFUTED, (reason,))
-    changed = PYTEST_FILES["tests/test_app.py"].replace("app.sub(3, 2) == 1", "app.sub(3, 2) == 2")
-    edited = await pytest_world.check({"app.py": DIVIDES, "tests/test_app.py": changed})
-    assert (edited.verdict, named(edited, "tests").problems) == (Verdict.REFUTED, ("tests/test_app.py::test_sub",))
-
-
+@pytest.mark.slow  # quick: new tests have to fail without the change
 async def test_an_own_test_that_lacks_its_surroundings_shows_nothing(pytest_world: World) -> None:
     needs = "import socket\n\n\ndef test_far():\n    socket.create_connection(('198.51.100.7', 80), timeout=1)\n"
     absent = "import package_of_nobody\n\n\ndef test_it():\n    assert package_of_nobody\n"
@@ -149,39 +132,12 @@ async def test_a_flaky_test_is_named_and_does_not_count(tmp_path: Path) -> None:
 # What happens on repositories that nobody prepared
 
 
-@pytest.mark.slow  # quick: unit/test_evidence_policy.py
-async def test_one_file_that_cannot_be_collected_does_not_sink_the_suite(tmp_path: Path) -> None:
-    absent = "import package_of_nobody\n\n\ndef test_it():\n    assert package_of_nobody\n"
-    crash = "import os\n\n\ndef test_crash():\n    os.abort()\n"
-    rough_world = World(tmp_path, {**PYTEST_FILES, "tests/test_absent.py": absent, "tests/test_crash.py": crash})
-    mended = await rough_world.check({"app.py": MENDED})
-    assert mended.verdict is Verdict.VERIFIED
-    tests = named(mended, "tests")
-    assert tests.details["baseline"] == "2 passed, 1 failed, 2 cannot run"
-    assert set(tests.details["failing before"].split("\n")) == {
-        "tests/test_absent.py",
-        "tests/test_crash.py::test_crash",
-    }
-    # The baseline says what is wrong in one line.
-    baseline = BaselineAssignment(
-        execution_id=rough_world.task.execution_id, task=rough_world.task, repository=await rough_world.pinned()
-    )
-    assert (await rough_world.gatherer.baseline(baseline)).line == (
-        "2 pass, 2 fail: tests/test_app.py::test_mul, tests/test_crash.py::test_crash; cannot be collected: "
-        "tests/test_absent.py: ModuleNotFoundError: No module named 'package_of_nobody'"
-    )
-
-
 async def test_a_named_check_that_fails_without_the_change_verifies(world: World) -> None:
     checks = (CheckSpec(name="divides", command="python3 -c 'import app; assert app.div(4, 2) == 2'"),)
     report = await world.check({"app.py": DIVIDES}, checks=checks)
     assert report.verdict is Verdict.VERIFIED
     assert report.reasons[0].startswith("divides: `sh -c ")
     assert "ends with exit code 0, without the change with exit code 1" in report.reasons[0]
-    runner = (CheckSpec(name="suite", command="python3 -m unittest tests.test_app"),)
-    refuted = await world.check({"app.py": DIVIDES}, checks=runner)
-    assert refuted.verdict is Verdict.REFUTED
-    assert named(refuted, "suite").message == f"1 test fails that the task is about: {MUL}"
 
 
 async def test_lint_counts_what_is_new_by_the_rules_from_before(world: World) -> None:
@@ -222,21 +178,6 @@ async def test_patches_that_do_not_apply_or_change_nothing(world: World) -> None
     report = await world.gatherer.gather(replace(assignment, repository=made, baseline=base))
     assert report.verdict is Verdict.UNVERIFIED
     assert named(report, "tests").details["failing before"] == MUL
-
-
-@pytest.mark.slow  # quick: a named check
-async def test_commands_of_the_task_are_excused_nothing_and_keep_their_output(world: World) -> None:
-    loud = "i=0; while [ $i -lt 900 ]; do echo line $i entrusted-value-1; i=$((i+1)); done; python3 -m pytest -q"
-    checks = (CheckSpec(name="loud", command=loud), CheckSpec(name="quiet", command="exit 3", expected_exit_code=3))
-    report = await world.check({"app.py": DIVIDES}, checks=checks)
-    shouted, quiet = named(report, "loud"), named(report, "quiet")
-    assert [shouted.kind, shouted.passed, shouted.exit_code] == [CheckKind.COMMAND, False, 1]
-    assert (quiet.passed, quiet.score, quiet.output) == (True, 1.0, "")
-    assert report.verdict is Verdict.REFUTED
-    whole = await world.whole_output(shouted)
-    assert len(shouted.output) < 9_000 < len(whole)
-    assert "line 450 [masked]" in whole
-    assert "entrusted" not in whole + shouted.output
 
 
 # Other ways to test

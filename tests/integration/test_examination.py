@@ -1,68 +1,26 @@
-"""Cross-examination with real git, sandbox and test runners: the new tests of each on the sources of the others."""
+"""Cross-examination with real git, sandbox and test runners: probes of the statement, and tests of the others."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from swe_ai_fleet.agents.preparation import MAX_PROBES, read_checklist
 from swe_ai_fleet.domain.assignment import ExamineAssignment, Examinee
-from swe_ai_fleet.domain.candidate import CheckReport, Verdict
-from swe_ai_fleet.domain.checklist import Requirement
 from swe_ai_fleet.domain.examination import STATEMENT, Examination, Matrix
+from swe_ai_fleet.domain.task import RepoRef, Task, TaskKind
 from tests.evidence import (
-    BOTH,
     DURATION_FILES,
     DURATION_TASK,
     HALF,
-    HOUR,
     RIGHT,
-    SPECIAL,
     World,
-    new_tests,
 )
-
-
-class Pool:
-    """Candidates of one repository."""
-
-    def __init__(self, world: World) -> None:
-        self.world = world
-        self.reports: dict[str, CheckReport] = {}
-        self.files: dict[str, Mapping[str, str | None]] = {}
-        self.own: dict[str, dict[str, tuple[str, ...]]] = {}
-
-    def add(self, name: str, files: Mapping[str, str | None], *own: str) -> None:
-        """One of which is known already which of its tests fail without the change."""
-        self.files[name], self.own[name] = files, {"tests": own} if own else {}
-
-    async def examined(self, requirements: tuple[Requirement, ...] = ()) -> Examination:
-        repository = await self.world.pinned()
-        log = self.world.log
-        examinees = [
-            Examinee(
-                candidate_id=name,
-                patch=await log.put("default", self.world.task.execution_id, self.world.patch(files), "text/x-diff"),
-                tests=self.own[name],
-            )
-            for name, files in self.files.items()
-        ]
-        assignment = ExamineAssignment(
-            execution_id=self.world.task.execution_id,
-            task=self.world.task,
-            repository=repository,
-            examinees=tuple(examinees),
-            requirements=requirements,
-        )
-        return await self.world.gatherer.examine(assignment)
-
-
-def told(examination: Examination) -> dict[str, dict[str, str]]:
-    """By author of tests and by candidate how the tests ended, as `passed/said`."""
-    return {one.name: {crossing.candidate_id: crossing.cell for crossing in one.crossings} for one in examination.sets}
 
 
 @pytest.fixture
@@ -72,69 +30,61 @@ def world(tmp_path: Path) -> World:
     return world
 
 
-@pytest.fixture
-def pool(world: World) -> Pool:
-    return Pool(world)
-
-
-@pytest.mark.slow  # quick: probes tell the right change
-async def test_tests_of_one_author_reach_neither_the_results_nor_the_rules_of_another(pool: Pool) -> None:
-    hostile = (
-        "import os\nimport pathlib\nimport sys\n\nimport durations\n\n\ndef test_mine():\n"
-        '    if "rpartition" not in pathlib.Path(durations.__file__).read_text():\n'
-        '        pathlib.Path("durations.py").write_text("")\n'
-        '        print("PASSED tests/test_half.py::test_hour", flush=True)\n'
-        "        os._exit(0)\n"
-        '    assert durations.seconds("2m") == 120\n'
-    )
-    mine = SPECIAL + "\n\n# rpartition\n"
-    pool.add("hostile", {"durations.py": mine, "tests/test_hostile.py": hostile}, "tests/test_hostile.py::test_mine")
-    ruled = {
-        "durations.py": RIGHT,
-        "tests/test_ruled.py": new_tests(both=BOTH),
-        "tests/conftest.py": "import nothing\n",
-    }
-    pool.add("ruled", ruled, "tests/test_ruled.py::test_both")
-    half = {"durations.py": HALF, "tests/test_half.py": new_tests(hour=HOUR)}
-    pool.add("half", half, "tests/test_half.py::test_hour")
-    examination = await pool.examined()
-    assert told(examination) == {
-        "half": {"hostile": "0/1", "ruled": "1/1"},
-        "hostile": {"half": "0/1", "ruled": "0/1"},
-        "ruled": {"half": "0/1", "hostile": "0/1"},
-    }
-    # It detects the others' sources, which nobody else's change confirms, and each of theirs fails on its own.
-    assert Matrix(examination).value("hostile") < Matrix(examination).value("half") < Matrix(examination).value("ruled")
-
-
 # Probes of the statement, on the untouched commit and on candidates
 
 
-def probe(quote: str, line: str) -> Requirement:
-    return Requirement(quote=quote, probe=f'python3 -c "import durations; {line}"')
+STATED = Task(task_id="t", kind=TaskKind.DELIBERATE, description=DURATION_TASK, repo=RepoRef(location="/srv/app"))
+
+
+def requirement(quote: str, probe: str):
+    [found] = read_checklist(json.dumps({"requirements": [{"quote": quote, "probe": probe}]}), STATED)
+    return found
+
+
+def probe(quote: str, line: str):
+    return requirement(quote, f'python3 -c "import durations; {line}"')
 
 
 TOGETHER = probe("1h30m is 5400", "assert durations.seconds('1h30m') == 5400")
-LONGER = probe("takes minutes and hours", "assert durations.seconds('2h1m') == 7260")
 TWO = probe("2m is 120", "assert durations.seconds('2m') == 120")
 INVENTED = probe("1h is 3600", "assert durations.in_seconds('1h') == 3600")
 WRONG = probe("1h is 3600", "assert durations.seconds('1h') == 60")
-CANDIDATES = {"right": RIGHT, "half": HALF, "special": SPECIAL}
+HOUR = 'import durations\n\n\ndef test_hour():\n    assert durations.seconds("1h") == 3600\n'
+CANDIDATES: Mapping[str, Mapping[str, str]] = {
+    "right": {"durations.py": RIGHT},
+    "half": {"durations.py": HALF, "tests/test_half.py": HOUR},
+}
+OWN = {"half": {"tests": ("tests/test_half.py::test_hour",)}}
+"""Tests of candidates of which is known already that they fail without the change."""
 
 
-async def examined(
-    world: World, requirements: tuple[Requirement, ...], *names: str, **files: Mapping[str, str | None]
-) -> Examination:
-    """What probes say of the candidates of these names, and of others that leave these files."""
-    pool = Pool(world)
-    for name, change in ({name: {"durations.py": CANDIDATES[name]} for name in names} | files).items():
-        pool.add(name, change)
-    return await pool.examined(requirements)
+async def examined(world: World, requirements: tuple[Any, ...], *names: str) -> Examination:
+    """What probes say of the candidates of these names."""
+    repository = await world.pinned()
+    examinees = [
+        Examinee(
+            candidate_id=name,
+            patch=await world.log.put("default", world.task.execution_id, world.patch(CANDIDATES[name]), "text/x-diff"),
+            tests=OWN.get(name, {}),
+        )
+        for name in names
+    ]
+    assignment = ExamineAssignment(
+        execution_id=world.task.execution_id,
+        task=world.task,
+        repository=repository,
+        examinees=tuple(examinees),
+        requirements=requirements,
+    )
+    return await world.gatherer.examine(assignment)
 
 
-async def test_probes_tell_the_right_change_from_what_looks_as_good(world: World) -> None:
+async def test_probes_and_tests_of_others_tell_the_right_change_from_what_looks_as_good(world: World) -> None:
     examination = await examined(world, (TOGETHER, TWO, INVENTED, WRONG), "right", "half")
-    (tests,) = examination.sets
+    sets = {one.name: one for one in examination.sets}
+    [crossing] = sets.pop("half").crossings
+    assert (crossing.candidate_id, list(crossing.passed)) == ("right", ["tests/test_half.py::test_hour"])
+    [tests] = sets.values()
     assert (tests.name, tests.authors) == (STATEMENT, ())
     ended = {
         one.candidate_id: (set(one.passed), {failure.test for failure in one.failed}, set(one.unsaid))
@@ -150,32 +100,11 @@ async def test_probes_tell_the_right_change_from_what_looks_as_good(world: World
     assert matrix.weight(tests, WRONG.name) <= matrix.weight(tests, TOGETHER.name) < matrix.weight(tests, TWO.name)
 
 
-@pytest.mark.slow  # quick: what is above, and unit/test_examination_matrix.py for what it does to verdicts
-async def test_probes_decide_where_the_checks_find_no_difference(world: World) -> None:
-    names = ("right", "half", "special")
-    examination = await examined(world, (TOGETHER, LONGER), *names)
-    alone, matrix = Matrix(await examined(world, (TOGETHER, TWO), *names)), Matrix(examination)
-    assert matrix.value("right") > matrix.value("half") == matrix.value("special")
-    reports = {name: await world.check({"durations.py": CANDIDATES[name]}, name=name) for name in names}
-    assert {report.verdict for report in reports.values()} == {Verdict.UNVERIFIED}
-    # One probe alone tells nobody apart.
-    assert {alone.judged(name, report).verdict for name, report in reports.items()} == {Verdict.UNVERIFIED}
-    judged = {name: matrix.judged(name, report) for name, report in reports.items()}
-    assert [name for name, report in judged.items() if report.verdict is Verdict.VERIFIED] == ["right"]
-    assert judged["right"].reasons[0] == (
-        f"probes of the statement fail without the change and pass with it: {TOGETHER.name}, {LONGER.name}"
-    )
-    foreign = judged["half"].foreign
-    assert foreign is not None and (foreign.asked, foreign.passed, foreign.failing) == (1, 0, {STATEMENT: 2})
-
-
 async def test_a_probe_reaches_neither_the_host_nor_a_later_probe(world: World, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("host")
-    leaves = Requirement(quote="takes minutes", probe="touch durations.left /tmp/left && false")
-    looks = Requirement(
-        quote="and hours", probe=f"test ! -e durations.left && test ! -e {secret} && python3 durations.py"
-    )
+    leaves = requirement("takes minutes", "touch durations.left /tmp/left && false")
+    looks = requirement("and hours", f"test ! -e durations.left && test ! -e {secret} && python3 durations.py")
     (tests,) = (await examined(world, (leaves, looks), "right")).sets
     assert tests.crossings[0].passed == (looks.name,)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import AsyncIterator, Callable
-from contextlib import aclosing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,14 +16,12 @@ from fleet.agent.v1 import agent_pb2 as pb
 from fleet.agent.v1.agent_pb2_grpc import AgentServiceServicer
 from swe_ai_fleet.adapters.agent_service import AgentServiceClient
 from swe_ai_fleet.adapters.jetstream import JetStream
-from swe_ai_fleet.agents import external_agent
 from swe_ai_fleet.domain.assignment import CodingAssignment
 from swe_ai_fleet.domain.budget import Limits
 from swe_ai_fleet.domain.candidate import Candidate, Perspective
 from swe_ai_fleet.domain.command import CheckSpec
 from swe_ai_fleet.domain.council import Council, CouncilMember, EndpointRules
-from swe_ai_fleet.domain.event import EventBody, ExecutionStatus, ModelReplied, RunClaimed, RunFinished, RunStarted
-from swe_ai_fleet.domain.run import fold_run
+from swe_ai_fleet.domain.event import EventBody, ExecutionStatus, ModelReplied, RunFinished
 from swe_ai_fleet.domain.task import COUNCIL_ROUNDS, Constraints, RepoRef, Role, Task, TaskKind
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.orchestrator.council_store import CouncilStore
@@ -192,40 +189,6 @@ async def never(requests: list[pb.SolveRequest], context: grpc.aio.ServicerConte
     await asyncio.Event().wait()
 
 
-@pytest.mark.slow  # quick: an outside agent wins
-async def test_a_run_is_like_any_other_in_the_log(place: Place, repository: Path) -> None:
-    harness, task = SmallHarness(hand_in_good), a_task(repository)
-    assignment = await an_assignment(place.worker, task, place.at(harness))
-    candidate = await place.worker.run(assignment)
-    bodies = await place.bodies(task)
-    assert candidate.artifacts.patch is not None
-    patch = await place.log.get(candidate.artifacts.patch)
-    # Once more, after the process was lost that had it: nobody is asked twice.
-    again = await place.worker.run(replace(assignment, generation=2, resume=True))
-    assert replace(again, submitted_at="") == replace(candidate, submitted_at="")
-    assert (candidate.stop_reason, candidate.error, candidate.model) == (
-        StopReason.FINAL_ANSWER, "", "external:small-harness",
-    )  # fmt: skip
-    assert (candidate.artifacts.files_changed, candidate.artifacts.insertions) == (("picture.bin", "utils.py"), 4)
-    assert b"GIT binary patch" in patch
-    assert candidate.summary.startswith("Added hello_world.") and SECRET not in candidate.summary + repr(bodies)
-    assert (candidate.usage.prompt_tokens, candidate.usage.model_calls) == (120, 2)
-    assert [type(body) for body in bodies] == [RunClaimed, RunStarted, ModelReplied, ModelReplied, RunFinished]
-    async with aclosing(place.log.read("default", task.execution_id)) as events:
-        run = fold_run([one.event async for one in events], "outsider")
-    commit = assignment.repository.commit
-    assert [step.reply.content for step in run.steps] == [f"cloning {commit[:7]}", candidate.summary]
-    assert run.usage.prompt_tokens == 120
-    [told] = harness.assignments
-    assert (told.task_description, told.role) == (task.description, "DEV")
-    assert list(told.constraints.allowed_paths) == ["*.py"] and list(told.constraints.requirements)
-    assert told.constraints.checks[0].name == "says hello" and told.constraints.timeout_seconds == 30
-    assert (told.repository.base_commit, told.repository.without_history) == (commit, False)
-    assert (told.perspective.seed, told.perspective.instructions) == (2, "Be brief.")
-    # Nothing of ours is shown over plain text, the token for agents neither.
-    assert "authorization" not in harness.metadata[0]
-
-
 async def test_a_cancellation_reaches_the_agent(place: Place, repository: Path) -> None:
     begun = asyncio.Event()
 
@@ -283,7 +246,7 @@ def new_file(name: str, mode: str = "100644") -> bytes:
     [
         (hands_in(new_file("../outside.py")), "does not apply"),
         (hands_in(new_file(".git/hooks/post-checkout", "100755")), "does not apply"),
-        (hands_in(b"x" * (external_agent.MAX_PATCH_BYTES + 1)), "more than"),
+        (hands_in(b"x" * (16 * 1024**2 + 1)), "more than"),
         (says(), "without a result"),
         (ends_with(grpc.StatusCode.FAILED_PRECONDITION, f"not mine {SECRET}"), "FAILED_PRECONDITION: not mine"),
         (ends_with(grpc.StatusCode.UNAVAILABLE, "gone"), "cannot be reached"),
@@ -366,7 +329,8 @@ async def test_an_outside_agent_wins_against_our_own(place: Place, repository: P
             file.write(GOOD)
         return "Added hello_world."
 
-    endpoint = place.at(SmallHarness(only_code))
+    harness = SmallHarness(only_code)
+    endpoint = place.at(harness)
     members = (CouncilMember(agent_id="ours"), CouncilMember(agent_id="theirs", endpoint=endpoint))
     council = Council(council_id="council-dev", role=Role.DEV, members=members, peer_review=False)
     rules = CouncilRules(endpoints=EndpointRules(patterns=(place.address,)))
@@ -389,3 +353,9 @@ async def test_an_outside_agent_wins_against_our_own(place: Place, repository: P
     }
     assert [one.accepted for one in state.ranking] == [True, False]
     assert state.agents["theirs"].status == "finished"
+    [told] = harness.assignments
+    assert (told.task_description, told.role, told.constraints.timeout_seconds) == (task.description, "DEV", 60)
+    assert [check.name for check in told.constraints.checks] == ["greets"]
+    assert (told.repository.base_commit, told.repository.without_history) == (state.repository.commit, False)
+    # Nothing of ours is shown over plain text, the token for agents neither.
+    assert "authorization" not in harness.metadata[0]

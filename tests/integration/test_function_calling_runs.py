@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from contextlib import aclosing
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from swe_ai_fleet import FunctionCallingAgent
-from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Conversation, Failure, Script, ScriptedModelServer, Turn
 from swe_ai_fleet.tools import BaseTool, FunctionTool, ToolParameter
@@ -70,20 +67,6 @@ class TestTools:
         assert found["weather"] == "Rome: sunny for 1"
         assert (found["later"], found["shout"]) == ("later a", "B")
         assert "42" in found["calculator"]
-
-    async def test_a_slow_sync_function_does_not_block_the_loop(self) -> None:
-        release = threading.Event()
-
-        def slow() -> str:
-            assert release.wait(30)
-            return "slow"
-
-        async def quick() -> str:
-            release.set()
-            return "quick"
-
-        responses = await told(Turn(tool_calls=(("slow", {}), ("quick", {}))), answer(), tools=[slow, quick])
-        assert observations(responses) == ["quick", "slow"]
 
     async def test_time_limit_of_each_tool(self) -> None:
         release = threading.Event()
@@ -264,9 +247,6 @@ class TestToolErrors:
         assert stop_of(await told(*turns, answer(), tools=[fail, weather])) == ("final_answer", True)
 
 
-CHAT = FunctionCallingAgent.chat_profile(Settings())
-
-
 class TestFinalAnswer:
     async def test_it_is_always_there_and_takes_the_usual_keys(self) -> None:
         async with serving(answer("Rome.")) as server:
@@ -376,18 +356,6 @@ class TestRefinement:
             assert part in sent["messages"][-1]["content"]
         assert stop_of(responses) == ("no_tool_calls", True)
 
-    async def test_where_it_fails_the_last_text_is_the_answer(self) -> None:
-        async with serving(Turn(content="Sunny, I think.")) as server:
-            agent = make(server)
-            async with aclosing(agent.run("The weather?", use_planning=False)) as stream:
-                responses = []
-                async for response in stream:
-                    responses.append(response)
-                    if response["metadata"]["event"] == "model_replied":
-                        server.fail_next(Failure(times=0))
-        assert (responses[-1]["value"], len(events(responses, "refinement_failed"))) == ("Sunny, I think.", 1)
-        assert stop_of(responses) == ("no_tool_calls", True)
-
     @table(
         ("turn", "refined", "options", "value", "stop", "asked_for"),
         [
@@ -443,12 +411,3 @@ class TestLimits:
         assert stop_of(responses) == ("max_tool_calls", False)
         refused = [text for text in observations(responses) if text.startswith("Error: not run")]
         assert (len(observations(responses)), len(refused)) == (25, 5)
-
-    async def test_cost_is_a_limit_at_the_price_of_the_model(self) -> None:
-        prices = {"*": {"prompt": 1.0, "completion": 2.0}, "other": {"prompt": 1e9}}
-        used = Usage(prompt_tokens=1_000_000, completion_tokens=500_000)
-        turns = [replace(call("weather", {"city": str(number)}), usage=used) for number in range(5)]
-        options: dict[str, Any] = {"tools": [weather], "settings": Settings(model_prices=prices)}
-        final = (await told(*turns, limits=replace(CHAT, max_cost=3.5), **options))[-1]["metadata"]
-        # No final prompt: the budget is spent.
-        assert (final["stop_reason"], final["iterations"], final["usage"]["cost"]) == ("max_cost", 2, 4.0)

@@ -7,14 +7,9 @@ import json
 from collections.abc import AsyncIterator
 
 import pytest
-from httpx2 import AsyncClient
 from websockets.asyncio.client import connect
 
-from tests.conftest import FleetUnderTest
-from tests.fleet_command import Shell
 from tests.gateway_house import BEARER, STRANGER, TOKEN, House, closed, house, raw, refused
-
-JSON = {"content-type": "application/json"}
 
 NAMED = "https://pages.example.org"
 
@@ -52,14 +47,6 @@ async def test_no_spelling_of_a_path_leads_around_the_auth_middleware(home: Hous
         answer = await raw(home.port, f"GET {path} HTTP/1.1\r\nHost: {home.authority}\r\nConnection: close\r\n\r\n")
         assert answer.split()[1] in (b"401", b"404"), answer
         assert b"caller" not in answer
-
-
-async def test_without_a_token_everybody_comes_in_but_strangers_pages_do_not() -> None:
-    async with house(token=None) as built:
-        assert (await built.client.post("/api/who")).json() == {"token": "", "caller": "", "by": "nothing"}
-        refused(await built.client.post("/api/who", headers={"Origin": STRANGER}), 403)
-        refused(await built.client.get("/api/who", headers={"Sec-Fetch-Site": "cross-site"}), 403)
-        refused(await built.client.get("/api/who", headers={"Host": "evil.example"}), 421)
 
 
 async def test_a_session_stands_for_the_token(home: House) -> None:
@@ -104,16 +91,6 @@ async def test_sessions_end_and_cannot_be_made_up(home: House, monkeypatch: pyte
     assert (await home.client.get("/api/who", headers={"Cookie": planted})).status_code == 200
     monkeypatch.setattr("services.gateway.access.credentials.SECONDS", -1)
     refused(await home.client.get("/api/who", headers={"Cookie": await home.sign_in()}), 401)
-
-
-async def test_what_is_no_sign_in_is_told_so(home: House) -> None:
-    for body in (b"", b"[]", b"{}", b'{"token": 1}', b'{"token": ""}', b'{"token": "a", "b": 1}', b"[" * 4000, b"\xff"):
-        answer = await home.client.post("/api/session", content=body, headers=JSON)
-        refused(answer, 400, "INVALID_ARGUMENT", "token")
-    body = json.dumps({"token": TOKEN}).encode()
-    refused(await home.client.post("/api/session", content=body, headers={"content-type": "text/plain"}), 415)
-    refused(await home.client.post("/api/session", json={"token": TOKEN}, headers={"Origin": STRANGER}), 403)
-    refused(await home.client.post("/api/session", content=b" " * 5000, headers=JSON), 413)
 
 
 async def test_wrong_tokens_are_few() -> None:
@@ -230,20 +207,6 @@ async def test_websockets_are_let_in_by_the_same_rules(home: House) -> None:
         (4400, url, {**BEARER, "Fleet-Caller": "two words"}),
     ):
         assert await closed(where, **shown) == code, shown
-
-
-async def test_the_fleet_lets_its_own_page_in_as_fleet_open_says(fleet: FleetUnderTest, shell: Shell) -> None:
-    url, _, fragment = (await shell.fleet("open", "--json")).document["page"].partition("/#token=")
-    assert (url, fragment) == (fleet.running.http, fleet.running.token)
-    async with AsyncClient(base_url=url, timeout=20.0) as client:
-        refused(await client.get("/api/status"), 401)
-        signed_in = await client.post("/api/session", json={"token": fragment}, headers={"Origin": url})
-        assert signed_in.status_code == 200
-        cookie = {"Cookie": signed_in.headers["set-cookie"].partition(";")[0]}
-        assert (await client.get("/api/session", headers=cookie)).json()["by"] == "cookie"
-        status = await client.get("/api/status", headers=cookie)
-        assert status.status_code == 200, status.text
-        assert (await client.get("/health")).json() == {"status": "alive"}
 
 
 async def test_what_other_pages_embed_takes_nothing_from_our_own() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from typing import Any
 from uuid import uuid4
@@ -89,28 +88,6 @@ async def test_a_client_that_left_finds_its_answer(keys: Any) -> None:
         assert again.headers["idempotency-replayed"] == "true" and built.room.calls == 1
 
 
-async def test_a_gateway_that_died_does_not_hold_a_key_for_ever(keys: Any) -> None:
-    key = {"Idempotency-Key": uuid4().hex}
-    taken: list[tuple[str, bytes]] = []
-
-    class Dead(MemoryKeyValue):
-        """Takes a key and dies."""
-
-        async def put(self, key: str, value: bytes, *, revision: int | None = None) -> int:
-            taken.append((key, value))
-            return await keys.put(*taken[0])
-
-    async with house(Dead()) as built:
-        await built.client.post("/api/count", json={}, headers=BEARER | key)
-    async with house(keys) as built:
-        refused(await built.client.post("/api/count", json={}, headers=BEARER | key), 409)
-        name, marker = taken[0][0], json.loads(taken[0][1])
-        assert marker["status"] == 0 and marker["until"] > 0
-        await keys.put(name, json.dumps(marker | {"until": 1.0}).encode())
-        answer = await built.client.post("/api/count", json={}, headers=BEARER | key)
-        assert answer.status_code == 201 and built.room.calls == 1
-
-
 async def test_a_corrected_request_takes_the_key_of_the_refused_one() -> None:
     key = {"Idempotency-Key": uuid4().hex}
     async with house(MemoryKeyValue()) as built:
@@ -118,15 +95,6 @@ async def test_a_corrected_request_takes_the_key_of_the_refused_one() -> None:
         assert (refused.status_code, refused.headers["idempotency-kept"]) == (400, "false")
         corrected = await built.client.post("/api/answer?status=400", json={"path": "right"}, headers=BEARER | key)
         assert (corrected.status_code, built.room.calls) == (400, 2), "the service answers, not the key"
-
-
-async def test_what_is_no_key_is_refused() -> None:
-    shown = BEARER["Authorization"].encode()
-    async with house() as built:
-        for kept in ([b""], [b"two words"], [b"x" * 201], [b"\xe4"], [b"a", b"b"]):
-            headers = [(b"Authorization", shown), *((b"Idempotency-Key", key) for key in kept)]
-            refused(await built.client.post("/api/count", headers=headers), 400, field="idempotency-key")
-        assert (await built.client.get("/api/who", headers=BEARER | {"Idempotency-Key": "x" * 500})).status_code == 200
 
 
 async def test_a_secret_is_told_once_and_kept_nowhere() -> None:

@@ -18,18 +18,17 @@ import aiohttp
 import grpc.aio
 import psutil
 import pytest
-from starlette.applications import Starlette
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 from websockets.frames import Close, Opcode
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
-from services.gateway.main import serve_http
-from services.gateway.problems import HANDLERS
-from services.gateway.streams import stream_routes
-from services.gateway.streams.feeds import Feeds
+from services.gateway.access.credentials import Credentials
+from services.gateway.main import gateway_app, serve_http
 from services.gateway.upstream import open_upstream
+from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
 from swe_ai_fleet.testing.repositories import make_repository
 from tests.conftest import FleetUnderTest
 from tests.event_source import EventSource, a_deliberation, numbered, serving
@@ -191,19 +190,21 @@ async def test_pages_of_events_and_of_the_audit_add_up_to_the_whole(ran: Ran) ->
 
 
 @asynccontextmanager
-async def streaming(
-    port: int, *, max_watchers: int = 50, linger: float = 5.0, send_seconds: float = 10.0
-) -> AsyncGenerator[tuple[str, Feeds]]:
-    """The streams alone, in front of a double of the orchestrator."""
+async def streaming(port: int, *, max_watchers: int = 50) -> AsyncGenerator[tuple[str, Any]]:
+    """A gateway in front of a double of the orchestrator, and its feeds."""
     address = f"127.0.0.1:{port}"
+
+    async def ready() -> bool:
+        return True
+
     async with open_upstream(address, address) as upstream:
-        feeds = Feeds(upstream, max_watchers=max_watchers, linger=linger)
-        app = Starlette(routes=stream_routes(feeds, send_seconds=send_seconds), exception_handlers=dict(HANDLERS))
+        settings = Settings(http_max_watchers=max_watchers)
+        app = gateway_app(settings, upstream, Credentials("of-the-caller"), MemoryKeyValue(), ready)
         async with serve_http(app, "127.0.0.1:0") as url:
             try:
-                yield url, feeds
+                yield url, app.state.feeds
             finally:
-                await feeds.close()
+                await app.state.feeds.close()
 
 
 def numbers(events: list[pb.ExecutionEvent]) -> list[int]:
@@ -221,22 +222,6 @@ def large_story(steps: int = 120) -> tuple[str, list[pb.ExecutionEvent]]:
     events = numbered(name, a_deliberation(agents=4, steps=steps, output="x" * 32_000))
     assert sum(len(event.payload_json) for event in events) > FEED_BYTES * steps // 40
     return name, events
-
-
-async def test_messages_of_any_size_come_whole() -> None:
-    """Frames with lengths of two and of eight bytes, and where one becomes the other."""
-
-    async def longest(size: int) -> int:
-        source, name = EventSource(), str(uuid.uuid4())
-        source.add(*numbered(name, a_deliberation(agents=1, steps=1, output="x" * size)))
-        async with serving(source) as port, streaming(port) as (url, _), opened(url, name, "?events=1") as client:
-            found = [len(message) async for message in client]
-        assert client.close_code == 1000
-        return max(found)
-
-    around = await longest(10_000) - 10_000
-    for size in (65_535, 65_536):
-        assert await longest(size - around) == size
 
 
 async def test_what_the_feed_has_no_more_is_read_again_and_joined_without_a_gap() -> None:
@@ -311,10 +296,13 @@ async def heard(client: socket.socket) -> tuple[list[Message], Close]:
         writer.close()
 
 
-async def test_a_client_that_does_not_read_is_told_where_to_resume_and_holds_nothing_up() -> None:
+async def test_a_client_that_does_not_read_is_told_where_to_resume_and_holds_nothing_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("services.gateway.streams.stream_routes.__kwdefaults__", {"send_seconds": 0.3})
     source, (name, events) = EventSource(), large_story()
     source.add(*events[:10])
-    async with serving(source) as port, streaming(port, send_seconds=0.3) as (url, feeds):
+    async with serving(source) as port, streaming(port) as (url, feeds):
         client = await deaf(url, f"/api/ws/executions/{name}?events=1")
         with client:
             async with opened(url, name) as brisk:
@@ -342,9 +330,10 @@ async def test_a_client_that_does_not_read_is_told_where_to_resume_and_holds_not
 async def test_a_client_that_never_reads_again_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("services.gateway.access.limits.StalledProtocol.stalled_seconds", 0.2)
     monkeypatch.setattr("services.gateway.access.limits.LINGER_SECONDS", 0.1)
-    source, (name, events) = EventSource(), large_story()
+    monkeypatch.setattr("services.gateway.streams.stream_routes.__kwdefaults__", {"send_seconds": 0.2})
+    source, (name, events) = EventSource(), large_story(steps=80)
     source.add(*events[:-1])
-    async with serving(source) as port, streaming(port, send_seconds=0.2) as (url, feeds):
+    async with serving(source) as port, streaming(port) as (url, feeds):
         client = await deaf(url, f"/api/ws/executions/{name}?events=1")
         with client:
             there = client.getsockname()
@@ -360,10 +349,11 @@ async def until(holds: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_no_more_watch_than_may_and_those_who_go_make_room() -> None:
+async def test_no_more_watch_than_may_and_those_who_go_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("services.gateway.streams.feeds.Feeds.__init__.__kwdefaults__", {"linger": 0.05})
     source, (name, events) = EventSource(), story()
     source.add(*events[:3])
-    async with serving(source) as port, streaming(port, max_watchers=2, linger=0.05) as (url, feeds):
+    async with serving(source) as port, streaming(port, max_watchers=2) as (url, feeds):
         async with opened(url, name) as first, opened(url, name) as second:
             await asyncio.gather(first.recv(), second.recv())
             messages, code, reason = await watched(url, name)
@@ -381,9 +371,9 @@ async def test_a_gateway_that_goes_says_so() -> None:
     source.add(*events[:3])
     async with serving(source) as port:
         async with streaming(port) as (url, _):
-            client = await connect(f"{url.replace('http', 'ws')}/api/ws/executions/{name}")
+            client = await connect(f"{url.replace('http', 'ws')}/api/ws/executions/{name}", additional_headers=TOKEN)
             await client.recv()
-            http = aiohttp.ClientSession(url)
+            http = aiohttp.ClientSession(url, headers=TOKEN)
             answer = await http.get(f"/api/executions/{name}/events", headers=SSE)
             await answer.content.readline()
         assert (await rest_of(client))[1] == 1001
@@ -391,23 +381,12 @@ async def test_a_gateway_that_goes_says_so() -> None:
         await http.close()
 
 
-async def test_pings_are_answered_and_everything_else_is_ignored() -> None:
-    source, (name, events) = EventSource(), story()
-    source.add(*events[:3])
-    async with serving(source) as port, streaming(port) as (url, _), opened(url, name, "?from=100000") as client:
-        for said in ("{", "[]", '"ping"', b"\x00\xff", '{"type":"ping","more":"%s"}' % ("x" * 500), '{"type":"ping"}'):
-            await client.send(said)
-        assert json.loads(await client.recv()) == {"type": "pong"}
-        source.add(*events[3:])
-        assert (await rest_of(client))[:2] == ([], 1000)
-
-
 async def test_an_audit_that_was_tampered_with_is_found() -> None:
     source, (name, events) = EventSource(), story()
     place = next(number for number, event in enumerate(events) if event.type == "tool_finished")
     events[place].payload_json = events[place].payload_json.replace("parser.py", "secret.py")
     source.add(*events)
-    async with serving(source) as port, streaming(port) as (url, _), aiohttp.ClientSession(url) as http:
+    async with serving(source) as port, streaming(port) as (url, _), aiohttp.ClientSession(url, headers=TOKEN) as http:
         async with http.get(f"/api/executions/{name}/audit") as answer:
             told = await answer.json()
         async with http.get(f"/api/executions/{uuid.uuid4()}/audit") as answer:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import suppress
@@ -14,14 +15,9 @@ import pytest
 from aiohttp import web
 
 from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
-from swe_ai_fleet.ports import Workspace
-from swe_ai_fleet.sandbox import IsolationLevel, LocalWorkspace, Sandbox, SandboxPolicy, open_workspace
+from swe_ai_fleet.sandbox import IsolationLevel, LocalWorkspace, Sandbox, SandboxPolicy
 from swe_ai_fleet.testing.repositories import commit_files, git, make_repository
-from swe_ai_fleet.tools import GitTool, HttpPolicy
-from swe_ai_fleet.tools.git.gateway import Gateway, RefUpdate, RemoteGrant
-from swe_ai_fleet.tools.git.remotes import GitRemotes
-from swe_ai_fleet.tools.http_transport import GuardedTransport
-from swe_ai_fleet.tools.shell import ShellTool
+from swe_ai_fleet.tools import GitRemotes, GitTool, RemoteGrant, ShellTool
 from tests.confinement import until
 from tests.git_server import ENCODED, USER, GitServer, git_server, served_copy
 from tests.git_server import PASSWORD as SECRET
@@ -119,7 +115,9 @@ def everything_below(root: Path) -> bytes:
     return b"".join(path.read_bytes() for path in root.rglob("*") if path.is_file() and not path.is_symlink())
 
 
-async def test_clone(tool: GitTool, workspace: LocalWorkspace, server: GitServer) -> None:
+async def test_clone_fetch_and_pull(
+    tool: GitTool, workspace: LocalWorkspace, server: GitServer, tmp_path: Path
+) -> None:
     root = workspace.root
     assert (root / "later.py").read_text() == "later\n"
     assert git(root, "rev-parse", "HEAD") == git(project(server), "rev-parse", "main")
@@ -128,25 +126,6 @@ async def test_clone(tool: GitTool, workspace: LocalWorkspace, server: GitServer
     assert (git(root, "tag"), git(root, "fsck", "--full"), git(root, "status", "--porcelain")) == ("v1", "", "")
     assert git(root, "config", "remote.origin.url") == f"{server.url}/team/project.git"
     assert (await ok(tool.status())).content.splitlines()[0] == "## main...origin/main"
-
-
-async def test_clone_never_over_something(workspace: LocalWorkspace, server: GitServer, tmp_path: Path) -> None:
-    tool = make_tool(workspace, grant(server))
-    (tmp_path / "clone-sibling").mkdir()
-    (workspace.root / "full").mkdir()
-    (workspace.root / "full/file").write_text("mine")
-    (workspace.root / "out").symlink_to(tmp_path / "clone-sibling")
-    await refused(tool, tool.clone("origin", "full"), "not empty")
-    await refused(tool, tool.clone("origin", "."), "not empty")
-    for path in ("../clone-sibling", "/workspace-sibling", str(tmp_path / "clone-sibling"), "out", "out/x", "/"):
-        await refused(tool, tool.clone("origin", path), "outside the workspace")
-    await refused(tool, tool.clone("origin", ".git/x"), ".git")
-    await failed(tool, tool.clone("origin", "full/file"), "full/file")
-    assert list((tmp_path / "clone-sibling").iterdir()) == []
-    assert server.seen == []
-
-
-async def test_fetch_and_pull(tool: GitTool, workspace: LocalWorkspace, server: GitServer, tmp_path: Path) -> None:
     source, served = tmp_path / "source", str(project(server))
     old = git(project(server), "rev-parse", "main")
     new = commit_files(source, {"news.py": "news\n"})
@@ -171,6 +150,22 @@ async def test_fetch_and_pull(tool: GitTool, workspace: LocalWorkspace, server: 
     assert (conflict.success, conflict.metadata["conflicts"]) == (False, ["app.py"])
     assert "git_merge(abort=true)" in conflict.observation()
     assert (await ok(tool.merge(abort=True))).metadata["clean"]
+
+
+async def test_clone_never_over_something(workspace: LocalWorkspace, server: GitServer, tmp_path: Path) -> None:
+    tool = make_tool(workspace, grant(server))
+    (tmp_path / "clone-sibling").mkdir()
+    (workspace.root / "full").mkdir()
+    (workspace.root / "full/file").write_text("mine")
+    (workspace.root / "out").symlink_to(tmp_path / "clone-sibling")
+    await refused(tool, tool.clone("origin", "full"), "not empty")
+    await refused(tool, tool.clone("origin", "."), "not empty")
+    for path in ("../clone-sibling", "/workspace-sibling", str(tmp_path / "clone-sibling"), "out", "out/x", "/"):
+        await refused(tool, tool.clone("origin", path), "outside the workspace")
+    await refused(tool, tool.clone("origin", ".git/x"), ".git")
+    await failed(tool, tool.clone("origin", "full/file"), "full/file")
+    assert list((tmp_path / "clone-sibling").iterdir()) == []
+    assert server.seen == []
 
 
 async def test_push(tool: GitTool, workspace: LocalWorkspace, server: GitServer, tmp_path: Path) -> None:
@@ -231,6 +226,12 @@ async def test_a_server_that_says_no(tool: GitTool, workspace: LocalWorkspace, s
     ):  # fmt: skip
         other = make_tool(workspace, grant(server, **changed))
         await failed(other, other.fetch(), *words)
+    # Objects that would be a configuration in the clone are not taken.
+    blob = git(project(server), "hash-object", "-w", "--stdin", stdin=b"[core]\n\tfsmonitor = touch pwned\n")
+    inner = git(project(server), "mktree", stdin=f"100644 blob {blob}\tconfig\n".encode())
+    tree = git(project(server), "mktree", "--missing", stdin=f"040000 tree {inner}\t.git\n".encode())
+    git(project(server), "update-ref", "refs/heads/evil", git(project(server), "commit-tree", tree, "-m", "evil"))
+    await failed(tool, tool.fetch(), "git fetch")
 
 
 BAD_REMOTES = (
@@ -425,55 +426,13 @@ async def test_a_host_at_a_private_address_needs_a_grant_for_that(workspace: Loc
     assert list(workspace.root.iterdir()) == []
 
 
-@pytest.mark.slow  # quick: a server that says no
-async def test_answers_without_an_end_and_hostile_objects(
-    tool: GitTool, workspace: LocalWorkspace, server: GitServer
-) -> None:
-    refs, sent = git(workspace.root, "for-each-ref"), 0
-
-    async def flood(request: web.Request) -> web.StreamResponse:
-        nonlocal sent
-        response = web.StreamResponse(headers={"Content-Type": "application/x-git-upload-pack-advertisement"})
-        await response.prepare(request)
-        while sent < 200_000_000:
-            await response.write(b"001e# service=git-upload-pack\n0000" + b"0" * 65536)
-            sent += 65536
-        return response
-
-    small = make_tool(workspace, grant(server), max_received_bytes=1_000_000)
-    server.instead = flood
-    await failed(small, small.clone("origin", "new"), "more than 1000000 bytes")
-    assert sent < 50_000_000
-    server.instead = None
-    blob = git(project(server), "hash-object", "-w", "--stdin", stdin=b"[core]\n\tfsmonitor = touch pwned\n")
-    inner = git(project(server), "mktree", stdin=f"100644 blob {blob}\tconfig\n".encode())
-    tree = git(project(server), "mktree", "--missing", stdin=f"040000 tree {inner}\t.git\n".encode())
-    evil = git(project(server), "commit-tree", tree, "-m", "evil")
-    git(project(server), "update-ref", "refs/heads/evil", evil)
-    await failed(tool, tool.fetch(), "git fetch")
-    assert git(workspace.root, "for-each-ref") == refs and not (workspace.root / "new").exists()
-    await ok(tool.fetch(branches=["main"]))
-
-
-@pytest.fixture
-async def gateway(server: GitServer) -> AsyncIterator[Gateway]:
-    """What a git that somebody has taken over could ask things of."""
-    ports = (int(server.url.rpartition(":")[2]),)
-    transport = GuardedTransport(HttpPolicy(private_hosts=("127.0.0.1",), ports=ports))
-    async with Gateway(
-        f"{server.url}/team/project.git", authorization=f"Basic {ENCODED}", transport=transport,
-        max_received_bytes=10_000_000, max_sent_bytes=100_000,
-    ) as opened:  # fmt: skip
-        yield opened
-
-
-async def ask(gateway: Gateway, method: str, place: str, body: bytes = b"", *headers: str) -> int:
-    """The status of an answer; KEY stands for what the place of the gateway's own git begins with."""
-    host, _, port = gateway.address.partition(":")
+async def ask(gateway: str, method: str, place: str, body: bytes = b"", *headers: str) -> int:
+    """The status of an answer to whoever knows a gateway's URL; KEY stands for what its path begins with."""
+    address, _, key = gateway.partition("/")
+    host, _, port = address.partition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
-    key = "/" + gateway.url.rpartition("/")[2]
     length = [f"Content-Length: {len(body)}"] if body else []
-    lines = [f"{method} {place.replace('KEY', key)} HTTP/1.1", f"Host: {gateway.address}", *headers, *length, "", ""]
+    lines = [f"{method} {place.replace('KEY', f'/{key}')} HTTP/1.1", f"Host: {address}", *headers, *length, "", ""]
     writer.write("\r\n".join(lines).encode() + body)
     answer = await reader.read()
     writer.close()
@@ -484,120 +443,43 @@ def commands(*lines: str) -> bytes:
     return b"".join(f"{len(line) + 4:04x}{line}".encode() for line in lines) + b"0000PACK"
 
 
-async def test_only_two_places_of_one_repository_are_served(gateway: Gateway, server: GitServer) -> None:
-    assert await ask(gateway, "GET", "KEY/info/refs?service=git-upload-pack") == 200
-    server.seen.clear()
-    for method, place in (
-        ("GET", "/info/refs?service=git-upload-pack"), ("GET", "/wrong/info/refs?service=git-upload-pack"),
-        ("GET", "KEY/info/refs"), ("GET", "KEY/HEAD"), ("GET", "KEY/objects/info/packs"),
-        ("GET", "KEY/../other.git/info/refs?service=git-upload-pack"), ("GET", "KEY/git-upload-pack"),
-        ("GET", "KEY/info/refs?service=git-upload-pack&x"), ("DELETE", "KEY/git-upload-pack"),
-        ("GET", "KEY/info/refs?service=git-receive-pack"), ("POST", "KEY/git-receive-pack"),
-        ("GET", "http://169.254.169.254/"), ("CONNECT", "127.0.0.1:22"),
-    ):  # fmt: skip
-        assert await ask(gateway, method, place) == 502, place
-    assert await ask(gateway, "POST", "KEY/git-upload-pack", b"0" * 100_001) == 502
-    assert await ask(gateway, "POST", "KEY/git-upload-pack", b"", "Transfer-Encoding: chunked") == 502
-    assert server.seen == []
-
-
-async def test_only_the_permitted_change_is_pushed(gateway: Gateway, server: GitServer) -> None:
-    null, new, other = (digit * 40 for digit in "012")
-    gateway.permit(RefUpdate(ref="refs/heads/fix/x", old=null, new=new))
+async def test_a_git_that_was_taken_over_reaches_one_repository_and_pushes_the_one_change(
+    tool: GitTool, workspace: LocalWorkspace, server: GitServer
+) -> None:
+    """What it could ask of its way out, while a push is under way."""
+    await ok(tool.checkout("fix/x", create=True))
+    null, other, new = "0" * 40, "2" * 40, await commit(tool, workspace, "app.py", "a = 2\n")
     good = f"{null} {new} refs/heads/fix/x"
-    for body in (
-        commands(f"{null} {new} refs/heads/main"), commands(f"{new} {null} refs/heads/fix/x"), commands(),
-        commands(f"{null} {other} refs/heads/fix/x"), commands(f"{other} {new} refs/heads/fix/x"),
-        commands(f"{good}\0report-status", f"{null} {new} refs/heads/main"), commands("push-cert\0", good),
-        b"0000", b"", b"zzzz", b"0004", b"00ff" + good.encode(), commands(good).replace(b"0000PACK", b""),
-    ):  # fmt: skip
-        assert await ask(gateway, "POST", "KEY/git-receive-pack", body) == 502, body
-    assert await ask(gateway, "POST", "KEY/git-receive-pack", commands(good), "Content-Encoding: gzip") == 502
-    assert server.seen == []
-    await ask(gateway, "POST", "KEY/git-receive-pack", commands(f"shallow {new}", f"{good}\0 report-status\n"))
-    assert server.seen == [("POST", "/team/project.git/git-receive-pack")]
+    asked: list[tuple[str, str, bytes, str]] = [
+        *(("GET", place, b"", "") for place in (
+            "/info/refs?service=git-upload-pack", "/wrong/info/refs?service=git-upload-pack", "KEY/info/refs",
+            "KEY/HEAD", "KEY/../other.git/info/refs?service=git-upload-pack", "http://169.254.169.254/",
+        )),
+        ("CONNECT", "127.0.0.1:22", b"", ""), ("POST", "KEY/git-upload-pack", b"", "Transfer-Encoding: chunked"),
+        *(("POST", "KEY/git-receive-pack", body, "") for body in (
+            commands(f"{null} {new} refs/heads/main"), commands(f"{new} {null} refs/heads/fix/x"), commands(),
+            commands(f"{null} {other} refs/heads/fix/x"), commands(f"{good}\0x", f"{null} {new} refs/heads/main"),
+            b"0000", b"", b"zzzz", b"00ff" + good.encode(), commands(good).replace(b"0000PACK", b""),
+        )),
+        ("POST", "KEY/git-receive-pack", commands(good), "Content-Encoding: gzip"),
+    ]  # fmt: skip
+    answers: list[int] = []
 
+    async def meddle(request: web.Request) -> web.StreamResponse:
+        if "git-receive-pack" in request.path_qs and not answers:
+            lines = b"".join(
+                Path(f"/proc/{child.pid}/cmdline").read_bytes() for child in psutil.Process().children(recursive=True)
+            )
+            [gateway] = set(re.findall(rb"http://(127\.0\.0\.1:[0-9]+/[\w-]{32})\0", lines))
+            seen = len(server.seen)
+            for method, place, body, header in asked:
+                answers.append(await ask(gateway.decode(), method, place, body, *([header] if header else [])))
+            assert len(server.seen) == seen
+        server.instead = None
+        answer = await server.handle(request)
+        server.instead = meddle
+        return answer
 
-# --- blame, stash, merge, revert, and what they must not be tricked into ---
-
-BASE = "one\ntwo\nthree\n"
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    """A branch `clean` that merges with main, and a branch `other` that does not."""
-    path = make_repository(tmp_path / "clone", {"app": BASE})
-    for branch, files in (("clean", {"more": "more\n"}), ("other", {"app": BASE.replace("two", "their two")})):
-        git(path, "checkout", "-q", "-b", branch, "main")
-        commit_files(path, files)
-    git(path, "checkout", "-q", "main")
-    commit_files(path, {"app": BASE.replace("two", "our two")})
-    return path
-
-
-@pytest.fixture
-async def local(root: Path) -> AsyncIterator[Workspace]:
-    async with open_workspace(root) as opened:
-        yield opened
-
-
-async def said_no(call: Awaitable[ToolResult], *said: str) -> ToolResult:
-    result = await call
-    assert not result.success, result.observation()
-    assert [text for text in said if text not in result.observation()] == [], result.observation()
-    return result
-
-
-async def test_an_option_is_no_ref(local: Workspace, root: Path) -> None:
-    tool = GitTool(local)
-    head = git(root, "rev-parse", "HEAD")
-    options = ("--exec=touch pwned", "-Xpwned", "-sevil", "--strategy=evil", "-m1")
-    for text in (*options, "HEAD --abort", "", "HEAD\n-x", "HEAD:app", ".."):
-        for call in (tool.merge, tool.revert):
-            for no_commit in (False, True):
-                await said_no(call(text, no_commit=no_commit))
-                expected = Outcome.REFUSED if text in options else Outcome.ERROR
-                assert tool.pipeline.trail.entries[-1].outcome is expected, text
-    await said_no(tool.merge(), "name the branch")
-    await said_no(tool.revert(), "name the commit")
-    assert (git(root, "rev-parse", "HEAD"), git(root, "status", "--porcelain")) == (head, "")
-
-
-HOOKS = (
-    "pre-commit prepare-commit-msg commit-msg post-commit post-checkout post-index-change reference-transaction "
-    "pre-merge-commit post-merge post-rewrite"
-)
-# Each is set up by the agent itself in its shell; the second is plain git stepping into it, proof that it works.
-LOCAL_TRAPS = {
-    "hooks": (f"for h in {HOOKS}; do cp {{trap}} .git/hooks/$h; done", "git merge -q clean"),
-    "merge driver with an odd name, included": (
-        "git config -f .git/more merge.e=v.il.driver {trap}; git config include.path more; "
-        "git config merge.default e=v.il",
-        "git merge -q other",
-    ),
-}
-
-
-@pytest.mark.parametrize("trap", LOCAL_TRAPS)
-async def test_nothing_of_a_hostile_configuration_runs(local: Workspace, root: Path, trap: str) -> None:
-    tool, shell, marker = GitTool(local), ShellTool(local), root / "pwned"
-    script = f"{local.mount}/.git/trap"
-    armed = (
-        f"printf '#!/bin/sh\\ntouch {local.mount}/pwned; exit 0\\n' > {script}; chmod +x {script}; "
-        f"{LOCAL_TRAPS[trap][0].format(trap=script)}; rm -f pwned; git rev-parse HEAD > .git/start"
-    )
-    await ok(shell.run_command(armed))
-    (root / "app").write_text("one\nour two\nthree\nfour\n")
-    for call, success in (
-        (tool.blame("app"), True), (tool.stash("push", "mine"), True), (tool.stash("list"), True),
-        (tool.stash("pop"), True), (tool.stash("push"), True), (tool.stash("drop"), True), (tool.merge("clean"), True),
-        (tool.revert("HEAD"), True), (tool.merge("other"), False), (tool.merge(abort=True), True),
-        (tool.revert("other"), False), (tool.revert(abort=True), True),
-    ):  # fmt: skip
-        result = await call
-        assert result.success == success, result.observation()
-        assert not marker.exists(), f"{result.operation} stepped into it: {result.observation()}"
-    who = "GIT_AUTHOR_NAME=n GIT_AUTHOR_EMAIL=n@x GIT_COMMITTER_NAME=n GIT_COMMITTER_EMAIL=n@x"
-    who = f"export {who}; unset GIT_EDITOR"
-    await shell.run_command(f"{who}; git reset -q --hard $(cat .git/start); rm -f pwned; {LOCAL_TRAPS[trap][1]}")
-    assert marker.exists(), "the trap does not work, so this test proves nothing"
+    server.instead = meddle
+    await tool.push()
+    assert answers == [502] * len(asked)

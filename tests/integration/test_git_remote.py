@@ -61,24 +61,6 @@ def ref(server: GitServer, name: str = "project.git", **options: str) -> RepoRef
     return RepoRef(location=f"{server.url}/{name}", **({"credential": "robot"} | options))
 
 
-async def test_references(provider: GitWorkspaceProvider, server: GitServer) -> None:
-    source = server.root / "project.git"
-    main, first = git(source, "rev-parse", "main", "v1^{commit}").split()
-    head = await provider.pin("default", ref(server))
-    assert (head.commit, head.branch, head.location) == (main, "main", f"{server.url}/project.git")
-    for options in ({"ref": "side"}, {"ref": "v1"}, {"ref": "main~1"}, {"commit": first}, {"commit": first[:9]}):
-        pinned = await provider.pin("default", ref(server, **options))
-        assert (pinned.commit, pinned.branch) == (first, "side" if options == {"ref": "side"} else "")
-        async with provider.open("e1", "a", pinned, Environment()) as clone:
-            assert not (clone.root / "later.py").exists()
-            found = "".join(
-                str(path) + (path.read_text(errors="replace") if path.is_file() else "")
-                for path in (clone.root / ".git").rglob("*")
-            )
-            assert PASSWORD not in found
-            assert server.url not in found
-
-
 async def test_what_goes_wrong(provider: GitWorkspaceProvider, server: GitServer) -> None:
     # A commit that is cached still needs the right to read.
     commit = (await provider.pin("default", ref(server))).commit

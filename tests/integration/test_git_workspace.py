@@ -135,20 +135,18 @@ async def test_what_cannot_be_pinned(provider: GitWorkspaceProvider, repo: Path,
             await pin(provider_at(inside), inside / place)
 
 
-async def test_bare_shallow_and_sha256(provider: GitWorkspaceProvider, repo: Path, tmp_path: Path) -> None:
+async def test_shallow_and_sha256(provider: GitWorkspaceProvider, repo: Path, tmp_path: Path) -> None:
     commit_files(repo, {"b": "b"})
     commit = commit_files(repo, {"c": "c"})
-    git(tmp_path, "clone", "-q", "--bare", str(repo), "bare.git")
     git(tmp_path, "clone", "-q", "--depth=1", f"file://{repo}", "shallow")
     git(tmp_path, "init", "-q", "--object-format=sha256", "wide")
     git(tmp_path / "wide", "commit", "-q", "--allow-empty", "-m", "wide")
-    for place in ("bare.git", "shallow"):
-        pinned = await pin(provider, tmp_path / place)
-        assert pinned.commit == commit, place
-        async with cloned(provider, tmp_path / place) as clone:
-            assert await sh(clone, "git log --oneline | wc -l") == ("1" if place == "shallow" else "3")
-        delivered = await provider.deliver("e1", pinned, GOOD, Delivery(branch=f"fleet/{place}"))
-        assert git(tmp_path / place, "rev-parse", f"fleet/{place}") == delivered.commit_sha
+    pinned = await pin(provider, tmp_path / "shallow")
+    assert pinned.commit == commit
+    async with cloned(provider, tmp_path / "shallow") as clone:
+        assert await sh(clone, "git log --oneline | wc -l") == "1"
+    delivered = await provider.deliver("e1", pinned, GOOD, Delivery(branch="fleet/shallow"))
+    assert git(tmp_path / "shallow", "rev-parse", "fleet/shallow") == delivered.commit_sha
     async with cloned(provider, tmp_path / "wide") as clone:
         (clone.root / "new").write_text("x")
         assert (await clone.diff()).files == ("new",)
@@ -211,6 +209,9 @@ async def test_what_an_agent_finds(provider: GitWorkspaceProvider, repo: Path) -
         assert commit != clone.base_commit
         await sh(clone, "rm -rf .git")
         assert await clone.head() == ("", "")
+        for execution, name in (("../x", "a"), ("e1", "../../a"), ("", "a")):
+            with pytest.raises(InvalidRequest):
+                await provider.open(execution, name, await pin(provider, repo), BARE).__aenter__()
         assert (await clone.diff()).files == ("x",)
 
 
@@ -234,28 +235,6 @@ async def test_no_later_commit_can_be_reached(provider: GitWorkspaceProvider, re
         assert int(await sh(clone, line)) >= 3
     async with cloned(provider, repo, commit=first) as clone:
         assert await sh(clone, "git fsck --full 2>&1") == ""
-
-
-async def test_pins_and_clones_at_once(provider: GitWorkspaceProvider, repo: Path, tmp_path: Path) -> None:
-    pins = await asyncio.gather(*(pin(provider_at(tmp_path), repo) for _ in range(4)))
-    (pinned,) = set(pins)
-    assert not list((tmp_path / "home/seeds").glob("*/.new-*"))
-    meeting = asyncio.Barrier(4)
-
-    async def work(number: int) -> tuple[str, ...]:
-        async with provider.open("e1", "same-name", pinned, BARE) as clone:
-            (clone.root / f"file-{number}").write_text("x")
-            await meeting.wait()
-            return (await clone.diff()).files
-
-    found = await asyncio.gather(*(work(number) for number in range(4)))
-    assert sorted(found) == [(f"file-{number}",) for number in range(4)]
-    # Tenants share nothing.
-    await provider.pin("other", RepoRef(location=str(repo)))
-    assert len(list((tmp_path / "home/seeds").iterdir())) == 2
-    for execution, name in (("../x", "a"), ("e1", "../../a"), ("", "a")):
-        with pytest.raises(InvalidRequest):
-            await provider.open(execution, name, pinned, BARE).__aenter__()
 
 
 async def test_nothing_is_left(provider: GitWorkspaceProvider, repo: Path, tmp_path: Path) -> None:

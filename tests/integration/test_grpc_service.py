@@ -15,9 +15,9 @@ import structlog
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceStub
 from swe_ai_fleet.domain.candidate import CheckKind, CheckResult, TestSummary
-from swe_ai_fleet.domain.errors import AgentLost, ModelUnavailable, PreconditionFailed, ResourceExhausted, Unavailable
+from swe_ai_fleet.domain.errors import AgentLost, PreconditionFailed, ResourceExhausted, Unavailable
 from tests.orchestrator_service import Service, deliberation, field_named, orchestration, refusal
-from tests.scripted_fleet import FAILED, PASSED, PROVEN, ScriptedRun
+from tests.scripted_fleet import FAILED, PASSED, ScriptedRun
 from tests.scripted_workspaces import DELIVERED_COMMIT
 
 
@@ -199,31 +199,26 @@ async def test_cancel_stops_the_agents(service: Service):
     assert (again.status, again.already_ended) == (pb.DELIBERATION_STATUS_CANCELLED, True)
 
 
-@pytest.mark.parametrize("kind", ["patches", "texts"])
-async def test_replies_stay_small_enough_for_default_clients(service: Service, kind: str):
-    names = [f"agent-dev-{number}" for number in range(1, 41 if kind == "patches" else 101)]
+async def test_replies_stay_small_enough_for_default_clients(service: Service):
+    names = [f"agent-dev-{number}" for number in range(1, 41)]
     words = tuple(f"problem {number} " * 20 for number in range(100))
     fat = tuple(
         CheckResult(kind=sort, name=name, passed=True, output=name * 6_000, problems=words)
         for sort, name in ((CheckKind.DRY_RUN, "tests"), (CheckKind.COMMAND, "build"))
     )
     for name in names:
-        large = ScriptedRun(patch=name.encode() * 18_000, operations=20)
-        service.fleet.runs[name] = large if kind == "patches" else ScriptedRun(checks=fat, summary="z" * 20_000)
+        large = {"patch": name.encode() * 18_000, "operations": 20, "checks": fat, "summary": "z" * 20_000}
+        service.fleet.runs[name] = ScriptedRun(**large)
     options = pb.OrchestratorOptions(num_agents=len(names))
     reply = await service.stub.Orchestrate(orchestration(options=options))
     assert reply.status == pb.DELIBERATION_STATUS_COMPLETED
     assert 512 * 1024 < reply.ByteSize() < 3 * 1024 * 1024
     assert sorted(one.candidate_id for one in reply.candidates) == sorted(names)
-    assert reply.winner.patch.text and reply.winner.audit_head == reply.audit_head
+    assert reply.winner.patch.artifact.digest and reply.winner.audit_head == reply.audit_head
     execution = await service.stub.GetExecution(pb.GetExecutionRequest(execution_id=reply.execution_id))
     assert execution.ByteSize() < 3 * 1024 * 1024
     assert len(execution.execution.results) == len(names)
-    if kind == "patches":
-        assert {one.patch.WhichOneof("content") for one in reply.candidates} == {"text", "artifact"}
-        assert len(reply.winner.operations) == 20
-    else:
-        assert reply.winner.checks.dryrun.output.startswith("tests")
+    assert reply.winner.checks.dryrun.output.startswith("tests")
 
 
 async def test_lists_are_filtered_and_paged(service: Service):
@@ -265,50 +260,6 @@ async def test_lists_are_filtered_and_paged(service: Service):
     other = pb.ListExecutionsRequest(page_token=token, task_id="task-0")
     code, _, details = await refusal(service.stub.ListExecutions(other))
     assert (code, field_named(details)) == (grpc.StatusCode.INVALID_ARGUMENT, "page_token")
-
-
-async def test_patches_are_judged_without_an_agent_or_a_model(service: Service):
-    service.model.fault = ModelUnavailable("no model server")
-    service.fleet.runs = {"good": ScriptedRun(checks=(PROVEN,)), "bad": ScriptedRun(checks=(FAILED,))}
-    patches = [pb.SubmittedPatch(name=name, diff=f"diff\n{name}".encode()) for name in ("bad", "good", "idle")]
-    request = pb.JudgePatchesRequest(task_id="judged", repo=pb.RepoRef(path="/srv/app"), patches=patches)
-    reply = await service.stub.JudgePatches(request)
-    assert (reply.status, reply.winner_id) == (pb.DELIBERATION_STATUS_COMPLETED, "good")
-    assert [(one.rank, one.candidate_id, one.verdict) for one in reply.results] == [
-        (1, "good", pb.EVIDENCE_VERDICT_VERIFIED),
-        (2, "idle", pb.EVIDENCE_VERDICT_UNVERIFIED),
-        (3, "bad", pb.EVIDENCE_VERDICT_REFUTED),
-    ]
-    assert list(reply.results[0].verdict_reasons) == ["tests: 1 test fails without the change and passes with it"]
-    assert (reply.HasField("baseline"), reply.results[0].patch.text) == (True, b"diff\ngood\n")
-    assert (service.fleet.begun, service.workspaces.deliveries) == ([], [])
-    again = await service.stub.SubmitTask(pb.SubmitTaskRequest(judge=request))
-    assert (again.already_existed, again.execution_id) == (True, reply.execution_id)
-
-
-async def test_a_person_has_a_candidate_delivered(service: Service):
-    service.fleet.default = ScriptedRun(checks=(FAILED,))
-    execution_id = (await service.stub.Orchestrate(orchestration("refused"))).execution_id
-
-    async def told() -> pb.Execution:
-        return (await service.stub.GetExecution(pb.GetExecutionRequest(execution_id=execution_id))).execution
-
-    execution = await told()
-    assert (execution.verdict, execution.refused_ref) == (pb.EVIDENCE_VERDICT_REFUTED, "")
-    asked = {"execution_id": execution_id, "candidate_id": "agent-dev-1", "reason": "Wrong.", "approver": "ana  maria"}
-    reply = await service.stub.DeliverCandidate(pb.DeliverCandidateRequest(**asked))
-    assert (reply.branch, reply.commit_sha) == ("fleet/refused-agent-dev-1", DELIVERED_COMMIT)
-    assert await service.stub.DeliverCandidate(pb.DeliverCandidateRequest(**asked)) == reply
-    execution = await told()
-    (done,) = execution.hand_deliveries
-    assert (done.candidate_id, done.by, done.branch, done.reason) == (
-        *("agent-dev-1", "ana maria", reply.branch),
-        "Wrong.",
-    )
-    assert execution.status == pb.DELIBERATION_STATUS_NO_WINNER
-    outside = pb.DeliverCandidateRequest(**asked | {"branch": "refs/../x"})
-    refused, _, details = await refusal(service.stub.DeliverCandidate(outside))
-    assert (refused, field_named(details)) == (grpc.StatusCode.INVALID_ARGUMENT, "branch")
 
 
 async def test_faults_have_their_codes_and_say_when_to_try_again(service: Service):

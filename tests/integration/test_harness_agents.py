@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import os
+import json
 import uuid
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from swe_ai_fleet.adapters.jetstream import JetStream
-from swe_ai_fleet.cli.findings import Health
-from swe_ai_fleet.cli.service_findings import harness
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalResolution
 from swe_ai_fleet.domain.assignment import CodingAssignment
 from swe_ai_fleet.domain.budget import Limits
@@ -36,11 +35,11 @@ from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.runtime.agent_worker import AgentWorker, open_worker
 from swe_ai_fleet.runtime.factories import connect_log
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
-from swe_ai_fleet.sandbox import processes
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.repositories import make_repository
 from tests import acp_agent
+from tests.integration.test_doctor_findings import doctor
 from tests.scripts import HELLO_FILES
 
 SECONDS = 60
@@ -171,7 +170,7 @@ FAULTS: tuple[tuple[str, StopReason, str, tuple[str, ...]], ...] = (
     ("dying", StopReason.MODEL_ERROR, "exit code 3; its last words: out of memory", ("half.txt",)),
     ("flooding", StopReason.MODEL_ERROR, "lines that are no messages", ()),
     ("bloating", StopReason.MODEL_ERROR, "a message of more than", ()),
-    ("hanging", StopReason.TIMEOUT, "the limit of 6 seconds", ("cancelled.txt", "slow.txt")),
+    ("hanging", StopReason.TIMEOUT, "the limit of 3 seconds", ("cancelled.txt", "slow.txt")),
     ("talking", StopReason.FINAL_ANSWER, "", ()),
     ("nowhere", StopReason.MODEL_ERROR, "there is no harness 'acp:nowhere'", ()),
 )
@@ -179,7 +178,7 @@ FAULTS: tuple[tuple[str, StopReason, str, tuple[str, ...]], ...] = (
 
 async def test_whatever_a_harness_does_wrong_the_candidate_says_so(place: Place) -> None:
     for behaviour, stop, error, files in FAULTS:
-        candidate, bodies = await place.run(behaviour, seconds=6.0 if stop is StopReason.TIMEOUT else 40.0)
+        candidate, bodies = await place.run(behaviour, seconds=3.0 if stop is StopReason.TIMEOUT else 40.0)
         assert (candidate.stop_reason, candidate.artifacts.files_changed) == (stop, files), (behaviour, candidate.error)
         assert error in candidate.error and bool(error) == bool(candidate.error), behaviour
         if behaviour == "dying":
@@ -250,15 +249,20 @@ async def test_a_harness_proposes_before_it_may_change_anything(place: Place) ->
     assert (candidate.summary, candidate.artifacts.files_changed) == ("Did as proposed.", ("utils.py",))
 
 
-async def test_doctor_starts_each_harness(place: Place) -> None:
+async def test_doctor_starts_each_harness(place: Place, tmp_path: Path) -> None:
     settings = place.settings
-    newer = {**settings.harnesses["good"], "version": "0.2"}
-    missing = {**settings.harnesses["good"], "directory": "/opt/nothing/here"}
-    settings = settings.model_copy(update={"harnesses": {**settings.harnesses, "newer": newer, "missing": missing}})
-    found = [await harness(settings, name) for name in ("good", "absent", "newer", "missing")]
-    assert [one.state for one in found] == [Health.OK, *[Health.FAULT] * 3]
-    for one, words in zip(found, ("small 0.1", "no such model", "settings say 0.2", "/opt/nothing/here"), strict=True):
-        assert words in one.cause and (one.mend or one.state is Health.OK)
+    good = settings.harnesses["good"]
+    harnesses = {"good": good, "absent": settings.harnesses["absent"], "newer": {**good, "version": "0.2"}}
+    harnesses["missing"] = {**good, "directory": "/opt/nothing/here"}
+    named = {"HARNESSES": json.dumps(harnesses), "MODEL_URL": settings.model_url, "MODEL": "scripted"}
+    found = await doctor(tmp_path, {"EXECUTOR": "kubernetes", **named})
+    for name, state, words in (
+        ("good", "ok", "small 0.1"),
+        ("absent", "fault", "no such model"),
+        ("newer", "fault", "settings say 0.2"),
+        ("missing", "fault", "/opt/nothing/here"),
+    ):
+        assert found[f"harness: {name}"][0] == state and words in found[f"harness: {name}"][1], (name, found)
 
 
 async def test_a_cancelled_harness_is_killed(place: Place) -> None:
@@ -271,11 +275,5 @@ async def test_a_cancelled_harness_is_killed(place: Place) -> None:
         await running
     end = (await place.bodies(assignment))[-1]
     assert isinstance(end, RunFinished) and end.stop_reason is StopReason.CANCELLED
-    assert not [pid for pid in processes.descendants(os.getpid()) if b"acp_agent" in command_line(pid)]
-
-
-def command_line(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""
+    left = [process.cmdline() for process in psutil.Process().children(recursive=True) if process.is_running()]
+    assert not [line for line in left if any("acp_agent" in word for word in line)]

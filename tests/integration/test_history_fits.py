@@ -6,8 +6,6 @@ import json
 from dataclasses import replace
 from typing import Any
 
-import pytest
-
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.agents.agent_run import RunParts
 from swe_ai_fleet.agents.budget import Budget
@@ -16,9 +14,8 @@ from swe_ai_fleet.agents.loop_guard import LoopGuard
 from swe_ai_fleet.agents.planning.plan_run import drive
 from swe_ai_fleet.agents.toolbox import Toolbox
 from swe_ai_fleet.domain.budget import Limits
-from swe_ai_fleet.domain.errors import ModelError
-from swe_ai_fleet.domain.event import HistoryCondensed, LoopNoticed, Writer
-from swe_ai_fleet.domain.message import AssistantMessage, Message, SystemMessage, UserMessage
+from swe_ai_fleet.domain.event import HistoryCondensed, Writer
+from swe_ai_fleet.domain.message import Message, SystemMessage, UserMessage
 from swe_ai_fleet.domain.task import PlanningMode
 from swe_ai_fleet.domain.tool import ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason, Trajectory
@@ -120,29 +117,3 @@ async def test_a_task_that_can_never_fit_ends_with_that_reason() -> None:
             trajectory = await run(model, History(opening, context_tokens=CONTEXT), Notes())
         assert trajectory.stop_reason is StopReason.CONTEXT_TOO_LONG
         assert server.requests <= 8
-
-
-async def test_a_looped_tail_is_taken_out_and_the_run_stopped_in_the_end() -> None:
-    notes = Notes()
-    looping = Turn(tool_calls=(("library_page", {"number": 1}),))
-    async with (
-        ScriptedModelServer(Script.of(looping)) as server,
-        OpenAIChatModel(base_url=server.url, model="scripted") as model,
-    ):
-        history = History(OPENING)
-        trajectory = await run(model, history, notes)
-    assert trajectory.stop_reason is StopReason.LOOP
-    advice = [body.advice for body in notes.bodies(LoopNoticed)]
-    assert advice == ["nudge", "strong_nudge", "replan", "stop"]
-    assert [body.method for body in notes.condensed] == ["forgot"]
-    assert notes.condensed[0].messages == OPENING
-    assert sum(isinstance(message, AssistantMessage) for message in history.messages) == 3
-
-
-async def test_a_summary_that_cannot_be_paid_for_is_not_asked_for() -> None:
-    async with ScriptedModelServer(Script()) as server:
-        async with OpenAIChatModel(base_url=server.url, model="scripted") as model:
-            summarise = summariser(model, Budget(Limits(max_tokens=100)))
-            with pytest.raises(ModelError, match="do not pay for a summary"):
-                await summarise(OPENING)
-        assert server.requests == 0

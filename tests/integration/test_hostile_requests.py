@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import base64
 import copy
+import re
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import aiohttp
 import grpc
@@ -18,6 +19,7 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 from google.rpc import error_details_pb2, status_pb2
 
+from fleet.options.v1 import options_pb2
 from services.gateway.upstream import FILES
 from tests.conftest import FleetUnderTest
 from tests.served import SERVED
@@ -25,10 +27,8 @@ from tests.served import SERVED
 METHODS: Mapping[str, MethodDescriptor] = {method.name: method for method in SERVED}
 NOWHERE = "00000000-0000-4000-8000-000000000000"
 ZEROS = "0" * 64
-IDS = ("", "nonsense", NOWHERE.replace("-", ""), "{" + NOWHERE + "}", "*", NOWHERE.upper() + "A", NOWHERE + "\n")
 NAMES = ("", "a b", "../x", "x" * 129, "x.lock", "ä")
 LONG = "x" * 70_000
-HUGE = 2**62
 CHECK = {"command": "make test"}
 TASK = {"task_id": "hostile", "task_description": "x", "repo": {"path": "/nowhere/at/all"}}
 
@@ -46,22 +46,19 @@ def patches(*names: str) -> list[dict[str, str]]:
 Rows = Mapping[str, tuple[Any, ...]]
 
 TASKS: Rows = {
-    "task_id": NAMES,
+    "task_id": ("", "x.lock"),
     "task_description": ("  ", LONG),
     "repo": ({"repo": {}}, {"repo": {"path": ""}}),
-    "repo.path": ("relative/path", "/srv/\0"),
+    "repo.path": ("relative/path",),
     "repo.url": ({"repo": {"url": "/srv/app"}},),
     "repo.upload_id": ({"repo": {"upload_id": "u1"}},),
-    "repo.uncommitted": (99,),
     "repo.credential_ref": (
         "deploy-key",
         {"repo": {"url": "https://example.org/app.git", "credential_ref": "../other/bot"}},
         {"repo": {"upload_id": "a" * 64, "credential_ref": "deploy-key"}},
     ),
-    "attempt": (-1, 10_001),
-    "constraints.max_iterations": (-1, 10_001),
-    "constraints.max_cost": (-0.5, "NaN", "Infinity"),
-    "constraints.metadata[k]": ({"constraints": {"metadata": {"k": "\0"}}},),
+    "attempt": (10_001,),
+    "constraints.max_iterations": (10_001,),
     "constraints.network.allowed_hosts[1]": tuple(
         {"constraints": {"network": {"allowed_hosts": ["example.org", host]}}}
         for host in ("not a host", "example.org:22", "")
@@ -71,36 +68,29 @@ TASKS: Rows = {
     "constraints.checks[0].timeout_seconds": tuple(
         {"constraints": {"checks": [CHECK | {"timeout_seconds": seconds}]}} for seconds in (-1, 86_401)
     ),
-    "constraints.checks[0].expected_exit_code": tuple(
-        {"constraints": {"checks": [CHECK | {"expected_exit_code": code}]}} for code in (256, -9)
-    ),
     "environment.variables[A=B]": ({"environment": {"variables": {"A=B": "c"}}},),
-    "constraints.requirements": ({"constraints": {"requirements": ["x"] * 10_001}},),
 }
 AGENTS: Rows = TASKS | {
     "role": ("PLUMBER",),
-    "approval": (77,),
     "context": ("x" * 1_100_000,),
-    "tools[1]": ({"tools": ["files", "\0"]}, {"tools": ["files", "files_reed_file"]}),
+    "tools[1]": ({"tools": ["files", "files_reed_file"]},),
     "constraints.allowed_tools[0]": ({"constraints": {"allowed_tools": ["read_file"]}},),
     "memory.read": ({"memory": {"namespaces": ["fleet"]}}, {"memory": {"entities": ["Invoice"]}}),
     "model_profile": ("huge",),
 }
-PAGES: Rows = {"page_size": (-1, 501), "page_token": ("nonsense", "WzEsMiwzXQ", "\0")}
+PAGES: Rows = {"page_token": ("nonsense", "WzEsMiwzXQ")}
 
 REQUESTS: Mapping[str, tuple[Mapping[str, Any], Rows]] = {
-    "Deliberate": (TASK, AGENTS | {"num_agents": (-1, 301), "rounds": (-2, 17), "architect_top_k": (99,)}),
+    "Deliberate": (TASK, AGENTS | {"num_agents": (301,), "rounds": (17,), "architect_top_k": (99,)}),
     "Orchestrate": (
         TASK,
         AGENTS
         | {
-            "options.num_agents": (-1, 301),
-            "options.deliberation_rounds": ({"options": {"deliberation_rounds": 17}},),
+            "options.num_agents": (301,),
             "options.custom_params[model_profile]": (
                 {"options": {"custom_params": {"model_profile": "huge"}}},
                 {"options": {"custom_params": {"model_profile": "large"}}, "model_profile": "small"},
             ),
-            "options.architect_top_k": ({"options": {"architect_top_k": 99, "enable_architect_selection": True}},),
             "delivery.branch": ("refs/../x", "-f", "a b"),
             "delivery.push": ({"repo": {"upload_id": "a" * 64}, "delivery": {"push": True}},),
         },
@@ -116,64 +106,38 @@ REQUESTS: Mapping[str, tuple[Mapping[str, Any], Rows]] = {
                 {"patches": [{"name": "a", "diff": diff(b"x" * (3 * 1024 * 1024 + 1))}]},
             ),
             "patches[1].name": ({"patches": patches("a", "a")},),
-            "patches[0].name": ({"patches": patches("../x")},),
             "patches[0].diff": ({"patches": [{"name": "a", "diff": diff(b" \n")}]},),
-            "patches[0].summary": ({"patches": [{"name": "a", "diff": diff(), "summary": "x" * 4_001}]},),
         },
     ),
     "SubmitTask": ({}, {"task": ({},)}),
-    "GetDeliberationResult": ({}, {"task_id": NAMES}),
-    "GetExecution": ({}, {"execution_id": IDS}),
-    "StreamExecution": ({}, {"execution_id": IDS}),
-    "CancelExecution": ({"execution_id": NOWHERE}, {"execution_id": IDS, "reason": ("x" * 4_001,)}),
-    "GetArtifact": ({"execution_id": NOWHERE, "digest": ZEROS}, {"execution_id": IDS, "digest": ("", "x", "A" * 64)}),
+    "GetDeliberationResult": ({}, {"task_id": ("", "x.lock")}),
+    "GetArtifact": ({"execution_id": NOWHERE, "digest": ZEROS}, {"digest": ("",)}),
     "ResolveApproval": (
         {"execution_id": NOWHERE, "decision": "APPROVAL_DECISION_REJECTED"},
         {
-            "execution_id": IDS,
-            "decision": (0, 9),
+            "decision": (0,),
             "adjustment": ("otherwise", {"decision": "APPROVAL_DECISION_ADJUSTED"}),
             "comment": ({"decision": "APPROVAL_DECISION_ADJUSTED", "adjustment": "x", "comment": "y"},),
         },
     ),
-    "DeliverCandidate": (
-        {"execution_id": NOWHERE, "candidate_id": "a"},
-        {"execution_id": IDS, "candidate_id": ("",), "reason": ("x" * 4_001,)},
-    ),
+    "DeliverCandidate": ({"execution_id": NOWHERE, "candidate_id": "a"}, {"candidate_id": ("",)}),
     "ListExecutions": (
         {},
-        PAGES
-        | {
-            "role": (42,),
-            "statuses[1]": ({"statuses": ["DELIBERATION_STATUS_COMPLETED", 0]},),
-            "statuses[0]": ({"statuses": [55]},),
-            "created_after_ms": (-1,),
-        },
+        PAGES | {"statuses[1]": ({"statuses": ["DELIBERATION_STATUS_COMPLETED", 0]},)},
     ),
     "CreateCouncil": (
         {"role": "DATA"},
         {
             "role": ("", "CLERK"),
-            "num_agents": (301, -1),
-            "config.deliberation_rounds": (99,),
+            "num_agents": (301,),
             "config.model_profile": ("huge", "small, huge"),
             "config.agent_type": ("robot",),
         },
     ),
-    "Drain": (
-        {"target": "DRAIN_TARGET_HOST", "name": "agent-host-1"},
-        {"target": (0, 42), "within_seconds": (-1,)},
-    ),
+    "Drain": ({"target": "DRAIN_TARGET_HOST", "name": "agent-host-1"}, {"target": (0,)}),
     "Erase": (
         {"execution_id": "0" * 8 + "-0000" * 3 + "-" + "0" * 12, "reason": "a leak", "dry_run": True},
-        {
-            "execution_id": ("../x", "A" * 36, "*"),
-            "caller": ({"execution_id": None, "caller": "x" * 129},),
-            "tenant": ({"execution_id": None, "tenant": "x" * 64}, {"execution_id": None, "tenant": "other"}),
-            "reason": ("", "x" * 1_001),
-            "memories.memory_ids": ({"execution_id": None, "memories": {"memory_ids": ["m"] * 1_001}},),
-            "memories.namespaces": ({"execution_id": None, "memories": {"namespaces": ["n"] * 101}},),
-        },
+        {"tenant": ({"execution_id": None, "tenant": "other"},)},
     ),
     "RegisterAgent": (
         {"role": "DATA", "agent_id": "a"},
@@ -185,7 +149,6 @@ REQUESTS: Mapping[str, tuple[Mapping[str, Any], Rows]] = {
                 *("*.example.org:443", "127.0.0.1:7000/../x"),
             ),
             "metadata": ({"metadata": {"k": "v" * 4_001}},),
-            "capabilities.max_concurrent_tasks": (1_001, -1),
             "capabilities.model_profile": ("huge",),
         },
     ),
@@ -205,14 +168,10 @@ REQUESTS: Mapping[str, tuple[Mapping[str, Any], Rows]] = {
         {"plan_id": "hostile", "task_description": "x"},
         {"roles[0]": ({"roles": ["CLERK"]},), "repo.path": ("relative",)},
     ),
-    "GetTaskContext": ({"role": "DEV"}, {"role": ("CLERK",), "phase": ("never",), "token_budget": (-1,)}),
+    "GetTaskContext": ({"role": "DEV"}, {"role": ("CLERK",), "phase": ("never",)}),
     "GetMetrics": (
         {},
-        {
-            "start_time_ms": (HUGE, 4_000_000_000_000),
-            "end_time_ms": (HUGE, {"start_time_ms": 2_000, "end_time_ms": 1_000}),
-            "step_seconds": (-1, 40_000_000),
-        },
+        {"start_time_ms": (4_000_000_000_000,), "end_time_ms": ({"start_time_ms": 2_000, "end_time_ms": 1_000},)},
     ),
     "RunWorkflow": (
         {"task_id": "hostile", "name": "fix-issue", "inputs": {"issue": "x"}, "repo": {"path": "/nowhere/at/all"}},
@@ -222,27 +181,17 @@ REQUESTS: Mapping[str, tuple[Mapping[str, Any], Rows]] = {
             "inputs_json": ({"inputs": None, "inputs_json": "{"}, {"inputs": None, "inputs_json": "[1]"}),
             "inputs": ({"inputs": {"issue": "x" * 1_100_000}},),
             "repo.path": ("relative",),
-            "constraints.max_iterations": (-1, 10_001),
         },
     ),
-    "SteerWorkflow": (
-        {"execution_id": NOWHERE, "action": "STEER_ACTION_PAUSE"},
-        {"execution_id": IDS, "action": (0, 9)},
-    ),
-    "GetRun": ({}, {"execution_id": IDS}),
+    "SteerWorkflow": ({"execution_id": NOWHERE, "action": "STEER_ACTION_PAUSE"}, {"action": (0,)}),
     "Send": (
         {"session_id": "hostile", "text": "x"},
-        {
-            "session_id": NAMES,
-            "text": ("", LONG),
-            "channel": (99,),
-            "memory_namespaces[0]": ({"memory_namespaces": ["a b"]},),
-        },
+        {"session_id": ("",), "text": ("",), "memory_namespaces[0]": ({"memory_namespaces": ["a b"]},)},
     ),
-    "GetConversation": ({}, {"session_id": NAMES}),
+    "GetConversation": ({}, {"session_id": ("",)}),
     "ListConversations": ({}, PAGES),
-    "EndConversation": ({}, {"session_id": NAMES}),
-    "ExecutePlan": ({"goal": "x", "session_id": "hostile"}, {"goal": ("", LONG), "session_id": ("a b", "../x")}),
+    "EndConversation": ({}, {"session_id": ("",)}),
+    "ExecutePlan": ({"goal": "x", "session_id": "hostile"}, {"goal": ("",), "session_id": ("a b", "../x")}),
     "ApproveApproach": (
         {"session_id": "hostile", "decision": "rejected"},
         {"session_id": NAMES, "decision": ("", "perhaps")},
@@ -253,50 +202,40 @@ REQUESTS: Mapping[str, tuple[Mapping[str, Any], Rows]] = {
     "CreateWebhook": (
         {"url": "https://example.org/hook"},
         {
-            "url": (
-                "",
-                "ftp://example.org",
-                "http://127.0.0.1/x",
-                "http://169.254.169.254/",
-                "https://u:p@example.org/",
-            ),
+            "url": ("ftp://example.org", "http://127.0.0.1/x", "http://169.254.169.254/", "https://u:p@example.org/"),
             "events[0]": ({"events": ["nothing.ever"]},),
             "filter.roles[0]": ({"filter": {"roles": [""]}}, {"filter": {"roles": ["CLERK"]}}),
-            "filter.statuses[0]": ({"filter": {"statuses": [0]}},),
             "webhook_id": ("a b", "../x"),
             "secret": ("short",),
         },
     ),
     "DeleteWebhook": ({}, {"webhook_id": ("a b",)}),
     "TestWebhook": ({}, {"webhook_id": ("a b",)}),
-    "ListDeliveries": ({"webhook_id": "a"}, {"webhook_id": ("a b",), "limit": (100_000,)}),
+    "ListDeliveries": ({"webhook_id": "a"}, {"webhook_id": ("a b",)}),
     "GetContext": (
         {"story_id": "hostile", "role": "ROLE_DEV"},
-        {"query": (LONG,), "entities": ({"entities": ["x"] * 100},), "namespaces[0]": ({"namespaces": ["a b"]},)},
+        {"entities": ({"entities": ["x"] * 100},), "namespaces[0]": ({"namespaces": ["a b"]},)},
     ),
     "UpdateContext": ({"story_id": "hostile"}, {"update": ({},), "title": ("",)}),
-    "RehydrateSession": ({"story_id": "hostile"}, {"token_budget": (-1,)}),
-    "ValidateScope": (
-        {"role": "ROLE_DEV", "phase": "PHASE_BUILD"},
-        {"role": (0, 99), "phase": (0, 99), "scopes": ({"scopes": ["x"] * 1_000},)},
-    ),
+    "RehydrateSession": ({"story_id": "hostile"}, {}),
+    "ValidateScope": ({"role": "ROLE_DEV", "phase": "PHASE_BUILD"}, {"role": (0,), "phase": (0,)}),
     "CreateStory": (
         {"story": {"story_id": "hostile", "title": "x"}},
-        {"story.story_id": NAMES, "story.title": ("", "x" * 5_000)},
+        {"story.story_id": NAMES, "story.title": ("",)},
     ),
     "CreateTask": (
         {"task": {"task_id": "hostile", "story_id": "hostile", "title": "x"}},
-        {"task.task_id": NAMES, "task.title": ("", "x" * 5_000)},
+        {"task.task_id": NAMES, "task.title": ("",)},
     ),
     "AddProjectDecision": (
         {"decision": {"decision_id": "hostile", "story_id": "hostile", "title": "x"}},
         {"decision.decision_id": NAMES, "decision.title": ("",)},
     ),
-    "TransitionPhase": ({"story_id": "hostile"}, {"phase": (0, 99)}),
+    "TransitionPhase": ({"story_id": "hostile"}, {"phase": (0,)}),
     "ListStories": ({}, PAGES),
     "GetGraphRelationships": (
         {"node": "story:hostile"},
-        PAGES | {"node": ("", "nothing"), "depth": (100,), "page_size": (-1, 100_001), "page_token": ("\0",)},
+        PAGES | {"node": ("", "nothing")},
     ),
     "RecordOperations": ({"record": {"execution_id": "x", "story_id": "hostile"}}, {"record.execution_id": ("",)}),
     "AddInteraction": ({"namespace": "agent:x", "user": "u"}, {"user": ({"user": None},), "namespace": ("a b",)}),
@@ -304,18 +243,20 @@ REQUESTS: Mapping[str, tuple[Mapping[str, Any], Rows]] = {
         {"namespace": "agent:x", "text": "f"},
         {"namespace": ("a b", ""), "text": ("", LONG), "source": ("me",)},
     ),
-    "Recall": ({"query": "x"}, {"query": (LONG,), "limit": (100_000,), "namespaces[0]": ({"namespaces": ["a b"]},)}),
+    "Recall": ({"query": "x"}, {"namespaces[0]": ({"namespaces": ["a b"]},)}),
     "ClearMemory": ({}, {"namespaces": ({},), "everywhere": ({"namespaces": ["agent:x"], "everywhere": True},)}),
-    "RecordOutcome": ({}, {"outcome": ({},), "rating.rating": ({"rating": {"subject_id": "x", "rating": 9}},)}),
+    "RecordOutcome": ({}, {"outcome": ({},)}),
     "GetOutcome": ({}, {"subject_id": ("",)}),
-    "RecommendApproach": ({"goal": "x"}, {"goal": ("", LONG), "agents[0]": ({"agents": [0]}, {"agents": [100_000]})}),
+    "RecommendApproach": ({"goal": "x"}, {}),
 }
 ALSO = {"Deliberate": ("StreamDeliberation", "deliberate"), "Orchestrate": ("StreamOrchestration", "orchestrate")} | {
     "JudgePatches": ("", "judge")
 }
 """RPCs with the same request: one that streams, and SubmitTask, which has it in a field."""
-WITHOUT_ROWS = {"GetStatus", "GetWorkflow", "ListWorkflows", "ListWebhooks", "ValidateWorkflow", "UploadRepository"}
-"""RPCs whose requests have nothing that can be wrong, or (the upload) are tried in test_uploads."""
+WITHOUT_ROWS = {"GetStatus", "GetWorkflow", "ListWorkflows", "ListWebhooks", "ValidateWorkflow", "UploadRepository"} | {
+    *("GetExecution", "StreamExecution", "CancelExecution", "GetRun"),
+}
+"""RPCs whose requests have nothing wrong that the contract does not say, or (the upload) are tried in test_uploads."""
 JUDGED_FIRST = ("patches", "judge.patches")
 """What JudgePatches looks at before anything else of a request."""
 
@@ -417,30 +358,41 @@ async def test_a_bad_value_is_refused_and_its_field_named(clients: Clients, name
 
 
 def _spoilt(kind: Descriptor, depth: int = 2) -> Iterator[tuple[str, dict[str, Any]]]:
-    """For each field of a message what no field of its type may hold, as JSON."""
+    """For each field of a message what no field of its type, or with its bounds, may hold, as JSON."""
     for field in kind.fields:
         mapped = field.message_type is not None and field.message_type.GetOptions().map_entry
         if mapped or (field.message_type is not None and field.message_type.full_name.startswith("google.")):
             continue
-        many = field.is_repeated
+        many, bounds = field.is_repeated, cast("Any", field.GetOptions()).Extensions[options_pb2.bounds]
         named = f"{field.name}[0]" if many else field.name
+        if many and bounds.HasField("max_items"):
+            entry: object = {} if field.message_type is not None else "x" if field.type == field.TYPE_STRING else 0
+            yield field.name, {field.name: [entry] * (bounds.max_items + 1)}
         if field.message_type is not None:
             for inner, body in _spoilt(field.message_type, depth - 1) if depth else ():
                 yield f"{named}.{inner}", {field.name: [body] if many else body}
             continue
-        bad: object = None
-        if field.type == FieldDescriptor.TYPE_STRING:
-            bad = "a\0b"
-        elif field.enum_type is not None:
-            bad = 99
-        elif field.cpp_type in (FieldDescriptor.CPPTYPE_INT32, FieldDescriptor.CPPTYPE_INT64):
-            bad = -1
-        if bad is not None:
+        for bad in _beyond(field, bounds):
             yield named, {field.name: [bad] if many else bad}
 
 
+def _beyond(field: FieldDescriptor, bounds: Any) -> Iterator[object]:
+    if field.type == FieldDescriptor.TYPE_STRING:
+        yield "a\0b"
+        if bounds.HasField("max_chars"):
+            yield "x" * (bounds.max_chars + 1)
+        if bounds.HasField("pattern"):
+            yield from [text for text in ("a b", "../x", "*", "ä") if not re.fullmatch(bounds.pattern, text)][:2]
+    elif field.enum_type is not None:
+        yield 99
+    elif field.cpp_type in (FieldDescriptor.CPPTYPE_INT32, FieldDescriptor.CPPTYPE_INT64):
+        yield from (-1, *([int(bounds.max) + 1] if bounds.HasField("max") else []))
+    elif field.cpp_type == FieldDescriptor.CPPTYPE_DOUBLE and bounds.HasField("max"):
+        yield from ("NaN", bounds.max * 2 + 1)
+
+
 @pytest.mark.parametrize("name", sorted(METHODS.keys() - {"UploadRepository"}))
-async def test_no_field_takes_a_nul_an_unknown_enum_or_a_negative_number(clients: Clients, name: str) -> None:
+async def test_no_field_takes_what_the_contract_says_that_it_may_not_hold(clients: Clients, name: str) -> None:
     wrong: list[tuple[object, ...]] = []
     for named, body in _spoilt(METHODS[name].input_type):
         code, field = await clients.refusal(name, message(name, body))
@@ -451,26 +403,6 @@ async def test_no_field_takes_a_nul_an_unknown_enum_or_a_negative_number(clients
     if (answer := await clients.refusal(name, b"\x0a\xff\xff\xff\x7f")) != ("INVALID_ARGUMENT", ""):
         wrong.append(("bytes", answer))
     assert not wrong, "\n".join(map(str, wrong))
-
-
-OTHERWISE: tuple[tuple[str, Mapping[str, Any], str, str], ...] = (
-    *((name, {"execution_id": NOWHERE}, "NOT_FOUND", "execution_id") for name in ("GetExecution", "StreamExecution")),
-    ("CancelExecution", {"execution_id": NOWHERE}, "NOT_FOUND", "execution_id"),
-    ("GetArtifact", {"execution_id": NOWHERE, "digest": ZEROS}, "NOT_FOUND", "digest"),
-    ("GetDeliberationResult", {"task_id": "unknown"}, "NOT_FOUND", "task_id"),
-    ("DeliverCandidate", {"execution_id": NOWHERE, "candidate_id": "a"}, "NOT_FOUND", "execution_id"),
-    *(("GetWorkflow", {"name": name}, "NOT_FOUND", "name") for name in ("", "../x")),
-    *((name, {"story_id": "../x"}, "NOT_FOUND", "story_id") for name in ("RehydrateSession", "GetContext")),
-    ("GetConversation", {"session_id": "unknown"}, "NOT_FOUND", "session_id"),
-    ("GetPlanSession", {"session_id": "unknown"}, "NOT_FOUND", "session_id"),
-    ("Deliberate", TASK | {"context": "x" * (5 * 1024 * 1024)}, "RESOURCE_EXHAUSTED", ""),
-)
-
-
-async def test_what_is_not_there_or_not_yet_has_its_own_code(clients: Clients) -> None:
-    rows = [row for row in OTHERWISE if row[0] in METHODS]
-    found = [(name, *await clients.refusal(name, message(name, body))) for name, body, _, _ in rows]
-    assert found == [(name, code, field) for name, _, code, field in rows]
 
 
 PLAIN = "application/json"

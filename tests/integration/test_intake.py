@@ -362,6 +362,3 @@ async def test_a_plan_on_nats_is_split_and_kept_or_an_execution(orchestrator: Or
     await orchestrator.taken("AGENT_PLANS")
     state = await orchestrator.service.executions.latest(DEFAULT_TENANT, f"event-{event.event_id}")
     assert state.task.derive_subtasks and state.task.kind is TaskKind.ORCHESTRATE
-
-
-# --- the whole fleet ---

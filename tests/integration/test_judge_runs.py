@@ -20,7 +20,6 @@ from swe_ai_fleet.domain.review import Critique, Finding, Vote
 from swe_ai_fleet.domain.run import fold_run
 from swe_ai_fleet.domain.task import Constraints
 from swe_ai_fleet.domain.trajectory import StopReason
-from swe_ai_fleet.in_process import MemoryLog
 from swe_ai_fleet.testing import Conversation, Script, ScriptedModelServer, Turn
 from tests.recorded_runs import SECRET, Runs, cut
 from tests.scripted_fleet import PASSED
@@ -125,12 +124,6 @@ async def test_garbage_is_asked_for_once_more_and_kept_as_such(world: World) -> 
     assert [message["role"] for message in asked] == ["system", "user", "assistant", "user"]
     assert "choice is one of A, B" in asked[-1]["content"]
     assert world.bodies(RunFinished)[0].stop_reason is StopReason.MALFORMED_REPLIES
-    # A second reply that can be read counts.
-    async with ScriptedModelServer(Script.of(says("Let me think."), says("Choice: B"))) as server:
-        world.log = MemoryLog()
-        votes = await world.judge(server, PLAIN, GUARDED)
-    assert [vote.choice == vote.order[1] and not vote.error for vote in votes] == [True, True]
-    assert [body.step for body in world.bodies(ModelReplied)] == [1, 2, 3, 4]
 
 
 async def test_a_ballot_has_all_that_is_asked_names_nobody_and_fences_off_what_candidates_write(world: World) -> None:
@@ -171,7 +164,7 @@ async def test_who_takes_over_goes_on_from_the_last_reply(world: World) -> None:
         whole = world.log
         ended = fold_run(whole.events, "judge-judges")
 
-        for count in range(1, len(whole.events)):
+        for count in range(1, len(whole.events), 2):
             world.log, before = cut(whole, count), len(ballots(server))
             had = len(world.bodies(ModelReplied))
             again = await world.judge(server, PLAIN, GUARDED, samples=2, generation=2)

@@ -10,7 +10,7 @@ from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
 from swe_ai_fleet.tools.docker import DockerTool
 from swe_ai_fleet.tools.files import FileTool
 from swe_ai_fleet.tools.function_tool import FunctionTool
-from swe_ai_fleet.tools.git import GitTool
+from swe_ai_fleet.tools.git import GitRemotes, GitTool, RemoteGrant
 from swe_ai_fleet.tools.http import HttpPolicy, HttpTool
 from swe_ai_fleet.tools.operation import Toolkit, operation
 from swe_ai_fleet.tools.pipeline import Pipeline, ToolLimits
@@ -28,12 +28,14 @@ __all__ = [
     "DockerTool",
     "FileTool",
     "FunctionTool",
+    "GitRemotes",
     "GitTool",
     "HttpPolicy",
     "HttpTool",
     "Pipeline",
     "PluginReport",
     "RegisteredTools",
+    "RemoteGrant",
     "ShellTool",
     "TestTool",
     "ToolFailure",

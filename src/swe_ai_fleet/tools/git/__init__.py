@@ -14,6 +14,7 @@ from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.domain.tool import FOR_PROGRAMS, Risk, ToolResult
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
+from swe_ai_fleet.tools.git.gateway import RemoteGrant as RemoteGrant
 from swe_ai_fleet.tools.git.gateway import Target, checked_branch, shown_url
 from swe_ai_fleet.tools.git.remotes import GitRemotes
 from swe_ai_fleet.tools.git.repository import (
