@@ -17,11 +17,10 @@ from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.sandbox import IsolationLevel, LocalWorkspace, Sandbox, SandboxPolicy, open_workspace
 from swe_ai_fleet.testing.repositories import commit_files, git, make_repository
-from swe_ai_fleet.tools import GitTool, HttpPolicy
+from swe_ai_fleet.tools import GitTool, HttpPolicy, ShellTool
 from swe_ai_fleet.tools.git.gateway import Gateway, RefUpdate, RemoteGrant
 from swe_ai_fleet.tools.git.remotes import GitRemotes
 from swe_ai_fleet.tools.http_transport import GuardedTransport
-from swe_ai_fleet.tools.shell import ShellTool
 from tests.confinement import until
 from tests.git_server import ENCODED, USER, GitServer, git_server, served_copy
 from tests.git_server import PASSWORD as SECRET

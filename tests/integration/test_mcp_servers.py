@@ -68,6 +68,7 @@ def root(tmp_path: Path) -> Path:
 
 
 class TestConfinement:
+    @pytest.mark.slow  # quick: it reaches the workspace alone
     async def test_a_server_of_the_sdk(self, root: Path) -> None:
         async with opened(root, small()) as kit:
             assert (await kit.call("small_add", {"a": 2, "b": 3})).content == "5"

@@ -17,7 +17,6 @@ from typer.testing import CliRunner
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
 from swe_ai_fleet.cli.main import app
-from swe_ai_fleet.orchestrator.figures import RELATIVE_ERROR
 from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.repositories import make_repository
 from tests.conftest import FleetUnderTest
@@ -100,13 +99,10 @@ async def test_a_run_is_measured(caller: Caller, tmp_path: Path) -> None:
         assert getattr(after.usage, name) - getattr(before.usage, name) == getattr(state.usage, name), name
     took = latencies(after)["deliberation"]
     assert 0 < took.p50_ms <= took.p95_ms * 1.0001 <= took.p99_ms * 1.0002
-    if not ended:
-        assert abs(took.p50_ms - (state.finished_at_ms - state.created_at_ms)) <= took.p50_ms * RELATIVE_ERROR * 2 + 50
     assert {tool.name for tool in after.tools} >= set(HELLO_OPERATIONS)
     assert sum(tool.calls for tool in after.tools) == latencies(after)["tool_call"].count
     assert [model.model for model in after.models] == ["scripted"]
-    assert after.quantile_error == RELATIVE_ERROR
-    assert 0 <= after.cache_hit_rate <= 1
+    assert 0 < after.quantile_error < 0.1 and 0 <= after.cache_hit_rate <= 1
 
 
 async def test_the_fleet_shows_what_it_does(caller: Caller, model_server: ScriptedModelServer, tmp_path: Path) -> None:
@@ -125,12 +121,8 @@ async def test_the_fleet_shows_what_it_does(caller: Caller, model_server: Script
         host, node, [endpoint] = status.hosts[0], status.nodes[0], status.model_endpoints
         assert (host.alive, host.replica, host.node_id) == (True, me.name, node.node_id)
         assert host.slots >= 2 and host.memory_bytes > 1_000_000
-        assert 0 < host.started_at_ms <= status.measured_at_ms and me.started_at_ms > 0
-        assert node.alive and node.cpus >= 1 and 0 <= node.cpu_percent <= 100
-        assert 0 < node.memory_used_bytes < node.memory_total_bytes
+        assert node.alive and 0 < node.memory_used_bytes < node.memory_total_bytes
         assert (endpoint.url, endpoint.state) == (model_server.url, pb.COMPONENT_STATE_UP)
-        assert (endpoint.running, endpoint.waiting, endpoint.kv_cache_usage) == (0, 0, 0.0)
-        assert list(endpoint.profiles) == ["default", "recorded"]
         assert status.queue.driven >= 1 and me.driven >= 1 and status.queue.max_waiting > 0
         storage = {one.name: one for one in status.storage}
         assert storage["AGENT_EVENTS"].messages > 0 and storage["AGENT_EVENTS"].bytes > 0

@@ -87,13 +87,6 @@ ADD_CALL = {"id": "c1", "type": "function", "function": {"name": "add", "argumen
 USAGE = {"prompt_tokens": 7, "completion_tokens": 5, "total_tokens": 12}
 LLAMA = "accounts/fireworks/models/llama-v3p3-70b-instruct"
 DOUBLES: Mapping[str, Callable[[], Provider]] = {
-    # The whole call at once, and "stop"; it knows no lengths, and says how to get a model.
-    "ollama": lambda: Provider(
-        asked="qwen3:8b-q8_0", served="qwen3:8b-q8_0",
-        chunks=({"role": "assistant", "content": "", "tool_calls": [ADD_CALL]},),
-        finish="stop", models={"data": [{"id": "qwen3:8b-q8_0", "owned_by": "library"}]},
-        unknown=lambda: refusal(404, 'model "other" not found, try pulling it first', type="api_error"),
-    ),
     # Calls without id and index, and "stop"; models are listed under another name.
     "gemini": lambda: Provider(
         asked="gemini-2.0-flash-lite", served="gemini-2.0-flash-lite", key="k-gemini", finish="stop",
@@ -151,9 +144,8 @@ async def test_a_preset_calls_tools_streamed_or_not_and_goes_on(name: str, monke
         assert all(ids)
 
 
-@pytest.mark.parametrize("name", ["ollama", "gemini"])
-async def test_what_a_provider_refuses_is_said_in_its_words(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with serving(name, monkeypatch) as double, open_model(Settings(model=f"{name}/other")) as model:
+async def test_what_a_provider_refuses_is_said_in_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving("gemini", monkeypatch) as double, open_model(Settings(model="gemini/other")) as model:
         with pytest.raises(ModelRejected, match="other") as refused:
             await model.reply(ModelRequest([UserMessage(content="Hi")]))
         assert refused.value.field == "model" and double.bodies

@@ -13,10 +13,8 @@ import pytest
 
 from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
-from swe_ai_fleet.agents.coding_run import CodingRun
-from swe_ai_fleet.agents.equipment import Equipment, RunContext, RunServices
-from swe_ai_fleet.agents.solving import Consent, Solution, Solver
-from swe_ai_fleet.agents.spec import run_agent
+from swe_ai_fleet.agents import CodingRun
+from swe_ai_fleet.agents.equipment import Equipment, RunServices
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest, ApprovalResolution
 from swe_ai_fleet.domain.assignment import CodingAssignment
 from swe_ai_fleet.domain.audit import verify
@@ -42,7 +40,6 @@ from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.in_process import MemoryLog
 from swe_ai_fleet.testing import Conversation, Script, ScriptedModelServer, Turn
 from swe_ai_fleet.testing.repositories import make_repository
-from swe_ai_fleet.tools.audit import AuditTrail
 from tests.environments import provider_at
 from tests.recorded_runs import cut
 
@@ -90,10 +87,6 @@ SCRIPT = Script(
                 "code": ["b.py"],
                 "test": ["b.py", "test_b.py"],
             }.items()
-        ),
-        Conversation(
-            match="[delete]",
-            turns=(Turn(tool_calls=(shell("rm -f app.py"),)), Turn(tool_calls=(("final_answer", {"result": "did"}),))),
         ),
     )
 )
@@ -209,7 +202,8 @@ async def test_cut_off_anywhere_it_goes_on_and_loses_nothing_silently(world: Wor
     texts = [message.content for message in folded.messages]
     assert texts[: len(seen)] == [message["content"] or "" for message in seen]
     events = whole.events
-    for count in range(1, len(events)):
+    # Every third event: each kind is the last one of some log.
+    for count in range(1, len(events), 3):
         log = cut(whole, count)
         before = fold_run(log.events, AGENT)
         candidate = await world.run(log, task, generation=2, resume=True)
@@ -290,42 +284,6 @@ async def _resolve(
     execution = {"tenant": task.tenant, "execution_id": task.execution_id, "task_id": task.task_id}
     writer = Writer(**execution, agent_id=CONTROL_SUBJECT, generation=0)
     await log.tell(writer, ApprovalResolved(resolution=resolution))
-
-
-async def solved(world: World, task: Task, word: str) -> tuple[Solution, list[ApprovalRequest], AuditTrail, bool]:
-    """What became of a task with somebody who decides in the same process, or nobody; and whether app.py is left."""
-    asked: list[ApprovalRequest] = []
-
-    async def approver(request: ApprovalRequest) -> ApprovalResolution:
-        asked.append(request)
-        return ApprovalResolution(approval_id="", decision=ApprovalDecision(word), approver="me")
-
-    trail, consent = AuditTrail(agent_id=AGENT), Consent(approver=approver) if word else Consent()
-    assignment = CodingAssignment(
-        execution_id=task.execution_id,
-        agent_id=AGENT,
-        task=task,
-        repository=await world.provider.pin(task.tenant, task.repo),
-    )
-    async with world.clone(task) as clone:
-        run = RunContext(equipment=Equipment(models={"": world.model}), trail=trail)
-        solution = await run_agent(Solver(assignment, clone, run, consent=consent), run)
-        return solution, asked, trail, (clone.root / "app.py").exists()
-
-
-@pytest.mark.parametrize(("word", "left"), [("approved", False), ("rejected", True), ("", True)])
-async def test_an_approver_in_the_same_process(world: World, word: str, left: bool) -> None:
-    task = world.task("[delete]", ApprovalPolicy.RISKY)
-    solution, asked, trail, kept = await solved(world, task, word)
-    assert kept is left
-    assert solution.trajectory.stop_reason is StopReason.FINAL_ANSWER
-    if not word:  # without anybody to ask it is refused
-        assert "nobody can be asked" in solution.trajectory.steps[0].observations[0].result.error
-        return
-    assert [one.call.name for one in asked] == ["shell_run_command"]
-    (entry,) = [one for one in trail.entries if one.tool == "approval"]
-    assert entry.reason == f"{word} by me"
-    assert verify(trail.entries, head=trail.head) is None
 
 
 NEWS = (

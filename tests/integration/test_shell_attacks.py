@@ -14,10 +14,9 @@ from swe_ai_fleet.domain.audit import AuditEntry, verify
 from swe_ai_fleet.domain.command import Command
 from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
 from swe_ai_fleet.sandbox import Attack, IsolationLevel, LocalWorkspace, Sandbox, SandboxPolicy, examine_sandbox
-from swe_ai_fleet.tools import Pipeline, ToolLimits
+from swe_ai_fleet.tools import Pipeline, ShellTool, ToolLimits
 from swe_ai_fleet.tools.policy import Policy
 from swe_ai_fleet.tools.secrets import MASK, Secrets
-from swe_ai_fleet.tools.shell import ShellTool
 from tests.confinement import CONFINED
 
 MIB = 1024 * 1024

@@ -1,3 +1,11 @@
+from swe_ai_fleet.agents.answering import AnswerRun as AnswerRun
+from swe_ai_fleet.agents.answering import OperateRun as OperateRun
+from swe_ai_fleet.agents.coding_run import CodingRun as CodingRun
+from swe_ai_fleet.agents.coding_run import OpeningRun as OpeningRun
+from swe_ai_fleet.agents.model_gateway import ModelGateway as ModelGateway
+from swe_ai_fleet.agents.reviewing import ReviewRun as ReviewRun
+from swe_ai_fleet.agents.scoring import RubricJudge as RubricJudge
+from swe_ai_fleet.agents.scoring import ScoreRun as ScoreRun
 from swe_ai_fleet.domain.candidate import AgentResult as AgentResult
 from swe_ai_fleet.runtime.deliberate_async import DeliberateAsync as DeliberateAsync
 from swe_ai_fleet.runtime.function_calling_agent import FunctionCallingAgent as FunctionCallingAgent
