@@ -89,6 +89,17 @@ FATES: dict[str, tuple[Fate, EndReason, type[Exception]]] = {
 }
 
 
+async def test_what_never_begins_is_given_up_in_time(cluster: KubernetesApiServer, backend: Backend) -> None:
+    nodes = {"image": EndReason.IMAGE, "config": EndReason.CONFIGURATION, "unschedulable": EndReason.UNSCHEDULABLE}
+    for cluster.node, reason in nodes.items():
+        await backend.start(SPEC)
+        ending = await backend.ended(SPEC.ref)
+        assert ending.reason is reason and ending.message
+        # It has not ended of itself: whatever is to be kept, its Job goes.
+        await backend.finish(SPEC.ref, failed=True)
+        assert cluster.all("jobs") == []
+
+
 @pytest.mark.parametrize("fate", FATES)
 async def test_how_a_pod_ended_is_told_by_its_name(fate: str, cluster: KubernetesApiServer, backend: Backend) -> None:
     befalls, reason, fault = FATES[fate]
@@ -103,23 +114,6 @@ async def test_how_a_pod_ended_is_told_by_its_name(fate: str, cluster: Kubernete
     # One that has failed of itself is left to its time to live.
     if reason is EndReason.ERROR:
         assert [job["spec"]["ttlSecondsAfterFinished"] for job in cluster.all("jobs")] == [600]
-
-
-@pytest.mark.parametrize(
-    ("node", "reason"),
-    [("image", EndReason.IMAGE), ("config", EndReason.CONFIGURATION), ("unschedulable", EndReason.UNSCHEDULABLE)],
-)
-async def test_what_never_begins_is_given_up_in_time(
-    node: str, reason: EndReason, cluster: KubernetesApiServer, backend: Backend
-) -> None:
-    cluster.node = node
-    await backend.start(SPEC)
-    ending = await backend.ended(SPEC.ref)
-    assert ending.reason is reason
-    assert ending.message
-    # It has not ended of itself: whatever is to be kept, its Job goes.
-    await backend.finish(SPEC.ref, failed=True)
-    assert cluster.all("jobs") == []
 
 
 async def test_a_gap_in_the_history_is_closed_by_another_list_and_bookmarks_keep_a_quiet_watch_young(

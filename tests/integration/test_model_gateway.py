@@ -133,12 +133,9 @@ CODEX = {
     ],
     "tool_choice": "auto",
     "parallel_tool_calls": False,
-    "reasoning": None,
     "store": False,
     "stream": True,
-    "include": [],
     "prompt_cache_key": "01a21c62",
-    "client_metadata": {"x-codex-installation-id": "1ef3"},
 }
 HEADERS = {
     "Authorization": "Bearer none",

@@ -157,11 +157,9 @@ async def test_a_fireworks_key_alone_selects_fireworks(monkeypatch: pytest.Monke
         assert {body["model"] for body in double.bodies} == {LLAMA}
 
 
-@pytest.mark.parametrize(("model", "told"), [("gemini/g", True), ("m", False)])
-async def test_a_url_that_wins_against_a_prefix_is_said(model: str, told: bool) -> None:
+async def test_a_url_that_wins_against_a_prefix_is_said() -> None:
     with capture_logs() as logs:
-        async with open_model(Settings(model=model, model_url="http://10.9.9.9:1/v1")):
+        async with open_model(Settings(model="gemini/g", model_url="http://10.9.9.9:1/v1")):
             pass
-    found = [entry for entry in logs if entry["event"] == "model.provider_not_asked"]
-    assert [entry["server"] for entry in found] == ["http://10.9.9.9:1/v1"] * told
-    assert all(model.partition("/")[0] in entry["reason"] for entry in found)
+    [found] = [entry for entry in logs if entry["event"] == "model.provider_not_asked"]
+    assert found["server"] == "http://10.9.9.9:1/v1" and "gemini" in found["reason"]

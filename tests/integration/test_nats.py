@@ -177,10 +177,6 @@ async def test_what_had_its_answer_lost_is_stored_once(nats_server: EmbeddedNats
         assert await log.publish(**result, task_id=task, payload=b'{"n": 1}') is False
         with pytest.raises(InvalidRequest, match="too large"):
             await log.publish(**result, task_id="large", payload=b"x" * 2_000_000)
-        for proxy.pieces in (1, 7):
-            who = writer()
-            await write(log, who, "one", "two")
-            assert notes(await everything(log, who)) == ["one", "two"]
 
 
 async def test_batches_that_a_stranger_leaves_open_stop_nobody(nats_server: EmbeddedNats, jetstream: JetStream) -> None:

@@ -6,7 +6,6 @@ is tested here; whether Neo4j holds to its access modes and limits is not.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import AsyncIterator, Awaitable
 
 import pytest
@@ -108,18 +107,6 @@ class TestWriting:
         assert "nodes created: 2" in result.content
         assert result.metadata["counters"]["nodes_created"] == 2
         assert [entry.outcome for entry in tool.pipeline.trail.entries[-2:]] == [Outcome.STARTED, Outcome.SUCCESS]
-
-
-class TestLimits:
-    ENDLESS = Answer(fields=("n",), records=lambda: ([n] for n in itertools.count()), endless=True)
-
-    async def test_rows(self, server: BoltServer, tool: DatabaseTool) -> None:
-        server.on("UNWIND", self.ENDLESS)
-        result = await ok(tool.neo4j_query("graph", "UNWIND x AS n RETURN n", max_rows=4))
-        assert result.content.splitlines()[1:5] == ["0", "1", "2", "3"]
-        assert (result.truncated, result.metadata["row_count"]) == (True, 4)
-        assert server.records_sent == 5
-        assert not server.sent("COMMIT")
 
 
 class TestErrors:

@@ -183,7 +183,6 @@ async def test_a_user_in_the_url_is_sent_unless_there_is_a_key_and_not_shown() -
     assert url in raised.value.message and "secret" not in str(raised.value)
 
 
-PLAN = {"type": "object", "properties": {"steps": {"type": "array", "items": {"type": "string"}}}}
 SPENT = Usage(prompt_tokens=100, completion_tokens=20, cached_tokens=60)
 CALLS = Turn(
     content="I look at ä 😀.",
@@ -236,25 +235,6 @@ async def test_the_same_history_and_the_same_calls_in_every_protocol(protocol: s
     assert opened | {"temperature": 0.5, "seed": 3, "max_tokens": 99} == opened and "temperature" not in went_on
     assert went_on["messages"][:2] == opened["messages"]
     assert went_on.get("response_format") == opened.get("response_format")
-
-
-# Replies that follow a schema
-
-
-async def test_a_server_that_cannot_be_held_to_a_schema_is_asked_in_words_from_then_on() -> None:
-    async with (
-        ScriptedModelServer(script(Turn(content="Words.")), json_schema="refused") as server,
-        client(server) as model,
-    ):
-        for _ in range(2):
-            assert (await model.reply(ModelRequest(OPENING, schema=PLAN))).message.content == "Words."
-        asked, again = server.bodies[-2:]
-        assert server.requests == 1 + 3
-        assert not (await model.probe()).structured_output
-    assert asked == again
-    assert "response_format" not in asked
-    assert asked["messages"][-1]["content"].startswith("Fix it.\n\nAnswer with one JSON value")
-    assert json.dumps(PLAN) in asked["messages"][-1]["content"]
 
 
 # Streams

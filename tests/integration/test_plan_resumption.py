@@ -141,10 +141,6 @@ APPROVED = "The person approved this approach. Carry it out now, then call final
 WAITING = SessionStatus.AWAITING_APPROVAL
 
 
-def asked_for(events: Sequence[Event]) -> list[Any]:
-    return [event for event in events if isinstance(event.body, ApprovalAwaited)]
-
-
 def kept_by(store: Kept, events: Sequence[Event]) -> PlanSession:
     """What the driver had kept at least when these were the events."""
     kinds = {type(event.body) for event in events}

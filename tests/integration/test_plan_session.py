@@ -105,12 +105,10 @@ class TestMemoryFirst:
 
         async with world(tmp_path, {SESSION: (PROPOSAL,), RESEARCHER: (Failure(status=500, times=0), DONE)}) as place:
             answer = await awaiting(await place.plans(memory=Broken()), "Invoice")
-            (asked,) = place.requests(SESSION)
         assert (answer.memory_results["coverage"], answer.memory_results["gaps"]) == (0.0, ["Invoice"])
         assert "the memory is down" in str(answer.memory_results["content"])
         research: Any = answer.memory_results["research"]
         assert "the model of the sub-agent gave no answer" in research["error"]
-        assert "The research failed" in asked["messages"][1]["content"]
 
 
 class TestBeforeTheDecision:
@@ -139,9 +137,7 @@ class TestBeforeTheDecision:
         assert len(refused) == 6
         assert "def total" in read
         shown = {tool["function"]["name"] for tool in first["tools"]}
-        assert {"propose_approach", "search_memory", "research", "files_read_file"} <= shown
-        assert not shown & {"files_write_file", "shell_run_command", "git_commit"}
-        assert "files_write_file" in first["messages"][0]["content"]
+        assert "files_read_file" in shown and not shown & {"files_write_file", "shell_run_command", "git_commit"}
 
     @pytest.mark.parametrize(
         ("turn", "approach"),
@@ -223,7 +219,7 @@ class TestTheDecision:
             assert await plans.approve("s1", "approved") == Approved(session_id="s1")
             assert not (place.root / "rounding.py").exists()
             result = await plans.continue_plan("s1")
-            before, proposing, after, _ = place.requests(SESSION)
+            _, proposing, after, _ = place.requests(SESSION)
             assert (place.root / "rounding.py").read_text() == "CENTS = 100\n"
             assert await plans.continue_plan("s1") == result
             assert len(place.requests(SESSION)) == 4
@@ -235,7 +231,6 @@ class TestTheDecision:
         ]
         assert note["content"].startswith("The person approved this approach. Carry it out now")
         assert written["role"] == "tool"
-        assert before["messages"] == proposing["messages"][: len(before["messages"])]
         assert (result.status, result.final_plan, result.results) == (
             "completed", APPROACH, "Rounded; the plan was followed.",
         )  # fmt: skip

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-import swe_ai_fleet
 from swe_ai_fleet.domain.command import Command, CommandResult
 from swe_ai_fleet.domain.tool import Decision, Outcome
 from swe_ai_fleet.sandbox import IsolationLevel, LocalWorkspace, Sandbox, SandboxPolicy
@@ -170,19 +168,6 @@ async def test_the_order_of_a_map(tmp_path: Path, why: str) -> None:
         tool = FileTool(workspace)
         assert (await tool.repo_map()).content.startswith(f"{first}:\n"), why
         assert (await tool.repo_map("cancelling is wrong: see cancel")).content.startswith("orders.py:\n")
-
-
-@pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
-async def test_the_fleets_code_inside_is_read_only_and_on_nobodys_path(root: Path) -> None:
-    async with Sandbox(SandboxPolicy(level=IsolationLevel.BUBBLEWRAP)).workspace(root) as workspace:
-        await FileTool(workspace).repo_map()
-        script = "ls -d /run/fleet/*/ && for place in /run/fleet/*/; do touch $place/owned && exit 9; done; exit 0"
-        result = await workspace.run(Command(argv=("sh", "-c", script)))
-        assert result.exit_code == 0, result.stderr.text()
-        assert "/run/fleet/swe_ai_fleet/" in result.stdout.text()
-        assert not Path(str(swe_ai_fleet.__file__)).with_name("owned").exists()
-        result = await workspace.run(Command(argv=("python3", "-c", "import swe_ai_fleet")))
-        assert not result.ok
 
 
 SAMPLES = {

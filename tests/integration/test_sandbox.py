@@ -65,9 +65,6 @@ async def test_how_a_command_ended_is_said(workspace: LocalWorkspace) -> None:
 async def test_arguments_arrive_as_they_are(workspace: LocalWorkspace) -> None:
     result = await workspace.run(python(PRINT, *NASTY))
     assert result.stdout.head.split(b"\0") == [argument.encode() for argument in NASTY]
-    # More than the control pipe holds.
-    result = await workspace.run(python("import sys; print(sum(map(len, sys.argv)))", *["y" * 100_000] * 8))
-    assert result.stdout.text() == "800002\n"
 
 
 async def test_directory_variables_home_and_streams(workspace: LocalWorkspace) -> None:
@@ -146,10 +143,6 @@ async def test_mounts_of_the_environment_are_read_only_and_writable_ones_are_not
     with pytest.raises(PreconditionFailed, match="/environment"):
         landlock = Sandbox(SandboxPolicy(level=IsolationLevel.LANDLOCK))
         async with landlock.workspace(tmp_path, environment=environment) as workspace:
-            await workspace.run(TRUE)
-    missing = Environment(mounts=(Mount(source=str(tmp_path / "missing"), target="/x"),))
-    async with open_workspace(tmp_path, environment=missing) as workspace:
-        with pytest.raises(PreconditionFailed, match="missing"):
             await workspace.run(TRUE)
 
 

@@ -81,11 +81,6 @@ async def test_the_context_of_a_role_is_what_the_project_knows_and_the_tools_it_
     architect = await service.get(task_id=task_id, story_id=story, role="ARCHITECT")
     assert "- shell_run_command" not in architect.blocks.tools
     assert "WebAuthn level 2" not in architect.blocks.context
-    without = await service.get(
-        story_id=story, role="dev", options=pb.GetContextOptions(include_history=False, include_decisions=False)
-    )
-    assert "WebAuthn" not in without.context_text
-    assert not without.blocks.history
 
 
 async def test_it_is_what_the_agent_gets_of_its_repository_too(

@@ -15,7 +15,6 @@ from typing import cast
 
 import pytest
 
-from swe_ai_fleet.domain.audit import verify
 from swe_ai_fleet.domain.environment import Environment, Mount
 from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
 from swe_ai_fleet.sandbox import LocalWorkspace, open_workspace
@@ -173,7 +172,6 @@ class TestSelection:
             for path in ("../sibling", "/etc", "way-out", "/usr/lib/python3"):
                 await failed(call([path]), "outside the workspace")
         assert not list(root.rglob("*pwned*"))
-        assert verify(tool.pipeline.trail.entries, head=tool.pipeline.trail.head) is None
 
 
 PASSED = '{"e": "end", "id": "fine", "o": "passed"}\\n{"e": "finish", "code": 0}\\n'
@@ -199,6 +197,5 @@ class TestHostileSuites:
         entry = tool.pipeline.trail.entries[-1]
         assert (result.exit_code, entry.exit_code, entry.outcome) == (1, 1, Outcome.ERROR)
         assert "root:x:0" not in result.observation()
-        assert len(result.observation()) < 10_000
         stopped = any(why in result.observation() for why in ("a test wrote over the report", "ended early"))
         assert stopped or "tests" not in result.metadata or numbers(result) == (1, 2, 2, 2)
