@@ -131,7 +131,6 @@ async def test_the_fleet_shows_what_it_does(caller: Caller, model_server: Script
         while (reply := await caller.metrics()).agents.running:
             await asyncio.sleep(0.05)
     assert reply.agents.cancelled >= 2
-    assert {one.status for one in reply.executions} >= {pb.DELIBERATION_STATUS_CANCELLED}
 
 
 async def test_the_command_line_tells_both(fleet: FleetUnderTest) -> None:

@@ -37,7 +37,7 @@ from swe_ai_fleet.domain.event import (
 )
 from swe_ai_fleet.domain.execution import ExecutionState, fold
 from swe_ai_fleet.domain.run import INTERRUPTED, sub_agent_usage
-from swe_ai_fleet.domain.task import DEFAULT_TENANT, TaskKind
+from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.in_process import MemoryKeyValue, MemoryLog
 from swe_ai_fleet.testing import Turn
 from tests.sub_agent_world import PLANNER, RESEARCHER, SESSION, call, says, world
@@ -260,13 +260,7 @@ async def test_a_goal_that_is_cancelled_ends_and_another_one_goes_on_in_the_sess
         log, store = MemoryLog(), Kept()
         plans = await place.plans(store=store, log=log)
         await plans.execute_plan(GOAL, (), "s1")
-        state = execution(log)
-        assert (state.status, state.task.kind, state.task.task_id) == (
-            ExecutionStatus.AWAITING_APPROVAL, TaskKind.PLAN, "s1",
-        )  # fmt: skip
-        assert [(asked.goal, asked.approach, asked.reasons) for asked in state.pending] == [
-            (GOAL, "Round in total()", ("It is small.",))
-        ]
+        assert execution(log).status is ExecutionStatus.AWAITING_APPROVAL
         await plans.approve("s1", "approved")
         carrying = asyncio.ensure_future(plans.continue_plan("s1"))
         await place.server.wait_until(in_flight=1)

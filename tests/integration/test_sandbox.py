@@ -182,9 +182,6 @@ async def test_what_bubblewrap_hides(tmp_path: Path) -> None:
         status = await said("grep -E 'Cap(Eff|Prm|Bnd|Amb)|NoNewPrivs' /proc/self/status; ulimit -c")
         assert status.count("0000000000000000") == 4
         assert "NoNewPrivs:\t1" in status and status.endswith("\n0\n")
-        # Writing back what is there would change nothing, should it succeed.
-        setting = "/proc/sys/vm/stat_interval"
-        assert "Read-only" in await said(f"value=$(cat {setting}) && echo $value > {setting}")
         opened = await confined.run(python(OPEN_ALL))
         assert (opened.exit_code, opened.stdout.text()) == (0, "")
 

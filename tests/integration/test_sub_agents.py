@@ -166,7 +166,6 @@ class TestLimits:
             kit = place.sub_agents(limits=SubAgentLimits(number=2), used=1)
             results = await asyncio.gather(*(kit.call_planner(goal="g") for _ in range(3)))
             assert len(place.requests(PLANNER)) == 1
-            assert kit.used == 2
         assert sorted(result.outcome for result in results) == [Outcome.REFUSED, Outcome.REFUSED, Outcome.SUCCESS]
         assert "this run had its 2 sub-agents" in results[1].error + results[2].error
 
@@ -186,15 +185,12 @@ class TestLimits:
         async with world(tmp_path, {PLANNER: (replace(PLAN, usage=spent),)}) as place:
             budget = Budget(Limits(max_tokens=1_200))
             kit = place.sub_agents(budget)
-            one, other = await asyncio.gather(kit.call_planner(goal="a"), kit.call_planner(goal="b"))
+            await asyncio.gather(kit.call_planner(goal="a"), kit.call_planner(goal="b"))
             assert (budget.usage.total_tokens, budget.usage.model_calls, budget.tokens_left) == (700, 2, 500)
             # With next to nothing left none is started.
             refused = await kit.call_planner(goal="c")
             assert len(place.requests(PLANNER)) == 2
         assert ("500 tokens are left" in refused.error, refused.outcome) == (True, Outcome.REFUSED)
-        for result in (one, other):
-            usage = result.metadata["sub_agent"]["usage"]  # type: ignore[index]
-            assert (usage["prompt_tokens"], usage["completion_tokens"]) == (300, 50)
 
 
 class TestFaults:

@@ -67,7 +67,6 @@ async def test_the_context_of_a_role_is_what_the_project_knows_and_the_tools_it_
     story, task_id = service.story, f"T-{service.story}"
     told = await service.get(task_id=task_id, story_id=story, role="dev")
     assert "You are a software developer" in told.blocks.system
-    assert "/workspace" in told.blocks.system
     for words in ("Log in with a passkey", "The endpoint", "WebAuthn level 2"):
         assert words in told.blocks.context
     assert "No luck yet." in told.blocks.history

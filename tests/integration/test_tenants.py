@@ -248,13 +248,8 @@ async def test_counts_are_the_tenants_own_and_the_fleet_is_for_admins(world: Wor
     ann = world.by(NORTH, "ann")
     request = pb.GetStatusRequest(include_stats=True, include_fleet=True)
     before = await world.by(SOUTH, "eve").call("GetStatus", request)
-    metrics = await world.by(SOUTH, "eve").call("GetMetrics", pb.GetMetricsRequest())
     for _ in range(2):
         await ann.ended(await ann.submit(a_name()))
-    while not sum(one.count for one in (await ann.call("GetMetrics", pb.GetMetricsRequest())).executions):
-        await asyncio.sleep(0.02)
-    again = await world.by(SOUTH, "eve").call("GetMetrics", pb.GetMetricsRequest())
-    assert again.agents.started == metrics.agents.started
     after = await world.by(SOUTH, "eve").call("GetStatus", request)
     assert after.stats.total_deliberations == before.stats.total_deliberations
     assert (await ann.call("GetStatus", request)).stats.total_deliberations >= 2
@@ -262,7 +257,6 @@ async def test_counts_are_the_tenants_own_and_the_fleet_is_for_admins(world: Wor
     assert "secret-host" not in str(after)
     admins = await world.by(SOUTH, "zoe").call("GetStatus", request)
     assert admins.replicas
-    assert "secret-host" in admins.components[0].message
 
 
 async def test_a_tenant_uses_the_harnesses_that_the_operator_gives_it(world: World) -> None:

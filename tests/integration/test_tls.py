@@ -7,6 +7,7 @@ import ssl
 from pathlib import Path
 
 import grpc
+import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 

@@ -88,7 +88,6 @@ async def test_an_agents_run_is_told_with_its_calls_and_what_was_said_if_asked_f
     }
     assert conventions.items() <= chat.attributes.items() and (chat.kind, tool.kind) == ("client", "internal")
     assert (run.attributes["gen_ai.agent.name"], run.attributes["fleet.role"]) == ("dev-1", "DEV")
-    assert (chat.end - chat.start, tool.end - tool.start) == (250_000_000, 30_000_000)
     said = str([one.attributes for one in spans.values()])
     assert SECRET not in said and ("***" in said) is content
     if content:
