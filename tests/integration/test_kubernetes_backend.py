@@ -150,9 +150,8 @@ async def test_what_the_server_refuses_names_the_reason(
     cluster.overloaded = 2
     assert await backend.start(SPEC)
     # Any text becomes a label.
-    for number, text in enumerate(("", "é" * 80, "x/y\n\x00")):
-        ref = JobRef(name=f"fleet-label-{number}", tenant="default")
-        assert await backend.start(replace(SPEC, ref=ref, agent_id=text, task_id=text, execution_id=text)), text
+    text, ref = "é" * 80 + "x/y\n\x00", JobRef(name="fleet-label", tenant="default")
+    assert await backend.start(replace(SPEC, ref=ref, agent_id=text, task_id="", execution_id=text))
     cluster.overloaded = 100
     with pytest.raises(Unavailable):
         await backend.start(SPEC)

@@ -344,13 +344,6 @@ async def test_a_stream_that_breaks_says_so_and_is_paid_for(path: str) -> None:
     [
         pytest.param(Failure(drop=True, times=2), 30.0, 200, 3, id="unreachable: tried again"),
         pytest.param(Failure(drop=True), 0.0, 503, 1, id="unreachable for good"),
-        pytest.param(
-            Failure(status=200, body='data: {"error": {"message": "scripted failure", "code": 400}}\n\n'),
-            30.0,
-            400,
-            1,
-            id="refused in the stream",
-        ),
         pytest.param(Failure(status=401, message=f"{KEY}?", times=0), 30.0, 400, 1, id="our key is not told"),
     ],
 )

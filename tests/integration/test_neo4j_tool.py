@@ -109,20 +109,6 @@ class TestWriting:
         assert [entry.outcome for entry in tool.pipeline.trail.entries[-2:]] == [Outcome.STARTED, Outcome.SUCCESS]
 
 
-class TestErrors:
-    async def test_garbage(self, server: BoltServer, tool: DatabaseTool) -> None:
-        for garbage in (
-            b"\x00\x01\xff\x00\x00",  # no structure
-            b"\x0f\xff\xb1\x71" + b"\x91" * 4_093 + b"\x00\x00",  # lists in lists in lists
-        ):
-            server.answers.clear()
-            server.on("MATCH", Answer(fields=("n",), then=garbage))
-            call = tool.neo4j_query("graph", "MATCH (n) RETURN n", timeout_seconds=5)
-            await failed(tool, call, Outcome.ERROR, "connection failed")
-            server.on("RETURN", ONE)
-            await ok(tool.neo4j_query("graph", "RETURN n"))
-
-
 class TestNothingIsSent:
     @table(
         "cypher",

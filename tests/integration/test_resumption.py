@@ -11,8 +11,8 @@ import pytest
 
 from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
-from swe_ai_fleet.agents import CodingRun
-from swe_ai_fleet.agents.equipment import Equipment, RunServices
+from swe_ai_fleet.agents import CodingRun, Consent, Solver, run_agent
+from swe_ai_fleet.agents.equipment import Equipment, RunContext, RunServices
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest, ApprovalResolution
 from swe_ai_fleet.domain.assignment import CodingAssignment
 from swe_ai_fleet.domain.audit import verify
@@ -38,6 +38,7 @@ from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.in_process import MemoryLog
 from swe_ai_fleet.testing import Conversation, Script, ScriptedModelServer, Turn
 from swe_ai_fleet.testing.repositories import make_repository
+from swe_ai_fleet.tools.audit import AuditTrail
 from tests.environments import provider_at
 from tests.recorded_runs import cut
 
@@ -58,6 +59,10 @@ SCRIPT = Script(
                 Turn(tool_calls=(("final_answer", {"wrong": 1}),)),
                 Turn(tool_calls=(("final_answer", {"result": "counted"}),)),
             ),
+        ),
+        Conversation(
+            match="[delete]",
+            turns=(Turn(tool_calls=(shell("rm -f app.py"),)), Turn(tool_calls=(("final_answer", {"result": "did"}),))),
         ),
         *(
             Conversation(
@@ -247,6 +252,24 @@ async def _resolve(
     execution = {"tenant": task.tenant, "execution_id": task.execution_id, "task_id": task.task_id}
     writer = Writer(**execution, agent_id=CONTROL_SUBJECT, generation=0)
     await log.tell(writer, ApprovalResolved(resolution=resolution))
+
+
+async def test_an_approver_in_the_same_process_decides(world: World) -> None:
+    task = world.task("[delete]", ApprovalPolicy.RISKY)
+    repository = await world.provider.pin(task.tenant, task.repo)
+    for decision in (ApprovalDecision.APPROVED, ApprovalDecision.REJECTED):
+
+        async def approver(request: ApprovalRequest) -> ApprovalResolution:
+            assert request.call.name == "shell_run_command"
+            return ApprovalResolution(approval_id="", decision=decision, approver="me")  # noqa: B023
+
+        run = RunContext(equipment=Equipment(models={"": world.model}), trail=AuditTrail(agent_id=AGENT))
+        assignment = CodingAssignment(execution_id=task.execution_id, agent_id=AGENT, task=task, repository=repository)
+        async with world.clone(task) as clone:
+            await run_agent(Solver(assignment, clone, run, consent=Consent(approver=approver)), run)
+            assert (clone.root / "app.py").exists() is (decision is ApprovalDecision.REJECTED)
+        (entry,) = [one for one in run.trail.entries if one.tool == "approval"]
+        assert entry.reason == f"{decision} by me"
 
 
 NEWS = (

@@ -39,10 +39,6 @@ async def collector() -> AsyncIterator[TraceCollector]:
         yield collector
 
 
-def _settings(collector: TraceCollector, **more: object) -> Settings:
-    return Settings(otlp_endpoint=collector.url, **more)
-
-
 async def _run(log: EventLog, agent_id: str = "dev-1") -> None:
     """What an agent's process writes."""
     said = AssistantMessage(content=f"I found {SECRET}")
@@ -68,7 +64,7 @@ async def test_an_agents_run_is_told_with_its_calls_and_what_was_said_if_asked_f
     collector: TraceCollector, content: bool
 ) -> None:
     trace_id, caller = secrets.token_hex(16), secrets.token_hex(8)
-    chosen = _settings(collector, trace_content=content)
+    chosen = Settings(otlp_endpoint=collector.url, trace_content=content)
     async with open_telemetry(chosen, service="host", mask=lambda text: text.replace(SECRET, "***")) as telemetry:
         with telemetry.continuing(f"00-{trace_id}-{caller}-01"):
             await _run(telemetry.observed(MemoryLog()))

@@ -23,12 +23,15 @@ __all__ = [
 _MODULES = {
     "AnswerRun": "answering",
     "CodingRun": "coding_run",
+    "Consent": "solving",
     "ModelGateway": "model_gateway",
     "OpeningRun": "coding_run",
     "OperateRun": "answering",
     "ReviewRun": "reviewing",
     "RubricJudge": "scoring",
     "ScoreRun": "scoring",
+    "Solver": "solving",
+    "run_agent": "spec",
 }
 
 
