@@ -80,7 +80,7 @@ async def test_a_run_is_measured(caller: Caller, tmp_path: Path) -> None:
     repository = make_repository(tmp_path / "repository", HELLO_FILES)
     before = await counted(caller, 0, role=pb.ROLE_DATA)
     ended = sum(one.count for one in before.executions)
-    execution_id = await caller.submit(repository, HELLO, role="DATA", num_agents=2)
+    execution_id = await caller.submit(repository, HELLO, role="DATA", num_agents=1)
     events = await caller.until(execution_id, "execution_finished")
     state = (await caller.stub.GetExecution(pb.GetExecutionRequest(execution_id=execution_id), **caller.call)).execution
     after = await counted(caller, ended + 1, role=pb.ROLE_DATA)
@@ -90,11 +90,11 @@ async def test_a_run_is_measured(caller: Caller, tmp_path: Path) -> None:
 
     replies = sum(event.type == "model_replied" for event in events)
     calls = sum(event.type == "tool_finished" for event in events)
-    counts = {"deliberation": 1, "queue_wait": 1, "orchestration": 0, "workflow": 0, "agent": 2}
+    counts = {"deliberation": 1, "queue_wait": 1, "orchestration": 0, "workflow": 0, "agent": 1}
     counts |= {"model_call": replies, "tool_call": calls}
     assert {name: grew(name) for name in counts} == counts
     assert grew("check") >= 1
-    assert after.agents.succeeded - before.agents.succeeded == after.agents.started - before.agents.started == 2
+    assert after.agents.succeeded - before.agents.succeeded == after.agents.started - before.agents.started == 1
     assert after.usage.model_calls - before.usage.model_calls == state.usage.model_calls
     took = latencies(after)["deliberation"]
     assert 0 < took.p50_ms <= took.p95_ms * 1.0001 <= took.p99_ms * 1.0002

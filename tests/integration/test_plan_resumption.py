@@ -228,7 +228,7 @@ async def cancel(log: MemoryLog, reason: str) -> None:
 
 async def test_a_process_that_lost_its_session_stops(tmp_path: Path) -> None:
     """Both are alive and one counts as dead: what it goes on to do is refused by the log, and both tell the end."""
-    slow = Turn(tool_calls=WRITE.tool_calls, delay_seconds=0.8)
+    slow = Turn(tool_calls=WRITE.tool_calls, delay_seconds=1.6)
     async with world(tmp_path, {SESSION: (PROPOSAL, slow, DONE), **OTHERS}) as place:
         log, store, alive = MemoryLog(), Kept(), {"first", "second"}
         first, second = [
