@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from swe_ai_fleet import codec
-from swe_ai_fleet.adapters.git_workspace.bundles import read_header
+from swe_ai_fleet.adapters.git_workspace import read_header
 from swe_ai_fleet.adapters.git_workspace.uploads import read_upload_header
 from swe_ai_fleet.agents import tool_call_dialects
 from swe_ai_fleet.agents.judging import read_choice

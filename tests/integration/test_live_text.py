@@ -11,10 +11,14 @@ from dataclasses import dataclass, field
 import pytest
 
 from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
-from swe_ai_fleet.agents.model_middleware import WatchedModel
+from swe_ai_fleet.agents.equipment import Equipment
 from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.candidate import Perspective
 from swe_ai_fleet.domain.message import AssistantMessage, ModelCapabilities, ModelReply, ModelRequest
+from swe_ai_fleet.domain.task import RepoRef, Task, TaskKind
+from swe_ai_fleet.ports import ChatModel
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
+from swe_ai_fleet.tools.audit import AuditTrail
 from swe_ai_fleet.tools.secrets import Secrets
 
 SECRET = "hunter2hunter2"
@@ -51,23 +55,21 @@ async def log(nats_server: EmbeddedNats) -> AsyncIterator[JetStream]:
 
 
 async def test_a_watcher_hears_masked_text_and_an_unwatched_model_does_not_stream(log: JetStream) -> None:
-    watched, other = f"e-{uuid.uuid4().hex}", f"e-{uuid.uuid4().hex}"
+    watched, other = (
+        Task(task_id=uuid.uuid4().hex, kind=TaskKind.DELIBERATE, description="d", repo=RepoRef(location="/r"))
+        for _ in range(2)
+    )
     model = Speaking(("The key is hunter2", "hunter2, ", "said."))
-    async with log.live_texts() as live, aclosing(log.watch_live("default", watched)) as heard:
+    async with log.live_texts() as live, aclosing(log.watch_live("default", watched.execution_id)) as heard:
 
-        def face(execution_id: str) -> WatchedModel:
-            return WatchedModel(
-                model=model,
-                live=live,
-                tenant="default",
-                execution_id=execution_id,
-                agent_id="agent-dev-1",
-                secrets=Secrets((SECRET,)),
-            )
+        def face(task: Task) -> ChatModel:
+            trail = AuditTrail(execution_id=task.execution_id, agent_id="agent-dev-1")
+            equipment = Equipment(models={"": model}, mask=Secrets((SECRET,)), live=live)
+            return equipment.model(task, Perspective(), trail)
 
         first = asyncio.create_task(anext(heard))
         async with asyncio.timeout(20):
-            while not live.is_followed("default", watched):
+            while not live.is_followed("default", watched.execution_id):
                 await asyncio.sleep(0.02)
             reply = await face(watched).reply(ModelRequest(()))
             texts = [await first]

@@ -52,6 +52,7 @@ async def test_thirty_servers_that_come_go_die_and_saturate_lose_nothing_and_kee
     assert [server.in_flight for server in what.drained] == [0] * len(what.drained)
 
 
+@pytest.mark.slow  # quick: a list of servers
 async def test_the_addresses_of_a_name_are_followed(tmp_path: Path) -> None:
     hosts = tmp_path / "hosts"
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,7 +16,6 @@ from services.access.access_file import read_access
 from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
 from swe_ai_fleet.domain.event import RunClaimed, Writer
-from swe_ai_fleet.following import in_background
 from swe_ai_fleet.ports import Journal
 from swe_ai_fleet.runtime.factories import connect_log
 from swe_ai_fleet.runtime.host_logins import open_host_logins
@@ -31,60 +28,40 @@ from tests.secured import SecuredNats, secured_nats
 MADE_ANEW = ("orchestrator", "context", "gateway", "worker", "operator", "sys")
 
 
-@dataclass(kw_only=True)
-class Load:
-    """Clients that write all the time, each the next value behind its last one."""
-
-    written: dict[str, int]
-
-    async def write(self, name: str, write: Callable[[int], Awaitable[object]]) -> None:
-        while True:
-            await write(self.written[name])
-            self.written[name] += 1
-
-    async def goes_on(self) -> None:
-        """Wait until every one has written more."""
-        before = dict(self.written)
-        await until(lambda: all(count > before[name] + 3 for name, count in self.written.items()))
-
-
-async def _claim(journal: Journal, number: int) -> None:
-    await journal.append(RunClaimed(generation=number + 1, host="h"))
-
-
-def _agent(agent: str) -> Writer:
-    return Writer(tenant="a", execution_id="e", task_id="t", agent_id=agent)
+async def _write(journal: Journal, written: list[int]) -> None:
+    """The next claim behind the last one, all the time."""
+    while True:
+        await journal.append(RunClaimed(generation=len(written) + 1, host="h"))
+        written.append(len(written) + 1)
 
 
 @asynccontextmanager
-async def working(nats: SecuredNats, home: Path) -> AsyncIterator[tuple[Load, JetStream]]:
-    """A host of agents, an orchestrator and a gateway at work, until the context ends."""
-    nkeys = {"nats_nkey_file": nats.layout.nkey("orchestrator"), "nats_issuer_file": nats.layout.nkey("issuer")}
-    place = {"home": home, "nats_url": nats.url, "nats_ca": nats.layout.authority}
-    load = Load(written={})
+async def working(nats: SecuredNats, home: Path) -> AsyncIterator[tuple[dict[str, list[int]], JetStream]]:
+    """A host of agents and an orchestrator that write all the time, until the context ends; what they wrote."""
+    settings = Settings(
+        home=home, nats_url=nats.url, nats_ca=nats.layout.authority,
+        nats_nkey_file=nats.layout.nkey("orchestrator"), nats_issuer_file=nats.layout.nkey("issuer"),
+    )  # fmt: skip
+    written: dict[str, list[int]] = {"orchestrator": [], "host": []}
     async with AsyncExitStack() as stack:
-        settings = Settings.model_validate({**place, **nkeys})
         log = await stack.enter_async_context(connect_log(settings, name="orchestrator"))
         await log.ensure_streams()
         logins = await stack.enter_async_context(open_host_logins(settings, log))
         assert logins is not None
         shown = Credentials(host=await logins.grant("a"), ca=str(nats.layout.authority))
         host = await stack.enter_async_context(JetStream.connect(nats.url, credentials=shown, waits=20))
-        shown = nats.credentials("gateway")
-        gateway = await stack.enter_async_context(JetStream.connect(nats.url, credentials=shown))
-        keys, revisions = await gateway.bucket("HTTP_KEYS", ttl_seconds=600), [0]
-
-        async def put(number: int) -> None:
-            revisions.append(await keys.put("key", str(number).encode(), revision=revisions[-1]))
-
-        works: dict[str, Callable[[int], Awaitable[object]]] = {"gateway": put}
         for name, client in (("orchestrator", log), ("host", host)):
-            journal = await stack.enter_async_context(client.journal(_agent(name), fresh=True))
-            works[name] = partial(_claim, journal)
-        for name, work in works.items():
-            load.written[name] = 0
-            await stack.enter_async_context(in_background(load.write(name, work), name=name))
-        yield load, log
+            writer = Writer(tenant="a", execution_id="e", task_id="t", agent_id=name)
+            journal = await stack.enter_async_context(client.journal(writer, fresh=True))
+            writing = asyncio.create_task(_write(journal, written[name]))
+            stack.callback(writing.cancel)
+        yield written, log
+
+
+async def _goes_on(written: dict[str, list[int]]) -> None:
+    """Wait until every one has written more."""
+    before = {name: len(numbers) for name, numbers in written.items()}
+    await until(lambda: all(len(numbers) > before[name] + 3 for name, numbers in written.items()))
 
 
 async def _comes_in(nats: SecuredNats, seed: Path) -> bool:
@@ -104,12 +81,12 @@ async def test_keys_are_made_anew_under_load_and_nothing_is_lost(tmp_path: Path)
         (old := tmp_path / "old").mkdir()
         for user in MADE_ANEW:
             shutil.copy(nats.layout.nkey(user), old / user)
-        async with working(nats, tmp_path / "home") as (load, log):
-            await load.goes_on()
+        async with working(nats, tmp_path / "home") as (written, log):
+            await _goes_on(written)
             with structlog.testing.capture_logs() as lines:
                 await asyncio.to_thread(install, directory, rotate=("nats", "services"), overlap=3_600)
                 await nats.reloaded()
-                await load.goes_on()
+                await _goes_on(written)
             # The host's alone: a server that reloads has every host log in again.
             assert [line["event"] for line in lines].count("nats.connection_lost") == 1
             seeds = {user: (old / user, nats.layout.nkey(user)) for user in MADE_ANEW if user != "sys"}
@@ -127,16 +104,16 @@ async def test_keys_are_made_anew_under_load_and_nothing_is_lost(tmp_path: Path)
             assert (finding.file, finding.fault) == (nats.layout.former, "lets nkeys in whose overlap is over")
             await asyncio.to_thread(install, directory)
             await nats.reloaded()
-            await load.goes_on()
+            await _goes_on(written)
             assert [await _comes_in(nats, one) for one in seeds["orchestrator"]] == [False, True]
             assert check(directory) == () and not nats.layout.former.exists()
 
             # Who lets hosts in takes a restart of NATS alone.
             await asyncio.to_thread(install, directory, rotate=("issuer",))
             await nats.restart()
-            await load.goes_on()
-            counts = dict(load.written)
-            for agent in ("orchestrator", "host"):
+            await _goes_on(written)
+            counts = {name: len(numbers) for name, numbers in written.items()}
+            for agent, count in counts.items():
                 stored = [told.event.body async for told in log.read("a", "e", agent_id=agent)]
-                assert len(stored) >= counts[agent] > 12
+                assert len(stored) >= count > 12
                 assert stored == [RunClaimed(generation=number, host="h") for number in range(1, len(stored) + 1)]

@@ -6,8 +6,6 @@ is tested here; whether Neo4j holds to its access modes and limits is not.
 
 from __future__ import annotations
 
-import asyncio
-import itertools
 from collections.abc import AsyncIterator, Awaitable
 
 import pytest
@@ -19,10 +17,8 @@ from swe_ai_fleet.tools.audit import AuditTrail
 from tests.bolt_server import (
     PASSWORD,
     QUOTED,
-    USER,
     Answer,
     BoltServer,
-    Failure,
     bolt_server,
 )
 from tests.tables import table
@@ -45,8 +41,8 @@ def journal() -> ListJournal:
 
 @pytest.fixture
 def tool(server: BoltServer, journal: ListJournal) -> DatabaseTool:
-    """Connections `graph` (for reading), `notes` (writable) and `wrong`, whose password is not the server's."""
-    urls = {"graph": server.url(), "notes": server.url(), "wrong": server.url(password="another%2Bpassword")}
+    """Connections `graph` (for reading) and `notes` (writable)."""
+    urls = {"graph": server.url(), "notes": server.url()}
     pipeline = Pipeline(trail=AuditTrail(journal=journal))
     return DatabaseTool(pipeline=pipeline, connections=urls, writable=("notes",))
 
@@ -62,7 +58,7 @@ async def nothing_leaks(server: BoltServer, tool: DatabaseTool, journal: ListJou
 
 def clean(*texts: str) -> None:
     for text in texts:
-        assert not any(part in text for part in (PASSWORD, QUOTED, "another+password", "another%2B", "127.0.0.1"))
+        assert not any(part in text for part in (PASSWORD, QUOTED, "127.0.0.1"))
 
 
 async def ok(call: Awaitable[ToolResult]) -> ToolResult:
@@ -111,84 +107,9 @@ class TestWriting:
         assert "nodes created: 2" in result.content
         assert result.metadata["counters"]["nodes_created"] == 2
         assert [entry.outcome for entry in tool.pipeline.trail.entries[-2:]] == [Outcome.STARTED, Outcome.SUCCESS]
-        # Rows that are left out are written all the same.
-        rows = Answer(fields=("n",), records=lambda: [[n] for n in range(50)], summary=self.CREATED.summary)
-        server.on("UNWIND", rows)
-        result = await ok(tool.neo4j_query("notes", "UNWIND $x AS n RETURN n", read_only=False, max_rows=3))
-        assert (result.truncated, result.metadata["row_count"]) == (True, 3)
-        assert server.messages()[-2:] == ["DISCARD", "COMMIT"]
-        assert "nodes created: 2" in result.content
-
-    async def test_a_connection_lost_at_the_commit(self, server: BoltServer, tool: DatabaseTool) -> None:
-        server.on("CREATE", self.CREATED)
-        server.commit = "drop"
-        call = tool.neo4j_query("notes", "CREATE ()", read_only=False)
-        await failed(tool, call, Outcome.ERROR, "at the commit", "look whether it happened")
-
-
-class TestLimits:
-    ENDLESS = Answer(fields=("n",), records=lambda: ([n] for n in itertools.count()), endless=True)
-
-    async def test_rows(self, server: BoltServer, tool: DatabaseTool) -> None:
-        server.on("UNWIND", self.ENDLESS)
-        result = await ok(tool.neo4j_query("graph", "UNWIND x AS n RETURN n", max_rows=4))
-        assert result.content.splitlines()[1:5] == ["0", "1", "2", "3"]
-        assert (result.truncated, result.metadata["row_count"]) == (True, 4)
-        assert server.records_sent == 5
-        assert not server.sent("COMMIT")
-        await ok(tool.neo4j_query("graph", "UNWIND x AS n RETURN n", max_rows=1_000))
-        assert server.records_sent <= 5 + 1_100
-
-    async def test_time(self, server: BoltServer, tool: DatabaseTool) -> None:
-        server.on("RETURN 1", Answer(fields=("n",), then="hang"))
-        call = tool.neo4j_query("graph", "RETURN 1", timeout_seconds=0.3)
-        result = await failed(tool, call, Outcome.TIMEOUT, "within 0.3 seconds")
-        assert (server.sent("BEGIN")[0][0]["tx_timeout"], result.duration < 5) == (300, True)
-        await server.until_all_gone()
-        # The server ends it.
-        code = "Neo.ClientError.Transaction.TransactionTimedOutClientConfiguration"
-        server.on("RETURN 2", Failure(code, "The transaction has been terminated. Retry your operation"))
-        await failed(tool, tool.neo4j_query("graph", "RETURN 2"), Outcome.TIMEOUT, "within 30 seconds")
-
-
-class TestErrors:
-    async def test_forbidden_by_the_server(self, server: BoltServer, tool: DatabaseTool) -> None:
-        said = {
-            "Statement.AccessMode": "Writing in read access mode not allowed",
-            "Security.Forbidden": "Create node is not allowed for user",
-        }
-        for code, message in said.items():
-            failure = Failure(f"Neo.ClientError.{code}", message)
-            for answer in (failure, Answer(fields=("n",), records=lambda: [[1]], then=failure)):
-                server.answers.clear()
-                server.on("CREATE", answer)
-                await failed(tool, tool.neo4j_query("graph", "CREATE ()"), Outcome.REFUSED, message)
-        assert not server.sent("COMMIT")
-
-    async def test_wrong_password(self, server: BoltServer, tool: DatabaseTool) -> None:
-        for call in (tool.neo4j_query("wrong", "RETURN 1"), tool.explain("RETURN 1", "wrong")):
-            result = await failed(tool, call, Outcome.ERROR, "credentials are refused")
-            assert USER not in result.error and str(server.port) not in result.error
-        assert server.messages() == []
-
-    async def test_garbage(self, server: BoltServer, tool: DatabaseTool) -> None:
-        for garbage in (
-            b"\x00\x01\xff\x00\x00",  # no structure
-            b"\x00\x00\x00\x02\xb0\x55\x00\x00",  # an unknown message
-            b"\x00\x03\xb1\x71\xd7\x00\x00",  # a marker that does not exist
-            b"\x00\x05\xb1\x71\x91\xb0\x4e\x00\x00\x00\x03\xb1\x70\xa0\x00\x00",  # half of a node
-            b"\x0f\xff\xb1\x71" + b"\x91" * 4_093 + b"\x00\x00",  # lists in lists in lists
-        ):
-            server.answers.clear()
-            server.on("MATCH", Answer(fields=("n",), then=garbage))
-            call = tool.neo4j_query("graph", "MATCH (n) RETURN n", timeout_seconds=5)
-            await failed(tool, call, Outcome.ERROR, "connection failed")
-            server.on("RETURN", ONE)
-            await ok(tool.neo4j_query("graph", "RETURN n"))
 
 
 class TestNothingIsSent:
-    @pytest.mark.parametrize("read_only", [True, False])
     @table(
         "cypher",
         [
@@ -200,15 +121,8 @@ class TestNothingIsSent:
             "TERMINATE TRANSACTION 'graph-transaction-1'",
         ],
     )  # fmt: skip
-    async def test_refused(self, server: BoltServer, tool: DatabaseTool, cypher: str, read_only: bool) -> None:
-        call = tool.neo4j_query("notes", cypher, read_only=read_only)
+    async def test_refused(self, server: BoltServer, tool: DatabaseTool, cypher: str) -> None:
+        call = tool.neo4j_query("notes", cypher, read_only=False)
         await failed(tool, call, Outcome.REFUSED, "is refused here")
         await failed(tool, tool.explain(cypher, "notes"), Outcome.REFUSED, "is refused here")
         assert server.connections == 0
-
-    @table("part", ["'\\", '"\\', "`", "/*", "//", "'", "load ", "\\u", "dbms "])
-    async def test_checked_in_time(self, server: BoltServer, tool: DatabaseTool, part: str) -> None:
-        async with asyncio.timeout(5):
-            await tool.neo4j_query("graph", "RETURN " + part * 20_000)
-        assert tool.pipeline.trail.entries[-1].outcome is Outcome.ERROR
-        assert tool.pipeline.trail.entries[-1].duration_ms < 60_000

@@ -12,14 +12,12 @@ from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import ContextTooLong, ModelError, ModelRejected, ModelUnavailable
 from swe_ai_fleet.domain.message import (
-    AssistantMessage,
     Message,
     ModelReply,
     ModelRequest,
     SampledTokens,
     Sampling,
     SystemMessage,
-    ToolCall,
     ToolMessage,
     ToolProtocol,
     UserMessage,
@@ -49,10 +47,6 @@ async def ask(model: OpenAIChatModel, messages: tuple[Message, ...] = OPENING, s
     return await model.reply(ModelRequest(messages, TOOLS, Sampling(seed=seed)))
 
 
-def call(call_id: str, model_call_id: str) -> ToolCall:
-    return ToolCall(call_id=call_id, model_call_id=model_call_id, name="files_look", arguments="{}")
-
-
 @asynccontextmanager
 async def bare_server(chat: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> AsyncGenerator[str]:
     """A server with odd answers."""
@@ -69,51 +63,6 @@ async def bare_server(chat: Callable[[web.Request], Awaitable[web.StreamResponse
 
 def completion(**message: object) -> web.Response:
     return web.json_response({"choices": [{"message": {"role": "assistant", **message}, "finish_reason": "stop"}]})
-
-
-# What goes out and what comes back
-
-
-async def test_parallel_calls_usage_and_the_way_back() -> None:
-    script = Script.of(
-        Turn(
-            content="I look.",
-            tool_calls=(("files_look", {"path": "ä"}), ("files_write", "{not json")),
-            usage=Usage(prompt_tokens=100, completion_tokens=20, cached_tokens=60),
-        ),
-        Turn(content="Done."),
-    )
-    async with ScriptedModelServer(script, model="m1") as server, client(server) as model:
-        first = await model.reply(ModelRequest(OPENING, TOOLS, Sampling(temperature=0.5, seed=7, max_tokens=99)))
-        assert first.message.content == "I look."
-        assert first.finish_reason == "tool_calls"
-        assert first.model == "m1"
-        one, two = first.message.tool_calls
-        assert (one.name, json.loads(one.arguments)) == ("files_look", {"path": "ä"})
-        assert (two.name, two.arguments) == ("files_write", "{not json")
-        assert one.call_id != two.call_id
-        assert (one.model_call_id, two.model_call_id) == ("call_0_0", "call_0_1")
-        usage = first.usage
-        assert (usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens) == (100, 20, 60)
-        assert usage.model_calls == 1
-        observed = (
-            ToolMessage(call_id=one.call_id, content="x = 1"),
-            ToolMessage(call_id=two.call_id, content="Error: bad"),
-        )
-        second = await model.reply(ModelRequest((*OPENING, first.message, *observed), TOOLS, Sampling(seed=7)))
-        assert (second.message.content, second.finish_reason, second.message.tool_calls) == ("Done.", "stop", ())
-        opened, went_on = server.bodies[-2:]
-    given = {"model": "m1", "temperature": 0.5, "seed": 7, "max_tokens": 99}
-    assert opened | given == opened
-    assert "temperature" not in went_on
-    function = {"name": "files_look", "description": "Look.", "parameters": PARAMETERS, "strict": True}
-    assert opened["tools"][0]["function"] == function
-    assert went_on["messages"][:2] == opened["messages"]
-    assert [entry["id"] for entry in went_on["messages"][2]["tool_calls"]] == ["call_0_0", "call_0_1"]
-    assert went_on["messages"][3:] == [
-        {"role": "tool", "tool_call_id": "call_0_0", "content": "x = 1"},
-        {"role": "tool", "tool_call_id": "call_0_1", "content": "Error: bad"},
-    ]
 
 
 # The probe
@@ -151,7 +100,6 @@ async def test_the_probe_finds_out(options: dict[str, Any], protocol: ToolProtoc
     ("failure", "kind", "field"),
     [
         (Failure(status=400, message="too much", param="input_tokens"), ContextTooLong, ""),
-        (Failure(status=400, code="context_length_exceeded"), ContextTooLong, ""),
         (Failure(status=400, message="This model's maximum context length is 8 tokens."), ContextTooLong, ""),
         (Failure(status=404, message="The model `x` does not exist."), ModelRejected, "model"),
         (Failure(status=404, body='{"detail": "Not Found"}'), ModelRejected, "model_url"),
@@ -176,10 +124,8 @@ async def test_what_no_retry_can_help_is_raised_at_once(failure: Failure, kind: 
     "failure",
     [
         Failure(status=503),
-        Failure(status=429, retry_after_seconds=0.01),
         Failure(drop=True),
         Failure(status=200, body="not json"),
-        Failure(status=200, body='{"choices": [{"message": "no object"}]}'),
         Failure(status=200, body='{"error": {"message": "overloaded"}}'),
     ],
 )
@@ -216,10 +162,6 @@ async def test_the_calls_of_a_run_carry_one_id_that_says_nothing_of_it_where_rou
         ids = [value for (value,) in calls[-6:]]
         assert len(set(ids)) == 4 and ids.count(ids[-5]) == 2, ids
         assert all(len(value) == 32 and not {"agent", "acme", "execution"} & set(value.split("-")) for value in ids)
-        seen.clear()
-        async with open_model(asked.model_copy(update={"model_session_headers": ""})) as pool:
-            await ask(pool.session("run"))
-        assert seen and not set(names) & {name for headers in seen for name in headers}
 
 
 async def test_a_user_in_the_url_is_sent_unless_there_is_a_key_and_not_shown() -> None:
@@ -241,7 +183,6 @@ async def test_a_user_in_the_url_is_sent_unless_there_is_a_key_and_not_shown() -
     assert url in raised.value.message and "secret" not in str(raised.value)
 
 
-PLAN = {"type": "object", "properties": {"steps": {"type": "array", "items": {"type": "string"}}}}
 SPENT = Usage(prompt_tokens=100, completion_tokens=20, cached_tokens=60)
 CALLS = Turn(
     content="I look at ä 😀.",
@@ -273,7 +214,7 @@ async def test_the_same_history_and_the_same_calls_in_every_protocol(protocol: s
     turns = script(CALLS, Turn(content="Done."))
     async with ScriptedModelServer(turns, **PROTOCOLS[protocol]) as server, client(server) as model:
         assert (await model.probe()).protocol == ToolProtocol(protocol)
-        first = await model.reply(ModelRequest(OPENING, TOOLS, Sampling(seed=3)))
+        first = await model.reply(ModelRequest(OPENING, TOOLS, Sampling(temperature=0.5, seed=3, max_tokens=99)))
         assert essence(first) == (
             CALLS.content,
             [("files_look", {"path": "ä" * 50}), ("files_write", {"path": "b"})],
@@ -291,67 +232,16 @@ async def test_the_same_history_and_the_same_calls_in_every_protocol(protocol: s
         second = await model.reply(ModelRequest(history, TOOLS, Sampling(seed=3)))
         assert (second.message.content, second.message.tool_calls, second.finish_reason) == ("Done.", (), "stop")
         opened, went_on = server.bodies[-2:]
+    assert opened | {"temperature": 0.5, "seed": 3, "max_tokens": 99} == opened and "temperature" not in went_on
     assert went_on["messages"][:2] == opened["messages"]
     assert went_on.get("response_format") == opened.get("response_format")
-
-
-@table("cut", [1, 3, 1000])
-async def test_a_stream_cut_anywhere_gives_the_same_reply(cut: int) -> None:
-    deltas = [{"content": "a😀"}, {"tool_calls": [{"index": 0, "function": {"name": "f", "arguments": '{"é": 1}'}}]}]
-    events = [{"choices": [{"delta": one}]} for one in deltas] + [{"choices": [], "usage": {"prompt_tokens": 3}}]
-    lines = [json.dumps(event, ensure_ascii=False) for event in events] + ["[DONE]"]
-    body = "".join(f"data: {line}\r\n\r\n" for line in lines).encode()
-    said: list[str] = []
-
-    async def chat(request: web.Request) -> web.StreamResponse:
-        if not (await request.json()).get("stream"):
-            return web.json_response({"choices": [{"message": {"content": "ok"}}]})
-        response = web.StreamResponse()
-        await response.prepare(request)
-        for at in range(0, len(body), cut):
-            await response.write(body[at : at + cut])
-        return response
-
-    async with bare_server(chat) as url, client(url, model="m") as model:
-        reply = await model.reply(ModelRequest(OPENING, TOOLS, on_delta=said.append))
-    assert (reply.message.content, "".join(said), reply.usage.prompt_tokens) == ("a😀", "a😀", 3)
-    assert [(call.name, call.arguments) for call in reply.message.tool_calls] == [("f", '{"é": 1}')]
-
-
-@table("protocol", PROTOCOLS)
-async def test_pictures_go_along_in_every_protocol(protocol: str) -> None:
-    url = "data:image/png;base64,AAAA"
-    messages = (SystemMessage(content=""), UserMessage(content="Fix it.", images=(url,)), UserMessage(content="Now."))
-    async with ScriptedModelServer(Script(), **PROTOCOLS[protocol]) as server, client(server) as model:
-        await model.reply(ModelRequest(messages, TOOLS))
-        sent = [message for message in server.bodies[-1]["messages"] if message["role"] == "user"]
-    picture = {"type": "image_url", "image_url": {"url": url}}
-    assert sent[0]["content"][:2] == [{"type": "text", "text": "Fix it."}, picture]
-    assert json.dumps(sent).endswith('"Now."}]' if protocol == "native" else '{"type": "text", "text": "Now."}]}]')
-
-
-# Replies that follow a schema
-
-
-@table("options", [{"json_schema": "refused"}, {"json_schema": "ignored"}])
-async def test_a_server_that_cannot_be_held_to_a_schema_is_asked_in_words_from_then_on(options: Any) -> None:
-    async with ScriptedModelServer(script(Turn(content="Words.")), **options) as server, client(server) as model:
-        for _ in range(2):
-            assert (await model.reply(ModelRequest(OPENING, schema=PLAN))).message.content == "Words."
-        asked, again = server.bodies[-2:]
-        assert server.requests == 1 + 3
-        assert not (await model.probe()).structured_output
-    assert asked == again
-    assert "response_format" not in asked
-    assert asked["messages"][-1]["content"].startswith("Fix it.\n\nAnswer with one JSON value")
-    assert json.dumps(PLAN) in asked["messages"][-1]["content"]
 
 
 # Streams
 
 
 @table("protocol", PROTOCOLS)
-@table("characters", [1, 7, 10_000])
+@table("characters", [1, 10_000])
 async def test_a_streamed_reply_is_the_same_reply(protocol: str, characters: int) -> None:
     said: list[str] = []
     options: dict[str, Any] = {**PROTOCOLS[protocol], "stream_characters": characters}
@@ -385,22 +275,6 @@ async def test_a_stream_that_breaks_off_is_a_fault_and_the_next_one_begins_anew(
         assert server.requests == 1 + 3
 
 
-async def test_streams_of_lesser_servers() -> None:
-    said: list[str] = []
-    async with ScriptedModelServer(script(CALLS), stream_options=False) as server, client(server) as model:
-        for _ in range(2):
-            reply = await model.reply(ModelRequest(OPENING, TOOLS, on_delta=said.append))
-            assert (reply.usage.prompt_tokens, len(reply.message.tool_calls)) == (0, 2)
-        # The wish for usage is refused once, and not uttered again.
-        assert server.requests == 1 + 3
-        assert "stream_options" not in server.bodies[-1]
-    assert "".join(said) == CALLS.content * 2
-    said.clear()
-    async with ScriptedModelServer(script(CALLS), streaming=False) as server, client(server) as model:
-        reply = await model.reply(ModelRequest(OPENING, TOOLS, on_delta=said.append))
-        assert (said, reply.usage.total_tokens) == ([CALLS.content], 120)
-
-
 @table("streams", [True, False])
 async def test_an_answer_without_end_is_not_taken(streams: bool) -> None:
     async def chat(request: web.Request) -> web.StreamResponse:
@@ -415,22 +289,6 @@ async def test_an_answer_without_end_is_not_taken(streams: bool) -> None:
     async with bare_server(chat) as url, client(url, model="m") as model:
         with pytest.raises(ModelUnavailable, match="did not answer with a completion"):
             await model.reply(ModelRequest(OPENING, on_delta=(lambda _: None) if streams else None))
-
-
-async def test_a_body_that_breaks_the_rules_is_mended_and_said() -> None:
-    body = b'{"choices": [{"message": {"content": "a\xff\n\\ud83d"}, "finish_reason": "stop"}], "usage": null} '
-    async with ScriptedModelServer(script(Turn(content="Done."))) as server, client(server) as model:
-        await model.probe()
-        server.fail_next(Failure(status=200, body=body))
-        reply = await model.reply(ModelRequest(OPENING, TOOLS))
-        assert reply.message.content == "a\ufffd\n\ufffd"
-        assert reply.repairs == (
-            "invalid UTF-8 replaced",
-            "control characters in the answer's JSON accepted",
-            "half a surrogate pair replaced",
-        )
-        again = await model.reply(ModelRequest((*OPENING, AssistantMessage(content="x")), TOOLS, Sampling()))
-        assert again.repairs == ()
 
 
 @table("streams", [False, True])
@@ -461,9 +319,7 @@ TOKENS = {"prompt_token_ids": [1, 2], "token_ids": [3, 4], "logprobs": {"content
     [
         ({}, ((3, 4), (-1.0, -2.0))),
         ({"logprobs": None}, ((3, 4), ())),
-        ({"logprobs": {"content": [{"logprob": -1}, {"logprob": -(10**400)}]}}, ((3, 4), ())),
         ({"token_ids": [3, -4]}, None),
-        ({"prompt_token_ids": ["1"]}, None),
     ],
 )
 async def test_tokens_that_do_not_match_one_by_one_are_left_out(

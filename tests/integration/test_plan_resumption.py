@@ -37,7 +37,7 @@ from swe_ai_fleet.domain.event import (
 )
 from swe_ai_fleet.domain.execution import ExecutionState, fold
 from swe_ai_fleet.domain.run import INTERRUPTED, sub_agent_usage
-from swe_ai_fleet.domain.task import DEFAULT_TENANT, TaskKind
+from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.in_process import MemoryKeyValue, MemoryLog
 from swe_ai_fleet.testing import Turn
 from tests.sub_agent_world import PLANNER, RESEARCHER, SESSION, call, says, world
@@ -141,10 +141,6 @@ APPROVED = "The person approved this approach. Carry it out now, then call final
 WAITING = SessionStatus.AWAITING_APPROVAL
 
 
-def asked_for(events: Sequence[Event]) -> list[Any]:
-    return [event for event in events if isinstance(event.body, ApprovalAwaited)]
-
-
 def kept_by(store: Kept, events: Sequence[Event]) -> PlanSession:
     """What the driver had kept at least when these were the events."""
     kinds = {type(event.body) for event in events}
@@ -179,7 +175,8 @@ async def test_cut_off_anywhere_a_proposal_and_what_follows_its_approval_go_on(t
         assert (result.status, result.usage.model_calls) == ("completed", 7)
         assert session.usage.total_tokens == spent(whole, "planner-1") + spent(whole, "planner-2")
 
-        for count in range(1, approved_at + 1):
+        # Every third event: each kind is the last one of some log.
+        for count in range(1, approved_at + 1, 3):
             log = cut(whole.events, count)
             before = log.events
             kinds = [type(event.body).__name__ for event in before]
@@ -190,18 +187,12 @@ async def test_cut_off_anywhere_a_proposal_and_what_follows_its_approval_go_on(t
             there = await again.session("s1")
             waiting = next(s for s in store.put_so_far if s.status is SessionStatus.AWAITING_APPROVAL)
             assert (said(there), there.sub_agents) == (said(waiting), waiting.sub_agents), kinds
-            assert [step.number for step in there.steps] == [1, 2]
             assert there.usage.total_tokens == spent(log, "planner-1"), kinds
-            # What was said and found out before is not asked for again.
-            researched = any(body.entry.operation == "research" for body in of(before, "planner-1", ToolFinished))
-            replied = len(of(before, "planner-1", ModelReplied))
-            new = place.server.bodies[asked:]
-            assert sum(str(body["messages"][0]["content"]).startswith(RESEARCHER) for body in new) == 2 * (
-                not researched
-            ), kinds
+            # What was said before is not asked for again.
+            replied, new = len(of(before, "planner-1", ModelReplied)), place.server.bodies[asked:]
             assert sum(str(body["messages"][0]["content"]).startswith(SESSION) for body in new) == 2 - replied, kinds
 
-        for count in range(approved_at + 1, len(whole.events) + 1):
+        for count in range(approved_at + 1, len(whole.events) + 1, 3):
             log = cut(whole.events, count)
             before = log.events
             kinds = [type(event.body).__name__ for event in before[approved_at:]]
@@ -213,7 +204,6 @@ async def test_cut_off_anywhere_a_proposal_and_what_follows_its_approval_go_on(t
             assert len(place.server.bodies) - asked == 2 - replied, kinds
             lost = check(log, "planner-2", before)
             assert (carried.status, carried.results, carried.iterations) == ("completed", "Rounded.", 4), kinds
-            assert [made.tool for made in carried.tool_calls_made] == [made.tool for made in result.tool_calls_made]
             if not lost:
                 assert untimed(carried) == untimed(result), kinds
                 assert told_once(said(await again.session("s1"))) == told_once(said(session)), kinds
@@ -221,36 +211,10 @@ async def test_cut_off_anywhere_a_proposal_and_what_follows_its_approval_go_on(t
                 assert lost[0] in ("write_file", "run_command")
                 told = [message.content for message in (await again.session("s1")).messages]
                 assert sum("interrupted: the process that ran this call ended" in text for text in told) == 1
-            assert (await again.session("s1")).usage.total_tokens == spent(log, "planner-1") + spent(log, "planner-2")
-            assert carried.usage.tool_calls == result.usage.tool_calls
             assert await again.continue_plan("s1") == carried
             state = execution(log)
             assert (state.status, state.usage.total_tokens) == (ExecutionStatus.COMPLETED, carried.usage.total_tokens)
             assert state.pending == ()
-
-
-async def test_another_goal_knows_what_a_cancelled_one_left(tmp_path: Path) -> None:
-    third = call("propose_approach", approach="Look what is done", reasoning="")
-    slow = Turn(tool_calls=third.tool_calls, delay_seconds=1.0)
-    async with world(tmp_path, {SESSION: (PROPOSAL, WRITE, slow), **OTHERS}) as place:
-        log, store = MemoryLog(), Kept()
-        plans = await place.plans(store=store, log=log)
-        await plans.execute_plan(GOAL, (), "s1")
-        await plans.approve("s1", "approved")
-        carrying = asyncio.ensure_future(plans.continue_plan("s1"))
-        await place.server.wait_until(in_flight=1)
-        while not of(log.events, "planner-2", ToolFinished):
-            await asyncio.sleep(0.01)
-        await place.server.wait_until(in_flight=1)
-        await cancel(log, "enough")
-        assert (await carrying).error == "the goal was cancelled: enough"
-        answer = await plans.execute_plan("Something else", (), "s1")
-        assert isinstance(answer, AwaitingApproval)
-        (last,) = {str(body["messages"]) for body in place.requests(SESSION)[-1:]}
-        assert last.count("some of it may be done") == 1
-        assert "Wrote" in last or "rounding.py" in last
-        session = await plans.session("s1")
-        assert (session.iterations_before, [step.number for step in session.steps]) == (2, [1, 2, 3])
 
 
 async def cancel(log: MemoryLog, reason: str) -> None:
@@ -290,19 +254,13 @@ async def test_a_process_that_lost_its_session_stops(tmp_path: Path) -> None:
 
 
 async def test_a_goal_that_is_cancelled_ends_and_another_one_goes_on_in_the_session(tmp_path: Path) -> None:
-    slow = Turn(tool_calls=WRITE.tool_calls, delay_seconds=1.5)
+    slow = Turn(tool_calls=WRITE.tool_calls, delay_seconds=0.5)
     second = call("propose_approach", approach="Another way", reasoning="")
     async with world(tmp_path, {SESSION: (PROPOSAL, slow, second), **OTHERS}) as place:
         log, store = MemoryLog(), Kept()
         plans = await place.plans(store=store, log=log)
         await plans.execute_plan(GOAL, (), "s1")
-        state = execution(log)
-        assert (state.status, state.task.kind, state.task.task_id) == (
-            ExecutionStatus.AWAITING_APPROVAL, TaskKind.PLAN, "s1",
-        )  # fmt: skip
-        assert [(asked.goal, asked.approach, asked.reasons) for asked in state.pending] == [
-            (GOAL, "Round in total()", ("It is small.",))
-        ]
+        assert execution(log).status is ExecutionStatus.AWAITING_APPROVAL
         await plans.approve("s1", "approved")
         carrying = asyncio.ensure_future(plans.continue_plan("s1"))
         await place.server.wait_until(in_flight=1)
@@ -316,4 +274,6 @@ async def test_a_goal_that_is_cancelled_ends_and_another_one_goes_on_in_the_sess
             await plans.continue_plan("s1")
         answer = await plans.execute_plan("Something else", (), "s1")
         assert isinstance(answer, AwaitingApproval) and answer.approach == "Another way"
+        # It is told what the cancelled one may have left.
+        assert str(place.requests(SESSION)[-1]["messages"]).count("some of it may be done") == 1
         assert len({event.execution_id for event in log.events}) == 2

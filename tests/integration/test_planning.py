@@ -16,22 +16,20 @@ from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.agents.agent_run import RunParts
 from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.history import History
-from swe_ai_fleet.agents.planning.plan_run import ModeRules, PlanRules, drive
+from swe_ai_fleet.agents.planning.plan_run import ModeRules, drive
 from swe_ai_fleet.agents.toolbox import Ruling, Toolbox, Verdict
 from swe_ai_fleet.domain.budget import Limits
 from swe_ai_fleet.domain.event import (
     Event,
     MessageAdded,
-    ModelReplied,
     PlanMade,
     RunStarted,
-    ToolFinished,
     Writer,
 )
 from swe_ai_fleet.domain.message import SystemMessage, ToolCall, UserMessage
 from swe_ai_fleet.domain.run import fold_run
 from swe_ai_fleet.domain.task import PlanningMode
-from swe_ai_fleet.domain.tool import Outcome, ToolResult
+from swe_ai_fleet.domain.tool import ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason, Trajectory
 from swe_ai_fleet.in_process import MemoryLog
 from swe_ai_fleet.ports import Journal
@@ -90,13 +88,6 @@ class Lab(Toolkit):
         if self.calls.count("flaky") <= self.fails:
             raise ToolFailure("it is out of order")
         return ToolResult(success=True, operation="lab_flaky", content="works")
-
-    @operation(executes=True)
-    async def check(self, code: int) -> ToolResult:
-        """End with an exit code."""
-        self.calls.append(f"check {code}")
-        ended = {"outcome": Outcome.ERROR, "error": f"exit code {code}"} if code else {}
-        return ToolResult(success=not code, operation="lab_check", content="red", exit_code=code, **ended)
 
 
 @dataclass(kw_only=True)
@@ -241,10 +232,8 @@ class Gate:
 
     def __init__(self, **rulings: Ruling) -> None:
         self.rulings = rulings
-        self.seen: list[ToolCall] = []
 
     async def review(self, calls: Sequence[ToolCall], *, step: int, truncated: bool = False) -> Sequence[Ruling]:
-        self.seen += calls
         return [self.rulings.get(call.name, Ruling()) for call in calls]
 
 
@@ -267,11 +256,6 @@ async def test_a_plan_is_carried_out_step_by_step_and_verified(place: Path) -> N
     assert all("tools" not in body for body in bodies)
     made = [event.body.plan for event in run.events if isinstance(event.body, PlanMade)]
     assert [planned.operation for planned in made[0].steps] == ["read_file", "search_in_files"]
-    replied = [event.body.reply.usage.model_calls for event in run.events if isinstance(event.body, ModelReplied)]
-    assert sum(replied) == 2
-    assert [PLAN in run.told[0], VERIFY in run.told[1]] == [True, True]
-    audited = [event.body.entry.call_id for event in run.events if isinstance(event.body, ToolFinished)]
-    assert [call_id.partition("n")[0] for call_id in audited] == ["p1s1t1", "p1s2t1"]
 
 
 def gone(on_failure: str = "") -> dict[str, Any]:
@@ -289,12 +273,6 @@ UNREAD = plan(LOOK, LOOK, step("files_read_file", file_name_of_it="a.py"))
 RETRIED = plan(step("lab_flaky", on_failure="retry"))
 REPLANNED = (plan(step("files_read_file", path="a.py"), marker=AGAIN), plan(LOOK, gone("replan"), LOOK), SEEN)
 UNMET = [verdict("No luck.", met=False, missing="everything", nth=nth) for nth in (1, 2, 3)]
-CONTRADICTED = plan(
-    step("files_read_file", path="a.py", expect="def two", on_failure="skip"),
-    step("lab_check", code=1, expect="exit 1"),
-    step("lab_check", code=0, expect="exit 1", on_failure="replan"),
-    step("lab_look", at="never"),
-)
 PLANS: dict[str, tuple[Sequence[Conversation], dict[str, Any], dict[str, Any]]] = {
     "the whole plan is checked before its first step": (
         [UNREAD, said(CORRECT, "No."), said(CORRECT, "No.", nth=2)],
@@ -321,27 +299,32 @@ PLANS: dict[str, tuple[Sequence[Conversation], dict[str, Any], dict[str, Any]]] 
         {},
         {"steps": "skipped done", "faults": "missing.py", "told": "1. files read_file: skipped"},
     ),
-    "a step is retried twice": ([RETRIED, SEEN], {"fails": 2}, {"calls": ["flaky"] * 3, "attempts": [3]}),
-    "and no more": ([RETRIED, SEEN], {"fails": 3}, {"stop": "tool_error", "steps": "failed", "attempts": [3]}),
+    "a step is retried twice": (
+        [RETRIED, SEEN],
+        {"fails": 3},
+        {"stop": "tool_error", "steps": "failed", "attempts": [3]},
+    ),
     "the rest is planned anew": (
         REPLANNED,
         {},
         {"steps": "done failed replaced done", "calls": ["look x"], "reasons": "missing.py"}
         | {"told": "step 2 (files read_file): |1. lab look: done"},
     ),
-    # An expected exit code is no contradiction, and what was changed by commands is looked at before the end.
     "a result that contradicts the plan triggers what the step says": (
-        [plan(LOOK, marker=AGAIN), CONTRADICTED, SEEN],
+        [plan(step("files_read_file", path="a.py", expect="def two", on_failure="skip"), LOOK), SEEN],
         {},
-        {"steps": "skipped done failed replaced done", "calls": ["check 1", "check 0", "look x"]}
-        | {"faults": "its result does not show 'def two'|expected exit 1, it was 0."},
+        {"steps": "skipped done", "faults": "its result does not show 'def two'"},
     ),
     "a goal that is never met is an honest end": (
         [*UNMET, *anew(LOOK), plan(LOOK)],
         {},
         {"stop": "plan_failed", "answer": "No luck.", "error": "the goal is not met: everything", "met": False},
     ),
-    "a reply is one": ([plan(LOOK), SEEN], {"max_iterations": 1}, {"stop": "max_iterations", "steps": "done"}),
+    "what the last step gave answers for a verdict without an answer": (
+        [said(VERIFY, '{"met": true, "missing": ""}'), plan(LOOK)],
+        {},
+        {"answer": "saw x"},
+    ),
     "at a limit what was done is told": (
         [plan(LOOK, LOOK, LOOK, LOOK)],
         {"max_tool_calls": 2},
@@ -364,7 +347,6 @@ async def test_a_plan_goes_on_or_ends_as_its_steps_say(place: Path, case: str) -
         "asked": run.asked,
         "replies": trajectory.usage.model_calls,
         "attempts": [report.attempts for report in reports],
-        "plans": done and done.plans,
         "met": done and done.met,
     }
     texts = {
@@ -417,24 +399,6 @@ async def test_a_step_waits_for_a_person_and_the_plan_goes_on_from_there(place: 
         assert any("Approved by somebody." in message.content for message in later.history.messages)
 
 
-async def test_a_single_operation_is_answered_without_a_model(place: Path) -> None:
-    again = plan(step("files_read_file", path="a.py"), marker=AGAIN)
-    async with bench(place, again, verdict("You mean a.py.")) as run:
-        for mode in (PlanningMode.SIMPLE, PlanningMode.HYBRID):
-            run.history, text = opening("read file a.py"), "read file a.py"
-            trajectory = await run.run(mode, task_text=text)
-            assert trajectory.stop_reason is StopReason.FINAL_ANSWER
-            assert "return 1" in trajectory.answer
-        run.history = opening("what is 2+3*4")
-        assert (await run.run(task_text="what is 2+3*4")).answer == "2+3*4 = 14"
-        assert run.server.requests == 0
-        # What the fast path cannot do goes to the model.
-        run.history = opening("read file aa.py")
-        trajectory = await run.run(task_text="read file aa.py")
-        assert (trajectory.stop_reason, trajectory.answer) == (StopReason.FINAL_ANSWER, "You mean a.py.")
-        assert (statuses(trajectory), run.asked) == (["failed", "done"], 2)
-
-
 async def test_without_a_model_what_can_be_answered_is(place: Path) -> None:
     async with bench(place) as run:
         await run.model.probe()
@@ -479,13 +443,6 @@ async def test_a_person_may_refuse_a_step_or_end_the_run(place: Path) -> None:
         trajectory = await run.run(gate=Gate(files_write_file=Ruling(verdict=Verdict.END, text="no")))
         assert (trajectory.stop_reason, statuses(trajectory)) == (StopReason.REJECTED, ["failed", "unreached"])
         assert not (run.root / "b.py").exists()
-
-
-async def test_what_the_last_step_gave_answers_for_a_verdict_without_an_answer(place: Path) -> None:
-    async with bench(place, said(VERIFY, '{"met": true, "missing": ""}'), plan(LOOK)) as run:
-        trajectory = await run.run(mode_rules=ModeRules(plans=PlanRules(max_replans=0)))
-    assert trajectory.stop_reason is StopReason.FINAL_ANSWER
-    assert trajectory.answer == trajectory.steps[0].observations[0].result.content
 
 
 @pytest.mark.parametrize(("request_", "replies"), [(FAST, 0), (SIMPLE, 2), (COMPLEX, 5)])

@@ -8,13 +8,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
-
 import grpc
 import grpc.aio
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceStub
 from services.errors import NotAvailable
@@ -35,6 +33,10 @@ from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
 from tests.orchestrator_service import field_named, refusal, servicer_of
 from tests.scripted_fleet import ScriptedFleet, execution_deps
 from tests.scripted_workspaces import ScriptedWorkspaces
+from dataclasses import replace
+from tests.scripted_deps import execution_deps
+from tests.scripted_fleet import ScriptedFleet
+
 
 SECONDS = 10
 SUBTASKS = (
@@ -45,50 +47,36 @@ SPLIT = Derivation(derivation_id="d-1", subtasks=SUBTASKS)
 
 
 class Planner(ScriptedFleet):
-    """A fleet whose planner splits tasks in two, once `let` is set."""
+    """A fleet whose planner splits tasks in two."""
 
     def __init__(self, storage: MemoryLog) -> None:
         super().__init__(storage=storage)
         self.asked: list[DeriveAssignment] = []
-        self.began = asyncio.Event()
-        self.let = asyncio.Event()
-        self.let.set()
         self.fault: Exception | None = None
 
     async def _derive(self, assignment: DeriveAssignment) -> Derivation:
         self.asked.append(assignment)
-        self.began.set()
-        await self.let.wait()
         if self.fault is not None:
             raise self.fault
         return replace(SPLIT, derivation_id=f"d-{len(self.asked)}")
 
 
-@dataclass(kw_only=True)
-class World:
-    """What several replicas share."""
-
-    log: MemoryLog = field(default_factory=MemoryLog)
-    store: MemoryKeyValue = field(default_factory=MemoryKeyValue)
-    workspaces: ScriptedWorkspaces = field(default_factory=ScriptedWorkspaces)
-
-    def __post_init__(self) -> None:
-        self.planner = Planner(self.log)
-
-    @asynccontextmanager
-    async def replica(self, owner: str = "one") -> AsyncIterator[PlanningEvents]:
-        around = execution_deps(self.log, fleet=self.planner, workspaces=self.workspaces, owner=owner)
+@asynccontextmanager
+async def served(planner: Planner, store: MemoryKeyValue) -> AsyncIterator[Any]:
+    """The RPC that planning events come in by."""
+    log, workspaces = planner.storage, ScriptedWorkspaces()
+    async with (
+        asyncio.timeout(SECONDS),
+        Executions(execution_deps(log, fleet=planner, workspaces=workspaces)) as executions,
+        Derivations(fleet=planner, log=log, workspaces=workspaces) as derivations,
+    ):
+        planning = PlanningEvents(executions=executions, derivations=derivations, store=store)
+        service = service_of(servicer_of(executions, log, planning=planning))
         async with (
-            asyncio.timeout(SECONDS),
-            Executions(around) as self.executions,
-            Derivations(fleet=self.planner, log=self.log, workspaces=self.workspaces) as derivations,
+            serve_grpc([service], "127.0.0.1:0", None, _ready, grace_seconds=0.1) as address,
+            grpc.aio.insecure_channel(address) as channel,
         ):
-            yield PlanningEvents(executions=self.executions, derivations=derivations, store=self.store)
-
-
-@pytest.fixture
-def world() -> World:
-    return World()
+            yield OrchestratorServiceStub(channel).ProcessPlanningEvent
 
 
 REQUEST: dict[str, Any] = {
@@ -100,34 +88,29 @@ REQUEST: dict[str, Any] = {
 }
 
 
-async def test_over_the_wire_subtasks_are_told_with_what_they_need_and_faults_name_their_field(world: World) -> None:
-    async with world.replica() as planning:
-        service = service_of(servicer_of(world.executions, world.log, planning=planning))
-        async with (
-            serve_grpc([service], "127.0.0.1:0", None, _ready, grace_seconds=0.1) as address,
-            grpc.aio.insecure_channel(address) as channel,
+async def test_over_the_wire_subtasks_are_told_with_what_they_need_and_faults_name_their_field() -> None:
+    planner, store = Planner(MemoryLog()), MemoryKeyValue()
+    async with served(planner, store) as process:
+        for change, field in (
+            ({"dispatch": True, "repo": None}, "repo"),
+            ({"roles": ["DEV", ""]}, "roles[1]"),
+            ({"payload": {"nan": float("nan")}}, "payload"),
         ):
-            process = OrchestratorServiceStub(channel).ProcessPlanningEvent
-            for change, field in (
-                ({"dispatch": True, "repo": None}, "repo"),
-                ({"roles": ["DEV", ""]}, "roles[1]"),
-                ({"payload": {"nan": float("nan")}}, "payload"),
-            ):
-                code, said, details = await refusal(process(pb.ProcessPlanningEventRequest(**(REQUEST | change))))
-                assert (code, field_named(details)) == (grpc.StatusCode.INVALID_ARGUMENT, field), said
-            assert not await world.store.entries()
-            world.planner.fault = InvalidRequest("no sound split was found")
-            code, said, _ = await refusal(process(pb.ProcessPlanningEventRequest(**REQUEST)))
-            assert (code, "no sound split" in said) == (grpc.StatusCode.INVALID_ARGUMENT, True)
-            world.planner.fault = None  # the event was not taken: its id is free
-            request = pb.ProcessPlanningEventRequest(**REQUEST, roles=["dev", "DEVELOPER", "qa"], occurred_at_ms=1)
-            request.payload.update({"labels": ["a"], "points": 2})
-            told = await process(request)
-            request.occurred_at_ms = 2
-            assert await process(request) == told
-            request.payload["points"] = 3
-            assert (await refusal(process(request)))[0] is grpc.StatusCode.ALREADY_EXISTS
-            dispatched = await process(pb.ProcessPlanningEventRequest(**(REQUEST | {"event_id": "e-2"}), dispatch=True))
+            code, said, details = await refusal(process(pb.ProcessPlanningEventRequest(**(REQUEST | change))))
+            assert (code, field_named(details)) == (grpc.StatusCode.INVALID_ARGUMENT, field), said
+        assert not await store.entries()
+        planner.fault = InvalidRequest("no sound split was found")
+        code, said, _ = await refusal(process(pb.ProcessPlanningEventRequest(**REQUEST)))
+        assert (code, "no sound split" in said) == (grpc.StatusCode.INVALID_ARGUMENT, True)
+        planner.fault = None  # the event was not taken: its id is free
+        request = pb.ProcessPlanningEventRequest(**REQUEST, roles=["dev", "DEVELOPER", "qa"], occurred_at_ms=1)
+        request.payload.update({"labels": ["a"], "points": 2})
+        told = await process(request)
+        request.occurred_at_ms = 2
+        assert await process(request) == told
+        request.payload["points"] = 3
+        assert (await refusal(process(request)))[0] is grpc.StatusCode.ALREADY_EXISTS
+        dispatched = await process(pb.ProcessPlanningEventRequest(**(REQUEST | {"event_id": "e-2"}), dispatch=True))
     first, second = told.tasks
     assert (told.accepted, told.derivation_id) == (True, "d-2")
     assert [first.task_id, second.task_id, *second.dependencies] == ["d-2.write", "d-2.test", "d-2.write"]
@@ -139,30 +122,3 @@ async def test_over_the_wire_subtasks_are_told_with_what_they_need_and_faults_na
 
 async def _ready() -> bool:
     return True
-
-
-def message(subject: str, data: bytes) -> Work:
-    return Work(subject=subject, data=data, headers={}, sequence=1, deliveries=1)
-
-
-@example(b'{"deliberate":' * 50_000)
-@given(
-    data=st.binary(max_size=64)
-    | st.recursive(
-        st.none() | st.booleans() | st.floats() | st.text(max_size=5),
-        lambda inner: (
-            st.dictionaries(
-                st.sampled_from(["deliberate", "orchestrate", "taskId", "repo", "path", "x"]), inner, max_size=3
-            )
-            | st.lists(inner, max_size=3)
-        ),
-        max_leaves=8,
-    ).map(lambda value: json.dumps(value).encode())
-)
-def test_whatever_a_message_holds_it_is_a_task_or_names_its_fault(data: bytes) -> None:
-    try:
-        task = task_of(message("agent.cmd.execute", data))
-    except (InvalidRequest, NotAvailable) as fault:
-        assert str(fault)
-    else:
-        assert task.task_id

@@ -86,6 +86,7 @@ def crowd() -> Iterator[None]:
         yield
 
 
+@pytest.mark.slow  # quick: what a pod gives
 @pytest.mark.usefixtures("crowd")
 def test_a_node_check_says_what_is_in_the_way(tmp_path: Path) -> None:
     well, found = examined(tmp_path, FLEET_SANDBOX="bubblewrap", user_namespace=False)

@@ -62,6 +62,7 @@ async def _gone(before: set[int]) -> None:
             await asyncio.sleep(0.05)
 
 
+@pytest.mark.slow  # quick: cancelling a run
 async def test_one_actor_an_agent_and_faults_keep_their_type_across_ray(
     settings: Settings, repository: PinnedRepository
 ) -> None:

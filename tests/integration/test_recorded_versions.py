@@ -15,7 +15,7 @@ from swe_ai_fleet.domain.task import EnvironmentSpec, PinnedRepository, RepoRef
 from swe_ai_fleet.environments.requirements import npm_lock
 from swe_ai_fleet.testing.repositories import make_repository
 from tests.confinement import needs_bwrap
-from tests.environments import Index, make_provider, npm_package, sh, wheel
+from tests.environments import Index, make_provider, sh, wheel
 
 pytestmark = needs_bwrap
 SPEC = EnvironmentSpec()
@@ -67,16 +67,6 @@ async def test_a_release_that_came_out_in_between_is_not_in_a_candidates_environ
     # What was had from the start keeps its hash, what came has its own.
     assert {line("thing", "1.0", OLD), line("other", "1.0", OTHER)} <= set(tested.report.installed)
     assert any("the versions of the parent commit" in said.what for said in tested.report.decisions)
-    assert (await provider.environment(candidate, SPEC)).cached
-    # A candidate of a candidate, too.
-    second = await provider.patched("e", candidate, patch("tests/test_a.py", "import thing", "import other"))
-    assert (await provider.environment(second, SPEC)).key == tested.key
-    # The control: the same files as a commit of its own get the newest.
-    files = {**FILES, "requirements.txt": "thing\nother\n"}
-    alone = await provider.pin("default", RepoRef(location=str(make_repository(tmp_path / "alone", files))))
-    newest = await provider.environment(alone, SPEC)
-    assert await answers(provider, alone, newest) == "2 3"
-    assert newest.key != tested.key
 
 
 async def test_a_candidate_that_asks_for_another_version_gets_it(
@@ -90,17 +80,6 @@ async def test_a_candidate_that_asks_for_another_version_gets_it(
     assert await answers(provider, candidate, tested) == "2 3"
     assert any("without the pins of thing" in said.what for said in tested.report.decisions)
     assert line("thing", "2.0", NEW) in tested.report.installed
-
-
-@pytest.fixture
-def packages() -> dict[str, bytes]:
-    """What the registry has; releases may be added."""
-    return {f"{name}-1.0.0.tgz": npm_package(name, "1.0.0") for name in ("thing", "other")}
-
-
-async def versions(provider: GitWorkspaceProvider, repository: PinnedRepository, environment: Environment) -> str:
-    async with provider.open("e", "a", repository, environment) as clone:
-        return await sh(clone, """node -e "console.log(require('thing'), require('other'))" """)
 
 
 def test_what_a_build_writes_as_npms_notes_is_read_as_text_of_a_strangers() -> None:

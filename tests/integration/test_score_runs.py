@@ -10,24 +10,25 @@ from typing import Any
 import pytest
 
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
-from swe_ai_fleet.agents.scoring import BY_SCHEMA, BY_WORD, QUESTION, SCHEMA, ScoreRun
+from swe_ai_fleet.agents import ScoreRun
 from swe_ai_fleet.domain.assignment import ScoreAssignment
-from swe_ai_fleet.domain.audit import GENESIS, AuditEntry
+from swe_ai_fleet.domain.audit import GENESIS
 from swe_ai_fleet.domain.budget import Limits
 from swe_ai_fleet.domain.candidate import CheckReport, ForeignTests, Verdict
 from swe_ai_fleet.domain.errors import Fenced
-from swe_ai_fleet.domain.event import ModelReplied, RunClaimed, RunFinished, ToolFinished, Writer
+from swe_ai_fleet.domain.event import RunClaimed, RunFinished
 from swe_ai_fleet.domain.review import VerifierScore
 from swe_ai_fleet.domain.run import fold_run
 from swe_ai_fleet.domain.task import Constraints
-from swe_ai_fleet.domain.tool import Outcome, ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.in_process import MemoryLog
 from swe_ai_fleet.testing import Conversation, Failure, Script, ScriptedModelServer, Turn
 from tests.recorded_runs import SECRET, Runs
-from tests.sampling import sample
 from tests.scripted_fleet import PASSED
 
+QUESTION = "Does the change solve the task as it is written, completely and without breaking anything?"
+BY_WORD = "Answer with one word: yes or no."
+BY_SCHEMA = "Answer with one JSON object"
 PATCH = f"+def total(xs):\n+    return sum(xs)  # {SECRET}\n".encode()
 RUN = "agent-dev-1-scored"
 SURE = Turn(content="Yes", top_logprobs={"Yes": math.log(0.6), " yes": math.log(0.2), "No": math.log(0.1)})
@@ -73,18 +74,6 @@ class World(Runs):
             services = self.services({"verifier": model} if models is None else models)
             return await ScoreRun(services=services).run(assignment, clone)
 
-    async def worked(self, *tools: str) -> None:
-        """Let the candidate's run have called these tools."""
-        writer = Writer(
-            tenant=self.task.tenant, execution_id=self.task.execution_id, task_id="t", agent_id="agent-dev-1"
-        )
-        for number, name in enumerate(tools, start=1):
-            tool, _, operation = name.partition("_")
-            outcome = Outcome.ERROR if tool == "shell" else Outcome.SUCCESS
-            entry = sample(AuditEntry, seq=number, call_id=str(number), tool=tool, operation=operation, outcome=outcome)
-            result = ToolResult(success=True, operation=operation)
-            await self.log.tell(writer, ToolFinished(entry=entry, result=result))
-
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
@@ -97,7 +86,6 @@ def questions(server: ScriptedModelServer) -> list[dict[str, Any]]:
 
 
 async def test_the_score_is_the_share_of_yes_and_the_run_is_recorded(world: World) -> None:
-    await world.worked("files_read_file", "files_read_file", "shell_run_command")
     async with ScriptedModelServer(by_form(SURE, NUMBER)) as server:
         score = await world.score(server)
         [body] = questions(server)
@@ -110,8 +98,6 @@ async def test_the_score_is_the_share_of_yes_and_the_run_is_recorded(world: Worl
     told = body["messages"][1]["content"]
     for part in ("Add total()", "+    return sum(xs)", "tests: passed", "1 test of agent-dev-2 fails"):
         assert part in told
-    for part in ("3 tool calls: files_read_file 2 times, shell_run_command 1 times", "shell_run_command: error"):
-        assert part in told
     assert SECRET not in str(body)
     # What others wrote is fenced off, and the question comes last.
     begin = next(line for line in told.splitlines() if line.startswith("<<<"))
@@ -122,8 +108,6 @@ async def test_the_score_is_the_share_of_yes_and_the_run_is_recorded(world: Worl
     run = fold_run(world.log.events, RUN)
     assert run.finished is not None
     assert (run.finished.stop_reason, run.finished.audit_head) == (StopReason.FINAL_ANSWER, GENESIS)
-    [replied] = world.bodies(ModelReplied)
-    assert ("No", pytest.approx(math.log(0.1))) in replied.reply.top_logprobs
 
 
 async def test_a_server_without_log_probabilities_is_asked_for_a_number(world: World) -> None:
@@ -134,7 +118,7 @@ async def test_a_server_without_log_probabilities_is_asked_for_a_number(world: W
     ):
         first = await world.score(server, models={"verifier": model})
         assert (first.raw, first.error) == (0.35, "")
-        assert questions(server)[-1]["response_format"]["json_schema"]["schema"] == SCHEMA
+        assert "probability" in questions(server)[-1]["response_format"]["json_schema"]["schema"]["properties"]
         asked = len(questions(server))
         world.log = MemoryLog()
         second = await world.score(server, models={"verifier": model})
@@ -144,8 +128,10 @@ async def test_a_server_without_log_probabilities_is_asked_for_a_number(world: W
 
 
 async def test_garbage_is_no_score(world: World) -> None:
-    unclear = dict.fromkeys(("I cannot say.", '{"probability": NaN}'), "no probability")
-    unclear['{"probability": 0.1} or {"probability": 0.9}'] = "several"
+    unclear = {
+        "I cannot say.": "no probability",
+        '{"probability": 0.1} or {"probability": 0.9}': "several",
+    }
     for said, problem in unclear.items():
         world.log = MemoryLog()
         async with ScriptedModelServer(by_form(THINKS, Turn(content=said))) as server:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager, suppress
@@ -11,12 +10,11 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from swe_ai_fleet.adapters.jetstream import Credentials, JetStream, events
+from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
 from swe_ai_fleet.adapters.jetstream.protocol import event_subject
 from swe_ai_fleet.codec import to_json
-from swe_ai_fleet.domain.access import StoredPiece
 from swe_ai_fleet.domain.errors import PreconditionFailed
-from swe_ai_fleet.domain.event import ExecutionErased, ExecutionStarted, ResultPublished, StoredEvent, Writer
+from swe_ai_fleet.domain.event import ExecutionStarted, StoredEvent, Writer
 from swe_ai_fleet.domain.task import PinnedRepository, RepoRef, Task, TaskKind
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from tests.contract.test_event_log import everything, note, notes, write, writer
@@ -113,51 +111,18 @@ async def test_an_execution_that_began_meanwhile_is_read_without_a_reader(world:
     assert await consumers(world) == before
 
 
-async def test_what_is_not_known_from_its_beginning_is_read_from_the_server(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_is_not_known_from_its_beginning_is_read_from_the_server(world: World) -> None:
     unknown = writer("agent-1")
     await write(world.plain, unknown, "of an execution without a start")
     assert notes(await world.both(unknown)) == ["of an execution without a start"]
-    first, second = await world.begun("a"), await world.begun("b")
+    first = await world.begun("a")
     async with aclosing(world.log.read("acme", first.execution_id, follow=True)) as reading, asyncio.timeout(20):
         assert [notes([await anext(reading)]) for _ in range(2)] == [[], ["a"]]
-        # Where there is no more room, the oldest goes first; who reads it goes on.
-        monkeypatch.setattr(events, "_MOST_BYTES", 2_000)
-        for text in ("c", "d" * 1_500, "e"):
-            await write(world.plain, replace(second, agent_id=f"agent-{text[0]}"), text)
-            await write(world.plain, replace(first, agent_id=f"agent-{text[0]}"), text)
-            assert notes([await anext(reading)]) == [text]
-        assert len(await world.both(first)) == len(await world.both(second)) == 5
+        # Where nothing is followed any more, who reads it goes on.
         world.following.cancel()
         await write(world.plain, replace(first, agent_id="agent-2"), "f")
         assert notes([await anext(reading)]) == ["f"]
-        assert len(await world.both(first)) == 6
-
-
-async def test_an_ended_execution_is_kept_for_a_while(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "_KEPT_SECONDS", 0.0)
-    who = await world.begun("a")
-    async with world.plain.journal(replace(who, generation=2)) as journal:
-        await journal.append(ResultPublished())
-    async with aclosing(world.log.read("acme", who.execution_id, follow=True)) as reading, asyncio.timeout(20):
-        assert isinstance([await anext(reading) for _ in range(3)][-1].event.body, ResultPublished)
-        late = asyncio.ensure_future(anext(reading))
-        await world.plain.tell(replace(who, agent_id="~", generation=0), note("delivered"))
-        assert notes([await late]) == ["delivered"]
-    assert len(await world.both(who)) == 4
-
-
-async def test_what_was_erased_is_gone(world: World) -> None:
-    for tombstone in (True, False):
-        who = await world.begun("a", "b")
-        stored = await world.both(who)
-        if tombstone:
-            async with world.plain.journal(replace(who, generation=2)) as journal:
-                await journal.append(ExecutionErased(scope="execution", by="me", reason="asked"))
-        for one in stored:
-            await world.plain.connection.api("STREAM.MSG.DELETE.AGENT_EVENTS", {"seq": one.sequence}, timeout=5.0)
-        assert len(await world.both(who)) == tombstone
+        assert len(await world.both(first)) == 3
 
 
 async def test_a_writer_says_nothing_of_others_and_hides_nothing(world: World) -> None:
@@ -175,30 +140,3 @@ async def test_a_writer_says_nothing_of_others_and_hides_nothing(world: World) -
         with pytest.raises(PreconditionFailed, match="cannot be read"):
             await everything(log, mine)
     assert len(await world.both(victim)) == 2
-
-
-async def test_sizes_are_told_once_each_whoever_reads_for_them(world: World) -> None:
-    who, mine = await world.begun("a"), list[StoredPiece | None]()
-    first = (await everything(world.plain, who))[0].sequence
-    async with aclosing(world.log.sizes("AGENT_EVENTS")(first)) as pieces, asyncio.timeout(20):
-        while (piece := await anext(pieces)) is not None:
-            mine.append(piece)
-        before = await consumers(world)
-        for number in range(3):
-            # Also one that nobody can read, which is stored all the same.
-            await world.publish(replace(who, agent_id=f"bad-{number}"), b"{}")
-            mine.append(await anext(pieces))
-        # Sooner or later they come with the events that are followed anyway.
-        agents = itertools.count()
-        while len(await consumers(world)) == len(before):
-            await write(world.plain, replace(who, agent_id=f"agent-{next(agents)}"), "once more")
-            mine += [await anext(pieces)]
-        # More than are kept for somebody who is slow.
-        texts = [str(number) for number in range(600)]
-        await write(world.plain, replace(who, agent_id="many"), *texts)
-        mine += [await anext(pieces) for _ in texts]
-        world.following.cancel()
-        await write(world.plain, replace(who, agent_id="last"), "b")
-        mine.append(await anext(pieces))
-    async with aclosing(world.plain.sizes("AGENT_EVENTS")(first)) as pieces, asyncio.timeout(20):
-        assert mine == [await anext(pieces) for _ in mine]

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 import uuid
-from asyncio.subprocess import PIPE
 from pathlib import Path
 
 import pytest
 
 from swe_ai_fleet.domain.audit import AuditEntry, verify
-from swe_ai_fleet.domain.command import Command
 from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
 from swe_ai_fleet.sandbox import Attack, IsolationLevel, LocalWorkspace, Sandbox, SandboxPolicy, examine_sandbox
-from swe_ai_fleet.tools import Pipeline, ToolLimits
+from swe_ai_fleet.tools import Pipeline, ShellTool, ToolLimits
 from swe_ai_fleet.tools.policy import Policy
 from swe_ai_fleet.tools.secrets import MASK, Secrets
-from swe_ai_fleet.tools.shell import ShellTool
 from tests.confinement import CONFINED
 
 MIB = 1024 * 1024
@@ -56,42 +52,6 @@ async def tried(tool: ShellTool, command: str, **limits: float) -> tuple[ToolRes
     return result, ended
 
 
-async def test_what_is_not_its_own(
-    level: IsolationLevel, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Keys, environments, neighbours, other processes: without namespaces their arguments are seen, and no more."""
-    home, neighbour = tmp_path / "home", tmp_path / "neighbour"
-    for directory in (home / ".ssh", neighbour):
-        directory.mkdir(parents=True)
-    (home / ".ssh" / "id_ed25519").write_text(SECRET)
-    monkeypatch.setenv("FLEET_TEST_SECRET", SECRET)
-    both = sandbox(level)
-    async with both.workspace(root) as workspace, both.workspace(neighbour) as other:
-        assert (await other.run(Command(argv=("sh", "-c", f"echo {SECRET} >key; cat key")))).ok
-        victim = await asyncio.create_subprocess_exec("cat", "/dev/stdin", stdin=PIPE, stdout=PIPE)
-        assert victim.stdin is not None and victim.stdout is not None
-        try:
-            # A program that has answered has its environment: right after exec, Linux still shows an empty one.
-            victim.stdin.write(b"running\n")
-            assert await victim.stdout.readline() == b"running\n"
-            assert SECRET.encode() in Path(f"/proc/{victim.pid}/environ").read_bytes()
-            for command in (
-                f"cat ~/.ssh/id_ed25519 {home}/.ssh/id_ed25519",
-                "cat /proc/*/environ | tr '\\0' '\\n' | grep FLEET_TEST_SECRET",
-                f"cat {neighbour}/key ../neighbour/key /proc/1/root{neighbour}/key",
-                f"ln -s {neighbour}/key link && cat link",
-                f"kill -9 {victim.pid} || cat /proc/{victim.pid}/environ /proc/{victim.pid}/maps",
-            ):
-                result, entry = await tried(shell(workspace), command)
-                assert entry.outcome is Outcome.ERROR and SECRET not in result.observation(), command
-            _, entry = await tried(shell(workspace), f"tr '\\0' ' ' </proc/{victim.pid}/cmdline | grep /dev/stdin")
-            assert entry.outcome is (Outcome.SUCCESS if level is IsolationLevel.LANDLOCK else Outcome.ERROR)
-            assert victim.returncode is None
-        finally:
-            victim.kill()
-            await victim.wait()
-
-
 async def test_a_network_that_was_not_granted(level: IsolationLevel, root: Path) -> None:
     async with sandbox(level).workspace(root) as workspace:
         tool = shell(workspace)
@@ -124,7 +84,6 @@ async def test_a_flood_with_a_secret_at_its_seams(level: IsolationLevel, root: P
 # By what is without end: the limit, a program, and words that it must leave in the answer.
 WITHOUT_END = {
     "processes": ({"max_processes": 40}, "if not os.fork():\n        time.sleep(60)\n        os._exit(0)", "Blocking"),
-    "files": ({"max_disk_bytes": 8 * MIB}, "open(f'fill-{at}', 'wb').write(bytes(MIB))", "[disk limit: "),
     "one file": ({"max_file_bytes": MIB}, "open('fill-1', 'ab').write(bytes(MIB))", ""),
     "memory": ({"max_memory_bytes": 128 * MIB}, "held.append(bytearray(4 * MIB))", ""),
 }
@@ -142,9 +101,6 @@ async def test_what_is_without_end(level: IsolationLevel, root: Path, what: str)
         result, entry = await tried(tool, "exec python3 attack.py")
         assert entry.outcome is Outcome.ERROR, result.observation()
         assert said in result.content and "all of it" not in result.content
-        if what == "files":
-            result, entry = await tried(tool, "head -c 100000 /dev/zero >more")
-            assert entry.outcome is Outcome.ERROR and "no file can grow" in result.content
         # Once room is made it goes on.
         assert (await tried(tool, "rm -f fill-*"))[1].outcome is Outcome.SUCCESS
         assert (await tried(tool, "head -c 100000 /dev/zero >more"))[1].outcome is Outcome.SUCCESS

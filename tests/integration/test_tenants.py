@@ -20,11 +20,9 @@ from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.planning.v1 import planning_pb2 as planning
 from services.orchestrator import TASKS, open_intake
 from swe_ai_fleet.adapters.git_workspace.uploads import UPLOADS
-from swe_ai_fleet.domain.context import ContextRequest
 from swe_ai_fleet.domain.errors import FleetError, NotFound
 from swe_ai_fleet.domain.event import ApprovalRefused, ApprovalResolved
-from swe_ai_fleet.domain.memory import Memory, MemoryScope
-from swe_ai_fleet.domain.task import UPLOAD, RepoRef, TaskKind, execution_id
+from swe_ai_fleet.domain.task import UPLOAD, RepoRef
 from swe_ai_fleet.runtime.factories import workspace_provider
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing.repositories import make_repository
@@ -95,12 +93,6 @@ async def test_an_approver_is_somebody_else_of_the_same_tenant(world: World) -> 
     # Told once, however often it is tried.
     refusals = [(body.approval_id, body.caller) for body in bodies if isinstance(body, ApprovalRefused)]
     assert refusals == [(approval.approval_id, "bob.north")]
-    # Who handed it in may still say no.
-    again = await bob.submit(a_name(), role="QA")
-    await bob.waits(again)
-    no = pb.ResolveApprovalRequest(execution_id=again, decision=pb.APPROVAL_DECISION_REJECTED)
-    await bob.call("ResolveApproval", no)
-    assert (await bob.ended(again)).status == pb.DELIBERATION_STATUS_REJECTED
 
 
 async def test_what_evidence_refused_is_delivered_by_somebody_else_and_the_log_says_who(world: World) -> None:
@@ -135,8 +127,6 @@ async def test_councils_and_where_their_agents_may_be(world: World) -> None:
     await zoe.call("CreateCouncil", pb.CreateCouncilRequest(role="DEVOPS", num_agents=2))
     assert not (await other.call("ListCouncils", pb.ListCouncilsRequest())).councils
     assert not (await other.call("DeleteCouncil", pb.DeleteCouncilRequest(role="DEVOPS"))).success
-    leaving = pb.UnregisterAgentRequest(role="DEVOPS", agent_id="agent-devops-1")
-    assert not (await other.call("UnregisterAgent", leaving)).success
     await other.call("CreateCouncil", pb.CreateCouncilRequest(role="DEVOPS", num_agents=1))
     [mine] = (await zoe.call("ListCouncils", pb.ListCouncilsRequest())).councils
     assert mine.num_agents == 2
@@ -186,10 +176,6 @@ async def test_memories_and_contexts_are_the_tenants_own(world: World) -> None:
     record = context.WorkRecord(execution_id=await ann.submit(a_name()), story_id=f"S-{word}")
     told = context.RecordOperationsRequest(record=record)
     assert await refused(ann.call("RecordOperations", told)) == await refused(other.call("RecordOperations", told))
-    own = context.WorkRecord(execution_id=f"ci-{word}", story_id=f"S-{word}")
-    for caller in (ann, other):
-        reply = await caller.call("RecordOperations", context.RecordOperationsRequest(record=own))
-        assert not reply.already_existed
 
 
 async def test_tasks_from_nats_go_to_the_tenant_of_their_subject(world: World) -> None:
@@ -213,21 +199,17 @@ async def test_tasks_from_nats_go_to_the_tenant_of_their_subject(world: World) -
     assert (state.task.priority, state.task.tenant, state.task.caller) == (8, NORTH, "nats")
     with pytest.raises(NotFound):
         await world.executions.latest(SOUTH, task_id)
-    name = execution_id(tenant=SOUTH, kind=TaskKind.DELIBERATE, task_id=task_id, attempt=1)
-    assert name != state.execution_id
 
 
 async def test_a_repository_is_cached_and_an_upload_kept_for_one_tenant_alone(world: World, tmp_path: Path) -> None:
     repository = make_repository(tmp_path / "app", {"hello.py": "print('hello')\n"})
     settings = Settings(home=tmp_path / "home", sandbox="none")
     workspaces = workspace_provider(settings, world.log)
-    caches = set[frozenset[Path]]()
+    caches: list[int] = []
     for tenant in (NORTH, SOUTH):
-        pinned = await workspaces.pin(tenant, RepoRef(location=str(repository)))
-        assert pinned.tenant == tenant
-        caches.add(frozenset((tmp_path / "home").rglob("HEAD")))
-    north, south = sorted(caches, key=len)
-    assert len(south) > len(north)
+        assert (await workspaces.pin(tenant, RepoRef(location=str(repository)))).tenant == tenant
+        caches.append(len(list((tmp_path / "home").rglob("HEAD"))))
+    assert caches[1] > caches[0]
     bundle = tmp_path / "bundle"
     await asyncio.to_thread(
         subprocess.run, ["git", "bundle", "create", str(bundle), "--all"], cwd=repository, check=True
@@ -266,13 +248,8 @@ async def test_counts_are_the_tenants_own_and_the_fleet_is_for_admins(world: Wor
     ann = world.by(NORTH, "ann")
     request = pb.GetStatusRequest(include_stats=True, include_fleet=True)
     before = await world.by(SOUTH, "eve").call("GetStatus", request)
-    metrics = await world.by(SOUTH, "eve").call("GetMetrics", pb.GetMetricsRequest())
     for _ in range(2):
         await ann.ended(await ann.submit(a_name()))
-    while not sum(one.count for one in (await ann.call("GetMetrics", pb.GetMetricsRequest())).executions):
-        await asyncio.sleep(0.02)
-    again = await world.by(SOUTH, "eve").call("GetMetrics", pb.GetMetricsRequest())
-    assert again.agents.started == metrics.agents.started
     after = await world.by(SOUTH, "eve").call("GetStatus", request)
     assert after.stats.total_deliberations == before.stats.total_deliberations
     assert (await ann.call("GetStatus", request)).stats.total_deliberations >= 2
@@ -280,49 +257,14 @@ async def test_counts_are_the_tenants_own_and_the_fleet_is_for_admins(world: Wor
     assert "secret-host" not in str(after)
     admins = await world.by(SOUTH, "zoe").call("GetStatus", request)
     assert admins.replicas
-    assert "secret-host" in admins.components[0].message
 
 
 async def test_a_tenant_uses_the_harnesses_that_the_operator_gives_it(world: World) -> None:
     zoe, other = world.by(NORTH, "zoe"), world.by(SOUTH, "zoe")
-
-    def joining(endpoint: str) -> pb.RegisterAgentRequest:
-        return pb.RegisterAgentRequest(role="QA", agent_id="guest", endpoint=endpoint)
-
     with pytest.raises(grpc.aio.AioRpcError) as seats:
         await other.submit(a_name(), seats=("fleet", "acp:large"), num_agents=2)
-    # As a member of a role's council it is refused as well, by the role.
-    assert (await other.call("RegisterAgent", joining("acp:large"))).success
-    with pytest.raises(grpc.aio.AioRpcError) as role:
-        await other.submit(a_name(), role="QA", num_agents=0)
-    for refusal, field in ((seats, "seats[1]"), (role, "role")):
-        assert refusal.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-        assert "[tenants.south] harnesses" in str(refusal.value.details())
-        assert field in str(refusal.value.trailing_metadata())
+    assert seats.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert "[tenants.south] harnesses" in str(seats.value.details())
+    assert "seats[1]" in str(seats.value.trailing_metadata())
     for caller, seat in ((other, "acp:small"), (zoe, "acp:large")):
         assert await caller.submit(a_name(), seats=(seat,), num_agents=1)
-
-
-async def test_hosts_ask_the_context_service_for_the_tenant_of_their_task(world: World) -> None:
-    word = uuid.uuid4().hex
-    client = world.client or pytest.skip("the extension knowledge is not there")
-    for tenant in (NORTH, SOUTH):
-        await client.remember(Memory(namespace="fleet", text=f"{word} is {tenant}.", tenant=tenant))
-    for tenant in (NORTH, SOUTH):
-        [found] = await client.recall(word, MemoryScope(tenant=tenant, namespaces=("fleet",)))
-        assert (found.memory.text, found.memory.tenant) == (f"{word} is {tenant}.", tenant)
-    with pytest.raises(NotFound):
-        await client.gather(ContextRequest(tenant=NORTH, story_id="nobodys"))
-    assert len((await world.by(NORTH, "ann").call("Recall", context.RecallRequest(query=word))).recollections) == 1
-
-
-async def test_planning_events_are_told_apart_by_tenant(world: World) -> None:
-    fields = {"event_id": a_name(), "event_type": "plan.approved", "task_description": "Do it", "dispatch": True}
-    event = pb.ProcessPlanningEventRequest(repo=pb.RepoRef(path="/srv/app"), **fields)
-    ids = {
-        (await world.by(tenant, name).call("ProcessPlanningEvent", event)).execution_id
-        for tenant in (NORTH, SOUTH)
-        for name in ("ann", "bob")
-    }
-    state = await world.executions.latest(SOUTH, f"event-{event.event_id}")
-    assert (len(ids), state.task.caller, state.execution_id in ids) == (2, "ann.south", True)

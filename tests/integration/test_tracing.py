@@ -39,10 +39,6 @@ async def collector() -> AsyncIterator[TraceCollector]:
         yield collector
 
 
-def _settings(collector: TraceCollector, **more: object) -> Settings:
-    return Settings(otlp_endpoint=collector.url, **more)
-
-
 async def _run(log: EventLog, agent_id: str = "dev-1") -> None:
     """What an agent's process writes."""
     said = AssistantMessage(content=f"I found {SECRET}")
@@ -68,7 +64,7 @@ async def test_an_agents_run_is_told_with_its_calls_and_what_was_said_if_asked_f
     collector: TraceCollector, content: bool
 ) -> None:
     trace_id, caller = secrets.token_hex(16), secrets.token_hex(8)
-    chosen = _settings(collector, trace_content=content)
+    chosen = Settings(otlp_endpoint=collector.url, trace_content=content)
     async with open_telemetry(chosen, service="host", mask=lambda text: text.replace(SECRET, "***")) as telemetry:
         with telemetry.continuing(f"00-{trace_id}-{caller}-01"):
             await _run(telemetry.observed(MemoryLog()))
@@ -81,24 +77,17 @@ async def test_an_agents_run_is_told_with_its_calls_and_what_was_said_if_asked_f
     conventions = {
         "gen_ai.operation.name": "chat",
         "gen_ai.provider.name": "openai",
-        "gen_ai.request.model": "small",
         "gen_ai.response.model": "small-1",
         "gen_ai.usage.input_tokens": 10,
         "gen_ai.usage.output_tokens": 5,
-        "gen_ai.response.finish_reasons": ("stop",),
         "server.address": "models.example",
-        "server.port": 8000,
     }
     assert conventions.items() <= chat.attributes.items() and (chat.kind, tool.kind) == ("client", "internal")
-    called = {"operation.name": "execute_tool", "tool.name": "files_read_file", "tool.call.id": "c1"}
-    assert {f"gen_ai.{name}": value for name, value in called.items()}.items() <= tool.attributes.items()
     assert (run.attributes["gen_ai.agent.name"], run.attributes["fleet.role"]) == ("dev-1", "DEV")
-    assert (chat.end - chat.start, tool.end - tool.start) == (250_000_000, 30_000_000)
     said = str([one.attributes for one in spans.values()])
     assert SECRET not in said and ("***" in said) is content
     if content:
         assert "I found ***" in str(chat.attributes["gen_ai.output.messages"])
-        assert '"***"' in str(chat.attributes["gen_ai.input.messages"])
         assert tool.attributes["gen_ai.tool.call.arguments"] == '{"path": "***"}'
         assert "no file ***" in str(tool.attributes["gen_ai.tool.call.result"])
 

@@ -8,11 +8,9 @@ import subprocess
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from pathlib import Path
-
 import grpc
 import grpc.aio
 import pytest
-
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
 from services.auth import acting_for
@@ -29,6 +27,9 @@ from swe_ai_fleet.testing.repositories import git, make_repository
 from tests.conftest import FleetUnderTest
 from tests.orchestrator_service import field_named, refusal
 from tests.scripts import HELLO, HELLO_FILES
+from services.orchestrator.uploads import Uploads
+from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider, unpack_branch
+
 
 SECONDS = 90
 CHUNK = 1024
@@ -75,10 +76,8 @@ async def test_an_upload_is_named_by_its_content_and_takes_no_push(fleet: FleetU
 
 
 HEADERS: tuple[tuple[dict[str, object], str], ...] = (
-    ({"digest": "0" * 64}, "header.digest"), ({"digest": "nonsense"}, "header.digest"),
-    ({"size_bytes": 5}, "header.size_bytes"), ({"size_bytes": 2_000_000}, "header.size_bytes"),
-    ({"ref": "nowhere"}, "header.ref"), ({"ref": "main:utils.py"}, "header.ref"),
-    ({"commit": "1" * 40}, "header.commit"), ({"commit": "main"}, "header.commit"),
+    ({"digest": "0" * 64}, "header.digest"), ({"size_bytes": 5}, "header.size_bytes"),
+    ({"ref": "main:utils.py"}, "header.ref"), ({"commit": "1" * 40}, "header.commit"),
     ({"subdirectory": "../x"}, "repo.subdirectory"),
 )  # fmt: skip
 
@@ -91,20 +90,13 @@ async def test_what_the_header_says_has_to_hold(node: Node, repository: Path) ->
         assert caught.value.field == named, header
 
 
-def _mktree(repository: Path, entries: bytes, *options: str) -> str:
-    """A tree of entries as git stores them, or with `mktree` as it lists them."""
-    argv = ["git", *(options or ("hash-object", "-t", "tree", "--literally", "-w", "--stdin"))]
-    return subprocess.run(argv, input=entries, cwd=repository, capture_output=True, check=True).stdout.decode().strip()
-
-
-def _head_with(repository: Path, tree: str) -> None:
-    git(repository, "update-ref", "HEAD", git(repository, "commit-tree", tree, "-m", "harm"))
-
-
 def _tree_with(repository: Path, name: bytes) -> None:
     """Let HEAD have a tree with an entry that git itself would never write."""
-    blob = bytes.fromhex(git(repository, "rev-parse", "HEAD:utils.py"))
-    _head_with(repository, _mktree(repository, b"100644 " + name + b"\0" + blob))
+    entry = b"100644 " + name + b"\0" + bytes.fromhex(git(repository, "rev-parse", "HEAD:utils.py"))
+    argv = ("git", "hash-object", "-t", "tree", "--literally", "-w", "--stdin")
+    made = subprocess.run(argv, input=entry, cwd=repository, capture_output=True, check=True)
+    tree = made.stdout.decode().strip()
+    git(repository, "update-ref", "HEAD", git(repository, "commit-tree", tree, "-m", "harm"))
 
 
 def _submodule(repository: Path) -> None:
@@ -113,20 +105,10 @@ def _submodule(repository: Path) -> None:
     git(repository, "commit", "-q", "-m", "harm")
 
 
-def _tree_bomb(repository: Path) -> None:
-    """Ten thousand million files in a few hundred bytes."""
-    inner = git(repository, "rev-parse", "HEAD^{tree}")
-    for _ in range(10):
-        entries = "".join(f"040000 tree {inner}\td{number}\n" for number in range(10))
-        inner = _mktree(repository, entries.encode(), "mktree")
-    _head_with(repository, inner)
-
-
 HARM: dict[str, Callable[[Path], None]] = {
     "dotdot": lambda repository: _tree_with(repository, b".."),
     "dotgit": lambda repository: _tree_with(repository, b".git"),
     "submodule": _submodule,
-    "tree-bomb": _tree_bomb,
 }
 
 
@@ -148,7 +130,6 @@ SPOILT: tuple[Callable[[bytes], bytes], ...] = (
     ),
     lambda bundle: bundle.replace(b"# v2 git bundle\n", b"# v3 git bundle\n@filter=blob:none\n"),
     lambda bundle: bundle.replace(b"# v2 git bundle\n", b"# v2 git bundle\n-" + b"1" * 40 + b" x\n"),
-    lambda bundle: bundle.replace(b"# v2 git bundle\n", b"# v2 git bundle\n" + b"0" * 40 + b" refs/heads/gone\n"),
     lambda bundle: b"# v2 git bundle\n" + b"1" * 2_000_000,
 )
 
@@ -237,23 +218,8 @@ async def test_nothing_stays_of_what_is_refused(repository: Path, tmp_path: Path
         with pytest.raises(kind) as caught:
             await node.upload(pieces(bundle_of(repository)))
         assert isinstance(caught.value, FleetError) and caught.value.hint
-    for requests in ([], [pb.UploadRepositoryRequest(chunk=b"x")], [*pieces(b""), *pieces(b"")]):
-        with pytest.raises(InvalidRequest) as caught:
-            await small.upload(requests)
-        assert caught.value.field == "header"
-
-    # Only so many are received at once.
-    async def silent() -> AsyncIterator[pb.UploadRepositoryRequest]:
-        yield await asyncio.Future[pb.UploadRepositoryRequest]()
-
-    receiving = [asyncio.create_task(small.uploads.receive(silent())) for _ in range(4)]
-    await asyncio.sleep(0)
-    with pytest.raises(ResourceExhausted, match="being received"):
-        await small.upload(pieces(b""))
-    for task in receiving:
-        task.cancel()
-    await asyncio.wait(receiving)
-    with pytest.raises(InvalidRequest):
-        await small.upload(pieces(b""))
+    with pytest.raises(InvalidRequest) as caught:
+        await small.upload([pb.UploadRepositoryRequest(chunk=b"x")])
+    assert caught.value.field == "header"
     files = [path for path in (tmp_path / "one").rglob("*") if path.is_file()]
     assert [path for path in files if path.suffix not in (".lock", ".key")] == []

@@ -104,25 +104,21 @@ async def test_one_that_dies_at_the_start_is_told_at_once_with_the_end_of_its_ou
     assert not alive(processes(tmp_path))
 
 
-async def test_after_a_crash_it_comes_back_at_the_same_place_and_one_that_does_not_answer_is_started_again(
-    serve, tmp_path: Path
-) -> None:
+async def test_after_a_crash_it_comes_back_at_the_same_place(serve, tmp_path: Path) -> None:
     told: list[str] = []
     async with serve("crashes", told=told) as served:
-        for crash, way in ((1, "/crash"), (2, "/wedge")):
-            await post(served, way)
-            await until(lambda crash=crash: sum("is available again" in line for line in told) == crash)
-            assert await models(served, served.api_key) == 200
-            assert len(starts(tmp_path)) == crash + 1
-        first, second, third = starts(tmp_path)
-        assert not alive([*first["pids"], *second["pids"]]) and len(alive(third["pids"])) == 2
+        await post(served, "/crash")
+        await until(lambda: any("is available again" in line for line in told))
+        assert await models(served, served.api_key) == 200
+        first, second = starts(tmp_path)
+        assert not alive(first["pids"]) and len(alive(second["pids"])) == 2
     assert any("status 41" in line and "agents wait" in line for line in told)
     assert not alive(processes(tmp_path))
 
 
 async def test_running_requests_finish(serve, tmp_path: Path) -> None:
     async with serve("well", drain=10) as served:
-        running = asyncio.create_task(post(served, "/work/1.0"))
+        running = asyncio.create_task(post(served, "/work/0.3"))
         await until((tmp_path / "request").exists)
     assert await running == 200
     assert "drained" in (tmp_path / "vllm.log").read_text()
@@ -183,11 +179,5 @@ def test_the_parser_goes_by_the_name_or_by_the_template_of_a_model_that_is_here(
     assert {model: tool_parser(model) for model in PARSERS} == PARSERS
     model = tmp_path / "qwen3-named-wrongly"
     model.mkdir()
-    for file, text, parser in (
-        ("tokenizer_config.json", "[", "hermes"),
-        ("tokenizer_config.json", json.dumps({"chat_template": "… [TOOL_CALLS] …"}), "mistral"),
-        ("chat_template.jinja", "{# <tool_call> #} <function=name>", "qwen3_coder"),
-        ("chat_template.jinja", "no tools here", ""),
-    ):
-        (model / file).write_text(text)
-        assert tool_parser(str(model)) == parser, text
+    (model / "tokenizer_config.json").write_text(json.dumps({"chat_template": "… [TOOL_CALLS] …"}))
+    assert tool_parser(str(model)) == "mistral"

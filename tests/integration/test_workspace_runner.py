@@ -175,7 +175,6 @@ async def runner_process(world: World, *arguments: str) -> AsyncGenerator[asynci
 
 _TASK = {"taskId": "t", "taskDescription": "d", "repo": {"url": "https://git.example/a"}}
 NO_TASKS: tuple[tuple[object, str, str], ...] = (
-    ({"deliberate": {}}, "", "task_id"),
     (b"{", "", "message"),
     ({"deliberate": _TASK}, ".default.urgent", "subject"),
     ({"deliberate": {**_TASK, "approval": "APPROVAL_POLICY_PLAN"}}, "", "approval"),

@@ -1,5 +1,6 @@
 """Repositories of one node on git: pinned, cloned into the sandbox, delivered to."""
 
+from swe_ai_fleet.adapters.git_workspace.bundles import read_header, unpack_branch
 from swe_ai_fleet.adapters.git_workspace.clone import Bounds, GitClone
 from swe_ai_fleet.adapters.git_workspace.disk_space import Ages, Reaped
 from swe_ai_fleet.adapters.git_workspace.image_registry import RegistryRules
@@ -25,4 +26,6 @@ __all__ = [
     "RegistryRules",
     "SetupPolicy",
     "mounted_credentials",
+    "read_header",
+    "unpack_branch",
 ]
