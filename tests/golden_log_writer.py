@@ -18,8 +18,8 @@ import grpc.aio
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceStub
 from services.orchestrator.main import RunningFleet, open_fleet
+from swe_ai_fleet.adapters.jetstream import Credentials
 from swe_ai_fleet.adapters.jetstream.connection import Connection
-from swe_ai_fleet.adapters.jetstream.nats_client import Credentials
 from swe_ai_fleet.adapters.jetstream.protocol import EVENTS
 from swe_ai_fleet.adapters.jetstream.reader import messages
 from swe_ai_fleet.settings import Settings

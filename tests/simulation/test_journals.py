@@ -12,9 +12,9 @@ from random import Random
 
 import pytest
 
+from swe_ai_fleet.adapters.jetstream import Credentials
 from swe_ai_fleet.adapters.jetstream.connection import Connection
 from swe_ai_fleet.adapters.jetstream.journal import journal
-from swe_ai_fleet.adapters.jetstream.nats_client import Credentials
 from swe_ai_fleet.adapters.jetstream.protocol import (
     EXPECTED_SEQUENCE,
     MESSAGE_ID,

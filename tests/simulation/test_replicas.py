@@ -25,7 +25,6 @@ from swe_ai_fleet.domain.errors import AgentLost, FleetError, Unavailable
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, RepoRef, Task, TaskKind
 from swe_ai_fleet.in_process import MemoryLog
-from swe_ai_fleet.orchestrator import dispatcher
 from swe_ai_fleet.orchestrator.execution_context import ExecutionDeps, Workflows
 from swe_ai_fleet.orchestrator.executions import Executions, Room
 from swe_ai_fleet.orchestrator.projection import over
@@ -320,8 +319,8 @@ class World:
 @pytest.fixture(autouse=True)
 def no_clock_on_the_wall(monkeypatch: pytest.MonkeyPatch) -> None:
     """It stands still here, and these two are measured by it."""
-    monkeypatch.setattr(dispatcher, "HEAD_START_SECONDS", 0.0)
-    monkeypatch.setattr(dispatcher, "AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr("swe_ai_fleet.orchestrator.dispatcher.HEAD_START_SECONDS", 0.0)
+    monkeypatch.setattr("swe_ai_fleet.orchestrator.dispatcher.AGAIN_SECONDS", 0.0)
 
 
 # In histories 11 and 108 a driver that was replaced tries again to start its agents.

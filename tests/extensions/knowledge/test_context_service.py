@@ -25,10 +25,10 @@ from swe_ai_fleet.domain.context import Change, ContextRequest, Phase, StoredCha
 from swe_ai_fleet.domain.errors import NotFound, Unavailable
 from swe_ai_fleet.domain.memory import Memory, MemoryKind, MemoryScope, Outcome
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, Role, TaskKind, execution_id
-from swe_ai_fleet.extensions.knowledge.client import ContextServiceClient
 from swe_ai_fleet.extensions.knowledge.service import RunningContext, open_context
 from swe_ai_fleet.runtime.channels import named_field
 from swe_ai_fleet.runtime.factories import connect_log
+from swe_ai_fleet.runtime.knowledge import ContextClient, open_context_client
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.settings import Settings
 from tests.extensions.knowledge.test_context_blocks import tell
@@ -44,7 +44,7 @@ class Service:
     running: RunningContext
     log: JetStream
     stub: ContextServiceStub
-    client: ContextServiceClient
+    client: ContextClient
 
     async def call(self, request: Message, *, caller: str = "", tenant: str = ""):
         """The reply of the RPC that takes such a request."""
@@ -78,8 +78,11 @@ async def serving(settings: Settings) -> AsyncIterator[Service]:
         async with (
             open_context(settings, log, token=TOKEN) as running,
             grpc.aio.insecure_channel(running.address) as channel,
-            ContextServiceClient(running.address, TOKEN) as client,
+            open_context_client(
+                settings.model_copy(update={"context_url": running.address, "context_token": TOKEN})
+            ) as client,
         ):
+            assert client is not None
             yield Service(running=running, log=log, stub=ContextServiceStub(channel), client=client)
 
 
@@ -463,13 +466,6 @@ async def test_nothing_is_refused_for_not_having_heard_of_it(service: Service, n
         story_id = await unheard(case_id=(case := f"C-{uuid4().hex[:8]}"))
         again = await here.call(pb.RehydrateSessionRequest(case_id=case))
         assert [one.story.story_id for one in again.stories] == [story_id]
-        asked = pb.ValidateScopeRequest(role=pb.ROLE_DEV, phase=pb.PHASE_PLAN, story_id=await unheard())
-        assert "story" in (await here.call(asked)).missing
-        near = await here.call(pb.GetGraphRelationshipsRequest(node=f"story:{await unheard(case_id=case)}"))
-        assert [one.source for one in near.relations] == [f"case:{case}"]
-        story_id = await unheard()
-        context = await here.call(pb.GetContextRequest(story_id=story_id))
-        assert (f"story {story_id}" in context.context_text, context.version) == (True, 1)
         done = await here.call(pb.UpdateContextRequest(story_id=await unheard(), title="U", expected_version=1))
         assert (done.version, done.story.title) == (2, "U")
 
@@ -510,12 +506,3 @@ async def test_the_client_is_what_the_parts_behind_it_are(service: Service):
 
 def vars_of(outcome: Outcome) -> dict[str, object]:
     return {one.name: getattr(outcome, one.name) for one in fields(outcome)}
-
-
-async def test_a_service_that_is_not_there_is_told():
-    silent = await asyncio.start_server(lambda _reader, _writer: None, "127.0.0.1", 0)
-    async with silent, asyncio.timeout(20):
-        for address in ("127.0.0.1:1", f"127.0.0.1:{silent.sockets[0].getsockname()[1]}"):
-            async with ContextServiceClient(address, TOKEN, seconds=0.2) as client:
-                with pytest.raises(Unavailable, match=address):
-                    await client.recall("x", MemoryScope())

@@ -42,13 +42,15 @@ from swe_ai_fleet.domain.workflow import (
     WorkflowInput,
     WorkflowTask,
 )
-from swe_ai_fleet.extensions.workflows.drive import WORKFLOWS
-from swe_ai_fleet.extensions.workflows.reading import read_catalog
+from swe_ai_fleet.extensions import load_parts
+from swe_ai_fleet.extensions.workflows import read_catalog
 from swe_ai_fleet.orchestrator.execution_context import ExecutionDeps
 from swe_ai_fleet.orchestrator.executions import Executions, Room
 from tests.scripted_fleet import PASSED, ScriptedRun
 from tests.scripted_workspaces import DELIVERED_COMMIT
 from tests.unit.test_executions import World, published
+
+(WORKFLOWS,) = load_parts("workflows")
 
 
 def chain(*ids: str) -> tuple[Edge, ...]:

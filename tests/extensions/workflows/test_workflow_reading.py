@@ -31,10 +31,10 @@ from swe_ai_fleet.extensions.workflows import (
     WorkflowExecutor,
     WorkflowFault,
     mermaid,
+    read_catalog,
     read_workflow,
     workflow_schema,
 )
-from swe_ai_fleet.extensions.workflows.reading import read_catalog
 
 TOOLS = ("calculator", "python_executor", "web_search")
 OTHER = Workflow(
