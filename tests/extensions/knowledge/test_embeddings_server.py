@@ -80,14 +80,6 @@ async def test_a_wrong_answer_is_refused_at_once(server: ScriptedModelServer, wr
     assert server.embeddings.requests == 1
 
 
-@pytest.mark.parametrize("failure", [Failure(status=429, retry_after_seconds=0.001), Failure(drop=True)])
-async def test_what_may_pass_is_tried_again(server: ScriptedModelServer, failure: Failure) -> None:
-    async with warm(server) as embedder:
-        server.embeddings.fail_next(failure)
-        assert len(await embedder.embed(["a"])) == 1
-    assert server.embeddings.requests == 2
-
-
 async def test_a_bad_key_is_named_and_not_shown(server: ScriptedModelServer) -> None:
     async with client(server, api_key="sk-wrong-one") as embedder:
         with pytest.raises(ModelRejected) as raised:
@@ -98,19 +90,6 @@ async def test_a_bad_key_is_named_and_not_shown(server: ScriptedModelServer) -> 
         with pytest.raises(ModelRejected) as raised:
             await embedder.embed(["a"])
     assert KEY not in str(raised.value) and "***" in str(raised.value)
-
-
-async def test_texts_that_are_too_long_are_cut_and_batches_that_are_too_large_divided(
-    server: ScriptedModelServer,
-) -> None:
-    async with warm(server) as embedder:
-        server.embeddings.longest, server.embeddings.most_texts = 512, 2
-        vectors = await embedder.embed(["short", "alpha " * 2_000, "omega " * 2_000, "short"])
-        assert [round(cosine(vectors[0], vector)) for vector in vectors] == [1, 0, 0, 1]
-        before = server.embeddings.requests
-        await embedder.embed(["alpha " * 2_000])
-    assert server.embeddings.requests == before + 1
-    assert all(len(text) <= 4 * 513 for batch in list(server.embeddings.inputs)[-1:] for text in batch)
 
 
 def chosen(**values: object) -> AbstractAsyncContextManager[Embedder | None]:

@@ -178,9 +178,6 @@ async def test_an_equal_memory_is_replaced(index: MemoryIndex) -> None:
     assert await by_vector(index, [1.0, 0.0], MemoryScope(kinds=(MemoryKind.INTERACTION,))) == [again.text]
     assert await by_vector(index, [1.0, 0.0], MemoryScope(metadata={"new": "1"})) == [again.text]
     assert await by_vector(index, [1.0, 0.0], MemoryScope(kinds=(MemoryKind.FACT,))) == []
-    await index.put([(again, [0.0, 1.0]), (again, [-1.0, 0.0])], space="s")
-    [found] = await index.search(ALL, vector=[-1.0, 0.0], space="s")
-    assert found.score == pytest.approx(1.0, abs=1e-4)
 
 
 async def test_what_was_removed_is_found_no_more(index: MemoryIndex) -> None:

@@ -178,27 +178,6 @@ async def test_fleets_that_share_a_database_see_nothing_of_each_other(server: Po
             raise AssertionError
 
 
-async def test_lost_connections_are_made_again(server: PostgresqlServer, tmp_path: Path) -> None:
-    async with open_memory_index(url := server.database(), tmp_path) as index:
-        await index.put([(fleets("kept"), None)], position=4)
-        async with asyncio.TaskGroup() as group:
-            for _ in range(6):
-                group.create_task(index.position(""))
-        async with await psycopg.AsyncConnection.connect(url, autocommit=True) as stranger:
-            await stranger.execute(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-                "WHERE datname = current_database() AND pid <> pg_backend_pid()"
-            )
-        assert await index.position("") == 4
-        await index.put([(fleets("kept too"), None)])
-        waiting = asyncio.create_task(index.search(ALL, words="kept"))
-        await asyncio.sleep(0)
-        waiting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await waiting
-        assert len(await index.search(ALL, words="kept")) == 2
-
-
 async def test_a_database_that_cannot_be_used_is_explained(server: PostgresqlServer) -> None:
     url = server.database()
     async with await psycopg.AsyncConnection.connect(url, autocommit=True) as administrator:

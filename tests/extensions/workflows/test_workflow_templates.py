@@ -90,6 +90,7 @@ async def test_an_issue_is_reproduced_fixed_verified_and_reviewed(client: Client
     assert result["exit_code"] == 0
 
 
+@pytest.mark.slow  # quick: test_workflow_drives.py runs two templates
 async def test_a_branch_is_reviewed_from_several_sides(client: Client, repository: Path) -> None:
     commit_files(repository, {"cart.py": "def total(prices):\n    return sum(prices)\n"}, message="Sum up")
     inputs = {"base": "HEAD~1", "sides": [f"{REVIEW} correctness", f"{REVIEW} tests"]}
