@@ -238,7 +238,7 @@ async def test_records_run_as_their_benchmarks_mean_them(desk: Desk) -> None:
         "django": "t.py::test_answer ... ok\\nt.py::test_old[a b] ... FAIL",
         "gotest": "--- PASS: t.py::test_answer (0.00s)\\n--- FAIL: t.py::test_old[a (0.01s)",
     }
-    printed = {name: SCRIPT.replace("sh run_tests.sh", f"printf '{text}\\n'") for name, text in logs.items()}
+    printed = {name: SCRIPT.replace("sh run_tests.sh", f"printf '%b\\n' '{text}'") for name, text in logs.items()}
     records = [
         base | {"instance_id": "right"},
         *(

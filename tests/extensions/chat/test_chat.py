@@ -69,7 +69,7 @@ async def chat(opened: Callable[..., AbstractAsyncContextManager[Any]]) -> Async
 
 async def kept(store: MemoryKeyValue) -> tuple[str, dict[str, Any]]:
     """The only session, and its key."""
-    (entry,) = await store.entries()
+    (entry,) = await store.entries("default.")
     return entry.key, json.loads(entry.value)
 
 
