@@ -18,8 +18,7 @@ import grpc.aio
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceStub
 from services.orchestrator.main import RunningFleet, open_fleet
-from swe_ai_fleet.adapters.jetstream import Credentials
-from swe_ai_fleet.adapters.jetstream.connection import Connection
+from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
 from swe_ai_fleet.adapters.jetstream.protocol import EVENTS
 from swe_ai_fleet.adapters.jetstream.reader import messages
 from swe_ai_fleet.settings import Settings
@@ -74,8 +73,8 @@ async def _run(running: RunningFleet, repository: Path) -> dict[str, str]:
 
 async def _lines(running: RunningFleet, place: str) -> list[str]:
     """All events as they stand, the temporary directory's name aside."""
-    async with Connection.open([running.nats_url], Credentials(token=running.nats_token), name="golden") as connection:
-        stored = messages(connection, EVENTS, "agent.events.>", follow=False, timeout=30)
+    async with JetStream.connect(running.nats_url, credentials=Credentials(token=running.nats_token)) as log:
+        stored = messages(log.connection, EVENTS, "agent.events.>", follow=False, timeout=30)
         async with aclosing(stored) as events:
             return [one.data.decode().replace(place, "/srv/golden") async for one in events if one is not None]
 
