@@ -309,14 +309,8 @@ async def test_what_names_an_image_is_tried_in_it(desk: Desk) -> None:
         "repo": "acme/widgets", "problem_statement": "Answer", "image": name, "eval_script": script,
         "FAIL_TO_PASS": ["t.py::test_answer", "t.py::test_built"], "log_parser": "parse_log_pytest",
     }  # fmt: skip
-    smith = {
-        "image_name": name,
-        "patch": FAULT,
-        "eval_script": script.replace("[ ", 'grep 8 seven.py && [ "$OF" ] && [ '),
-    }
     desk.write(
         base | {"instance_id": "right"},
-        base | smith | {"instance_id": "smith"},
         base | {"instance_id": "wrong", "PASS_TO_PASS": ["t.py::gone"]},
         base | {"instance_id": "unknown", "image": name.replace("latest", "absent")},
     )
@@ -333,7 +327,7 @@ async def test_what_names_an_image_is_tried_in_it(desk: Desk) -> None:
     rows = {row["instance_id"]: row for row in (*desk.rows(), *desk.rows("harbor.results.jsonl"))}
     told = {one: row["evaluation"] for one, row in rows.items()}
     assert {one: row["resolved"] for one, row in rows.items()} == {
-        "right": True, "smith": True, "wrong": False, "unknown": None, "one": True,
+        "right": True, "wrong": False, "unknown": None, "one": True,
     }, told  # fmt: skip
     assert "not run: " in told["unknown"]
     (made,) = [

@@ -169,9 +169,6 @@ def gave(metadata: dict[str, object] | None = None, content: str = "") -> ToolRe
 
 
 class TestNaming:
-    def named(self, naming: Naming) -> list[tuple[str, str, int, int]]:
-        return [(thing.kind.value, thing.name, thing.group, thing.position) for thing in naming.things]
-
     def test_a_flood_is_bounded(self) -> None:
         naming = Naming(1)
         for _ in range(40):

@@ -155,8 +155,6 @@ async def test_malformed_outcomes_are_refused_by_field() -> None:
         ("subject_id", {"subject_id": "x" * 129}),
         ("memory_share", {"memory_share": 1.5}),
         ("tool_share", {"memory_share": 0.6, "tool_share": 0.6}),
-        ("rating", {"rating": 6}),
-        ("agents_used", {"agents_used": ("x",) * 5000}),
         ("metadata", {"metadata": {str(number): "" for number in range(100)}}),
         ("usage.cost", {"usage": Usage(cost=float("inf"))}),
     ]

@@ -100,8 +100,6 @@ async def test_an_editor_submits_watches_and_reads_the_result(fleet: FleetUnderT
         assert any(check["passed"] for check in best["checks"])
         whole = await client.read_resource(f"fleet://executions/{submitted['execution_id']}/diff")
         assert isinstance(whole.contents[0], TextResourceContents) and whole.contents[0].text == result["diff"]
-        found = await call(client, "list_executions", task_id=task_id)
-        assert [one["execution_id"] for one in found["executions"]] == [submitted["execution_id"]]
     rising = [progress for progress, _ in heard]
     assert heard and rising == sorted(set(rising)), "progress has to rise"
     assert any("ended: completed" in line for _, line in heard)

@@ -345,8 +345,6 @@ def refused() -> list[tuple[Task, str]]:
     one = agent("one")
     return [
         (a_run(one, inputs=(WorkflowInput(name="topic"),)), "inputs.topic"),
-        (a_run(one, given={"odd": 1}), "inputs.odd"),
-        (a_run(one, workflow=None), "workflow"),
         (a_run(replace(one, agent_config=AgentConfig(model="gone"))), "workflow.nodes[one].model"),
         (a_run(replace(one, agent_config=AgentConfig(use_memory=True))), "workflow.nodes[one].use_memory"),
         (a_run(Node(id="one", type=NodeType.WORKFLOW, workflow="nowhere")), "workflow.nodes[one]"),

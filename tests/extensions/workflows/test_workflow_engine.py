@@ -124,19 +124,6 @@ def mapped(name: str, inner: Node, over: str = "${inputs.items}", **options: Any
 ITEMS = (WorkflowInput(name="items", type="array"),)
 
 
-def nested(inner: Workflow, **options: Any) -> Node:
-    return Node(id="sub", type=NodeType.WORKFLOW, workflow=inner, **options)
-
-
-INNER = flow(
-    tool("a", {"x": "${inputs.x}"}),
-    tool("b", {"y": "${nodes.a.output.given.x}"}),
-    edges="a-b",
-    inputs=(WorkflowInput(name="x", type="integer"), WorkflowInput(name="z", required=False, default="zed")),
-    outputs={"y": "${nodes.b.output.given.y}", "z": "${inputs.z}"},
-)
-
-
 class TestOrder:
     async def test_a_join_waits_for_all_and_needs_one(self) -> None:
         world = World()
