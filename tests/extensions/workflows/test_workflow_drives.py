@@ -19,7 +19,6 @@ from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, NotFound, Pre
 from swe_ai_fleet.domain.event import (
     ApprovalAwaited,
     ApprovalResolved,
-    BreakpointsSet,
     ExecutionStarted,
     ExecutionStatus,
     NodeUpdated,
@@ -275,7 +274,7 @@ async def test_breakpoints_pause_show_inputs_step_and_continue(world: World):
         with pytest.raises(PreconditionFailed):
             await run.steer("pause")
     assert state.status is ExecutionStatus.COMPLETED
-    told = [(one.action, one.node_id) for one in world.bodies(BreakpointsSet)]
+    told = [(one.action, one.node_id) for one in state.steering]
     assert told == [("step", "two"), ("step", "three"), ("continue", "")]
     four = [one.status for one in world.bodies(NodeUpdated) if one.node_id == "four"]
     assert four == [NodeStatus.RUNNING, NodeStatus.COMPLETED]
