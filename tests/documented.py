@@ -53,7 +53,7 @@ RUN_BY: Mapping[str, tuple[str, ...]] = {
     ),
     "docs/context.md": (
         "extensions/knowledge/test_context_blocks.py",
-        "extensions/knowledge/test_knowledge_restart.py",
+        "extensions/knowledge/test_cli_context.py",
         HERE,
     ),
     "docs/councils.md": ("integration/test_council_service.py::test_the_whole_fleet_from_the_command_line",),

@@ -66,7 +66,7 @@ MESSAGE: st.SearchStrategy[Any] = st.fixed_dictionaries(
 EVENT: st.SearchStrategy[Any] = st.fixed_dictionaries(
     {"choices": st.lists(st.fixed_dictionaries({"delta": MESSAGE | JSON, "finish_reason": FINISH}), max_size=2)}
 )
-FUZZED = settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FUZZED = settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 LONGEST_SECONDS = 10.0
 
 
@@ -104,12 +104,18 @@ def encoded(value: Any) -> bytes:
     return json.dumps(value).encode()
 
 
+def replied(message: Any) -> bytes:
+    return encoded({"choices": [{"message": message, "finish_reason": "stop"}]})
+
+
 @FUZZED
-@given(body=st.binary(max_size=300), stream=st.booleans())
-@example(body=b"{" * 100_000, stream=False)
-@example(body=b"data: " + b"[" * 100_000 + b"\n\n", stream=True)
-async def test_any_bytes(body: bytes, stream: bool, server: ScriptedModelServer, model: OpenAIChatModel) -> None:
-    await run(server, model, body, stream=stream)
+@given(body=st.binary(max_size=300) | MESSAGE.map(replied), stream=st.booleans(), mode=st.sampled_from(PlanningMode))
+@example(body=b"{" * 100_000, stream=False, mode=PlanningMode.AGENTIC)
+@example(body=b"data: " + b"[" * 100_000 + b"\n\n", stream=True, mode=PlanningMode.AGENTIC)
+async def test_any_bytes(
+    body: bytes, stream: bool, mode: PlanningMode, server: ScriptedModelServer, model: OpenAIChatModel
+) -> None:
+    await run(server, model, body, stream=stream, mode=mode)
 
 
 @FUZZED

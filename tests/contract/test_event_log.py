@@ -208,23 +208,6 @@ async def test_heads_are_what_executions_say_themselves_and_mark_where_the_past_
         assert present.event.execution_id == after.execution_id
 
 
-async def test_everything_is_told_in_order_whoever_said_it(log: Log) -> None:
-    head, agent = writer("_"), writer("agent-1")
-    async with asyncio.timeout(20), aclosing(log.everything(follow=True)) as events:
-        while await anext(events) is not None:
-            pass
-        async with log.journal(head, fresh=True) as first, log.journal(agent, fresh=True) as second:
-            await first.append(note("head"))
-            await second.append(note("agent"))
-            await first.append(note("head again"))
-        heard = [await anext(events) for _ in range(3)]
-        sequences = [one.sequence for one in heard if one is not None]
-        assert notes([one for one in heard if one is not None]) == ["head", "agent", "head again"]
-        assert sequences == sorted(set(sequences))
-    again = [one async for one in log.everything(from_sequence=sequences[1]) if one is not None]
-    assert notes(again) == ["agent", "head again"]
-
-
 async def test_a_blob_comes_back_and_is_named_by_its_content(log: Log) -> None:
     for size in (0, 1, 200_000, 1_500_000):
         data, execution_id = bytes(range(256)) * (size // 256) + b"x" * (size % 256), str(uuid.uuid4())

@@ -86,6 +86,7 @@ _UNITTEST = "import unittest\n\n\nclass T(unittest.TestCase):\n    def test_it(s
 class TestAgentsWithTools:
     """A."""
 
+    @pytest.mark.slow  # quick: e2e/test_readme.py::test_the_library_example
     async def test_an_agent_its_tools_a_task_and_its_result(
         self, clone: Path, tmp_path: Path, warm: str, server: ScriptedModelServer
     ) -> None:
@@ -105,6 +106,7 @@ class TestAgentsWithTools:
         asked = next(body["messages"] for body in server.bodies if HELLO in json.dumps(body["messages"]))
         assert [message["role"] for message in asked[:2]] == ["system", "user"]
 
+    @pytest.mark.slow  # quick: integration/test_planning.py::test_a_plan_is_carried_out_step_by_step_and_verified
     async def test_a_plan_is_parsed_and_carried_out_step_by_step(
         self, clone: Path, tmp_path: Path, warm: str, server: ScriptedModelServer
     ) -> None:

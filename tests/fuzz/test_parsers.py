@@ -5,9 +5,11 @@ Each gets a tenth of a second here; `make fuzz SECONDS=60` gives each a minute. 
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import random
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,16 +22,14 @@ from swe_ai_fleet.adapters.git_workspace import read_header
 from swe_ai_fleet.adapters.git_workspace.uploads import read_upload_header
 from swe_ai_fleet.agents import tool_call_dialects
 from swe_ai_fleet.agents.judging import read_choice
-from swe_ai_fleet.agents.planning.reading import read_draft, read_verdict
 from swe_ai_fleet.agents.toolbox import Toolbox
 from swe_ai_fleet.domain.command import HostPattern
 from swe_ai_fleet.domain.council import AgentEndpoint
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.event import Event
 from swe_ai_fleet.domain.message import ToolCall
+from swe_ai_fleet.domain.tool import ToolResult
 from swe_ai_fleet.tools import FileTool
-from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
-from swe_ai_fleet.tools.files.patches import parse_patch
 from swe_ai_fleet.tools.tests.running import read_events, sealed
 from swe_ai_fleet.tools.tests.text_reports import recognise
 from tests.fuzz.mutation import mutated
@@ -111,12 +111,17 @@ def _understood(text: str) -> object:
 
 
 FILES = FileTool(".")
+
+
+def _patched(text: str) -> ToolResult:
+    with tempfile.TemporaryDirectory() as name:
+        return asyncio.run(FileTool(name).apply_patch(text))
+
+
 EVENTS = [path.read_text() for path in sorted(GOLDEN.rglob("*.json"))]
 TARGETS = (
     Target("event codec", lambda text: codec.from_json(Event, text), EVENTS, ValueError),
-    Target("patch", parse_patch, (PATCH,), (ToolFailure, ToolRefusal)),
-    Target("plan", read_draft, (PLAN, f"Sure:\n```json\n{PLAN}\n```\nDone.")),
-    Target("verdict", read_verdict, ('{"met": true, "answer": "a", "missing": ""}', PLAN)),
+    Target("patch", _patched, (PATCH,)),
     Target("choice", lambda text: read_choice((text,), "ABC"), ('{"choice": "B"}',), ValueError),
     Target("tool calls", tool_call_dialects.parse, CALLS),
     Target("arguments", _understood, (PLAN, "{'a': 1, b: [1,2,],}", "{}")),

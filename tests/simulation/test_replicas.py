@@ -25,8 +25,7 @@ from swe_ai_fleet.domain.errors import AgentLost, FleetError, Unavailable
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, RepoRef, Task, TaskKind
 from swe_ai_fleet.in_process import MemoryLog
-from swe_ai_fleet.orchestrator import dispatcher
-from swe_ai_fleet.orchestrator.execution_context import ExecutionDeps, Workflows
+from swe_ai_fleet.orchestrator.execution_context import ExecutionDeps
 from swe_ai_fleet.orchestrator.executions import Executions, Room
 from swe_ai_fleet.orchestrator.projection import over
 from swe_ai_fleet.ports import Journal
@@ -200,8 +199,6 @@ class World:
         agents.default = ScriptedRun(operations=3)
         self.fleet = UnreliableFleet(inner=agents, random=self.random, losing=0.08)
         self.names = 0
-        self.customers = TASKS
-        self.workflows: Workflows | None = None
 
     def begin(self, work: Coroutine[Any, Any, Any]) -> None:
         self.background.append(asyncio.create_task(work))
@@ -219,7 +216,6 @@ class World:
             model=ScriptedModel(),
             owner=process.name,
             pauses=(0.0, 1.0, 4.0),
-            workflows=self.workflows,
         )
         process.executions = Executions(deps, replicas=process, room=Room(executions=3))
         self.leases.add(process.name)
@@ -312,7 +308,7 @@ class World:
             for _ in range(3):
                 await self.start()
             async with asyncio.TaskGroup() as group:
-                customers = [group.create_task(self.customer(number)) for number in range(self.customers)]
+                customers = [group.create_task(self.customer(number)) for number in range(TASKS)]
                 group.create_task(self.trouble())
             return [customer.result() for customer in customers]
 
@@ -320,8 +316,8 @@ class World:
 @pytest.fixture(autouse=True)
 def no_clock_on_the_wall(monkeypatch: pytest.MonkeyPatch) -> None:
     """It stands still here, and these two are measured by it."""
-    monkeypatch.setattr(dispatcher, "HEAD_START_SECONDS", 0.0)
-    monkeypatch.setattr(dispatcher, "AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr("swe_ai_fleet.orchestrator.dispatcher.HEAD_START_SECONDS", 0.0)
+    monkeypatch.setattr("swe_ai_fleet.orchestrator.dispatcher.AGAIN_SECONDS", 0.0)
 
 
 # In histories 11 and 108 a driver that was replaced tries again to start its agents.
@@ -365,47 +361,3 @@ def test_whatever_happens_to_replicas_each_task_ends_once(seed: int) -> None:
                 [call[1:] for call in calls if call[0] is kind] for kind in (ev.ToolStarted, ev.ToolFinished)
             )
             assert sorted(begun) == sorted(closed)
-
-
-def test_an_agent_that_begins_after_its_driver_was_replaced_has_not_worked_for_nothing() -> None:
-    """What it did stands in the log by the time its successor claims the run, so nothing is done a second time."""
-
-    async def history() -> MemoryLog:
-        log, random = MemoryLog(), Random(1)
-        task = Task(
-            task_id="t", kind=TaskKind.DELIBERATE, description="d", repo=RepoRef(location="/srv/app"), num_agents=1
-        )
-
-        def replica(name: str) -> tuple[Executions, Link, Link]:
-            own, agents = Link(log=log, random=random), Link(log=log, random=random)
-            agents.awake.clear()
-            deps = ExecutionDeps(
-                log=own,
-                blobs=own,
-                results=own,
-                fleet=ScriptedFleet(storage=agents, default=ScriptedRun(operations=3)),
-                workspaces=ScriptedWorkspaces(),
-                model=ScriptedModel(),
-                owner=name,
-            )
-            return Executions(deps), own, agents
-
-        first, first_link, first_agents = replica("first")
-        await first.__aenter__()
-        await first.submit(task)
-        await asyncio.sleep(5)
-        first_link.awake.clear()
-        second, _, second_agents = replica("second")
-        await second.__aenter__()
-        await asyncio.sleep(5)
-        first_agents.awake.set()
-        await asyncio.sleep(5)
-        second_agents.awake.set()
-        await second.wait(DEFAULT_TENANT, task.execution_id)
-        return log
-
-    log = on_virtual_time(history())
-    claims = [event.body for event in log.events if isinstance(event.body, ev.RunClaimed)]
-    assert [(claim.generation, claim.resumes) for claim in claims] == [(1, False), (2, True)]
-    calls = Counter(event.body.entry.call_id for event in log.events if isinstance(event.body, ev.ToolStarted))
-    assert calls == {"call-1": 1, "call-2": 1, "call-3": 1}

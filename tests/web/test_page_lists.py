@@ -14,7 +14,7 @@ from tests.chat_script import HOSTILE_ANSWER
 from tests.scripts import HELLO, HELLO_FILES, SLEEP
 from tests.web.conftest import ARTIFACTS
 from tests.web.stage import Stage
-from tests.web_script import HOSTILE_TASK, MARKUP
+from tests.web_script import MARKUP
 
 pytestmark = pytest.mark.slow
 
@@ -139,13 +139,6 @@ class TestExecutions:
         await page.get_by_label("Batch", exact=True).fill(f"night-{stage.directory.name}")
         await expect(page.get_by_role("status").filter(has_text="tasks ended")).to_contain_text("2 of 2 tasks ended")
         await expect(links).to_have_count(2)
-        rate = {"passed": 3, "of": 4, "low": 0.3, "high": 0.95}
-        arm = {"candidates": 3, "without": "", "passed": rate, "verified": rate, "resolved": None, "tokens": 1200.0}
-        report = json.dumps({"study": MARKUP, "missing": 0, "arms": [arm | {"median_seconds": 4.0}]})
-        files = {"name": "report.json", "mimeType": "application/json", "buffer": report.encode()}
-        await page.get_by_label("Its report.json").set_input_files([files])  # type: ignore[list-item]
-        await expect(page.get_by_role("img", name="Passed: 3 candidates 75 % of 4")).to_be_visible()
-        assert await page.locator("#view img").count() == 0 and await _serious(page) == []
 
 
 class TestSubmit:
@@ -226,15 +219,7 @@ class TestChat:
 
 
 class TestEverybody:
-    async def test_hostile_words_stay_words(self, page: Page, stage: Stage) -> None:
-        await stage.submit("hostile-list", HOSTILE_TASK, stage.repository("hostile-list", HELLO_FILES))
-        await _open(page, stage, "/executions?task=")
-        await expect(page.locator(".execution-name").filter(has_text="<script>").first).to_be_visible()
-        assert await page.locator("#page img, #page script").count() == 0
-        assert "\u202e" not in await page.locator("#view").inner_text()
-        assert await page.title() == "Executions · SWE AI Fleet"
-
-    async def test_the_keyboard_is_enough_and_theme_and_menu_are_the_readers(self, page: Page, stage: Stage) -> None:
+    async def test_the_keyboard_is_enough(self, page: Page, stage: Stage) -> None:
         await _open(page, stage, "/executions")
         await page.keyboard.press("Tab")
         await expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
@@ -245,21 +230,6 @@ class TestEverybody:
         await page.keyboard.press("Enter")
         await expect(page.get_by_role("heading", name="Submit a task")).to_be_visible()
         await expect(page.locator("#view")).to_be_focused()
-        ground = "getComputedStyle(document.documentElement).backgroundColor"
-        light = await page.evaluate(ground)
-        await page.get_by_label("Theme: system", exact=True).select_option("Dark")
-        dark = await page.evaluate(ground)
-        await page.reload()
-        await expect(page.get_by_label("Theme: dark", exact=True)).to_have_value("dark")
-        assert await page.evaluate(ground) == dark != light
-        menu, way = page.get_by_role("button", name="Menu"), page.get_by_role("link", name="Councils")
-        await expect(menu).to_be_hidden()
-        await page.set_viewport_size({"width": 360, "height": 740})
-        await expect(way).to_be_hidden()
-        await menu.click()
-        await way.click()
-        await expect(page.get_by_role("heading", name="Councils")).to_be_visible()
-        await expect(way).to_be_hidden()
 
     @pytest.mark.parametrize("theme", ["light", "dark", "phone"])
     async def test_every_view_is_sound_and_fits(self, page: Page, stage: Stage, theme: str) -> None:

@@ -14,25 +14,39 @@ import pytest
 
 from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
 from swe_ai_fleet.domain.blob import BlobRef
-from swe_ai_fleet.domain.errors import NotFound, PreconditionFailed
 from swe_ai_fleet.domain.event import CancelRequested, EventBody, ToolFinished, WorkspaceCheckpointed, Writer
-from swe_ai_fleet.extensions.backup.archive import back_up, restore_backup
-from swe_ai_fleet.extensions.backup.commands import check_contents
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats, NatsAddress
 from tests.event_source import a_deliberation
+from tests.fleet_command import Ran, Shell
 
-EXECUTION = "0e0ab0a5-0000-5000-8000-000000000001"
+
+class Place:
+    """A NATS server, and the commands of somebody who has its address."""
+
+    def __init__(self, address: NatsAddress, shell: Shell) -> None:
+        self.address = address
+        self._shell = shell
+
+    async def fleet(self, *arguments: str) -> Ran:
+        where = {"FLEET_NATS_URL": self.address.url, "FLEET_NATS_TOKEN": self.address.token}
+        return await self._shell.fleet(*arguments, "--json", **where)
+
+    async def refused(self, command: str, directory: Path) -> str:
+        ran = await self.fleet(command, str(directory))
+        assert ran.code == 2, ran.out + ran.err
+        return ran.document["error"]["message"]
 
 
 @pytest.fixture
-async def server(tmp_path: Path) -> AsyncIterator[EmbeddedNats]:
-    async with EmbeddedNats(tmp_path / "nats") as running:
-        yield running
+async def places(warm: str, tmp_path: Path) -> AsyncIterator[tuple[Place, Place]]:
+    shell = Shell(home=tmp_path / "home", warm=warm)
+    async with EmbeddedNats(tmp_path / "nats") as one, EmbeddedNats(tmp_path / "other") as other:
+        yield Place(one.address, shell), Place(other.address, shell)
 
 
 @pytest.fixture
-async def log(server: EmbeddedNats) -> AsyncIterator[JetStream]:
-    async with connected(server.address) as log:
+async def log(places: tuple[Place, Place]) -> AsyncIterator[JetStream]:
+    async with connected(places[0].address) as log:
         await log.ensure_streams()
         yield log
 
@@ -45,7 +59,9 @@ def writer(name: str = "") -> Writer:
     return Writer(tenant="default", execution_id=name or str(uuid.uuid4()), task_id="t", agent_id="a-1", generation=1)
 
 
-async def test_a_backup_under_load_has_every_blob_that_its_events_name(log: JetStream, tmp_path: Path) -> None:
+async def test_a_backup_under_load_has_every_blob_that_its_events_name(
+    log: JetStream, places: tuple[Place, Place], tmp_path: Path
+) -> None:
     stop = asyncio.Event()
     written = 0
 
@@ -59,22 +75,19 @@ async def test_a_backup_under_load_has_every_blob_that_its_events_name(log: JetS
                 written += 1
 
     workers = [asyncio.create_task(work(number)) for number in range(4)]
+    (here, there), directory = places, tmp_path / "backup"
     try:
         while written < 8:
             await asyncio.sleep(0.01)
-        began = written
-        manifest = await back_up(log.connection, tmp_path / "backup", fleet_version="1")
-        while written == began:
-            await asyncio.sleep(0.01)
+        saved = await here.fleet("backup", str(directory))
     finally:
         stop.set()
         await asyncio.gather(*workers)
-    names = [one.name for one in manifest.streams]
-    assert names.index("AGENT_COMMANDS") < names.index("AGENT_EVENTS") < names.index("AGENT_RESULTS")
-    assert names[-1] == "OBJ_agent-blobs"
-
-    async with EmbeddedNats(tmp_path / "other") as server, connected(server.address) as other:
-        await restore_backup(other.connection, tmp_path / "backup")
+    assert saved.code == 0, saved.err
+    assert "is not empty" in await here.refused("backup", directory)
+    assert (directory / "manifest.json").stat().st_mode & 0o077 == 0
+    assert (await there.fleet("restore", str(directory))).document["faults"] == []
+    async with connected(there.address) as other:
         seen = 0
         async with aclosing(other.everything()) as events:
             async for event in events:
@@ -88,54 +101,37 @@ async def test_a_backup_under_load_has_every_blob_that_its_events_name(log: JetS
         assert await other.last_sequence() == last + 1
 
 
-async def test_what_is_damaged_or_half_is_refused_before_anything_is_sent(log: JetStream, tmp_path: Path) -> None:
-    await log.tell(writer(EXECUTION), CancelRequested(reason="one"))
-    directory = tmp_path / "backup"
-    await back_up(log.connection, directory, fleet_version="1")
-    with pytest.raises(PreconditionFailed, match="is not empty"):
-        await back_up(log.connection, directory, fleet_version="1")
-    assert (directory / "manifest.json").stat().st_mode & 0o077 == 0
-    file = directory / "AGENT_EVENTS.snapshot"
-    whole = file.read_bytes()
-    async with EmbeddedNats(tmp_path / "other") as server, connected(server.address) as other:
-        for broken in (whole[:-1], whole[:-1] + bytes([whole[-1] ^ 1]), b""):
-            file.write_bytes(broken)
-            with pytest.raises(PreconditionFailed, match="damaged"):
-                await restore_backup(other.connection, directory)
-        file.unlink()
-        with pytest.raises(PreconditionFailed, match="No such file"):
-            await restore_backup(other.connection, directory)
-        file.write_bytes(whole)
-        told = json.loads((directory / "manifest.json").read_text())
-        told["streams"][0]["file"] = "../secret"
-        (directory / "manifest.json").write_text(json.dumps(told))
-        with pytest.raises(PreconditionFailed, match="names a file"):
-            await restore_backup(other.connection, directory)
-        (directory / "manifest.json").unlink()
-        with pytest.raises(NotFound, match="not a complete backup"):
-            await restore_backup(other.connection, directory)
-        assert (await other.connection.api("STREAM.NAMES", timeout=5))["total"] == 0
-
-
-async def test_the_check_finds_what_does_not_fit(log: JetStream) -> None:
+async def test_what_is_damaged_is_refused_before_anything_is_sent_and_the_check_finds_what_does_not_fit(
+    log: JetStream, places: tuple[Place, Place], tmp_path: Path
+) -> None:
     async def tell(execution_id: str, told: Sequence[tuple[str, EventBody]]) -> None:
         for agent_id, body in told:
             await log.tell(replace(writer(execution_id), agent_id=agent_id), body)
 
     whole = a_deliberation(agents=1, steps=3)
     await tell("whole", whole)
-    finding = await check_contents(log, log.connection)
-    assert (finding.faults, finding.executions, finding.chains, finding.entries) == ([], 1, 1, 6)
-
-    changed = [one for one in whole if not (isinstance(one[1], ToolFinished) and one[1].entry.seq == 4)]
-    await tell("changed", changed)
+    await tell("changed", [one for one in whole if not (isinstance(one[1], ToolFinished) and one[1].entry.seq == 4)])
     missing = BlobRef(name=f"default/nowhere/{'a' * 64}", digest="a" * 64, size=1, media_type="text/plain")
     checkpoint = WorkspaceCheckpointed(step=1, revision=1, commit="c" * 40, head="c" * 40, bundle=missing)
     await tell("lost", [*whole, ("agent-dev-1", checkpoint)])
-    finding = await check_contents(log, log.connection)
-    assert finding.executions == 3
-    assert len(finding.faults) == 2, finding.faults
-    assert finding.faults[0].startswith("changed: the audit chain of agent-dev-1 breaks: entry 4 is missing")
-    assert finding.faults[1] == f"lost: the blob {missing.name} is missing"
-    newest = await check_contents(log, log.connection, sample=1)
-    assert (newest.executions, len(newest.faults)) == (1, 1)
+    (here, there), directory = places, tmp_path / "backup"
+    assert (await here.fleet("backup", str(directory))).code == 0
+    file, manifest = directory / "AGENT_EVENTS.snapshot", directory / "manifest.json"
+    kept, told = file.read_bytes(), manifest.read_text()
+    for broken in (kept[:-1], kept[:-1] + bytes([kept[-1] ^ 1])):
+        file.write_bytes(broken)
+        assert "damaged" in await there.refused("restore", directory)
+    file.write_bytes(kept)
+    listed = json.loads(told)
+    listed["streams"][0]["file"] = "../secret"
+    for text, said in ((json.dumps(listed), "names a file"), (None, "not a complete backup")):
+        manifest.unlink() if text is None else manifest.write_text(text)
+        assert said in await there.refused("restore", directory)
+    async with connected(there.address) as other:
+        assert (await other.connection.api("STREAM.NAMES", timeout=5))["total"] == 0
+    manifest.write_text(told)
+    restored = await there.fleet("restore", str(directory))
+    assert (restored.code, restored.document["executions"]) == (1, 3)
+    changed, lost = restored.document["faults"]
+    assert changed.startswith("changed: the audit chain of agent-dev-1 breaks: entry 4 is missing")
+    assert lost == f"lost: the blob {missing.name} is missing"

@@ -16,9 +16,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from swe_ai_fleet.domain.errors import InvalidRequest
-from swe_ai_fleet.extensions.batch.harbor import passed, read_rewards
-from swe_ai_fleet.extensions.batch.log_parsers import PARSERS, grade, read_log
 from swe_ai_fleet.testing.repositories import git, make_repository, write_files
 from tests.container_images import MadeImage, entry, of_this_machine
 from tests.extensions.batch.desk import Desk
@@ -88,6 +85,7 @@ VERIFIERS: Mapping[str, tuple[str, str, bool | None, str]] = {
     "unset": (solved(), "[verifier.env]\nKEY = '${HOME}'", None, "needs the variable HOME"),
     "silent": ("cd ..", "", None, "no reward"),
     "infinite": (f"echo inf > {REWARD}", "", None, "no finite number"),
+    "pipe": (f"mkfifo {REWARD}", "", None, "fifo"),
     "linked": (f"ln -s /etc/passwd {REWARD}", "", None, "reward.txt"),
     "curious": (
         '[ ! -e HERE/set ] && [ -z "$FLEET_TOKEN$FLEET_HOME" ] && ! find / -name "set.results*" 2>/dev/null | grep . '
@@ -106,9 +104,7 @@ async def test_rewards_are_what_a_verifier_wrote_apart_from_the_agents(desk: Des
     words = ("set", "--evaluate", "--agents", "1", "--verifier-env", "NAMED=x", "--json", "--parallel", "8")
     async with desk.service.running():
         ran = await desk.shell.fleet("batch", *words, "--stagger", "0", "--server", desk.service.address)
-        # What is known is not run again.
-        again = await desk.shell.fleet("batch", *words, "--stagger", "0", "--server", desk.service.address)
-    assert len(desk.service.fleet.begun) == len(VERIFIERS), again.err
+    assert len(desk.service.fleet.begun) == len(VERIFIERS), ran.err
     *_, summary = [json.loads(line) for line in ran.out.splitlines()]
     rows = {row["instance_id"]: row for row in desk.rows()}
     assert {name: (rows[name]["resolved"], rows[name]["best_resolved"]) for name in rows} == {
@@ -138,33 +134,6 @@ async def test_rewards_are_what_a_verifier_wrote_apart_from_the_agents(desk: Des
     assert git(Path(task.repo.location), "ls-files").split() == ["Dockerfile", "question.txt", "sub/deep.txt"]
     assert dict(task.environment.variables) == {"ANSWER": "42", "LEVEL": "a b"}
     assert "/srv/app is your workspace" in task.context and task.description == "Write 42 to answer.txt"
-
-
-@pytest.mark.parametrize(
-    ("files", "rewards"),
-    [
-        ({"reward.txt": " 0.5\n"}, {"reward": 0.5}), ({"reward.json": "true", "reward.txt": "0"}, {"reward": 1.0}),
-        ({"reward.json": '{"a": 1, "b": 0}'}, {"a": 1.0, "b": 0.0}),
-        *(({"reward.json": text, "reward.txt": "1"}, None) for text in ('{"r": 1e309}', '{"r": [1]}', "{}", "", "[")),
-        *(({"reward.json": text}, None) for text in ('{"r": NaN}', '{"r": "1"}', f'{{"r": {"9" * 400}}}')),
-        *(({"reward.txt": text}, None) for text in ("good", "", "nan", "-inf", "1 1", "1" * 400, "\0" * 1_000_000)),
-        ({"other": "1"}, None),
-    ],
-)  # fmt: skip
-def test_a_reward_is_a_finite_number(tmp_path: Path, files: Mapping[str, str], rewards: Mapping[str, float]) -> None:
-    write_files(tmp_path, files)
-    if rewards is None:
-        with pytest.raises(InvalidRequest):
-            read_rewards(tmp_path)
-        # A pipe is not waited for.
-        for name in files:
-            (tmp_path / name).unlink()
-        os.mkfifo(tmp_path / "reward.json")
-        with pytest.raises(InvalidRequest, match="fifo"):
-            read_rewards(tmp_path)
-    else:
-        assert read_rewards(tmp_path) == rewards
-        assert passed(rewards) is (rewards == {"reward": 1.0})
 
 
 # What is wrong with a task folder, or what it needs.
@@ -265,8 +234,17 @@ async def test_records_run_as_their_benchmarks_mean_them(desk: Desk) -> None:
         "eval_script": SCRIPT, "log_parser": "parse_log_pytest", "eval_type": "pass_and_fail",
     }  # fmt: skip
     lying = SCRIPT.replace("sh run_tests.sh", "sh run_tests.sh; sh cheat.sh")
+    logs = {
+        "django": "t.py::test_answer ... ok\\nt.py::test_old[a b] ... FAIL",
+        "gotest": "--- PASS: t.py::test_answer (0.00s)\\n--- FAIL: t.py::test_old[a (0.01s)",
+    }
+    printed = {name: SCRIPT.replace("sh run_tests.sh", f"printf '%b\\n' '{text}'") for name, text in logs.items()}
     records = [
         base | {"instance_id": "right"},
+        *(
+            base | {"instance_id": name, "log_parser": f"parse_log_{name}", "eval_script": text, "PASS_TO_PASS": []}
+            for name, text in printed.items()
+        ),
         base | {"instance_id": "regressed", "PASS_TO_PASS": ["t.py::gone"]},
         base | {"instance_id": "lying", "eval_script": lying},
         base | {"instance_id": "unknown", "log_parser": "parse_log_karma"},
@@ -295,7 +273,8 @@ async def test_records_run_as_their_benchmarks_mean_them(desk: Desk) -> None:
     assert ran.code == 0, ran.err
     rows = {row["instance_id"]: row for row in desk.rows("two.results.jsonl")}
     assert {name: row["resolved"] for name, row in rows.items() if row["status"] == "completed"} == {
-        "right": True, "regressed": False, "lying": False, "unknown": None, "pictured": None, "smith": None,
+        "right": True, "django": True, "gotest": True, "regressed": False, "lying": False,
+        "unknown": None, "pictured": None, "smith": None,
     }  # fmt: skip
     assert "log parser parse_log_karma" in rows["unknown"]["evaluation"]
     for name in ("pictured", "smith"):
@@ -305,7 +284,7 @@ async def test_records_run_as_their_benchmarks_mean_them(desk: Desk) -> None:
     assert kept["resolved"] is True
     assert kept["tests_status"]["FAIL_TO_PASS"] == {"success": ["t.py::test_answer"], "failure": []}
     sums = json.loads((desk.directory / "two.report.summary.json").read_text())
-    assert (sums["total_instances"], sums["resolved_ids"]) == (6, ["right"])
+    assert (sums["total_instances"], sums["resolved_ids"]) == (8, ["django", "gotest", "right"])
     assert (sums["error_ids"], sums["incomplete_ids"]) == (["pictured", "smith", "unknown"], [])
     assert set(json.loads((desk.directory / "two.preds.json").read_text())) == set(rows)
     # The fault is in the only commit there is.
@@ -330,14 +309,8 @@ async def test_what_names_an_image_is_tried_in_it(desk: Desk) -> None:
         "repo": "acme/widgets", "problem_statement": "Answer", "image": name, "eval_script": script,
         "FAIL_TO_PASS": ["t.py::test_answer", "t.py::test_built"], "log_parser": "parse_log_pytest",
     }  # fmt: skip
-    smith = {
-        "image_name": name,
-        "patch": FAULT,
-        "eval_script": script.replace("[ ", 'grep 8 seven.py && [ "$OF" ] && [ '),
-    }
     desk.write(
         base | {"instance_id": "right"},
-        base | smith | {"instance_id": "smith"},
         base | {"instance_id": "wrong", "PASS_TO_PASS": ["t.py::gone"]},
         base | {"instance_id": "unknown", "image": name.replace("latest", "absent")},
     )
@@ -354,7 +327,7 @@ async def test_what_names_an_image_is_tried_in_it(desk: Desk) -> None:
     rows = {row["instance_id"]: row for row in (*desk.rows(), *desk.rows("harbor.results.jsonl"))}
     told = {one: row["evaluation"] for one, row in rows.items()}
     assert {one: row["resolved"] for one, row in rows.items()} == {
-        "right": True, "smith": True, "wrong": False, "unknown": None, "one": True,
+        "right": True, "wrong": False, "unknown": None, "one": True,
     }, told  # fmt: skip
     assert "not run: " in told["unknown"]
     (made,) = [
@@ -437,37 +410,3 @@ async def test_harbor_can_run_the_fleet_as_an_agent(desk: Desk, monkeypatch: pyt
         await agent.run("Answer", LocalEnvironment(app), context)
         assert context.metadata["verdict"] == "refuted" and not (app / "answer.txt").exists()
     assert (agent.name(), agent.version()) == ("swe-ai-fleet", version("swe-ai-fleet"))
-
-
-LOGS: Mapping[str, tuple[str, Mapping[str, str]]] = {
-    "pytest": ("PASSED a::x\nFAILED a::y - boom\nSKIPPED [2] a.py:3: no", {"a::x": "PASSED", "a::y": "FAILED"}),
-    "astropy": ("a.py::x y PASSED\n\x1b[31mFAILED a.py::z - boom", {"a.py::x y": "PASSED", "a.py::z": "FAILED"}),
-    "django": ("test_a (m.C) ... ok\ntest_b (m.C) ... FAIL\ntest_c (m.C) ... noise\nok",
-               {"test_a (m.C)": "PASSED", "test_b (m.C)": "FAILED", "test_c (m.C)": "PASSED"}),
-    "sympy": ("test_a ok\n____ sympy/c.py:test_b ____", {"test_a": "PASSED", "sympy/c.py:test_b": "FAILED"}),
-    "gotest": ("    --- PASS: TestA/b (0.00s)\n--- SKIP: TestC (0.01s)", {"TestA/b": "PASSED", "TestC": "SKIPPED"}),
-    "cargo": ("test m::a ... ok\ntest m::b ... FAILED", {"m::a": "PASSED", "m::b": "FAILED"}),
-    "jest": ("  ✓ a (3 ms)\n  ✕ b", {"a": "PASSED", "b": "FAILED"}),
-    "tap": ("ok 1 a\nnot ok 2 b", {"a": "PASSED", "b": "FAILED"}),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", LOGS)
-def test_a_log_is_read_by_its_parser(name: str) -> None:
-    text, statuses = LOGS[name]
-    assert PARSERS[f"parse_log_{name}"](text) == statuses
-
-
-def test_a_log_that_says_nothing_is_no_result() -> None:
-    log = ">>>>> Start Test Output\n{}\n>>>>> End Test Output\n>>>>> Test Exit Code: {}\n"
-    passed = "PASSED a.py::x"
-    assert read_log(log.format(passed, 0), "parse_log_pytest") == {"a.py::x": "PASSED"}
-    # Results that a patch printed, of a run that failed before any test.
-    for text, code in ((passed, 2), ("", 0), (">>>>> Patch Apply Failed", 0)):
-        assert read_log(log.format(text, code), "parse_log_pytest") is None
-    assert read_log(passed, "parse_log_pytest") is None
-    graded = grade({"x": "SKIPPED", "y[a, b]": "XFAIL"}, ("x", "y[a"), ("x", "z"), fail_only=False)
-    assert graded == {
-        "FAIL_TO_PASS": {"success": ["y[a"], "failure": ["x"]}, "PASS_TO_PASS": {"success": ["x"], "failure": ["z"]},
-    }  # fmt: skip
-    assert grade({"x": "FAILED"}, ("x", "y"), (), fail_only=True)["FAIL_TO_PASS"]["success"] == ["y"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from swe_ai_fleet.domain.errors import NotFound, Unavailable
-from swe_ai_fleet.extensions.chat.session import Proposal
 from swe_ai_fleet.runtime.execution_tools import CheckSummary, ExecutionDetail, ExecutionSummary
 from swe_ai_fleet.testing import Conversation, Script, Turn
 from tests.chat_script import COLOUR_CONVERSATIONS, SQUARES, answered, called, said
@@ -58,7 +58,7 @@ SCRIPT = Script(
 class Fleet:
     """A fleet with three executions; what is started in it is only written down."""
 
-    started: list[tuple[Proposal, str]] = field(default_factory=list)
+    started: list[tuple[Any, str]] = field(default_factory=list)
     fault: Unavailable | None = None
     loses: bool = False
     hangs: asyncio.Event | None = None
@@ -76,7 +76,7 @@ class Fleet:
         checks = (CheckSummary(name="tests", outcome="passed"),)
         return ExecutionDetail(execution=summary, winner="c1", checks=checks, files=("src/a.py", "src/b.py"))
 
-    async def start(self, proposal: Proposal, *, key: str) -> str:
+    async def start(self, proposal: Any, *, key: str) -> str:
         if self.hangs is not None:
             self.hangs.set()
             await asyncio.Event().wait()

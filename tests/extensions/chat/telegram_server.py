@@ -34,13 +34,15 @@ class TelegramServer:
     """Holds updates until a higher offset is asked for; refuses messages that are too long or malformed.
 
     `failures` are answered one after the other instead of what is asked: (method, status, body). `number` is that of
-    the next update.
+    the next update. Behind `most` messages nothing is taken and nothing answered, which sets `held`.
     """
 
     def __init__(self) -> None:
         self.sent: list[Sent] = []
         self.failures: deque[tuple[str, int, dict[str, Any]]] = deque()
         self.asked: list[int] = []
+        self.most: int | None = None
+        self.held = asyncio.Event()
         self._updates: list[dict[str, Any]] = []
         self.number = 100
         self._messages = 0
@@ -87,6 +89,9 @@ class TelegramServer:
         if method == "getUpdates":
             return await self._get(asked)
         if method == "sendMessage":
+            if self.most is not None and len(self.sent) >= self.most:
+                self.held.set()
+                await asyncio.Event().wait()
             return self._send(asked)
         return _fault(404, "Not Found")
 

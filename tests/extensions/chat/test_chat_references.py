@@ -7,7 +7,6 @@ from swe_ai_fleet.agents.references.phrases import ANSWER, MAX_PER_TURN, PERSON,
 from swe_ai_fleet.agents.references.resolving import Standing, note, question, resolve, vague_question
 from swe_ai_fleet.domain.message import ToolCall
 from swe_ai_fleet.domain.tool import ToolResult
-from swe_ai_fleet.extensions.chat.tools import MAX_REMEMBERED_CHARS, asks_to_remember, decision, to_remember
 from tests.tables import table
 
 FILE, EXECUTION, PEOPLE, LINK, ITEM = (
@@ -170,9 +169,6 @@ def gave(metadata: dict[str, object] | None = None, content: str = "") -> ToolRe
 
 
 class TestNaming:
-    def named(self, naming: Naming) -> list[tuple[str, str, int, int]]:
-        return [(thing.kind.value, thing.name, thing.group, thing.position) for thing in naming.things]
-
     def test_a_flood_is_bounded(self) -> None:
         naming = Naming(1)
         for _ in range(40):
@@ -183,35 +179,8 @@ class TestNaming:
         assert [thing.source for thing in naming.things[-2:]] == [ANSWER, ANSWER]
 
 
-@table(
-    ("meaning", "texts"),
-    [
-        ("yes", ["yes", "Yes!", "yes, please", "ok", "Go ahead.", "do it"]),
-        ("no", ["no", "No, thanks", "don\u2019t", "cancel"]),
-        ("", ["yes but change it first", "maybe", "yes " * 40, "know", "", "yes?", "> yes", '"yes"', "~~yes~~",
-              "yes \U0001f44e", "yes\u0338", "o\u212a", "\uff59\uff45\uff53", "y\u0435s", "yes/no", "no, yes", "ok?"]),
-    ],
-)  # fmt: skip
-def test_what_is_a_yes_or_a_no(meaning: str, texts: list[str]) -> None:
-    assert {text: decision(text) for text in texts} == dict.fromkeys(texts, meaning)
-
-
-def test_what_is_to_be_remembered() -> None:
-    for text, what in (
-        ("Remember that my favourite colour is green.", "my favourite colour is green."),
-        ("please remember: we deploy on Fridays", "we deploy on Fridays"),
-        ("Do you remember my colour?", ""),
-        ("what should I remember", ""),
-    ):
-        assert to_remember(text) == what, text
-    # What is quoted is no wish.
-    assert not asks_to_remember("What does this mean?\n> remember this: a b")
-
-
 @table("text", ["the " * 20_000, "#1" * 20_000, "first two " * 9_000, "\u2019 " * 30_000])
 def test_of_a_long_request_its_beginning_is_looked_through(text: str) -> None:
     end = f"{text[:4_000]} and that file, the second one"
     assert resolve(end, FILES, turn=2) == resolve(text[:4_000], FILES, turn=2)
     assert len(resolve(text, FILES, turn=2)) <= 8
-    assert len(to_remember(f"remember that {text}")) <= MAX_REMEMBERED_CHARS
-    assert decision(text) == ""

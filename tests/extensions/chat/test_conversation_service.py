@@ -3,36 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 
 import grpc
 import grpc.aio
 import pytest
 from google.protobuf.message import Message
-from rich.console import Console
 
 from fleet.conversation.v1 import conversation_pb2 as pb
 from fleet.conversation.v1.conversation_pb2_grpc import ConversationServiceStub
-from services.grpc_server import serve_grpc, service_of
-from swe_ai_fleet.cli.client import connect
-from swe_ai_fleet.cli.screen import CommandFault, Exit, Screen
+from services.grpc_server import serve_grpc
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, RepoRef, Task, TaskKind
-from swe_ai_fleet.extensions.chat.commands import ChatOrder, converse
-from swe_ai_fleet.extensions.chat.opening import open_chats
-from swe_ai_fleet.extensions.chat.service import ConversationServicer
+from swe_ai_fleet.extensions import load_parts
 from swe_ai_fleet.in_process import MemoryLog
 from swe_ai_fleet.orchestrator.execution_context import ExecutionDeps
 from swe_ai_fleet.orchestrator.executions import Executions
-from swe_ai_fleet.runtime.execution_tools import ExecutionsView
+from swe_ai_fleet.runtime.spending import Spending
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Conversation, Script, ScriptedModelServer, Turn
 from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
 from tests.chat_script import answered, called, said
+from tests.fleet_command import Ran, Shell, ended
 from tests.scripted_fleet import ScriptedFleet, ScriptedModel
 from tests.scripted_workspaces import ScriptedWorkspaces
 
@@ -42,6 +37,7 @@ SCRIPT = Script(
     conversations=(
         *said("What runs", called("list_executions"), answered("Here is **everything**.")),
         *said("second", called("show_execution", execution="task-1"), answered("It won.")),
+        *said("long one", answered("\n".join(f"{n}. **line** {n}!" for n in range(800)))),
         *said("slow", Turn(content="Late.", delay_seconds=30)),
         *said("Mend", called("start_task", description="Fix the parser", repository="/srv/app"), answered("Shall I?")),
     ),
@@ -49,7 +45,7 @@ SCRIPT = Script(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Service:
     """A running service and what stands behind it."""
 
@@ -57,6 +53,7 @@ class Service:
     channel: grpc.aio.Channel
     executions: Executions
     settings: Settings
+    spending: Spending
 
     @property
     def stub(self) -> ConversationServiceStub:
@@ -83,7 +80,8 @@ class Service:
 
 @asynccontextmanager
 async def served(home: Path) -> AsyncIterator[Service]:
-    log = MemoryLog()
+    """The extension's service, as an orchestrator opens it."""
+    log, store = MemoryLog(), MemoryKeyValue()
     deps = ExecutionDeps(
         log=log,
         blobs=log,
@@ -94,14 +92,19 @@ async def served(home: Path) -> AsyncIterator[Service]:
         owner="test",
         pauses=(0.0,),
     )
+    (open_service,) = (one for one in load_parts("services") if ".chat." in one.__module__)
+
+    async def bucket(*_: object, **__: object) -> MemoryKeyValue:
+        return store
+
     async with ScriptedModelServer(SCRIPT) as model, Executions(deps) as executions:
-        settings = Settings(home=home, model_url=model.url, model="scripted")
-        view = ExecutionsView(executions, tenant=DEFAULT_TENANT)
-        async with open_chats(settings, store=MemoryKeyValue(), fleet=lambda _: view, starter=lambda _: view) as chats:
-            service = service_of(ConversationServicer(chats.of))
+        settings, spending = Settings(home=home, model_url=model.url, model="scripted"), Spending(MemoryKeyValue())
+        kept = SimpleNamespace(bucket=bucket)
+        stack = {"settings": settings, "executions": executions, "log": kept, "spending": spending, "context": None}
+        async with open_service(SimpleNamespace(**stack)) as service:
             serving = serve_grpc([service], "127.0.0.1:0", TOKEN, _ready, grace_seconds=0.1)
             async with serving as address, grpc.aio.insecure_channel(address) as channel:
-                yield Service(address=address, channel=channel, executions=executions, settings=settings)
+                yield Service(address, channel, executions, settings, spending)
 
 
 async def _ready() -> bool:
@@ -115,7 +118,7 @@ async def service(tmp_path: Path) -> AsyncIterator[Service]:
 
 
 class TestRpcs:
-    async def test_progress_comes_first_and_the_answer_last(self, service: Service) -> None:
+    async def test_progress_comes_first_the_answer_last_and_turns_keep_it(self, service: Service) -> None:
         await service.run("task-1", "task-2")
         updates = await service.send("s", "What runs here?", channel=pb.CHANNEL_TELEGRAM)
         kinds = [update.WhichOneof("update") for update in updates]
@@ -126,14 +129,10 @@ class TestRpcs:
         assert answer.pages[0].startswith("Here is *everything*\\.")
         assert [row.cells[2] for row in answer.tables[0].rows] == ["Do task-2", "Do task-1"]
         assert answer.model_calls == 2
-
-    async def test_a_turn_keeps_its_tables_and_references(self, service: Service) -> None:
-        await service.run("task-1", "task-2")
-        first = await service.answer("s", "What runs here?")
+        assert await service.spending.today(DEFAULT_TENANT) == answer.prompt_tokens + answer.completion_tokens > 0
         second = await service.answer("s", "Show me the second one")
         turns = (await service.call(pb.GetConversationRequest(session_id="s"))).conversation.turns
-        assert [list(turn.tables) for turn in turns] == [list(first.tables), list(second.tables)]
-        assert all(turn.tables for turn in turns)
+        assert [list(turn.tables) for turn in turns] == [list(answer.tables), list(second.tables)]
         assert [list(turn.references) for turn in turns] == [[], list(second.references)]
         assert turns[1].references[0].things[0].kind == "execution"
 
@@ -143,9 +142,7 @@ class TestRpcs:
         assert list(service.executions.projection.select(DEFAULT_TENANT)) == []
         started = await service.answer("s", "yes")
         state = await service.executions.wait(DEFAULT_TENANT, started.execution_id)
-        assert (state.task.description, state.task.repo.location, state.task.caller) == (
-            "Fix the parser", "/srv/app", "chat",
-        )  # fmt: skip
+        assert (state.task.description, state.task.repo.location) == ("Fix the parser", "/srv/app")
 
     async def test_a_caller_that_goes_away_ends_the_work_and_frees_the_session(self, service: Service) -> None:
         async def answer() -> pb.Answer | None:
@@ -181,47 +178,29 @@ class TestRpcs:
         assert gone.value.code() is grpc.StatusCode.NOT_FOUND
 
 
-def screen(*, as_json: bool = False) -> tuple[Screen, StringIO, StringIO]:
-    out, err = StringIO(), StringIO()
-    return Screen(json=as_json, out=Console(file=out, width=160), err=Console(file=err, width=160)), out, err
-
-
 class TestCommand:
-    async def say(
-        self, service: Service, *lines: str, as_json: bool = False, **fields: object
-    ) -> tuple[Exit, str, str]:
-        """What `fleet chat` ends with and says, to one message or to the lines of a person who then leaves."""
-        shown, out, err = screen(as_json=as_json)
-        order = ChatOrder(**{"session_id": "cli", "channel": "plain", "namespaces": ()} | fields)  # type: ignore[arg-type]
-        waiting = list(lines)
+    async def test_one_message_for_a_script(self, service: Service, warm: str, tmp_path: Path) -> None:
+        shell = Shell(home=tmp_path / "home", warm=warm, more={"FLEET_TOKEN": TOKEN})
 
-        def read() -> str:
-            if not waiting:
-                raise EOFError
-            return waiting.pop(0)
+        async def chat(*words: str) -> Ran:
+            return await shell.fleet("chat", "--session", "cli", "--server", service.address, *words)
 
-        async with connect(service.address, TOKEN) as client:
-            code = await converse(shown, client.calls, order, read)
-        return code, out.getvalue(), err.getvalue()
-
-    async def test_one_message_for_a_script(self, service: Service) -> None:
         await service.run("task-1")
-        code, out, _ = await self.say(service, as_json=True, once="What runs here?")
-        document = json.loads(out)
-        assert (code, document["turn"], document["tools"]) == (Exit.ACCEPTED, 1, ["list_executions"])
-        assert document["text"] == "Here is **everything**."
-        assert document["tables"][0]["columns"] == ["#", "status", "description", "execution_id", "started_at"]
-        _, out, _ = await self.say(service, as_json=True, list_all=True)
-        assert [one["session_id"] for one in json.loads(out)["conversations"]] == ["cli"]
-        await self.say(service, end=True)
-        with pytest.raises(CommandFault):
-            await self.say(service, end=True)
+        ran = await chat("--once", "What runs here?", "--json")
+        assert (ran.code, ran.document["turn"], ran.document["tools"]) == (0, 1, ["list_executions"])
+        assert ran.document["text"] == "Here is **everything**."
+        assert ran.document["tables"][0]["columns"][:3] == ["#", "status", "description"]
+        listed = (await chat("--list", "--json")).document["conversations"]
+        assert [one["session_id"] for one in listed] == ["cli"]
+        assert [(await chat("--end")).code for _ in range(2)] == [0, 2]
 
-    async def test_a_conversation(self, service: Service) -> None:
+    async def test_a_conversation(self, service: Service, warm: str, tmp_path: Path) -> None:
         await service.run("task-1", "task-2")
-        told = ("What runs here?\n", "\n", "Show me the second one\n", "/list\n", "/new\n", "Hello\n", "/quit\n")
-        code, out, err = await self.say(service, *told)
-        assert (code, "list_executions ..." in err) == (Exit.ACCEPTED, True)
+        shell = Shell(home=tmp_path / "home", warm=warm, more={"FLEET_TOKEN": TOKEN})
+        told = b"What runs here?\n\nShow me the second one\n/list\n/new\nHello\n/quit\n"
+        process = await shell.start("chat", "--session", "cli", "--server", service.address, stdin=told, COLUMNS="160")
+        ran = await ended(process)
+        assert (ran.code, "list_executions ..." in ran.err) == (0, True)
         for words in ("Here is everything.", "Do task-1", "It won."):
-            assert words in out
-        assert ["cli", "2", "Show", "me", "the", "second", "one"] in [line.split() for line in out.splitlines()]
+            assert words in ran.out
+        assert ["cli", "2", "Show", "me", "the", "second", "one"] in [line.split() for line in ran.out.splitlines()]

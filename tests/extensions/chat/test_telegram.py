@@ -1,163 +1,133 @@
-"""The Telegram bot against a Bot API on loopback: nothing lost, nothing done twice, nobody served uninvited."""
+"""`fleet telegram` from a phone to the fleet and back, over a Bot API on loopback and chats over a real gRPC server.
+
+Nothing is lost, nothing done twice, nobody served uninvited. Agents and model are scripted.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+from typing import Any
 
 import pytest
 import structlog
+from rich.console import Console
 
-from swe_ai_fleet import conversations
-from swe_ai_fleet.conversations import Channel
-from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
-from swe_ai_fleet.extensions.chat.telegram.api import BotApi
-from swe_ai_fleet.extensions.chat.telegram.bot import TelegramBot
-from swe_ai_fleet.extensions.chat.telegram.commands import allowed_chats
-from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
-from tests.extensions.chat.telegram_server import TOKEN, TelegramServer
+from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
+from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.task import DEFAULT_TENANT
+from swe_ai_fleet.extensions.chat.telegram.commands import allowed_chats, serve
+from swe_ai_fleet.ports import KeyValue
+from swe_ai_fleet.runtime.nats_server import EmbeddedNats
+from tests.extensions.chat.telegram_server import TOKEN as BOT_TOKEN
+from tests.extensions.chat.telegram_server import TelegramServer
+from tests.extensions.chat.test_conversation_service import TOKEN, Service, served
 
 ME, FRIEND, STRANGER = 7, -100123, 666
 
 
-@dataclass
-class Echo:
-    """Answers by what it was asked; the same message again is not worked on again."""
-
-    worked: list[tuple[str, str, str]] = field(default_factory=list)
-    faults: list[FleetError] = field(default_factory=list)
-    known: dict[str, Sequence[str]] = field(default_factory=dict)
-    forgotten: list[str] = field(default_factory=list)
-    holds: dict[str, asyncio.Event] = field(default_factory=dict)
-    asked: int = 0
-    unseen: list[str] = field(default_factory=list)
-
-    async def answer(self, session_id: str, text: str, *, message_id: str, seen: bool) -> Sequence[str]:
-        self.asked += 1
-        if not seen:
-            self.unseen.append(text)
-        if self.faults:
-            raise self.faults.pop(0)
-        if text in self.holds:
-            await self.holds[text].wait()
-        if message_id not in self.known:
-            self.worked.append((session_id, text, message_id))
-            long = "\n".join(f"{n}. **line** {n}!" for n in range(800))
-            self.known[message_id] = conversations.pages(
-                long if text == "long" else f"You said: *{text}*", Channel.TELEGRAM
-            )
-        return self.known[message_id]
-
-    async def forget(self, session_id: str) -> None:
-        self.forgotten.append(session_id)
-
-
-@dataclass
+@dataclass(frozen=True, kw_only=True)
 class World:
+    service: Service
     telegram: TelegramServer
-    store: MemoryKeyValue = field(default_factory=MemoryKeyValue)
-    echo: Echo = field(default_factory=Echo)
-    slept: list[float] = field(default_factory=list)
-    apis: list[BotApi] = field(default_factory=list)
+    nats: EmbeddedNats
+    out: StringIO
+    store: KeyValue
 
-    async def poll(self) -> None:
-        """Ask once and answer everything, by a bot that was just started."""
-        bot = self.bot()
-        await bot.poll()
-        await bot.settled()
+    @asynccontextmanager
+    async def bot(self) -> AsyncIterator[None]:
+        """The command, until it is ended; another one knows what the store knows."""
+        where: dict[str, Any] = {"nats_url": self.nats.address.url, "nats_token": self.nats.address.token}
+        where |= {"telegram_url": self.telegram.url, "telegram_token": BOT_TOKEN}
+        settings = self.service.settings.model_copy(update=where | {"telegram_chats": f"{ME},{FRIEND}"})
+        console = Console(file=self.out, width=160)
+        screen = Screen(json=False, out=console, err=console)
+        serving = asyncio.create_task(serve(screen, settings, server=self.service.address, token=TOKEN))
+        try:
+            yield
+        finally:
+            serving.cancel()
+            await asyncio.gather(serving, return_exceptions=True)
 
-    def bot(self, url: str = "", token: str = TOKEN) -> TelegramBot:
-        """A bot as it is after a restart: it knows what the store knows."""
+    async def settled(self) -> None:
+        """Wait until nothing that came in waits for an answer."""
+        while await self.store.entries("inbox."):
+            await asyncio.sleep(0.01)
 
-        async def sleep(seconds: float) -> None:
-            self.slept.append(seconds)
-
-        api = BotApi(url or self.telegram.url, token)
-        self.apis.append(api)
-        return TelegramBot(api, self.echo, self.store, chats=[ME, FRIEND], poll_seconds=0, sleep=sleep)
+    async def answers(self, *texts: str, chat: int = ME) -> list[str]:
+        """What a person reads who writes this to a bot that was just started."""
+        before = len(self.telegram.sent)
+        for text in texts:
+            self.telegram.say(chat, text)
+        async with self.bot():
+            await self.telegram.until_sent(before + len(texts))
+            await self.settled()
+        return [sent.shown for sent in self.telegram.sent[before:]]
 
 
 @pytest.fixture
-async def world() -> AsyncIterator[World]:
-    async with TelegramServer() as telegram, asyncio.timeout(20):
-        made = World(telegram=telegram)
-        yield made
-        for api in made.apis:
-            await api.close()
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    async with (
+        asyncio.timeout(60),
+        EmbeddedNats(tmp_path / "nats") as nats,
+        served(tmp_path) as service,
+        TelegramServer() as telegram,
+        JetStream.connect(nats.address.url, credentials=Credentials(token=nats.address.token)) as log,
+    ):
+        store = await log.bucket("TELEGRAM", ttl_seconds=30 * 86_400.0)
+        yield World(service=service, telegram=telegram, nats=nats, out=StringIO(), store=store)
+
+
+async def test_from_a_phone_to_the_fleet_and_back(world: World) -> None:
+    await world.service.run("task-1", "task-2")
+    (listed,) = await world.answers("What runs here?")
+    assert "Here is everything." in listed and "Do task-1" in listed
+    (shown,) = await world.answers("Show me the second one")
+    assert shown.startswith("It won.")
+    # A yes that was written before the proposal was there to be read is one to something else.
+    (asked, unread) = await world.answers("Mend the parser", "yes")
+    assert "Fix the parser" in asked and unread == "Hello."
+    await world.answers("Mend the parser")
+    (started,) = await world.answers("yes")
+    assert started.startswith("Started.")
+    assert all(sent.marked for sent in world.telegram.sent)
+    (refused,) = await world.answers("x" * 20_000)
+    assert "20000 characters" in refused
+    (again,) = await world.answers("/new")
+    assert again.startswith("A new conversation")
+    assert len(list(world.service.executions.projection.select(DEFAULT_TENANT))) == 3
 
 
 async def test_nothing_is_answered_twice_after_a_restart(world: World) -> None:
-    world.telegram.say(ME, "one")
-    world.telegram.say(FRIEND, "two")
-    await world.poll()
-    await world.poll()
-    world.telegram.say(ME, "three")
-    await world.poll()
-    assert sorted(sent.shown for sent in world.telegram.sent) == ["You said: one", "You said: three", "You said: two"]
-    assert world.telegram.asked == [0, 102, 102]
-
-
-async def test_what_was_cut_short_goes_on_at_the_page_that_was_missing(world: World) -> None:
-    world.telegram.say(ME, "before")
-    world.telegram.say(ME, "long")
-    world.telegram.say(ME, "after")
-    bot = world.bot()
-    send, reached, taken = bot._api.send, asyncio.Event(), []
-
-    async def dies(chat_id: int, text: str, *, marked: bool) -> int:
-        if len(taken) == 3:
-            reached.set()
-            await asyncio.Event().wait()
-        taken.append(text)
-        return await send(chat_id, text, marked=marked)
-
-    bot._api.send = dies  # type: ignore[method-assign]
-    assert await bot.poll() == 3
-    await reached.wait()
-    await bot.close()
-    await world.poll()
+    """What was cut short goes on at the page that was missing."""
+    world.telegram.most = 3
+    world.telegram.say(ME, "Hello")
+    world.telegram.say(ME, "a long one")
+    async with world.bot():
+        await world.telegram.held.wait()
+    world.telegram.most = None
+    world.telegram.say(ME, "and you?")
+    async with world.bot():
+        while world.telegram.sent[-1].shown != "Hello.":
+            await world.telegram.until_sent(len(world.telegram.sent) + 1)
+        await world.settled()
     shown = "\n".join(sent.shown for sent in world.telegram.sent)
-    assert shown.splitlines() == ["You said: before", *(f"{n}. line {n}!" for n in range(800)), "You said: after"]
-    assert [text for _, text, _ in world.echo.worked] == ["before", "long", "after"]
-    assert await world.store.entries("inbox.") == ()
+    assert shown.splitlines() == ["Hello.", *(f"{n}. line {n}!" for n in range(800)), "Hello."]
 
 
-async def test_a_slow_chat_does_not_keep_others_waiting(world: World) -> None:
-    slow = asyncio.Event()
-    world.echo.holds["slow"] = slow
-    world.telegram.say(ME, "slow")
-    world.telegram.say(ME, "behind it")
-    bot = world.bot()
-    await bot.poll()
-    world.telegram.say(FRIEND, "quick")
-    await bot.poll()
-    await world.telegram.until_sent(1)
-    assert [sent.shown for sent in world.telegram.sent] == ["You said: quick"]
-    slow.set()
-    await bot.settled()
-    assert [sent.shown for sent in world.telegram.sent[1:]] == ["You said: slow", "You said: behind it"]
-
-
-async def test_what_telegram_cannot_read_is_sent_plainly(world: World) -> None:
-    world.echo.known["telegram-100"] = ("*not closed, but \\*starred\\* and `x`",)
-    world.telegram.say(ME, "x")
-    await world.poll()
-    (sent,) = world.telegram.sent
-    assert (sent.marked, sent.text) == (False, "not closed, but *starred* and x")
-
-
-async def test_only_chats_that_are_allowed_are_served(world: World) -> None:
-    for _ in range(3):
-        world.telegram.say(STRANGER, "let me in")
-    world.telegram.say(ME, "hi")
-    await world.poll()
-    world.telegram.say(STRANGER, "please")
-    await world.poll()
-    told = [sent.shown for sent in world.telegram.sent if sent.chat_id == STRANGER]
-    assert len(told) == 1 and "666" in told[0]
-    assert [text for _, text, _ in world.echo.worked] == ["hi"]
+async def test_only_chats_that_are_allowed_are_served_and_a_slow_one_keeps_nobody_waiting(world: World) -> None:
+    for chat, text in ((ME, "a slow one"), (STRANGER, "let me in"), (STRANGER, "please"), (FRIEND, "Hello")):
+        world.telegram.say(chat, text)
+    async with world.bot():
+        await world.telegram.until_sent(2)
+    told = {sent.chat_id: sent.shown for sent in world.telegram.sent}
+    assert (len(world.telegram.sent), told[FRIEND], "666" in told[STRANGER]) == (2, "Hello.", True)
     assert allowed_chats("7, -100123") == {7, -100123}
     for text in ("", "me", "7,x", "--7"):
         with pytest.raises(InvalidRequest):
@@ -166,19 +136,14 @@ async def test_only_chats_that_are_allowed_are_served(world: World) -> None:
 
 async def test_the_token_is_in_no_error_and_no_log(world: World, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    secret, faults = TOKEN.partition(":")[2], list[FleetError]()
+    secret = BOT_TOKEN.partition(":")[2]
+    for failure in (500, 429):
+        body = {"description": f"https://x/bot{BOT_TOKEN}/getUpdates failed", "parameters": {"retry_after": 0}}
+        world.telegram.failures.append(("getUpdates", failure, body))
+    world.telegram.failures.append(("sendMessage", 403, {"description": f"bot{BOT_TOKEN} was blocked"}))
     with structlog.testing.capture_logs() as logged:
-        for failure in (500, 400, 429, 401, 409, 0):
-            body = {"description": f"https://x/bot{TOKEN}/getUpdates failed"}
-            if failure:
-                world.telegram.failures.append(("getUpdates", failure, body))
-            with pytest.raises(FleetError) as fault:
-                await world.bot(url="" if failure else "http://127.0.0.1:9").poll()
-            faults.append(fault.value)
-        world.telegram.failures.extend([("sendMessage", 403, {"description": f"bot{TOKEN} was blocked"})] * 2)
-        world.telegram.say(ME, "hi")
-        await world.poll()
-    for fault in faults:
-        assert secret not in repr((fault, fault.__cause__, fault.__dict__, str(fault)))
-        assert fault.__suppress_context__ or fault.__context__ is None
-    assert logged and secret not in repr(logged) + caplog.text + repr(world.bot()._api)
+        world.telegram.say(ME, "Hello")
+        async with world.bot(), asyncio.timeout(30):
+            while world.telegram.failures:
+                await asyncio.sleep(0.05)
+    assert logged and secret not in repr(logged) + caplog.text + world.out.getvalue()

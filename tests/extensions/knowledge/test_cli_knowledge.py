@@ -15,6 +15,7 @@ from tests.fleet_command import Ran, Shell
 from tests.memory_script import LESSON, RECALLS
 from tests.scripts import HELLO_FILES
 
+pytestmark = pytest.mark.slow  # quick: test_cli_context.py and test_learning.py
 TASK = f"Say hello to the world in utils.py {RECALLS}"
 
 

@@ -173,7 +173,7 @@ TEXTS = (st.text(st.sampled_from("ab é\n\t☃<>#x1"), max_size=400) | st.text(m
 LONG = TEXTS | st.integers(0, 3000).map(lambda size: "word " * size)
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(
     st.builds(replace, st.just(STORY), description=LONG, notes=st.fixed_dictionaries({"a": TEXTS, "b": TEXTS})),
     st.none() | st.sampled_from(list(Role)),

@@ -17,7 +17,6 @@ from nats.js.errors import NotFoundError
 from swe_ai_fleet.adapters.jetstream import JetStream, WorkQueue
 from swe_ai_fleet.codec import from_json
 from swe_ai_fleet.domain.context import Story, StoryTask, WorkRecorded
-from swe_ai_fleet.domain.errors import FleetError, Unavailable
 from swe_ai_fleet.domain.event import ExecutionFinished, ExecutionStarted, ExecutionStatus, Writer
 from swe_ai_fleet.domain.memory import MEMORIES_BUCKET, OUTCOMES_BUCKET, Memory, MemoryScope, Outcome
 from swe_ai_fleet.domain.task import MemoryOptions, PinnedRepository, RepoRef, Task, TaskKind
@@ -126,11 +125,10 @@ async def world(nats: EmbeddedNats, tmp_path: Path) -> AsyncIterator[World]:
 
 
 class Part:
-    """A part whose method fails as long as it has a fault; without one it does what it is told and never says so."""
+    """A part whose method does what it is told and never says so."""
 
-    def __init__(self, inner: object, method: str, *, fault: FleetError | None = None) -> None:
-        self._inner, self._method, self.fault = inner, method, fault
-        self.halts = fault is None
+    def __init__(self, inner: object, method: str) -> None:
+        self._inner, self._method = inner, method
         self.asked = asyncio.Event()
 
     def __getattr__(self, name: str) -> object:
@@ -139,11 +137,9 @@ class Part:
             return inner
 
         async def called(*arguments: object) -> object:
-            done = None if self.fault else await inner(*arguments)
+            await inner(*arguments)
             self.asked.set()
-            if self.fault is not None:
-                raise self.fault
-            return await asyncio.Event().wait() if self.halts else done
+            return await asyncio.Event().wait()
 
         return called
 
@@ -183,21 +179,6 @@ async def test_a_finished_orchestration_closes_its_task_of_a_story(world: World)
             await world.idle()
             tasks = store.graph("default").stories[story_id].tasks
             assert {name: each.state for name, each in tasks.items()} == {task.task_id: state, "another": "open"}
-
-
-async def test_where_memories_cannot_be_kept_yet_the_work_is_known_all_the_same(world: World):
-    execution_id = await world.run()
-    away = Part(world.recorder.memories, "remember", fault=Unavailable("away"))
-    async with open_recorder(replace(world.recorder, memories=away), queue=world.queue):
-        await away.asked.wait()
-        while world.recorder.store.graph("default").execution(execution_id) is None:
-            await asyncio.sleep(0.01)
-        assert await world.outcomes_of(execution_id)
-        assert not await world.memories_of(execution_id)
-        away.fault = None
-        await world.idle()
-    assert await world.memories_of(execution_id)
-    assert await world.recorded(execution_id) == 1
 
 
 async def test_what_can_never_be_recorded_is_a_dead_letter_and_holds_nothing_up(world: World):

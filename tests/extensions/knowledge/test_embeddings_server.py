@@ -2,18 +2,17 @@
 
 import json
 import math
-import subprocess
-import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 import pytest
 
 from swe_ai_fleet.adapters.openai_model import OpenAIEmbedder
-from swe_ai_fleet.domain.errors import ModelRejected, PreconditionFailed
-from swe_ai_fleet.extensions.knowledge.embedding import open_embedder
+from swe_ai_fleet.domain.errors import ModelRejected
 from swe_ai_fleet.ports import Embedder
+from swe_ai_fleet.runtime.knowledge import required
+from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Conversation, Failure, Script, ScriptedModelServer, Turn
 
 KEY = "sk-very-secret"
@@ -81,14 +80,6 @@ async def test_a_wrong_answer_is_refused_at_once(server: ScriptedModelServer, wr
     assert server.embeddings.requests == 1
 
 
-@pytest.mark.parametrize("failure", [Failure(status=429, retry_after_seconds=0.001), Failure(drop=True)])
-async def test_what_may_pass_is_tried_again(server: ScriptedModelServer, failure: Failure) -> None:
-    async with warm(server) as embedder:
-        server.embeddings.fail_next(failure)
-        assert len(await embedder.embed(["a"])) == 1
-    assert server.embeddings.requests == 2
-
-
 async def test_a_bad_key_is_named_and_not_shown(server: ScriptedModelServer) -> None:
     async with client(server, api_key="sk-wrong-one") as embedder:
         with pytest.raises(ModelRejected) as raised:
@@ -101,34 +92,18 @@ async def test_a_bad_key_is_named_and_not_shown(server: ScriptedModelServer) -> 
     assert KEY not in str(raised.value) and "***" in str(raised.value)
 
 
-async def test_texts_that_are_too_long_are_cut_and_batches_that_are_too_large_divided(
-    server: ScriptedModelServer,
-) -> None:
-    async with warm(server) as embedder:
-        server.embeddings.longest, server.embeddings.most_texts = 512, 2
-        vectors = await embedder.embed(["short", "alpha " * 2_000, "omega " * 2_000, "short"])
-        assert [round(cosine(vectors[0], vector)) for vector in vectors] == [1, 0, 0, 1]
-        before = server.embeddings.requests
-        await embedder.embed(["alpha " * 2_000])
-    assert server.embeddings.requests == before + 1
-    assert all(len(text) <= 4 * 513 for batch in list(server.embeddings.inputs)[-1:] for text in batch)
+def chosen(**values: object) -> AbstractAsyncContextManager[Embedder | None]:
+    """The embedder that settings name."""
+    return required("embeddings", "").embedder(Settings(**values))  # type: ignore[arg-type]
 
 
-async def test_which_embedder_there_is(server: ScriptedModelServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with open_embedder(url=server.url, api_key=KEY) as embedder:
+async def test_which_embedder_there_is(server: ScriptedModelServer) -> None:
+    async with chosen(embeddings_url=server.url, embeddings_api_key=KEY) as embedder:
         assert embedder is not None and embedder.name == "server:words:1"
-    async with open_embedder() as embedder:
+    async with chosen() as embedder:
         assert embedder is not None and embedder.name == "local:all-MiniLM-L6-v2"
-    # What is an extra is not imported to find out whether it is there.
-    looks = "import sys; import swe_ai_fleet.extensions.knowledge.embedding; sys.exit('numpy' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", looks], check=False).returncode == 0
-    monkeypatch.setattr("swe_ai_fleet.extensions.knowledge.embedding._NEEDS", ("no_such_package", "numpy"))
-    for kind, url in (("auto", ""), ("none", server.url)):
-        async with open_embedder(kind, url=url) as embedder:
-            assert embedder is None
-    with pytest.raises(PreconditionFailed, match=r"no_such_package.*swe-ai-fleet\[embeddings\]"):
-        async with open_embedder("local"):
-            pass
+    async with chosen(embeddings="none", embeddings_url=server.url) as embedder:
+        assert embedder is None
 
 
 # The first components that sentence-transformers 6.2 gives with torch 2.14, model all-MiniLM-L6-v2.
@@ -150,7 +125,7 @@ REFERENCE = {
 @pytest.fixture(scope="module")
 async def embedder() -> AsyncIterator[Embedder]:
     """The local model."""
-    async with open_embedder() as local:
+    async with chosen() as local:
         if local is None:
             pytest.skip("the extra `embeddings` is not installed")
         yield local

@@ -1,84 +1,102 @@
-"""What is remembered: admitted, kept once, found again, forgotten for good."""
+"""What a fleet remembers, over a real NATS: admitted, kept once, found again, forgotten for good."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import AbstractAsyncContextManager
-from datetime import UTC, datetime, timedelta
+import shutil
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 
-from swe_ai_fleet.domain.errors import InvalidRequest, Unavailable
-from swe_ai_fleet.domain.memory import MAX_MEMORY_CHARS, Memory, MemoryKind, MemoryScope
-from swe_ai_fleet.extensions.knowledge.recalling import MemoryLimits
-from swe_ai_fleet.extensions.knowledge.shared import SharedMemories
+from swe_ai_fleet.adapters.jetstream import JetStream
+from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.memory import MAX_MEMORY_CHARS, MEMORIES_BUCKET, Memory, MemoryKind, MemoryScope
+from swe_ai_fleet.extensions.knowledge.service import open_memories
 from swe_ai_fleet.ports import Memories
-from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
+from swe_ai_fleet.runtime.factories import connect_log
+from swe_ai_fleet.runtime.nats_server import EmbeddedNats
+from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.testing import Failure, Script, ScriptedModelServer
 from swe_ai_fleet.tools.secrets import Secrets
-from tests.extensions.knowledge.in_memory_index import InMemoryIndex
-from tests.memory_parts import WordEmbedder
+from tests.tables import table
 
-NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
-ADA = "agent:ada"
-HERS = MemoryScope(namespaces=(ADA,))
-SECRET = "hunter2-hunter2"
+ANSWER = "Integration tests run with `make test-all`."
 
 
-def fact(text: str, *, namespace: str = ADA, **fields: object) -> Memory:
-    return Memory(namespace=namespace, text=text, **fields)  # pyright: ignore[reportArgumentType]
+@pytest.fixture(scope="module")
+async def embeddings() -> AsyncIterator[ScriptedModelServer]:
+    async with ScriptedModelServer(Script()) as server:
+        yield server
 
 
+@dataclass(frozen=True, kw_only=True)
 class World:
-    """What outlives a process: a bucket, an index, an embedder, a clock."""
+    """What outlives a process: a bucket, a home, an embedder; a namespace of the test's own."""
 
-    def __init__(self) -> None:
-        self.store = MemoryKeyValue()
-        self.index = InMemoryIndex()
-        self.embedder: WordEmbedder | None = WordEmbedder()
-        self.now = NOW
+    log: JetStream
+    settings: Settings
+    namespace: str
 
-    def open(self, **options: object) -> AbstractAsyncContextManager[SharedMemories]:
-        common = {"mask": Secrets((SECRET,)), "embedder": self.embedder, "clock": lambda: self.now, **options}
-        return SharedMemories.open(self.store, self.index, timeout=5.0, **common)  # pyright: ignore
+    @asynccontextmanager
+    async def open(self, **settings: object) -> AsyncIterator[Memories]:
+        """A replica's memories."""
+        async with open_memories(self.settings.model_copy(update=settings), self.log, mask=Secrets()) as memories:
+            yield memories
+
+    @property
+    def hers(self) -> MemoryScope:
+        return MemoryScope(namespaces=(self.namespace,))
+
+    def fact(self, text: str, **fields: object) -> Memory:
+        return Memory(**{"namespace": self.namespace, "text": text} | fields)  # type: ignore[arg-type]
+
+    async def texts(
+        self, memories: Memories, query: str, scope: MemoryScope | None = None, limit: int = 5
+    ) -> list[str]:
+        return [found.memory.text for found in await memories.recall(query, scope or self.hers, limit=limit)]
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
+async def world(nats_server: EmbeddedNats, embeddings: ScriptedModelServer, tmp_path: Path) -> AsyncIterator[World]:
+    address = nats_server.address
+    settings = Settings(
+        home=tmp_path / "home", nats_url=address.url, nats_token=address.token, embeddings_url=embeddings.url
+    )
+    async with connect_log(settings, name="memories-test") as log:
+        yield World(log=log, settings=settings, namespace=f"agent:{uuid.uuid4().hex[:12]}")
 
 
 @pytest.fixture
-async def memories(world: World) -> AsyncGenerator[Memories]:
+async def memories(world: World) -> AsyncIterator[Memories]:
     async with world.open() as opened:
         yield opened
 
 
-async def texts(memories: Memories, query: str, scope: MemoryScope = HERS, limit: int = 5) -> list[str]:
-    return [found.memory.text for found in await memories.recall(query, scope, limit=limit)]
-
-
 class TestRemembering:
     async def test_the_same_is_remembered_once(self, world: World, memories: Memories) -> None:
-        assert await memories.remember(fact("Use tabs."))
-        assert not await memories.remember(fact("  use\nTABS. "))
-        assert await memories.remember(fact("Use tabs.", namespace="fleet"))
-        assert len(await world.index.listed(MemoryScope())) == 2
+        assert await memories.remember(world.fact("Use tabs."))
+        assert not await memories.remember(world.fact("  use\nTABS. "))
+        other = world.fact("Use tabs.", namespace=f"{world.namespace}-2")
+        assert await memories.remember(other)
+        for namespace in (world.namespace, other.namespace):
+            assert await world.texts(memories, "tabs", MemoryScope(namespaces=(namespace,))) == ["Use tabs."]
 
     async def test_a_newer_text_that_says_the_same_takes_the_place_of_the_older(
         self, world: World, memories: Memories
     ) -> None:
-        await memories.remember(fact("the suite wants a running database server"))
-        await memories.remember(fact("the suite wants a running database server", kind=MemoryKind.OUTCOME))
-        assert await memories.remember(fact("a running database server, the suite wants"))
-        assert await texts(memories, "database server") == ["a running database server, the suite wants"]
-        assert len(await world.index.listed(MemoryScope())) == 1
+        older, newer = "the suite wants a running database server", "a running database server, the suite wants"
+        await memories.remember(world.fact(older))
+        assert await memories.remember(world.fact(newer))
+        assert await world.texts(memories, "database server") == [newer]
         # What is told again later than it was true does not come back.
-        old = fact("the suite wants a running database server", created_at="2020-01-01T00:00:00+00:00")
-        assert not await memories.remember(old)
-        assert await texts(memories, "database server") == ["a running database server, the suite wants"]
+        assert not await memories.remember(world.fact(older, created_at="2020-01-01T00:00:00+00:00"))
+        assert await world.texts(memories, "database server") == [newer]
 
-    @pytest.mark.parametrize(
+    @table(
         "both",
         [
             ("the port of the service is 8080", "the port of the service is 8081"),
@@ -86,164 +104,96 @@ class TestRemembering:
             ("the cache may be emptied while tests run", "the cache may not be emptied while tests run"),
             ("run make in src/core before tests", "run make in src/gui before tests"),
             ("Алиса любит чай", "Борис любит чай"),
-            ("テストはRedisが必要です", "デプロイは火曜日です"),
-            ("the parser is slow", "the lexer is written in another language"),
         ],
     )
-    async def test_facts_that_differ_in_what_matters_are_both_kept(self, world: World, both: tuple[str, str]) -> None:
-        world.embedder = _OddEmbedder(blind=True)
-        async with world.open() as memories:
-            for text in both:
-                await memories.remember(fact(text))
-            assert {memory.text for memory in await world.index.listed(HERS)} == {*both}
+    async def test_facts_that_differ_in_what_matters_are_both_kept(
+        self, world: World, memories: Memories, both: tuple[str, str]
+    ) -> None:
+        here = replace(world, namespace=f"{world.namespace}-{abs(hash(both))}")
+        for text in both:
+            await memories.remember(here.fact(text))
+        assert {*await here.texts(memories, both[0])} == {*both}
 
     async def test_what_cannot_be_kept_is_refused_by_the_name_of_its_field(
         self, world: World, memories: Memories
     ) -> None:
         for memory, field in (
-            (fact("x" * (MAX_MEMORY_CHARS + 1)), "text"),
-            (fact(" \n "), "text"),
-            (fact("x", namespace="agent:../x y"), "namespace"),
-            (fact("x", tenant="a b"), "tenant"),
-            (fact("x", source="s" * 1_000), "source"),
-            (fact("x", created_at="yesterday"), "created_at"),
-            (fact("x", metadata={"k": "v" * 1_000}), "metadata[k]"),
-            (fact("x", metadata={"": "v"}), "metadata"),
-            (fact("x", metadata={str(number): "v" for number in range(100)}), "metadata"),
-            (fact("x", metadata={"k": 1}), "metadata"),
+            (world.fact("x" * (MAX_MEMORY_CHARS + 1)), "text"),
+            (world.fact(" \n "), "text"),
+            (world.fact("x", namespace="agent:../x y"), "namespace"),
+            (world.fact("x", tenant="a b"), "tenant"),
+            (world.fact("x", source="s" * 1_000), "source"),
+            (world.fact("x", created_at="yesterday"), "created_at"),
+            (world.fact("x", metadata={"k": "v" * 1_000}), "metadata[k]"),
+            (world.fact("x", metadata={str(number): "v" for number in range(100)}), "metadata"),
         ):
             with pytest.raises(InvalidRequest) as refused:
                 await memories.remember(memory)
             assert refused.value.field == field
-        assert await world.index.listed(MemoryScope()) == ()
+
+
+class TestRecalling:
+    async def test_an_unrelated_question_recalls_nothing(self, world: World, memories: Memories) -> None:
+        for text in ("The build runs in a container.", "Tests of the parser are slow.", "My favourite colour is blue."):
+            await memories.remember(world.fact(text))
+        assert await world.texts(memories, "Who runs the bakery in the old town?") == []
+
+    async def test_a_long_task_recalls_the_short_note_that_it_holds(self, world: World, memories: Memories) -> None:
+        for text in (ANSWER, "The changelog lives in docs.", "Set retry_limit for it.", "Set retry_count for it."):
+            await memories.remember(world.fact(text))
+        task = (
+            "Add a function that reads the configuration from a TOML file, cover it with tests, keep the linter quiet, "
+            "run the integration tests with make before you commit, and describe the change in the changelog. " * 3
+        )
+        assert (await world.texts(memories, task))[0] == ANSWER
+        # Exact words win where the meaning is the same.
+        assert (await world.texts(memories, "what does retry_count do?"))[0] == "Set retry_count for it."
 
 
 class TestForgetting:
     async def test_what_is_forgotten_is_nowhere_any_more(self, world: World, memories: Memories) -> None:
         for text in ("alpha one", "alpha two", "alpha three"):
-            await memories.remember(fact(text))
-        await memories.remember(fact("alpha four", namespace="fleet"))
-        two = fact("alpha two").memory_id
-        elsewhere = ({"namespaces": ("fleet",)}, {"tenant": "other"}, {"namespaces": (ADA,), "metadata": {"a": "x"}})
-        for scope in elsewhere:
-            assert await memories.forget(MemoryScope(**scope), [two]) == 0  # type: ignore[arg-type]
-        assert await memories.forget(HERS, [two]) == 1
-        assert await memories.forget(HERS, [two]) == 0
-        assert "alpha two" not in await texts(memories, "alpha two")
-        assert b"alpha two" not in b"".join(one.value for one in await world.store.entries())
-        assert await memories.forget(HERS) == 2
-        assert await texts(memories, "alpha", MemoryScope()) == ["alpha four"]
-        assert await memories.remember(fact("alpha two"))
-        assert await texts(memories, "alpha two") == ["alpha two"]
+            await memories.remember(world.fact(text))
+        two = world.fact("alpha two").memory_id
+        for scope in ({"namespaces": ("fleet",)}, {"tenant": "other"}, {"metadata": {"a": "x"}}):
+            assert await memories.forget(MemoryScope(**{"namespaces": (world.namespace,)} | scope), [two]) == 0
+        assert [await memories.forget(world.hers, [two]) for _ in range(2)] == [1, 0]
+        assert "alpha two" not in await world.texts(memories, "alpha two")
+        kept = await (await world.log.bucket(MEMORIES_BUCKET)).entries()
+        assert b"alpha two" not in b"".join(one.value for one in kept)
+        assert await memories.forget(world.hers) == 2
+        assert await memories.remember(world.fact("alpha two"))
+        assert await world.texts(memories, "alpha two") == ["alpha two"]
 
 
 class TestLimits:
     async def test_beyond_the_limit_the_oldest_go(self, world: World) -> None:
-        async with world.open(limits=MemoryLimits(per_namespace=3)) as memories:
+        async with world.open(memory_limit=3, memory_age_days=10) as memories:
             for number in range(6):
-                world.now += timedelta(minutes=1)
-                await memories.remember(fact(f"alpha {number}"))
-            await memories.remember(fact("alpha other", namespace="fleet"))
-            assert sorted(await texts(memories, "alpha", limit=10)) == ["alpha 3", "alpha 4", "alpha 5"]
-            assert len(await world.index.listed(MemoryScope())) == 4
-
-    async def test_what_is_too_old_is_not_recalled_and_goes(self, world: World) -> None:
-        async with world.open(limits=MemoryLimits(max_age_days=10, per_namespace=5)) as memories:
-            await memories.remember(fact("alpha old"))
-            world.now += timedelta(days=9)
-            await memories.remember(fact("alpha new"))
-            world.now += timedelta(days=2)
-            assert await texts(memories, "alpha") == ["alpha new"]
-            await memories.remember(fact("beta"))
-            assert {one.text for one in await world.index.listed(MemoryScope())} == {"alpha new", "beta"}
+                await memories.remember(world.fact(f"alpha {number}", created_at=f"2999-01-01T00:0{number}:00+00:00"))
+            assert sorted(await world.texts(memories, "alpha", limit=10)) == ["alpha 3", "alpha 4", "alpha 5"]
+            old = world.fact("beta", created_at="2020-01-01T00:00:00+00:00", namespace=f"{world.namespace}-2")
+            await memories.remember(old)
+            assert await world.texts(memories, "beta", MemoryScope(namespaces=(old.namespace,))) == []
 
 
-async def test_while_the_embedder_is_away_nothing_is_lost_and_vectors_come_later(world: World) -> None:
-    assert world.embedder is not None
-    world.embedder.away, world.embedder.refuses = True, "poison"
+async def test_while_the_embedder_is_away_nothing_is_lost_and_vectors_come_later(
+    world: World, embeddings: ScriptedModelServer
+) -> None:
+    embeddings.embeddings.fail_next(Failure(status=400, times=20))
     async with world.open() as memories:
-        for text in ("Her favourite colour is teal.", "the poison text"):
-            assert await memories.remember(fact(text))
-        assert await texts(memories, "favourite colour") == ["Her favourite colour is teal."]
-        assert await texts(memories, "the beloved hue") == []
-    world.embedder.away = False
-    async with world.open() as memories:
-        await memories.settled()
-        assert await texts(memories, "the beloved hue") == ["Her favourite colour is teal."]
-        assert await texts(memories, "poison text") == ["the poison text"]
+        assert await memories.remember(world.fact("Her favourite colour is teal."))
+        assert await world.texts(memories, "favourite colour") == ["Her favourite colour is teal."]
 
 
-class TestSharing:
-    async def test_replicas_keep_a_memory_once_and_see_each_others(self) -> None:
-        store, here, there = MemoryKeyValue(), InMemoryIndex(), InMemoryIndex()
-        async with (
-            SharedMemories.open(store, here, mask=Secrets(), timeout=5.0) as one,
-            SharedMemories.open(store, there, mask=Secrets(), timeout=5.0) as other,
-        ):
-            told = await asyncio.gather(*(side.remember(fact("alpha")) for side in (one, other, one, other)))
-            assert sum(told) == 1
-            await other.remember(fact("beta"))
-            await one.settled()
-            assert await other.forget(HERS, [fact("alpha").memory_id]) == 1
-            await one.remember(fact("gamma"))
-            assert {memory.text for memory in await here.listed(HERS)} == {"beta", "gamma"}
-            # As of an index that has not heard yet what another replica forgot.
-            await here.put([(fact("gamma delta"), None)])
-            assert await texts(one, "gamma") == ["gamma"]
-
-    async def test_what_is_forgotten_while_it_is_embedded_does_not_come_back(self) -> None:
-        store, index, embedder = MemoryKeyValue(), InMemoryIndex(), _OddEmbedder(waits=True)
-        async with (
-            SharedMemories.open(store, index, mask=Secrets(), embedder=embedder) as memories,
-            SharedMemories.open(store, InMemoryIndex(), mask=Secrets()) as elsewhere,
-        ):
-            await elsewhere.remember(fact("the beloved automobile"))
-            await embedder.asked.wait()
-            assert await memories.forget(HERS) == 1
-            embedder.go.set()
-            await memories.settled()
-            assert await index.listed(HERS) == ()
-
-    async def test_keys_are_told_apart_whatever_the_names_hold(self) -> None:
-        names = [
-            ("a.b", "fleet"), ("a", "agent:b.c"), ("a", "agent:b/c"), ("a-b", "repository:x"),
-        ]  # fmt: skip
-        store = MemoryKeyValue()
-        async with SharedMemories.open(store, InMemoryIndex(), mask=Secrets(), timeout=5.0) as memories:
-            for tenant, namespace in names:
-                assert await memories.remember(fact("x", tenant=tenant, namespace=namespace))
-        assert len(await store.entries()) == len(names)
-
-    async def test_an_index_that_never_follows_is_no_silence(self) -> None:
-        store, index = MemoryKeyValue(), _FailingIndex()
-        async with SharedMemories.open(store, index, mask=Secrets(), timeout=0.2) as memories:
-            await memories.remember(fact("alpha"))
-            index.failures = 1_000
-            with pytest.raises(Unavailable, match="stored"):
-                await memories.remember(fact("beta"))
-        assert any(b"beta" in one.value for one in await store.entries())
-
-
-class _OddEmbedder(WordEmbedder):
-    """To a blind one all texts mean the same; it waits until it may go."""
-
-    def __init__(self, *, blind: bool = False, waits: bool = False) -> None:
-        super().__init__()
-        self.blind, self.asked, self.go = blind, asyncio.Event(), asyncio.Event()
-        if not waits:
-            self.go.set()
-
-    async def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
-        self.asked.set()
-        await self.go.wait()
-        return await super().embed(["same"] * len(texts) if self.blind else texts)
-
-
-class _FailingIndex(InMemoryIndex):
-    failures = 0
-
-    async def put(self, *arguments: object, **options: object) -> None:  # pyright: ignore
-        if self.failures:
-            self.failures -= 1
-            raise Unavailable("the disk is away")
-        await super().put(*arguments, **options)  # pyright: ignore
+async def test_replicas_keep_a_memory_once_and_an_index_is_made_anew(world: World, tmp_path: Path) -> None:
+    async with world.open() as one, world.open(home=tmp_path / "other") as other:
+        told = await asyncio.gather(*(side.remember(world.fact("alpha")) for side in (one, other, one, other)))
+        assert sum(told) == 1
+        await other.remember(world.fact("beta", kind=MemoryKind.OUTCOME))
+        assert await other.forget(world.hers, [world.fact("alpha").memory_id]) == 1
+        await one.remember(world.fact("gamma"))
+        assert [await world.texts(one, text) for text in ("alpha", "beta", "gamma")] == [[], ["beta"], ["gamma"]]
+    shutil.rmtree(world.settings.home)
+    async with world.open() as anew:
+        assert [await world.texts(anew, text) for text in ("alpha", "beta", "gamma")] == [[], ["beta"], ["gamma"]]

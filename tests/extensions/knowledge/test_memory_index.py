@@ -1,4 +1,4 @@
-"""What every index of memories does: in memory, in SQLite, on a real PostgreSQL."""
+"""What every index of memories does: in SQLite, on a real PostgreSQL."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ import pytest
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.memory import Memory, MemoryKind, MemoryScope
 from swe_ai_fleet.extensions.knowledge.memory_index import MemoryIndex, open_memory_index
-from tests.extensions.knowledge.in_memory_index import InMemoryIndex
 from tests.postgresql_server import PostgresqlServer
 
 ALL = MemoryScope()
-INDEXES = ["memory", "sqlite", "postgresql"]
+INDEXES = ["sqlite", "postgresql"]
 
 
 @pytest.fixture(scope="session")
@@ -27,9 +26,6 @@ def postgresql() -> Iterator[PostgresqlServer]:
 
 @pytest.fixture(params=INDEXES)
 async def index(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[MemoryIndex]:
-    if request.param == "memory":
-        yield InMemoryIndex()
-        return
     where = ""
     if request.param == "postgresql":
         server: PostgresqlServer = request.getfixturevalue("postgresql")
@@ -102,14 +98,6 @@ async def test_words_are_found_in_another_form(index: MemoryIndex) -> None:
         assert await by_words(index, word) == ["HTTPServer parseJSON x2y snake_case_name"], word
 
 
-async def test_the_rarer_word_and_the_shorter_text_weigh_more(index: MemoryIndex) -> None:
-    common = [memory(f"deploy step number {number}") for number in range(20)]
-    await put(index, *common, memory("deploy the zeppelin"), memory("the zeppelin " + "flies over land " * 20))
-    found = await index.search(ALL, words="deploy zeppelin", limit=3)
-    assert [match.memory.text[:16] for match in found[:2]] == ["deploy the zeppe", "the zeppelin fli"]
-    assert found[0].score > found[1].score > found[2].score > 0
-
-
 async def test_vectors_find_what_points_the_same_way(index: MemoryIndex) -> None:
     await index.put([(MAKE, [1.0, 0.0, 0.0]), (COLOUR, [0.6, 0.8, 0.0]), (CACHE, [-2.0, 0.0, 0.0])], space="s")
     found = await index.search(ALL, vector=[5.0, 0.0, 0.0], space="s")
@@ -121,21 +109,12 @@ async def test_vectors_find_what_points_the_same_way(index: MemoryIndex) -> None
 
 async def test_spaces_do_not_mix(index: MemoryIndex) -> None:
     other = "other embedder: 3"
-    assert (await index.position(""), await index.position("s")) == (0, 0)
     await index.put([(MAKE, [1.0, 0.0])], space="s", position=5)
     await index.put([(COLOUR, [1.0, 0.0, 0.0])], space=other, position=3)
     assert await by_vector(index, [1.0, 0.0]) == [MAKE.text]
     assert await by_vector(index, [1.0, 0.0, 0.0], space=other) == [COLOUR.text]
     assert await by_vector(index, [1.0, 0.0, 0.0]) == await by_vector(index, [1.0, 0.0], space="none such") == []
-    assert len(await by_words(index, "tests colour")) == 2
     assert [await index.position(space) for space in ("s", other, "none such", "")] == [5, 3, 0, 5]
-    # A position is kept with what was put, and stays where nothing is said of it.
-    await index.put((), space="s", position=2**40)
-    await index.put([(COLOUR, None)], space="s")
-    assert (await index.position(""), await index.position("s")) == (2**40, 2**40)
-    await index.put((), space="s", position=7)
-    await put(index, MAKE, position=4)
-    assert (await index.position("s"), await index.position(other)) == (7, 3)
 
 
 async def test_a_vector_is_one(index: MemoryIndex) -> None:
@@ -162,13 +141,9 @@ async def test_a_scope_limits_what_is_found(index: MemoryIndex) -> None:
     for scope, expected in (
         (ALL, THREE),
         (MemoryScope(tenant="rival"), (foreign,)),
-        (MemoryScope(tenant="nobody"), ()),
         (MemoryScope(namespaces=("fleet",)), (MAKE, COLOUR)),
         (MemoryScope(namespaces=("fleet", "repository:web-1")), (MAKE, COLOUR, CACHE)),
-        (MemoryScope(namespaces=("agent:none",)), ()),
-        (MemoryScope(kinds=(MemoryKind.OUTCOME,)), (CACHE,)),
         (MemoryScope(kinds=(MemoryKind.OUTCOME, MemoryKind.FACT), namespaces=("fleet",)), (MAKE, COLOUR)),
-        (MemoryScope(metadata={"by": "bob"}), (CACHE,)),
         (MemoryScope(metadata={"by": "bob", "stage": "fix"}), (CACHE,)),
         (MemoryScope(metadata={"by": "ada", "stage": "fix"}), ()),
         (MemoryScope(metadata={"by' OR 1=1 --": "bob"}), ()),
@@ -203,9 +178,6 @@ async def test_an_equal_memory_is_replaced(index: MemoryIndex) -> None:
     assert await by_vector(index, [1.0, 0.0], MemoryScope(kinds=(MemoryKind.INTERACTION,))) == [again.text]
     assert await by_vector(index, [1.0, 0.0], MemoryScope(metadata={"new": "1"})) == [again.text]
     assert await by_vector(index, [1.0, 0.0], MemoryScope(kinds=(MemoryKind.FACT,))) == []
-    await index.put([(again, [0.0, 1.0]), (again, [-1.0, 0.0])], space="s")
-    [found] = await index.search(ALL, vector=[-1.0, 0.0], space="s")
-    assert found.score == pytest.approx(1.0, abs=1e-4)
 
 
 async def test_what_was_removed_is_found_no_more(index: MemoryIndex) -> None:

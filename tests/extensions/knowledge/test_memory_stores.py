@@ -14,9 +14,7 @@ import pytest
 
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, PreconditionFailed, Unavailable
 from swe_ai_fleet.domain.memory import Memory, MemoryScope
-from swe_ai_fleet.extensions.knowledge.memory_index import FILE_NAME, MemoryIndex, open_memory_index
-from swe_ai_fleet.extensions.knowledge.postgresql_index import PostgresqlMemoryIndex
-from swe_ai_fleet.extensions.knowledge.sqlite_index import SqliteMemoryIndex
+from swe_ai_fleet.extensions.knowledge.memory_index import FILE_NAME, open_memory_index
 from tests.postgresql_server import PostgresqlServer
 
 ALL = MemoryScope()
@@ -25,11 +23,11 @@ BATCH = 20
 WRITER = """
 import asyncio, sys
 from pathlib import Path
-from swe_ai_fleet.extensions.knowledge.sqlite_index import SqliteMemoryIndex
+from swe_ai_fleet.extensions.knowledge.memory_index import open_memory_index
 from swe_ai_fleet.domain.memory import Memory
 
-async def main(path, name, batches, size):
-    async with SqliteMemoryIndex.open(Path(path)) as index:
+async def main(home, name, batches, size):
+    async with open_memory_index("", Path(home)) as index:
         for number in range(1, int(batches) + 1):
             texts = [f"{name} batch b{number} entry e{one}" for one in range(int(size))]
             memories = [(Memory(namespace="fleet", text=text), [1.0, float(number)]) for text in texts]
@@ -44,8 +42,8 @@ def fleets(text: str, **fields: object) -> Memory:
     return Memory(namespace="fleet", text=text, **fields)  # type: ignore[arg-type]
 
 
-async def writer(path: Path, name: str, batches: int) -> asyncio.subprocess.Process:
-    arguments = (str(path), name, str(batches), str(BATCH))
+async def writer(home: Path, name: str, batches: int) -> asyncio.subprocess.Process:
+    arguments = (str(home), name, str(batches), str(BATCH))
     return await asyncio.create_subprocess_exec(
         sys.executable, "-c", WRITER, *arguments, stdout=asyncio.subprocess.PIPE
     )
@@ -65,7 +63,7 @@ async def holds_whole_batches(path: Path, at_least: int) -> None:
     connection = apsw.Connection(str(path))
     assert connection.pragma("integrity_check") == "ok"
     connection.close()
-    async with SqliteMemoryIndex.open(path) as index:
+    async with open_memory_index("", path.parent) as index:
         position = await index.position("crash")
         assert position >= at_least
         held = await index.listed(ALL, limit=1_000_000)
@@ -80,40 +78,20 @@ async def holds_whole_batches(path: Path, at_least: int) -> None:
 
 
 async def test_a_torn_write_is_left_out(tmp_path: Path) -> None:
-    path = tmp_path / "index.db"
-    process = await writer(path, "crash", 100_000)
+    path = tmp_path / FILE_NAME
+    process = await writer(tmp_path, "crash", 100_000)
     await told(process, 6)
     process.kill()
     await process.wait()
-    log = path.with_name("index.db-wal")
+    log = path.with_name(f"{FILE_NAME}-wal")
     size = log.stat().st_size
     assert size > 100_000
     for number, kept in enumerate((size - 3, size // 2 + 1_234, 17)):
-        copy = tmp_path / f"torn{number}" / "index.db"
+        copy = tmp_path / f"torn{number}" / FILE_NAME
         copy.parent.mkdir()
         shutil.copy(path, copy)
-        copy.with_name("index.db-wal").write_bytes(log.read_bytes()[:kept])
+        copy.with_name(log.name).write_bytes(log.read_bytes()[:kept])
         await holds_whole_batches(copy, 0)
-
-
-async def common_words_do_not_hide_anything(index: MemoryIndex) -> None:
-    """For an index that weighs 30 memories of these at once."""
-    common = [fleets(f"deploy the service number{number}") for number in range(60)]
-    rare = fleets("deploy the zeppelin")
-    elsewhere = Memory(namespace="agent:a", text="deploy by hand")
-    await index.put([(one, None) for one in (*common, rare, elsewhere)])
-    assert (await index.search(ALL, words="deploy zeppelin", limit=1))[0].memory == rare
-    found = await index.search(ALL, words="service zeppelin deploy", limit=100)
-    assert {match.memory.text for match in found} == {one.text for one in (*common, rare, elsewhere)}
-    in_namespace = MemoryScope(namespaces=("agent:a",))
-    [only] = await index.search(in_namespace, words="deploy zeppelin", limit=1)
-    assert only.memory == elsewhere
-    assert len(await index.search(ALL, words="deploy", limit=5)) == 5
-
-
-async def test_common_words_do_not_hide_anything_in_a_file(tmp_path: Path) -> None:
-    async with SqliteMemoryIndex.open(tmp_path / "index.db", words_read=30) as index:
-        await common_words_do_not_hide_anything(index)
 
 
 def executed(path: Path, statements: str) -> None:
@@ -157,7 +135,7 @@ async def test_what_is_forgotten_is_in_no_file(tmp_path: Path) -> None:
         everything = b"".join(file.read_bytes() for file in tmp_path.iterdir() if not file.name.endswith("-shm"))
         return [word for word in ("ygomorph", "uixotr", "ylophonist") if word.encode() in everything]
 
-    async with SqliteMemoryIndex.open(tmp_path / "index.db") as index:
+    async with open_memory_index("", tmp_path) as index:
         await index.put([(one, [1.0, 0.0]) for one in (*others[:25], secret, *others[25:])], space="s")
         assert len(found()) == 3
         await index.remove([secret.memory_id])
@@ -179,12 +157,12 @@ def server() -> Iterator[PostgresqlServer]:
         yield opened
 
 
-async def test_fleets_that_share_a_database_see_nothing_of_each_other(server: PostgresqlServer) -> None:
+async def test_fleets_that_share_a_database_see_nothing_of_each_other(server: PostgresqlServer, tmp_path: Path) -> None:
     url = server.database()
     memory = fleets("of one fleet")
     async with (
-        PostgresqlMemoryIndex.open(url, source="0123456789abcdef") as one,
-        PostgresqlMemoryIndex.open(url, source="fedcba9876543210") as other,
+        open_memory_index(url, tmp_path, source="0123456789abcdef") as one,
+        open_memory_index(url, tmp_path, source="fedcba9876543210") as other,
     ):
         await one.put([(memory, [1.0, 0.5])], space="v", position=7)
         assert (await one.position(""), await other.position("")) == (7, 0)
@@ -193,36 +171,11 @@ async def test_fleets_that_share_a_database_see_nothing_of_each_other(server: Po
         await other.remove([memory.memory_id])
         assert [match.memory for match in await one.search(ALL, vector=[1.0, 0.5], space="v")] == [memory]
         assert [match.memory for match in await one.search(ALL, words="fleet")] == [memory]
-    async with PostgresqlMemoryIndex.open(url, source="0123456789abcdef") as again:
+    async with open_memory_index(url, tmp_path, source="0123456789abcdef") as again:
         assert await again.position("") == 7
     with pytest.raises(InvalidRequest):
-        async with PostgresqlMemoryIndex.open(url, source="x; DROP"):
+        async with open_memory_index(url, tmp_path, source="x; DROP"):
             raise AssertionError
-
-
-async def test_lost_connections_are_made_again(server: PostgresqlServer) -> None:
-    async with PostgresqlMemoryIndex.open(url := server.database()) as index:
-        await lost_connections_are_made_again(index, url)
-
-
-async def lost_connections_are_made_again(index: PostgresqlMemoryIndex, url: str) -> None:
-    await index.put([(fleets("kept"), None)], position=4)
-    async with asyncio.TaskGroup() as group:
-        for _ in range(6):
-            group.create_task(index.position(""))
-    async with await psycopg.AsyncConnection.connect(url, autocommit=True) as stranger:
-        await stranger.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-            "WHERE datname = current_database() AND pid <> pg_backend_pid()"
-        )
-    assert await index.position("") == 4
-    await index.put([(fleets("kept too"), None)])
-    waiting = asyncio.create_task(index.search(ALL, words="kept"))
-    await asyncio.sleep(0)
-    waiting.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await waiting
-    assert len(await index.search(ALL, words="kept")) == 2
 
 
 async def test_a_database_that_cannot_be_used_is_explained(server: PostgresqlServer) -> None:

@@ -98,13 +98,8 @@ async def test_an_editor_submits_watches_and_reads_the_result(fleet: FleetUnderT
         best = result["candidates"][0]
         assert best["rank"] == 1 and best["all_checks_passed"] and best["files_changed"] == ["utils.py"]
         assert any(check["passed"] for check in best["checks"])
-        short = await call(client, "get_result", execution_id=task_id, diff_characters=10)
-        assert short["diff_cut"] and short["diff"] == result["diff"][:10]
-        assert short["diff_characters"] == len(result["diff"])
         whole = await client.read_resource(f"fleet://executions/{submitted['execution_id']}/diff")
         assert isinstance(whole.contents[0], TextResourceContents) and whole.contents[0].text == result["diff"]
-        found = await call(client, "list_executions", task_id=task_id)
-        assert [one["execution_id"] for one in found["executions"]] == [submitted["execution_id"]]
     rising = [progress for progress, _ in heard]
     assert heard and rising == sorted(set(rising)), "progress has to rise"
     assert any("ended: completed" in line for _, line in heard)

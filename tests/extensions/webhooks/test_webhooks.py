@@ -133,9 +133,9 @@ class World:
         ):
             yield Service(stub=NotificationServiceStub(channel), log=log)
 
-    async def begin(self, task_id: str) -> str:
+    async def begin(self, task_id: str, description: str = "Do it") -> str:
         task = Task(
-            task_id=task_id, kind=TaskKind.ORCHESTRATE, description=f"Do {task_id}",
+            task_id=task_id, kind=TaskKind.ORCHESTRATE, description=description,
             repo=RepoRef(location="/srv/app"), num_agents=1, rounds=0,
         )  # fmt: skip
         return (await self.executions.submit(task)).execution_id
@@ -144,9 +144,9 @@ class World:
         decided = ApprovalResolution(approval_id=approval_id, decision=ApprovalDecision.APPROVED, approver="ada")
         await self.executions.resolve(DEFAULT_TENANT, execution_id, decided)
 
-    async def quiet(self, task_id: str) -> str:
+    async def quiet(self, task_id: str, description: str = "Do it") -> str:
         """Carry a task out in which somebody asks, which nobody here wants to hear of."""
-        execution_id = await self.begin(task_id)
+        execution_id = await self.begin(task_id, description)
         async with asyncio.timeout(SECONDS):
             while True:
                 state = self.executions.projection.get(DEFAULT_TENANT, execution_id)
@@ -233,6 +233,31 @@ async def test_nothing_is_lost_or_told_twice_where_processes_end(world: World) -
         assert one.body == other.body
 
 
+NASTY = (
+    "`<!channel> @everyone @here <@U123> </b> *bold* _x_ [a](http://evil) \u202e ```\n# Execution completed\x00 & \\"
+)
+
+
+async def test_chats_show_words_as_words_and_mention_nobody(world: World) -> None:
+    task_id, receiver = a_name(), world.receiver
+    formats = {"/slack": pb.WEBHOOK_FORMAT_SLACK, "/discord": pb.WEBHOOK_FORMAT_DISCORD}
+    async with world.served() as service:
+        for path, kind in formats.items():
+            url = receiver.url(path)
+            await service.create(url, filter=only(task_id), events=("execution.started",), format=kind)
+        await world.quiet(task_id, NASTY)
+        slack, discord = [content((await receiver.until(path, 1))[0]) for path in formats]
+    for said in (slack["text"], discord["content"]):
+        # What is a stranger's stands between backticks on its line, so that nothing of it is a line of ours.
+        first, *lines = said.split("\n")
+        assert first.strip("*") == "Execution accepted"
+        assert all(line.startswith("*") and line.count("`") == 2 and line.endswith("`") for line in lines)
+    for mark in ("<!", "<@", "</b>", "@everyone", "@here", "```", "\x00", "\u202e"):
+        assert mark not in slack["text"]
+    assert "&lt;!channel&gt;" in slack["text"] and "[a](http://evil)" in discord["content"]
+    assert discord["allowed_mentions"] == {"parse": []} and "@everyone" not in discord["content"]
+
+
 async def test_what_cannot_be_delivered_is_a_dead_letter(world: World, nats: EmbeddedNats) -> None:
     task_id, receiver = a_name(), world.receiver
     receiver.answers["/broken"].extend([Answer(status=500)] * (len(QUICK.waits) + 2))
@@ -269,15 +294,7 @@ async def test_a_deleted_webhook_hears_nothing_and_leaves_nothing(world: World) 
         assert attempt.status == pb.DELIVERY_STATUS_RETRYING
         assert 89_000 < attempt.next_at_ms - attempt.at_ms < 95_000
         assert not receiver.on("/deleted")
-        with pytest.raises(grpc.aio.AioRpcError) as unknown:
-            await service.deliveries(task_id)
-        assert unknown.value.code() is grpc.StatusCode.NOT_FOUND
-        anew = await service.told(url, task_id, webhook_id=task_id)
-        assert anew.webhook.consumer != made.webhook.consumer
-        await service.idle(task_id)
-        assert not receiver.on("/deleted")
         await service.delete(busy)
-        await service.delete(task_id)
 
 
 NAMES = {

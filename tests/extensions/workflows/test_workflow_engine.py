@@ -1,21 +1,24 @@
-"""The engine of workflows: order, joins, retries, steering, and runs that are killed and resumed."""
+"""The engine of workflows through `WorkflowExecutor`: order, joins, retries, and runs that are cut off and go on."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import tempfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import event, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swe_ai_fleet.domain.approval import ApprovalDecision
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import Fenced, InvalidRequest, Unavailable
-from swe_ai_fleet.domain.event import ExecutionStatus, NodeUpdated
+from swe_ai_fleet.domain.event import ExecutionStatus
 from swe_ai_fleet.domain.workflow import (
     BranchCase,
     Condition,
@@ -26,16 +29,17 @@ from swe_ai_fleet.domain.workflow import (
     Workflow,
     WorkflowInput,
 )
-from swe_ai_fleet.extensions.workflows import ExecutionState, NodeApproval, NodeDecision
-from swe_ai_fleet.extensions.workflows.engine import WorkflowRun
-from swe_ai_fleet.extensions.workflows.runner import Asked, NodeOutcome
+from swe_ai_fleet.extensions.workflows import (
+    ExecutionState,
+    NodeApproval,
+    NodeDecision,
+    NodeOutcome,
+    Update,
+    WorkflowExecutor,
+)
 from tests.tables import table
 
 DONE = [NodeStatus.RUNNING, NodeStatus.COMPLETED]
-
-
-class Killed(BaseException):
-    """The process dies."""
 
 
 async def forever(_: Mapping[str, Any]) -> None:
@@ -43,25 +47,24 @@ async def forever(_: Mapping[str, Any]) -> None:
 
 
 class World:
-    """What nodes meet outside; it outlives a process, and so does the log that it keeps.
+    """What nodes meet outside, and what is told of them.
 
     `does` is what a node gives, or what gives it, or the fault that it ends with; `failing`, how often it fails first.
     """
 
-    def __init__(self, *log: NodeUpdated, does: Mapping[str, object] | None = None, **failing: int) -> None:
-        self.log = [*log]
+    def __init__(self, *, does: Mapping[str, object] | None = None, **failing: int) -> None:
+        self.log: list[tuple[str, Mapping[str, Any]]] = []
         self.calls: list[tuple[str, int, str, dict[str, Any]]] = []
+        self.times: list[float] = []
         self.failing = dict(failing)
         self.does = dict(does or {})
         self.decisions: dict[str, NodeDecision] = {}
-        self.slept: list[float] = []
-        self.kill_at: int | None = None
-        self.stored_when_killed = True
 
     async def run(
         self, node: Node, inputs: Mapping[str, Any], *, node_id: str, attempt: int, earlier: str
     ) -> NodeOutcome:
         self.calls.append((node_id, attempt, earlier, dict(inputs)))
+        self.times.append(asyncio.get_running_loop().time())
         for _ in range(sum(node_id.encode()) % 5):
             await asyncio.sleep(0)
         if self.failing.get(node_id, 0):
@@ -74,39 +77,23 @@ class World:
             return NodeOutcome(output=await does(inputs) if callable(does) else does)
         return NodeOutcome(output={"of": node_id, "given": dict(inputs)}, usage=Usage(model_calls=1))
 
-    async def decide(self, approval: NodeApproval, asked: Asked) -> NodeDecision:
+    async def decide(self, approval: NodeApproval, asked: Callable[[], Awaitable[None]]) -> NodeDecision:
         await asked()
         return self.decisions.get(approval.node_id, NodeDecision(decision=ApprovalDecision.APPROVED))
 
     def execution_of(self, node: Node, *, node_id: str, attempt: int) -> str:
         return f"{node_id}#{attempt}" if node.type is NodeType.AGENT else ""
 
-    async def journal(self, update: NodeUpdated) -> None:
-        await asyncio.sleep(0)
-        if self.kill_at is not None:
-            self.kill_at -= 1
-            if self.kill_at < 0:
-                if self.kill_at == -1 and self.stored_when_killed:
-                    self.log.append(update)
-                raise Killed
-        self.log.append(update)
-
-    async def sleep(self, seconds: float) -> None:
-        self.slept.append(seconds)
-        await asyncio.sleep(0)
-
-    @property
-    def known(self) -> dict[str, NodeUpdated]:
-        return {each.node_id: each for each in self.log}
+    def hear(self, update: Update) -> None:
+        if update["type"] == "node_update":
+            self.log.append((update.get("node_id", ""), update.get("node_state", {})))
 
     async def go(self, workflow: Workflow, items: Sequence[object] = (), **options: Any) -> ExecutionState:
         inputs = options.pop("inputs", {"items": [*items]} if workflow.inputs else {})
-        return await WorkflowRun(
-            workflow, inputs, runner=self, journal=self.journal, known=self.known, sleep=self.sleep, **options
-        ).run()
+        return await WorkflowExecutor(workflow, runner=self, on_update=self.hear, **options).execute(inputs)
 
     def told(self, node_id: str) -> list[NodeStatus]:
-        return [each.status for each in self.log if each.node_id == node_id]
+        return [NodeStatus(state["status"]) for name, state in self.log if name == node_id]
 
     def ran(self) -> list[str]:
         return [node_id for node_id, *_ in self.calls]
@@ -137,19 +124,6 @@ def mapped(name: str, inner: Node, over: str = "${inputs.items}", **options: Any
 ITEMS = (WorkflowInput(name="items", type="array"),)
 
 
-def nested(inner: Workflow, **options: Any) -> Node:
-    return Node(id="sub", type=NodeType.WORKFLOW, workflow=inner, **options)
-
-
-INNER = flow(
-    tool("a", {"x": "${inputs.x}"}),
-    tool("b", {"y": "${nodes.a.output.given.x}"}),
-    edges="a-b",
-    inputs=(WorkflowInput(name="x", type="integer"), WorkflowInput(name="z", required=False, default="zed")),
-    outputs={"y": "${nodes.b.output.given.y}", "z": "${inputs.z}"},
-)
-
-
 class TestOrder:
     async def test_a_join_waits_for_all_and_needs_one(self) -> None:
         world = World()
@@ -169,18 +143,15 @@ class TestOrder:
 GIVEN = {"name": "Ada", "sly": "${inputs.n}", "n": 3, "list": [1, {"deep": [True, None]}]}
 
 
-async def behind(node: Node) -> tuple[World, ExecutionState]:
+async def behind(node: Node, *after: Node, edges: str = "") -> tuple[World, ExecutionState]:
     """What comes of a node that stands behind one that gave texts and one that failed."""
     kinds = {"name": "string", "sly": "string", "n": "integer", "list": "array", "none": "object"}
     inputs = tuple(WorkflowInput(name=name, type=kind, required=False) for name, kind in kinds.items())
     world = World(does={"a": {"text": "hello", "odd key": {"a b": 2}}}, failed=1)
-    workflow = flow(tool("a"), tool("failed", on_error="continue"), node, edges="a-t failed-t", inputs=inputs)
+    workflow = flow(
+        tool("a"), tool("failed", on_error="continue"), node, *after, edges=f"a-t failed-t {edges}", inputs=inputs
+    )
     return world, await world.go(workflow, inputs=GIVEN)
-
-
-DEEP: list[Any] = ["x"]
-for _ in range(100):
-    DEEP = [DEEP]
 
 
 class TestReferences:
@@ -206,8 +177,6 @@ class TestReferences:
             ("${inputs.list[7]}", "there is no [7] in a list of 2"),
             ("${inputs.name.x}", "a value of type string has no 'x'"),
             ("${nodes.a.output.x}", "there is no 'x' (there are: text, odd key)"),
-            ("${__class__}", "is not a reference"), ("${inputs.name", "has no closing brace"), (DEEP, "levels deep"),
-            (["${inputs.n}" + "y" * 1_000] * 5_000, "longer than"),
         ],
     )  # fmt: skip
     async def test_what_names_nothing_or_too_much(self, text: object, said: str) -> None:
@@ -235,21 +204,9 @@ class TestConditions:
     )  # fmt: skip
     async def test_each_comparison(self, ref: str, op: str, value: Any, held: bool) -> None:
         when = Condition(ref=ref, op=op, value=value)
-        _, state = await behind(branch("t", BranchCase(label="yes", when=when), BranchCase(label="no")))
+        cases = (BranchCase(label="yes", when=when), BranchCase(label="no"))
+        _, state = await behind(branch("t", *cases), tool("y"), tool("n"), edges="t-y:yes t-n:no")
         assert state.nodes["t"].label == ("yes" if held else "no"), state.error
-
-    @table(
-        ("op", "value", "said"),
-        [
-            ("lt", "4", "values of type integer and string cannot"),
-            ("contains", 3, "a value of type integer holds no integer"),
-            ("eq", "${inputs.nope}", "there is no input"),
-        ],
-    )
-    async def test_what_cannot_be_judged(self, op: str, value: Any, said: str) -> None:
-        when = Condition(ref="${inputs.n}", op=op, value=value)
-        _, state = await behind(branch("t", BranchCase(label="yes", when=when), BranchCase(label="no")))
-        assert said in state.error
 
 
 class TestFailures:
@@ -259,7 +216,9 @@ class TestFailures:
         def agent(name: str, query: str = "") -> Node:
             return Node(id=name, type=NodeType.AGENT, query=query)
 
-        choice = branch("choice", BranchCase(label="on"), BranchCase(label="off"))
+        choice = branch(
+            "choice", BranchCase(label="off", when=Condition(ref="${inputs.query}", op="empty")), BranchCase(label="on")
+        )
         workflow = flow(
             agent("first"),
             tool("stats"),
@@ -290,12 +249,13 @@ class TestFailures:
 
     async def test_waits_double_between_tries(self) -> None:
         world = World(a=3)
-        state = await world.go(flow(tool("a", retries=3, retry_seconds=2)))
+        state = await world.go(flow(tool("a", retries=3, retry_seconds=0.01)))
         assert state.status is ExecutionStatus.COMPLETED
-        assert world.slept == [2, 4, 8]
+        waits = [later - earlier for earlier, later in pairwise(world.times)]
+        assert all(waited >= 0.01 * 2**number for number, waited in enumerate(waits)), waits
         assert world.told("a") == [NodeStatus.RUNNING, NodeStatus.PENDING] * 3 + DONE
         assert [attempt for _, attempt, *_ in world.calls] == [1, 2, 3, 4]
-        assert world.log[1].error == "a is out of order"
+        assert world.log[1][1]["error"] == "a is out of order"
 
     async def test_a_try_that_takes_too_long(self) -> None:
         tries = Counter[str]()
@@ -305,8 +265,8 @@ class TestFailures:
             return "done" if tries["a"] == 2 else await forever({}) or ""
 
         world = World(does={"a": slow_at_first})
-        state = await world.go(flow(tool("a", timeout_seconds=0.02, retries=1)))
-        assert (state.outputs, world.log[1].error) == ({"a": "done"}, "it took longer than 0.02 seconds")
+        state = await world.go(flow(tool("a", timeout_seconds=0.02, retries=1, retry_seconds=0.0)))
+        assert (state.outputs, world.log[1][1]["error"]) == ({"a": "done"}, "it took longer than 0.02 seconds")
 
     @pytest.mark.parametrize(
         ("output", "said"),
@@ -333,7 +293,6 @@ class TestFailures:
             (flow(tool("a"), outputs={"x": "${nodes.a.output.no}"}), "output x: ${nodes.a.output.no} refers to"),
             (flow(tool("a"), mapped("m", tool("x"), "${nodes.a.output}"), edges="a-m"), "m: a map goes over a list"),
             (flow(mapped("m", tool("x")), inputs=ITEMS), "m: 1001 items; a map takes at most"),
-            (flow(nested(INNER, inputs={"x": "three"})), "sub: the input 'x' must be of type integer, not string"),
         ],
     )  # fmt: skip
     async def test_what_cannot_go_on_names_its_place(self, workflow: Workflow, said: str) -> None:
@@ -371,30 +330,6 @@ class TestMaps:
         state = await World().go(flow(mapped("m", inner), inputs=ITEMS), [[1, 2], [3], []])
         assert [[each["given"]["v"] for each in row] for row in state.outputs["m"]] == [[1, 2], [3], []]
 
-    async def test_a_map_whose_item_failed_before_begins_no_other_item_again(self) -> None:
-        world = World(
-            NodeUpdated(node_id="m", status=NodeStatus.RUNNING, inputs='{"items": [1, 2, 3]}'),
-            NodeUpdated(node_id="m[0]", status=NodeStatus.RUNNING),
-            NodeUpdated(node_id="m[1]", status=NodeStatus.FAILED, failures=1, error="out of order"),
-        )
-        state = await world.go(flow(mapped("m", tool("x"), on_error="continue"), inputs=ITEMS), [1, 2, 3])
-        assert (state.outputs, world.ran()) == ({"m": {"error": "m[1]: out of order"}}, [])
-        assert world.told("m[0]") == [NodeStatus.RUNNING, NodeStatus.SKIPPED]
-
-
-class TestSubWorkflows:
-    async def test_nodes_within_have_the_path_as_their_id(self) -> None:
-        world = World()
-        state = await world.go(
-            flow(nested(INNER, inputs={"x": 3}), tool("t", {"y": "${nodes.sub.output.y}"}), edges="sub-t")
-        )
-        assert [*state.nodes] == ["sub", "sub/a", "sub/b", "t"]
-        assert state.outputs["t"]["given"] == {"y": 3}
-        each = mapped("m", nested(INNER, inputs={"x": "${item}"}))
-        state = await World().go(flow(each, inputs=ITEMS), [1, 2])
-        assert state.outputs["m"] == [{"y": 1, "z": "zed"}, {"y": 2, "z": "zed"}]
-        assert "m[1]/b" in state.nodes
-
 
 @pytest.mark.parametrize(("decision", "ran"), [(ApprovalDecision.REJECTED, "no"), (ApprovalDecision.ADJUSTED, "other")])
 async def test_a_decision_may_choose_the_way(decision: ApprovalDecision, ran: str) -> None:
@@ -404,51 +339,6 @@ async def test_a_decision_may_choose_the_way(decision: ApprovalDecision, ran: st
     ways = (tool("yes"), tool("no"), tool("other", {"how": "${nodes.ask.output.text}"}))
     state = await world.go(flow(ask, *ways, edges="ask-yes:approved ask-no:rejected ask-other:adjusted", inputs=ITEMS))
     assert (state.status, world.ran()) == (ExecutionStatus.COMPLETED, [ran])
-
-
-class TestCancellation:
-    async def test_what_is_being_journaled_is_journaled_to_its_end(self) -> None:
-        world, begun, go_on = World(), asyncio.Event(), asyncio.Event()
-
-        async def slow(update: NodeUpdated) -> None:
-            if update.status is NodeStatus.COMPLETED:
-                begun.set()
-                await go_on.wait()
-            await world.journal(update)
-
-        run = WorkflowRun(flow(tool("a")), {}, runner=world, journal=slow)
-        task = asyncio.ensure_future(run.run())
-        await begun.wait()
-        task.cancel()
-        await asyncio.sleep(0)
-        task.cancel()
-        go_on.set()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert world.told("a") == DONE
-        assert run.state.nodes["a"].status is NodeStatus.COMPLETED
-
-
-@pytest.mark.parametrize(
-    ("begun", "fails", "calls", "slept"),
-    [
-        ({"status": NodeStatus.RUNNING, "attempt": 2, "failures": 1, "execution_id": "a#2"}, 0, [(3, "a#2")], []),
-        # What was joined and failed is not joined again.
-        ({"status": NodeStatus.RUNNING, "execution_id": "a#1"}, 1, [(2, "a#1"), (3, "")], [3]),
-        # The wait before a further try is kept.
-        ({"status": NodeStatus.PENDING, "attempt": 2, "failures": 2}, 0, [(3, "")], [6]),
-    ],
-)
-async def test_an_interrupted_try_is_joined_or_waited_for(
-    begun: dict[str, Any], fails: int, calls: list[tuple[int, str]], slept: list[float]
-) -> None:
-    world = World(NodeUpdated(node_id="a", **begun), a=fails)
-    state = await world.go(flow(Node(id="a", type=NodeType.AGENT, query="Do it.", retries=2, retry_seconds=3)))
-    assert [(attempt, earlier) for _, attempt, earlier, _ in world.calls] == calls
-    assert (state.status, world.slept, world.calls[0][3]) == (ExecutionStatus.COMPLETED, slept, {"query": "Do it."})
-    last = state.nodes["a"]
-    assert last.execution_id == (calls[0][1] if len(calls) == 1 and calls[0][1] else "a#3")
-    assert last.failures == begun.get("failures", 0) + fails
 
 
 @st.composite
@@ -464,11 +354,12 @@ def worlds(draw: st.DrawFn) -> tuple[Workflow, dict[str, int]]:
         kind = draw(st.sampled_from([NodeType.TOOL, NodeType.AGENT]))
         how = draw(st.sampled_from(["fail", "continue"]))
         if kind is NodeType.AGENT:
-            return Node(id=name, type=kind, query="q", retries=retries, on_error=how)
-        return tool(name, retries=retries, on_error=how)
+            return Node(id=name, type=kind, query="q", retries=retries, retry_seconds=0.0, on_error=how)
+        return tool(name, retries=retries, retry_seconds=0.0, on_error=how)
 
     names = [f"n{number}" for number in range(draw(st.integers(1, 6)))]
     nodes: list[Node] = []
+    ways: list[Node] = []
     edges: list[Edge] = []
     for at, name in enumerate(names):
         match draw(st.sampled_from(["leaf", "leaf", "branch", "map", "sub", "approval"])):
@@ -476,6 +367,8 @@ def worlds(draw: st.DrawFn) -> tuple[Workflow, dict[str, int]]:
                 held = draw(st.booleans())
                 when = Condition(ref="${inputs.yes}", op="eq", value=held)
                 nodes.append(branch(name, BranchCase(label="x", when=when), BranchCase(label="y")))
+                ways.extend(tool(f"{name}{label}") for label in "xy")
+                edges.extend(Edge(source=name, target=f"{name}{label}", label=label) for label in "xy")
             case "map":
                 inner = leaf("item", f"{name}[1]")
                 how = draw(st.sampled_from(["fail", "continue"]))
@@ -489,10 +382,10 @@ def worlds(draw: st.DrawFn) -> tuple[Workflow, dict[str, int]]:
                 nodes.append(leaf(name, name))
         for before in nodes[:at]:
             if draw(st.booleans()):
-                label = draw(st.sampled_from(["", "x", "y"])) if before.type is NodeType.BRANCH else ""
+                label = draw(st.sampled_from(["x", "y"])) if before.type is NodeType.BRANCH else ""
                 edges.append(Edge(source=before.id, target=name, label=label))
     inputs = (WorkflowInput(name="yes", type="boolean"), *ITEMS)
-    return Workflow(name="any", nodes=tuple(nodes), edges=tuple(edges), inputs=inputs), failing
+    return Workflow(name="any", nodes=(*nodes, *ways), edges=tuple(edges), inputs=inputs), failing
 
 
 def _stands(state: ExecutionState) -> dict[str, NodeStatus]:
@@ -503,33 +396,25 @@ def _stands(state: ExecutionState) -> dict[str, NodeStatus]:
 
 
 class TestKilledAnywhere:
-    @settings(max_examples=75)
-    @given(made=worlds(), kills=st.lists(st.tuples(st.integers(0, 12), st.booleans()), min_size=1, max_size=4))
+    @settings(max_examples=30)
+    @given(made=worlds(), cuts=st.lists(st.floats(0, 1), min_size=1, max_size=3))
     async def test_ends_as_if_nothing_had_happened(
-        self, made: tuple[Workflow, dict[str, int]], kills: list[tuple[int, bool]]
+        self, made: tuple[Workflow, dict[str, int]], cuts: list[float]
     ) -> None:
+        """What is left of a run that is killed is a beginning of its state file."""
         workflow, failing = made
-        inputs = {"yes": True, "items": ["a", "b", "c"]}
-        expected = await World(**failing).go(workflow, inputs=inputs)
-        world = World(**failing)
-        completed: set[str] = set()
-        for at, stored in kills:
-            world.kill_at, world.stored_when_killed = at, stored
-            before = len(world.calls)
-            try:
-                await world.go(workflow, inputs=inputs)
-            except Killed:
-                event("killed")
-            assert not completed & {node_id for node_id, *_ in world.calls[before:]}
-            completed = {name for name, each in world.known.items() if each.status is NodeStatus.COMPLETED}
-        world.kill_at = None
-        before = len(world.calls)
-        state = await world.go(workflow, inputs=inputs)
-        assert not completed & {node_id for node_id, *_ in world.calls[before:]}
-        assert (state.status, state.outputs) == (expected.status, expected.outputs)
-        ends = Counter(each.node_id for each in world.log if each.status is NodeStatus.COMPLETED)
-        assert set(ends.values()) <= {1}
-        # A try is at most begun and ended; each kill may cost one more.
-        assert all(count <= 2 * (3 + len(kills)) + 2 for count in Counter(each.node_id for each in world.log).values())
-        if expected.status is ExecutionStatus.COMPLETED:
-            assert _stands(state) == _stands(expected)
+        world, inputs = World(**failing), {"yes": True, "items": ["a", "b", "c"]}
+        with tempfile.TemporaryDirectory() as name:
+            path = Path(name) / "run.jsonl"
+            expected = await world.go(workflow, inputs=inputs, state=path)
+            for cut in cuts:
+                whole = path.read_bytes()
+                path.write_bytes(whole[: round(len(whole) * cut)])
+                lines = path.read_bytes().rpartition(b"\n")[0].splitlines()[1:]
+                completed = {one["node_id"] for one in map(json.loads, lines) if one["status"] == "completed"}
+                before = len(world.calls)
+                state = await world.go(workflow, inputs=inputs, state=path)
+                assert not completed & set(world.ran()[before:])
+                assert (state.status, state.outputs) == (expected.status, expected.outputs)
+                if expected.status is ExecutionStatus.COMPLETED:
+                    assert _stands(state) == _stands(expected)

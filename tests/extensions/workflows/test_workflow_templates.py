@@ -80,16 +80,14 @@ async def test_an_issue_is_reproduced_fixed_verified_and_reviewed(client: Client
     assert outputs["review"].startswith("approve")
     assert "passed" in outputs["tests"]["content"]
     assert outputs["verified"] == "completed"
-    nodes = {one.node_id: one for one in run.nodes}
     # What the reviewer read stood on the delivered branch.
     request = orchestrator.StreamExecutionRequest(execution_id=run.execution_id)
     events = [event async for event in client.executions.StreamExecution(request, **client.call)]
     read = [e for e in events if e.type == "tool_finished" and e.agent_id == "node-review-1"]
     assert "return sum(prices)" in read[0].payload_json
-    result = json.loads(nodes["verify"].output_json)
-    assert result["exit_code"] == 0
 
 
+@pytest.mark.slow  # quick: test_workflow_drives.py runs two templates
 async def test_a_branch_is_reviewed_from_several_sides(client: Client, repository: Path) -> None:
     commit_files(repository, {"cart.py": "def total(prices):\n    return sum(prices)\n"}, message="Sum up")
     inputs = {"base": "HEAD~1", "sides": [f"{REVIEW} correctness", f"{REVIEW} tests"]}

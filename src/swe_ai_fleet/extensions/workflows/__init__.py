@@ -24,10 +24,12 @@ _HOMES = {
     "LLMAgent": "swe_ai_fleet.extensions.workflows.local_nodes",
     "NodeApproval": "swe_ai_fleet.extensions.workflows.runner",
     "NodeDecision": "swe_ai_fleet.extensions.workflows.runner",
+    "NodeOutcome": "swe_ai_fleet.extensions.workflows.runner",
     "Update": "swe_ai_fleet.extensions.workflows.runner",
     "WorkflowExecutor": "swe_ai_fleet.extensions.workflows.executor",
     "WorkflowFault": "swe_ai_fleet.extensions.workflows.documents",
     "mermaid": "swe_ai_fleet.extensions.workflows.reading",
+    "read_catalog": "swe_ai_fleet.extensions.workflows.reading",
     "read_workflow": "swe_ai_fleet.extensions.workflows.reading",
     "workflow_schema": "swe_ai_fleet.extensions.workflows.schema",
 }  # fmt: skip

@@ -16,10 +16,12 @@ from swe_ai_fleet.extensions.workflows.documents import WorkflowFault as Workflo
 from swe_ai_fleet.extensions.workflows.executor import WorkflowExecutor as WorkflowExecutor
 from swe_ai_fleet.extensions.workflows.local_nodes import LLMAgent as LLMAgent
 from swe_ai_fleet.extensions.workflows.reading import mermaid as mermaid
+from swe_ai_fleet.extensions.workflows.reading import read_catalog as read_catalog
 from swe_ai_fleet.extensions.workflows.reading import read_workflow as read_workflow
 from swe_ai_fleet.extensions.workflows.runner import ExecutionState as ExecutionState
 from swe_ai_fleet.extensions.workflows.runner import NodeApproval as NodeApproval
 from swe_ai_fleet.extensions.workflows.runner import NodeDecision as NodeDecision
+from swe_ai_fleet.extensions.workflows.runner import NodeOutcome as NodeOutcome
 from swe_ai_fleet.extensions.workflows.runner import Update as Update
 from swe_ai_fleet.extensions.workflows.schema import workflow_schema as workflow_schema
 
