@@ -14,9 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from swe_ai_fleet.adapters.git_workspace import ImageLimits, ImageRules
-from swe_ai_fleet.adapters.git_workspace.disk_space import TenantDisk
-from swe_ai_fleet.adapters.git_workspace.image_store import ImageStore
+from swe_ai_fleet.adapters.git_workspace import ImageLimits, ImageRules, ImageStore, TenantDisk
 from swe_ai_fleet.domain.errors import FleetError, PreconditionFailed, ResourceExhausted
 from tests.container_images import MadeImage, directory, entry, layer, link
 from tests.tables import table

@@ -30,7 +30,7 @@ from swe_ai_fleet.environments.recipe import Machine
 from swe_ai_fleet.environments.repository_files import RepositoryFiles
 from swe_ai_fleet.orchestrator.evidence.patch import parse_patch
 from swe_ai_fleet.orchestrator.evidence.relevance import TaskNames, first_tests
-from swe_ai_fleet.tools.http import HttpTool
+from swe_ai_fleet.tools import HttpTool
 from swe_ai_fleet.tools.tests import linting
 from swe_ai_fleet.tools.tests.text_reports import recognise
 

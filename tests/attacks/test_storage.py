@@ -17,17 +17,13 @@ from fleet.context.v1 import context_pb2 as context
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.adapters.git_workspace import GitClone
 from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
-from swe_ai_fleet.agents.recorded_run import BUNDLE_MEDIA_TYPE, WorkspaceKeeper
+from swe_ai_fleet.agents.recorded_run import WorkspaceKeeper
 from swe_ai_fleet.domain.access import Quota, TenantRules
 from swe_ai_fleet.domain.blob import BlobRef, blob_ref
-from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.candidate import Artifacts
 from swe_ai_fleet.domain.command import Command, Owner
 from swe_ai_fleet.domain.errors import NotFound, ResourceExhausted
-from swe_ai_fleet.domain.event import RunFinished, WorkspaceCheckpointed, WorkspaceNotKept, Writer
+from swe_ai_fleet.domain.event import WorkspaceCheckpointed, WorkspaceNotKept, Writer
 from swe_ai_fleet.domain.task import SubmittedPatch, TaskKind
-from swe_ai_fleet.domain.trajectory import StopReason
-from swe_ai_fleet.orchestrator.drive import KeptCheckpoints
 from swe_ai_fleet.orchestrator.quotas import Quotas, StorageUsage
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.sandbox import IsolationLevel
@@ -158,48 +154,6 @@ async def test_who_has_stored_too_much_hands_in_nothing_more(log: JetStream) -> 
                 with nullcontext() if kept else pytest.raises(ResourceExhausted):
                     await executions.submit(task, store=lambda data=data: log.put("judged", "e", data, "text/x-diff"))
                 await told(usage, "judged", *((MIB, 2 * MIB) if kept else (0, 0)))
-
-
-async def test_what_is_stored_counts_for_its_tenant_until_it_is_given_back(log: JetStream) -> None:
-    async with storage_usage(log) as usage:
-        # The control: content that stays fills NATS.
-        before = await held(log)
-        for number in range(TIMES):
-            place = f"checkpoints/a/x-{number % 2}"
-            kept = await log.put("counted", "e", os.urandom(MIB), BUNDLE_MEDIA_TYPE, place=place)
-            await log.put("acme", "kept", os.urandom(MIB), BUNDLE_MEDIA_TYPE)
-        assert TIMES * MIB < await held(log) - before < (TIMES + 3) * MIB
-        await told(usage, "counted", 2 * MIB, 2 * MIB)
-        await log.discard(kept)
-        await told(usage, "counted", MIB, MIB)
-        async with log.journal(writing("counted", "e")) as journal:
-            await journal.append(WorkspaceNotKept(step=1, reason="x" * 10_000))
-        await told(usage, "counted", MIB + 10_000, MIB + 12_000)
-    # Whoever begins later counts the same.
-    async with storage_usage(log) as again:
-        await told(again, "counted", MIB + 10_000, MIB + 12_000)
-
-
-async def test_what_a_cancelled_execution_kept_is_given_back(log: JetStream) -> None:
-    ended = {"done": StopReason.FINAL_ANSWER, "cancelled": StopReason.CANCELLED, "waiting": None}
-    refs: dict[str, BlobRef] = {}
-    for agent, reason in ended.items():
-        place = f"checkpoints/{agent}/x-1"
-        refs[agent] = await log.put("acme", "ended", agent.encode(), BUNDLE_MEDIA_TYPE, place=place)
-        async with log.journal(writing("acme", "ended", agent)) as journal:
-            commit = "c" * 40
-            await journal.append(
-                WorkspaceCheckpointed(step=1, revision=1, commit=commit, head=commit, bundle=refs[agent])
-            )
-            if reason is not None:
-                await journal.append(
-                    RunFinished(stop_reason=reason, artifacts=Artifacts(), usage=Usage(), audit_head="")
-                )
-    kept = KeptCheckpoints()
-    async for stored in log.read("acme", "ended"):
-        kept.hear(stored)
-    # A run that came to its end has discarded its own; nothing is asked of it twice.
-    assert kept.left == {agent: refs[agent] for agent in ("cancelled", "waiting")}
 
 
 def _judged(task_id: str, diff: bytes) -> pb.SubmitTaskRequest:

@@ -120,15 +120,6 @@ async def test_patches_are_judged_ranked_and_told_in_words(
     assert "Fleet-Delivered-By: ana" in git(repository, "log", "-1", "--format=%B", "by-hand")
 
 
-async def test_a_repository_without_tests_proves_nothing(shell: Shell, tmp_path: Path) -> None:
-    bare = make_repository(tmp_path / "bare", {"calc.py": FILES["calc.py"]})
-    patch = _patch(bare, {"calc.py": FIXED}, tmp_path / "fix.patch")
-    ran = await judged(shell, bare, "--json", "--patch", str(patch))
-    assert (ran.code, ran.document["verdict"]) == (6, "unverified")
-    assert "no test command was found" in ran.document["verdict_reasons"][0]
-    assert ran.document["candidates"][0]["score"] <= 0.67
-
-
 async def test_a_patch_may_come_from_standard_input(
     shell: Shell, repository: Path, patches: Mapping[str, Path]
 ) -> None:

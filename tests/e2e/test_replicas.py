@@ -21,7 +21,7 @@ from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.repositories import git, make_repository
 from swe_ai_fleet.watching.events import verify_events
 from tests.e2e.test_restart import serving
-from tests.scripts import HELLO_FILES, PROPOSING, SLOW
+from tests.scripts import HELLO_FILES, SLOW
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -55,11 +55,6 @@ class Replica:
         """All of them, once the execution has ended."""
         request = pb.StreamExecutionRequest(execution_id=execution_id)
         return [event async for event in self.stub.StreamExecution(request, **self.call)]
-
-    async def listed(self) -> list[tuple[str, int, int, str]]:
-        """What it says of every execution."""
-        reply = await self.stub.ListExecutions(pb.ListExecutionsRequest(page_size=100), **self.call)
-        return [(one.execution_id, one.status, one.finished_at_ms, one.winner_id) for one in reply.executions]
 
 
 @asynccontextmanager
@@ -106,44 +101,6 @@ def task(text: str, repository: Path, **fields: Any) -> pb.OrchestrateRequest:
         options=pb.OrchestratorOptions(num_agents=1),
         **fields,
     )
-
-
-async def agree(one: Replica, two: Replica, execution_id: str) -> None:
-    """Wait until both list the same, the execution as ended among it."""
-    async with asyncio.timeout(10):
-        while True:
-            listed = await one.listed()
-            ended = [entry for entry in listed if entry[0] == execution_id and entry[2]]
-            if ended and listed == await two.listed():
-                return
-            await asyncio.sleep(0.05)
-
-
-async def test_a_task_of_one_is_watched_approved_and_fetched_through_the_other(
-    pair: tuple[Replica, Replica], repository: Path
-) -> None:
-    one, two = pair
-    wanted = task(PROPOSING, repository, approval=pb.APPROVAL_POLICY_PLAN)
-    execution_id = await one.submit(wanted)
-    await two.until(execution_id, "approval_requested")
-    (asked,) = (await two.execution(execution_id)).pending_approvals
-    assert asked.proposal.startswith("Append hello_world")
-    assert (await two.submit(wanted)) == execution_id
-
-    answer = pb.ResolveApprovalRequest(
-        execution_id=execution_id, approval_id=asked.approval_id, decision=pb.APPROVAL_DECISION_APPROVED, approver="ada"
-    )
-    await two.stub.ResolveApproval(answer, **two.call)
-    events = await two.events(execution_id)
-    assert [event.sequence for event in events] == [event.sequence for event in await one.events(execution_id)]
-    assert all(verdict.intact for verdict in verify_events(events))
-
-    request = pb.GetDeliberationResultRequest(task_id=wanted.task_id)
-    fetched = await two.stub.GetDeliberationResult(request, **two.call)
-    assert fetched.status == pb.DELIBERATION_STATUS_COMPLETED
-    assert b"def hello_world" in fetched.results[0].patch.text
-    assert fetched == await one.stub.GetDeliberationResult(request, **one.call)
-    await agree(one, two, execution_id)
 
 
 async def test_what_a_killed_one_drove_is_ended_by_the_other(pair: tuple[Replica, Replica], repository: Path) -> None:

@@ -11,13 +11,15 @@ from typing import Any, cast
 import pytest
 import yaml
 
+from swe_ai_fleet.settings import Settings
+from tests.kubernetes_api import kubernetes_api
 from tests.manifests import pod_rules, running, strict
 from tests.manifests import rules as of
 from tests.manifests.objects import DEPLOY, EVERYTHING, OVERLAYS, SITES, Object, built, found, matches, of_kind, pods
 from tests.manifests.rules import RULES, Rule
 from tests.tables import table
 from workers.jobs import JobRef, JobSpec
-from workers.workspace_runner.kubernetes_job import job_manifest
+from workers.workspace_runner.kubernetes_backend import open_kubernetes
 from workers.workspace_runner.settings import RunnerSettings
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "pipelines"
@@ -166,8 +168,8 @@ def test_a_rule_sees_what_breaks_it(rule: Rule, of_what: str, way: str, value: A
         ("tenants", "another", "", ("fleet-agents", "")),
     ],
 )
-def test_a_job_of_the_runner_keeps_the_rules(
-    monkeypatch: pytest.MonkeyPatch, overlay: str, tenant: str, image: str, place: tuple[str, str]
+async def test_a_job_of_the_runner_keeps_the_rules(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, overlay: str, tenant: str, image: str, place: tuple[str, str]
 ) -> None:
     """With the settings that it is deployed with: it may call what it needs, and the quota counts it."""
     objects = built(overlay)
@@ -177,9 +179,13 @@ def test_a_job_of_the_runner_keeps_the_rules(
         ref=JobRef(name="fleet-abc", tenant=tenant), job_id="a" * 32, run_id="b" * 32, generation=1, kind="run",
         task_id="task", execution_id="execution", agent_id="agent-dev-1", clones=True, deadline_seconds=1800,
     )  # fmt: skip
-    spec = replace(spec, image=image)
-    manifest = job_manifest(spec, RunnerSettings(), nats_url="tls://nats:4222", model_url="http://model/v1")
-    job = json.loads(json.dumps(manifest))
+    async with kubernetes_api(tmp_path / "cluster", node="idle") as cluster:
+        (tmp_path / "kubeconfig").write_text(json.dumps(cluster.kubeconfig()))
+        chosen = RunnerSettings(kubeconfig=tmp_path / "kubeconfig")
+        fleet = Settings(home=tmp_path, nats_url="tls://nats:4222", model_url="http://model/v1")
+        async with open_kubernetes(fleet, chosen) as backend:
+            await backend.start(replace(spec, image=image))
+        (job,) = cluster.all("jobs")
     objects.append(job)
     # These know what is written by hand.
     others = {running.settings_are_known, running.files_are_mounted, running.secrets_are_made}

@@ -1,9 +1,9 @@
 """Repositories of one node on git: pinned, cloned into the sandbox, delivered to."""
 
 from swe_ai_fleet.adapters.git_workspace.clone import Bounds, GitClone
-from swe_ai_fleet.adapters.git_workspace.disk_space import Ages, Reaped
+from swe_ai_fleet.adapters.git_workspace.disk_space import Ages, Reaped, TenantDisk
 from swe_ai_fleet.adapters.git_workspace.image_registry import RegistryRules
-from swe_ai_fleet.adapters.git_workspace.image_store import ImageRules
+from swe_ai_fleet.adapters.git_workspace.image_store import ImageRules, ImageStore
 from swe_ai_fleet.adapters.git_workspace.image_unpacking import ImageLimits
 from swe_ai_fleet.adapters.git_workspace.locations import TENANT, Credential
 from swe_ai_fleet.adapters.git_workspace.provider import GitWorkspaceProvider
@@ -20,8 +20,10 @@ __all__ = [
     "GitWorkspaceProvider",
     "ImageLimits",
     "ImageRules",
+    "ImageStore",
     "Reaped",
     "RegistryRules",
     "SetupPolicy",
+    "TenantDisk",
     "mounted_credentials",
 ]
