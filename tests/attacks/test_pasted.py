@@ -15,7 +15,7 @@ from rich.console import Console
 
 from swe_ai_fleet.agents.preparation import read_proposal
 from swe_ai_fleet.cli.screen import Screen
-from swe_ai_fleet.watching.text import clean, command_line
+from swe_ai_fleet.watching import clean, command_line
 
 RUN = "touch pwned #"
 # An escape sequence that nobody has ended swallows the quotes behind it, once a terminal's are taken out.

@@ -183,6 +183,7 @@ async def test_of_patches_that_are_refused_nothing_is_stored(tmp_path: Path) -> 
         assert await held(world.log) - accepted < MIB // 2
 
 
+@pytest.mark.slow  # quick: who has stored too much
 async def test_what_a_tenant_may_store_holds_for_what_it_knows_and_remembers(tmp_path: Path) -> None:
     async with tenants(tmp_path) as world:
         hoarder, other = world.by(SOUTH, "ann"), world.by(NORTH, "ann")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +12,6 @@ import pytest
 
 from swe_ai_fleet.testing.repositories import git, make_repository, write_files
 from tests.fleet_command import Ran, Shell, ended
-from tests.scripts import FAILING, HELLO_FILES
 
 FILES = {
     "calc.py": "def add(a, b):\n    return a - b\n\n\ndef half(x):\n    return x / 2\n",
@@ -140,44 +138,6 @@ async def test_what_cannot_be_judged_is_bad_usage(shell: Shell, repository: Path
     ran = await judged(shell, repository, "--patch", str(tmp_path / "good.patch"), "--base", "no-such-ref")
     assert ran.code == 2 and "no-such-ref" in ran.err
     assert (await shell.fleet("judge", "--repo", str(repository))).code == 2
-
-
-@pytest.mark.slow  # quick: test_patches_are_judged_ranked_and_told_in_words, which exports and delivers too
-async def test_where_nobody_won_the_three_commands_work_as_they_are_printed(shell: Shell, tmp_path: Path) -> None:
-    repository = make_repository(tmp_path / "repository", HELLO_FILES)
-    task_id = a_task()
-    ran = await shell.fleet(
-        "run", "--repo", str(repository), "--agents", "1", "--task-id", task_id, f"{FAILING} Greet."
-    )
-    assert ran.code == 1, ran.err
-    lines = ran.out.splitlines()
-    start = lines.index("next:")
-    commands = [shlex.split(line) for line in lines[start + 1 :]]
-    assert [command[:2] for command in commands] == [["fleet", "show"], ["fleet", "export"], ["fleet", "deliver"]]
-    kept = f"refs/fleet/refused/{task_id}"
-    assert any(line.startswith(f"agent-dev-1 is kept as {kept} (") for line in lines)
-    assert "refuted: the best, agent-dev-1" in lines
-    assert any(line.startswith("  tests: 1 test fails") for line in lines)
-    assert "def hello_world" in git(repository, "show", f"{kept}:utils.py")
-    assert git(repository, "branch", "--list", "fleet/*") == ""
-
-    shown, exported, delivered = [await shell.fleet(*command[1:]) for command in commands]
-    assert (shown.code, exported.code, delivered.code) == (0, 0, 0), shown.err + exported.err + delivered.err
-    assert lines[start:] == shown.out.splitlines()[-4:]
-    assert exported.out.startswith("diff --git a/utils.py b/utils.py\n") and "+    return 'Hi'" in exported.out
-    branch = f"fleet/{task_id}-agent-dev-1"
-    assert f"agent-dev-1 stands on branch {branch} as " in delivered.out
-    assert "return 'Hi'" in git(repository, "show", f"{branch}:utils.py")
-    # Who had it done stands in the log; the same again changes nothing.
-    assert (await shell.fleet(*commands[2][1:])).out == delivered.out
-    told = [event for event in await events_of(shell, task_id) if event["type"] == "candidate_delivered"]
-    assert len(told) == 1 and told[0]["payload"]["by"]
-    assert (
-        f"agent-dev-1 was delivered by {told[0]['payload']['by']} on branch {branch}"
-        in (await shell.fleet("show", task_id)).out
-    )
-    assert (await shell.fleet("deliver", task_id, "nobody")).code == 2
-    assert (await shell.fleet("deliver", task_id, "agent-dev-1", "--branch", "main")).code == 2
 
 
 async def test_an_execution_whose_environment_fails_names_the_command_that_explains_it(

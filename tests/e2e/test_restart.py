@@ -62,6 +62,7 @@ async def _client(card: dict[str, str]) -> AsyncIterator[tuple[pb_grpc.Orchestra
         yield pb_grpc.OrchestratorServiceStub(channel), {"metadata": token, "timeout": 90}
 
 
+@pytest.mark.slow  # quick: integration/test_resumption.py, e2e/test_spine.py (a killed host of agents)
 async def test_a_killed_orchestrator_loses_nothing(model_server: ScriptedModelServer, tmp_path: Path) -> None:
     repository = make_repository(tmp_path / "repository", HELLO_FILES)
     home = home_at(tmp_path / "home")

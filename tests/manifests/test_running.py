@@ -18,13 +18,13 @@ from swe_ai_fleet.orchestrator.evidence.test_runs import TEST_RUNS_BYTES
 from swe_ai_fleet.orchestrator.recipes import RECIPES_BYTES
 from swe_ai_fleet.settings import Settings
 from tests.manifests.alerts import COPY, SOURCE, wrapped
-from tests.manifests.objects import DEPLOY, OVERLAYS, Object, built, environment, found, matches, of_kind, pods
+from tests.manifests.objects import DEPLOY, Object, built, environment, found, matches, of_kind, pods
 from tests.manifests.pod_rules import PROFILE
 from tests.manifests.running import ours, written
 from workers.workspace_runner.settings import RunnerSettings
 
 
-@pytest.mark.parametrize("name", [*OVERLAYS, "tests"])
+@pytest.mark.parametrize("name", ["production", "tests"])
 def test_settings_are_taken(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("secret\n")
@@ -48,7 +48,7 @@ def test_settings_are_taken(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path
     assert {"orchestrator", "gateway", "context"} <= looked_at
 
 
-@pytest.mark.parametrize("name", OVERLAYS)
+@pytest.mark.parametrize("name", ["laptop", "production"])
 def test_nats_takes_its_configuration(name: str, tmp_path: Path) -> None:
     objects = built(name)
     config: str = found(objects, "ConfigMap", "fleet-nats")["data"]["nats.conf"]
@@ -77,7 +77,7 @@ def test_nats_takes_its_configuration(name: str, tmp_path: Path) -> None:
     assert len(wanted) == 3 and sum(wanted) + buckets <= int(room.removesuffix("GB")) * 10**9
 
 
-@pytest.mark.parametrize("name", OVERLAYS)
+@pytest.mark.parametrize("name", ["laptop", "production"])
 def test_ray_takes_its_options_and_sees_what_workers_offer(name: str) -> None:
     """Ray's own reading of the RayCluster: what its autoscaler believes that a worker has."""
     import ray

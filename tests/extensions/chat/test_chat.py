@@ -15,7 +15,7 @@ import pytest
 from swe_ai_fleet import ChatSession
 from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
-from swe_ai_fleet.agents.references.resolving import Standing
+from swe_ai_fleet.agents.references import Standing
 from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.conversations import Channel
 from swe_ai_fleet.conversations.pages import unmarked
