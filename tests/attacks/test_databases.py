@@ -104,8 +104,8 @@ async def test_memory_is_bounded(tool: DatabaseTool) -> None:
 
 
 SPELLINGS = [
-    "pg_terminate_backend(pid)", "pg_terminate_backend/**/(pid)", "pg_terminate_backend/* a /* b */ c */ (pid)",
-    "pg_terminate_backend -- (\n(pid)", "pg_terminate_backend -- a\r(pid)", '"pg_terminate_backend"(pid)',
+    "pg_terminate_backend(pid)", "pg_terminate_backend/* a /* b */ c */ (pid)", "pg_terminate_backend -- (\n(pid)",
+    "pg_terminate_backend -- a\r(pid)",
     '"pg_catalog"."pg_terminate_backend"/**/(pid)', "pg_catalog . PG_Terminate_Backend\f(pid)",
     'U&"pg\\005fterminate\\005fbackend"(pid)', 'u&"pg\\+00005fterminate_backend"/**/(pid)',
     "U&\"pg!005fterminate_backend\" /**/ UESCAPE '!' (pid)",

@@ -50,12 +50,6 @@ def extended(size: int) -> bytes:
 REFUSED: dict[str, tuple[Sequence[bytes], type[FleetError], str]] = {
     "an absolute path": ([layer(entry("/etc/passwd", "x"))], PreconditionFailed, "leads out of it"),
     "a path that climbs": ([layer(entry("a/../../outside/file", "x"))], PreconditionFailed, "leads out of it"),
-    "a hard link that climbs": (
-        [layer(link("a", "../outside/file", hard=True))],
-        PreconditionFailed,
-        "leads out of it",
-    ),
-    "an absolute hard link": ([layer(link("a", "/etc/passwd", hard=True))], PreconditionFailed, "leads out of it"),
     "a hard link to nothing": ([layer(link("a", "b/c", hard=True))], PreconditionFailed, "does not have"),
     "a write through a link": (
         [layer(link("a", "../../../../outside"), entry("a/file", "x"))],
@@ -77,13 +71,7 @@ REFUSED: dict[str, tuple[Sequence[bytes], type[FleetError], str]] = {
         PreconditionFailed,
         "writes through 'a'",
     ),
-    "an opaque whiteout through a link": (
-        [layer(link("a", "../../../../outside")), layer(entry("a/.wh..wh..opq"))],
-        PreconditionFailed,
-        "writes through 'a'",
-    ),
     "a whiteout of the directory above": ([layer(entry(".wh..."))], PreconditionFailed, "no file of it"),
-    "a whiteout of the directory itself": ([layer(entry("a/.wh..", "x"))], PreconditionFailed, "no file of it"),
     "a sparse file": ([layer(entry("a", kind=tarfile.GNUTYPE_SPARSE))], PreconditionFailed, "cannot be read|of a kind"),
     "a path of very many directories": ([layer(entry("/".join(["a"] * 150)))], PreconditionFailed, "150 directories"),
     "many entries": ([layer(*(entry(f"a{number}") for number in range(201)))], ResourceExhausted, "200 entries"),

@@ -56,7 +56,7 @@ def test_what_is_pasted_is_the_words_and_nothing_runs(words: tuple[str, ...], tm
         assert (tmp_path / "pwned").exists()
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.text(alphabet="a'\"\\$`; #\x1b\x9b[]\x07\r\n\u202eé", max_size=12), min_size=1, max_size=4))
 def test_any_words(tmp_path: Path, words: list[str]) -> None:
     assert pasted("bash", printed(tuple(words)), tmp_path) == words

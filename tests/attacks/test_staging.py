@@ -7,7 +7,7 @@ import os
 import re
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,6 @@ from swe_ai_fleet.domain.errors import PreconditionFailed, ResourceExhausted
 from swe_ai_fleet.domain.task import EnvironmentSpec, RepoRef, UncommittedChanges
 from swe_ai_fleet.sandbox import IsolationLevel, Sandbox, SandboxPolicy
 from swe_ai_fleet.sandbox.disk import measure
-from swe_ai_fleet.sandbox.processes import Occupants
 from swe_ai_fleet.testing.repositories import git, make_repository
 from tests.confinement import MAINLY_BWRAP, needs_bwrap, until
 from tests.environments import BACKEND, PYPROJECT, make_provider, opened, pin, provider_at, sh
@@ -118,10 +117,11 @@ async def test_nested_repositories_are_looked_for_within_bounds(level: Isolation
         await sh(clone, "git init -q n && touch n/a n/b")
         # Control: few are taken, file by file.
         assert set((await clone.diff()).files) == {"n/a", "n/b"}
-        deep = "/".join(["d" * 250] * 15)
-        await sh(clone, f"cd n && mkdir -p {deep} && cd {deep} && for i in $(seq 18000); do : >$i; done")
-        with pytest.raises(ResourceExhausted, match="names"):
+        # A chain of directories costs the square of its length.
+        await sh(clone, "cd n && mkdir -p $(printf 'd/%.0s' $(seq 720))")
+        with pytest.raises(ResourceExhausted, match="within directories"):
             await clone.diff()
+        await sh(clone, "rm -r n")
 
 
 ENDLESS = {
@@ -148,7 +148,7 @@ async def test_a_pipe_where_git_expects_a_file_is_named_at_once(name: str, tmp_p
 
 
 # Takes the name of a pipe away, so that whoever waits at it waits for ever and nobody finds it.
-UNLINKING = "mkfifo .gitignore; : >ready; until [ -e now ]; do :; done; rm .gitignore; : >gone; sleep 1000"
+UNLINKING = "mkfifo .gitignore; : >ready; until [ -e now ]; do :; done; rm .gitignore; sleep 1000"
 
 
 def _waits_at_a_pipe(directory: Path) -> bool:
@@ -160,12 +160,7 @@ def _waits_at_a_pipe(directory: Path) -> bool:
 
 
 @pytest.mark.parametrize("level", MAINLY_BWRAP)
-@pytest.mark.parametrize("control", [False, pytest.param(True, marks=pytest.mark.slow)])
-async def test_nobody_takes_a_pipe_away_while_git_waits(
-    control: bool, level: IsolationLevel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if control:
-        monkeypatch.setattr(Occupants, "frozen", nullcontext)
+async def test_nobody_takes_a_pipe_away_while_git_waits(level: IsolationLevel, tmp_path: Path) -> None:
     async with opened(tmp_path, level) as (_, clone):
         living = asyncio.create_task(clone.run(Command(argv=("sh", "-c", UNLINKING))))
         await until((clone.root / "ready").exists)
@@ -173,11 +168,9 @@ async def test_nobody_takes_a_pipe_away_while_git_waits(
         try:
             await until(lambda: _waits_at_a_pipe(clone.root))
             (clone.root / "now").touch()
-            if control:
-                await until((clone.root / "gone").exists)
-            # Who has taken it away has git wait for ever.
-            with pytest.raises(TimeoutError if control else PreconditionFailed, match="" if control else "is a pipe"):
-                await asyncio.wait_for(reading, 1.5 if control else None)
+            # Who had taken it away would have git wait for ever.
+            with pytest.raises(PreconditionFailed, match="is a pipe"):
+                await reading
         finally:
             for task in (reading, living):
                 task.cancel()

@@ -75,33 +75,6 @@ def test_control_with_its_seal_the_same_event_counts() -> None:
         assert not read_events(line, "key").results
 
 
-@pytest.mark.slow  # quick: source that writes events of its own
-async def test_the_key_is_not_in_a_memory_that_tests_can_read(world: World) -> None:
-    read = """
-import os, re
-def keys(pid):
-    try:
-        maps = open(f"/proc/{pid}/maps").read().splitlines()
-        memory = open(f"/proc/{pid}/mem", "rb", 0)
-    except OSError:
-        return None
-    found = set()
-    for line in maps:
-        first, last = (int(end, 16) for end in line.split()[0].split("-"))
-        try:
-            memory.seek(first)
-            found |= set(re.findall(rb"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])", memory.read(last - first)))
-        except (OSError, ValueError, OverflowError):
-            continue
-    return found
-found = keys(os.getppid())
-own = keys(os.getpid())
-"""
-    # Control: such memory can be read where nobody hid it.
-    report = await world.check({"app.py": APP.replace("return a - b", "raise ValueError((found, type(own)))") + read})
-    assert "ValueError: (None, <class 'set'>)" in named(report, "tests").output
-
-
 _SLOW = pytest.mark.slow
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -80,18 +79,6 @@ class TestRun:
         assert entry.arguments == {"path": "app.py", "start_line": 2}
         assert str(shell.audit) in ran.err and entry.hash in ran.err
         assert shell.audit.stat().st_mode & 0o077 == 0
-
-    async def test_arguments_as_json_and_another_directory(self, shell: Tools, tmp_path: Path) -> None:
-        other = tmp_path / "other"
-        other.mkdir()
-        edits = json.dumps({"path": "a.txt", "content": "from JSON"})
-        ran = await shell.run("files_write_file", "content=123", "--args", edits, "--workspace", str(other), "--json")
-        assert ran.code == 0
-        assert (other / "a.txt").read_text() == "123"
-        document = ran.document
-        assert (document["success"], document["outcome"], document["exit_code"]) == (True, "success", 0)
-        assert document["audit"] == {"file": str(shell.audit), "entries": [1, 2], "head": shell.entries[-1].hash}
-        assert [entry.outcome for entry in shell.entries] == [Outcome.STARTED, Outcome.SUCCESS]
 
     async def test_what_does_not_work_is_said_and_audited(self, shell: Tools) -> None:
         for arguments, code, said, outcome in (

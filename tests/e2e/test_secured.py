@@ -13,16 +13,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import httpx2
 import nats
 import pytest
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from swe_ai_fleet import DeliberateAsync
 from swe_ai_fleet.cli.client import connect
-from swe_ai_fleet.domain.errors import Unavailable
 from swe_ai_fleet.runtime.channels import ChannelTls
-from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.repositories import make_repository
 from tests.scripts import HELLO, HELLO_FILES
@@ -130,27 +126,6 @@ async def test_a_task_of_a_tenant_goes_through_and_only_that_tenant_hears_of_it(
     assert heard["b"] == []
     assert f"agent.events.{execution_id}._" in heard["a"]
     assert "nats.forbidden" not in secured.log.read_text()
-
-
-async def test_whoever_has_its_card_reaches_it_and_others_only_over_tls(secured: SecuredFleet, tmp_path: Path) -> None:
-    settings = Settings(home=secured.nats.layout.directory / "home")
-    repository = make_repository(secured.log.parent / "repositories/default/hello", HELLO_FILES)
-    accepted = await DeliberateAsync(settings=settings, repo=str(repository)).execute("secured-2", HELLO)
-    assert accepted["task_id"] == "secured-2"
-    with pytest.raises(Unavailable, match="closed the connection"):
-        # The same address in plain text, for somebody who has only that.
-        plain = DeliberateAsync(secured.address, "x", repo=str(repository), settings=Settings(home=tmp_path))
-        await plain.execute("secured-3", HELLO)
-    url, token = str(secured.card["http"]), secured.nats.tokens["a"]
-    context = ssl.create_default_context(cafile=str(secured.nats.layout.authority))
-    async with httpx2.AsyncClient(base_url=url, verify=context) as client:
-        listed = await client.get("/api/executions", headers={"authorization": f"Bearer {token}"})
-        assert listed.status_code == 200, listed.text
-        cookie = (await client.post("/api/session", json={"token": token})).headers["set-cookie"]
-        assert "; Secure" in cookie and cookie.startswith("__Host-")
-    async with httpx2.AsyncClient(base_url=url.replace("https", "http")) as client:
-        with pytest.raises(httpx2.RemoteProtocolError):
-            await client.get("/api/executions")
 
 
 async def _tenant(secured: SecuredFleet, tenant: str) -> nats.NATS:

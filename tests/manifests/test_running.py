@@ -104,13 +104,6 @@ def test_ray_takes_its_options_and_sees_what_workers_offer(name: str) -> None:
     scalers = {one["metadata"]["name"]: one for one in of_kind(objects, "HorizontalPodAutoscaler")}
     most = scalers["fleet-orchestrator"]["spec"]["maxReplicas"] if "fleet-orchestrator" in scalers else 1
     assert workers["maxReplicas"] * kinds["agents"]["resources"]["agent_host"] >= most
-    # A driver looks for a Ray node among the processes beside it, and reaches it through /tmp/ray.
-    assert pod["shareProcessNamespace"] is True
-    assert sidecar["restartPolicy"] == "Always"
-    shared = [{(mount["name"], mount["mountPath"]) for mount in one["volumeMounts"]} for one in (sidecar, orchestrator)]
-    assert {("ray", "/tmp/ray"), ("shm", "/dev/shm")} <= shared[0] & shared[1]
-    assert sidecar["image"] == orchestrator["image"]
-    assert {"--num-cpus=0", "--block"} <= set(sidecar["args"])
 
 
 AGENTS = {"orchestrator", "ray-worker", "check"}
