@@ -145,7 +145,6 @@ ATTACKS = [
     "ls >& '$(canary)'", "ls >& 'a[$(canary)]'",
     # sed
     "echo 'x; canary' | sed 's/x/true/e#/'", "echo canary | sed 's/x/y/;s/canary/canary/e'",
-    "sed 's/x/y/\ne canary\n#/' f", "sed '1e canary' f", "sed -n '1p;1e canary' f", "sed '1{p\ne canary\n}' f",
     "sed 'p\ne canary' f", "sed p -e 'e canary' f", "sed -e 'a\\' -e 'x' -e 'e canary' f", "sed -f script.sed f",
     "sed -s '1e canary' f", "sed -n ':a;e canary' f", "x='e canary'; sed \"$x\" f", "sed e* f",
     # awk
@@ -156,7 +155,6 @@ ATTACKS = [
     "find . -name '*canary*' -exec sh -c 'echo {}' \\;", "find . -maxdepth 0 -exec ls ';' -exec canary ';'",
     "e=-exec; find f $e canary ';'", "find f -exec env canary ';'", "echo canary | xargs env", "echo x | xargs canary",
     "echo canary | xargs -I ls ls; echo x | xargs -I% canary %", "printf 'x;canary\\n' | xargs -I {} sh -c 'echo {}'",
-    "echo x | xargs -a f canary", "ls | xargs -i canary {}",
     # Others with programs in their options.
     "tar cf t.tar f; tar xf t.tar --to-command=canary",
     "tar cf t.tar --checkpoint=1 --checkpoint-action=exec=canary f", "tar -I canary -cf t.tar f",

@@ -8,9 +8,8 @@ import os
 import signal
 import ssl
 import sys
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import nats
@@ -25,33 +24,6 @@ from tests.scripts import HELLO, HELLO_FILES
 from tests.secured import SecuredNats, secured_nats
 
 pytestmark = pytest.mark.slow
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SecuredFleet:
-    """A fleet of a process of its own, and where it answers."""
-
-    nats: SecuredNats
-    card: Mapping[str, object]
-    log: Path
-
-    @property
-    def address(self) -> str:
-        return str(self.card["address"])
-
-    @property
-    def tls(self) -> ChannelTls:
-        return ChannelTls(ca=self.nats.layout.authority)
-
-
-@pytest.fixture(scope="module")
-async def secured(
-    model_server: ScriptedModelServer, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[SecuredFleet]:
-    directory = tmp_path_factory.mktemp("installation")
-    async with secured_nats(directory, ("a", "b")) as running, _serving(directory, model_server.url) as served:
-        card, log = served
-        yield SecuredFleet(nats=running, card=card, log=log)
 
 
 @asynccontextmanager
@@ -83,21 +55,22 @@ async def _serving(directory: Path, model_url: str) -> AsyncIterator[tuple[dict[
         await process.wait()
 
 
-async def _solved(secured: SecuredFleet, task_id: str) -> str:
+async def _solved(secured: SecuredNats, address: str, directory: Path) -> str:
     """The execution of a task that tenant a has handed in and that has ended."""
-    repository = make_repository(secured.log.parent / f"repositories/a/{task_id}", HELLO_FILES)
-    async with connect(secured.address, secured.nats.tokens["a"], tls=secured.tls) as fleet:
+    repository = make_repository(directory / "repositories/a/hello", HELLO_FILES)
+    async with connect(address, secured.tokens["a"], tls=ChannelTls(ca=secured.layout.authority)) as fleet:
         task = pb.DeliberateRequest(
-            task_id=task_id, task_description=HELLO, role="DEV", num_agents=2, repo=pb.RepoRef(path=str(repository))
+            task_id="secured-1", task_description=HELLO, num_agents=2, repo=pb.RepoRef(path=str(repository))
         )
         accepted = await fleet.submit(pb.SubmitTaskRequest(deliberate=task))
-        kinds = [event.type async for event in fleet.events(accepted.execution_id)]
-        assert kinds[-1] == "execution_finished"
+        assert [event.type async for event in fleet.events(accepted.execution_id)][-1] == "execution_finished"
         assert (await fleet.execution(accepted.execution_id)).status == pb.DELIBERATION_STATUS_COMPLETED
     return accepted.execution_id
 
 
-async def test_a_task_of_a_tenant_goes_through_and_only_that_tenant_hears_of_it(secured: SecuredFleet) -> None:
+async def test_a_task_of_a_tenant_goes_through_and_only_that_tenant_hears_of_it(
+    model_server: ScriptedModelServer, tmp_path: Path
+) -> None:
     heard: dict[str, list[str]] = {"a": [], "b": []}
     ended = asyncio.Event()
 
@@ -109,30 +82,27 @@ async def test_a_task_of_a_tenant_goes_through_and_only_that_tenant_hears_of_it(
 
         return hear
 
-    clients = {tenant: await _tenant(secured, tenant) for tenant in ("a", "b")}
-    try:
-        for tenant, client in clients.items():
+    async with (
+        secured_nats(tmp_path, ("a", "b")) as secured,
+        _serving(tmp_path, model_server.url) as (card, log),
+        AsyncExitStack() as stack,
+    ):
+        for tenant in heard:
+            client = await nats.connect(
+                secured.url,
+                nkeys_seed=str(secured.layout.nkey(f"tenant-{tenant}")),
+                tls=ssl.create_default_context(cafile=str(secured.layout.authority)),
+                allow_reconnect=False,
+            )
+            stack.push_async_callback(client.close)
             for subject in ("agent.events.>", "agent.results.>"):
                 await client.subscribe(subject, cb=hearing(tenant))
             await client.flush()
-        execution_id = await _solved(secured, "secured-1")
+        execution_id = await _solved(secured, str(card["address"]), tmp_path)
         async with asyncio.timeout(20):
             await ended.wait()
-        # What is not theirs does not come late either: it would have come before this.
-        await clients["b"].flush()
-    finally:
-        for client in clients.values():
-            await client.close()
+        # What is not theirs does not come late either: it would have come before this, to b's client.
+        await client.flush()
     assert heard["b"] == []
     assert f"agent.events.{execution_id}._" in heard["a"]
-    assert "nats.forbidden" not in secured.log.read_text()
-
-
-async def _tenant(secured: SecuredFleet, tenant: str) -> nats.NATS:
-    layout = secured.nats.layout
-    return await nats.connect(
-        secured.nats.url,
-        nkeys_seed=str(layout.nkey(f"tenant-{tenant}")),
-        tls=ssl.create_default_context(cafile=str(layout.authority)),
-        allow_reconnect=False,
-    )
+    assert "nats.forbidden" not in log.read_text()

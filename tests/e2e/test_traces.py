@@ -82,7 +82,6 @@ async def test_a_task_is_one_tree_of_spans_across_processes(
     assert [(one.name, one.parent_id) for one in roots] == [
         ("fleet.orchestrator.v1.OrchestratorService/SubmitTask", caller)
     ], told
-    assert len(by_id) == len(spans), "span ids are used once"
 
     def kind(span: CollectedSpan) -> str:
         start = span.name.split()[0]
@@ -113,6 +112,5 @@ async def test_a_task_is_one_tree_of_spans_across_processes(
     (execution,) = [one for one in spans if one.name == "execution"]
     assert execution.attributes["fleet.status"] == "completed"
     assert {one.attributes["fleet.task_id"] for one in spans if "fleet.task_id" in one.attributes} == {task.result()}
-    assert execution.attributes["fleet.tenant"] == "default"
     # Nobody asked for what was said.
     assert not [key for one in spans for key in one.attributes if "messages" in key or "arguments" in key]

@@ -30,7 +30,7 @@ from swe_ai_fleet.watching.events import verify_events
 from tests.e2e.test_releases import Cluster, cluster
 from tests.e2e.test_replicas import Replica, task
 from tests.e2e.test_restart import serving
-from tests.fleet_command import Ran, Shell, ended
+from tests.fleet_command import Ran, Shell
 from tests.scripts import HELLO, HELLO_FILES, PROPOSING, SCRIPT, SLEEPING
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(800)]
@@ -222,7 +222,7 @@ async def test_a_fleet_goes_to_the_next_version_and_back_with_work_under_way(sit
     old_ray = await site.ray({}, "a" * 64)
     old = await site.orchestrator("old", {}, old_ray)
 
-    # What there is before: something that has ended, a run, what waits for people, a plan, half a batch.
+    # What there is before: something that has ended, a run, what waits for people, a plan.
     done = await old.submit(task(HELLO, repository))
     assert begun_once(await old.events(done))
     asking = await old.submit(task(PROPOSING, repository, approval=pb.APPROVAL_POLICY_PLAN))
@@ -244,13 +244,6 @@ async def test_a_fleet_goes_to_the_next_version_and_back_with_work_under_way(sit
     (other,) = [version for version in told.values() if version != str(this_release())]
     assert other.startswith(f"{LATER}+") and not other.endswith(this_release().wire)
 
-    records = [{"task_id": name, "task": text, "repo": str(repository)} for name, text in (("b", HELLO), ("c", LONG))]
-    (tasks := tmp_path / "tasks.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))
-    words = ("batch", str(tasks), "--agents", "1", "--parallel", "2", "--stagger", "0", "--json")
-    batch, results = await old.shell.start(*words), tmp_path / "tasks.results.jsonl"
-    async with asyncio.timeout(120):
-        while not (results.exists() and results.read_text()):
-            await asyncio.sleep(0.1)
     under_way = await old.submit(task(LONG, repository))
     await old.until(under_way, "tool_started")
 
@@ -259,8 +252,6 @@ async def test_a_fleet_goes_to_the_next_version_and_back_with_work_under_way(sit
     assert "can be ended" in drained.out
 
     assert next(page) == "End"
-    batch.send_signal(signal.SIGINT)
-    await ended(batch)
     await old.end()
     assert list(await new.joined(1)) != [old_name]
     moved = await new.events(under_way)
@@ -271,11 +262,6 @@ async def test_a_fleet_goes_to_the_next_version_and_back_with_work_under_way(sit
     assert (await new.execution(asking)).status == pb.DELIBERATION_STATUS_COMPLETED
     answer = plan_pb.ApproveApproachRequest(session_id="upgraded", decision="approved")
     assert (await new.plans.ApproveApproach(answer, **new.call)).status == "approved"
-    await new.fleet(*words)
-    report = [json.loads(line) for line in results.read_text().splitlines()]
-    assert sorted(line["instance_id"] for line in report) == ["b", "c"]
-    for line in report:
-        assert begun_once(await new.events(line["execution_id"]))
 
     assert next(page) == "Try"
     tried = await new.submit(task(HELLO, repository))
