@@ -75,9 +75,6 @@ def test_control_with_its_seal_the_same_event_counts() -> None:
         assert not read_events(line, "key").results
 
 
-_SLOW = pytest.mark.slow
-
-
 @pytest.mark.slow  # quick: source that writes events of its own
 @pytest.mark.parametrize(
     ("source", "posing"),
@@ -94,7 +91,7 @@ async def test_source_that_ends_the_run_well_and_modules_that_pose_as_what_runs_
     assert report.verdict is not Verdict.VERIFIED, report.reasons
 
 
-@pytest.mark.slow  # quick: what is moved decides
+@pytest.mark.slow  # quick: source that writes events of its own
 async def test_what_a_hook_hides_is_found_by_the_rules_from_before(world: World) -> None:
     report = await not_verified(world, {"app.py": BROKEN, "conftest.py": ALL_PASS})
     assert report.verdict is Verdict.UNVERIFIED
@@ -174,7 +171,7 @@ async def not_verified(world: World, files: Mapping[str, str], **more: object) -
     return report
 
 
-@pytest.mark.slow  # quick: what poses as the runner, unit/test_evidence_policy.py
+@pytest.mark.slow  # quick: unit/test_evidence_policy.py
 @pytest.mark.parametrize(
     ("old", "new"),
     [("forge.py", "fleet_pytest.py"), ("conftest.py", "notes.txt")],
@@ -221,17 +218,15 @@ os._exit(0)
 """
 
 
+@pytest.mark.slow  # quick: source that writes events of its own, unit/test_evidence_policy.py
 @pytest.mark.parametrize(
     ("files", "environment"),
     [
         ({"fleet_pytest.py": SEALED}, None),
-        pytest.param(
-            {"lib/src/pluggy.py": SEALED}, {"variables": {"PYTHONPATH": "/workspace/lib/src:other"}}, marks=_SLOW
-        ),
-        pytest.param(
+        ({"lib/src/pluggy.py": SEALED}, {"variables": {"PYTHONPATH": "/workspace/lib/src:other"}}),
+        (
             {"tools/bin/python3": "#!/bin/sh\nPATH=${PATH#*:} exec python3 /workspace/forge.py\n", "forge.py": SEALED},
             {"path": ("tools/bin",)},
-            marks=_SLOW,
         ),
     ],
     ids=["plug-in", "library", "path of programs"],
@@ -246,7 +241,7 @@ async def test_what_poses_as_the_plug_in_or_the_runner(
     await not_verified(posing, {"app.py": BROKEN, **files})
 
 
-@pytest.mark.slow  # quick: what poses as the plug-in
+@pytest.mark.slow  # quick: unit/test_evidence_policy.py
 async def test_a_link_that_poses_as_what_runs_the_tests(world: Odd, monkeypatch: pytest.MonkeyPatch) -> None:
     name, forged = "fleet_pytest.py", "forged/__init__.py"
     head = f"diff --git a/{name} b/{name}\nnew file mode 120000\n--- /dev/null\n+++ b/{name}\n"

@@ -37,7 +37,6 @@ def clone(tmp_path: Path) -> Path:
     ("task", "constraints", "success", "verdict"),
     [
         (FAILING, {}, False, "refuted"),
-        (FAILING, {"checks": ["true"], "require_verified": True}, False, "unverified"),
         ("What is in utils.py?", {}, True, None),
     ],
 )
