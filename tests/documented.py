@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 HERE = "e2e/test_documented_commands.py::test_the_block_does_what_it_says"
-TOUR = "e2e/test_readme.py::test_the_quick_tour"
+TOUR = "e2e/test_readme.py::test_the_tour_is_walked_in_a_fresh_home"
 LIBRARY = "e2e/test_documented_commands.py::test_the_library_block_runs"
 KUBECTL = "manifests/test_documented.py::test_kubectl_is_asked_for_what_is_there"
 SECURED = "e2e/test_secured.py::test_a_task_of_a_tenant_goes_through_and_only_that_tenant_hears_of_it"

@@ -82,15 +82,6 @@ def remote_bytes(pid: int) -> None:
         memory.read(16)
 
 
-def vm_read(pid: int) -> None:
-    with open(f"/proc/{pid}/maps") as maps:
-        start = int(maps.readline().partition("-")[0] or "0", 16)
-    held = ctypes.create_string_buffer(16)
-    mine = (ctypes.c_uint64 * 2)(ctypes.addressof(held), 16)
-    theirs = (ctypes.c_uint64 * 2)(start, 16)
-    call(310, 270, pid, mine, 1, theirs, 1, 0)
-
-
 def seize(pid: int) -> None:
     call(101, 117, 0x4206, pid, 0, 0)
 
@@ -114,7 +105,6 @@ CALLS = {
     "32-bit": other_machine,
     "trace 1": lambda: seize(1),
     "memory of 1": lambda: remote_bytes(1),
-    "vm_read of 1": lambda: vm_read(1),
     "descriptors of 1": lambda: os.readlink("/proc/1/fd/0"),
 }
 SET_ID = ("chmod", "fchmod", "fchmodat", "fchmodat2", "open", "openat", "openat2", "creat", "mknod", "mknodat")

@@ -283,35 +283,6 @@ def sharing() -> None:
         attempt("bound as well", lambda port=port: socket.create_server(("127.0.0.1", port)))
 
 
-def nonsense() -> None:
-    """Arguments that mean nothing; afterwards a connection of one's own works as before."""
-    file, pipe = os.open("file", os.O_CREAT | os.O_RDWR), os.pipe()[0]
-    name = ctypes.create_string_buffer(_name("127.0.0.1", 1) + bytes(200))
-    address = ctypes.addressof(name)
-    with serving() as own:
-        client = socket.socket()
-        for act in (LIBC.connect, LIBC.bind):
-            for descriptor in (-1, 100_000, 2**31 - 1, file, pipe, client.fileno()):
-                for pointer in (0, 1, 2**47, 2**63, 2**64 - 1, address):
-                    for length in (0, 1, 2, 15, 16, 27, 28, 110, 129, 2**31 - 1, 2**32 - 1):
-                        if pointer == address and length >= 16 and descriptor == client.fileno() and act is LIBC.bind:
-                            continue
-                        if act(descriptor, ctypes.c_void_p(pointer), ctypes.c_uint(length)) == 0:
-                            REACHED.append(f"{descriptor} {pointer} {length}")
-        for family in (*range(50), 0xFFFF):
-            if family in (socket.AF_INET, socket.AF_UNIX):
-                continue
-            name[:2] = struct.pack("=H", family)
-            LIBC.connect(client.fileno(), name, 128)
-        for path in (b"x" * 108, b"/" * 108, b"../" * 36, b"\0" * 108, b""):
-            wanted = struct.pack("=H", socket.AF_UNIX) + path
-            for act in (LIBC.connect, LIBC.bind):
-                act(client.fileno(), ctypes.create_string_buffer(wanted, len(wanted)), len(wanted))
-        idle = (-1, file, pipe, client.fileno())
-        REACHED.extend(f"listen {descriptor}" for descriptor in idle if LIBC.listen(descriptor, -1) == 0)
-        socket.create_connection(("127.0.0.1", own), 10).close()
-
-
 def crowd() -> None:
     """Many processes that ask without end, and some that die while they wait; one more is answered all the same."""
     children: list[int] = []

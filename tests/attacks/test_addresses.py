@@ -13,20 +13,15 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import grpc
 import pytest
 from aiohttp import web
 
-from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.adapters.git_workspace import Credential, GitWorkspaceProvider
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, PreconditionFailed, Unavailable
 from swe_ai_fleet.domain.task import Delivery, RepoRef
-from swe_ai_fleet.runtime.factories import workspace_provider
 from swe_ai_fleet.sandbox import Sandbox, SandboxPolicy
-from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing.repositories import git, make_repository
 from tests.git_server import PASSWORD, USER, GitServer, git_server, served_copy
-from tests.orchestrator_service import Service, deliberation, field_named, refusal
 
 PUBLIC = "93.184.216.34"
 KEY = "-----BEGIN OPENSSH PRIVATE KEY-----\nnot one\n-----END OPENSSH PRIVATE KEY-----"
@@ -152,19 +147,6 @@ async def test_a_name_that_moves_inside_is_not_followed_there(tmp_path: Path, se
                 "default", RepoRef(location=f"http://moving.example:{port}/project.git")
             )
     assert server.seen == []
-
-
-async def test_a_named_host_works_for_all_that_git_does(tmp_path: Path, server: GitServer) -> None:
-    port = server.url.rpartition(":")[2]
-    provider = fleet(tmp_path / "home", "inside.example")
-    pinned = await provider.pin("default", RepoRef(location=f"http://inside.example:{port}/project.git"))
-    assert pinned.commit == git(tmp_path / "source", "rev-parse", "HEAD")
-    # More than git sends in one piece, so that it comes in chunks.
-    noise = os.urandom(1_300_000).hex()
-    large = f"--- /dev/null\n+++ b/noise\n@@ -0,0 +1 @@\n+{noise}\n".encode()
-    delivered = await provider.deliver("e1", pinned, large, Delivery(branch="fleet/one", message="One", push=True))
-    assert delivered.pushed
-    assert git(tmp_path / "served/project.git", "show", "fleet/one:noise") == noise
 
 
 async def test_a_redirect_leads_nowhere_inside(tmp_path: Path, server: GitServer, inside: Inside) -> None:
@@ -358,21 +340,3 @@ def test_a_public_address_of_this_machine_leads_to_its_own_services() -> None:
     if "unshare failed" in unshared.stderr:
         pytest.skip("no user namespaces here")
     assert unshared.stdout.split() == ["refused", "93.184.216.35"], unshared.stderr
-
-
-async def test_over_grpc(tmp_path: Path, inside: Inside) -> None:
-    """The fleet as its settings make it, with the system's own resolver."""
-    host = socket.gethostname()
-    workspaces = workspace_provider(Settings(home=tmp_path / "home", listen="127.0.0.1:0", sandbox="none"))
-    service = Service(workspaces=workspaces)  # pyright: ignore[reportArgumentType] - a real one in a double's place
-    async with service.running() as running:
-        answers = set[tuple[grpc.StatusCode, str, str]]()
-        for port in (inside.port, 1):
-            request = deliberation(repo=pb.RepoRef(url=f"https://{host}:{port}/a.git"))
-            code, words, details = await refusal(running.stub.Deliberate(request))
-            answers.add((code, words, field_named(details)))
-    ((_, words, named),) = answers
-    assert named == "repo.url"
-    assert "refused" not in words.lower()
-    assert str(inside.port) not in words
-    assert inside.came == []

@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 
 from swe_ai_fleet.domain.command import NOBODY, CommandResult, Owner
-from swe_ai_fleet.sandbox import CpuSlots, IsolationLevel, LocalWorkspace, Sandbox, SandboxPolicy
-from swe_ai_fleet.sandbox.policy import ControlGroups
+from swe_ai_fleet.sandbox import ControlGroups, CpuSlots, IsolationLevel, LocalWorkspace, Sandbox, SandboxPolicy
 from tests.confinement import CONFINED, shell, until
 from tests.unit.test_cpu_slots import holder
 

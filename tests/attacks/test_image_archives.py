@@ -14,9 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from swe_ai_fleet.adapters.git_workspace import ImageLimits, ImageRules
-from swe_ai_fleet.adapters.git_workspace.disk_space import TenantDisk
-from swe_ai_fleet.adapters.git_workspace.image_store import ImageStore
+from swe_ai_fleet.adapters.git_workspace import ImageLimits, ImageRules, ImageStore, TenantDisk
 from swe_ai_fleet.domain.errors import FleetError, PreconditionFailed, ResourceExhausted
 from tests.container_images import MadeImage, directory, entry, layer, link
 from tests.tables import table
@@ -52,12 +50,6 @@ def extended(size: int) -> bytes:
 REFUSED: dict[str, tuple[Sequence[bytes], type[FleetError], str]] = {
     "an absolute path": ([layer(entry("/etc/passwd", "x"))], PreconditionFailed, "leads out of it"),
     "a path that climbs": ([layer(entry("a/../../outside/file", "x"))], PreconditionFailed, "leads out of it"),
-    "a hard link that climbs": (
-        [layer(link("a", "../outside/file", hard=True))],
-        PreconditionFailed,
-        "leads out of it",
-    ),
-    "an absolute hard link": ([layer(link("a", "/etc/passwd", hard=True))], PreconditionFailed, "leads out of it"),
     "a hard link to nothing": ([layer(link("a", "b/c", hard=True))], PreconditionFailed, "does not have"),
     "a write through a link": (
         [layer(link("a", "../../../../outside"), entry("a/file", "x"))],
@@ -79,13 +71,7 @@ REFUSED: dict[str, tuple[Sequence[bytes], type[FleetError], str]] = {
         PreconditionFailed,
         "writes through 'a'",
     ),
-    "an opaque whiteout through a link": (
-        [layer(link("a", "../../../../outside")), layer(entry("a/.wh..wh..opq"))],
-        PreconditionFailed,
-        "writes through 'a'",
-    ),
     "a whiteout of the directory above": ([layer(entry(".wh..."))], PreconditionFailed, "no file of it"),
-    "a whiteout of the directory itself": ([layer(entry("a/.wh..", "x"))], PreconditionFailed, "no file of it"),
     "a sparse file": ([layer(entry("a", kind=tarfile.GNUTYPE_SPARSE))], PreconditionFailed, "cannot be read|of a kind"),
     "a path of very many directories": ([layer(entry("/".join(["a"] * 150)))], PreconditionFailed, "150 directories"),
     "many entries": ([layer(*(entry(f"a{number}") for number in range(201)))], ResourceExhausted, "200 entries"),
@@ -146,12 +132,6 @@ def _other_blob(place: Path, image: MadeImage) -> None:
     (place / f"blobs/sha256/{name}").write_bytes(gzip.compress(layer(entry("other"))))
 
 
-def _other_manifest(place: Path, image: MadeImage) -> None:
-    manifest, _ = image.manifest()
-    path = place / f"blobs/sha256/{hashlib.sha256(manifest).hexdigest()}"
-    path.write_bytes(path.read_bytes() + b" ")
-
-
 def _large_manifest(place: Path, image: MadeImage) -> None:
     data = json.dumps({"manifests": [], "padding": " " * 5 * 1024**2}).encode()
     (place / "index.json").write_bytes(data)
@@ -160,11 +140,6 @@ def _large_manifest(place: Path, image: MadeImage) -> None:
 def _outside_link(place: Path, image: MadeImage) -> None:
     (place / "index.json").rename(place.parent.parent / "index.json")
     (place / "index.json").symlink_to(place.parent.parent / "index.json")
-
-
-def _device(place: Path, image: MadeImage) -> None:
-    (place / "index.json").unlink()
-    os.mkfifo(place / "index.json")
 
 
 def _many_layers(place: Path, image: MadeImage) -> None:
@@ -178,10 +153,8 @@ def _many_layers(place: Path, image: MadeImage) -> None:
     ("spoil", "reason"),
     [
         (_other_blob, "another digest"),
-        (_other_manifest, "another digest"),
         (_large_manifest, "more than 4,194,304 bytes"),
         (_outside_link, "no file there"),
-        (_device, "no file there"),
         (_many_layers, "300 layers"),
     ],
 )
@@ -199,7 +172,6 @@ async def test_a_layout_that_is_not_what_its_digests_say_is_refused(
     ("change", "reason"),
     [
         ({"architecture": "pdp11"}, "linux/pdp11"),
-        ({"config": {"User": "nobody-known"}}, "not among its accounts"),
         ({"config": {"User": "4294967295"}}, "not among its accounts"),
     ],
 )

@@ -6,7 +6,6 @@ import os
 
 import pytest
 
-from swe_ai_fleet.runtime.equipment import profile_settings
 from swe_ai_fleet.runtime.factories import other_model
 from swe_ai_fleet.runtime.model_servers import model_endpoints
 from swe_ai_fleet.settings import Settings
@@ -50,16 +49,9 @@ def _control_the_provider_gets_it(name: str, url: str) -> None:
     assert (keys(Settings()) == {FIREWORKS: "k-hosted"}) is (name == "fireworks")
 
 
-def test_another_address_gets_no_key_that_was_not_given_for_it() -> None:
+def test_profiles_take_a_key_along_to_the_same_address_alone() -> None:
     settings = Settings(model_url=OWN, model_api_key="k-own", model="m")
     assert keys(other_model(settings, model="n")) == {OWN: "k-own"}
     assert keys(other_model(settings, url=OTHER)) == {OTHER: ""}
     assert keys(other_model(settings, url=f"{OWN},{OTHER}")) == {OWN: "", OTHER: ""}
     assert keys(other_model(settings, url=OTHER, api_key="k-other")) == {OTHER: "k-other"}
-
-
-def test_profiles_take_a_key_along_to_the_same_address_alone() -> None:
-    profiles = {"small": {"model": "s"}, "away": {"url": OTHER}, "paid": {"url": OTHER, "api_key": "k-paid"}}
-    settings = Settings(model_url=OWN, model_api_key="k-own", model_profiles=profiles)
-    found = {name: keys(chosen) for name, chosen in profile_settings(settings).items()}
-    assert found == {"small": {OWN: "k-own"}, "away": {OTHER: ""}, "paid": {OTHER: "k-paid"}}

@@ -6,9 +6,7 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
-
 import pytest
-
 from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider, keys
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.task import EnvironmentSpec, PinnedRepository
@@ -17,8 +15,10 @@ from swe_ai_fleet.environments.project_code import project_code
 from swe_ai_fleet.environments.requirements import is_plain
 from tests.confinement import needs_bwrap
 from tests.environments import BACKEND, PYPROJECT, Index, NpmRegistry, built, make_provider, npm_package, pin, sh, wheel
+from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider
+from swe_ai_fleet.environments.repository_files import RepositoryFiles
 
-_SLOW = pytest.mark.slow
+
 EVIL = "999 passed"
 # A pytest of the repository's own making, put where every clone will find it.
 HOSTILE = f"""
@@ -113,20 +113,12 @@ async def _answers(root: Path, fork: Files, honest: Files = NONE) -> list[str]:
 
 @pytest.mark.slow  # quick: what comes from an index
 @needs_bwrap
-@pytest.mark.parametrize("how", ["not known by name", "known by name", "control"])
-async def test_no_variable_of_a_repository_decides_where_shared_packages_come_from(
-    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_neither_variables_nor_constraints_of_a_repository_decide_where_shared_packages_come_from(
+    tmp_path: Path,
 ) -> None:
-    def with_variables(recipe: Recipe) -> Recipe:
-        steps = tuple(step for step in recipe.steps if step.third_party)
-        return replace(recipe, steps=(*steps, *((recipe.packages,) if recipe.packages else ())))
-
-    if how != "known by name":
-        # As any other would be that nobody has thought of.
-        monkeypatch.setattr(commands, "_PLACES", re.compile("PIP_.*"))
-    if how == "control":
-        monkeypatch.setattr(Recipe, "third_party", property(with_variables))
-    assert (await _answers(tmp_path, HIDDEN))[1] == ("666" if how == "control" else "7")
+    for name, fork, honest in (("variable", HIDDEN, NONE), ("constraints", _vendored(666), _vendored(7))):
+        (tmp_path / name).mkdir()
+        assert (await _answers(tmp_path / name, fork, honest))[1] == "7", name
 
 
 def test_a_list_that_leads_to_other_files_is_not_plain() -> None:
@@ -148,7 +140,7 @@ build-backend = "setuptools.build_meta"
 name = "project"
 version = "1.0"
 """
-CUSTOM: Files = {"sitecustomize.py": HOSTILE.replace("pytest", "poison")}
+CUSTOM: Files = {name: HOSTILE.replace("pytest", "poison") for name in ("sitecustomize.py", "pip.py")}
 
 
 @pytest.mark.slow  # quick: what comes from an index
@@ -196,17 +188,12 @@ NODE: Files = {
 
 @pytest.mark.slow  # quick: a lock says which packages run scripts
 @needs_bwrap
-@pytest.mark.parametrize("control", [False, True])
-async def test_what_a_script_of_a_package_makes_of_a_fork_is_its_own(
-    control: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if control:
-        monkeypatch.setattr(keys, "project_code", lambda files, directory: "")
+async def test_what_a_script_of_a_package_makes_of_a_fork_is_its_own(tmp_path: Path) -> None:
     settled, plain = npm_package("settled", "1.0.0", SETTLE), npm_package("plain", "1.0.0")
     with NpmRegistry({"settled-1.0.0.tgz": settled, "plain-1.0.0.tgz": plain}) as registry:
         provider = make_provider(tmp_path, setup=registry.setup)
         said = await _said(provider, tmp_path, NODE, SETTINGS, "node -p 'require(`plain`)'")
-    assert [answer for _, answer in said.values()] == [EVIL, EVIL if control else "1.0.0"]
+    assert [answer for _, answer in said.values()] == [EVIL, "1.0.0"]
 
 
 def test_a_lock_says_which_packages_run_scripts() -> None:
@@ -229,57 +216,18 @@ def test_a_lock_says_which_packages_run_scripts() -> None:
         assert reason in said and bool(reason) is bool(said), locks
 
 
-@pytest.mark.slow  # quick: test_no_build_imports_from_a_directory_of_the_repository
-@needs_bwrap
-async def test_the_pip_that_is_started_is_no_file_of_the_repository(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # As for a Python that is older than our pip asks for: then the virtual environment's own pip is brought up to date.
-    monkeypatch.setattr(keys, "_pip", lambda: (">=4", "0"))
-    provider = make_provider(tmp_path)
-    pinned = await pin(provider, tmp_path, {"a.py": "", "pip.py": HOSTILE.replace("pytest", "poison") + "print(site)"})
-    environment = await provider.environment(pinned, EnvironmentSpec())
-    steps = [step.purpose for step in environment.report.steps]
-    assert any(purpose.startswith("the newest pip") for purpose in steps), steps
-    async with provider.open("e", "a", pinned, environment) as clone:
-        assert "No module named 'poison'" in await sh(clone, "python3 -c 'import poison'")
-        # The control: Python puts the directory that it is started in before everything else.
-        assert "poison.py" in await sh(clone, "python3 -m pip")
-
-
-@needs_bwrap
-@pytest.mark.slow  # quick: a variable that leads there, above, and what is not plain, below
-@pytest.mark.parametrize("control", [False, True])
-async def test_what_constraints_lead_to_in_a_repository_is_shared_with_nobody(
-    control: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if control:
-        monkeypatch.setattr(python_recipe, "is_plain", bool)
-    assert (await _answers(tmp_path, _vendored(666), _vendored(7)))[1] == ("666" if control else "7")
-
-
 @pytest.mark.slow  # quick: integration/test_environments.py
 @needs_bwrap
-@pytest.mark.parametrize(
-    ("needed", "shared"),
-    [
-        pytest.param("thing", True, id="the project comes last"),
-        pytest.param("thing\nabsent", False, id="packages come one by one behind it", marks=_SLOW),
-    ],
-)
-async def test_what_an_editable_installation_puts_on_the_path_is_in_nobodys_environment(
-    needed: str, shared: bool, tmp_path: Path
-) -> None:
-    files: Files = {"pyproject.toml": SETUPTOOLS, "requirements.txt": needed, "src/a.py": "", "tests/test_a.py": ""}
+async def test_what_an_editable_installation_puts_on_the_path_is_in_nobodys_environment(tmp_path: Path) -> None:
+    files: Files = {"pyproject.toml": SETUPTOOLS, "requirements.txt": "thing", "src/a.py": "", "tests/test_a.py": ""}
     custom: Files = {"src/sitecustomize.py": CUSTOM["sitecustomize.py"]}
     with Index(WHEELS) as index:
         provider = make_provider(tmp_path, setup=index.setup)
         said = await _said(provider, tmp_path, files, custom, "python3 -c 'import a, thing, poison'")
-    # The control: from there on Python imports it at its start, and a build that goes on is the fork's alone.
+    # The control: from there on Python imports it at its start. The project comes last, behind all that is shared.
     assert "sitecustomize" in said["fork"][1]
-    assert ("No module named 'poison'" in said["fork"][1]) is shared
-    assert "No module named 'poison'" in said["honest"][1]
-    assert (said["fork"][0] == said["honest"][0]) is shared
+    assert "No module named 'poison'" in said["fork"][1] and "No module named 'poison'" in said["honest"][1]
+    assert said["fork"][0] == said["honest"][0]
 
 
 def _vendored(answer: int) -> Files:

@@ -116,15 +116,12 @@ def clean(tmp_path_factory: pytest.TempPathFactory) -> Path:
 ATTACKS = [
     # Arithmetic evaluates subscripts.
     "[ -v 'a[$(canary)]' ]", "test -v 'a[$(canary)]'", "o=-v; [ $o 'a[$(canary)]' ]",
-    "o=-v; [ \"$o\" 'a[$(canary)]' ]", "x='a -o -v b[`canary`]'; [ -f $x ]", "[ -f a -a -v 'a[$(canary)]' ]",
     "[[ -v 'a[$(canary)]' ]]", "[[ 'a[$(canary)]' -eq 0 ]]", "x='a[$(canary)]'; [[ $x -eq 0 ]]",
     "[[ x == ']]' || echo -eq 'a[$(canary)]' ]]", "[[ -f nosuch || canary ]]", "x='a[$(canary)]'; ((x))",
     "x='a[$(canary)]'; echo $((x))", "x='a[$(canary)]'; echo $((x + 1))", "x='a[$(canary)]'; echo $[x]",
     "x='a[$(canary)]'; let x", "let 'a[$(canary)]'", "declare -i x='a[$(canary)]'",
     "x='a[$(canary)]'; for ((i=x;0;)); do :; done", "printf -v 'a[$(canary)]' x", "read 'a[$(canary)]' < f",
     "a=1; unset 'a[$(canary)]'", "ls & wait -n -p 'a[$(canary)]'", "mapfile -C canary -c 1 lines < f",
-    "a=(1); echo ${a['$(canary)']}", "a['$(canary)']=1", "echo ${a['$(canary)']:-x}",
-    "y=abc; x='a[$(canary)]'; echo ${y:x}", "y=abc; x='a[$(canary)]'; echo ${y:0:x}",
     "x='a[$(canary)]'; set -- 1; echo ${@:x}", "x='$(canary)'; : ${x@P}", "PS4='$(canary)'; set -x; :",
     "x='a[$(canary)]'; : ${!x}", "declare -n r='a[$(canary)]'; : $r",
     # Names, variables and functions.
@@ -134,28 +131,21 @@ ATTACKS = [
     "exec canary", "coproc canary; wait", "time canary", "! canary", "PATH=.:$PATH; canary",
     "for PATH in bin; do canary; done; /bin/sh -c canary; PATH=../bin canary",
     "cp ../bin/canary ./ls; for PATH in .; do ls; done", "cp ../bin/canary ./ls; PATH= ls",
-    "cp ../bin/canary ./ls; read PATH < /dev/null; ls", "cp ../bin/canary ./ls; ./ls",
     "cp ../bin/canary ./ls; hash -p ./ls ls; ls", "echo canary > env.sh; BASH_ENV=env.sh bash -c :",
-    "echo canary > env.sh; env BASH_ENV=env.sh bash -c :", "echo canary > env.sh; . ./env.sh", "echo canary | sh",
     "sh <<< canary", "sh <<'E'\ncanary\nE", "sh f canary; sh -c canary", "bash -c 'canary'",
     "sh -c \"sh -c 'canary'\"", "env canary", "env -S 'sh -c canary'", "timeout 5 canary",
     "x='5 canary'; timeout $x ls", "nice -n 1 canary",
     # Where quotes and documents end.
     "echo `canary`", 'echo "$(canary)"', 'echo "`canary`"', "echo $'\\'' $(canary) $'\\''", "cat <<E\n$(canary)\nE",
-    "cat <<E\n`canary`\nE", "cat <<E\na\\\nE\nx\nE\ncanary", "cat <<'E'\nx\nE\ncanary",
     "echo $(cat <<'E'\nx\nE)\ncanary\nE\n", "cat <<-E\n\tx\n\tE\ncanary", "cat <<E; canary\nx\nE",
     "echo a # b\ncanary", "echo a#b; canary", 'echo "$\\\n(canary)"', "ls &> out canary",
     "ls {PATH}> out; canary; ../bin/canary", "case x in x) canary;; esac", "case $(canary) in x) ;; esac",
     "if canary; then :; fi", "while canary; do break; done", "cat <(canary)", "ls | tee >(canary); sleep 0.1",
-    "echo ${x:-$(canary)}", "echo ${x:-`canary`}", "ls\ncanary", "ls \\\n; canary", "ca\\\nnary", "{ canary; }",
     "(canary)", "ls && canary", "ls|canary", "ls&canary", "x=$(canary)", "x=$(canary) ls", "ls > $(canary)f",
     "ls >& '$(canary)'", "ls >& 'a[$(canary)]'",
     # sed
     "echo 'x; canary' | sed 's/x/true/e#/'", "echo canary | sed 's/x/y/;s/canary/canary/e'",
-    "sed 's/x/y/\ne canary\n#/' f", "sed '1e canary' f", "sed -n '1p;1e canary' f", "sed '1{p\ne canary\n}' f",
     "sed 'p\ne canary' f", "sed p -e 'e canary' f", "sed -e 'a\\' -e 'x' -e 'e canary' f", "sed -f script.sed f",
-    "sed -n '/x/{p;e canary\n}' f", "sed 's/x/canary/;e' f", "sed 'y/x/x/;e canary' f", "sed 's,x,canary,e' f",
-    "sed 's/[[:alpha:]/]x/y/;e canary\n#/' f", "echo 'e canary' | sed -f - f", "sed --expression='e canary' f",
     "sed -s '1e canary' f", "sed -n ':a;e canary' f", "x='e canary'; sed \"$x\" f", "sed e* f",
     # awk
     "awk 'BEGIN{system(\"canary\")}'", "awk 'BEGIN{\"canary\" | getline}'", "awk 'BEGIN{print 1 | \"canary\"}'",
@@ -163,11 +153,8 @@ ATTACKS = [
     # find and xargs
     "find . -exec canary {} +", "find . -maxdepth 0 -exec canary ';'", "find . -maxdepth 0 -execdir canary \\;",
     "find . -name '*canary*' -exec sh -c 'echo {}' \\;", "find . -maxdepth 0 -exec ls ';' -exec canary ';'",
-    "find . -maxdepth 0 -exec echo + -exec canary {} ';' -exec canary ';'", "find f {-exec,canary} ';'",
     "e=-exec; find f $e canary ';'", "find f -exec env canary ';'", "echo canary | xargs env", "echo x | xargs canary",
     "echo canary | xargs -I ls ls; echo x | xargs -I% canary %", "printf 'x;canary\\n' | xargs -I {} sh -c 'echo {}'",
-    "echo canary | xargs sh -c", "x='1 canary'; echo y | xargs -n $x ls", "echo '-e e\\ canary' | xargs sed -n 1p f",
-    "echo x | xargs -a f canary", "ls | xargs -i canary {}",
     # Others with programs in their options.
     "tar cf t.tar f; tar xf t.tar --to-command=canary",
     "tar cf t.tar --checkpoint=1 --checkpoint-action=exec=canary f", "tar -I canary -cf t.tar f",
@@ -182,18 +169,16 @@ WRITES = [
     "sed 's/x/y/\nw ../precious\n#/' f", "sed -n 's/x/y/w ../precious' f", "sed 's/x/y/pw ../precious' f",
     "sed -n '/x/w../precious' f", "sed -n 'p;W ../precious' f", "awk '{print > \"../precious\"}' f",
     "find f -fprint ../precious", "find f -fprintf ../precious x", "x='. -fprint ../precious'; find $x",
-    "sort f -o ../precious", "sort -o../precious f", "sort --outp=../precious f", "uniq f ../precious",
-    "cat f > ../precious", "cat f >| ../precious", "cat f &> ../precious", "cat f 1<> ../precious",
-    "{ cat f; } > ../precious", "x=../precious; cat f > $x", "cat f > $(echo ../precious)",
     "cat f | tee ../precious", "cp f ../precious", "cp f src/../../precious",
+    "sort f -o ../precious", "uniq f ../precious", "cat f > ../precious", "x=../precious; cat f > $x",
     "cp f {x,../precious}; cat f > ../precious", "cp -t .. f; cp f ../precious", "mv a ../precious; cp f a",
     "cd ..; cp work/f precious", "git log --output=../precious; cp f ../precious",
     "tree -o ../precious; cp f ../precious", "sed -i s/x/z/ ../precious", "ln -sf $PWD/f ../precious",
     "install f ../precious",
 ]  # fmt: skip
 WRAPPINGS = [
-    "{}", "ls; {}", "true && {}", "({})", "if true; then {}\nfi", "for i in 1; do {}\ndone", 'echo "$({}\n)"',
-    "cat <({}\n)", "ls | {}", "case x in x) {}\n;; esac", "f() {{ {}\n}}; f", "cat <<E\n$({}\n)\nE\n",
+    "{}", "true && {}", "if true; then {}\nfi", 'echo "$({}\n)"', "cat <({}\n)", "ls | {}", "case x in x) {}\n;; esac",
+    "f() {{ {}\n}}; f", "cat <<E\n$({}\n)\nE\n",
 ]  # fmt: skip
 HARMLESS = [
     "ls -la", "cat f | head -1 | wc -l", "grep -rn 'one' src tests | wc -l", "cd src && pwd && ls",
@@ -206,7 +191,6 @@ HARMLESS = [
     "if [ -f setup.py ]; then cat setup.py; else echo none; fi", '[ -n "$HOME" ] && echo yes || echo no',
     '[ "$x" = one ]; test ! -d nosuch', "[[ -f a ]] && [[ $x == a* ]]; true", "ls nosuch; [ $? -eq 0 ]; echo $?",
     "sed -n '1,20p' f", "sed -n '/x/,/y/p' f", "sed 's/x/z/g; s/one/two/' f", "sed -e 's|/|_|g' -e '$d' f",
-    "sed -n '$=' f", "sed '/^$/d' f | sed 's/^[[:space:]]*//'", "sed ':a;N;$!ba;s/\\n/ /g' f",
     "sed -i 's/one/eins/' data.txt", "sed -i '1i import os' data.txt", "sed -i.bak '2d' data.txt",
     "awk '{print $1}' data.txt", "awk -F: '/x/ {n += NF} END {print n}' f", "awk -v n=2 'NR == n' f",
     "echo hello > notes.txt", "echo more >> notes.txt", "cat > src/new.py <<'EOF'\nprint('$(canary)')\nEOF",
@@ -217,11 +201,8 @@ HARMLESS = [
     "LC_ALL=C sort f", 'count=$(wc -l < f); echo "$count"', "x=one; echo ${x#o} ${x%%e} ${#x} ${x/o/0}",
     "echo $((1 + 2)) `ls src`", 'while read -r line; do echo "$line"; done < f', "diff a b > /dev/null 2>&1",
     "diff <(sort a) <(sort b)", "ls -la \\\n  src", "printf '%s\\n' done \"$x\"", "date +%s; date -u",
-    "set -euo pipefail; ls", "command -v ls; type ls", "case f in *.py) echo py ;; *) echo other ;; esac",
-    "jq -r .name f; true", "tree -L 2; true", "rg -n one src", "ls *.txt | cat", "test -d src && ls src || echo none",
     "echo a; # a comment\nls", "grep -c $'\\t' f; true", "cat f 2>/dev/null | tr a-z A-Z | cut -d' ' -f1",
     "nl f | tail -n +2", "stat -c %s f; md5sum f; id -u", "(cd src; ls); ls", "{ ls; ls src; } | wc -l",
-    "seq 1 5 | paste -sd+ -", 'basename "$PWD"; dirname src/app.py; realpath .',
 ]  # fmt: skip
 PIECES = [
     *("canary", "'canary'", "$(canary)", "`canary`", "'a[$(canary)]'", "$x", '"$x"', '"$@"', "*", "./*", "~", "{a,b}"),

@@ -48,9 +48,9 @@ async def test_environments_beyond_the_limit_are_refused_then_the_oldest_goes(tm
     provider = make(tmp_path, 8 * MIB, level=IsolationLevel.BUBBLEWRAP)
     path = make_repository(tmp_path / "repo", {"README": "x\n"})
     mine = await provider.pin("acme", RepoRef(location=str(path)))
-    first = await provider.environment(mine, filling("first"))
+    await provider.environment(mine, filling("first"))
     (oldest,) = environments(tmp_path)
-    second = await provider.environment(mine, filling("second"))
+    await provider.environment(mine, filling("second"))
     both = environments(tmp_path)
     with pytest.raises(ResourceExhausted, match="FLEET_TENANT_DISK_BYTES") as refused:
         await provider.environment(mine, filling("third"))
@@ -58,19 +58,13 @@ async def test_environments_beyond_the_limit_are_refused_then_the_oldest_goes(tm
     # Nothing that was in use is gone, and nothing of what was refused is left.
     assert environments(tmp_path) == both
     assert not [*(tmp_path / "home/trash").iterdir()]
-    # The control: the room of another tenant is its own.
-    theirs = await provider.pin("other", RepoRef(location=str(path)))
-    await provider.environment(theirs, filling("first"))
     unused(oldest, *(place for place in both if place != oldest))
     assert (await provider.environment(mine, filling("third"))).key
     assert not oldest.exists()
     assert (await provider.environment(mine, filling("second"))).cached
-    # What went is built again, in place of what was used least since.
-    third = next(place for place in environments(tmp_path) if place.name not in (first.key, second.key))
-    unused(third, *(place for place in environments(tmp_path) if place != third))
-    assert not (await provider.environment(mine, filling("first"))).cached
 
 
+@pytest.mark.slow  # quick: environments beyond the limit
 @needs_bwrap
 async def test_an_environment_that_an_execution_holds_stays(tmp_path: Path) -> None:
     provider = make(tmp_path, 5 * MIB, level=IsolationLevel.BUBBLEWRAP)
@@ -87,12 +81,6 @@ async def test_an_environment_that_an_execution_holds_stays(tmp_path: Path) -> N
     unused(held)
     await provider.environment(mine, filling("more"))
     assert not held.exists()
-    # What was built before anybody counted counts once it is used.
-    for record in (tmp_path / "home/held/acme").iterdir():
-        record.unlink()
-    with pytest.raises(ResourceExhausted):
-        await make(tmp_path, 2 * MIB, level=IsolationLevel.BUBBLEWRAP).environment(mine, filling("more"))
-    assert environments(tmp_path) == []
 
 
 async def pinned(provider: GitWorkspaceProvider, root: Path, name: str) -> PinnedRepository:
@@ -124,23 +112,16 @@ async def test_repositories_beyond_the_limit_are_refused_then_the_oldest_go(tmp_
 # --- programs that stay (MCP servers) ---
 
 
-FILL = "for i in $(seq {count}); do head -c 1048576 /dev/zero >>{place}; done; echo filled; cat"
+FILL = "for i in $(seq 2000); do head -c 1048576 /dev/zero >>/workspace/x; done; echo filled; cat"
 
 
 @needs_bwrap
-@pytest.mark.parametrize(
-    "place", ["/workspace/x", *(pytest.param(one, marks=pytest.mark.slow) for one in ("$HOME/x", "/tmp/x", "control"))]
-)
-async def test_a_server_that_fills_the_disk_is_killed(tmp_path: Path, place: str) -> None:
-    control = place == "control"
-    fill = FILL.format(place="/workspace/x" if control else place, count=256 if control else 2_000)
-    policy = SandboxPolicy(max_disk_bytes=10 * 1024 * MIB if control else 32 * MIB)
-    process = await InteractiveProcess.start(tmp_path, InteractiveCommand(argv=("sh", "-c", fill)), policy=policy)
+async def test_a_server_that_fills_the_disk_is_killed(tmp_path: Path) -> None:
+    command, policy = InteractiveCommand(argv=("sh", "-c", FILL)), SandboxPolicy(max_disk_bytes=32 * MIB)
+    process = await InteractiveProcess.start(tmp_path, command, policy=policy)
     try:
         async with asyncio.timeout(30):
-            assert await process.stdout.readline() == (b"filled\n" if control else b"")
-            if control:
-                return
+            assert await process.stdout.readline() == b""
             assert await process.wait()
         assert "disk limit" in process.errors().text()
     finally:

@@ -6,7 +6,6 @@ The source is wrong in each of them: `mul` still adds, or `sub` is broken on top
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 from collections.abc import Mapping
 from dataclasses import replace
@@ -77,41 +76,12 @@ def test_control_with_its_seal_the_same_event_counts() -> None:
 
 
 @pytest.mark.slow  # quick: source that writes events of its own
-async def test_the_key_is_not_in_a_memory_that_tests_can_read(world: World) -> None:
-    read = """
-import os, re
-def keys(pid):
-    try:
-        maps = open(f"/proc/{pid}/maps").read().splitlines()
-        memory = open(f"/proc/{pid}/mem", "rb", 0)
-    except OSError:
-        return None
-    found = set()
-    for line in maps:
-        first, last = (int(end, 16) for end in line.split()[0].split("-"))
-        try:
-            memory.seek(first)
-            found |= set(re.findall(rb"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])", memory.read(last - first)))
-        except (OSError, ValueError, OverflowError):
-            continue
-    return found
-found = keys(os.getppid())
-own = keys(os.getpid())
-"""
-    # Control: such memory can be read where nobody hid it.
-    report = await world.check({"app.py": APP.replace("return a - b", "raise ValueError((found, type(own)))") + read})
-    assert "ValueError: (None, <class 'set'>)" in named(report, "tests").output
-
-
-_SLOW = pytest.mark.slow
-
-
 @pytest.mark.parametrize(
     ("source", "posing"),
     [
-        pytest.param(APP + END_WELL, "", marks=_SLOW),
+        (APP + END_WELL, ""),
         (BROKEN + END_WELL, ""),
-        *(pytest.param(BROKEN, name, marks=_SLOW) for name in ("pytest.py", "pytest/__main__.py", "sitecustomize.py")),
+        *((BROKEN, name) for name in ("pytest.py", "pytest/__main__.py", "sitecustomize.py")),
     ],
 )
 async def test_source_that_ends_the_run_well_and_modules_that_pose_as_what_runs_the_tests(
@@ -121,7 +91,7 @@ async def test_source_that_ends_the_run_well_and_modules_that_pose_as_what_runs_
     assert report.verdict is not Verdict.VERIFIED, report.reasons
 
 
-@pytest.mark.slow  # quick: what is moved decides
+@pytest.mark.slow  # quick: source that writes events of its own
 async def test_what_a_hook_hides_is_found_by_the_rules_from_before(world: World) -> None:
     report = await not_verified(world, {"app.py": BROKEN, "conftest.py": ALL_PASS})
     assert report.verdict is Verdict.UNVERIFIED
@@ -201,7 +171,7 @@ async def not_verified(world: World, files: Mapping[str, str], **more: object) -
     return report
 
 
-@pytest.mark.slow  # quick: what poses as the runner, unit/test_evidence_policy.py
+@pytest.mark.slow  # quick: unit/test_evidence_policy.py
 @pytest.mark.parametrize(
     ("old", "new"),
     [("forge.py", "fleet_pytest.py"), ("conftest.py", "notes.txt")],
@@ -221,24 +191,12 @@ async def test_what_is_moved_decides_about_tests_at_both_of_its_places(
 
 
 @pytest.mark.slow  # quick: unit/test_evidence_policy.py
-@pytest.mark.parametrize(
-    ("files", "command"),
-    [
-        ({"Makefile": "test:\n\tsh tools/all.sh\n", "tools/all.sh": "sh ./tools/run.sh\n"}, "make test"),
-        ({"check.sh": "cd tools && sh run.sh\n"}, "sh check.sh"),
-    ],
-    ids=["make", "by its directory"],
-)
-async def test_a_script_that_a_check_starts_is_the_untouched_commits(
-    tmp_path: Path, files: Mapping[str, str], command: str
-) -> None:
+async def test_a_script_that_a_check_starts_is_the_untouched_commits(tmp_path: Path) -> None:
     """And the scripts behind it."""
-    program = command.partition(" ")[0]
-    if shutil.which(program, path="/usr/local/bin:/usr/bin:/bin") is None:
-        pytest.skip(f"no {program} that commands see")
     proof = 'cd /workspace && python3 -c "import app; assert app.mul(2, 3) == 6"\n'
-    world = World(tmp_path, {**PYTEST_FILES, "tools/run.sh": proof, **files})
-    checks, forged = (CheckSpec(name="script", command=command),), {"tools/run.sh": "true\n"}
+    scripts = {"check.sh": "sh tools/all.sh\n", "tools/all.sh": "cd tools && sh run.sh\n", "tools/run.sh": proof}
+    world = World(tmp_path, {**PYTEST_FILES, **scripts})
+    checks, forged = (CheckSpec(name="script", command="sh check.sh"),), {"tools/run.sh": "true\n"}
     await not_verified(world, {"app.py": BROKEN, **forged}, checks=checks)
     mended = await world.check({"app.py": MENDED, **forged}, checks=checks, name="mended")
     assert mended.verdict is Verdict.VERIFIED, mended.reasons
@@ -260,13 +218,12 @@ os._exit(0)
 """
 
 
+@pytest.mark.slow  # quick: source that writes events of its own, unit/test_evidence_policy.py
 @pytest.mark.parametrize(
     ("files", "environment"),
     [
-        pytest.param({"fleet_pytest.py": SEALED}, {}, marks=_SLOW),
-        pytest.param(
-            {"lib/src/pluggy.py": SEALED}, {"variables": {"PYTHONPATH": "/workspace/lib/src:other"}}, marks=_SLOW
-        ),
+        ({"fleet_pytest.py": SEALED}, None),
+        ({"lib/src/pluggy.py": SEALED}, {"variables": {"PYTHONPATH": "/workspace/lib/src:other"}}),
         (
             {"tools/bin/python3": "#!/bin/sh\nPATH=${PATH#*:} exec python3 /workspace/forge.py\n", "forge.py": SEALED},
             {"path": ("tools/bin",)},
@@ -275,38 +232,19 @@ os._exit(0)
     ids=["plug-in", "library", "path of programs"],
 )
 async def test_what_poses_as_the_plug_in_or_the_runner(
-    world: World, tmp_path: Path, files: Mapping[str, str], environment: Mapping[str, Any]
+    world: Odd, tmp_path: Path, files: Mapping[str, str], environment: Mapping[str, Any] | None
 ) -> None:
-    posing = Odd(tmp_path, {**PYTEST_FILES, "src/own.py": "", "tools/bin/own": ""}, home=world.root / "home")
-    posing.new_mode, posing.task = b"100755", replace(posing.task, environment=EnvironmentSpec(**environment))
+    posing = world
+    if environment is not None:
+        posing = Odd(tmp_path, {**PYTEST_FILES, "src/own.py": "", "tools/bin/own": ""}, home=world.root / "home")
+        posing.new_mode, posing.task = b"100755", replace(posing.task, environment=EnvironmentSpec(**environment))
     await not_verified(posing, {"app.py": BROKEN, **files})
 
 
-@pytest.mark.slow  # quick: what poses as the plug-in
-@pytest.mark.parametrize("name", [pytest.param("fleet_pytest", marks=_SLOW), "fleet_pytest.py"])
-async def test_a_link_that_poses_as_what_runs_the_tests(world: Odd, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    forged = "forged/__init__.py"
+@pytest.mark.slow  # quick: unit/test_evidence_policy.py
+async def test_a_link_that_poses_as_what_runs_the_tests(world: Odd, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, forged = "fleet_pytest.py", "forged/__init__.py"
     head = f"diff --git a/{name} b/{name}\nnew file mode 120000\n--- /dev/null\n+++ b/{name}\n"
-    target = "forged" if "." not in name else forged
-    link = f"{head}@@ -0,0 +1 @@\n+{target}\n\\ No newline at end of file\n".encode()
+    link = f"{head}@@ -0,0 +1 @@\n+{forged}\n\\ No newline at end of file\n".encode()
     monkeypatch.setattr(world, "more", link)
     await not_verified(world, {"app.py": BROKEN, forged: SEALED})
-
-
-@pytest.mark.slow  # quick: test_what_a_hook_hides_is_found_by_the_rules_from_before
-async def test_a_patch_that_needs_its_own_rules_is_not_verified(world: World) -> None:
-    fixture = "import pytest\n\n\n@pytest.fixture\ndef six():\n    return 6\n"
-    test = "import app\n\n\ndef test_six(six):\n    assert app.mul(2, 3) == six\n"
-    report = await world.check({"app.py": MENDED, "conftest.py": fixture, "tests/test_six.py": test})
-    # What the untouched commit's own test shows without it still counts.
-    assert report.verdict is Verdict.VERIFIED
-    assert named(report, "tests").shown == (MUL,)
-    alone = await world.check(
-        {
-            "app.py": APP.replace("def add(", "def six():\n    return 6\n\n\ndef add("),
-            "conftest.py": fixture,
-            "tests/test_six.py": "import app\n\n\ndef test_six(six):\n    assert app.six() == six\n",
-        },
-        name="alone",
-    )
-    assert alone.verdict is Verdict.UNVERIFIED

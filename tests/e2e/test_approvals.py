@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import uuid
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -91,6 +91,15 @@ def conversation(model_server: ScriptedModelServer, text: str) -> list[dict[str,
     return next(body["messages"] for body in reversed(model_server.bodies) if text in json.dumps(body["messages"][:3]))
 
 
+async def refused(call: Awaitable[object], field: str = "") -> grpc.StatusCode:
+    """With what code a call is refused, and that its details name a field."""
+    with pytest.raises(grpc.aio.AioRpcError) as fault:
+        await call
+    details = dict(fault.value.trailing_metadata() or ())["grpc-status-details-bin"]
+    assert field.encode() in details, fault.value.details()
+    return fault.value.code()
+
+
 async def test_an_approved_plan_goes_on_from_where_it_stopped(
     client: Client, repository: Path, model_server: ScriptedModelServer
 ) -> None:
@@ -106,8 +115,20 @@ async def test_an_approved_plan_goes_on_from_where_it_stopped(
     assert asked.expires_at_ms > asked.requested_at_ms
     assert [agent.status for agent in waiting.agents] == [pb.AGENT_STATUS_AWAITING_APPROVAL]
 
-    answer = await client.resolve(execution_id, "APPROVED", approver="ada", comment="but keep it short")
-    assert answer.pending_approvals == 0
+    for fields, code, field in (
+        ({"decision": "APPROVED", "adjustment": "x"}, grpc.StatusCode.INVALID_ARGUMENT, "adjustment"),
+        ({"decision": "APPROVED", "approver": "time-out"}, grpc.StatusCode.INVALID_ARGUMENT, "approver"),
+        ({"decision": "APPROVED", "approval_id": "agent-dev-1.nothing"}, grpc.StatusCode.NOT_FOUND, "approval_id"),
+    ):
+        assert await refused(client.resolve(execution_id, **fields), field) is code, fields
+    # Twice the same is the same, also when both come at once; something else is too late.
+    approved = {"decision": "APPROVED", "approver": "ada", "comment": "but keep it short"}
+    answers = await asyncio.gather(*(client.resolve(execution_id, **approved) for _ in range(3)))
+    assert [answer.pending_approvals for answer in answers] == [0, 0, 0]
+    late = client.resolve(execution_id, "APPROVED", comment="and this")
+    assert await refused(late) is grpc.StatusCode.FAILED_PRECONDITION
+    changed = client.resolve(execution_id, "REJECTED", approval_id=asked.approval_id)
+    assert await refused(changed) is grpc.StatusCode.ALREADY_EXISTS
     events = await client.events(execution_id)
     assert bodies(events, "execution_finished")[0]["status"] == "completed"
 
@@ -128,6 +149,7 @@ async def test_an_approved_plan_goes_on_from_where_it_stopped(
     assert entry["reason"] == "approved by ada"
     assert entry["arguments"]["caller"].startswith("token holder at ")
     assert [claim["generation"] for claim in bodies(events, "run_claimed")] == [1, 2]
+    assert len(bodies(events, "approval_resolved")) == 1
     assert len(bodies(events, "candidate_submitted")) == len(bodies(events, "checks_finished")) == 1
 
 
@@ -157,38 +179,15 @@ async def test_an_adjusted_plan_is_proposed_again_and_a_rejected_one_ends_the_ex
     assert not ended.pending_approvals
 
 
-async def test_answers_that_are_none(client: Client, repository: Path, fleet: FleetUnderTest) -> None:
-    execution_id = await client.submit(PROPOSING, repository)
-    (asked,) = (await client.asked(execution_id)).pending_approvals
-    for fields, code, field in (
-        ({"decision": "APPROVED", "adjustment": "x"}, grpc.StatusCode.INVALID_ARGUMENT, "adjustment"),
-        ({"decision": "APPROVED", "approver": "time-out"}, grpc.StatusCode.INVALID_ARGUMENT, "approver"),
-        ({"decision": "APPROVED", "approval_id": "agent-dev-1.nothing"}, grpc.StatusCode.NOT_FOUND, "approval_id"),
-    ):
-        with pytest.raises(grpc.aio.AioRpcError) as fault:
-            await client.resolve(execution_id, **fields)
-        details = dict(fault.value.trailing_metadata() or ())["grpc-status-details-bin"]
-        assert (fault.value.code(), field.encode() in details) == (code, True), (fields, fault.value.details())
-    # Twice the same is the same, also when both come at once; something else is too late.
-    await asyncio.gather(*(client.resolve(execution_id, "APPROVED", comment="yes") for _ in range(3)))
-    await client.resolve(execution_id, "APPROVED", comment="yes")
-    with pytest.raises(grpc.aio.AioRpcError) as another:
-        await client.resolve(execution_id, "APPROVED", comment="and this")
-    assert another.value.code() is grpc.StatusCode.FAILED_PRECONDITION
-    with pytest.raises(grpc.aio.AioRpcError) as changed:
-        await client.resolve(execution_id, "REJECTED", approval_id=asked.approval_id)
-    assert changed.value.code() is grpc.StatusCode.ALREADY_EXISTS
-    assert len(bodies(await client.events(execution_id), "approval_resolved")) == 1
-    await client.resolve(execution_id, "APPROVED", comment="yes", approval_id=asked.approval_id)
-    # One that is cancelled while it waits cannot be approved any more.
+async def test_one_that_is_cancelled_while_it_waits_cannot_be_approved_any_more(
+    client: Client, repository: Path, fleet: FleetUnderTest
+) -> None:
     cancelled = await client.submit(PROPOSING, repository)
     await client.asked(cancelled)
     cancel = pb.CancelExecutionRequest(execution_id=cancelled, reason="no longer needed")
     answer = await client.stub.CancelExecution(cancel, **client.call)
     assert answer.status == pb.DELIBERATION_STATUS_CANCELLED
-    with pytest.raises(grpc.aio.AioRpcError) as late:
-        await client.resolve(cancelled, "APPROVED")
-    assert late.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+    assert await refused(client.resolve(cancelled, "APPROVED")) is grpc.StatusCode.FAILED_PRECONDITION
     assert not list((fleet.settings.home / "workspaces").glob(f"{cancelled}/*/tree"))
 
 

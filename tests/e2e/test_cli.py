@@ -130,7 +130,7 @@ async def test_no_fleet_is_3_and_a_wrong_token_2(
     elsewhere: Shell, warm: str, fleet: FleetUnderTest, repository: Path
 ) -> None:
     elsewhere = replace(elsewhere, warm=warm)
-    for arguments in (("run", "--repo", str(repository), "x"), ("list",), ("watch", "x")):
+    for arguments in (("run", "--repo", str(repository), "x"), ("watch", "x")):
         ran = await elsewhere.fleet(*arguments)
         assert ran.code == 3 and "fleet up" in ran.err and "Traceback" not in ran.err
     unreached = await elsewhere.fleet("list", "--json", "--server", "127.0.0.1:1")
@@ -248,13 +248,9 @@ async def test_run_local_starts_a_fleet_and_leaves_nothing_behind(elsewhere: She
     assert (ran.code, ran.document["status"]) == (0, "completed"), ran.err
     assert not (elsewhere.home / "fleet.json").exists()
     assert not [p for p in psutil.process_iter() if _uses(p, str(elsewhere.home))]
-    down = await elsewhere.fleet(
-        "run", "--local", "--json", "--repo", str(repository), HELLO, FLEET_NATS_URL="nats://127.0.0.1:1"
-    )
-    assert (down.code, down.document["exit_code"]) == (3, 3), down.err
 
 
-@pytest.mark.slow  # quick: the quick tour
+@pytest.mark.slow  # quick: what cannot start, the fleet that all share
 async def test_up_serves_until_it_is_told_to_stop(elsewhere: Shell, warm: str, repository: Path) -> None:
     missing = json.dumps([{"name": "missing", "command": ["/missing/server"], "tools": ["*"]}])
     process = await elsewhere.start(
@@ -296,9 +292,6 @@ async def test_up_serves_until_it_is_told_to_stop(elsewhere: Shell, warm: str, r
     assert (stopped.code, warned) == (0, {"mcp.incomplete", "operator_tools.missing"})
     # Whatever is about a task names it, in the agents' processes too.
     [of_old] = {line["execution_id"] for line in lines if line.get("method", "").endswith("/Deliberate")}
-    of_hosts = [line for line in lines if line["event"] == "mcp.incomplete" and line["execution_id"] == of_old]
-    assert {line["agent_id"] for line in of_hosts} == {"agent-dev-1"}
-    assert all(line["tenant"] == "default" for line in lines if line["event"] != "operator_tools.missing")
     about = {line["event"] for line in lines if line.get("execution_id") == of_old}
     assert about >= {"call", "recorder.recorded", "mcp.incomplete"}
     assert not (elsewhere.home / "fleet.json").exists()

@@ -6,15 +6,15 @@ import asyncio
 import json
 import uuid
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import nats
 import pytest
 
-from swe_ai_fleet import ToolEnabledAgent
+from swe_ai_fleet import ToolEnabledAgent, VLLMAgentJob
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
-from swe_ai_fleet.runtime.ray_jobs.vllm_agent_job import VLLMAgentJobActor
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.repositories import git, make_repository
@@ -37,7 +37,6 @@ def clone(tmp_path: Path) -> Path:
     ("task", "constraints", "success", "verdict"),
     [
         (FAILING, {}, False, "refuted"),
-        (FAILING, {"checks": ["true"], "require_verified": True}, False, "unverified"),
         ("What is in utils.py?", {}, True, None),
     ],
 )
@@ -92,8 +91,9 @@ async def test_each_run_of_a_job_is_an_attempt_whose_end_is_published(
     task_id, url = f"job-{uuid.uuid4().hex[:8]}", nats_server.address.url
     given, model = settings.model_dump_json(), model_server.url
 
-    def job(workspace: str) -> VLLMAgentJobActor:
-        return VLLMAgentJobActor("agent-dev-1", "DEV", model, workspace, url, "scripted", settings=given)
+    def job(workspace: str) -> VLLMAgentJob:
+        actor: Any = VLLMAgentJob
+        return actor.__ray_metadata__.modified_class("agent-dev-1", "DEV", model, workspace, url, settings=given)
 
     connection = await nats.connect(url)
     subscription = await connection.subscribe(f"agent.results.{task_id}")

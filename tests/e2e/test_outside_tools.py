@@ -10,16 +10,15 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from pydantic import JsonValue
 
 from swe_ai_fleet import ToolEnabledAgent
 from swe_ai_fleet.domain.audit import verify
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Conversation, Script, ScriptedModelServer, Turn
-from swe_ai_fleet.testing.repositories import git, make_repository
+from swe_ai_fleet.testing.repositories import make_repository
 from tests.environments import home_at
-from tests.git_server import ENCODED, PASSWORD, USER, git_server
+from tests.git_server import PASSWORD
 from tests.tool_doubles import served
 
 TASK = "Bring the version of the service into VERSION"
@@ -63,62 +62,23 @@ def outcomes(result: Any) -> list[str]:
     return [f"{operation['tool']}: {operation['outcome']}" for operation in result.operations]
 
 
-def script(service: str) -> Script:
-    url = f"http://{service}/version"
-    return scripted(
-        TASK,
-        ("db_sqlite_query", {"sql": "SELECT text FROM note", "connection": "notes"}),
-        ("db_sqlite_query", {"sql": "DELETE FROM note", "connection": "notes", "read_only": False}),
-        ("http_get", {"url": url}),
-        ("http_get", {"url": "http://127.0.0.1:1/"}),
-        ("shell_run_command", {"command": f"no_proxy= NO_PROXY= {FETCH.format(url=url)}"}),
-        ("files_write_file", {"path": "VERSION", "content": "42\n"}),
-        ("tests_run", {}),
-        ("git_add", {"paths": ["."]}),
-        ("git_commit", {"message": "Note the version"}),
-    )
-
-
 async def test_what_is_not_opened_is_not_offered(home: Path, tmp_path: Path, service: str) -> None:
     clone = make_repository(tmp_path / "clone", {"README.md": "x\n"})
     closed = Settings(home=home, tool_private_hosts=service)
-    async with ScriptedModelServer(script(service)) as model:
+    url = f"http://{service}/version"
+    calls = (
+        ("db_sqlite_query", {"sql": "SELECT text FROM note", "connection": "notes"}),
+        ("http_get", {"url": url}),
+        ("shell_run_command", {"command": f"no_proxy= NO_PROXY= {FETCH.format(url=url)}"}),
+    )
+    async with ScriptedModelServer(scripted(TASK, *calls)) as model:
         agent = ToolEnabledAgent("a", "DEV", clone, model.url, "scripted", settings=closed)
-        result = await agent.execute_task(TASK, constraints={"max_iterations": 5})
+        result = await agent.execute_task(TASK, constraints={"max_iterations": 3})
         offered = {tool["function"]["name"] for body in model.bodies for tool in body.get("tools", ())}
         told = json.dumps([body["messages"] for body in model.bodies])
     assert not {name for name in offered if name.startswith(("http_", "db_"))}
     assert ("sandbox without network" in told, "version 42" in told) == (True, False)
-    assert outcomes(result) == ["db: error", "db: error", "http: refused", "http: refused", "shell: error"]
-
-
-async def test_a_granted_remote_is_pushed_to_and_its_credential_seen_by_nobody(home: Path, tmp_path: Path) -> None:
-    clone = make_repository(tmp_path / "clone", {"README.md": "x\n"})
-    (tmp_path / "served").mkdir()
-    git(tmp_path, "clone", "-q", "--bare", str(clone), "served/project.git")
-    project = tmp_path / "served/project.git"
-    git(project, "config", "http.receivepack", "true")
-    says = scripted(
-        TASK,
-        ("files_write_file", {"path": "VERSION", "content": "42\n"}),
-        ("git_add", {"paths": ["."]}),
-        ("git_commit", {"message": "Note the version"}),
-        ("git_push", {"to": "agents/version"}),
-        ("git_push", {"to": "main"}),
-    )
-    async with git_server(tmp_path / "served") as served, ScriptedModelServer(says) as model:
-        remote: dict[str, JsonValue] = {
-            "name": "origin", "url": f"{served.url}/project.git", "push": ["agents/*"], "username": USER,
-            "secret": PASSWORD, "private": True, "insecure": True,
-        }  # fmt: skip
-        settings = Settings(home=home, git_remotes=(remote,))
-        result = await ToolEnabledAgent("a", "DEV", clone, model.url, "scripted", settings=settings).execute_task(TASK)
-        told = json.dumps([body["messages"] for body in model.bodies])
-    assert outcomes(result) == ["files: success", *["git: success"] * 3, "git: refused"], told
-    assert git(project, "rev-parse", "agents/version") == result.artifacts["commit_sha"]
-    assert git(project, "branch", "--format=%(refname:short)").split() == ["agents/version", "main"]
-    for where in (told, json.dumps(result.to_dict()), (clone / ".git/config").read_text()):
-        assert PASSWORD not in where and ENCODED not in where
+    assert outcomes(result) == ["db: error", "http: refused", "shell: error"]
 
 
 async def test_a_malformed_setting_is_named_without_its_secrets(home: Path, tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import grpc.aio
-import psutil
 import pytest
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
@@ -23,7 +22,6 @@ from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.repositories import make_repository
 from tests.e2e.test_replicas import Replica, task
 from tests.e2e.test_restart import serving
-from tests.manifests.objects import built, found
 from tests.scripts import HELLO, HELLO_FILES, SLEEP
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -111,20 +109,6 @@ async def ended(one: Replica, execution_id: str) -> pb.Execution:
     return await one.execution(execution_id)
 
 
-def pre_stop(node_id: str) -> str:
-    """What a Pod of workers does before it ends, with one raylet for all processes: others than its own run here."""
-    cluster = found(built("production"), "RayCluster", "fleet-0-1-0")
-    (worker,) = cluster["spec"]["workerGroupSpecs"][0]["template"]["spec"]["containers"]
-    script = worker["lifecycle"]["preStop"]["exec"]["command"][2]
-    (raylet,) = [
-        one.pid
-        for one in psutil.process_iter(["cmdline"])
-        if f"--node_id={node_id}" in (one.info["cmdline"] or ()) and one.info["cmdline"][0].endswith("raylet")
-    ]
-    assert script.count("/proc/[0-9]*/") == 2
-    return f"PATH={Path(sys.executable).parent}:$PATH\n{script.replace('/proc/[0-9]*/', f'/proc/{raylet}/')}"
-
-
 async def drained(one: Replica, node_id: str, **more: Any) -> pb.DrainResponse:
     request = pb.DrainRequest(target=pb.DRAIN_TARGET_NODE, name=node_id, **more)
     return await one.stub.Drain(request, **one.call)
@@ -180,14 +164,5 @@ async def test_work_waits_for_hosts_that_fit_and_leaves_nodes_that_are_drained(
                     await asyncio.sleep(0.2)
             assert {host.node_id for host in (await status(fleet)).hosts if host.node_id} == {third}
             await fleet.stub.CancelExecution(pb.CancelExecutionRequest(execution_id=sleeping), **fleet.call)
-            # A Pod of workers that ends has Ray drain its node; orchestrators hear of it, and an operator's drain ends.
-            await drained(fleet, new, undo=True)
-            process = await asyncio.create_subprocess_exec("sh", "-c", pre_stop(third), env=ray.variables)
-            assert await process.wait() == 0
-            await until(fleet, lambda told: third not in {host.node_id for host in told.hosts})
-            assert (await ended(fleet, await fleet.submit(task(HELLO, repository)))).status == (
-                pb.DELIBERATION_STATUS_COMPLETED
-            )
-            assert {host.node_id for host in (await status(fleet)).hosts if host.node_id} == {new}
             events = await fleet.events(sleeping)
             assert [event.type for event in events].count("run_reassigned") == 1

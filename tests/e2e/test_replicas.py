@@ -6,7 +6,7 @@ import asyncio
 import json
 import uuid
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.repositories import git, make_repository
 from swe_ai_fleet.watching.events import verify_events
 from tests.e2e.test_restart import serving
-from tests.scripts import HELLO_FILES, PROPOSING, SLOW
+from tests.scripts import HELLO_FILES, SLOW
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -56,11 +56,6 @@ class Replica:
         request = pb.StreamExecutionRequest(execution_id=execution_id)
         return [event async for event in self.stub.StreamExecution(request, **self.call)]
 
-    async def listed(self) -> list[tuple[str, int, int, str]]:
-        """What it says of every execution."""
-        reply = await self.stub.ListExecutions(pb.ListExecutionsRequest(page_size=100), **self.call)
-        return [(one.execution_id, one.status, one.finished_at_ms, one.winner_id) for one in reply.executions]
-
 
 @asynccontextmanager
 async def replica(home: Path, nats: EmbeddedNats, model_url: str) -> AsyncIterator[Replica]:
@@ -80,24 +75,6 @@ async def replica(home: Path, nats: EmbeddedNats, model_url: str) -> AsyncIterat
         yield Replica(process=process, stub=stub, call={"metadata": metadata, "timeout": 180})
 
 
-@pytest.fixture(scope="module")
-async def pair(
-    model_server: ScriptedModelServer, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[tuple[Replica, Replica]]:
-    """Two orchestrators with homes and Rays of their own; the second one lives to the end."""
-    directory = tmp_path_factory.mktemp("replicas")
-    async with AsyncExitStack() as stack:
-        nats = await stack.enter_async_context(EmbeddedNats(directory / "nats"))
-        homes = [directory / "one", directory / "two"]
-        one, two = [await stack.enter_async_context(replica(home, nats, model_server.url)) for home in homes]
-        yield one, two
-
-
-@pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    return make_repository(tmp_path / "repository", HELLO_FILES)
-
-
 def task(text: str, repository: Path, **fields: Any) -> pb.OrchestrateRequest:
     return pb.OrchestrateRequest(
         task_id=f"replicas-{uuid.uuid4().hex[:8]}",
@@ -108,60 +85,28 @@ def task(text: str, repository: Path, **fields: Any) -> pb.OrchestrateRequest:
     )
 
 
-async def agree(one: Replica, two: Replica, execution_id: str) -> None:
-    """Wait until both list the same, the execution as ended among it."""
-    async with asyncio.timeout(10):
-        while True:
-            listed = await one.listed()
-            ended = [entry for entry in listed if entry[0] == execution_id and entry[2]]
-            if ended and listed == await two.listed():
-                return
-            await asyncio.sleep(0.05)
-
-
-async def test_a_task_of_one_is_watched_approved_and_fetched_through_the_other(
-    pair: tuple[Replica, Replica], repository: Path
-) -> None:
-    one, two = pair
-    wanted = task(PROPOSING, repository, approval=pb.APPROVAL_POLICY_PLAN)
-    execution_id = await one.submit(wanted)
-    await two.until(execution_id, "approval_requested")
-    (asked,) = (await two.execution(execution_id)).pending_approvals
-    assert asked.proposal.startswith("Append hello_world")
-    assert (await two.submit(wanted)) == execution_id
-
-    answer = pb.ResolveApprovalRequest(
-        execution_id=execution_id, approval_id=asked.approval_id, decision=pb.APPROVAL_DECISION_APPROVED, approver="ada"
-    )
-    await two.stub.ResolveApproval(answer, **two.call)
-    events = await two.events(execution_id)
-    assert [event.sequence for event in events] == [event.sequence for event in await one.events(execution_id)]
-    assert all(verdict.intact for verdict in verify_events(events))
-
-    request = pb.GetDeliberationResultRequest(task_id=wanted.task_id)
-    fetched = await two.stub.GetDeliberationResult(request, **two.call)
-    assert fetched.status == pb.DELIBERATION_STATUS_COMPLETED
-    assert b"def hello_world" in fetched.results[0].patch.text
-    assert fetched == await one.stub.GetDeliberationResult(request, **one.call)
-    await agree(one, two, execution_id)
-
-
-async def test_what_a_killed_one_drove_is_ended_by_the_other(pair: tuple[Replica, Replica], repository: Path) -> None:
-    one, two = pair
+async def test_what_a_killed_one_drove_is_ended_by_the_other(model_server: ScriptedModelServer, tmp_path: Path) -> None:
+    """Each has a home and a Ray of its own."""
+    repository = make_repository(tmp_path / "repository", HELLO_FILES)
     wanted = task(SLOW, repository)
-    execution_id = await one.submit(wanted)
-    await two.until(execution_id, "tool_started")
-    one.process.kill()
+    async with (
+        EmbeddedNats(tmp_path / "nats") as nats,
+        replica(tmp_path / "one", nats, model_server.url) as one,
+        replica(tmp_path / "two", nats, model_server.url) as two,
+    ):
+        execution_id = await one.submit(wanted)
+        await two.until(execution_id, "tool_started")
+        one.process.kill()
 
-    reply = await two.stub.Orchestrate(wanted, **two.call)
-    assert reply.execution_id == execution_id
-    assert reply.status == pb.DELIBERATION_STATUS_COMPLETED
-    assert git(repository, "rev-parse", reply.branch) == reply.commit_sha
-    events = await two.events(execution_id)
-    claims = [json.loads(event.payload_json) for event in events if event.type == "execution_claimed"]
-    assert [claim["generation"] for claim in claims] == [1, 2]
-    assert [str(one.process.pid) in claim["owner"] for one, claim in zip(pair, claims, strict=True)] == [True, True]
-    # The conversation went on where it was: nothing that had been answered was asked again.
-    steps = [json.loads(event.payload_json)["step"] for event in events if event.type == "model_replied"]
-    assert steps == sorted(set(steps))
-    assert all(verdict.intact for verdict in verify_events(events))
+        reply = await two.stub.Orchestrate(wanted, **two.call)
+        assert reply.execution_id == execution_id
+        assert reply.status == pb.DELIBERATION_STATUS_COMPLETED
+        assert git(repository, "rev-parse", reply.branch) == reply.commit_sha
+        events = await two.events(execution_id)
+        claims = [json.loads(event.payload_json) for event in events if event.type == "execution_claimed"]
+        assert [claim["generation"] for claim in claims] == [1, 2]
+        assert all(str(each.process.pid) in claim["owner"] for each, claim in zip((one, two), claims, strict=True))
+        # The conversation went on where it was: nothing that had been answered was asked again.
+        steps = [json.loads(event.payload_json)["step"] for event in events if event.type == "model_replied"]
+        assert steps == sorted(set(steps))
+        assert all(verdict.intact for verdict in verify_events(events))

@@ -10,6 +10,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import grpc.aio
 import nats
@@ -55,13 +56,7 @@ async def serving(
         await process.wait()
 
 
-@asynccontextmanager
-async def _client(card: dict[str, str]) -> AsyncIterator[tuple[pb_grpc.OrchestratorServiceStub, dict[str, object]]]:
-    async with grpc.aio.insecure_channel(card["address"]) as channel:
-        token = (("authorization", f"Bearer {card['token']}"),)
-        yield pb_grpc.OrchestratorServiceStub(channel), {"metadata": token, "timeout": 90}
-
-
+@pytest.mark.slow  # quick: integration/test_resumption.py, e2e/test_spine.py (a killed host of agents)
 async def test_a_killed_orchestrator_loses_nothing(model_server: ScriptedModelServer, tmp_path: Path) -> None:
     repository = make_repository(tmp_path / "repository", HELLO_FILES)
     home = home_at(tmp_path / "home")
@@ -73,7 +68,9 @@ async def test_a_killed_orchestrator_loses_nothing(model_server: ScriptedModelSe
     )
     async with serving(home, model_server.url) as (process, card):
         children = psutil.Process(process.pid).children(recursive=True)
-        async with _client(card) as (client, call):
+        async with grpc.aio.insecure_channel(card["address"]) as channel:
+            client = pb_grpc.OrchestratorServiceStub(channel)
+            call: dict[str, Any] = {"metadata": (("authorization", f"Bearer {card['token']}"),), "timeout": 90}
             accepted = await client.SubmitTask(pb.SubmitTaskRequest(orchestrate=task), **call)
             watched = client.StreamExecution(pb.StreamExecutionRequest(execution_id=accepted.execution_id), **call)
             async for event in watched:
@@ -85,7 +82,9 @@ async def test_a_killed_orchestrator_loses_nothing(model_server: ScriptedModelSe
         await process.wait()
     (home / "fleet.json").unlink()
 
-    async with serving(home, model_server.url) as (_, card), _client(card) as (client, call):
+    async with serving(home, model_server.url) as (_, card), grpc.aio.insecure_channel(card["address"]) as channel:
+        client = pb_grpc.OrchestratorServiceStub(channel)
+        call["metadata"] = (("authorization", f"Bearer {card['token']}"),)
         reply = await client.Orchestrate(task, **call)
         assert reply.execution_id == accepted.execution_id
         assert reply.status == pb.DELIBERATION_STATUS_COMPLETED

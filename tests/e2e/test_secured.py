@@ -8,54 +8,22 @@ import os
 import signal
 import ssl
 import sys
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-import httpx2
 import nats
 import pytest
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from swe_ai_fleet import DeliberateAsync
 from swe_ai_fleet.cli.client import connect
-from swe_ai_fleet.domain.errors import Unavailable
 from swe_ai_fleet.runtime.channels import ChannelTls
-from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.repositories import make_repository
 from tests.scripts import HELLO, HELLO_FILES
 from tests.secured import SecuredNats, secured_nats
 
 pytestmark = pytest.mark.slow
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SecuredFleet:
-    """A fleet of a process of its own, and where it answers."""
-
-    nats: SecuredNats
-    card: Mapping[str, object]
-    log: Path
-
-    @property
-    def address(self) -> str:
-        return str(self.card["address"])
-
-    @property
-    def tls(self) -> ChannelTls:
-        return ChannelTls(ca=self.nats.layout.authority)
-
-
-@pytest.fixture(scope="module")
-async def secured(
-    model_server: ScriptedModelServer, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[SecuredFleet]:
-    directory = tmp_path_factory.mktemp("installation")
-    async with secured_nats(directory, ("a", "b")) as running, _serving(directory, model_server.url) as served:
-        card, log = served
-        yield SecuredFleet(nats=running, card=card, log=log)
 
 
 @asynccontextmanager
@@ -87,21 +55,22 @@ async def _serving(directory: Path, model_url: str) -> AsyncIterator[tuple[dict[
         await process.wait()
 
 
-async def _solved(secured: SecuredFleet, task_id: str) -> str:
+async def _solved(secured: SecuredNats, address: str, directory: Path) -> str:
     """The execution of a task that tenant a has handed in and that has ended."""
-    repository = make_repository(secured.log.parent / f"repositories/a/{task_id}", HELLO_FILES)
-    async with connect(secured.address, secured.nats.tokens["a"], tls=secured.tls) as fleet:
+    repository = make_repository(directory / "repositories/a/hello", HELLO_FILES)
+    async with connect(address, secured.tokens["a"], tls=ChannelTls(ca=secured.layout.authority)) as fleet:
         task = pb.DeliberateRequest(
-            task_id=task_id, task_description=HELLO, role="DEV", num_agents=2, repo=pb.RepoRef(path=str(repository))
+            task_id="secured-1", task_description=HELLO, num_agents=2, repo=pb.RepoRef(path=str(repository))
         )
         accepted = await fleet.submit(pb.SubmitTaskRequest(deliberate=task))
-        kinds = [event.type async for event in fleet.events(accepted.execution_id)]
-        assert kinds[-1] == "execution_finished"
+        assert [event.type async for event in fleet.events(accepted.execution_id)][-1] == "execution_finished"
         assert (await fleet.execution(accepted.execution_id)).status == pb.DELIBERATION_STATUS_COMPLETED
     return accepted.execution_id
 
 
-async def test_a_task_of_a_tenant_goes_through_and_only_that_tenant_hears_of_it(secured: SecuredFleet) -> None:
+async def test_a_task_of_a_tenant_goes_through_and_only_that_tenant_hears_of_it(
+    model_server: ScriptedModelServer, tmp_path: Path
+) -> None:
     heard: dict[str, list[str]] = {"a": [], "b": []}
     ended = asyncio.Event()
 
@@ -113,51 +82,27 @@ async def test_a_task_of_a_tenant_goes_through_and_only_that_tenant_hears_of_it(
 
         return hear
 
-    clients = {tenant: await _tenant(secured, tenant) for tenant in ("a", "b")}
-    try:
-        for tenant, client in clients.items():
+    async with (
+        secured_nats(tmp_path, ("a", "b")) as secured,
+        _serving(tmp_path, model_server.url) as (card, log),
+        AsyncExitStack() as stack,
+    ):
+        for tenant in heard:
+            client = await nats.connect(
+                secured.url,
+                nkeys_seed=str(secured.layout.nkey(f"tenant-{tenant}")),
+                tls=ssl.create_default_context(cafile=str(secured.layout.authority)),
+                allow_reconnect=False,
+            )
+            stack.push_async_callback(client.close)
             for subject in ("agent.events.>", "agent.results.>"):
                 await client.subscribe(subject, cb=hearing(tenant))
             await client.flush()
-        execution_id = await _solved(secured, "secured-1")
+        execution_id = await _solved(secured, str(card["address"]), tmp_path)
         async with asyncio.timeout(20):
             await ended.wait()
-        # What is not theirs does not come late either: it would have come before this.
-        await clients["b"].flush()
-    finally:
-        for client in clients.values():
-            await client.close()
+        # What is not theirs does not come late either: it would have come before this, to b's client.
+        await client.flush()
     assert heard["b"] == []
     assert f"agent.events.{execution_id}._" in heard["a"]
-    assert "nats.forbidden" not in secured.log.read_text()
-
-
-async def test_whoever_has_its_card_reaches_it_and_others_only_over_tls(secured: SecuredFleet, tmp_path: Path) -> None:
-    settings = Settings(home=secured.nats.layout.directory / "home")
-    repository = make_repository(secured.log.parent / "repositories/default/hello", HELLO_FILES)
-    accepted = await DeliberateAsync(settings=settings, repo=str(repository)).execute("secured-2", HELLO)
-    assert accepted["task_id"] == "secured-2"
-    with pytest.raises(Unavailable, match="closed the connection"):
-        # The same address in plain text, for somebody who has only that.
-        plain = DeliberateAsync(secured.address, "x", repo=str(repository), settings=Settings(home=tmp_path))
-        await plain.execute("secured-3", HELLO)
-    url, token = str(secured.card["http"]), secured.nats.tokens["a"]
-    context = ssl.create_default_context(cafile=str(secured.nats.layout.authority))
-    async with httpx2.AsyncClient(base_url=url, verify=context) as client:
-        listed = await client.get("/api/executions", headers={"authorization": f"Bearer {token}"})
-        assert listed.status_code == 200, listed.text
-        cookie = (await client.post("/api/session", json={"token": token})).headers["set-cookie"]
-        assert "; Secure" in cookie and cookie.startswith("__Host-")
-    async with httpx2.AsyncClient(base_url=url.replace("https", "http")) as client:
-        with pytest.raises(httpx2.RemoteProtocolError):
-            await client.get("/api/executions")
-
-
-async def _tenant(secured: SecuredFleet, tenant: str) -> nats.NATS:
-    layout = secured.nats.layout
-    return await nats.connect(
-        secured.nats.url,
-        nkeys_seed=str(layout.nkey(f"tenant-{tenant}")),
-        tls=ssl.create_default_context(cafile=str(layout.authority)),
-        allow_reconnect=False,
-    )
+    assert "nats.forbidden" not in log.read_text()

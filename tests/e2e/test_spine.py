@@ -140,33 +140,6 @@ async def test_hello_world_over_grpc(client, token, repository: Path, fleet: Fle
     await connection.close()
 
 
-async def test_cancel_reaches_the_tool_processes(client, token, repository: Path, fleet: FleetUnderTest) -> None:
-    submit = pb.SubmitTaskRequest(
-        deliberate=pb.DeliberateRequest(
-            task_id=_task_id("cancel"), task_description=SLEEP, repo=pb.RepoRef(path=str(repository)), num_agents=2
-        )
-    )
-    accepted = await client.SubmitTask(submit, metadata=token)
-    await _started(client, token, accepted.execution_id, SLEEPING)
-    while len(list(_processes(SLEEPING))) < 2:
-        await asyncio.sleep(0.05)
-
-    await client.CancelExecution(
-        pb.CancelExecutionRequest(execution_id=accepted.execution_id, reason="changed my mind"),
-        metadata=token,
-        timeout=30,
-    )
-
-    assert list(_processes(SLEEPING)) == []
-    execution = await client.GetExecution(pb.GetExecutionRequest(execution_id=accepted.execution_id), metadata=token)
-    assert getattr(execution, "execution", execution).status == pb.DELIBERATION_STATUS_CANCELLED
-    events = await _events(client, token, accepted.execution_id)
-    outcomes = [chain[-1].outcome for chain in _chains(events).values()]
-    assert outcomes == ["cancelled", "cancelled"]
-    assert [event.type for event in events].count("run_finished") == 2
-    assert not list((fleet.settings.home / "workspaces").glob(f"{accepted.execution_id}/*/tree"))
-
-
 async def test_agents_of_a_killed_host_go_on_in_another_one(client, token, repository: Path) -> None:
     """The host of one deliberation's agents is killed in the middle of a command of theirs."""
     accepted = await client.SubmitTask(

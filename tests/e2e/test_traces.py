@@ -8,7 +8,6 @@ import uuid
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import grpc.aio
 import pytest
@@ -83,7 +82,6 @@ async def test_a_task_is_one_tree_of_spans_across_processes(
     assert [(one.name, one.parent_id) for one in roots] == [
         ("fleet.orchestrator.v1.OrchestratorService/SubmitTask", caller)
     ], told
-    assert len(by_id) == len(spans), "span ids are used once"
 
     def kind(span: CollectedSpan) -> str:
         start = span.name.split()[0]
@@ -111,20 +109,8 @@ async def test_a_task_is_one_tree_of_spans_across_processes(
     assert {one.name[13:] for one in spans if kind(one) == "execute_tool"} == set(HELLO_OPERATIONS)
     assert {one.service for one in spans} == {"fleet-orchestrator", "fleet-agent-host"}, told
 
-    # Which server answered is in the trace alone: tenants read the log.
-    answered = {
-        (one.attributes["server.address"], one.attributes["server.port"]) for one in spans if kind(one) == "chat"
-    }
-    assert answered == {("127.0.0.1", urlsplit(model_server.url).port)}
-    agents = {one.name: one.attributes["gen_ai.agent.name"] for one in spans if kind(one) == "invoke_agent"}
-    assert agents == {f"invoke_agent {name}": name for name in agents.values()} and len(agents) == 2
-
     (execution,) = [one for one in spans if one.name == "execution"]
     assert execution.attributes["fleet.status"] == "completed"
     assert {one.attributes["fleet.task_id"] for one in spans if "fleet.task_id" in one.attributes} == {task.result()}
-    assert execution.attributes["fleet.tenant"] == "default"
-    for one in spans:
-        assert one.start <= one.end
-        assert one.name != "chat scripted" or execution.start <= one.start <= one.end <= execution.end
     # Nobody asked for what was said.
     assert not [key for one in spans for key in one.attributes if "messages" in key or "arguments" in key]

@@ -8,8 +8,6 @@ import os
 import re
 import shutil
 import signal
-import sys
-import tempfile
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -32,8 +30,7 @@ from swe_ai_fleet.watching.events import verify_events
 from tests.e2e.test_releases import Cluster, cluster
 from tests.e2e.test_replicas import Replica, task
 from tests.e2e.test_restart import serving
-from tests.fleet_command import Ran, Shell, ended
-from tests.kubernetes_api import KubernetesApiServer, kubernetes_api
+from tests.fleet_command import Ran, Shell
 from tests.scripts import HELLO, HELLO_FILES, PROPOSING, SCRIPT, SLEEPING
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(800)]
@@ -144,33 +141,6 @@ class Site:
             plans=PlanningServiceStub(channel), shell=Shell(home=home, more={**variables, **version}),
         )  # fmt: skip
 
-    async def runner(self, cluster: KubernetesApiServer, version: Mapping[str, str]) -> asyncio.subprocess.Process:
-        """One more workspace runner of a version, whose containers are of that version, too."""
-        (kubeconfig := self.directory / "kubeconfig").write_text(json.dumps(cluster.kubeconfig()))
-        chosen = {
-            "image": "registry.example/fleet-agent:1",
-            "kubeconfig": str(kubeconfig),
-            "namespace": "fleet",
-            # With the variables of both containers: they take them as they are, where `agent_env` has paths of the Pod.
-            "nats_secret": f"nats-{len(version)}",
-            "protocols": "file",
-            "ack_wait_seconds": "2",
-            "drain_seconds": "0",
-            "agent_env": json.dumps({"FLEET_MODEL": "scripted", "FLEET_CHECKPOINT_SECONDS": "0"}),
-        }
-        (home := self.directory / f"runner-{len(version)}").mkdir()
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "workers.workspace_runner"),
-            env={
-                **os.environ, **self.variables, **version, "FLEET_HOME": str(home), "FLEET_MODEL_URL": self.model,
-                **{f"FLEET_RUNNER_{name.upper()}": value for name, value in chosen.items()},
-            },
-            cwd=home,
-            stderr=asyncio.subprocess.DEVNULL,
-        )  # fmt: skip
-        self.stack.push_async_callback(_ended, process)
-        return process
-
 
 @dataclass(frozen=True, kw_only=True)
 class Ray:
@@ -252,7 +222,7 @@ async def test_a_fleet_goes_to_the_next_version_and_back_with_work_under_way(sit
     old_ray = await site.ray({}, "a" * 64)
     old = await site.orchestrator("old", {}, old_ray)
 
-    # What there is before: something that has ended, a run, what waits for people, a plan, half a batch.
+    # What there is before: something that has ended, a run, what waits for people, a plan.
     done = await old.submit(task(HELLO, repository))
     assert begun_once(await old.events(done))
     asking = await old.submit(task(PROPOSING, repository, approval=pb.APPROVAL_POLICY_PLAN))
@@ -274,13 +244,6 @@ async def test_a_fleet_goes_to_the_next_version_and_back_with_work_under_way(sit
     (other,) = [version for version in told.values() if version != str(this_release())]
     assert other.startswith(f"{LATER}+") and not other.endswith(this_release().wire)
 
-    records = [{"task_id": name, "task": text, "repo": str(repository)} for name, text in (("b", HELLO), ("c", LONG))]
-    (tasks := tmp_path / "tasks.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))
-    words = ("batch", str(tasks), "--agents", "1", "--parallel", "2", "--stagger", "0", "--json")
-    batch, results = await old.shell.start(*words), tmp_path / "tasks.results.jsonl"
-    async with asyncio.timeout(120):
-        while not (results.exists() and results.read_text()):
-            await asyncio.sleep(0.1)
     under_way = await old.submit(task(LONG, repository))
     await old.until(under_way, "tool_started")
 
@@ -289,8 +252,6 @@ async def test_a_fleet_goes_to_the_next_version_and_back_with_work_under_way(sit
     assert "can be ended" in drained.out
 
     assert next(page) == "End"
-    batch.send_signal(signal.SIGINT)
-    await ended(batch)
     await old.end()
     assert list(await new.joined(1)) != [old_name]
     moved = await new.events(under_way)
@@ -301,11 +262,6 @@ async def test_a_fleet_goes_to_the_next_version_and_back_with_work_under_way(sit
     assert (await new.execution(asking)).status == pb.DELIBERATION_STATUS_COMPLETED
     answer = plan_pb.ApproveApproachRequest(session_id="upgraded", decision="approved")
     assert (await new.plans.ApproveApproach(answer, **new.call)).status == "approved"
-    await new.fleet(*words)
-    report = [json.loads(line) for line in results.read_text().splitlines()]
-    assert sorted(line["instance_id"] for line in report) == ["b", "c"]
-    for line in report:
-        assert begun_once(await new.events(line["execution_id"]))
 
     assert next(page) == "Try"
     tried = await new.submit(task(HELLO, repository))
@@ -336,40 +292,6 @@ async def test_a_fleet_goes_to_the_next_version_and_back_with_work_under_way(sit
 
     assert next(page) == "Clean up"
     assert list(page) == []
-
-
-async def test_jobs_of_two_versions_run_side_by_side_while_the_fleet_rolls(site: Site, tmp_path: Path) -> None:
-    repository = make_repository(tmp_path / "repository", HELLO_FILES)
-    short = site.stack.enter_context(tempfile.TemporaryDirectory(prefix="k-"))
-    cluster = await site.stack.enter_async_context(kubernetes_api(Path(short)))
-    later = later_version(tmp_path / "later")
-    for version in ({}, later):
-        cluster.secrets[f"nats-{len(version)}"] = {"FLEET_NATS_URL": site.nats.address.url, **version}
-
-    # All of both versions are there at the same time, as they are while Deployments roll.
-    old, new = await site.orchestrator("old", {}), await site.orchestrator("new", later)
-    runners = [await site.runner(cluster, version) for version in ({}, later)]
-    under_way = await old.submit(task(LONG, repository))
-    await old.until(under_way, "tool_started")
-    runners[0].send_signal(signal.SIGTERM)
-    assert await runners[0].wait() == 0
-    await old.end()
-
-    events = await new.events(under_way)
-    assert begun_once(events) and claims(events) == [1, 2]
-    assert (await new.execution(under_way)).status == pb.DELIBERATION_STATUS_COMPLETED
-    # Agents of each version ran in containers of that version alone; in the end all is cleared up.
-    places = [told.get("PYTHONPATH", "") for (_, container), told in cluster.variables.items() if container == "agent"]
-    assert places[0] != later["PYTHONPATH"] and places[-1] == later["PYTHONPATH"]
-    await cluster.until(lambda: cluster.all("jobs") == [], 60)
-    async with site.stored() as stored:
-        assert (await stored.stream_info("AGENT_DLQ")).state.messages == 0
-
-
-async def _ended(process: asyncio.subprocess.Process) -> None:
-    if process.returncode is None:
-        process.terminate()
-    await process.wait()
 
 
 async def backup(one: Running, directory: Path) -> Path:

@@ -14,11 +14,10 @@ from typing import Any
 import aiohttp
 import pytest
 
-from swe_ai_fleet.cli.client import connect
 from swe_ai_fleet.testing.repositories import make_repository
 from tests.docker_engine import TestEngine
 from tests.images.engine_images import TITLES, docker
-from tests.images.stack import HOME, Stack
+from tests.images.stack import Stack
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2_400)]
 FILES = {
@@ -129,23 +128,6 @@ async def test_a_container_has_no_rights_that_it_does_not_need(stack: Stack, nam
     # Nothing leaves the private network.
     looks = "import socket; socket.create_connection(('192.0.2.1', 80), timeout=2)"
     assert stack.run(name, "python3", "-c", looks)[0] != 0
-
-
-async def test_a_result_outlives_the_orchestrators_container(stack: Stack, tmp_path: Path) -> None:
-    repository = make_repository(tmp_path / "repository", FILES)
-    name = f"outlives-{uuid.uuid4().hex[:8]}"
-    _, ended = await run_task(stack, repository, "--task-id", name)
-    container = stack.containers["orchestrator"].get_wrapped_container()
-    container.kill()
-    assert container.wait()["StatusCode"] == 137
-    container.start()
-    await stack.answers("orchestrator", 50055)
-    assert stack.run("orchestrator", "cat", f"{HOME}/token")[1].strip() == stack.token
-    async with connect(f"{stack.address('orchestrator')}:50055", stack.token) as client:
-        kept = await client.execution(ended["execution_id"])
-    assert kept.task_id == name
-    status, told = await get(stack, f"/api/executions/{ended['execution_id']}", stack.token)
-    assert status == 200 and "completed" in json.dumps(told).lower()
 
 
 @pytest.mark.parametrize("name", ["gateway", "orchestrator", "context", "nats"])

@@ -10,9 +10,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from swe_ai_fleet.adapters.git_workspace import ImageRules, RegistryRules, mounted_credentials
-from swe_ai_fleet.adapters.git_workspace.disk_space import TenantDisk
-from swe_ai_fleet.adapters.git_workspace.image_store import ImageStore
+from swe_ai_fleet.adapters.git_workspace import ImageRules, ImageStore, RegistryRules, TenantDisk, mounted_credentials
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, PreconditionFailed, Unavailable
 from tests.container_images import MadeImage, digest_of, entry, layer
 

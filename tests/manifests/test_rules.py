@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -11,13 +10,15 @@ from typing import Any, cast
 import pytest
 import yaml
 
+from swe_ai_fleet.settings import Settings
+from tests.kubernetes_api import kubernetes_api
 from tests.manifests import pod_rules, running, strict
 from tests.manifests import rules as of
 from tests.manifests.objects import DEPLOY, EVERYTHING, OVERLAYS, SITES, Object, built, found, matches, of_kind, pods
 from tests.manifests.rules import RULES, Rule
 from tests.tables import table
 from workers.jobs import JobRef, JobSpec
-from workers.workspace_runner.kubernetes_job import job_manifest
+from workers.workspace_runner.kubernetes_backend import open_kubernetes
 from workers.workspace_runner.settings import RunnerSettings
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "pipelines"
@@ -42,24 +43,6 @@ def test_every_component_is_in_something_that_is_tested_and_every_rule_is_broken
     assert {rule for rule, *_ in BROKEN} == set(RULES)
 
 
-@pytest.mark.slow
-def test_every_patch_has_something_to_change() -> None:
-    """kustomize says nothing of a target that fits no object."""
-    there = [one for name in EVERYTHING for one in built(name)]
-    idle = [
-        (path.parent.name, target)
-        for path in sorted(DEPLOY.rglob("kustomization.yaml"))
-        for target in (patch.get("target") for patch in yaml.safe_load(path.read_text()).get("patches", ()))
-        if target
-        and not any(
-            re.fullmatch(target.get("kind", ".*"), one["kind"])
-            and re.fullmatch(target.get("name", ".*"), one["metadata"]["name"])
-            for one in there
-        )
-    ]
-    assert idle == []
-
-
 GONE = object()
 POD, DEPLOYMENT = "spec template spec", "Deployment fleet-"
 LOCAL = {"type": "Localhost", "localhostProfile": "fleet/agent.json"}
@@ -71,13 +54,10 @@ BROKEN: list[tuple[Rule, str, str, Any]] = [
     (pod_rules.images_have_versions, "container gateway", "image", "r.example.org/g:latest"),
     (pod_rules.images_have_versions, "ConfigMap fleet-runner", "data FLEET_RUNNER_IMAGE", "fleet-agent"),
     (pod_rules.containers_are_confined, "container context", "securityContext readOnlyRootFilesystem", False),
-    (pod_rules.containers_are_confined, "container context", "securityContext allowPrivilegeEscalation", True),
     (pod_rules.containers_are_confined, "container ray-worker", "securityContext capabilities add", ["NET_RAW"]),
     (pod_rules.containers_are_confined, f"{DEPLOYMENT}gateway", f"{POD} hostNetwork", True),
-    (pod_rules.containers_are_confined, f"{DEPLOYMENT}gateway", f"{POD} securityContext runAsNonRoot", False),
     (pod_rules.containers_are_confined, f"{DEPLOYMENT}runner", f"{POD} volumes +", {"name": "x", "hostPath": {}}),
     (pod_rules.containers_are_confined, "container context", "securityContext seccompProfile", LOCAL),
-    (pod_rules.resources_are_bounded, "container runner", "resources requests memory", "2Gi"),
     (pod_rules.resources_are_bounded, "container nats", "resources limits", GONE),
     (pod_rules.accounts_are_its_own, f"{DEPLOYMENT}gateway", f"{POD} automountServiceAccountToken", True),
     (pod_rules.accounts_are_its_own, "ServiceAccount fleet-agent", "", GONE),
@@ -87,45 +67,28 @@ BROKEN: list[tuple[Rule, str, str, Any]] = [
     (pod_rules.namespaces_are_restricted, f"{DEPLOYMENT}gateway", "metadata namespace", "default"),
     (pod_rules.priorities_are_there, "PriorityClass fleet-state", "", GONE),
     (of.selectors_match, "PodDisruptionBudget fleet-nats", "spec selector matchLabels x", "y"),
-    (of.selectors_match, "Service fleet-gateway", "spec ports 0 targetPort", "http"),
-    (of.selectors_match, "PodMonitor fleet", "spec podMetricsEndpoints 0 port", "prometheus"),
     (of.selectors_match, f"{DEPLOYMENT}gateway", f"{POD} topologySpreadConstraints 0 labelSelector matchLabels x", "y"),
     (of.traffic_is_denied, "NetworkPolicy denied", "", GONE),
     (of.ports_are_in_policies, "NetworkPolicy context", "", GONE),
     (of.ports_are_in_policies, "NetworkPolicy gateway", "spec ingress 0 ports", GONE),
     (of.probes_are_real, "container context", "livenessProbe grpc port", 50055),
     (of.probes_are_real, "container gateway", "readinessProbe", GONE),
-    (of.probes_are_real, "container vllm", "startupProbe", GONE),
     # It would be restarted where NATS is down.
     (of.probes_are_real, "container orchestrator", "livenessProbe grpc service", GONE),
     (of.replicas_survive, "PodDisruptionBudget fleet-context", "", GONE),
     (of.replicas_survive, f"{DEPLOYMENT}orchestrator", f"{POD} terminationGracePeriodSeconds", 20),
-    (of.replicas_survive, f"{DEPLOYMENT}runner", f"{POD} topologySpreadConstraints", GONE),
-    (
-        of.tenants_have_their_own,
-        "ConfigMap fleet-runner",
-        "data FLEET_RUNNER_TENANT_NAMESPACES",
-        '{"acme": "fleet-acme"}',
-    ),
-    (
-        of.tenants_have_their_own,
-        "ConfigMap fleet-runner",
-        "data FLEET_RUNNER_TENANT_RUNTIME_CLASSES",
-        '{"acme": "kata"}',
-    ),
+    (of.tenants_have_their_own, "ConfigMap fleet-runner", "data FLEET_RUNNER_TENANT_NAMESPACES", '{"acme": "acme"}'),
     (strict.schemas_fit, f"{DEPLOYMENT}gateway", "spec replica", 2),
     (strict.schemas_fit, "RayCluster fleet-0-1-0", f"spec workerGroupSpecs 0 {POD[5:]} serviceAcountName", "x"),
     *(
         (of.ways_are_open, f"NetworkPolicy {policy}", "", GONE)
-        for policy in ("to-context", "context", "to-nats", "nats", "ray", "to-models", "fleet-vllm", "gateway")
+        for policy in ("to-context", "context", "nats", "to-models", "gateway")
     ),
     (of.ways_are_open, "Service fleet-context", "spec ports 0 port", 50066),
     (running.settings_are_known, "container orchestrator", "env +", {"name": "FLEET_NATS_ADRESS", "value": "x"}),
-    (running.settings_are_known, "ConfigMap fleet-agent-settings", "data FLEET_NATS_ADRESS", "x"),
     (running.files_are_mounted, "container orchestrator", "volumeMounts", [{"name": "x", "mountPath": "/x"}]),
     (running.files_are_mounted, "ConfigMap fleet-agent-settings", "data FLEET_NATS_CA", "/etc/fleet/ca.pem"),
     (running.modules_are_there, "container orchestrator", "args 2", "services.orchestrator.mian"),
-    (running.modules_are_there, "container gateway", "args +", "tests/unit/test_gone.py"),
     (running.secrets_are_made, "container vllm", "env 1 valueFrom secretKeyRef", {"name": "fleet-model", "key": "k"}),
     (running.secrets_are_made, f"{DEPLOYMENT}gateway", f"{POD} volumes 0 secret", {"secretName": "fleet-tls"}),
 ]
@@ -158,16 +121,14 @@ def test_a_rule_sees_what_breaks_it(rule: Rule, of_what: str, way: str, value: A
 @pytest.mark.parametrize(
     ("overlay", "tenant", "image", "place"),
     [
-        ("production", "default", "", ("fleet-agents", "")),
         ("production", "default", f"registry.example.org/team/image@sha256:{'0' * 64}", ("fleet-agents", "")),
         ("user namespaces", "default", "", ("fleet-agents", "")),
         ("tenants", "acme", "", ("fleet-agents-acme", "kata")),
-        ("tenants", "umbrella", "", ("fleet-agents-umbrella", "kata")),
         ("tenants", "another", "", ("fleet-agents", "")),
     ],
 )
-def test_a_job_of_the_runner_keeps_the_rules(
-    monkeypatch: pytest.MonkeyPatch, overlay: str, tenant: str, image: str, place: tuple[str, str]
+async def test_a_job_of_the_runner_keeps_the_rules(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, overlay: str, tenant: str, image: str, place: tuple[str, str]
 ) -> None:
     """With the settings that it is deployed with: it may call what it needs, and the quota counts it."""
     objects = built(overlay)
@@ -177,9 +138,13 @@ def test_a_job_of_the_runner_keeps_the_rules(
         ref=JobRef(name="fleet-abc", tenant=tenant), job_id="a" * 32, run_id="b" * 32, generation=1, kind="run",
         task_id="task", execution_id="execution", agent_id="agent-dev-1", clones=True, deadline_seconds=1800,
     )  # fmt: skip
-    spec = replace(spec, image=image)
-    manifest = job_manifest(spec, RunnerSettings(), nats_url="tls://nats:4222", model_url="http://model/v1")
-    job = json.loads(json.dumps(manifest))
+    async with kubernetes_api(tmp_path / "cluster", node="idle") as cluster:
+        (tmp_path / "kubeconfig").write_text(json.dumps(cluster.kubeconfig()))
+        chosen = RunnerSettings(kubeconfig=tmp_path / "kubeconfig")
+        fleet = Settings(home=tmp_path, nats_url="tls://nats:4222", model_url="http://model/v1")
+        async with open_kubernetes(fleet, chosen) as backend:
+            await backend.start(replace(spec, image=image))
+        (job,) = cluster.all("jobs")
     objects.append(job)
     # These know what is written by hand.
     others = {running.settings_are_known, running.files_are_mounted, running.secrets_are_made}

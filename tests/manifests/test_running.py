@@ -18,13 +18,13 @@ from swe_ai_fleet.orchestrator.evidence.test_runs import TEST_RUNS_BYTES
 from swe_ai_fleet.orchestrator.recipes import RECIPES_BYTES
 from swe_ai_fleet.settings import Settings
 from tests.manifests.alerts import COPY, SOURCE, wrapped
-from tests.manifests.objects import DEPLOY, OVERLAYS, Object, built, environment, found, matches, of_kind, pods
+from tests.manifests.objects import DEPLOY, Object, built, environment, found, matches, of_kind, pods
 from tests.manifests.pod_rules import PROFILE
 from tests.manifests.running import ours, written
 from workers.workspace_runner.settings import RunnerSettings
 
 
-@pytest.mark.parametrize("name", [*OVERLAYS, "tests"])
+@pytest.mark.parametrize("name", ["production", "tests"])
 def test_settings_are_taken(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("secret\n")
@@ -48,7 +48,7 @@ def test_settings_are_taken(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path
     assert {"orchestrator", "gateway", "context"} <= looked_at
 
 
-@pytest.mark.parametrize("name", OVERLAYS)
+@pytest.mark.parametrize("name", ["laptop", "production"])
 def test_nats_takes_its_configuration(name: str, tmp_path: Path) -> None:
     objects = built(name)
     config: str = found(objects, "ConfigMap", "fleet-nats")["data"]["nats.conf"]
@@ -77,7 +77,7 @@ def test_nats_takes_its_configuration(name: str, tmp_path: Path) -> None:
     assert len(wanted) == 3 and sum(wanted) + buckets <= int(room.removesuffix("GB")) * 10**9
 
 
-@pytest.mark.parametrize("name", OVERLAYS)
+@pytest.mark.parametrize("name", ["laptop", "production"])
 def test_ray_takes_its_options_and_sees_what_workers_offer(name: str) -> None:
     """Ray's own reading of the RayCluster: what its autoscaler believes that a worker has."""
     import ray
@@ -104,13 +104,6 @@ def test_ray_takes_its_options_and_sees_what_workers_offer(name: str) -> None:
     scalers = {one["metadata"]["name"]: one for one in of_kind(objects, "HorizontalPodAutoscaler")}
     most = scalers["fleet-orchestrator"]["spec"]["maxReplicas"] if "fleet-orchestrator" in scalers else 1
     assert workers["maxReplicas"] * kinds["agents"]["resources"]["agent_host"] >= most
-    # A driver looks for a Ray node among the processes beside it, and reaches it through /tmp/ray.
-    assert pod["shareProcessNamespace"] is True
-    assert sidecar["restartPolicy"] == "Always"
-    shared = [{(mount["name"], mount["mountPath"]) for mount in one["volumeMounts"]} for one in (sidecar, orchestrator)]
-    assert {("ray", "/tmp/ray"), ("shm", "/dev/shm")} <= shared[0] & shared[1]
-    assert sidecar["image"] == orchestrator["image"]
-    assert {"--num-cpus=0", "--block"} <= set(sidecar["args"])
 
 
 AGENTS = {"orchestrator", "ray-worker", "check"}
@@ -171,9 +164,8 @@ def jobs(objects: Sequence[Object]) -> set[str]:
     }
 
 
-@pytest.mark.parametrize("name", ["gpu", "production"])
-def test_alerts_and_dashboards_are_those_that_are_tested_and_ask_for_jobs_by_their_names(name: str) -> None:
-    objects = built(name)
+def test_alerts_and_dashboards_are_those_that_are_tested_and_ask_for_jobs_by_their_names() -> None:
+    objects = built("production")
     assert COPY.read_text() == wrapped(SOURCE.read_text()), "run python -m tests.manifests.alerts"
     rules = found(objects, "PrometheusRule", "fleet")["spec"]
     assert rules == yaml.safe_load(SOURCE.read_text())
@@ -188,9 +180,6 @@ def test_alerts_and_dashboards_are_those_that_are_tested_and_ask_for_jobs_by_the
     # One of all jobs, or one of them by its name.
     assert all(any(selector.fullmatch(job) for job in served) for selector in asked)
     assert any(all(selector.fullmatch(job) for job in served) for selector in asked)
-    del found(objects, "PodMonitor", "fleet")["spec"]["jobLabel"]
-    assert not any(selector.fullmatch(job) for selector in asked for job in jobs(objects) & {"fleet/fleet"})
-
     config = found(objects, "ConfigMap", "fleet-dashboards")
     assert config["metadata"]["namespace"] == "fleet"
     assert config["metadata"]["labels"]["grafana_dashboard"] == "1"
@@ -198,5 +187,3 @@ def test_alerts_and_dashboards_are_those_that_are_tested_and_ask_for_jobs_by_the
         path.name: json.loads(path.read_text()) for path in (DEPLOY.parent / "observability" / "grafana").glob("*.json")
     }
     assert {key: json.loads(text) for key, text in config["data"].items()} == files
-    # What `kubectl apply` keeps of an object in its annotation.
-    assert len(json.dumps(config)) < 256 * 1024

@@ -7,7 +7,7 @@ import unicodedata
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swe_ai_fleet.watching.text import clean, one_line, visible
+from swe_ai_fleet.watching import clean, one_line, visible
 from tests.tables import table
 
 

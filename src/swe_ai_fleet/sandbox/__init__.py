@@ -4,7 +4,7 @@ from swe_ai_fleet.domain.command import NetworkGrant
 from swe_ai_fleet.sandbox.attacks import Attack
 from swe_ai_fleet.sandbox.cpu_slots import CpuSlots
 from swe_ai_fleet.sandbox.network import Refusal, RefusalReason
-from swe_ai_fleet.sandbox.policy import IsolationLevel, SandboxPolicy
+from swe_ai_fleet.sandbox.policy import ControlGroups, IsolationLevel, SandboxPolicy
 from swe_ai_fleet.sandbox.processes import raise_file_limit
 from swe_ai_fleet.sandbox.sandbox import (
     Sandbox,
@@ -18,6 +18,7 @@ from swe_ai_fleet.sandbox.workspace import LocalWorkspace
 
 __all__ = [
     "Attack",
+    "ControlGroups",
     "CpuSlots",
     "IsolationLevel",
     "LocalWorkspace",

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-from swe_ai_fleet.agents.references.naming import Naming
-from swe_ai_fleet.agents.references.phrases import ANSWER, MAX_PER_TURN, PERSON, NamedThing, ThingKind
-from swe_ai_fleet.agents.references.resolving import Standing, note, question, resolve, vague_question
+from swe_ai_fleet.agents.references import (
+    ANSWER,
+    MAX_PER_TURN,
+    PERSON,
+    NamedThing,
+    Naming,
+    Standing,
+    ThingKind,
+    note,
+    question,
+    resolve,
+    vague_question,
+)
 from swe_ai_fleet.domain.message import ToolCall
 from swe_ai_fleet.domain.tool import ToolResult
 from tests.tables import table

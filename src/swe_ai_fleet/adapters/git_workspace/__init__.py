@@ -2,9 +2,9 @@
 
 from swe_ai_fleet.adapters.git_workspace.bundles import read_header, unpack_branch
 from swe_ai_fleet.adapters.git_workspace.clone import Bounds, GitClone
-from swe_ai_fleet.adapters.git_workspace.disk_space import Ages, Reaped
+from swe_ai_fleet.adapters.git_workspace.disk_space import Ages, Reaped, TenantDisk
 from swe_ai_fleet.adapters.git_workspace.image_registry import RegistryRules
-from swe_ai_fleet.adapters.git_workspace.image_store import ImageRules
+from swe_ai_fleet.adapters.git_workspace.image_store import ImageRules, ImageStore
 from swe_ai_fleet.adapters.git_workspace.image_unpacking import ImageLimits
 from swe_ai_fleet.adapters.git_workspace.locations import TENANT, Credential, LocationPolicy
 from swe_ai_fleet.adapters.git_workspace.provider import GitWorkspaceProvider
@@ -21,10 +21,12 @@ __all__ = [
     "GitWorkspaceProvider",
     "ImageLimits",
     "ImageRules",
+    "ImageStore",
     "LocationPolicy",
     "Reaped",
     "RegistryRules",
     "SetupPolicy",
+    "TenantDisk",
     "mounted_credentials",
     "read_header",
     "unpack_branch",
