@@ -8,6 +8,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol, TypeVar, cast
+
 from swe_ai_fleet.agents.recorded_run import writer_of
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest
 from swe_ai_fleet.domain.assignment import (
@@ -49,44 +50,12 @@ from swe_ai_fleet.domain.text import now
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.in_process import MemoryLog
+from swe_ai_fleet.orchestrator.evidence import verdict_of
 from swe_ai_fleet.orchestrator.evidence.check_results import verdict_of
 from swe_ai_fleet.orchestrator.execution_context import ExecutionDeps
 from swe_ai_fleet.ports import BlobStore, EventLog, Journal
 from tests.candidates import AuditChain, a_candidate
 from tests.scripted_workspaces import DELIVERED_COMMIT, ScriptedWorkspaces
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager
-from typing import Protocol, TypeVar, cast
-from swe_ai_fleet.domain.assignment import (
-    Answer,
-    AnswerAssignment,
-    Assignment,
-    BaselineAssignment,
-    CheckAssignment,
-    CodingAssignment,
-    DeriveAssignment,
-    ExamineAssignment,
-    JudgeAssignment,
-    OperateAssignment,
-    RecordedAssignment,
-    ReviewAssignment,
-    ScoreAssignment,
-    Subject,
-)
-from swe_ai_fleet.domain.audit import GENESIS, AuditEntry
-from swe_ai_fleet.domain.event import (
-    ApprovalRequested,
-    ModelReplied,
-    RunClaimed,
-    RunFinished,
-    RunStarted,
-    ToolFinished,
-    ToolStarted,
-    WorkspaceCheckpointed,
-)
-from swe_ai_fleet.orchestrator.evidence import verdict_of
-from tests.scripted_workspaces import DELIVERED_COMMIT
-
 
 PASSED = CheckResult(
     kind=CheckKind.DRY_RUN,

@@ -10,30 +10,26 @@ from __future__ import annotations
 import json
 import multiprocessing
 import re
-import resource
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TextIO
+
 import pytest
+
+from swe_ai_fleet.agents.references import Naming, resolve
 from swe_ai_fleet.agents.references.naming import Naming
 from swe_ai_fleet.agents.references.resolving import resolve
-from swe_ai_fleet.domain.task import EnvironmentSpec, RepoRef, Task, TaskKind
-from swe_ai_fleet.environments import Machine, RepositoryFiles, Tooling, detect, digest
-from swe_ai_fleet.environments.project_code import project_code
-from swe_ai_fleet.orchestrator.evidence import TaskNames, first_tests, parse_patch
-from swe_ai_fleet.tools.http import HttpTool
-from swe_ai_fleet.tools.tests import changed_runs, parse_annotations, parse_eslint, parse_format, parse_lines
-from swe_ai_fleet.tools.tests.text_reports import recognise
-from swe_ai_fleet.agents.references import Naming, resolve
 from swe_ai_fleet.domain.task import RepoRef, Task, TaskKind
+from swe_ai_fleet.orchestrator.evidence import TaskNames, first_tests, parse_patch
 from swe_ai_fleet.orchestrator.evidence.patch import parse_patch
 from swe_ai_fleet.orchestrator.evidence.relevance import TaskNames, first_tests
 from swe_ai_fleet.tools import HttpTool
-from swe_ai_fleet.tools.tests import linting
-
+from swe_ai_fleet.tools.http import HttpTool
+from swe_ai_fleet.tools.tests import changed_runs, parse_annotations, parse_eslint, parse_format, parse_lines
+from swe_ai_fleet.tools.tests.text_reports import recognise
 
 CHARS = 8_000
 CPU_SECONDS = 0.3

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import json
-import re
-from dataclasses import replace
 from pathlib import Path
+
 import pytest
-from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider, keys
+
+from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.task import EnvironmentSpec, PinnedRepository
-from swe_ai_fleet.environments import Recipe, RepositoryFiles, commands, python_recipe
+from swe_ai_fleet.environments import RepositoryFiles
 from swe_ai_fleet.environments.project_code import project_code
+from swe_ai_fleet.environments.repository_files import RepositoryFiles
 from swe_ai_fleet.environments.requirements import is_plain
 from tests.confinement import needs_bwrap
 from tests.environments import BACKEND, PYPROJECT, Index, NpmRegistry, built, make_provider, npm_package, pin, sh, wheel
-from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider
-from swe_ai_fleet.environments.repository_files import RepositoryFiles
-
 
 EVIL = "999 passed"
 # A pytest of the repository's own making, put where every clone will find it.

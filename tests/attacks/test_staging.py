@@ -7,24 +7,19 @@ import os
 import re
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import nullcontext, suppress
-from dataclasses import replace
+from contextlib import suppress
 from pathlib import Path
+
 import pytest
-from swe_ai_fleet.adapters.git_workspace import GitClone, staging
+
+from swe_ai_fleet.adapters.git_workspace import GitClone
 from swe_ai_fleet.domain.command import Command
 from swe_ai_fleet.domain.errors import PreconditionFailed, ResourceExhausted
 from swe_ai_fleet.domain.task import EnvironmentSpec, RepoRef, UncommittedChanges
 from swe_ai_fleet.sandbox import IsolationLevel, Sandbox, SandboxPolicy
-from swe_ai_fleet.sandbox.processes import Occupants
 from swe_ai_fleet.testing.repositories import git, make_repository
-from tests.confinement import CONFINED, MAINLY_BWRAP, needs_bwrap, until
-from tests.environments import BACKEND, PYPROJECT, make_provider, opened, pin, provider_at, sh
-from contextlib import suppress
-from swe_ai_fleet.adapters.git_workspace import GitClone
-from swe_ai_fleet.sandbox.disk import measure
 from tests.confinement import MAINLY_BWRAP, needs_bwrap, until
-
+from tests.environments import BACKEND, PYPROJECT, make_provider, opened, pin, provider_at, sh
 
 SECRET = b"the fleet's own token"
 FILES = 600

@@ -9,23 +9,20 @@ import shutil
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import suppress
 from pathlib import Path
+
 import psutil
 import pytest
 from aiohttp import web
+
 from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
 from swe_ai_fleet.sandbox import IsolationLevel, LocalWorkspace, Sandbox, SandboxPolicy
 from swe_ai_fleet.testing.repositories import commit_files, git, make_repository
 from swe_ai_fleet.tools import GitRemotes, GitTool, RemoteGrant, ShellTool
+from swe_ai_fleet.tools.git.gateway import RemoteGrant
+from swe_ai_fleet.tools.git.remotes import GitRemotes
 from tests.confinement import until
 from tests.git_server import ENCODED, USER, GitServer, git_server, served_copy
 from tests.git_server import PASSWORD as SECRET
-from swe_ai_fleet.ports import Workspace
-from swe_ai_fleet.sandbox import IsolationLevel, LocalWorkspace, Sandbox, SandboxPolicy, open_workspace
-from swe_ai_fleet.tools import GitTool, HttpPolicy, ShellTool
-from swe_ai_fleet.tools.git.gateway import Gateway, RefUpdate, RemoteGrant
-from swe_ai_fleet.tools.git.remotes import GitRemotes
-from swe_ai_fleet.tools.http_transport import GuardedTransport
-
 
 pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap (bwrap) on PATH")
 

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
+
 import grpc
 import grpc.aio
-import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from tests.scripted_deps import execution_deps
+
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceStub
-from services.errors import NotAvailable
 from services.grpc_server import serve_grpc, service_of
-from services.orchestrator import task_of
-from swe_ai_fleet.adapters.jetstream import Work
 from swe_ai_fleet.domain.assignment import DeriveAssignment
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.subtask import Derivation, Subtask
@@ -33,10 +29,6 @@ from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
 from tests.orchestrator_service import field_named, refusal, servicer_of
 from tests.scripted_fleet import ScriptedFleet, execution_deps
 from tests.scripted_workspaces import ScriptedWorkspaces
-from dataclasses import replace
-from tests.scripted_deps import execution_deps
-from tests.scripted_fleet import ScriptedFleet
-
 
 SECONDS = 10
 SUBTASKS = (

@@ -6,31 +6,28 @@ import asyncio
 import json
 import re
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from io import StringIO
 from typing import Any
+
 import grpc
 import grpc.aio
 import pytest
-from rich.console import Console
+from tests.scripted_deps import execution_deps
+
 from fleet.planning.v1 import planning_pb2 as pb
 from fleet.planning.v1.planning_pb2_grpc import PlanningServiceStub
 from services.grpc_server import serve_grpc, service_of
 from services.orchestrator import PlanningServicer, plan_buckets
+from services.orchestrator.planning import PlanningServicer, plan_buckets
 from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
-from swe_ai_fleet.agents.plan_session.session import PlanSession, SessionStatus
-from swe_ai_fleet.agents.plan_session.store import KeyValueSessions
-from swe_ai_fleet.cli.client import Calls
-from swe_ai_fleet.cli.plan import pursue, show_session
-from swe_ai_fleet.cli.screen import Exit, Screen
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.memory import Memory
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, TaskKind
 from swe_ai_fleet.orchestrator.executions import Executions
-from swe_ai_fleet.ports import KeyValue, Replicas
+from swe_ai_fleet.ports import Replicas
 from swe_ai_fleet.runtime.channels import named_field
 from swe_ai_fleet.runtime.execution_tools import ExecutionsView
 from swe_ai_fleet.runtime.factories import workspace_provider
@@ -43,15 +40,6 @@ from tests.memory_parts import context_service
 from tests.scripted_fleet import execution_deps
 from tests.search_server import SearchServer
 from tests.sub_agent_world import RESEARCHER, call
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
-from services.extensions import context_opener
-from services.orchestrator.planning import PlanningServicer, plan_buckets
-from swe_ai_fleet.ports import Replicas
-from swe_ai_fleet.runtime.knowledge import ContextClient, open_context_client
-from tests.scripted_deps import execution_deps
-
 
 TOKEN = "a-token-for-tests"
 METADATA = (("authorization", f"Bearer {TOKEN}"),)

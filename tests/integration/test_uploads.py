@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import subprocess
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from pathlib import Path
+
 import grpc
 import grpc.aio
 import pytest
+
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
 from services.auth import acting_for
 from services.orchestrator import Uploads
-from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider
+from services.orchestrator.uploads import Uploads
+from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider, unpack_branch
 from swe_ai_fleet.adapters.git_workspace.bundles import unpack_branch
 from swe_ai_fleet.domain.access import SOLE
 from swe_ai_fleet.domain.blob import BlobRef
@@ -27,9 +29,6 @@ from swe_ai_fleet.testing.repositories import git, make_repository
 from tests.conftest import FleetUnderTest
 from tests.orchestrator_service import field_named, refusal
 from tests.scripts import HELLO, HELLO_FILES
-from services.orchestrator.uploads import Uploads
-from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider, unpack_branch
-
 
 SECONDS = 90
 CHUNK = 1024

@@ -5,22 +5,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from swe_ai_fleet.domain.candidate import TestSummary as Summary
 from swe_ai_fleet.domain.errors import Unavailable
 from swe_ai_fleet.domain.task import RepoRef, Task, TaskKind
 from swe_ai_fleet.domain.test_run import TestOutcome, TestResult, TestRun
 from swe_ai_fleet.orchestrator.evidence import WHOLE_RUN, Comparison, TaskNames, TestRuns, Touched, compare
-from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
-from tests.tables import table
-from swe_ai_fleet.domain.command import NetworkGrant
-from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.orchestrator.evidence.comparison import WHOLE_RUN, Comparison, compare
 from swe_ai_fleet.orchestrator.evidence.relevance import TaskNames, Touched
-from swe_ai_fleet.orchestrator.evidence.test_runs import Suite, TestRuns, run_key
-from swe_ai_fleet.tools.tests import Selection
+from swe_ai_fleet.orchestrator.evidence.test_runs import TestRuns
+from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
+from tests.tables import table
 
 
 def task(description: str) -> Task:

@@ -9,8 +9,11 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+
 import pytest
+
 from swe_ai_fleet import ChatSession
+from swe_ai_fleet.agents.references import Standing
 from swe_ai_fleet.agents.references.resolving import Standing
 from swe_ai_fleet.conversations import Channel
 from swe_ai_fleet.domain.errors import NotFound, PreconditionFailed, Unavailable
@@ -23,21 +26,6 @@ from tests.chat_script import COLOUR
 from tests.extensions.chat.chat_parts import IDS, SCRIPT, Fleet
 from tests.markdown_v2 import parse
 from tests.memory_parts import Kept
-import uuid
-from collections.abc import AsyncIterator
-from dataclasses import replace
-from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
-from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
-from swe_ai_fleet.agents.references import Standing
-from swe_ai_fleet.codec import from_json, to_json
-from swe_ai_fleet.conversations.pages import unmarked
-from swe_ai_fleet.extensions.chat.chat import Chat
-from swe_ai_fleet.extensions.chat.reply_run import ChatRules
-from swe_ai_fleet.extensions.chat.session import ChatStore, KeyValueChats, Session
-from swe_ai_fleet.extensions.chat.session import Turn as SaidTurn
-from swe_ai_fleet.runtime.nats_server import EmbeddedNats
-from swe_ai_fleet.tools.secrets import Secrets
-
 
 SECRET = "hunter2-hunter2"
 
