@@ -51,7 +51,6 @@ from swe_ai_fleet.domain.tool import Outcome, ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.in_process import MemoryLog
 from swe_ai_fleet.orchestrator.evidence import verdict_of
-from swe_ai_fleet.orchestrator.evidence.check_results import verdict_of
 from swe_ai_fleet.orchestrator.execution_context import ExecutionDeps
 from swe_ai_fleet.ports import BlobStore, EventLog, Journal
 from tests.candidates import AuditChain, a_candidate

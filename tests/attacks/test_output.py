@@ -20,14 +20,9 @@ from typing import TextIO
 import pytest
 
 from swe_ai_fleet.agents.references import Naming, resolve
-from swe_ai_fleet.agents.references.naming import Naming
-from swe_ai_fleet.agents.references.resolving import resolve
 from swe_ai_fleet.domain.task import RepoRef, Task, TaskKind
 from swe_ai_fleet.orchestrator.evidence import TaskNames, first_tests, parse_patch
-from swe_ai_fleet.orchestrator.evidence.patch import parse_patch
-from swe_ai_fleet.orchestrator.evidence.relevance import TaskNames, first_tests
 from swe_ai_fleet.tools import HttpTool
-from swe_ai_fleet.tools.http import HttpTool
 from swe_ai_fleet.tools.tests import changed_runs, parse_annotations, parse_eslint, parse_format, parse_lines
 from swe_ai_fleet.tools.tests.text_reports import recognise
 

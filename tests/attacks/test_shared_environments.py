@@ -12,7 +12,6 @@ from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.task import EnvironmentSpec, PinnedRepository
 from swe_ai_fleet.environments import RepositoryFiles
 from swe_ai_fleet.environments.project_code import project_code
-from swe_ai_fleet.environments.repository_files import RepositoryFiles
 from swe_ai_fleet.environments.requirements import is_plain
 from tests.confinement import needs_bwrap
 from tests.environments import BACKEND, PYPROJECT, Index, NpmRegistry, built, make_provider, npm_package, pin, sh, wheel

@@ -12,12 +12,10 @@ import pytest
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.agents import RubricJudge
 from swe_ai_fleet.agents.equipment import Equipment
-from swe_ai_fleet.agents.scoring import RubricJudge
 from swe_ai_fleet.domain.assignment import CheckAssignment
 from swe_ai_fleet.domain.candidate import CheckKind, Verdict
 from swe_ai_fleet.domain.command import CheckSpec
 from swe_ai_fleet.orchestrator.evidence import TestRuns
-from swe_ai_fleet.orchestrator.evidence.test_runs import TestRuns
 from swe_ai_fleet.sandbox import IsolationLevel
 from swe_ai_fleet.testing import Script, ScriptedModelServer, Turn
 from tests.evidence import APP, DIVIDES, FILES, MENDED, MUL, PYTEST_FILES, TESTS, World, named

@@ -18,8 +18,6 @@ from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
 from swe_ai_fleet.sandbox import IsolationLevel, LocalWorkspace, Sandbox, SandboxPolicy
 from swe_ai_fleet.testing.repositories import commit_files, git, make_repository
 from swe_ai_fleet.tools import GitRemotes, GitTool, RemoteGrant, ShellTool
-from swe_ai_fleet.tools.git.gateway import RemoteGrant
-from swe_ai_fleet.tools.git.remotes import GitRemotes
 from tests.confinement import until
 from tests.git_server import ENCODED, USER, GitServer, git_server, served_copy
 from tests.git_server import PASSWORD as SECRET

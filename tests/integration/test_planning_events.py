@@ -10,7 +10,6 @@ from typing import Any
 
 import grpc
 import grpc.aio
-from tests.scripted_deps import execution_deps
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceStub

@@ -15,13 +15,11 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
-from tests.scripted_deps import execution_deps
 
 from fleet.planning.v1 import planning_pb2 as pb
 from fleet.planning.v1.planning_pb2_grpc import PlanningServiceStub
 from services.grpc_server import serve_grpc, service_of
 from services.orchestrator import PlanningServicer, plan_buckets
-from services.orchestrator.planning import PlanningServicer, plan_buckets
 from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.memory import Memory

@@ -15,9 +15,6 @@ from swe_ai_fleet.domain.errors import Unavailable
 from swe_ai_fleet.domain.task import RepoRef, Task, TaskKind
 from swe_ai_fleet.domain.test_run import TestOutcome, TestResult, TestRun
 from swe_ai_fleet.orchestrator.evidence import WHOLE_RUN, Comparison, TaskNames, TestRuns, Touched, compare
-from swe_ai_fleet.orchestrator.evidence.comparison import WHOLE_RUN, Comparison, compare
-from swe_ai_fleet.orchestrator.evidence.relevance import TaskNames, Touched
-from swe_ai_fleet.orchestrator.evidence.test_runs import TestRuns
 from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
 from tests.tables import table
 

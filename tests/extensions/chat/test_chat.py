@@ -14,7 +14,6 @@ import pytest
 
 from swe_ai_fleet import ChatSession
 from swe_ai_fleet.agents.references import Standing
-from swe_ai_fleet.agents.references.resolving import Standing
 from swe_ai_fleet.conversations import Channel
 from swe_ai_fleet.domain.errors import NotFound, PreconditionFailed, Unavailable
 from swe_ai_fleet.domain.memory import Memory
