@@ -235,7 +235,7 @@ REQUESTS: Mapping[str, tuple[Mapping[str, Any], Rows]] = {
     "ListStories": ({}, PAGES),
     "GetGraphRelationships": (
         {"node": "story:hostile"},
-        PAGES | {"node": ("", "nothing")},
+        {"node": ("", "nothing")},
     ),
     "RecordOperations": ({"record": {"execution_id": "x", "story_id": "hostile"}}, {"record.execution_id": ("",)}),
     "AddInteraction": ({"namespace": "agent:x", "user": "u"}, {"user": ({"user": None},), "namespace": ("a b",)}),
