@@ -132,10 +132,7 @@ async def test_an_evicted_pod_goes_on_from_its_log_in_another_job(world: World, 
         await world.cluster.until(world.runs, SECONDS)
         # The interrupted call is told, not run again: the next turn writes.
         result = await world.result("t-wait")
-        await running.runner.slots.idle()
         figures = running.runner.figures()
-        # What told its outcome is cleared up.
-        assert world.cluster.all("jobs") == []
     # The credential was the first container's alone, the model's key the second one's.
     assert PASSWORD not in str(agent) and "FLEET_GIT_CREDENTIALS" not in agent
     assert (agent["FLEET_MODEL_API_KEY"], "FLEET_MODEL_API_KEY" in clone) == ("hush", False)

@@ -11,7 +11,7 @@ from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.script import Conversation, Script, ScriptRequest, Turn
 from tests.conftest import FleetUnderTest
 
-AGENTS, CALLS, LIMIT = 8, 3, 6
+AGENTS, CALLS, LIMIT = 20, 4, 6
 
 
 async def _agents(settings: Settings) -> int:
