@@ -233,8 +233,7 @@ class ScriptedFleet:
                 self.judged.append(assignment)
                 return (self.judging or _first)(assignment)
             case DeriveAssignment():
-                self.derived.append(assignment)
-                return (self.deriving or _whole)(assignment)
+                return await self._derive(assignment)
             case ScoreAssignment() | AnswerAssignment() | OperateAssignment():
                 return await self._recorded(assignment)
             case _:
@@ -309,6 +308,11 @@ class ScriptedFleet:
         if not self.orders:
             vote = replace(vote, choice="", error="it named no order")
         return Review(critiques=tuple(said[name] for name in asked), vote=vote)
+
+    async def _derive(self, assignment: DeriveAssignment) -> Derivation:
+        """How the script's planner splits a task."""
+        self.derived.append(assignment)
+        return (self.deriving or _whole)(assignment)
 
     async def _recorded(self, assignment: ScoreAssignment | AnswerAssignment | OperateAssignment) -> object:
         """A run of its own in the log, and what the script's verifier model, agent or tool says."""
