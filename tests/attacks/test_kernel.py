@@ -41,6 +41,35 @@ _FIRST = [name for name in kernel_calls.CALLS if name.endswith(" 1")]
 _CALLS = [name for name in kernel_calls.CALLS if name not in _FIRST]
 
 
+_KEY_CALLS = (250, 248, 249) if os.uname().machine == "x86_64" else (219, 217, 218)
+
+
+_FLEET = """
+import asyncio, ctypes, subprocess, sys
+from pathlib import Path
+from swe_ai_fleet.domain.command import Command
+from swe_ai_fleet.sandbox import IsolationLevel, Sandbox, SandboxPolicy
+
+keyctl, add_key, request_key, root = *map(int, sys.argv[1:4]), sys.argv[4]
+kernel = ctypes.CDLL(None).syscall
+if kernel(keyctl, 1, None) < 0 or kernel(add_key, b"user", b"fleet-login", b"secret", ctypes.c_size_t(6), -3) < 0:
+    sys.exit("no keyrings")
+ask = f"import ctypes; print(ctypes.CDLL(None).syscall({request_key}, b'user', b'fleet-login', None, 0) > 0)"
+listing = ("cat", "/proc/keys")
+print(subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True).stdout.strip())
+print("fleet-login" in subprocess.run(listing, capture_output=True, text=True).stdout)
+
+async def main():
+    for level in sys.argv[5:]:
+        async with Sandbox(SandboxPolicy(level=IsolationLevel(level))).workspace(Path(root)) as workspace:
+            asked = await workspace.run(Command(argv=("python3", "-c", ask)))
+            listed = await workspace.run(Command(argv=listing))
+        print(level, asked.stdout.text().strip(), "fleet-login" in listed.stdout.text())
+
+asyncio.run(main())
+"""
+
+
 async def _made(level: IsolationLevel, root: Path, *calls: str) -> dict[str, int]:
     """What calls of a command come to; those of `kernel_calls.SET_ID` where none is named."""
     async with Sandbox(SandboxPolicy(level=level)).workspace(root) as workspace:
@@ -225,3 +254,20 @@ def test_loaders_and_start_up_are_refused_by_name() -> None:
             with pytest.raises(InvalidRequest) as refused:
                 replace(task, **changed).validated(max_agents=8)
             assert refused.value.field == f"{field}.variables[{name}]"
+
+
+@pytest.mark.parametrize("level", CONFINED)
+def test_the_fleets_session_keyring_stays_outside(level: IsolationLevel, tmp_path: Path) -> None:
+    # A fleet of its own, for the keyring that it leaves.
+    done = subprocess.run(
+        [sys.executable, "-c", _FLEET, *map(str, _KEY_CALLS), str(tmp_path), level, IsolationLevel.NONE],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if "no keyrings" in done.stderr:
+        pytest.skip("the kernel has no keyrings, or refuses them")
+    # A process beside the sandbox has the key and sees it listed; a command has it nowhere, and where it is confined it
+    # does not even see that there is one.
+    assert done.stdout.splitlines()[:3] == ["True", "True", f"{level} False False"], done.stderr
+    assert done.stdout.splitlines()[3].startswith(f"{IsolationLevel.NONE} False")

@@ -33,6 +33,44 @@ _PATCH = parse_patch(b"diff --git a/foobar.py b/foobar.py\n--- a/foobar.py\n+++ 
 _NAMES = TaskNames(Task(task_id="t", kind=TaskKind.DELIBERATE, description="x", repo=RepoRef(location="/srv/app")))
 
 
+_MANY = 300_000
+_LINES = "\n" * _MANY
+_WORKFLOW = ".github/workflows/test.yml"
+MANIFESTS = {
+    "blank lines of pyproject.toml": ("pyproject.toml", _LINES),
+    "blank lines of setup.py": ("setup.py", _LINES),
+    "blank lines of setup.cfg": ("setup.cfg", _LINES),
+    "blank lines of pytest's settings": ("pytest.ini", f"[pytest]\n{_LINES}"),
+    "blank lines of .npmrc": (".npmrc", _LINES),
+    "blanks of setup.cfg": ("setup.cfg", " " * _MANY),
+    "blanks of Makefile": ("Makefile", " " * _MANY),
+    "blanks of requirements.txt": ("requirements.txt", f"a{' ' * _MANY}b"),
+    "faults of setup.cfg": ("setup.cfg", "[a]\n" + "=\n" * _MANY),
+    "names of many parts": ("pyproject.toml", "[" + "a." * _MANY + "a]\n" + "a = 1\n"),
+    "paths without an end": ("pyproject.toml", "backend-path = [" * (_MANY // 16)),
+    "a number without an end": ("pyproject.toml", "a = " + "1" * 5_000),
+    "brackets in a requirement": ("requirements.txt", "a ; " + "(" * _MANY),
+    "commands without an end": ("Makefile", "test:\n" + "".join(f"\tpip install a{n}\n" for n in range(_MANY // 10))),
+    "variables that name themselves": ("Makefile", f"A = {'$(A)' * 60}\ntest:\n\t$(A)\n"),
+    "values that name each other": ("tox.ini", "[tox]\nenvlist = a\n[x]\n" + "a =\n" + "  {[x]a}{[x]a}\n" * 3_000
+                                    + "[testenv]\ncommands = {[x]a}\n"),
+    "a range without an end": ("tox.ini", "[tox]\nenvlist = py{1-999999999}\n[testenv]\ncommands = pytest\n"),
+    "choices of nothing": ("tox.ini", f"[tox]\nenvlist = {'{,}' * 40}\n[testenv]\ncommands = pytest\n"),
+    "lists in lists": (_WORKFLOW, "[" * _MANY),
+    "lists in lists, by lines": (_WORKFLOW, "- " * _MANY),
+    "keys in keys": (_WORKFLOW, "{a," * (_MANY // 3)),
+    "aliases of aliases": (_WORKFLOW, "a: &a [1]\n" + "".join(
+        f"{after}: &{after} [{', '.join([f'*{before}'] * 20)}]\n"
+        for before, after in zip("abcdefg", "bcdefgh", strict=True)
+    )),
+}  # fmt: skip
+
+
+def _running(function: str) -> subprocess.CompletedProcess[str]:
+    program = f"from {__name__} import {function}; {function}()"
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+
+
 def recorded_address(text: str) -> object:
     """The address of a request as the audit shows it: a model's, or where a server sends it on to."""
     return HttpTool.__new__(HttpTool).recorded({"url": text})
@@ -145,3 +183,10 @@ def test_addresses_are_still_shown_without_their_users() -> None:
 def test_control_the_earlier_reader_is_killed(readings: dict[str, tuple[int, str]]) -> None:
     code, text = readings["control"]
     assert (code, text.endswith("of '1 passed in ' and '1'")) == (-signal.SIGPROF, True)
+
+
+@pytest.mark.slow  # quick: unit tests of recipes
+def test_no_manifest_takes_its_reader() -> None:
+    done = _running("read_manifests")
+    assert done.returncode == 0, f"{done.stdout.splitlines()[-1:]}: {done.stderr[-500:]}"
+    assert done.stdout.splitlines() == list(MANIFESTS)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider
+from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider, keys
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.task import EnvironmentSpec, PinnedRepository
-from swe_ai_fleet.environments import RepositoryFiles
+from swe_ai_fleet.environments import RepositoryFiles, commands, python_recipe
 from swe_ai_fleet.environments.project_code import project_code
+from swe_ai_fleet.environments.recipe import Recipe
 from swe_ai_fleet.environments.requirements import is_plain
 from tests.confinement import needs_bwrap
 from tests.environments import BACKEND, PYPROJECT, Index, NpmRegistry, built, make_provider, npm_package, pin, sh, wheel
@@ -234,3 +237,50 @@ def _vendored(answer: int) -> Files:
         "requirements/constraints.txt": "--find-links hidden\n",
         "hidden/thing-1.1-py3-none-any.whl": wheel("thing", answer, "1.1"),
     }
+
+
+@pytest.mark.slow  # quick: what comes from an index
+@needs_bwrap
+@pytest.mark.parametrize("how", ["not known by name", "known by name", "control"])
+async def test_no_variable_of_a_repository_decides_where_shared_packages_come_from(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def with_variables(recipe: Recipe) -> Recipe:
+        steps = tuple(step for step in recipe.steps if step.third_party)
+        return replace(recipe, steps=(*steps, *((recipe.packages,) if recipe.packages else ())))
+
+    if how != "known by name":
+        # As any other would be that nobody has thought of.
+        monkeypatch.setattr(commands, "_PLACES", re.compile("PIP_.*"))
+    if how == "control":
+        monkeypatch.setattr(Recipe, "third_party", property(with_variables))
+    assert (await _answers(tmp_path, HIDDEN))[1] == ("666" if how == "control" else "7")
+
+
+@pytest.mark.slow  # quick: test_no_build_imports_from_a_directory_of_the_repository
+@needs_bwrap
+async def test_the_pip_that_is_started_is_no_file_of_the_repository(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As for a Python that is older than our pip asks for: then the virtual environment's own pip is brought up to date.
+    monkeypatch.setattr(keys, "_pip", lambda: (">=4", "0"))
+    provider = make_provider(tmp_path)
+    pinned = await pin(provider, tmp_path, {"a.py": "", "pip.py": HOSTILE.replace("pytest", "poison") + "print(site)"})
+    environment = await provider.environment(pinned, EnvironmentSpec())
+    steps = [step.purpose for step in environment.report.steps]
+    assert any(purpose.startswith("the newest pip") for purpose in steps), steps
+    async with provider.open("e", "a", pinned, environment) as clone:
+        assert "No module named 'poison'" in await sh(clone, "python3 -c 'import poison'")
+        # The control: Python puts the directory that it is started in before everything else.
+        assert "poison.py" in await sh(clone, "python3 -m pip")
+
+
+@needs_bwrap
+@pytest.mark.slow  # quick: a variable that leads there, above, and what is not plain, below
+@pytest.mark.parametrize("control", [False, True])
+async def test_what_constraints_lead_to_in_a_repository_is_shared_with_nobody(
+    control: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if control:
+        monkeypatch.setattr(python_recipe, "is_plain", bool)
+    assert (await _answers(tmp_path, _vendored(666), _vendored(7)))[1] == ("666" if control else "7")

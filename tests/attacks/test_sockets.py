@@ -9,7 +9,10 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
+import os
 import socket
+import subprocess
+import sys
 import tempfile
 import threading
 import uuid
@@ -23,6 +26,7 @@ import pytest
 from swe_ai_fleet.domain.command import Command
 from swe_ai_fleet.sandbox import IsolationLevel, NetworkGrant, Sandbox, SandboxPolicy
 from swe_ai_fleet.sandbox.landlock import Landlock
+from swe_ai_fleet.sandbox.seccomp import seccomp_filter
 from tests.attacks import socket_calls
 from tests.confinement import braced, drive, needs_bwrap, python, require_ordinary_user
 
@@ -32,6 +36,35 @@ _SCRIPT = Path(socket_calls.__file__).read_text()
 _OUT = ("spellings", "sending", "unix", "supervisor", "flipped_address", "swapped_descriptor", "sharing")
 _RACES = ("flipped_address", "swapped_descriptor")
 _HARMLESS = ("far_away", "listening_elsewhere", "crowd")
+
+
+def _without_supervisor(program: bytes) -> list[int]:
+    """What sockets come to in a process under the filter whose listener nobody has."""
+    script = """
+import ctypes, json, socket, sys
+program = bytes.fromhex(sys.argv[1])
+held = ctypes.create_string_buffer(program, len(program))
+class Program(ctypes.Structure):
+    _fields_ = [("length", ctypes.c_ushort), ("filter", ctypes.c_void_p)]
+described = Program(len(program) // 8, ctypes.cast(held, ctypes.c_void_p))
+libc = ctypes.CDLL(None)
+assert libc.prctl(38, 1, 0, 0, 0) == 0
+if program:
+    assert libc.prctl(22, 2, ctypes.byref(described), 0, 0) == 0
+answers = []
+here, there = ("127.0.0.1", 0), ("127.0.0.1", int(sys.argv[2]))
+for act in (lambda s: s.bind(here), lambda s: s.listen(), lambda s: s.connect(there)):
+    with socket.socket() as client:
+        try:
+            act(client)
+            answers.append(0)
+        except OSError as error:
+            answers.append(error.errno)
+print(json.dumps(answers))
+"""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        argv = [sys.executable, "-c", script, program.hex(), str(server.getsockname()[1])]
+        return json.loads(subprocess.run(argv, check=True, capture_output=True).stdout)
 
 
 class Neighbours:
@@ -212,3 +245,9 @@ async def test_a_proxy_is_one_workspaces_alone(tmp_path: Path, neighbours: Neigh
         port = named.stdout.text().strip().rpartition(":")[2]
         assert (await first.run(python(connect, port))).stdout.text() == "there\n"
         assert "ConnectionRefusedError" in (await second.run(python(connect, port))).stderr.text()
+
+
+def test_without_its_supervisor_every_call_is_refused() -> None:
+    assert _without_supervisor(b"") == [0, 0, 0]
+    program = seccomp_filter(os.uname().machine, namespaces=False, supervised=True)
+    assert _without_supervisor(program) == [errno.ENOSYS] * 3

@@ -18,7 +18,7 @@ from swe_ai_fleet.domain.errors import PreconditionFailed, ResourceExhausted
 from swe_ai_fleet.domain.task import EnvironmentSpec, RepoRef, UncommittedChanges
 from swe_ai_fleet.sandbox import IsolationLevel, Sandbox, SandboxPolicy
 from swe_ai_fleet.testing.repositories import git, make_repository
-from tests.confinement import MAINLY_BWRAP, needs_bwrap, until
+from tests.confinement import CONFINED, MAINLY_BWRAP, needs_bwrap, until
 from tests.environments import BACKEND, PYPROJECT, make_provider, opened, pin, provider_at, sh
 
 SECRET = b"the fleet's own token"
@@ -218,3 +218,21 @@ for number in range(300):
         assert int(await sh(clone, "cat /environment/hole* /environment/name* | wc -c")) == 1100 * mib
         kept = {entry.st_ino: entry.st_blocks for entry in map(os.lstat, (tmp_path / "home/scratch").rglob("*"))}
         assert 512 * sum(kept.values()) < 64 * mib
+
+
+@pytest.mark.slow  # quick: a link swapped in
+@pytest.mark.parametrize("level", [CONFINED[0], CONTROL])
+async def test_pinning_a_work_tree_leads_git_nowhere(level: IsolationLevel, tmp_path: Path) -> None:
+    tree = make_repository(tmp_path / "repository", {"README": "x\n"})
+    provider = provider_at(tmp_path, level=level)
+    asked = RepoRef(location=str(tree), uncommitted=UncommittedChanges.INCLUDE)
+    await provider.pin("default", asked)
+    (cache,) = (path for path in (tmp_path / "home/repositories").iterdir() if path.is_dir())
+
+    async def read() -> bytes:
+        return git(cache, "log", "-1", "-p", (await provider.pin("default", asked)).commit).encode()
+
+    tries = _TRIES if level is IsolationLevel.NONE else 2
+    held = await _under_attack(tree, tmp_path, cache / "objects", read, tries)
+    assert b"harmless" in held
+    assert (SECRET in held) is (level is IsolationLevel.NONE)

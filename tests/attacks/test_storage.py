@@ -17,7 +17,7 @@ from fleet.context.v1 import context_pb2 as context
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.adapters.git_workspace import GitClone
 from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
-from swe_ai_fleet.agents.recorded_run import WorkspaceKeeper
+from swe_ai_fleet.agents.recorded_run import BUNDLE_MEDIA_TYPE, WorkspaceKeeper
 from swe_ai_fleet.domain.access import Quota, TenantRules
 from swe_ai_fleet.domain.blob import BlobRef, blob_ref
 from swe_ai_fleet.domain.command import Command, Owner
@@ -215,3 +215,23 @@ async def test_what_a_tenant_may_store_holds_for_what_it_knows_and_remembers(tmp
                     await fact(hoarder, -2)
                     break
                 await asyncio.sleep(0.02)
+
+
+async def test_what_is_stored_counts_for_its_tenant_until_it_is_given_back(log: JetStream) -> None:
+    async with storage_usage(log) as usage:
+        # The control: content that stays fills NATS.
+        before = await held(log)
+        for number in range(TIMES):
+            place = f"checkpoints/a/x-{number % 2}"
+            kept = await log.put("counted", "e", os.urandom(MIB), BUNDLE_MEDIA_TYPE, place=place)
+            await log.put("acme", "kept", os.urandom(MIB), BUNDLE_MEDIA_TYPE)
+        assert TIMES * MIB < await held(log) - before < (TIMES + 3) * MIB
+        await told(usage, "counted", 2 * MIB, 2 * MIB)
+        await log.discard(kept)
+        await told(usage, "counted", MIB, MIB)
+        async with log.journal(writing("counted", "e")) as journal:
+            await journal.append(WorkspaceNotKept(step=1, reason="x" * 10_000))
+        await told(usage, "counted", MIB + 10_000, MIB + 12_000)
+    # Whoever begins later counts the same.
+    async with storage_usage(log) as again:
+        await told(again, "counted", MIB + 10_000, MIB + 12_000)

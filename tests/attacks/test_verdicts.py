@@ -248,3 +248,49 @@ async def test_a_link_that_poses_as_what_runs_the_tests(world: Odd, monkeypatch:
     link = f"{head}@@ -0,0 +1 @@\n+{forged}\n\\ No newline at end of file\n".encode()
     monkeypatch.setattr(world, "more", link)
     await not_verified(world, {"app.py": BROKEN, forged: SEALED})
+
+
+@pytest.mark.slow  # quick: source that writes events of its own
+async def test_the_key_is_not_in_a_memory_that_tests_can_read(world: World) -> None:
+    read = """
+import os, re
+def keys(pid):
+    try:
+        maps = open(f"/proc/{pid}/maps").read().splitlines()
+        memory = open(f"/proc/{pid}/mem", "rb", 0)
+    except OSError:
+        return None
+    found = set()
+    for line in maps:
+        first, last = (int(end, 16) for end in line.split()[0].split("-"))
+        try:
+            memory.seek(first)
+            found |= set(re.findall(rb"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])", memory.read(last - first)))
+        except (OSError, ValueError, OverflowError):
+            continue
+    return found
+found = keys(os.getppid())
+own = keys(os.getpid())
+"""
+    # Control: such memory can be read where nobody hid it.
+    report = await world.check({"app.py": APP.replace("return a - b", "raise ValueError((found, type(own)))") + read})
+    assert "ValueError: (None, <class 'set'>)" in named(report, "tests").output
+
+
+@pytest.mark.slow  # quick: test_what_a_hook_hides_is_found_by_the_rules_from_before
+async def test_a_patch_that_needs_its_own_rules_is_not_verified(world: World) -> None:
+    fixture = "import pytest\n\n\n@pytest.fixture\ndef six():\n    return 6\n"
+    test = "import app\n\n\ndef test_six(six):\n    assert app.mul(2, 3) == six\n"
+    report = await world.check({"app.py": MENDED, "conftest.py": fixture, "tests/test_six.py": test})
+    # What the untouched commit's own test shows without it still counts.
+    assert report.verdict is Verdict.VERIFIED
+    assert named(report, "tests").shown == (MUL,)
+    alone = await world.check(
+        {
+            "app.py": APP.replace("def add(", "def six():\n    return 6\n\n\ndef add("),
+            "conftest.py": fixture,
+            "tests/test_six.py": "import app\n\n\ndef test_six(six):\n    assert app.six() == six\n",
+        },
+        name="alone",
+    )
+    assert alone.verdict is Verdict.UNVERIFIED

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from fleet.orchestrator.v1 import orchestrator_pb2 as orchestrator
 from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceStub
 from fleet.planning.v1 import planning_pb2 as pb
 from fleet.planning.v1.planning_pb2_grpc import PlanningServiceStub
+from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.testing import Conversation, Script, ScriptedModelServer, Turn
 from tests.confinement import until
 from tests.e2e.test_restart import serving
@@ -118,3 +119,37 @@ async def _settled(work: Any) -> object:
         return await work
     except grpc.aio.AioRpcError as fault:
         return fault
+
+
+@pytest.mark.slow  # quick: integration/test_planning_service.py, a replica whose lease is said to have ended
+async def test_a_plan_goes_on_in_the_replica_that_is_left(tmp_path: Path) -> None:
+    """One is killed while the model thinks about its proposal; who asked the other one is answered."""
+    homes = [tmp_path / "one", tmp_path / "two"]
+    asked = pb.ExecutePlanRequest(goal=GOAL, session_id="left")
+    async with (
+        ScriptedModelServer(
+            Script(conversations=(Conversation(match=f"# Goal\n{GOAL}", turns=TURNS),)), keep=100
+        ) as model,
+        EmbeddedNats(tmp_path / "nats") as nats,
+        AsyncExitStack() as stack,
+    ):
+        shared = {
+            "FLEET_NATS_URL": nats.address.url, "FLEET_NATS_TOKEN": nats.address.token, "FLEET_LEASE_SECONDS": "2",
+        }  # fmt: skip
+        for home in homes:
+            home.mkdir()
+        (process, card), (_, other) = [
+            await stack.enter_async_context(serving(home, model.url, **shared)) for home in homes
+        ]
+        first, call = await stack.enter_async_context(connected(card))
+        second, elsewhere = await stack.enter_async_context(connected(other))
+        lost = asyncio.ensure_future(first.ExecutePlan(asked, **call))
+        await until(lambda: any(replies_known(body) == 1 for body in model.bodies) and model.in_flight > 0)
+        waiting = asyncio.ensure_future(second.ExecutePlan(asked, **elsewhere))
+        process.kill()
+        assert isinstance(await _settled(lost), grpc.aio.AioRpcError)
+        proposal = await waiting
+        assert (proposal.status, proposal.approach, proposal.proposal) == ("awaiting_approval", "Add the cubes.", 1)
+        await second.ApproveApproach(pb.ApproveApproachRequest(session_id="left", decision="approved"), **elsewhere)
+        result = await second.ContinuePlan(pb.ContinuePlanRequest(session_id="left"), **elsewhere)
+        assert (result.status, result.results, result.error) == ("completed", "They come to 35.", "")

@@ -6,7 +6,7 @@ import asyncio
 import json
 import uuid
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,9 +21,38 @@ from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.repositories import git, make_repository
 from swe_ai_fleet.watching.events import verify_events
 from tests.e2e.test_restart import serving
-from tests.scripts import HELLO_FILES, SLOW
+from tests.scripts import HELLO_FILES, PROPOSING, SLOW
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+
+@pytest.fixture(scope="module")
+async def pair(
+    model_server: ScriptedModelServer, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[tuple[Replica, Replica]]:
+    """Two orchestrators with homes and Rays of their own; the second one lives to the end."""
+    directory = tmp_path_factory.mktemp("replicas")
+    async with AsyncExitStack() as stack:
+        nats = await stack.enter_async_context(EmbeddedNats(directory / "nats"))
+        homes = [directory / "one", directory / "two"]
+        one, two = [await stack.enter_async_context(replica(home, nats, model_server.url)) for home in homes]
+        yield one, two
+
+
+async def agree(one: Replica, two: Replica, execution_id: str) -> None:
+    """Wait until both list the same, the execution as ended among it."""
+    async with asyncio.timeout(10):
+        while True:
+            listed = await one.listed()
+            ended = [entry for entry in listed if entry[0] == execution_id and entry[2]]
+            if ended and listed == await two.listed():
+                return
+            await asyncio.sleep(0.05)
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    return make_repository(tmp_path / "repository", HELLO_FILES)
 
 
 @dataclass(kw_only=True)
@@ -110,3 +139,30 @@ async def test_what_a_killed_one_drove_is_ended_by_the_other(model_server: Scrip
         steps = [json.loads(event.payload_json)["step"] for event in events if event.type == "model_replied"]
         assert steps == sorted(set(steps))
         assert all(verdict.intact for verdict in verify_events(events))
+
+
+async def test_a_task_of_one_is_watched_approved_and_fetched_through_the_other(
+    pair: tuple[Replica, Replica], repository: Path
+) -> None:
+    one, two = pair
+    wanted = task(PROPOSING, repository, approval=pb.APPROVAL_POLICY_PLAN)
+    execution_id = await one.submit(wanted)
+    await two.until(execution_id, "approval_requested")
+    (asked,) = (await two.execution(execution_id)).pending_approvals
+    assert asked.proposal.startswith("Append hello_world")
+    assert (await two.submit(wanted)) == execution_id
+
+    answer = pb.ResolveApprovalRequest(
+        execution_id=execution_id, approval_id=asked.approval_id, decision=pb.APPROVAL_DECISION_APPROVED, approver="ada"
+    )
+    await two.stub.ResolveApproval(answer, **two.call)
+    events = await two.events(execution_id)
+    assert [event.sequence for event in events] == [event.sequence for event in await one.events(execution_id)]
+    assert all(verdict.intact for verdict in verify_events(events))
+
+    request = pb.GetDeliberationResultRequest(task_id=wanted.task_id)
+    fetched = await two.stub.GetDeliberationResult(request, **two.call)
+    assert fetched.status == pb.DELIBERATION_STATUS_COMPLETED
+    assert b"def hello_world" in fetched.results[0].patch.text
+    assert fetched == await one.stub.GetDeliberationResult(request, **one.call)
+    await agree(one, two, execution_id)

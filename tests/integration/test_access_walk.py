@@ -440,3 +440,18 @@ async def test_an_answer_is_not_given_again_to_who_has_lost_the_role(house: Hous
         again = await ask(*roles)
         assert (again.content, again.headers["idempotency-replayed"]) == (first.content, "true")
     assert house.callers("SubmitTask") == [("acme", "eve")]
+
+
+async def test_a_jwt_is_let_in_as_who_it_names(house: House) -> None:
+    token = house.world.jwt(aud=["other", "fleet"], realm={"roles": ["submitter", "approver", "boss"]})
+    told = (await house.client.get(SESSION_PATH, headers=dict(bearer(token)))).json()
+    expires = told.pop("expires_at_ms")
+    assert expires > 1_700_000_000_000
+    named = {"tenant": "acme", "name": "ada", "roles": ["approver", "submitter"]}
+    assert told == {"authenticated": True, "by": "bearer", **named}
+    session = await sign_in(house, token)
+    assert (await house.client.get(SESSION_PATH, headers=session)).json()["expires_at_ms"] == expires
+    expired = {"token": house.world.strangers()["expired JWT"]}
+    assert (await house.client.post(SESSION_PATH, json=expired)).status_code == 401
+    assert (await house.client.get("/api/executions", headers=dict(bearer(token)))).status_code == 200
+    assert {(who.tenant, who.name) for who in house.seen} == {("acme", "ada")}

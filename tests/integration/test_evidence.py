@@ -12,7 +12,7 @@ import pytest
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.agents import RubricJudge
 from swe_ai_fleet.agents.equipment import Equipment
-from swe_ai_fleet.domain.assignment import CheckAssignment
+from swe_ai_fleet.domain.assignment import BaselineAssignment, CheckAssignment
 from swe_ai_fleet.domain.candidate import CheckKind, Verdict
 from swe_ai_fleet.domain.command import CheckSpec
 from swe_ai_fleet.orchestrator.evidence import TestRuns
@@ -247,3 +247,39 @@ async def test_rubric_items_count_with_quotes_that_stand_there(world: World) -> 
     assert rubric.usage.prompt_tokens > 0
     assert rubric.details["model"] == "scripted"
     assert report.accepted
+
+
+@pytest.mark.slow  # quick: a broken test refutes
+async def test_a_candidate_is_refuted_by_tests_of_its_own(pytest_world: World) -> None:
+    wrong = "import app\n\n\ndef test_div():\n    assert app.div(6, 3) == 3\n"
+    added = await pytest_world.check({"app.py": DIVIDES, "tests/test_div.py": wrong})
+    reason = (
+        "tests: 1 test fails that the change itself brings: tests/test_div.py::test_div; 1 failed before and fails now"
+    )
+    assert (added.verdict, added.reasons) == (Verdict.REFUTED, (reason,))
+    changed = PYTEST_FILES["tests/test_app.py"].replace("app.sub(3, 2) == 1", "app.sub(3, 2) == 2")
+    edited = await pytest_world.check({"app.py": DIVIDES, "tests/test_app.py": changed})
+    assert (edited.verdict, named(edited, "tests").problems) == (Verdict.REFUTED, ("tests/test_app.py::test_sub",))
+
+
+@pytest.mark.slow  # quick: unit/test_evidence_policy.py
+async def test_one_file_that_cannot_be_collected_does_not_sink_the_suite(tmp_path: Path) -> None:
+    absent = "import package_of_nobody\n\n\ndef test_it():\n    assert package_of_nobody\n"
+    crash = "import os\n\n\ndef test_crash():\n    os.abort()\n"
+    rough_world = World(tmp_path, {**PYTEST_FILES, "tests/test_absent.py": absent, "tests/test_crash.py": crash})
+    mended = await rough_world.check({"app.py": MENDED})
+    assert mended.verdict is Verdict.VERIFIED
+    tests = named(mended, "tests")
+    assert tests.details["baseline"] == "2 passed, 1 failed, 2 cannot run"
+    assert set(tests.details["failing before"].split("\n")) == {
+        "tests/test_absent.py",
+        "tests/test_crash.py::test_crash",
+    }
+    # The baseline says what is wrong in one line.
+    baseline = BaselineAssignment(
+        execution_id=rough_world.task.execution_id, task=rough_world.task, repository=await rough_world.pinned()
+    )
+    assert (await rough_world.gatherer.baseline(baseline)).line == (
+        "2 pass, 2 fail: tests/test_app.py::test_mul, tests/test_crash.py::test_crash; cannot be collected: "
+        "tests/test_absent.py: ModuleNotFoundError: No module named 'package_of_nobody'"
+    )

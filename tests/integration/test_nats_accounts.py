@@ -291,3 +291,12 @@ async def test_a_server_without_tls_or_of_another_authority_is_told_nothing(
             async with JetStream.connect(url, credentials=credentials):
                 pass
     assert fault.value.field == "nats_ca"
+
+
+async def test_an_orchestrator_deletes_messages_and_no_stream(secured: SecuredNats) -> None:
+    async with client_of(secured, "orchestrator") as orchestrator:
+        refused = await orchestrator.refused(every_subject(), "publish")
+    verbs = {verb: {f"$JS.API.STREAM.{verb}.{stream}" for stream in STREAMS} for verb in STREAM_VERBS}
+    assert not verbs["MSG.DELETE"] & refused
+    for verb in ("DELETE", "PURGE", "SNAPSHOT", "RESTORE", "LEADER.STEPDOWN", "PEER.REMOVE"):
+        assert verbs[verb] <= refused, verb

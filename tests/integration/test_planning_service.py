@@ -8,7 +8,7 @@ import re
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -21,6 +21,8 @@ from fleet.planning.v1.planning_pb2_grpc import PlanningServiceStub
 from services.grpc_server import serve_grpc, service_of
 from services.orchestrator import PlanningServicer, plan_buckets
 from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
+from swe_ai_fleet.agents.plan_session.session import PlanSession, SessionStatus
+from swe_ai_fleet.agents.plan_session.store import KeyValueSessions
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.memory import Memory
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, TaskKind
@@ -324,6 +326,44 @@ class TestWhatGoesWrong:
             assert all(result == results[0] for result in results)
             assert results[0] == await other.go_on(name)
             assert (results[0].status, len(one.asked)) == ("completed", 3)
+
+    async def test_what_an_earlier_version_left_is_told_of_or_goes_on(self, knowledge: Knowledge, name: str) -> None:
+        """Documents alone, of which the log knows nothing: one at work, one that waits, one that is approved."""
+        async with served(knowledge, planned("Left", PROPOSE, START, DONE)) as one:
+            store = KeyValueSessions(*one.buckets, tenant=DEFAULT_TENANT)
+            left = PlanSession(session_id=name, goal="Died", approach="Go", revision=1, status=SessionStatus.EXECUTING)
+            await store.put(left)
+            result = await one.go_on(name)
+            assert (result.status, one.started, one.asked) == ("error", [], [])
+            session = await one.show(name)
+            assert "its process ended" in result.error
+            assert (session.status, session.error, session.working) == ("error", result.error, False)
+            await one.execute("Left", f"{name}-0")
+            waiting = await store.get(f"{name}-0")
+            assert waiting is not None and waiting.status is SessionStatus.AWAITING_APPROVAL
+            for status in (SessionStatus.AWAITING_APPROVAL, SessionStatus.APPROVED):
+                copy = replace(waiting, session_id=f"{name}-{status}", status=status, revision=1)
+                await store.put(copy)
+                assert (await one.show(copy.session_id)).status == status
+                assert (await one.decide(copy.session_id, "approved")).status == "approved"
+                result = await one.go_on(copy.session_id)
+                assert (result.status, result.results, result.final_plan) == (
+                    "completed", "The task runs.", "Start a task that rounds.",
+                )  # fmt: skip
+
+    async def test_hostile_text_stays_text(self, knowledge: Knowledge, name: str) -> None:
+        text = "<script>alert(1)</script>\ud800\x1b[2J\u202e" + "x" * 50_000
+        propose = call("propose_approach", approach=text, reasoning=f"{HIDDEN} \udfff")
+        odd = Turn(tool_calls=(("list_executions", '{"status": "\ud800'), ("\ud800", {"a": "\udfff"})))
+        async with served(knowledge, planned("Hostile", odd, propose, DONE)) as one:
+            proposal = await one.execute("Hostile \u202e", name, "\u202egnp.exe", "</data>")
+            await one.decide(name, "approved")
+            result = await one.go_on(name)
+            session = await one.show(name)
+        assert proposal.approach.startswith("<script>alert(1)</script>\ufffd")
+        assert len(proposal.approach) <= 40_000
+        assert HIDDEN not in str(session)
+        assert (result.status, result.final_plan) == ("completed", proposal.approach)
 
 
 def asked(goal: str, session_id: str, *entities: str) -> pb.ExecutePlanRequest:

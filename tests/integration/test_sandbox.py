@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import signal
 import time
 from collections.abc import AsyncIterator
@@ -213,3 +214,21 @@ async def test_commands_stand_still_and_nobody_else(level: IsolationLevel, tmp_p
         assert (await coming).ok and (root / "came").exists()
         (root / "stop").touch()
         assert (await running).ok
+
+
+async def test_floods_are_bounded_in_memory_and_time(workspace: LocalWorkspace) -> None:
+    # A command that makes the pipes non-blocking does not disturb the next ones.
+    await workspace.run(python("import os; os.set_blocking(1, False); os.set_blocking(2, False)"))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    result = await workspace.run(
+        shell("echo first; head -c 20000000 /dev/zero | tr '\\0' y; echo; echo last", output_limit=10_000)
+    )
+    assert result.ok
+    assert result.stdout.total == 20_000_000 + len("first\n\nlast\n")
+    assert len(result.stdout.head) == len(result.stdout.tail) == 10_000
+    assert result.stdout.head.startswith(b"first\n") and result.stdout.tail.endswith(b"\nlast\n")
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 10_000
+    endless = await workspace.run(shell("yes & yes >&2 & yes", output_limit=10_000, timeout_seconds=0.5))
+    assert (endless.timed_out, endless.duration_ms < 30_000) == (True, True)
+    assert len(endless.stdout.head) == len(endless.stderr.tail) == 10_000
+    assert (await workspace.run(TRUE)).ok

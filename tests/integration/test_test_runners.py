@@ -199,3 +199,14 @@ class TestHostileSuites:
         assert "root:x:0" not in result.observation()
         stopped = any(why in result.observation() for why in ("a test wrote over the report", "ended early"))
         assert stopped or "tests" not in result.metadata or numbers(result) == (1, 2, 2, 2)
+
+    @pytest.mark.parametrize("forged", FORGED)
+    async def test_tests_that_pass_without_a_report_did_not_pass(
+        self, bare: LocalWorkspace, put: Callable[[Files], None], forged: str
+    ):
+        forge = (
+            f"import atexit, os\nfile = os.environ['FLEET_TEST_EVENTS']\natexit.register(lambda: ({FORGED[forged]}))\n"
+        )
+        tests = "import unittest\nclass T(unittest.TestCase):\n    def test_a(self): pass\n"
+        put({"tests/test_app.py": forge + tests})
+        await failed(TestTool(bare).run(), "Ran 1 test in")

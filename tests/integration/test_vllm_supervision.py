@@ -181,3 +181,19 @@ def test_the_parser_goes_by_the_name_or_by_the_template_of_a_model_that_is_here(
     model.mkdir()
     (model / "tokenizer_config.json").write_text(json.dumps({"chat_template": "… [TOOL_CALLS] …"}))
     assert tool_parser(str(model)) == "mistral"
+
+
+async def test_after_a_crash_it_comes_back_at_the_same_place_and_one_that_does_not_answer_is_started_again(
+    serve, tmp_path: Path
+) -> None:
+    told: list[str] = []
+    async with serve("crashes", told=told) as served:
+        for crash, way in ((1, "/crash"), (2, "/wedge")):
+            await post(served, way)
+            await until(lambda crash=crash: sum("is available again" in line for line in told) == crash)
+            assert await models(served, served.api_key) == 200
+            assert len(starts(tmp_path)) == crash + 1
+        first, second, third = starts(tmp_path)
+        assert not alive([*first["pids"], *second["pids"]]) and len(alive(third["pids"])) == 2
+    assert any("status 41" in line and "agents wait" in line for line in told)
+    assert not alive(processes(tmp_path))

@@ -15,6 +15,7 @@ from pathlib import Path
 import jwt
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import rsa
 from structlog.testing import capture_logs
 
 from services.access.roles import check_role, role_for
@@ -361,3 +362,23 @@ async def test_a_certificate_is_its_owners(world: AccessWorld) -> None:
     assert await name(authority.issue("old.example.org", days=-1)[0]) == ""
     for nothing in (b"", b"-----BEGIN CERTIFICATE-----\nx\n-----END CERTIFICATE-----\n", b"x" * 100_000):
         assert await name(nothing) == ""
+
+
+@pytest.mark.filterwarnings("ignore:The RSA key is 1024 bits")
+async def test_a_short_rsa_key_is_no_key(world: AccessWorld, tmp_path: Path) -> None:
+    short = rsa.generate_private_key(65537, 1024)
+    (tmp_path / "keys.json").write_text(json.dumps({"keys": [jwk(short, "short", "RS256")]}))
+    (tmp_path / "access.toml").write_text(world.path.read_text())
+    store = await AccessStore.open(tmp_path / "access.toml")
+    with pytest.raises(Unauthenticated):
+        await known(store, jwt.encode(claims(), short, "RS256", headers={"kid": "short"}))
+
+
+async def test_claims_that_name_nobody_and_roles_that_are_none(world: AccessWorld, store: AccessStore) -> None:
+    names = ({"sub": "two words"}, {"sub": "x" * 65}, {"sub": ""}, {"sub": 7})
+    for told in (*names, {"org": "acme"}, {"org": {"tenant": ["acme"]}}, {"org": [{"tenant": "acme"}]}):
+        with pytest.raises(Unauthenticated):
+            await known(store, world.jwt(**told))
+    for roles in (None, "submitter", {"submitter": True}, ["SUBMITTER"], ["service"], [["admin"]], 7):
+        found = (await known(store, world.jwt(realm={"roles": roles}))).principal.roles
+        assert found == (frozenset({AccessRole.SUBMITTER}) if roles == "submitter" else frozenset()), roles

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pkgutil
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -80,3 +82,10 @@ def run(copy: Path, *arguments: str) -> str:
     )
     assert ran.returncode == 0, (arguments[:3], ran.stdout[-3000:], ran.stderr[-3000:])
     return ran.stdout
+
+
+def test_the_contract_of_imports_names_the_whole_core() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    (sources,) = [one["source_modules"] for one in contracts if one["name"] == "The core imports no extension"]
+    modules = {one.name for one in pkgutil.iter_modules(swe_ai_fleet.__path__)} - {"extensions"}
+    assert set(sources) == {"services", "workers", *(f"swe_ai_fleet.{name}" for name in modules)}

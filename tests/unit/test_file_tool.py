@@ -15,6 +15,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from swe_ai_fleet.domain.command import Command, CommandResult, Output
 from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
@@ -23,6 +25,24 @@ from swe_ai_fleet.tools import FileTool, Pipeline, ToolLimits
 
 PYTHON = "def double(x):\n    return x + x\n\n\nprint(double(2))\n"
 MIB = 1024 * 1024
+
+
+SEGMENTS = st.sampled_from(["..", ".", "", "src", "main.py", "out", "back", "up", "new", "deep", ".git", "...", "/"])
+
+
+@pytest.fixture(scope="module")
+def maze(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A workspace with links in all directions."""
+    base = tmp_path_factory.mktemp("maze")
+    root = base / "work"
+    (root / "src/deep").mkdir(parents=True)
+    (root / "src/main.py").write_text("x")
+    (root / "src/deep/main.py").write_text("y")
+    (root / "src/deep/up").symlink_to("../..")
+    (root / "src/out").symlink_to("../../..")
+    (root / "back").symlink_to("src/deep/up/src")
+    (root / "out").symlink_to(base)
+    return root
 
 
 @pytest.fixture
@@ -318,3 +338,16 @@ class TestAttacks:
 
         await swapped(swap, attack)
         assert outside.read_text() == "outside"
+
+
+@given(parts=st.lists(SEGMENTS, max_size=8))
+async def test_no_path_whatever_reaches_outside(maze: Path, parts: list[str]) -> None:
+    path = "/".join(parts)
+    result = await FileTool(maze).file_info(path)
+    if not result.success or result.metadata["type"] == "symbolic link":
+        return
+    found = Path(str(result.metadata["path"]))
+    real = (maze / path.removeprefix("/")).resolve()
+    assert real == (maze / found).resolve()
+    assert real.is_relative_to(maze.resolve())
+    assert ".git" not in found.parts

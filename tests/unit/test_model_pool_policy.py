@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from swe_ai_fleet.adapters.model_pool import (
     Fault,
@@ -18,13 +20,21 @@ from swe_ai_fleet.adapters.model_pool import (
 )
 from swe_ai_fleet.adapters.model_pool.load import Load
 from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.errors import ModelUnavailable
+from swe_ai_fleet.domain.errors import ModelError, ModelRejected, ModelUnavailable
 from swe_ai_fleet.domain.message import AssistantMessage, ModelCapabilities, ModelReply, ModelRequest, UserMessage
 from swe_ai_fleet.ports import ChatModel, Patience
 from tests.simulation.virtual_loop import on_virtual_time
 from tests.tables import table
 
 FAST = PoolRules(timeout=5.0, backoff=0.001, open_for=0.002, longest_open=0.01, ramp=60.0)
+
+
+class Overloaded(ModelUnavailable):
+    """A fault that the pool is told to read as overload."""
+
+
+class Broken(ModelUnavailable):
+    """A fault that the pool is told to read as a server error."""
 
 
 def read(error: ModelUnavailable) -> Fault:
@@ -288,3 +298,46 @@ def test_a_call_waits_as_long_as_its_run_may_and_says_so(patience: float | None,
             assert away <= last < away + 20.0 if waits else last <= 20.0
 
     on_virtual_time(play())
+
+
+@given(
+    st.lists(
+        st.lists(st.sampled_from(["ok", "ok", "gone", "broken", "busy", "rejected"]), max_size=12),
+        min_size=1,
+        max_size=3,
+    )
+)
+@settings(max_examples=30)
+def test_whatever_servers_do_every_call_ends_and_nothing_leaks(scripts: list[list[str]]) -> None:
+    faults: dict[str, ModelError] = {
+        "gone": ModelUnavailable("gone"),
+        "broken": Broken("broken"),
+        "busy": Overloaded("busy"),
+        "rejected": ModelRejected("rejected"),
+    }
+
+    def answering(script: list[str]) -> Callable[[], Awaitable[None]]:
+        acts = iter(script)
+
+        async def answer() -> None:
+            await asyncio.sleep(0)
+            act = next(acts, "ok")
+            if act != "ok":
+                raise faults[act]
+
+        return answer
+
+    async def play() -> None:
+        models = [Scripted(str(number), answering(script)) for number, script in enumerate(scripts)]
+        async with pool_of(*models) as pool, asyncio.timeout(20):
+            sessions = [pool.session(str(number)) for number in range(6)]
+            calls = [asyncio.create_task(ask(session)) for session in sessions for _ in range(2)]
+            calls[3].cancel()
+            ended = await asyncio.gather(*calls, return_exceptions=True)
+            for result in ended:
+                assert isinstance(result, (str, ModelRejected, Broken, asyncio.CancelledError)), result
+            status = pool.status()
+            assert status.waiting == 0
+            assert [one.in_flight for one in status.endpoints] == [0] * len(models)
+
+    asyncio.run(play())

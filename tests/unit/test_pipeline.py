@@ -96,6 +96,24 @@ class TestAudit:
         assert [type(body) for body in watching.bodies] == [ToolStarted, ToolFinished]
         assert {(body.entry.call_id, body.entry.workspace_revision) for body in watching.bodies} == {("call-1", 1)}
 
+    async def test_a_call_cancelled_while_its_start_is_written_is_closed_too(self) -> None:
+        writing = asyncio.Event()
+
+        class Slow(ListJournal):
+            async def append(self, body: EventBody) -> Event:
+                writing.set()
+                await asyncio.Event().wait()
+                raise AssertionError
+
+        sample = kit(trail=AuditTrail(journal=Slow()))
+        task = asyncio.create_task(sample.call("write", {"path": "a"}))
+        await writing.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert outcomes(sample) == ["started", "cancelled"]
+        assert sample.writes == []
+
 
 class TestHalfCharacters:
     async def test_halves_of_surrogate_pairs_never_reach_the_log(self) -> None:

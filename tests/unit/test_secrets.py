@@ -206,6 +206,12 @@ class TestCuts:
     def test_what_a_cut_leaves_of_a_secret_is_masked(self, text: str, shown: str) -> None:
         assert Secrets(["hunter2-token-0123456789"])(text) == shown
 
+    def test_in_the_middle_of_an_escape(self) -> None:
+        mask, cut = Secrets(["pass/wörd/word"]), "\n[... 9 bytes left out ...]\n"
+        assert "pass" not in mask(f"pass%2{cut}")
+        assert "rd" not in mask(f"{cut}B6rd%2Fword").replace("word", "")
+        assert "word" not in mask(f"{cut}Fword")
+
 
 @table("pattern", ["%41", "\\", "...", "a", " \n", "&amp;"])
 def test_no_text_makes_it_slow(pattern: str) -> None:

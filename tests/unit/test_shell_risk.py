@@ -114,3 +114,9 @@ def test_deep_nesting_ends_soon() -> None:
     assert shell_risks("sed 's/" + "[" * 16_000 + "/x/' f")
     assert not shell_risks("echo " + "[" * 16_000 + " " + "{" * 200)
     assert time.monotonic() - began < 50
+
+
+@settings(max_examples=100)
+@given(st.text(alphabet="rm lscat$(){}`'\"\\;|&<>\n-/=*", max_size=60))
+def test_whatever_is_written_gets_a_verdict(command: str) -> None:
+    assert all(": " in reason for reason in shell_risks(command))

@@ -3,27 +3,43 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import pytest
 
 from swe_ai_fleet import FunctionCallingAgent
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
+from swe_ai_fleet.agents.toolbox import Toolbox
 from swe_ai_fleet.domain.errors import ModelUnavailable
 from swe_ai_fleet.domain.message import (
     Message,
     ModelRequest,
+    SampledTokens,
     Sampling,
     SystemMessage,
     ToolProtocol,
     UserMessage,
 )
+from swe_ai_fleet.domain.tool import ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.runtime.factories import open_model
 from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.tools import Pipeline, Toolkit, operation
 from tests.vllm.conftest import Servers
 
 pytestmark = pytest.mark.timeout(300)
 OPENING: tuple[Message, ...] = (SystemMessage(content="You are a calculator."), UserMessage(content="What is 2 + 3?"))
+
+
+class Flags(Toolkit):
+    """Operations whose arguments even noise can write."""
+
+    name = "flags"
+
+    @operation(read_only=True)
+    async def set_flag(self, number: int, on: bool) -> ToolResult:
+        """Set a flag."""
+        return ToolResult(success=True, operation="set_flag", content=f"{number} is {on}")
 
 
 async def test_the_probe_tells_native_from_constrained_json(servers: Servers) -> None:
@@ -84,3 +100,48 @@ async def test_the_pool_goes_by_the_metrics_of_two_servers(servers: Servers) -> 
     served = [new[name] - old[name] for old, new in zip(before, after, strict=True)]
     assert sum(served) >= 18 and min(served) >= 3, served
     assert all(load is not None for load in loads) and moved == 0
+
+
+async def test_constrained_json_makes_calls_that_fit_their_tools(servers: Servers) -> None:
+    pipeline = Pipeline()
+    box = Toolbox({"flags": Flags(None, pipeline)}, pipeline)
+    names, seen = {spec.name for spec in box.specs}, 0
+    async with OpenAIChatModel(base_url=servers.plain.url) as model:
+
+        async def ask(seed: int) -> int:
+            reply = await model.reply(
+                ModelRequest(OPENING, box.specs, Sampling(seed=seed, temperature=1.0, max_tokens=4000))
+            )
+            for call in reply.message.tool_calls:
+                assert call.name in names
+                assert isinstance(json.loads(call.arguments), dict)
+                if call.name == "flags_set_flag":
+                    (observation,) = await box.call_all([call])
+                    assert observation.result.success, observation.result.error
+            return len(reply.message.tool_calls)
+
+        for first in range(0, 12, 2):
+            seen += sum(await asyncio.gather(ask(first), ask(first + 1)))
+            if seen:
+                break
+    assert seen, "twelve constrained replies and not one call"
+
+
+@pytest.mark.parametrize("streams", [False, True])
+@pytest.mark.parametrize("place", ["tools", "plain"])
+async def test_token_ids_and_log_probabilities_are_as_long_as_each_other(
+    servers: Servers, place: str, streams: bool
+) -> None:
+    pipeline, tokens = Pipeline(), list[SampledTokens]()
+    box = Toolbox({"flags": Flags(None, pipeline)}, pipeline)
+    on_delta = (lambda _: None) if streams else None
+    sampling = Sampling(seed=5, temperature=1.0, max_tokens=200)
+    asked = ModelRequest(OPENING, box.specs, sampling, on_delta=on_delta, on_tokens=tokens.append)
+    async with OpenAIChatModel(base_url=getattr(servers, place).url) as model:
+        for _ in range(2):
+            reply = await model.reply(asked)
+            given = tokens.pop()
+            assert len(given.prompt_token_ids) == reply.usage.prompt_tokens > 0
+            assert len(given.completion_token_ids) == len(given.logprobs) == reply.usage.completion_tokens > 0
+            assert all(number >= 0 for number in given.completion_token_ids) and max(given.logprobs) <= 0
+            assert not reply.repairs

@@ -14,7 +14,7 @@ from tests.chat_script import HOSTILE_ANSWER
 from tests.scripts import HELLO, HELLO_FILES, SLEEP
 from tests.web.conftest import ARTIFACTS
 from tests.web.stage import Stage
-from tests.web_script import MARKUP
+from tests.web_script import HOSTILE_TASK, MARKUP
 
 pytestmark = pytest.mark.slow
 
@@ -253,3 +253,11 @@ class TestEverybody:
             if wider > 0 or found:
                 faults[path] = (wider, found)
         assert not faults, json.dumps(faults, indent=1)
+
+    async def test_hostile_words_stay_words(self, page: Page, stage: Stage) -> None:
+        await stage.submit("hostile-list", HOSTILE_TASK, stage.repository("hostile-list", HELLO_FILES))
+        await _open(page, stage, "/executions?task=")
+        await expect(page.locator(".execution-name").filter(has_text="<script>").first).to_be_visible()
+        assert await page.locator("#page img, #page script").count() == 0
+        assert "\u202e" not in await page.locator("#view").inner_text()
+        assert await page.title() == "Executions · SWE AI Fleet"

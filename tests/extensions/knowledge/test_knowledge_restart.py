@@ -1,0 +1,230 @@
+"""kill -9 of every process of a fleet: what was acknowledged of its knowledge is there when it starts again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+import nats
+import psutil
+import pytest
+
+from fleet.context.v1 import context_pb2 as ctx
+from fleet.context.v1 import context_pb2_grpc as ctx_grpc
+from fleet.orchestrator.v1 import orchestrator_pb2 as pb
+from fleet.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
+from swe_ai_fleet.domain.memory import OUTCOMES_BUCKET
+from swe_ai_fleet.testing import ScriptedModelServer
+from swe_ai_fleet.testing.repositories import make_repository
+from tests.environments import home_at
+from tests.memory_script import LESSON, RECALLS
+from tests.processes import kill, marked, new_mark, title
+from tests.scripts import HELLO_FILES, SLOW
+
+NAMESPACE = "repository:restart"
+NOTES = "agent:restart"
+SECONDS = 90
+FACTS = tuple(f"Gate g{number}x opens with key k{number * 7919}." for number in range(20))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Up:
+    """A fleet in processes of its own, and both of its services as clients see them."""
+
+    process: asyncio.subprocess.Process
+    card: dict[str, Any]
+    orchestrator: pb_grpc.OrchestratorServiceStub
+    context: ctx_grpc.ContextServiceStub
+    call: dict[str, Any]
+
+    async def submit(self, task_id: str, story: str, task: str, repository: Path, *, agents: int) -> str:
+        request = pb.OrchestrateRequest(
+            task_id=task_id,
+            task_description=task,
+            repo=pb.RepoRef(path=str(repository)),
+            options=pb.OrchestratorOptions(num_agents=agents),
+            memory=pb.MemoryOptions(read=True, write=True, namespaces=[NAMESPACE]),
+            story_id=story,
+        )
+        answer = await self.orchestrator.SubmitTask(pb.SubmitTaskRequest(orchestrate=request), **self.call)
+        return answer.execution_id
+
+    def events(self, execution_id: str) -> AsyncIterator[pb.ExecutionEvent]:
+        return self.orchestrator.StreamExecution(pb.StreamExecutionRequest(execution_id=execution_id), **self.call)
+
+    async def recorded(self, execution_id: str) -> None:
+        """Wait until an execution's work is in the graph."""
+        request = ctx.GetGraphRelationshipsRequest(node=f"execution:{execution_id}")
+        async with asyncio.timeout(30):
+            while True:
+                try:
+                    await self.context.GetGraphRelationships(request, **self.call)
+                except grpc.aio.AioRpcError as fault:
+                    assert fault.code() is grpc.StatusCode.NOT_FOUND, fault
+                    await asyncio.sleep(0.05)
+                else:
+                    return
+
+    async def recall(self, query: str, namespace: str = "", limit: int = 5) -> list[tuple[str, str, float]]:
+        request = ctx.RecallRequest(query=query, namespaces=[namespace] if namespace else (), limit=limit)
+        answer = await self.context.Recall(request, **self.call)
+        return [(one.memory.memory_id, one.memory.text, round(one.score, 9)) for one in answer.recollections]
+
+    async def known(self, story: str) -> dict[str, Any]:
+        """All that can be read of a story."""
+        context = await self.context.GetContext(ctx.GetContextRequest(story_id=story, role=ctx.ROLE_DEV), **self.call)
+        session = await self.context.RehydrateSession(ctx.RehydrateSessionRequest(story_id=story), **self.call)
+        around = await self.context.GetGraphRelationships(
+            ctx.GetGraphRelationshipsRequest(node=f"story:{story}", depth=2), **self.call
+        )
+        return {
+            "version": context.version,
+            "hash": context.version_hash,
+            "text": context.context_text,
+            "session": session.stories[0],
+            "relations": sorted((one.source, one.kind, one.target) for one in around.relations),
+        }
+
+    async def outcomes(self) -> dict[str, dict[str, Any]]:
+        """What is kept of how executions went, by their ids."""
+        connection = await nats.connect(self.card["nats_url"], token=self.card["nats_token"])
+        try:
+            bucket = await connection.jetstream().key_value(OUTCOMES_BUCKET)
+            entries = [json.loads((await bucket.get(key)).value or b"") for key in await bucket.keys()]
+        finally:
+            await connection.close()
+        return {entry["subject_id"]: entry for entry in entries}
+
+    async def records(self, execution_id: str) -> int:
+        """How often an execution's work stands in the log of the graph."""
+        connection = await nats.connect(self.card["nats_url"], token=self.card["nats_token"])
+        try:
+            stream = await connection.jetstream().stream_info("CONTEXT_CHANGES", subjects_filter=">")
+            return sum(n for subject, n in (stream.state.subjects or {}).items() if execution_id in subject)
+        finally:
+            await connection.close()
+
+
+@asynccontextmanager
+async def fleet_up(home: Path, model_url: str, **more: str) -> AsyncIterator[Up]:
+    """`fleet up` on a home, with more variables; asked to end at the end, where it is still there."""
+    variables = {
+        "FLEET_HOME": str(home_at(home)),
+        "FLEET_MODEL_URL": model_url,
+        "FLEET_MODEL": "scripted",
+        "FLEET_LISTEN": "127.0.0.1:0",
+        "FLEET_CONTEXT_LISTEN": "127.0.0.1:0",
+        "FLEET_EMBEDDINGS": "none",
+    }
+    with (home.parent / "up.log").open("ab") as log:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "swe_ai_fleet.cli.main", "up", "--json"),
+            env={**os.environ, **variables, **more},
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=log,
+        )
+    try:
+        async with AsyncExitStack() as stack:
+            assert process.stdout is not None
+            async with asyncio.timeout(SECONDS):
+                assert json.loads(await process.stdout.readline())["pid"] == process.pid
+            card = json.loads((home / "fleet.json").read_text())
+            channel = await stack.enter_async_context(grpc.aio.insecure_channel(card["address"]))
+            context = await stack.enter_async_context(grpc.aio.insecure_channel(card["context"]))
+            yield Up(
+                process=process,
+                card=card,
+                orchestrator=pb_grpc.OrchestratorServiceStub(channel),
+                context=ctx_grpc.ContextServiceStub(context),
+                call={"metadata": (("authorization", f"Bearer {card['token']}"),), "timeout": SECONDS},
+            )
+    finally:
+        if process.returncode is None:
+            process.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(SECONDS):
+            await process.wait()
+
+
+async def _tell_of_the_story(up: Up) -> None:
+    for story in ("S-1", "S-2"):
+        given = ctx.Story(story_id=story, title=f"Greet {story}", acceptance_criteria=["it greets"], case_id="C-1")
+        await up.context.CreateStory(ctx.CreateStoryRequest(story=given), **up.call)
+    for task in (
+        ctx.Task(task_id="T-1", story_id="S-1", title="The greeting", role=ctx.ROLE_DEV),
+        ctx.Task(task_id="T-2", story_id="S-1", title="The tests", role=ctx.ROLE_QA, depends_on=["T-1"]),
+    ):
+        await up.context.CreateTask(ctx.CreateTaskRequest(task=task), **up.call)
+    decision = ctx.Decision(decision_id="D-1", story_id="S-1", title="A comma", rationale="English", task_ids=["T-1"])
+    await up.context.AddProjectDecision(ctx.AddProjectDecisionRequest(decision=decision), **up.call)
+    await up.context.TransitionPhase(ctx.TransitionPhaseRequest(story_id="S-1", phase=ctx.PHASE_DESIGN), **up.call)
+
+
+async def _kill_everything(up: Up, mark: str, home: Path) -> set[str]:
+    """kill -9, all at once, until nothing is left; the names of what there was."""
+    found = [psutil.Process(up.process.pid), *marked(mark, home)]
+    names = {title(one) for one in found}
+    async with asyncio.timeout(60):
+        while found:
+            for one in found:
+                kill(one)
+            await asyncio.sleep(0.05)
+            found = marked(mark, home)
+    await up.process.wait()
+    return names
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+async def test_knowledge_survives_the_death_of_every_process(model_server: ScriptedModelServer, tmp_path: Path) -> None:
+    repository = make_repository(tmp_path / "repository", HELLO_FILES)
+    home = tmp_path / "home"
+    with new_mark() as mark:
+        async with fleet_up(home, model_server.url) as up:
+            await _tell_of_the_story(up)
+            done = await up.submit("T-1", "S-1", f"Say hello to the world {RECALLS}", repository, agents=1)
+            await up.recorded(done)
+            rating = ctx.Rating(subject_id=done, rating=4)
+            await up.context.RecordOutcome(ctx.RecordOutcomeRequest(rating=rating), **up.call)
+            known, outcome = await up.known("S-1"), (await up.outcomes())[done]
+            assert LESSON in [text for _, text, _ in await up.recall("hello_world", NAMESPACE)]
+            assert (outcome["rating"], outcome["success"]) == (4, True)
+
+            for fact in FACTS:
+                await up.context.AddFact(ctx.AddFactRequest(namespace=NOTES, text=fact), **up.call)
+            unfinished = await up.submit("T-3", "S-2", f"{SLOW} Greet.", repository, agents=2)
+            async for event in up.events(unfinished):
+                if event.type == "tool_started":
+                    break
+            killed = await _kill_everything(up, mark, home)
+            assert {"nats-server", "raylet", "gcs_server"} <= killed, killed
+            assert any(one.startswith("ray::AgentHost") for one in killed), killed
+        assert (home / "fleet.json").exists()
+
+        async with fleet_up(home, model_server.url) as up:
+            assert await up.known("S-1") == known
+            assert (await up.outcomes())[done] == outcome
+            for fact in FACTS:
+                assert (await up.recall(fact, NOTES, limit=1))[0][1] == fact
+            assert LESSON in [text for _, text, _ in await up.recall("hello_world", NAMESPACE)]
+
+            events = [event async for event in up.events(unfinished)]
+            ends = [json.loads(event.payload_json)["status"] for event in events if event.type == "execution_finished"]
+            assert ends == ["completed"]
+            claims = [json.loads(e.payload_json)["generation"] for e in events if e.type == "execution_claimed"]
+            assert claims == [1, 2]
+            await up.recorded(unfinished)
+            assert (await up.records(unfinished), await up.records(done)) == (1, 1)
+            assert {done: True, unfinished: True} == {one: o["success"] for one, o in (await up.outcomes()).items()}
+            came_of_it = await up.recall(f"{SLOW} Greet.", NAMESPACE, limit=100)
+            assert sum(SLOW in text for _, text, _ in came_of_it) == 1
+        assert not marked(mark, home)
