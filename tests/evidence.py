@@ -92,6 +92,10 @@ def seconds(text):
 """
 
 
+SPECIAL = DURATIONS.replace("    return", '    if text == "2m":\n        return 120\n    return')
+BOTH = 'assert durations.seconds("1h30m") == 5400'
+
+
 class CountingProvider(GitWorkspaceProvider):
     """Notes the names of the clones that were opened."""
 
@@ -184,3 +188,9 @@ class World:
 
 def named(report: CheckReport, name: str) -> CheckResult:
     return next(result for result in report.results if result.name == name)
+
+
+def new_tests(**cases: str) -> str:
+    """A test file with one test for each case."""
+    head = "import pytest\n\nimport durations\n"
+    return head + "".join(f"\n\ndef test_{name}():\n    {body}\n" for name, body in cases.items())

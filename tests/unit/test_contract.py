@@ -24,7 +24,7 @@ from swe_ai_fleet.domain.event import ModelReplied, ToolFinished, Writer
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.fleet_status import Component, NodeStatus
 from swe_ai_fleet.domain.memory import Memory, Outcome, Recommendation
-from tests.orchestrator_service import NOWHERE, REPO, Service, deliberation, orchestration
+from tests.orchestrator_service import REPO, Service, deliberation, orchestration
 from tests.sampling import sample, whole_state
 from tests.tables import table
 
@@ -93,7 +93,7 @@ async def test_whole_replies_are_sent_the_same() -> None:
             for body in (sample(ModelReplied, step=3), sample(ToolFinished)):
                 await journal.append(body)
         service.executions.submit, service.executions.wait, service.executions.get = submit, known, known
-        asked = pb.GetExecutionRequest(execution_id=NOWHERE)
+        asked = pb.GetExecutionRequest(execution_id="00000000-0000-4000-8000-000000000000")
         patch = pb.SubmittedPatch(name="first", diff=b"d")
         for name, reply in (
             ("deliberation", await service.stub.Deliberate(deliberation())),
