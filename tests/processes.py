@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import secrets
 from collections.abc import Generator
@@ -56,3 +57,10 @@ def marked(mark: str, directory: Path) -> list[psutil.Process]:
         if ours:
             found.append(process)
     return found
+
+
+async def gone(directory: Path, pattern: str) -> None:
+    """Wait until nothing in a directory fits: an agent's clone goes a moment after its result is there."""
+    async with asyncio.timeout(30):
+        while list(directory.glob(pattern)):
+            await asyncio.sleep(0.02)

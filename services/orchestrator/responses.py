@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -256,8 +256,8 @@ def winner_agent(state: ExecutionState) -> str:
     return winner.author if winner else ""
 
 
-def execution_message(state: ExecutionState, candidates: Iterable[pb.DeliberationResult] = ()) -> pb.Execution:
-    results = list(candidates)
+def execution_message(state: ExecutionState, *, whole: bool = False) -> pb.Execution:
+    """What is known of an execution, its candidates aside; with `whole` also what lists leave out."""
     return pb.Execution(
         execution_id=state.execution_id,
         task_id=state.task.task_id,
@@ -269,15 +269,14 @@ def execution_message(state: ExecutionState, candidates: Iterable[pb.Deliberatio
         updated_at_ms=milliseconds(state.updated_at),
         finished_at_ms=milliseconds(state.finished_at),
         agents=[to_message(pb.AgentProgress, agent) for agent in state.agents.values()],
-        results=results,
-        examination=examination(state) if results else None,
+        examination=examination(state) if whole else None,
         winner_id=winner_agent(state),
         error_message=state.error[:MAX_ERROR_CHARS],
         commit_sha=state.delivered.commit_sha if state.delivered else "",
         branch=state.delivered.branch if state.delivered else "",
         audit_heads=audit_heads(state),
         usage=total_usage(state),
-        expenses=spent(state) if results else [],
+        expenses=spent(state) if whole and state.candidates else [],
         last_sequence=state.last_sequence,
         attempt=state.task.attempt,
         subtasks=subtask_results(state),

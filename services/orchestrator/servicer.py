@@ -198,7 +198,7 @@ class OrchestratorServicer(OrchestratorServiceServicer):
 
     async def GetExecution(self, request: pb.GetExecutionRequest, context: Context) -> pb.GetExecutionResponse:
         state = await self.executions.get(tenant(), request.execution_id)
-        execution = responses.execution_message(state)
+        execution = responses.execution_message(state, whole=True)
         execution.pending_approvals.extend(pending(state, room=MAX_REPLY_BYTES // 2))
         execution.superseded.extend(self._replies.superseded(state, room=(MAX_REPLY_BYTES - execution.ByteSize()) // 4))
         execution.results.extend(await self._replies.candidates(state, room=MAX_REPLY_BYTES - execution.ByteSize()))

@@ -20,6 +20,7 @@ from swe_ai_fleet.testing.repositories import make_repository
 from swe_ai_fleet.watching.events import verify_events
 from tests.conftest import FleetUnderTest
 from tests.fleet_command import Shell
+from tests.processes import gone
 from tests.scripts import HELLO_FILES, INTRUDING, PROPOSING
 
 
@@ -188,7 +189,7 @@ async def test_one_that_is_cancelled_while_it_waits_cannot_be_approved_any_more(
     answer = await client.stub.CancelExecution(cancel, **client.call)
     assert answer.status == pb.DELIBERATION_STATUS_CANCELLED
     assert await refused(client.resolve(cancelled, "APPROVED")) is grpc.StatusCode.FAILED_PRECONDITION
-    assert not list((fleet.settings.home / "workspaces").glob(f"{cancelled}/*/tree"))
+    await gone(fleet.settings.home / "workspaces", f"{cancelled}/*/tree")
 
 
 @pytest.mark.slow  # quick: cli rows

@@ -22,6 +22,7 @@ from fleet.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
 from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.repositories import git, make_repository
 from tests.environments import home_at
+from tests.processes import gone
 from tests.scripts import HELLO_FILES, KILLED
 
 
@@ -100,7 +101,7 @@ async def test_a_killed_orchestrator_loses_nothing(model_server: ScriptedModelSe
             await results.next_msg(timeout=0.3)
         await connection.close()
         # What the killed process left in its workspaces was reaped at the start.
-        assert not list((home / "workspaces").glob(f"{accepted.execution_id}/*"))
+        await gone(home / "workspaces", f"{accepted.execution_id}/*")
     # Ray's own two agents take a minute to notice that their cluster is gone; nothing of ours does.
     ours = [child for child in children if _name(child) in ("nats-server", "ray::AgentHost", "bwrap", "raylet")]
     assert not ours

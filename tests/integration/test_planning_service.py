@@ -27,7 +27,7 @@ from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.memory import Memory
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, TaskKind
 from swe_ai_fleet.orchestrator.executions import Executions
-from swe_ai_fleet.ports import Replicas
+from swe_ai_fleet.ports import KeyValue, Replicas
 from swe_ai_fleet.runtime.channels import named_field
 from swe_ai_fleet.runtime.execution_tools import ExecutionsView
 from swe_ai_fleet.runtime.factories import workspace_provider
@@ -72,6 +72,7 @@ class Replica:
     executions: Executions
     model: ScriptedModelServer
     since: str
+    buckets: tuple[KeyValue, KeyValue]
 
     async def execute(self, goal: str, session_id: str, *entities: str) -> pb.ExecutePlanResponse:
         request = pb.ExecutePlanRequest(goal=goal, session_id=session_id, selected_entities=entities)
@@ -174,6 +175,7 @@ async def replica(
                     executions=executions,
                     model=model,
                     since=since,
+                    buckets=buckets,
                 )
 
 

@@ -75,8 +75,6 @@ def test_what_was_sent_before_is_sent_the_same(name: str) -> None:
 
 async def test_whole_replies_are_sent_the_same() -> None:
     golden, state = json.loads(GOLDEN.read_text()), whole_state()
-    # GetExecution sends neither.
-    del golden["execution"]["examination"], golden["execution"]["expenses"]
 
     async def submit(*_: object, **__: object) -> Any:
         return SimpleNamespace(execution_id=state.execution_id, existed=False)
