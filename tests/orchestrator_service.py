@@ -20,7 +20,10 @@ from grpc_status import rpc_status
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceStub
 from services.grpc_server import serve_grpc, service_of
-from services.orchestrator import Councils, FleetStatuses, Metrics, OrchestratorServicer, Uploads
+from services.orchestrator.fleet_status import Councils, FleetStatuses
+from services.orchestrator.metrics import Metrics
+from services.orchestrator.servicer import OrchestratorServicer
+from services.orchestrator.uploads import Uploads
 from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.domain.fleet_status import Component
 from swe_ai_fleet.domain.message import TextDelta

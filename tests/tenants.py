@@ -22,8 +22,12 @@ from fleet.planning.v1.planning_pb2_grpc import PlanningServiceStub
 from fleet.workflow.v1.workflow_pb2_grpc import WorkflowServiceStub
 from services.access.store import AccessStore
 from services.grpc_server import serve_grpc, service_of
-from services.orchestrator import PLANNING_BUCKET, Councils, Metrics, PlanningServicer, Uploads, plan_buckets
+from services.orchestrator.fleet_status import Councils
+from services.orchestrator.intake import PLANNING_BUCKET
 from services.orchestrator.main import open_services
+from services.orchestrator.metrics import Metrics
+from services.orchestrator.planning import PlanningServicer, plan_buckets
+from services.orchestrator.uploads import Uploads
 from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.domain.council import EndpointRules
 from swe_ai_fleet.domain.fleet_status import Component, ComponentState, FleetStatus, ReplicaReport

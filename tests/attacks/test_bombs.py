@@ -19,7 +19,7 @@ import pytest
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.auth import acting_for
-from services.orchestrator import Uploads
+from services.orchestrator.uploads import Uploads
 from swe_ai_fleet.adapters.git_workspace import Credential, GitClone, GitWorkspaceProvider
 from swe_ai_fleet.domain.access import Principal
 from swe_ai_fleet.domain.blob import BlobRef

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
-from swe_ai_fleet.agents import RubricJudge
 from swe_ai_fleet.agents.equipment import Equipment
+from swe_ai_fleet.agents.scoring import RubricJudge
 from swe_ai_fleet.domain.assignment import BaselineAssignment, CheckAssignment
 from swe_ai_fleet.domain.candidate import CheckKind, Verdict
 from swe_ai_fleet.domain.command import CheckSpec

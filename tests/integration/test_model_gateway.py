@@ -17,8 +17,8 @@ from aiohttp import web
 from swe_ai_fleet.adapters.model_pool import Fault, Member, ModelPool, PoolRules
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.adapters.openai_model.faults import pushback
-from swe_ai_fleet.agents import ModelGateway
 from swe_ai_fleet.agents.budget import Budget
+from swe_ai_fleet.agents.model_gateway import ModelGateway
 from swe_ai_fleet.domain.budget import Limits, Prices, Usage
 from swe_ai_fleet.domain.errors import PreconditionFailed, Unavailable
 from swe_ai_fleet.domain.trajectory import StopReason

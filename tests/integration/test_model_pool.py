@@ -14,7 +14,7 @@ import pytest
 from swe_ai_fleet.adapters.model_pool import Fault, Member, ModelPool, PoolRules, vllm_load
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.adapters.openai_model.faults import pushback
-from swe_ai_fleet.agents import CodingRun
+from swe_ai_fleet.agents.coding_run import CodingRun
 from swe_ai_fleet.domain.assignment import CodingAssignment
 from swe_ai_fleet.domain.errors import ContextTooLong, ModelRejected, ModelUnavailable
 from swe_ai_fleet.domain.event import ModelAwaited

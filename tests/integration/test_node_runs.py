@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
-from swe_ai_fleet.agents import AnswerRun, OperateRun
+from swe_ai_fleet.agents.answering import AnswerRun, OperateRun
 from swe_ai_fleet.agents.equipment import Equipment, RunServices
 from swe_ai_fleet.domain.assignment import AnswerAssignment, OperateAssignment
 from swe_ai_fleet.domain.audit import verify

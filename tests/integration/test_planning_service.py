@@ -19,7 +19,7 @@ import pytest
 from fleet.planning.v1 import planning_pb2 as pb
 from fleet.planning.v1.planning_pb2_grpc import PlanningServiceStub
 from services.grpc_server import serve_grpc, service_of
-from services.orchestrator import PlanningServicer, plan_buckets
+from services.orchestrator.planning import PlanningServicer, plan_buckets
 from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
 from swe_ai_fleet.agents.plan_session.session import PlanSession, SessionStatus
 from swe_ai_fleet.agents.plan_session.store import KeyValueSessions

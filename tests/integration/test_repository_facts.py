@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
-from swe_ai_fleet.agents import CodingRun, OpeningRun
+from swe_ai_fleet.agents.coding_run import CodingRun, OpeningRun
 from swe_ai_fleet.agents.equipment import Equipment
 from swe_ai_fleet.domain.assignment import CodingAssignment, Opening, OpeningAssignment
 from swe_ai_fleet.domain.candidate import Perspective

@@ -11,8 +11,10 @@ import pytest
 
 from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
-from swe_ai_fleet.agents import CodingRun, Consent, Solver, run_agent
+from swe_ai_fleet.agents.coding_run import CodingRun
 from swe_ai_fleet.agents.equipment import Equipment, RunContext, RunServices
+from swe_ai_fleet.agents.solving import Consent, Solver
+from swe_ai_fleet.agents.spec import run_agent
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest, ApprovalResolution
 from swe_ai_fleet.domain.assignment import CodingAssignment
 from swe_ai_fleet.domain.audit import verify

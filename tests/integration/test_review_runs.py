@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
-from swe_ai_fleet.agents import CodingRun, ReviewRun
+from swe_ai_fleet.agents.coding_run import CodingRun
 from swe_ai_fleet.agents.prompting import LETTERS, ballot_order
+from swe_ai_fleet.agents.reviewing import ReviewRun
 from swe_ai_fleet.domain import event as ev
 from swe_ai_fleet.domain.assignment import CodingAssignment, ReviewAssignment, Subject
 from swe_ai_fleet.domain.audit import verify

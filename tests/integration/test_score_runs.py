@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
-from swe_ai_fleet.agents import ScoreRun
+from swe_ai_fleet.agents.scoring import ScoreRun
 from swe_ai_fleet.domain.assignment import ScoreAssignment
 from swe_ai_fleet.domain.audit import GENESIS
 from swe_ai_fleet.domain.budget import Limits
