@@ -14,6 +14,7 @@ from swe_ai_fleet.domain.candidate import (
     CheckKind,
     CheckReport,
     CheckResult,
+    ForeignTests,
     RankedCandidate,
     Verdict,
 )
@@ -24,6 +25,7 @@ from swe_ai_fleet.domain.test_run import Crossing, ForeignFailure
 from swe_ai_fleet.orchestrator.evidence import verdict_of
 from swe_ai_fleet.orchestrator.ranking import rank
 from tests.candidates import a_candidate
+from tests.tables import table
 
 # What a function gives for an input; 1 is what the task wants, 0 what the untouched source gives.
 Values = Mapping[str, int]
@@ -316,3 +318,30 @@ def test_good_probes_never_take_the_right_one_for_less_nor_a_wrong_one_for_more(
         before, told = probed(pool), probed(pool, a=SECOND, b=THIRD)
         verified = [{name for name, one in each.items() if one.verdict is Verdict.VERIFIED} for each in (before, told)]
         assert verified[0] & {"right-good"} <= verified[1] <= {"right-good"}, words(pool)
+
+
+@table(
+    ("foreign", "words"),
+    [
+        ({}, "no other author's new tests cover it"),
+        ({"asked": 2, "passed": 2}, "passes the new tests of 2 of 2 other authors"),
+        ({"asked": 1, "passed": 1}, "passes the new tests of 1 of 1 other author"),
+        (
+            {"asked": 3, "failing": dict.fromkeys("bcd", 1)},
+            "fails 1 new test of b, fails 1 new test of c, fails 1 new test of d",
+        ),
+        (
+            {"asked": 5, "failing": dict.fromkeys("bcdef", 1)},
+            "fails 1 new test of b, fails 1 new test of c, fails 1 new test of d, and those of 2 more",
+        ),
+        ({"asked": 2, "failing": {"b": 2, "c": 1}}, "fails 2 new tests of b, fails 1 new test of c"),
+        (
+            {"asked": 2, "passed": 1, "failing": {STATEMENT: 1}, "probes_passed": 1, "probes_asked": 2},
+            "passes 1 of 2 probes of the statement, passes the new tests of 1 of 1 other author",
+        ),
+    ],
+)
+def test_what_tests_of_others_say_is_told_in_words(foreign: dict[str, object], words: str) -> None:
+    told = replace(report(author("right", "good", "a")), foreign=ForeignTests(value=0.5, **foreign))
+    reason = rank([a_candidate("a")], {"a": told})[0].reason
+    assert f"; {words}; 1 changed lines" in reason
