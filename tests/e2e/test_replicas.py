@@ -80,6 +80,11 @@ class Replica:
                 return
         raise AssertionError(f"it ended without {kind}")
 
+    async def listed(self) -> list[tuple[str, int, int, str]]:
+        """What it says of every execution."""
+        reply = await self.stub.ListExecutions(pb.ListExecutionsRequest(page_size=100), **self.call)
+        return [(entry.execution_id, entry.status, entry.finished_at_ms, entry.winner_id) for entry in reply.executions]
+
     async def events(self, execution_id: str) -> list[pb.ExecutionEvent]:
         """All of them, once the execution has ended."""
         request = pb.StreamExecutionRequest(execution_id=execution_id)
