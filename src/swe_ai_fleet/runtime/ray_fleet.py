@@ -205,7 +205,7 @@ class RayFleet:
             except _Misfit:
                 continue
             except RayError as error:
-                # One that is only out of reach must not go on beside the one that takes its place.
+                # An unreachable host must stop before its replacement starts.
                 self._end(host)
                 raise AgentLost(f"{host.name} died while it ran this ({type(error).__name__})") from None
             finally:
@@ -301,14 +301,20 @@ class RayFleet:
         return self.settings.agents_per_actor == 1
 
     def _end(self, host: Host) -> None:
+        """Give it nothing more, and end it: at once while it works, else after what its last runs left is gone."""
         if host in self._hosts:
             self._hosts.remove(host)
-        ending = asyncio.create_task(self._ended(host), name="end of a host")
+        idle = not host.busy
+        if not idle:
+            host.kill()
+        ending = asyncio.create_task(self._ended(host, idle=idle), name="end of a host")
         self._ending.add(ending)
         ending.add_done_callback(self._ending.discard)
 
-    async def _ended(self, host: Host) -> None:
-        await host.end()
+    async def _ended(self, host: Host, *, idle: bool) -> None:
+        if idle:
+            await host.settle()
+            host.kill()
         if self.logins is not None and host.login:
             await self.logins.end(host.login)
 

@@ -65,10 +65,12 @@ class Host:
         except (TimeoutError, RayError, ValueError):
             return None
 
-    async def end(self) -> None:
-        """End it: at once while it works, else after the clones of its last runs are gone."""
-        if not self.busy:
-            with suppress(RayError, TimeoutError):
-                async with asyncio.timeout(_SETTLE_SECONDS):
-                    await self.actor.settle.remote()
+    def kill(self) -> None:
+        """End it and what runs on it, at once."""
         cast("Any", ray).kill(self.actor, no_restart=True)
+
+    async def settle(self) -> None:
+        """Wait until the clones of the runs that ended on it are gone, for at most 5 seconds."""
+        with suppress(RayError, TimeoutError):
+            async with asyncio.timeout(_SETTLE_SECONDS):
+                await self.actor.settle.remote()
