@@ -111,16 +111,6 @@ async def _answers(root: Path, fork: Files, honest: Files = NONE) -> list[str]:
         return [answer for _, answer in (await _said(provider, root, files, fork, question, honest=honest)).values()]
 
 
-@pytest.mark.slow  # quick: what comes from an index
-@needs_bwrap
-async def test_neither_variables_nor_constraints_of_a_repository_decide_where_shared_packages_come_from(
-    tmp_path: Path,
-) -> None:
-    for name, fork, honest in (("variable", HIDDEN, NONE), ("constraints", _vendored(666), _vendored(7))):
-        (tmp_path / name).mkdir()
-        assert (await _answers(tmp_path / name, fork, honest))[1] == "7", name
-
-
 def test_a_list_that_leads_to_other_files_is_not_plain() -> None:
     plain = 'a==1  # the first\nb[x]>=2; python_version > "3"\n\nc==1 --hash=sha256:aa \\\n  --hash=sha256:bb\nd.e==1\n'
     assert is_plain(plain)
