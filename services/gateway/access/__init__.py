@@ -54,9 +54,9 @@ class _SessionRoutes:
         """POST {token}: a session for who shows the token."""
         token = _token(await request.body(), media_type(request.headers.raw))
         address = peer(request.client.host if request.client else "")
-        tries_left = self._refusals.look(address)
-        if not tries_left.admitted:
-            raise Refusal(429, "too many wrong tokens from this address", retry_after_seconds=tries_left.seconds)
+        allowance = self._refusals.look(address)
+        if not allowance.admitted:
+            raise Refusal(429, "too many wrong tokens from this address", retry_after_seconds=allowance.seconds)
         name, secure = _cookie(request)
         value = await self._credentials.new_session(token, name)
         if value is None:

@@ -213,17 +213,17 @@ class AuthMiddleware:
     def _count(self, scope: Scope, authenticated: AuthenticatedCaller | None) -> list[tuple[str, str]]:
         """Take a request from its client's bucket; what the client is told of it. Raises Refusal."""
         address = scope["client"][0] if scope["client"] else ""
-        calls_left = self._buckets.take(_bucket(authenticated, limits.peer(address)))
+        allowance = self._buckets.take(_bucket(authenticated, limits.peer(address)))
         limit_headers = [
             ("RateLimit-Policy", f'"requests";q={self._buckets.per_minute};w=60'),
-            ("RateLimit", f'"requests";r={calls_left.remaining};t={calls_left.seconds}'),
+            ("RateLimit", f'"requests";r={allowance.remaining};t={allowance.seconds}'),
         ]
-        if not calls_left.admitted:
+        if not allowance.admitted:
             raise Refusal(
                 429,
                 f"more than {self._buckets.per_minute} requests in a minute",
                 hint="send fewer, or raise FLEET_HTTP_REQUESTS_PER_MINUTE",
-                retry_after_seconds=calls_left.seconds,
+                retry_after_seconds=allowance.seconds,
                 headers=dict(limit_headers),
             )
         return limit_headers
