@@ -49,11 +49,11 @@ test-images: $(VENV)/ready ## Build the images on a base made of this machine, r
 test-cluster: $(VENV)/ready ## The fleet inside a cluster: make test-cluster KUBECONFIG=…; docs/kubernetes.md
 	$(BIN)/python scripts/test_cluster.py --kubeconfig "$(KUBECONFIG)"
 
-check: $(VENV)/ready ## ruff, pyright, import-linter, buf lint, generated code against the proto
+check: $(VENV)/ready ## ruff, pyrefly, import-linter, buf lint, generated code against the proto
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target types rules
 
 types:
-	$(BIN)/pyright
+	$(BIN)/pyrefly check
 
 rules: style generated
 

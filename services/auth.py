@@ -54,7 +54,7 @@ class Stay:
                 if self.refusal is None:
                     raise
             finally:
-                self._waiting = None
+                self._waiting = None  # pyrefly: ignore[attribute-assign-on-never]
         return None
 
     def close(self) -> None:

@@ -89,7 +89,7 @@ class Certificates:
         def renewed(handshake: ssl.SSLObject, _: str | None, __: ssl.SSLContext) -> None:
             handshake.context = self.current().context
 
-        context.sni_callback = renewed  # pyright: ignore[reportAttributeAccessIssue]
+        context.sni_callback = renewed
         return context
 
     def current(self) -> _Loaded:

@@ -97,7 +97,7 @@ def _labels(method: str) -> tuple[str, str]:
     """Service and method; a name outside of our contract is `other`, so that callers cannot invent metric labels."""
     service, _, name = method.lstrip("/").rpartition("/")
     try:
-        descriptor = descriptor_pool.Default().FindServiceByName(service)  # pyright: ignore[reportUnknownMemberType]
+        descriptor = descriptor_pool.Default().FindServiceByName(service)
     except KeyError:
         return "other", "other"
     return (service, name) if name in descriptor.methods_by_name else (service, "other")
@@ -232,12 +232,15 @@ async def serve_grpc(
             await probed.stop(None)
 
 
-class _Health(cast("Any", health).aio.HealthServicer):
+_HealthServicer: Any = health.aio.HealthServicer  # pyrefly: ignore[missing-attribute]
+
+
+class _Health(_HealthServicer):
     """The library's servicer with `List`, which its asynchronous version lacks."""
 
     async def List(self, request: object, context: object) -> Any:
         statuses = {name: health_pb2.HealthCheckResponse(status=status) for name, status in self._server_status.items()}
-        return health_pb2.HealthListResponse(statuses=statuses)
+        return health_pb2.HealthListResponse(statuses=statuses)  # pyrefly: ignore[missing-attribute]  # its stubs are older
 
 
 async def _probed(state: Any, listen: str) -> grpc.aio.Server | None:

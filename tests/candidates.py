@@ -30,7 +30,7 @@ def a_candidate(name: str, *, diff: str = "", **changes: object) -> Candidate:
         audit_head="",
         submitted_at="2026-01-01T00:00:00+00:00",
     )
-    return replace(base, **changes)  # pyright: ignore[reportArgumentType]
+    return replace(base, **changes)
 
 
 class AuditChain:
@@ -43,7 +43,7 @@ class AuditChain:
     def call(self, result: ToolResult, **fields: object) -> Iterator[ToolStarted | ToolFinished]:
         """That a call began, and what came of it."""
         for outcome in (Outcome.STARTED, Outcome.SUCCESS):
-            entry = AuditEntry(seq=next(self._seq), outcome=outcome, **fields).sealed(self.head)  # pyright: ignore[reportArgumentType]
+            entry = AuditEntry(seq=next(self._seq), outcome=outcome, **fields).sealed(self.head)
             self.head = entry.hash
             started = outcome is Outcome.STARTED
             yield ToolStarted(entry=entry) if started else ToolFinished(entry=entry, result=result)

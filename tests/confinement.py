@@ -35,11 +35,11 @@ NOBODY = 65534
 
 
 def shell(script: str, **options: object) -> Command:
-    return Command(argv=("sh", "-c", script), **options)  # pyright: ignore[reportArgumentType]
+    return Command(argv=("sh", "-c", script), **options)
 
 
 def python(script: str, *arguments: str, **options: object) -> Command:
-    return Command(argv=("python3", "-c", script, *arguments), **options)  # pyright: ignore[reportArgumentType]
+    return Command(argv=("python3", "-c", script, *arguments), **options)
 
 
 def living(token: str) -> list[int]:

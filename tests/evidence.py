@@ -172,7 +172,7 @@ class World:
         **constraints: object,
     ) -> CheckReport:
         """The evidence about a candidate that leaves these files."""
-        task = replace(self.task, constraints=Constraints(**constraints))  # pyright: ignore[reportArgumentType]
+        task = replace(self.task, constraints=Constraints(**constraints))
         # Patches are made in the work tree, and one that is changed meanwhile is not pinned.
         async with self.turn:
             repository, patch = await self.pinned(), self.patch(files)

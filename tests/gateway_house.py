@@ -167,7 +167,7 @@ async def closed(
 ) -> int:
     """The code that a WebSocket is closed with, before anything was sent; `host` and `port` are where it connects."""
     place: Any = {} if host is None else {"host": host, "port": port}
-    async with connect(url, origin=origin, additional_headers=headers, proxy=None, **place) as socket:  # pyright: ignore[reportArgumentType]
+    async with connect(url, origin=origin, additional_headers=headers, proxy=None, **place) as socket:
         with pytest.raises(ConnectionClosed) as ending:
             await socket.recv()
         assert ending.value.rcvd is not None

@@ -26,7 +26,7 @@ SECRET = "hunter2-hunter2-hunter2"
 def cut(log: MemoryLog, count: int) -> MemoryLog:
     """A log that holds the first so many events of another and all of its blobs: what a process that died leaves."""
     left = MemoryLog()
-    left._blobs = log._blobs  # pyright: ignore[reportPrivateUsage]
+    left._blobs = log._blobs
     for number, event in enumerate(log.events[:count], start=1):
         writer = Writer(
             tenant=event.tenant, execution_id=event.execution_id, task_id=event.task_id, agent_id=event.agent_id

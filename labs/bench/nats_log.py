@@ -87,7 +87,7 @@ async def _write(urls: str, seconds: float) -> dict[str, float]:
     async with JetStream.connect(urls, waits=20) as log:
         steps, began, cpu = 0, time.monotonic(), time.process_time()
         connection = log.connection
-        asked = connection._requests  # pyright: ignore[reportPrivateUsage]
+        asked = connection._requests
 
         async def agent(number: int) -> None:
             nonlocal steps
@@ -104,7 +104,7 @@ async def _write(urls: str, seconds: float) -> dict[str, float]:
             "steps": steps,
             "seconds": time.monotonic() - began,
             "cpu": time.process_time() - cpu,
-            "answers": connection._requests - asked,  # pyright: ignore[reportPrivateUsage]
+            "answers": connection._requests - asked,
         }
 
 

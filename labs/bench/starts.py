@@ -107,7 +107,7 @@ async def start(url: str, token: str, round_name: str) -> None:
         await meter.whole()
         took("metrics")
         usage = await stack.enter_async_context(StorageUsage({"events": log.events_held}, **saved))
-        while not usage._read.is_set():  # pyright: ignore[reportPrivateUsage]
+        while not usage._read.is_set():
             await asyncio.sleep(0.01)
         took("storage")
         figures["MiB"] = psutil.Process().memory_info().rss >> 20

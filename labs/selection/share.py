@@ -199,7 +199,7 @@ async def shares(interpreter: Path, recording: Recording) -> Shares:
     with tempfile.TemporaryDirectory(prefix="fleet-share-") as name:
         directory = Path(name)
         repository = make_repository(directory / "repository", _FILES)
-        async with ScriptedModelServer(recording, keep=1_000) as server:  # pyright: ignore[reportArgumentType]
+        async with ScriptedModelServer(recording, keep=1_000) as server:
             variables = {
                 name: value for name, value in os.environ.items() if not name.startswith("FLEET_") or "HOSTS" in name
             }

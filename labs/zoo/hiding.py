@@ -114,7 +114,7 @@ def _python(text: str, function: str) -> list[Cut]:
             body = getattr(parent, name, None)
             if not isinstance(body, list):
                 continue
-            statements = [node for node in body if isinstance(node, ast.stmt)]  # pyright: ignore[reportUnknownVariableType]
+            statements = [node for node in body if isinstance(node, ast.stmt)]
             gone = [
                 node
                 for node in statements

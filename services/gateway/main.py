@@ -118,9 +118,7 @@ KEYS_MAX_BYTES = 256 * 1024 * 1024
 
 class _State(ServerState):
     # The date of each answer is made with it, where the library makes it each second.
-    default_headers = property(  # pyright: ignore[reportAssignmentType]
-        lambda _: [(b"date", formatdate(usegmt=True).encode())], lambda _, __: None
-    )
+    default_headers = property(lambda _: [(b"date", formatdate(usegmt=True).encode())], lambda _, __: None)
 
 
 class _Server(uvicorn.Server):

@@ -40,7 +40,7 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 @cache
 def _event_writer(body: type) -> TypeAdapter[Any]:
     """Writes events with such a body: whoever only writes needs no schema of all the others, which takes a while."""
-    return TypeAdapter(type("_Event", (_Head,), {"__annotations__": {"body": body}, "__module__": __name__}))
+    return _adapter(type("_Event", (_Head,), {"__annotations__": {"body": body}, "__module__": __name__}))
 
 
 def to_json(value: object) -> bytes:

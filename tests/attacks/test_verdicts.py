@@ -158,7 +158,7 @@ class Odd(World):
 
 async def not_verified(world: World, files: Mapping[str, str], **more: object) -> CheckReport:
     """A report that does not verify; the control is a fleet that does not look for what decides about tests."""
-    report = await world.check(files, **more)  # pyright: ignore[reportArgumentType]
+    report = await world.check(files, **more)
     assert report.verdict is not Verdict.VERIFIED, report.reasons
 
     async def no_rules(*_: object) -> list[str]:
@@ -166,7 +166,7 @@ async def not_verified(world: World, files: Mapping[str, str], **more: object) -
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(evidence, "changed_rules", no_rules)
-        control = await world.check(files, name="control", **more)  # pyright: ignore[reportArgumentType]
+        control = await world.check(files, name="control", **more)
     assert control.verdict is Verdict.VERIFIED, control.reasons
     return report
 

@@ -193,7 +193,7 @@ async def test_websockets_are_let_in_by_the_same_rules(home: House) -> None:
     url = f"ws://{home.authority}/api/ws/watch"
     cookie = await home.sign_in()
     for origin, headers in ((None, BEARER | {"Fleet-Caller": "me"}), (home.url, {"Cookie": cookie})):
-        async with connect(url, origin=origin, additional_headers=headers, proxy=None) as socket:  # pyright: ignore[reportArgumentType]
+        async with connect(url, origin=origin, additional_headers=headers, proxy=None) as socket:
             assert json.loads(await socket.recv()) == {"token": TOKEN, "caller": headers.get("Fleet-Caller", "")}
     foreign = {"host": "127.0.0.1", "port": int(home.port)}
     for code, where, shown in (

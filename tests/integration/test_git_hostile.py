@@ -44,7 +44,7 @@ class Place:
         return make_repository(self.repo, files)
 
     async def pin(self, **options: object) -> PinnedRepository:
-        return await self.provider.pin("default", RepoRef(location=str(self.repo), **options))  # pyright: ignore[reportArgumentType]
+        return await self.provider.pin("default", RepoRef(location=str(self.repo), **options))
 
     @asynccontextmanager
     async def clone(self, **options: object) -> AsyncIterator[GitClone]:

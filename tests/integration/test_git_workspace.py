@@ -49,7 +49,7 @@ async def sh(clone: GitClone, line: str) -> str:
 
 
 async def pin(provider: GitWorkspaceProvider, repo: Path, **options: object) -> PinnedRepository:
-    return await provider.pin("default", RepoRef(location=str(repo), **options))  # pyright: ignore[reportArgumentType]
+    return await provider.pin("default", RepoRef(location=str(repo), **options))
 
 
 @asynccontextmanager

@@ -25,7 +25,7 @@ NODES, PROFILES, PROFILE = "fleet-nodes", "/var/lib/kubelet/seccomp/fleet", "fle
 
 def quantity(text: str | int | float) -> Decimal:
     """A Kubernetes quantity as a number. Raises KeyError for a unit that is none."""
-    number, unit = re.fullmatch(r"([0-9.]+)([A-Za-z]*)", str(text)).groups()  # pyright: ignore[reportOptionalMemberAccess]
+    number, unit = re.fullmatch(r"([0-9.]+)([A-Za-z]*)", str(text)).groups()
     return Decimal(number) * _UNITS[unit]
 
 

@@ -93,7 +93,7 @@ def test_ray_takes_its_options_and_sees_what_workers_offer(name: str) -> None:
     used = {f"--{key}" for group in groups for key in group["rayStartParams"]}
     used |= {argument.partition("=")[0] for argument in sidecar["args"][2:]}
     assert used - {option for parameter in start.params for option in parameter.opts} == set()
-    kinds = autoscaling_config._derive_autoscaling_config_from_ray_cr(cluster)["available_node_types"]  # pyright: ignore
+    kinds = autoscaling_config._derive_autoscaling_config_from_ray_cr(cluster)["available_node_types"]
     wanted = json.loads({one["name"]: one.get("value", "") for one in orchestrator["env"]}["FLEET_RAY_RESOURCES"])
     workers = cluster["spec"]["workerGroupSpecs"][0]
     assert all(kinds["agents"]["resources"][key] >= amount for key, amount in wanted.items())

@@ -31,7 +31,7 @@ def run(
         name: TestResult(outcome=TestOutcome.FAILED, message=message) for name, message in (failing or {}).items()
     }
     bad = bool(failing or unnamed)
-    return TestRun(results=results, framework="pytest", exit_code=int(bad), unnamed=Summary(failed=unnamed), **more)  # pyright: ignore[reportArgumentType]
+    return TestRun(results=results, framework="pytest", exit_code=int(bad), unnamed=Summary(failed=unnamed), **more)
 
 
 def compared(

@@ -64,7 +64,7 @@ def task(role: Role = Role.DEV, **constraints: object) -> Task:
         description="Do it.",
         repo=RepoRef(location="/r"),
         role=role,
-        constraints=Constraints(**constraints),  # pyright: ignore[reportArgumentType]
+        constraints=Constraints(**constraints),
     )
 
 

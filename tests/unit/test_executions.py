@@ -164,7 +164,7 @@ async def test_a_lost_agent_is_begun_again_and_costs_its_own_candidate_only(worl
         # Runs that the clock ended make a time-out.
         (ScriptedRun(stop_reason=StopReason.TIMEOUT, checks=(FAILED,)), {}, "timeout", ""),
         # A fault of ours ends the execution without telling its secrets.
-        (ScriptedRun(fault=RuntimeError("password hunter2")), {}, "failed", "RuntimeError"),  # pyright: ignore[reportArgumentType]
+        (ScriptedRun(fault=RuntimeError("password hunter2")), {}, "failed", "RuntimeError"),
     ],
 )
 async def test_how_an_execution_without_a_winner_ends(

@@ -66,7 +66,7 @@ def begun(execution_id: str, *, at: str = "12:00", **changes: object) -> ev.Even
 
 @asynccontextmanager
 async def following(log: Heads | MemoryLog) -> AsyncGenerator[Projection]:
-    projection = Projection(log)  # pyright: ignore[reportArgumentType]
+    projection = Projection(log)
     await projection.start()
     try:
         yield projection

@@ -101,7 +101,7 @@ def a_state(**changes: object) -> ExecutionState:
     state = sample(ExecutionState, execution_id="e", started_at="2026-01-01T00:00:00+00:00", result_published=False)
     task = replace(state.task, tenant="default", caller="ada", priority=3)
     defaults = {"task": task, "owner": "", "status": ExecutionStatus.PENDING}
-    return replace(state, **{**defaults, **changes})  # pyright: ignore[reportArgumentType]
+    return replace(state, **{**defaults, **changes})
 
 
 @table(

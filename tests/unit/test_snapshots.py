@@ -209,13 +209,13 @@ def of_executions(projection: Projection) -> object:
 async def test_executions_are_what_the_log_says_from_whichever_place(cut: int) -> None:
     events, bucket = golden(), Bucket()
     store = Snapshots(bucket=bucket, origin="o", pause=0.001, least=1)
-    async with running(Projection(Events(events))) as whole:  # pyright: ignore[reportArgumentType]
+    async with running(Projection(Events(events))) as whole:
         expected = of_executions(whole)
         assert {state.status for state in whole.select("acme")} > {ev.ExecutionStatus.COMPLETED}
-    async with running(Projection(Events(events[:cut]), snapshots=store)):  # pyright: ignore[reportArgumentType]
+    async with running(Projection(Events(events[:cut]), snapshots=store)):
         await until_saved(bucket)
     rest = Events(events)
-    async with running(Projection(rest, snapshots=store)) as restored:  # pyright: ignore[reportArgumentType]
+    async with running(Projection(rest, snapshots=store)) as restored:
         assert of_executions(restored) == expected
     tail = [stored for stored in events[cut:] if stored.event.agent_id in (ev.EXECUTION_SUBJECT, ev.CONTROL_SUBJECT)]
     # Where the newest head stands, the position may be before the cut by events of agents.

@@ -65,7 +65,7 @@ class KubernetesApi:
                 lambda: self._batch.delete_namespaced_job(name, namespace, propagation_policy="Background", **_raw())
             )
 
-    async def list(self, kind: str, namespace: str) -> tuple[list[Object], str]:
+    async def list(self, kind: str, namespace: str) -> tuple[list[Object], str]:  # pyrefly: ignore[not-a-type]
         """The runner's Jobs or Pods in a namespace, and the place in the history that they are of."""
         answer = await self._json(lambda: self._listing(kind)(namespace, label_selector=SELECTOR, **_raw()))
         return list(answer.get("items") or []), str(answer["metadata"]["resourceVersion"])

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from importlib import import_module
 
-# pyright: reportUnsupportedDunderAll=false
-
 __all__ = [
     "AgentResult",
     "DeliberateAsync",

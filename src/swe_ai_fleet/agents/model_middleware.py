@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
@@ -51,7 +51,12 @@ _PROMPT_SHARE = 0.75
 class ModelWrapper:
     """The base of a `ChatModel` that wraps another: everything but `reply` goes to the wrapped model."""
 
-    model: ChatModel
+    if TYPE_CHECKING:
+
+        @property
+        def model(self) -> ChatModel:
+            """The wrapped model: a field of each subclass."""
+            ...
 
     async def probe(self) -> ModelCapabilities:
         return await self.model.probe()

@@ -102,7 +102,7 @@ def typed(command: Callable[..., None], takes: Takes, *, name: str) -> Callable[
     read = {parameter: _read(parameter, kind, default) for parameter, (kind, default) in takes.items()}
     run.__annotations__ = {parameter: kind for parameter, (kind, _) in read.items()}
     keyword = inspect.Parameter.KEYWORD_ONLY
-    run.__signature__ = inspect.Signature(  # pyright: ignore[reportFunctionMemberAccess]
+    run.__signature__ = inspect.Signature(  # pyrefly: ignore[missing-attribute]
         [
             inspect.Parameter(parameter, keyword, annotation=kind, default=default)
             for parameter, (kind, default) in read.items()
@@ -134,7 +134,7 @@ def _read(name: str, kind: Any, default: Any) -> tuple[Any, Any]:
         info = copy(info)
         info.param_decls = [word(name, kind)]
     if get_origin(plain) is tuple:
-        plain, default = list[get_args(plain)[0]] | None, None if default == () else default  # pyright: ignore
+        plain, default = list[get_args(plain)[0]] | None, None if default == () else default  # pyrefly: ignore[invalid-annotation]
     return Annotated[plain, info], default
 
 

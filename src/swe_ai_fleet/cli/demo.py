@@ -248,11 +248,9 @@ async def _check_audit(screen: Screen, faults: Faults, client: FleetClient, fina
 async def _results(url: str, token: str) -> AsyncGenerator[asyncio.Queue[Msg], None]:
     """What is published about the demonstration's task, to a subscriber that knows nothing of the fleet."""
     queue: asyncio.Queue[Msg] = asyncio.Queue()
-    connection = await nats.connect(url, token=token)  # pyright: ignore[reportUnknownMemberType]
+    connection = await nats.connect(url, token=token)
     try:
-        await connection.subscribe(  # pyright: ignore[reportUnknownMemberType]
-            f"agent.results.{TASK_ID}", cb=queue.put
-        )
+        await connection.subscribe(f"agent.results.{TASK_ID}", cb=queue.put)
         await connection.flush()
         yield queue
     finally:

@@ -77,7 +77,7 @@ def _run(
         code = Exit.STOPPED
     except BrokenPipeError:
         # Whoever read our output has enough; Python must not complain about it at exit either.
-        sys.stdout = None  # pyright: ignore[reportAttributeAccessIssue]
+        sys.stdout = None
         code = Exit.ACCEPTED
     except Exception as error:  # noqa: BLE001 - the edge of the process
         if isinstance(error, OSError) and error.filename and error.strerror:

@@ -103,7 +103,7 @@ class Progress:
             (name or BASELINE, "", checks.command or REPOSITORY_TESTS, "", f"{self._since(checks):.0f}", "checks run")
             for name, checks in state.checking.items()
         ]
-        return rows + checks
+        return [*rows, *checks]
 
     def table(self) -> Table:
         return plain_table(("agent", "step", "what runs", "tokens", "seconds", "state"), self.rows())

@@ -131,7 +131,7 @@ def check_metadata(metadata: Mapping[str, str]) -> None:
         raise InvalidRequest(f"metadata has {len(metadata)} entries", field="metadata", hint=f"at most {MAX_METADATA}")
     for name, value in metadata.items():
         # Callers of the library are not held to the types.
-        if not isinstance(name, str) or not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not isinstance(name, str) or not isinstance(value, str):
             raise InvalidRequest(
                 "metadata must be an object of strings", field="metadata", hint='such as {"topic": "build"}'
             )

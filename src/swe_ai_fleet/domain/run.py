@@ -297,7 +297,7 @@ def sub_agent_usage(result: ToolResult) -> Usage:
         return Usage()
     names = {field.name for field in fields(Usage)} - {"duration_ms"}
     spent = {name: value for name, value in usage.items() if name in names and isinstance(value, int | float)}
-    return Usage(**spent)  # pyright: ignore[reportArgumentType]
+    return Usage(**spent)  # pyrefly: ignore[bad-argument-type]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -115,8 +115,9 @@ class Meter:
             events,
             self.take,
             hint=_HINT,
-            snapshot=snapshots
-            and snapshots.of(
+            snapshot=None
+            if snapshots is None
+            else snapshots.of(
                 "metrics",
                 sys.modules[__name__],
                 metrics_fold,

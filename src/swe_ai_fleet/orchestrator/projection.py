@@ -104,7 +104,9 @@ class Projection:
             lambda position: log.heads(from_sequence=position, follow=True),
             self._take,
             hint="restart the orchestrator",
-            snapshot=snapshots and snapshots.of("executions", sys.modules[__name__], dump=self._dump, load=self._load),
+            snapshot=None
+            if snapshots is None
+            else snapshots.of("executions", sys.modules[__name__], dump=self._dump, load=self._load),
         )
 
     async def start(self) -> None:

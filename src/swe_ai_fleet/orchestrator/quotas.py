@@ -307,7 +307,11 @@ class _Held:
 
     def __init__(self, name: str, pieces: Pieces, snapshots: Snapshots | None) -> None:
         self.tenants: defaultdict[str, tuple[Counter[int], dict[str, int]]] = defaultdict(lambda: (Counter(), {}))
-        saved = snapshots and snapshots.of(f"held-{name}", sys.modules[__name__], dump=self._dump, load=self._load)
+        saved = (
+            None
+            if snapshots is None
+            else snapshots.of(f"held-{name}", sys.modules[__name__], dump=self._dump, load=self._load)
+        )
         self.follower = Follower(name, pieces, self._take, hint=_HINT, snapshot=saved)
 
     def bytes_of(self, tenant: str, oldest: int) -> int:

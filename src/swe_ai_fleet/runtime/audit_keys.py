@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import os
 import re
@@ -103,7 +102,7 @@ def signing_key(text: str) -> SigningKey:
             key = serialization.load_pem_private_key(text.encode(), password=None)
         else:
             key = Ed25519PrivateKey.from_private_bytes(base64.b64decode(text.strip(), validate=True))
-    except (ValueError, TypeError, binascii.Error, UnsupportedAlgorithm):
+    except (ValueError, TypeError, UnsupportedAlgorithm):
         key = None
     if not isinstance(key, Ed25519PrivateKey):
         raise InvalidRequest("this is not an Ed25519 key", field="audit_signing_key", hint=_HINT)

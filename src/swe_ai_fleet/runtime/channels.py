@@ -127,9 +127,9 @@ def channel_credentials(tls: ChannelTls) -> grpc.ChannelCredentials:
         field = "tls_client_key" if tls.key is None else "tls_client_cert"
         raise PreconditionFailed("a certificate needs its key, and a key its certificate", field=field, hint="set both")
     return grpc.ssl_channel_credentials(
-        root_certificates=tls.ca and read_file(tls.ca, "tls_ca"),
-        private_key=tls.key and read_file(tls.key, "tls_client_key"),
-        certificate_chain=tls.cert and read_file(tls.cert, "tls_client_cert"),
+        root_certificates=read_file(tls.ca, "tls_ca") if tls.ca else None,
+        private_key=read_file(tls.key, "tls_client_key") if tls.key else None,
+        certificate_chain=read_file(tls.cert, "tls_client_cert") if tls.cert else None,
     )
 
 

@@ -238,7 +238,7 @@ class _Supervisor:
     async def _healthy(self) -> bool:
         try:
             return (await self._get("/health"))[0] == 200
-        except (OSError, ValueError, TimeoutError, asyncio.IncompleteReadError):
+        except (OSError, ValueError, asyncio.IncompleteReadError):
             return False
 
     async def _served_name(self) -> str:

@@ -135,7 +135,7 @@ def _as_json(mask: Callable[[str], str] | None) -> list[Any]:
     if mask is None:
         return [structlog.processors.format_exc_info, renderer]
 
-    def masked(_: object, __: str, line: _Line) -> _Line:
+    def masked(_: object, __: str, line: _Line, mask: Callable[[str], str] = mask) -> _Line:
         # Value by value: a mask over the finished line could take a quote along.
         return {key: _masked(value, mask, 0) for key, value in line.items()}
 

@@ -169,7 +169,7 @@ class ToolParameter:
     def annotation(self) -> Any:
         """What pydantic checks its values by."""
         if self.choices:
-            kind: Any = Literal[self.choices]
+            kind: Any = Literal[self.choices]  # pyrefly: ignore[invalid-literal]
         else:
             kind = list[_TYPES[str(self.items)]] if self.items else _TYPES[str(self.type)]
         return kind if self.required else kind | None

@@ -250,7 +250,7 @@ def as_tool(candidate: object) -> BaseTool:
     """A tool out of what can be registered, its declaration checked. Raises InvalidRequest."""
     if isinstance(candidate, type) and issubclass(candidate, BaseTool):
         candidate = _instance(candidate)
-    elif inspect.isroutine(cast("object", candidate)):
+    elif inspect.isroutine(candidate):
         candidate = FunctionTool(cast("Callable[..., object]", candidate))
     if not isinstance(candidate, BaseTool):
         raise InvalidRequest(

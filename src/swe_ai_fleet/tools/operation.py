@@ -143,7 +143,7 @@ class OperationCall(Coroutine[Any, Any, ToolResult]):
 
     def __init__(self, name: str, coroutine: Coroutine[Any, Any, ToolResult]) -> None:
         self._name, self._coroutine = name, coroutine
-        coroutine.__qualname__ = name  # what Python warns of where nobody awaits it
+        coroutine.__qualname__ = name  # pyrefly: ignore[missing-attribute]  # what Python warns of where nobody awaits it
 
     def __await__(self) -> Generator[Any, Any, ToolResult]:
         return self._coroutine.__await__()
@@ -188,7 +188,7 @@ class Toolkit:
             if (marked := getattr(attribute, _MARK, None)) is not None:
                 function, traits = marked
                 definitions[name] = TypedOperation(function=function, tool=cls.name, bare=cls.bare, traits=traits)
-        cls.definitions = definitions
+        cls.definitions = definitions  # pyrefly: ignore[instance-var-assign]
 
     def __init__(self, workspace: Workspace | Path | str, pipeline: Pipeline | None = None) -> None:
         self.workspace: Workspace = BareDirectory(Path(workspace)) if isinstance(workspace, str | Path) else workspace

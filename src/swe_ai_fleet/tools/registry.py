@@ -172,7 +172,8 @@ class _OnDefault(Generic[P, R]):
         update_wrapper(cast("Any", self), function)
 
     def __get__(self, instance: ToolRegistry | None, owner: type[ToolRegistry]) -> Callable[P, R]:
-        return MethodType(self._function, ToolRegistry.default() if instance is None else instance)
+        bound: Any = MethodType(self._function, ToolRegistry.default() if instance is None else instance)
+        return bound
 
 
 class _Tools:

@@ -50,7 +50,7 @@ async def test_a_favourite_colour_is_remembered_by_a_later_one(settings: Setting
 
 
 async def test_without_an_event_loop_the_methods_answer_by_themselves(settings: Settings) -> None:
-    # pyright takes them for what they are where a loop runs.
+    # A type checker takes them for what they are where a loop runs.
     manager: Any = MemoryManager("ada", settings=settings)
 
     def program() -> tuple[Any, ...]:

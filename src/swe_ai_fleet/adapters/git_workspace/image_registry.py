@@ -36,7 +36,7 @@ from swe_ai_fleet.adapters.git_workspace.image_unpacking import CHUNK
 from swe_ai_fleet.adapters.git_workspace.locations import Credential
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed, Unavailable
 from swe_ai_fleet.domain.json_values import mapping, string
-from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
+from swe_ai_fleet.tools.definition import ToolFailure
 from swe_ai_fleet.tools.http_transport import GuardedTransport, HttpPolicy
 
 _MANIFESTS = ", ".join(
@@ -187,7 +187,7 @@ class Registry:
                     client = self._own if client is self._own and self._is_own(url) else self._public
                     if client is self._public and not url.startswith("https://"):
                         raise missing("the registry sends to a URL without TLS for a layer")
-        except (ToolFailure, ToolRefusal, httpx2.HTTPError, httpx2.InvalidURL) as error:
+        except (ToolFailure, httpx2.HTTPError, httpx2.InvalidURL) as error:
             raise Unavailable(f"the registry of the image cannot be reached: {error}", field=FIELD) from None
         raise missing("the registry sends from one place to the next")
 

@@ -124,9 +124,10 @@ class Unpacking:
             raise ResourceExhausted(f"the image unpacks to more than {self._limits.ratio} times its size")
 
     def _unpack_member(self, archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:
-        *parents, name = _parts(member.name) or ("",)
-        if not name:
+        parts = _parts(member.name)
+        if not parts:
             return  # the root itself
+        *parents, name = parts
         if name.startswith(_WHITEOUT):
             self._white_out(parents, name)
             return

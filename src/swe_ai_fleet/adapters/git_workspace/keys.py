@@ -51,8 +51,10 @@ class Interpreters:
 
     def prefix(self, version: PythonVersion | None) -> str:
         """The installation of an interpreter that sandboxes do not show anyway; empty for the usual one."""
-        place = "" if version in (None, self.machine.default) else str(self.prefixes.get(version, ""))
-        return "" if place in ("/usr", "/usr/local") else place
+        if version is None or version == self.machine.default:
+            return ""
+        prefix = str(self.prefixes.get(version, ""))
+        return "" if prefix in ("/usr", "/usr/local") else prefix
 
 
 def find_interpreters(environ: Mapping[str, str]) -> Interpreters:

@@ -168,7 +168,7 @@ class NatsClient(Client):
                 await self.flush()
             if self.is_closed:
                 raise nats.errors.ConnectionClosedError
-        except (nats.errors.Error, OSError, TimeoutError) as error:
+        except (nats.errors.Error, OSError) as error:
             # After a handshake that failed the client library would wait for an end that never comes.
             with suppress(TimeoutError):
                 async with asyncio.timeout(LAST_SECONDS):
@@ -193,7 +193,7 @@ class NatsClient(Client):
 
     async def hear(self, subject: str, deliver: Callable[[Message], None], queue: str = "") -> Subscription:
         """Deliver messages of a subject as they are read."""
-        subscription = await self.subscribe(subject, queue)  # pyright: ignore[reportUnknownMemberType]
+        subscription = await self.subscribe(subject, queue)
         self._heard[subscription] = deliver
         return subscription
 
@@ -225,7 +225,7 @@ class NatsClient(Client):
                 await self._error_cb(error)
 
     def _connect_command(self) -> bytes:
-        tls_required: object = self._server_info.get("tls_required")  # pyright: ignore[reportUnknownMemberType]
+        tls_required: object = self._server_info.get("tls_required")
         server = self._current_server
         wants_tls = "tls" in self.options or (server is not None and server.uri.scheme == "tls")
         if wants_tls and not tls_required:

@@ -141,7 +141,7 @@ class ThoughtDeltas:
 
     def __init__(self, on_delta: Callable[[str], None]) -> None:
         self._on_delta = on_delta
-        self._hear = self._begin
+        self._hear: Callable[[str], None] = self._begin
         self._held = ""
 
     def __call__(self, text: str) -> None:

@@ -53,7 +53,7 @@ def checked_files(files: object) -> list[str | Path]:
         return []
     if not isinstance(files, list):
         raise ValueError(f"files is a {type(files).__name__}; give a list of paths and URLs")
-    given: list[object] = [*files]  # pyright: ignore[reportUnknownVariableType]
+    given: list[object] = [*files]
     usable = [file for file in given if isinstance(file, str | Path) and str(file).strip()]
     if len(usable) < len(given):
         raise ValueError("files holds something that is neither a path nor a URL")

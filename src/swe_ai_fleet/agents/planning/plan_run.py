@@ -56,6 +56,8 @@ class PlannedModel(ModelWrapper):
     A `direct` plan needs no model: what its last step gives is the answer. Where it fails, the model plans.
     """
 
+    model: ChatModel
+
     def __init__(self, parts: RunParts, *, goal: str, rules: PlanRules, direct: Plan | None) -> None:
         operations, limits = Operations(parts.toolbox), parts.budget.limits
         self.model = parts.model
@@ -290,6 +292,8 @@ def _went_by_plan(steps: Sequence[Step]) -> bool | None:
 
 class _AvailabilityModel(ModelWrapper):
     """A model of which is known whether it could be reached."""
+
+    model: ChatModel
 
     def __init__(self, model: ChatModel) -> None:
         self.model = model

@@ -105,7 +105,7 @@ def coerce_arguments(
         return {only: arguments}, (f"bare_string: {only}",)
     unwrapped = coercion.unwrapped(dict(arguments), properties_of(root))
     unwrapped = coercion.chosen(unwrapped)
-    fields = coercion.object(unwrapped, root, (), 0)
+    fields = coercion.fields(unwrapped, root, (), 0)
     if spec.name == SHELL and is_list(words := fields.get("command")):
         fields["command"] = coercion.line(words)
     return fields, tuple(coercion.repairs)
@@ -190,7 +190,7 @@ class _Coercion:
             return words[2]
         return words[0] if len(words) == 1 else shlex.join(words)
 
-    def object(self, given: dict[str, object], schema: Schema, path: tuple[str, ...], level: int) -> dict[str, object]:
+    def fields(self, given: dict[str, object], schema: Schema, path: tuple[str, ...], level: int) -> dict[str, object]:
         """The fields under the schema's names, each with a value of its type."""
         properties = properties_of(schema)
         fields: dict[str, object] = {}
@@ -255,7 +255,7 @@ class _Coercion:
     def _members(self, value: object, choices: Sequence[Schema], path: tuple[str, ...], level: int) -> object:
         if is_object(value):
             inner = next((choice for choice in choices if "properties" in choice), None)
-            return value if inner is None else self.object(value, inner, path, level + 1)
+            return value if inner is None else self.fields(value, inner, path, level + 1)
         if is_list(value):
             schema = next((items for choice in choices if is_mapping(items := choice.get("items"))), None)
             return value if schema is None else [self.value(member, schema, path, level + 1) for member in value]

@@ -181,7 +181,7 @@ class _Model:
             raise PreconditionFailed(f"{_PACKAGE} is no longer available", field="embeddings")
         directory = Path(spec.origin).parent / "model"
         tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
-        tokenizer.enable_truncation(max_length=_MOST_PIECES)  # pyright: ignore[reportUnknownMemberType]
+        tokenizer.enable_truncation(max_length=_MOST_PIECES)
         tokenizer.no_padding()
         return cls(tokenizer, Bert(directory / "model.safetensors"))
 

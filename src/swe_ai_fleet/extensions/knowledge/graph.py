@@ -85,7 +85,7 @@ class ContextGraph:
             return NotImplemented
         return self._stories == other._stories and sorted(self._work.lines()) == sorted(other._work.lines())
 
-    __hash__ = None  # pyright: ignore[reportAssignmentType]  # it goes on changing
+    __hash__: None = None  # it goes on changing
 
     @property
     def stories(self) -> Mapping[str, StoryState]:
@@ -268,8 +268,9 @@ class GraphFollower:
             lambda position: log.read(from_sequence=position, follow=True),
             self._take,
             hint="restart the context service",
-            snapshot=snapshots
-            and snapshots.of("graph", sys.modules[__name__], story, dump=self._dump, load=self._load),
+            snapshot=None
+            if snapshots is None
+            else snapshots.of("graph", sys.modules[__name__], story, dump=self._dump, load=self._load),
         )
 
     async def __aenter__(self) -> Self:

@@ -89,7 +89,7 @@ class PostgresqlMemoryIndex:
         Raises PreconditionFailed (no driver, no pgvector, no right to make it), InvalidRequest, Unavailable.
         """
         try:
-            import psycopg  # noqa: F401  # pyright: ignore[reportUnusedImport]
+            import psycopg  # noqa: F401
         except ImportError:
             raise PreconditionFailed(
                 "PostgreSQL needs its driver", field="memory_store", hint="pip install 'swe-ai-fleet[db]'"

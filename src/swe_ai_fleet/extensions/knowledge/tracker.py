@@ -165,7 +165,7 @@ class LearningTracker:
         texts = {name: self._clean(getattr(outcome, name)) for name in _TEXTS}
         return replace(
             outcome,
-            **texts,
+            **texts,  # pyrefly: ignore[bad-argument-type]
             agents_used=tuple(map(self._clean, outcome.agents_used)),
             metadata={self._clean(name): self._clean(value) for name, value in outcome.metadata.items()},
         )

@@ -71,7 +71,7 @@ EXTENSION = Extension(
     workflows="drive:WORKFLOWS",
     exports=("LLMAgent", "WorkflowExecutor"),
 )
-__all__ = ["EXTENSION", *sorted(_HOMES)]  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = ["EXTENSION", *sorted(_HOMES)]  # pyrefly: ignore[unresolvable-dunder-all]
 
 
 def __getattr__(name: str) -> object:

@@ -187,7 +187,7 @@ def _lcm(*numbers: Number) -> int:
 
 
 def _whole(number: Number) -> int:
-    if isinstance(number, float) and not number.is_integer():
+    if isinstance(number, float) and not float(number).is_integer():
         raise ValueError("it takes whole numbers")
     return int(number)
 

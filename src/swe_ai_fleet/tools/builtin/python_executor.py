@@ -102,8 +102,8 @@ class PythonExecutor(BaseTool):
             text = as_text(parts)
         else:
             text = "The code ran, printed nothing and set no `result`; print what you want to know, or set `result`."
-        late = error.startswith(_TIME_IS_UP)
-        return replace(presented(self.name, value), content=text, **({"outcome": Outcome.TIMEOUT} if late else {}))
+        result = replace(presented(self.name, value), content=text)
+        return replace(result, outcome=Outcome.TIMEOUT) if error.startswith(_TIME_IS_UP) else result
 
     def _command(self, workspace: Workspace, code: str) -> Command:
         # The environment's own Python, where there is one, has the repository's packages.

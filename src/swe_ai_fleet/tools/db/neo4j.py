@@ -86,7 +86,7 @@ async def explain(url: str, cypher: str, bounds: Bounds) -> Rows:
     async with _transaction(url, bounds) as transaction:
         summary = await (await transaction.run(cast("LiteralString", f"EXPLAIN {cypher}"))).consume()
     collector = Collector(("plan",), bounds.max_rows)
-    pending = [(0, cast("Mapping[str, object]", summary.plan or {}))]  # pyright: ignore[reportUnknownMemberType]
+    pending = [(0, cast("Mapping[str, object]", summary.plan or {}))]
     while pending:
         depth, plan = pending.pop()
         if not collector.add(("  " * depth + str(plan.get("operatorType", "?")),)):
@@ -184,10 +184,10 @@ async def _transaction(url: str, bounds: Bounds) -> AsyncGenerator[AsyncTransact
     mode = neo4j.READ_ACCESS if bounds.read_only else neo4j.WRITE_ACCESS
     try:
         async with (
-            neo4j.AsyncGraphDatabase.driver(  # pyright: ignore[reportUnknownMemberType]
+            neo4j.AsyncGraphDatabase.driver(
                 address, auth=auth, connection_timeout=_CONNECT_SECONDS, max_transaction_retry_time=0
             ) as driver,
-            driver.session(  # pyright: ignore[reportUnknownMemberType]
+            driver.session(
                 default_access_mode=mode, database=database, fetch_size=min(_FETCH_ROWS, bounds.max_rows + 1)
             ) as session,
             await session.begin_transaction(timeout=bounds.timeout_seconds) as transaction,

@@ -160,9 +160,7 @@ async def _session(url: str) -> AsyncGenerator[AbstractConnection]:
     if url.startswith("valkey://"):
         url = "redis" + url.removeprefix("valkey")
     # How long a reply may take is the caller's time limit, not the driver's.
-    pool = ConnectionPool.from_url(  # pyright: ignore[reportUnknownMemberType]
-        url, socket_timeout=None, socket_connect_timeout=_CONNECT_SECONDS
-    )
+    pool = ConnectionPool.from_url(url, socket_timeout=None, socket_connect_timeout=_CONNECT_SECONDS)
     connection = pool.make_connection()
     try:
         try:

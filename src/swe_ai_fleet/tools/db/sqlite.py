@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from urllib.parse import quote, urlsplit
 
 from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
@@ -185,7 +185,7 @@ def _rows(data: bytes, bounds: Bounds) -> Rows:
 
 
 def _value(cell: object) -> object:
-    match cell:
+    match cast("object | dict[str, object]", cell):
         case {"bytes": str(start), "size": int(size)}:
             return Beginning(start=bytes.fromhex(start), size=size)
         case {"text": str(start), "size": int(size)}:
