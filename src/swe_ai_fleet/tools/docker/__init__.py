@@ -73,7 +73,7 @@ class DockerTool(Toolkit):
         super().__init__(workspace, pipeline)
         self.policy = policy or DockerPolicy()
         self.owner = owner or Owner()
-        self.definitions = {name: GuardedOperation(inner=inner) for name, inner in super().definitions.items()}
+        self.definitions = {name: GuardedOperation(inner=inner) for name, inner in self.definitions.items()}
         self._engine = Engine(self.policy.host, call_seconds=self.policy.call_seconds)
         self._names = Names(self._engine, self.owner, self.policy)
         self._tree = Tree(self.workspace.root, self.workspace.mount)
