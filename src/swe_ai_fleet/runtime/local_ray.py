@@ -50,7 +50,7 @@ _PRIVATE = {
     # for the address of a machine in a network otherwise, and listens on every interface.
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     # A worker is there before its first actor: it imports what hosts of agents need while the rest of the fleet starts.
-    "RAY_preload_python_modules": "swe_ai_fleet.runtime.ray_jobs.agent_host,swe_ai_fleet.runtime.agent_worker",
+    "RAY_preload_python_modules": "swe_ai_fleet.runtime.ray_jobs.vllm_agent_job,swe_ai_fleet.runtime.agent_worker",
     # No page of the autoscaler: it asks for no token, and there is nothing to scale. No such port can be listened on.
     "AUTOSCALER_METRIC_PORT": "-1",
 }

@@ -30,8 +30,7 @@ from swe_ai_fleet.following import in_background
 from swe_ai_fleet.runtime.host_logins import HostLogins
 from swe_ai_fleet.runtime.local_ray import ray_nodes
 from swe_ai_fleet.runtime.ray_host import Host
-from swe_ai_fleet.runtime.ray_jobs.agent_host import AgentHost
-from swe_ai_fleet.runtime.ray_jobs.vllm_agent_job import VLLMAgentJob
+from swe_ai_fleet.runtime.ray_jobs.vllm_agent_job import AgentHost, VLLMAgentJob
 from swe_ai_fleet.runtime.replicas import Drain, Drains, DrainTarget
 from swe_ai_fleet.settings import Settings, without_login
 
@@ -59,7 +58,6 @@ class RayFleet:
 
     Attributes:
         logins: Lets hosts log in to NATS; None: with what `settings` have.
-        me: This orchestrator, by whose name its hosts are drained.
         unfit: Nodes whose hosts are of a release that does not fit, and why, by id.
     """
 

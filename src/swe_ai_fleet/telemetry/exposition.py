@@ -100,12 +100,7 @@ class Instruments:
 
 
 class Exposition:
-    """What this process counts itself, and what its sources say when somebody asks.
-
-    Attributes:
-        url: Where that is.
-        instruments: What is counted here.
-    """
+    """What this process counts itself, and what its sources say when somebody asks."""
 
     def __init__(self) -> None:
         self.url = ""
