@@ -64,6 +64,7 @@ class PlanSessions:
         session's conversation.
 
         Args:
+            goal: What is to be reached.
             selected_entities: Names that the person chose as relevant; none is valid.
             session_id: A session to go on with; an unknown or absent one starts a new one.
             repository: Path or URL of a repository to look into; empty: the session's, or none.
@@ -121,8 +122,11 @@ class PlanSessions:
         A question that waits is answered in the same way, by `adjusted` and the answer, or ended by `rejected`.
 
         Args:
+            session_id: Whose proposal.
+            decision: approved, rejected or adjusted.
             adjustment: What is to be different, or why it is rejected.
             proposal: The number of the one that the person has seen; 0: whichever waits.
+            limits: Of the search for another approach.
             by: Who decides; empty where callers cannot be told apart. Who set the goal may only reject.
 
         Raises:

@@ -59,8 +59,14 @@ class Planner:
     Attributes:
         model: The model that plans; it plays the sub-agents too.
         tools: Opens what a session works with for the time of one request.
+        store: Where its sessions are kept.
+        limits: Of one search for an approach.
+        task_limits: Of the run of an approved one.
+        sub_agents: Of the sub-agents of one session.
         prices: What the model costs; a `max_cost` needs them.
+        listener: Hears of each goal that ended.
         secrets: Replaces secrets in what the model proposed and answered, before it is kept or shown.
+        audit_key: Keys the digests of full arguments.
 
     Raises:
         InvalidRequest: A `max_cost` without prices, naming it.
