@@ -18,7 +18,7 @@ from typing import Any, cast
 
 import ray
 import structlog
-from ray import _raylet  # pyright: ignore[reportAttributeAccessIssue, reportUnknownVariableType]
+from ray import _raylet
 from ray._private import node as ray_node
 from ray._private import ray_constants as constants
 from ray._private import services
@@ -50,7 +50,7 @@ _PRIVATE = {
     # for the address of a machine in a network otherwise, and listens on every interface.
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     # A worker is there before its first actor: it imports what hosts of agents need while the rest of the fleet starts.
-    "RAY_preload_python_modules": "swe_ai_fleet.runtime.ray_jobs.vllm_agent_job,swe_ai_fleet.runtime.agent_worker",
+    "RAY_preload_python_modules": "swe_ai_fleet.runtime.ray_jobs.agent_host,swe_ai_fleet.runtime.agent_worker",
     # No page of the autoscaler: it asks for no token, and there is nothing to scale. No such port can be listened on.
     "AUTOSCALER_METRIC_PORT": "-1",
 }
@@ -103,7 +103,7 @@ def ray_connection(settings: Settings) -> Generator[None]:
         if settings.ray_token:
             _log_in(settings.ray_token)
         try:
-            ray.init(  # pyright: ignore[reportUnknownMemberType]
+            ray.init(
                 address=settings.ray_address, namespace=_NAMESPACE, log_to_driver=False, logging_level=logging.ERROR
             )
         except ConnectionError as error:
@@ -122,13 +122,13 @@ def ray_connection(settings: Settings) -> Generator[None]:
     os.environ.update(_PRIVATE)
     _log_in(secrets.token_hex(32))
     # Ray read its variables when it was imported, which may have been before they were set.
-    clusters = bool(constants.ENABLE_RAY_CLUSTER)  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
+    clusters = bool(constants.ENABLE_RAY_CLUSTER)
     constants.ENABLE_RAY_CLUSTER = False
     whole = ray_node.Node
     ray_node.Node = _BareNode
     try:
         # "local" by name: without an address Ray would join whatever cluster a stale file names.
-        ray.init(  # pyright: ignore[reportUnknownMemberType]
+        ray.init(
             "local",
             namespace=_NAMESPACE,
             num_cpus=1,
@@ -260,4 +260,4 @@ def _until_the_end() -> Generator[None]:
     try:
         yield
     finally:
-        ray.shutdown()  # pyright: ignore[reportUnknownMemberType]
+        ray.shutdown()

@@ -16,7 +16,7 @@ from typing import Any, TypeVar, cast
 
 import ray
 import structlog
-from ray._private.state import state  # pyright: ignore[reportUnknownVariableType]
+from ray._private.state import state
 from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -30,7 +30,8 @@ from swe_ai_fleet.following import in_background
 from swe_ai_fleet.runtime.host_logins import HostLogins
 from swe_ai_fleet.runtime.local_ray import ray_nodes
 from swe_ai_fleet.runtime.ray_host import Host
-from swe_ai_fleet.runtime.ray_jobs.vllm_agent_job import AgentHost, VLLMAgentJob
+from swe_ai_fleet.runtime.ray_jobs.agent_host import AgentHost
+from swe_ai_fleet.runtime.ray_jobs.vllm_agent_job import VLLMAgentJob
 from swe_ai_fleet.runtime.replicas import Drain, Drains, DrainTarget
 from swe_ai_fleet.settings import Settings, without_login
 
@@ -58,6 +59,7 @@ class RayFleet:
 
     Attributes:
         logins: Lets hosts log in to NATS; None: with what `settings` have.
+        me: This orchestrator, by whose name its hosts are drained.
         unfit: Nodes whose hosts are of a release that does not fit, and why, by id.
     """
 
@@ -97,7 +99,7 @@ class RayFleet:
 
         Raises Unavailable where a node did not: it is to be asked again.
         """
-        task = cast("Any", ray.remote(_forget))  # pyright: ignore[reportUnknownMemberType]
+        task = cast("Any", ray.remote(_forget))
         about = self.host_settings(), tenant, list(executions), list(uploads), whole
         nodes = [node["NodeID"] for node in ray_nodes() if node["Alive"]] if self.settings.ray_address else []
         places = (NodeAffinitySchedulingStrategy(node, soft=False) for node in nodes)
@@ -218,7 +220,7 @@ class RayFleet:
         try:
             return await asyncio.shield(call)
         except asyncio.CancelledError:
-            ray.cancel(reference)  # pyright: ignore[reportUnknownMemberType, reportArgumentType]
+            ray.cancel(reference)
             await asyncio.wait([call], timeout=_CANCEL_SECONDS)
             if call.done() and not call.cancelled():
                 call.exception()  # looked at, so that nobody complains about a fault that was ours to cause
@@ -289,7 +291,7 @@ class RayFleet:
             actor = cast("Any", VLLMAgentJob).options(**options).remote(name, "DEV", settings=settings)
         else:
             room = max(self.settings.agents_per_actor, self.settings.max_agents) + _CHECKS_PER_HOST
-            pooled = cast("Any", ray.remote(AgentHost))  # pyright: ignore[reportUnknownMemberType]
+            pooled = cast("Any", ray.remote(AgentHost))
             actor = pooled.options(**options, max_concurrency=room).remote(settings, name)
         return Host(name=name, actor=actor, tenant=tenant)
 
