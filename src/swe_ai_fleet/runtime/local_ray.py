@@ -18,7 +18,7 @@ from typing import Any, cast
 
 import ray
 import structlog
-from ray import _raylet
+from ray import _raylet  # pyright: ignore[reportAttributeAccessIssue, reportUnknownVariableType]
 from ray._private import node as ray_node
 from ray._private import ray_constants as constants
 from ray._private import services
@@ -103,7 +103,7 @@ def ray_connection(settings: Settings) -> Generator[None]:
         if settings.ray_token:
             _log_in(settings.ray_token)
         try:
-            ray.init(
+            ray.init(  # pyright: ignore[reportUnknownMemberType]
                 address=settings.ray_address, namespace=_NAMESPACE, log_to_driver=False, logging_level=logging.ERROR
             )
         except ConnectionError as error:
@@ -122,13 +122,13 @@ def ray_connection(settings: Settings) -> Generator[None]:
     os.environ.update(_PRIVATE)
     _log_in(secrets.token_hex(32))
     # Ray read its variables when it was imported, which may have been before they were set.
-    clusters = bool(constants.ENABLE_RAY_CLUSTER)
+    clusters = bool(constants.ENABLE_RAY_CLUSTER)  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
     constants.ENABLE_RAY_CLUSTER = False
     whole = ray_node.Node
     ray_node.Node = _BareNode
     try:
         # "local" by name: without an address Ray would join whatever cluster a stale file names.
-        ray.init(
+        ray.init(  # pyright: ignore[reportUnknownMemberType]
             "local",
             namespace=_NAMESPACE,
             num_cpus=1,
@@ -260,4 +260,4 @@ def _until_the_end() -> Generator[None]:
     try:
         yield
     finally:
-        ray.shutdown()
+        ray.shutdown()  # pyright: ignore[reportUnknownMemberType]

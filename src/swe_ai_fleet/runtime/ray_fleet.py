@@ -16,7 +16,7 @@ from typing import Any, TypeVar, cast
 
 import ray
 import structlog
-from ray._private.state import state
+from ray._private.state import state  # pyright: ignore[reportUnknownVariableType]
 from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -99,7 +99,7 @@ class RayFleet:
 
         Raises Unavailable where a node did not: it is to be asked again.
         """
-        task = cast("Any", ray.remote(_forget))
+        task = cast("Any", ray.remote(_forget))  # pyright: ignore[reportUnknownMemberType]
         about = self.host_settings(), tenant, list(executions), list(uploads), whole
         nodes = [node["NodeID"] for node in ray_nodes() if node["Alive"]] if self.settings.ray_address else []
         places = (NodeAffinitySchedulingStrategy(node, soft=False) for node in nodes)
@@ -220,7 +220,7 @@ class RayFleet:
         try:
             return await asyncio.shield(call)
         except asyncio.CancelledError:
-            ray.cancel(reference)
+            ray.cancel(reference)  # pyright: ignore[reportUnknownMemberType, reportArgumentType]
             await asyncio.wait([call], timeout=_CANCEL_SECONDS)
             if call.done() and not call.cancelled():
                 call.exception()  # looked at, so that nobody complains about a fault that was ours to cause
@@ -291,7 +291,7 @@ class RayFleet:
             actor = cast("Any", VLLMAgentJob).options(**options).remote(name, "DEV", settings=settings)
         else:
             room = max(self.settings.agents_per_actor, self.settings.max_agents) + _CHECKS_PER_HOST
-            pooled = cast("Any", ray.remote(AgentHost))
+            pooled = cast("Any", ray.remote(AgentHost))  # pyright: ignore[reportUnknownMemberType]
             actor = pooled.options(**options, max_concurrency=room).remote(settings, name)
         return Host(name=name, actor=actor, tenant=tenant)
 

@@ -128,4 +128,4 @@ def _since(began: float) -> int:
     return round((time.monotonic() - began) * 1000)
 
 
-VLLMAgentJob = cast("type[VLLMAgentJobActor]", ray.remote(VLLMAgentJobActor))
+VLLMAgentJob = cast("type[VLLMAgentJobActor]", ray.remote(VLLMAgentJobActor))  # pyright: ignore[reportUnknownMemberType]
