@@ -43,7 +43,7 @@ def api_page(files: Sequence[FileDescriptor], comments: Mapping[str, str]) -> st
 
     Args:
         files: The contract's files, in the order of the page.
-        comments: By full name, as `services.gateway.rest.schemas` reads them.
+        comments: By full name, as `services.gateway.rest.openapi` reads them.
     """
     paths = {rpc: f"`{row.verb} {row.path}`" for row in OPERATIONS for rpc in (row.rpc, row.events) if rpc}
     paths |= dict.fromkeys(ELSEWHERE, "[watching.md](watching.md)")

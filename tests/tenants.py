@@ -23,8 +23,7 @@ from fleet.workflow.v1.workflow_pb2_grpc import WorkflowServiceStub
 from services.access.store import AccessStore
 from services.grpc_server import serve_grpc, service_of
 from services.orchestrator.fleet_status import Councils
-from services.orchestrator.intake import PLANNING_BUCKET
-from services.orchestrator.main import open_services
+from services.orchestrator.main import PLANNING_BUCKET, open_services
 from services.orchestrator.metrics import Metrics
 from services.orchestrator.planning import PlanningServicer, plan_buckets
 from services.orchestrator.uploads import Uploads

@@ -10,7 +10,7 @@ import signal
 import structlog
 
 from services.access.store import open_access, rules_of
-from services.extensions import RunningContext, context_opener
+from services.context import RunningContext, context_opener
 from services.grpc_server import nats_metrics
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.runtime.channels import card_entry, channel_tls, own_address

@@ -146,7 +146,6 @@ async def serve_http(
 
     Args:
         listen: `host:port`; port 0 takes any free one.
-        elsewhere: Take any free port where that one is taken.
         tls: The certificate it shows; None: it speaks without TLS.
 
     Raises:

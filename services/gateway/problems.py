@@ -51,11 +51,8 @@ STATUSES: Mapping[str, int] = {
     "UNAUTHENTICATED": 401,
 }
 """The HTTP status of each gRPC code."""
-_CODES: Mapping[int, str] = {
+_CODES: Mapping[int, str] = {status: code for code, status in STATUSES.items()} | {
     400: "INVALID_ARGUMENT",
-    401: "UNAUTHENTICATED",
-    403: "PERMISSION_DENIED",
-    404: "NOT_FOUND",
     405: "UNIMPLEMENTED",
     408: "DEADLINE_EXCEEDED",
     409: "FAILED_PRECONDITION",
@@ -63,12 +60,7 @@ _CODES: Mapping[int, str] = {
     416: "OUT_OF_RANGE",
     421: "FAILED_PRECONDITION",
     422: "ALREADY_EXISTS",
-    429: "RESOURCE_EXHAUSTED",
-    CLIENT_GONE: "CANCELLED",
     500: "INTERNAL",
-    501: "UNIMPLEMENTED",
-    503: "UNAVAILABLE",
-    504: "DEADLINE_EXCEEDED",
 }
 _GRPC_OWN: Mapping[str, str] = {
     "UNAVAILABLE": "the orchestrator does not answer",

@@ -43,9 +43,6 @@ from swe_ai_fleet.watching.progress import Progress
 
 CHUNK_BYTES = 256 * 1024
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_WORST_FIRST = {ComponentState.DOWN: "unhealthy", ComponentState.DEGRADED: "degraded"}
-
-
 Update = TypeVar("Update", pb.DeliberationUpdate, pb.OrchestrationUpdate)
 
 
@@ -54,10 +51,7 @@ class OrchestratorServicer(OrchestratorServiceServicer):
     """Serves executions. The end of a call ends the caller's wait and nothing else.
 
     Attributes:
-        components: Measures what the fleet stands on.
-        watch_live: Where models are heard while they speak.
         contexts: None: no context service is configured.
-        audit_keys: The public keys whose signatures of audit heads count.
     """
 
     executions: Executions

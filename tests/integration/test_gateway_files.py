@@ -13,7 +13,7 @@ async def test_the_page_is_files_of_one_directory(tmp_path: Path, monkeypatch: p
     (tmp_path / "secret.txt").write_text("outside")
     directory = tmp_path / "page"
     directory.mkdir()
-    monkeypatch.setattr("services.gateway.access.page.DIRECTORY", directory)
+    monkeypatch.setattr("services.gateway.access.guard.DIRECTORY", directory)
     html = {"Accept": "text/html,*/*"}
     async with house() as built:
         missing = await built.client.get("/", headers=html)

@@ -11,7 +11,7 @@ from google.protobuf import json_format
 from google.protobuf.message import Message
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from services.orchestrator.intake import task_of
+from services.orchestrator.main import task_of
 from swe_ai_fleet.adapters.jetstream import Work
 from swe_ai_fleet.codec import to_plain
 from tests.orchestrator_service import Service

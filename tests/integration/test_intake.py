@@ -22,7 +22,7 @@ from nats.aio.client import Client
 from typer.testing import CliRunner
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from services.orchestrator.intake import PLANS, TASKS, open_intake
+from services.orchestrator.main import PLANS, TASKS, open_intake
 from swe_ai_fleet.adapters.jetstream import Credentials, JetStream, PermanentError, Work, WorkQueue
 from swe_ai_fleet.cli.main import app
 from swe_ai_fleet.domain.errors import PreconditionFailed, ResourceExhausted

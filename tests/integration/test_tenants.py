@@ -18,7 +18,7 @@ from fleet.context.v1 import context_pb2 as context
 from fleet.conversation.v1 import conversation_pb2 as chat
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.planning.v1 import planning_pb2 as planning
-from services.orchestrator.intake import TASKS, open_intake
+from services.orchestrator.main import TASKS, open_intake
 from swe_ai_fleet.adapters.git_workspace.uploads import UPLOADS
 from swe_ai_fleet.domain.errors import FleetError, NotFound
 from swe_ai_fleet.domain.event import ApprovalRefused, ApprovalResolved

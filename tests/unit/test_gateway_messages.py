@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from services.gateway.streams import Messages
+from services.gateway.streams.messages import Messages
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest, ApprovalResolution
 from swe_ai_fleet.domain.event import (
     ApprovalRequested,

@@ -21,7 +21,7 @@ from swe_ai_fleet.domain.candidate import (
 )
 from swe_ai_fleet.domain.review import Critique, Finding, Proof, ProofOutcome, Vote
 from swe_ai_fleet.orchestrator.evidence import verdict_of
-from swe_ai_fleet.orchestrator.ranking import rank, representatives
+from swe_ai_fleet.orchestrator.ranking import rank
 from swe_ai_fleet.orchestrator.score import ARCHITECT, ScoredCandidate, evidence, lead
 from tests.candidates import a_candidate
 from tests.tables import table
@@ -244,7 +244,6 @@ def test_the_cheapest_of_equal_diffs_stands_for_the_others():
     reports = {name: report(name, check(True)) for name in "abc"}
     ranking = {one.candidate_id: one.duplicates for one in rank(found, reports)}
     assert ranking == {"b": ("a",), "c": ()}
-    assert set(representatives(found, reports)) == {"b", "c"}
 
 
 def test_reviews_change_the_order_of_equal_evidence_and_say_so():
@@ -461,7 +460,7 @@ def test_only_equal_outcomes_make_equal_changes_one() -> None:
 
     def places(one: CheckResult, other: CheckResult) -> int:
         found = [candidate("a", diff="same"), candidate("b", diff="same")]
-        return len(representatives(found, {"a": report("a", one), "b": report("b", other)}))
+        return len(rank(found, {"a": report("a", one), "b": report("b", other)}))
 
     assert places(check(True), check(True)) == 1
     assert places(check(True), check(False)) == 2
@@ -479,9 +478,9 @@ def test_who_stands_for_equal_changes_has_the_better_evidence() -> None:
         name: report(name, replace(check(True, kind=CheckKind.LINT), score=score))
         for name, score in (("a", 0.1), ("b", 0.9))
     }
-    assert list(representatives(found, reports, behaviours={"a": "k", "b": "k"})) == ["b"]
-    assert set(representatives(found, reports)) == {"a", "b"}
-    assert set(representatives(found)) == {"a", "b"}
+    assert best(rank(found, reports, behaviours={"a": "k", "b": "k"})) == ["b"]
+    assert set(best(rank(found, reports))) == {"a", "b"}
+    assert set(best(rank(found, {}))) == {"a", "b"}
 
 
 def test_complaints_are_told_in_full_up_to_a_bound() -> None:

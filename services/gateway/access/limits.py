@@ -192,7 +192,6 @@ class Allowance:
     """What a client has left after a request.
 
     Attributes:
-        remaining: Requests it may send at once.
         seconds: Until the bucket is full again or, for one that is not admitted, until the next may come.
     """
 

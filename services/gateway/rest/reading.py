@@ -190,7 +190,6 @@ def fill_text(message: Message, values: Iterable[tuple[str, str]], *, given: Ite
 
     Args:
         values: Names with their values; the name of a list comes once for each value.
-        given: Names that are taken already.
 
     Raises:
         InvalidRequest: Naming the field: unknown, given twice, of another type, or out of range.
@@ -210,9 +209,6 @@ def fill_text(message: Message, values: Iterable[tuple[str, str]], *, given: Ite
 
 def fill_path(message: Message, values: Mapping[str, str], body: Mapping[str, object]) -> None:
     """Set the fields that a path names; the body may repeat them, but not contradict.
-
-    Args:
-        body: The JSON that the message was filled from.
 
     Raises:
         InvalidRequest: Naming the field.

@@ -22,30 +22,48 @@ class Operation:
 
     Attributes:
         path: From `/api` on; names in braces are its parameters.
-        kind: unary: asks once. waiting: a task, whose end may be waited for or not. last: the last message of a stream
-            is the answer. bytes: a blob comes. upload: a blob goes.
         fields: Of path parameters, the request's fields, where they are called otherwise; dots lead into messages.
         location: Where the thing is that was made; names in braces are fields of the reply.
-        events: The RPC whose messages are sent where events are accepted; empty where there is none.
         answer: The field of the reply that alone is the answer; empty: the whole reply.
-        seconds: How long the service may take.
     """
 
     verb: Literal["GET", "POST", "DELETE"]
     path: str
     rpc: str
     summary: str
-    kind: Kind = "unary"
     fields: Mapping[str, str] = field(default_factory=dict[str, str])
     status: int = 200
     location: str = ""
-    events: str = ""
     answer: str = ""
     seconds: float = CALL_SECONDS
 
     @property
     def method(self) -> MethodDescriptor:
         return method(self.rpc)
+
+    @property
+    def kind(self) -> Kind:
+        """How it is answered, as the contract says.
+
+        unary: asks once. waiting: a task, whose end may be waited for or not. last: the last message of a stream is the
+        answer. bytes: a blob comes. upload: a blob goes.
+        """
+        rpc = self.method
+        if rpc.client_streaming:
+            return "upload"
+        if rpc.server_streaming:
+            return "last" if self.answer else "bytes"
+        tasks = method(SUBMIT).input_type.fields
+        return "waiting" if any(task.message_type == rpc.input_type for task in tasks) else "unary"
+
+    @property
+    def events(self) -> str:
+        """The RPC whose messages are sent where events are accepted; empty where there is none."""
+        rpc = self.method
+        if self.kind not in ("waiting", "last"):
+            return ""
+        twins = (each for each in rpc.containing_service.methods if each.server_streaming)
+        return next((each.full_name for each in twins if each.input_type == rpc.input_type), "")
 
     @property
     def service(self) -> str:
@@ -102,12 +120,9 @@ def _row(
     verb: Literal["GET", "POST", "DELETE"],
     path: str,
     summary: str,
-    *,
-    events: str = "",
     **more: Any,
 ) -> Operation:
-    events = f"{service}.{events}" if events else ""
-    return Operation(verb=verb, path=path, rpc=f"{service}.{rpc}", summary=summary, events=events, **more)
+    return Operation(verb=verb, path=path, rpc=f"{service}.{rpc}", summary=summary, **more)
 
 
 OPERATIONS: tuple[Operation, ...] = (
@@ -116,49 +131,14 @@ OPERATIONS: tuple[Operation, ...] = (
     _row(_FLEET, "GetExecution", "GET", _EXECUTION, "Get an execution"),
     _row(_FLEET, "CancelExecution", "POST", f"{_EXECUTION}/cancel", "Cancel an execution"),
     _row(_FLEET, "ResolveApproval", "POST", f"{_EXECUTION}/approval", "Decide what waits"),
-    _row(_FLEET, "GetArtifact", "GET", f"{_EXECUTION}/artifacts/{{digest}}", "Get an artifact", kind="bytes"),
-    _row(
-        _FLEET,
-        "Deliberate",
-        "POST",
-        "/api/deliberations",
-        "Deliberate, and wait",
-        kind="waiting",
-        location=_EXECUTION,
-        events="StreamDeliberation",
-    ),
-    _row(
-        _FLEET,
-        "Orchestrate",
-        "POST",
-        "/api/orchestrations",
-        "Orchestrate, and wait",
-        kind="waiting",
-        location=_EXECUTION,
-        events="StreamOrchestration",
-    ),
-    _row(
-        _FLEET,
-        "JudgePatches",
-        "POST",
-        "/api/judgements",
-        "Judge patches, and wait",
-        kind="waiting",
-        location=_EXECUTION,
-    ),
+    _row(_FLEET, "GetArtifact", "GET", f"{_EXECUTION}/artifacts/{{digest}}", "Get an artifact"),
+    _row(_FLEET, "Deliberate", "POST", "/api/deliberations", "Deliberate, and wait", location=_EXECUTION),
+    _row(_FLEET, "Orchestrate", "POST", "/api/orchestrations", "Orchestrate, and wait", location=_EXECUTION),
+    _row(_FLEET, "JudgePatches", "POST", "/api/judgements", "Judge patches, and wait", location=_EXECUTION),
     _row(_FLEET, "DeliverCandidate", "POST", f"{_EXECUTION}/deliveries", "Deliver a candidate"),
     _row(_FLEET, "Erase", "POST", "/api/erasures", "Erase for good", seconds=_HOUR),
     _row(_FLEET, "GetDeliberationResult", "GET", "/api/tasks/{task_id}/result", "Get a task's result"),
-    _row(
-        _FLEET,
-        "UploadRepository",
-        "POST",
-        "/api/repositories",
-        "Upload a repository",
-        kind="upload",
-        status=201,
-        seconds=_HOUR,
-    ),
+    _row(_FLEET, "UploadRepository", "POST", "/api/repositories", "Upload a repository", status=201, seconds=_HOUR),
     _row(_FLEET, "ListCouncils", "GET", "/api/councils", "List councils"),
     _row(_FLEET, "CreateCouncil", "POST", "/api/councils", "Create a council", status=201),
     _row(_FLEET, "DeleteCouncil", "DELETE", "/api/councils/{role}", "Delete a council"),
@@ -191,17 +171,7 @@ OPERATIONS: tuple[Operation, ...] = (
     ),
     _row(_WORKFLOW, "GetRun", "GET", "/api/workflow-runs/{execution_id}", "Get a workflow's run"),
     _row(_WORKFLOW, "SteerWorkflow", "POST", "/api/workflow-runs/{execution_id}/steer", "Steer a workflow's run"),
-    _row(
-        _CHAT,
-        "Send",
-        "POST",
-        "/api/chat",
-        "Send a message to a chat",
-        kind="last",
-        events="Send",
-        answer="answer",
-        seconds=_MODEL_SECONDS,
-    ),
+    _row(_CHAT, "Send", "POST", "/api/chat", "Send a message to a chat", answer="answer", seconds=_MODEL_SECONDS),
     _row(_CHAT, "ListConversations", "GET", "/api/conversations", "List chats"),
     _row(_CHAT, "GetConversation", "GET", "/api/conversations/{session_id}", "Get a chat"),
     _row(_CHAT, "EndConversation", "DELETE", "/api/conversations/{session_id}", "Forget a chat"),

@@ -2,17 +2,361 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, aclosing, suppress
+from enum import IntEnum
+from operator import attrgetter
+from typing import cast
+
+import grpc
+import grpc.aio
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
+from starlette.types import Receive, Scope, Send
 
-from services.gateway.streams import pages, websocket
-from services.gateway.streams.feeds import Feeds
-from services.gateway.streams.messages import Messages as Messages
+from fleet.orchestrator.v1 import orchestrator_pb2 as pb
+from services.gateway import event_stream
+from services.gateway.access.limits import FRAMES
+from services.gateway.event_stream import Coming, while_there
+from services.gateway.streams.feeds import SETTLED_SECONDS, STREAM_EXECUTION, Feed, Feeds, Going, notice
+from services.gateway.streams.following import TooSlow, check_names, flag, follow, number, number_of
+from services.gateway.streams.messages import Message, json_bytes
+from services.gateway.streams.ring import Batch
+from services.gateway.upstream import Caller, Upstream, caller_of, method
+from swe_ai_fleet.codec import to_plain
+from swe_ai_fleet.domain.audit_chains import ChainedEntry
+from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, ResourceExhausted, Unavailable
+from swe_ai_fleet.domain.json_values import json_object
+from swe_ai_fleet.runtime.audit_keys import PublicKeys
+from swe_ai_fleet.watching.events import Chains, report
+
+_RETRY = b"retry: 2000\n\n"
+_END = b"event: end\ndata: {}\n\n"
+_BEGIN_SECONDS = 5.0
+EVENTS_PATH = "/api/executions/{execution_id}/events"
+DEFAULT_LIMIT, MOST = 200, 1_000
+PAGE_BYTES = 4 * 1024 * 1024
 
 
-def stream_routes(feeds: Feeds, *, send_seconds: float = websocket.SEND_SECONDS) -> list[BaseRoute]:
+class EventStream(Response):
+    """The answer that goes on until the execution ends."""
+
+    def __init__(
+        self, feeds: Feeds, execution_id: str, first: int, caller: Caller, *, text: bool, events: bool
+    ) -> None:
+        super().__init__(media_type=event_stream.MEDIA_TYPE, headers=event_stream.HEADERS)
+        del self.headers["content-length"]
+        self._feeds = feeds
+        self._execution_id = execution_id
+        self._first = first
+        self._caller = caller
+        self._text = text
+        self._events = events
+        self._held = AsyncExitStack()
+        self._feed: Feed | None = None
+
+    async def begins(self) -> bool:
+        """Whether there is, or may come, anything to tell. Raises what the events cannot be had for."""
+        watching = self._feeds.watching(self._execution_id, self._caller, text=self._text)
+        feed = self._feed = await self._held.enter_async_context(watching)
+        try:
+            async with asyncio.timeout(_BEGIN_SECONDS):
+                while not (feed.over or feed.ring.sequence >= max(self._first, 1) or feed.settled):
+                    await feed.changed(SETTLED_SECONDS)
+        except TimeoutError:
+            return True
+        except asyncio.CancelledError:
+            await self._held.aclose()
+            raise
+        nothing = feed.ended and feed.ring.sequence < self._first
+        if feed.fault is not None or nothing:
+            await self._held.aclose()
+        if feed.fault is not None:
+            raise feed.fault
+        return not nothing
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with self._held:
+            await event_stream.while_there(self._tell(send), event_stream.client_gone(receive))
+
+    async def _tell(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        try:
+            async for chunk in self._chunks():
+                # Whoever does not read is dropped by the server, see StalledProtocol.
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+            await send({"type": "http.response.body", "body": _END, "more_body": False})
+        except TooSlow as slow:
+            gap = notice(self._execution_id, "too_slow", "too slow", resume_from=slow.resume_from)
+            await send({"type": "http.response.body", "body": _event(gap, False), "more_body": False})
+        except (FleetError, grpc.aio.AioRpcError):
+            # The status is long sent. The connection ends without its end, so that clients come back.
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _chunks(self) -> AsyncGenerator[bytes, None]:
+        yield _RETRY
+        assert self._feed is not None
+        coming = Coming(follow(self._feed, self._first, self._feeds.past))
+        try:
+            while True:
+                if not await coming.settled(event_stream.KEEPALIVE_SECONDS):
+                    yield event_stream.KEEPALIVE
+                elif (batch := coming.take()) is None:
+                    return
+                else:
+                    yield b"".join(_event(message, self._events) for message in batch.messages)
+        finally:
+            await coming.close()
+
+
+def _event(message: Message, events: bool) -> bytes:
+    """A message as an event; line ends within JSON can only stand between its values."""
+    data = message.body(events).replace(b"\r", b" ").replace(b"\n", b" ")
+    return event_stream.event(message.kind, data, number=message.sequence)
+
+
+class EventsPage:
+    """Answers with a page of JSON, or with server-sent events where those are asked for."""
+
+    def __init__(self, feeds: Feeds) -> None:
+        self._feeds = feeds
+
+    async def answer(self, request: Request) -> Response:
+        """Answer a request. Raises InvalidRequest, grpc.aio.AioRpcError."""
+        return await (self._stream(request) if event_stream.wants_events(request) else self._page(request))
+
+    async def _stream(self, request: Request) -> Response:
+        check_names(request, ("from", "events", "text"))
+        seen = request.headers.get("last-event-id")
+        first = number(request, "from", 0) if seen is None else number_of(seen, "Last-Event-ID") + 1
+        execution_id, caller, text = request.path_params["execution_id"], caller_of(request), flag(request, "text")
+        events = flag(request, "events")
+        stream = EventStream(self._feeds, execution_id, first, caller, text=text, events=events)
+        # What is wrong is told by a status, so the beginning is awaited before anything is sent.
+        return stream if await stream.begins() else Response(status_code=204)
+
+    async def _page(self, request: Request) -> Response:
+        check_names(request, ("from", "events", "limit"))
+        first, limit = number(request, "from", 0), number(request, "limit", DEFAULT_LIMIT, least=1, most=MOST)
+        events, caller = flag(request, "events", default=True), caller_of(request)
+        execution_id = request.path_params["execution_id"]
+        messages, size, full, ended = list[Message](), 0, False, False
+        async with (
+            self._feeds.watching(execution_id, caller, text=False) as feed,
+            aclosing(follow(feed, first, self._feeds.past, wait=False)) as batches,
+        ):
+            try:
+                async for batch in batches:
+                    for message in filter(attrgetter("sequence"), batch.messages):
+                        size += message.size
+                        full = full or (bool(messages) and (len(messages) >= limit or size > PAGE_BYTES))
+                        messages += [] if full else [message]
+                    if full:
+                        break
+            except TooSlow:
+                raise Unavailable("the events came faster than they could be read") from None
+            ended = feed.ended and not full
+        following = messages[-1].sequence + 1 if messages else first
+        bodies = b",".join(message.body(events) for message in messages)
+        page = b'{"events":[%b],"next_from":%d,"ended":%b}' % (bodies, following, b"true" if ended else b"false")
+        return Response(page, media_type="application/json", headers={"cache-control": "no-store"})
+
+
+AUDIT_PATH = "/api/executions/{execution_id}/audit"
+DEFAULT_ENTRIES, MOST_ENTRIES = 100, 500
+_SECONDS = 120.0
+_GET_EXECUTION = method("fleet.orchestrator.v1.OrchestratorService.GetExecution")
+
+
+class Audit:
+    """Answers with verdicts, and with a page of one agent's entries where an agent is named."""
+
+    def __init__(self, upstream: Upstream) -> None:
+        self._upstream = upstream
+
+    async def answer(self, request: Request) -> Response:
+        """Answer a request. Raises InvalidRequest, grpc.aio.AioRpcError."""
+        check_names(request, ("agent_id", "run", "from", "limit"))
+        execution_id, caller = request.path_params["execution_id"], caller_of(request)
+        agent_id, run = request.query_params.get("agent_id", ""), number(request, "run", 0)
+        first = number(request, "from", 1)
+
+        def is_shown(chained: ChainedEntry) -> bool:
+            theirs = bool(agent_id) and chained.agent_id == agent_id and run in (0, chained.run)
+            return theirs and chained.entry.seq >= first
+
+        limit = number(request, "limit", DEFAULT_ENTRIES, least=1, most=MOST_ENTRIES)
+        ask = pb.GetExecutionRequest(execution_id=execution_id)
+        answer = await self._upstream.call(_GET_EXECUTION, ask, caller)
+        reply = cast("pb.GetExecutionResponse", answer)
+        last, keys = reply.execution.last_sequence, PublicKeys.of(key.public_key for key in reply.audit_keys)
+        chains, page, more = Chains(keys if keys.keys else None), list[ChainedEntry](), False
+        whole_log = pb.StreamExecutionRequest(execution_id=execution_id)
+        stream = self._upstream.stream(STREAM_EXECUTION, whole_log, caller, seconds=_SECONDS)
+        async with aclosing(stream) as events:
+            async for message in events:
+                event = cast("pb.ExecutionEvent", message)
+                chained = chains.add(event)
+                if chained is not None and is_shown(chained):
+                    more = more or len(page) >= limit
+                    page += [chained] if len(page) < limit else []
+                if event.sequence >= last:
+                    break
+        document = {
+            "execution_id": execution_id,
+            "last_sequence": last,
+            **report(chains.verdicts()),
+            "entries": [{"run": chained.run, **to_plain(chained.entry)} for chained in page],
+            "next_from": page[-1].entry.seq + 1 if more else None,
+        }
+        return Response(json_bytes(document), media_type="application/json", headers={"cache-control": "no-store"})
+
+
+PATH = "/api/ws/executions/{execution_id}"
+SEND_SECONDS = 10.0
+"""How long a client may take to read what is sent to it at once."""
+_TELL_SECONDS = 0.5
+_HEARD_PAUSE = 0.05
+"""Between what a client says; whoever says more waits for TCP."""
+_REASON_BYTES = 120
+_PING_CHARS = 200
+
+
+class Close(IntEnum):
+    """Why a WebSocket is closed."""
+
+    ENDED = 1000
+    GOING = 1001
+    INTERNAL = 1011
+    TRY_LATER = 1013
+    BAD_REQUEST = 4400
+    NO_TOKEN = 4401
+    UNKNOWN = 4404
+    TOO_SLOW = 4408
+    TOO_MANY = 4429
+
+
+_CLOSES = {
+    grpc.StatusCode.NOT_FOUND: Close.UNKNOWN,
+    grpc.StatusCode.INVALID_ARGUMENT: Close.BAD_REQUEST,
+    grpc.StatusCode.UNAUTHENTICATED: Close.NO_TOKEN,
+    grpc.StatusCode.PERMISSION_DENIED: Close.NO_TOKEN,
+}
+
+
+class WatchSocket:
+    """Serves one WebSocket a call.
+
+    Args:
+        send_seconds: How long a client may take to read what is sent to it at once.
+    """
+
+    def __init__(self, feeds: Feeds, *, send_seconds: float = SEND_SECONDS) -> None:
+        self._feeds = feeds
+        self._send_seconds = send_seconds
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        # To send to who has gone is an OSError, in ASGI.
+        with suppress(OSError):
+            await send({"type": "websocket.accept"})
+            await while_there(self._tell(HTTPConnection(scope), send), _listen(receive, send))
+
+    async def _tell(self, connection: HTTPConnection, send: Send) -> None:
+        try:
+            check_names(connection, ("from", "events", "text"))
+            await self._messages(
+                _Wire(send, connection.scope, flag(connection, "events")),
+                connection.path_params["execution_id"],
+                number(connection, "from", 0),
+                caller_of(connection),
+                text=flag(connection, "text"),
+            )
+            code, reason = Close.ENDED, "the execution has ended"
+        except (FleetError, grpc.aio.AioRpcError) as error:
+            code, reason = _close_of(error)
+        except TooSlow as error:
+            code, reason = Close.TOO_SLOW, str(error)
+        await send({"type": "websocket.close", "code": int(code), "reason": _cut(reason)})
+
+    async def _messages(
+        self, wire: _Wire, execution_id: str, from_sequence: int, caller: Caller, *, text: bool
+    ) -> None:
+        feeds = self._feeds
+        async with (
+            feeds.watching(execution_id, caller, text=text) as feed,
+            aclosing(follow(feed, from_sequence, feeds.past)) as batches,
+        ):
+            sent = max(from_sequence - 1, 0)
+            try:
+                async for batch in batches:
+                    try:
+                        async with asyncio.timeout(self._send_seconds):
+                            await wire.send(batch)
+                    except TimeoutError:
+                        raise TooSlow(sent + 1) from None
+                    sent = batch.sequence
+            except TooSlow as slow:
+                gap = notice(execution_id, "too_slow", "too slow", resume_from=slow.resume_from)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_TELL_SECONDS):
+                        await wire.send(Batch([gap]))
+                raise
+
+
+class _Wire:
+    """Sends batches, as frames made once for all where the server takes those."""
+
+    def __init__(self, send: Send, scope: Scope, events: bool) -> None:
+        self._send = send
+        self._events = events
+        self._framed = FRAMES in scope.get("extensions", {})
+
+    async def send(self, batch: Batch) -> None:
+        if self._framed:
+            await self._send({"type": "websocket.send", FRAMES: batch.frames(self._events)})
+            return
+        for message in batch.messages:
+            await self._send({"type": "websocket.send", "text": message.body(self._events).decode()})
+
+
+async def _listen(receive: Receive, send: Send) -> None:
+    """Answer pings and pass over all else, until the client goes."""
+    while (message := await receive())["type"] != "websocket.disconnect":
+        text = message.get("text") or ""
+        if len(text) <= _PING_CHARS and json_object(text).get("type") == "ping":
+            await send({"type": "websocket.send", "text": '{"type":"pong"}'})
+        await asyncio.sleep(_HEARD_PAUSE)
+
+
+def _close_of(error: FleetError | grpc.aio.AioRpcError) -> tuple[Close, str]:
+    if isinstance(error, grpc.aio.AioRpcError):
+        code = _CLOSES.get(error.code(), Close.TRY_LATER)
+        return code, error.details() or code.name
+    match error:
+        case Going():
+            return Close.GOING, error.message
+        case InvalidRequest():
+            return Close.BAD_REQUEST, str(error)
+        case ResourceExhausted():
+            return Close.TOO_MANY, str(error)
+        case Unavailable():
+            return Close.TRY_LATER, str(error)
+        case _:
+            return Close.INTERNAL, error.message
+
+
+def _cut(reason: str) -> str:
+    """A reason as a close frame takes it: 123 bytes at most."""
+    return reason.encode("utf-8", "replace")[:_REASON_BYTES].decode("utf-8", "ignore")
+
+
+def stream_routes(feeds: Feeds, *, send_seconds: float = SEND_SECONDS) -> list[BaseRoute]:
     """What is served of feeds. `send_seconds`: how long a WebSocket's client may take to read what is sent at once."""
     return [
-        WebSocketRoute(websocket.PATH, websocket.WatchSocket(feeds, send_seconds=send_seconds)),
-        Route(pages.EVENTS_PATH, pages.EventsPage(feeds).answer, methods=["GET"]),
-        Route(pages.AUDIT_PATH, pages.Audit(feeds.upstream).answer, methods=["GET"]),
+        WebSocketRoute(PATH, WatchSocket(feeds, send_seconds=send_seconds)),
+        Route(EVENTS_PATH, EventsPage(feeds).answer, methods=["GET"]),
+        Route(AUDIT_PATH, Audit(feeds.upstream).answer, methods=["GET"]),
     ]

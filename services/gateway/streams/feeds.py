@@ -54,10 +54,7 @@ async def steady_events(
     """All events of an execution, once each and in order, until it ends, across failures of the service.
 
     Args:
-        open_events: Streams them from a sequence number on.
         reachable: Whether the service can be reached now; a service that is back may have nothing to tell.
-        lost: Told why, when the service begins to fail.
-        back: Told when it answers again.
 
     Raises:
         grpc.aio.AioRpcError: What no other attempt can fix, such as an execution that does not exist.
@@ -257,7 +254,6 @@ class Feeds:
     """A feed for each execution that somebody watches, shared by all who do, ended some seconds after the last.
 
     Args:
-        max_watchers: How many may watch at once, all executions together.
         linger: Seconds that a feed outlives its last watcher.
     """
 

@@ -73,7 +73,6 @@ async def follow(
 
     Args:
         from_sequence: The first number wanted; 0: all of them.
-        past: How many may read the past at once.
         wait: Whether to wait for what has not happened yet.
 
     Raises:

@@ -65,8 +65,6 @@ class Calls:
 
     Args:
         token: What callers must show; empty: nothing.
-        caller: Who is said to call, where that is kept.
-        fault: How a call's status is told.
     """
 
     def __init__(

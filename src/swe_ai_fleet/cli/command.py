@@ -165,15 +165,12 @@ class Row:
     Attributes:
         rpc: The full name of the method.
         takes: Arguments and options by the names of parameters, as annotations.
-        fixed: Fields that no option sets.
         before: Called with the settings, the request and what was given, before the request is sent.
         ends: The exit code that a reply means. Raises CommandFault where it means that nothing was done.
         json: The JSON document: members of the request's and the reply's, `new=old` where one is called otherwise, or
             what makes it; empty: the whole reply.
         line: What people are shown: a template over members of the request and the reply as JSON, or what makes it.
-        view: Shows the reply in place of a line.
         pages: The list that is asked for page by page, as long as there are more, or up to `page_size`.
-        seconds: How long the service may take.
     """
 
     rpc: str

@@ -62,7 +62,6 @@ def put(message: Message, path: str, value: Any, *, named: str) -> None:
     Args:
         path: Of the field; dots lead into messages, and of a list of messages each value makes one.
         value: Words for enumerations, `K=V` for maps.
-        named: What faults call the option.
 
     Raises:
         CommandFault: It is no value of the enumeration, or no `K=V`.

@@ -35,14 +35,6 @@ SOON_SECONDS = 14 * 86_400.0
 _TRACES_SECONDS = 5.0
 _HARNESS_SECONDS = 200.0
 _DAY = 86_400.0
-_SETTINGS = {
-    "server": "TLS_CERT",
-    "server_client_ca": "TLS_CLIENT_CA",
-    "client": "TLS_CLIENT_CERT",
-    "client_ca": "TLS_CA",
-    "nats": "NATS_CERT",
-    "nats_ca": "NATS_CA",
-}
 
 
 async def nats(settings: Settings) -> Finding:
@@ -145,7 +137,7 @@ async def _skew(log: JetStream) -> float | None:
 def transport(settings: Settings) -> list[Finding]:
     """Whether certificates can be used, and how long yet."""
     from services.certificates import Certificates, server_tls
-    from swe_ai_fleet.telemetry.exposition import certificates, expiry
+    from swe_ai_fleet.telemetry.exposition import CERTIFICATES, certificates, expiry
 
     try:
         tls = server_tls(settings)
@@ -164,7 +156,7 @@ def transport(settings: Settings) -> list[Finding]:
         part, remaining = f"tls: {use.replace('_', ' ')}", expiry(path) - now
         days = f"{max(0.0, remaining) / _DAY:.0f} days"
         if remaining < -now + 1:
-            mend = f"a PEM file that this user may read, in FLEET_{_SETTINGS[use]}"
+            mend = f"a PEM file that this user may read, in FLEET_{CERTIFICATES[use].upper()}"
             findings.append(broken(part, f"{path} has no certificate", mend))
         elif remaining <= 0:
             findings.append(

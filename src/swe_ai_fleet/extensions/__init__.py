@@ -49,7 +49,7 @@ class Extension:
         groups: What the help says of words that other words of its commands follow.
         commands: What `fleet` has of it, by the words.
         workflows: What runs workflows: `swe_ai_fleet.orchestrator.drive.Workflows`.
-        context: What serves the context service: `services.extensions.OpenContext`.
+        context: What serves the context service: `services.context.OpenContext`.
         knowledge: What agents, plan sessions and programs ask of it: `swe_ai_fleet.runtime.knowledge.Knowledge`.
         exports: Names of the extension's package that `swe_ai_fleet` exports, too.
         buckets: Its buckets in NATS that are not like others, for erasures: `fleet`, of no tenant; `followed`,

@@ -60,10 +60,8 @@ class Acceptance:
     """Accepts each task once, whichever replica receives it.
 
     Attributes:
-        profiles: The model profiles there are.
         priced: Whether models have prices.
         councils: Those of roles; None: agents are made for each task.
-        get: An execution as its events tell it now.
     """
 
     deps: ExecutionDeps

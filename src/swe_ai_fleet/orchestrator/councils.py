@@ -219,9 +219,6 @@ class CouncilRules:
     """What an installation has for councils.
 
     Attributes:
-        profiles: The model profiles there are.
-        endpoints: Where agents that others run may be.
-        harnesses: The harnesses there are.
         max_agents: The most agents one council may have.
     """
 

@@ -176,13 +176,10 @@ class PlanningEvent:
     Args:
         event_id: The sender's; what makes the event known when it comes again.
         event_type: Such as `plan.approved`; see `EVENT_TYPES`.
-        description: What is to be done.
         case_id: With the three that follow: the sender's own names, kept with the task.
         repo: The repository it is about; needed where work is dispatched.
         roles: Roles that subtasks may have; empty: all.
-        payload: Further fields, for the planner to read.
         dispatch: Whether the subtasks are run, or only derived.
-        tenant: Whose event it is.
         caller: Who told it, and so has what it leads to done; empty: `CALLER`.
     """
 
@@ -303,7 +300,6 @@ class PlanningEvents:
         """Take an event, or answer about one that was taken before.
 
         Args:
-            event: What happened.
             timeout: Seconds to wait for the subtasks of a dispatched event; None: as long as it takes. When they are
                 up the answer comes without the subtasks; told again, it has them.
 

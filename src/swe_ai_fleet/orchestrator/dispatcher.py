@@ -51,8 +51,6 @@ class Dispatcher:
     """Starts drives and hears of their ends. The log is the queue: nothing waits anywhere else.
 
     Args:
-        replicas: Who else might drive them.
-        make: Makes the drive of an execution.
         max_executions: The most driven at once, those that wait for people or for their own subtasks aside.
     """
 

@@ -97,10 +97,7 @@ class Drive:
     """Drives one execution; the single writer of the execution's own subject.
 
     Args:
-        deps: What it works with.
         state: The execution as far as is known here; what its log says once it is claimed decides.
-        parts: Where subtasks become executions of their own.
-        plans: What drives it where it is a plan.
     """
 
     def __init__(

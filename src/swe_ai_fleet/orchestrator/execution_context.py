@@ -261,10 +261,8 @@ class ExecutionContext:
     """What the phases of one running execution share.
 
     Attributes:
-        deps: What every execution of this process works with.
         runs: Where agents and checks run; has the execution's journal, and what an earlier driver left: nothing in that
             is done again.
-        parts: Where parts of it become executions of their own.
     """
 
     deps: ExecutionDeps

@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from functools import cache
 from itertools import accumulate
-from typing import Self
+from typing import Any, Self
 
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.event import ExecutionStatus
@@ -122,22 +123,47 @@ def _middle(bucket: int) -> float:
     return 0.0 if bucket == 0 else 2 * _GAMMA ** (bucket - 1) / (_GAMMA + 1)
 
 
+class _Sums:
+    """Values that are added up field by field: numbers, counters, sketches, and sums of their own by name."""
+
+    __slots__ = ()
+
+    def merge(self, other: Self) -> None:
+        """Count everything that another has counted."""
+        for name in _names_of(type(self)):
+            # Most of an event's figures are empty: this runs several times for each event.
+            if not (more := getattr(other, name)):
+                continue
+            own: Any = getattr(self, name)
+            if isinstance(own, Counter):
+                own.update(more)
+            elif isinstance(own, dict):
+                for key, part in more.items():
+                    if key not in own:
+                        own[key] = type(part)()
+                    own[key].merge(part)
+            elif isinstance(own, (_Sums, Sketch)):
+                own.merge(more)
+            else:
+                setattr(self, name, own + more)
+
+
+@cache
+def _names_of(kind: type) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind))
+
+
 @dataclass(slots=True, kw_only=True)
-class ModelFigures:
+class ModelFigures(_Sums):
     """One model's calls. `usage` has their tokens and, once the runs have ended, their cost."""
 
     calls: int = 0
     usage: Usage = field(default_factory=Usage)
     latency: Sketch = field(default_factory=Sketch)
 
-    def merge(self, other: ModelFigures) -> None:
-        self.calls += other.calls
-        self.usage += other.usage
-        self.latency.merge(other.latency)
-
 
 @dataclass(slots=True, kw_only=True)
-class ToolFigures:
+class ToolFigures(_Sums):
     """One operation's calls; `failures` are those that failed or were refused, `cached` those that cost nothing."""
 
     calls: int = 0
@@ -146,27 +172,14 @@ class ToolFigures:
     outcomes: Counter[Outcome] = field(default_factory=Counter[Outcome])
     latency: Sketch = field(default_factory=Sketch)
 
-    def merge(self, other: ToolFigures) -> None:
-        self.calls += other.calls
-        self.failures += other.failures
-        self.cached += other.cached
-        if other.outcomes:
-            self.outcomes.update(other.outcomes)
-        self.latency.merge(other.latency)
-
 
 @dataclass(slots=True, kw_only=True)
-class Gauges:
+class Gauges(_Sums):
     """What stood at a moment, or by how much it changed: agents at work, executions driven, executions waiting."""
 
     agents: int = 0
     driven: int = 0
     queued: int = 0
-
-    def merge(self, other: Gauges) -> None:
-        self.agents += other.agents
-        self.driven += other.driven
-        self.queued += other.queued
 
     def any(self) -> bool:
         """Whether anything is not 0."""
@@ -174,7 +187,7 @@ class Gauges:
 
 
 @dataclass(slots=True, kw_only=True)
-class Figures:
+class Figures(_Sums):
     """Counts, sums and latencies. Those of parts, merged, are those of the whole.
 
     `stops` are the ends of agents' runs by reason, `loops` what was done where one went in circles, `lost` the runs
@@ -204,38 +217,6 @@ class Figures:
         """Count how long an operation took."""
         self.latencies.setdefault(operation, Sketch()).add(duration_ms)
         return self
-
-    def merge(self, other: Figures) -> None:
-        """Count everything that others have counted."""
-        self.accepted += other.accepted
-        if other.ended:
-            self.ended.update(other.ended)
-        self.agents_started += other.agents_started
-        self.agents_succeeded += other.agents_succeeded
-        self.agents_failed += other.agents_failed
-        self.agents_cancelled += other.agents_cancelled
-        self.tool_failures += other.tool_failures
-        if other.stops:
-            self.stops.update(other.stops)
-        if other.loops:
-            self.loops.update(other.loops)
-        self.lost += other.lost
-        self.takeovers += other.takeovers
-        self.usage += other.usage
-        self.change.merge(other.change)
-        # Not by `setdefault`: this runs several times for each event, and would make what it throws away.
-        for operation, sketch in other.latencies.items():
-            if operation not in self.latencies:
-                self.latencies[operation] = Sketch()
-            self.latencies[operation].merge(sketch)
-        for name, model in other.models.items():
-            if name not in self.models:
-                self.models[name] = ModelFigures()
-            self.models[name].merge(model)
-        for name, tool in other.tools.items():
-            if name not in self.tools:
-                self.tools[name] = ToolFigures()
-            self.tools[name].merge(tool)
 
 
 def _merged(into: dict[Key, Figures], key: Key, figures: Figures) -> None:

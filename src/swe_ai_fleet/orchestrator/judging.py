@@ -56,9 +56,6 @@ class Contest:
 
     Attributes:
         candidates: Those that stand, accepted or not; neither superseded nor dropped ones.
-        reports: The evidence by candidate id.
-        critiques: What peers said.
-        answers: What authors replied to them, by candidate id.
         votes: Those that reviewers have cast, one each.
         behaviours: What `behaviour_keys` gave, the same as for `rank`.
         scores: What a verifier model finds them worth, the same as for `rank`.
@@ -92,7 +89,6 @@ async def vote(runs: AgentRuns, task: Task, contest: Contest) -> tuple[Vote, ...
     Args:
         runs: Where judges run. Those whose votes an earlier driver left are not asked again.
         task: What is being solved, with what each judge may spend.
-        contest: What they choose in.
 
     Returns:
         The votes for `rank`, judge by judge, those that could not be read among them.
@@ -317,9 +313,6 @@ def pairs(
 
     Args:
         authors: Everybody, in a fixed order.
-        diffs: By author, what tells diffs apart.
-        subjects: Whose candidates are reviewed.
-        turn: Counts the rounds before this one.
         peers: Reviewers of one candidate, at most.
     """
     load, chosen = dict.fromkeys(authors, 0), list[tuple[str, str]]()

@@ -188,7 +188,6 @@ class Meter:
         """What happened in a range of time.
 
         Args:
-            tenant: Whose executions.
             start: In seconds since 1970; 0: as far back as the log goes.
             end: Likewise, exclusive; 0: now.
             role: Of the executions; empty: all.

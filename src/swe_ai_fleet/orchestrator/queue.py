@@ -221,8 +221,6 @@ def check_room(
     backlog; so at most twice `max_queued` wait.
 
     Args:
-        queued_total: How many wait already.
-        queued_of_caller: How many of them are the caller's.
         max_queued: The most that may wait.
         max_queued_per_caller: The most that may wait of one caller.
         queued_of_tenant: How many of them are the tenant's; None: all.

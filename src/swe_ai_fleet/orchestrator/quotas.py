@@ -53,11 +53,7 @@ class Quotas:
     """Asks whether a tenant may have more.
 
     Attributes:
-        rules: What holds for a tenant.
-        spent: What a tenant spent today.
-        stored: What is kept for a tenant.
         kept: How full the log is that all share; None: nobody looks.
-        now: The time.
     """
 
     rules: Rules = no_rules
@@ -138,11 +134,6 @@ class ConcurrencyLimiter:
     Inside one replica a tenant's quota of agents is kept exactly. Replicas that drive something of the same tenant
     share it evenly, each one slot at least, by what each knows of the others: for as long as the log takes to tell of a
     claim (some milliseconds) one more replica may count on slots that it has to give up.
-
-    Attributes:
-        me: This replica.
-        sharers: The replicas that drive something of a tenant now.
-        taken: By tenant, the slots that runs hold.
     """
 
     fleet: Fleet
@@ -254,7 +245,6 @@ class StorageUsage:
     Memory grows with tenants, days and places in use, not with what is stored.
 
     Args:
-        streams: What to read, by name.
         kept_seconds: How old pieces become before the streams forget them; 0: they do not.
         clock: Seconds since 1970.
         snapshots: Where the sums are saved; None: streams are read from their starts.

@@ -17,7 +17,7 @@ from swe_ai_fleet.domain.errors import NotFound
 from swe_ai_fleet.domain.examination import STATEMENT
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.review import Critique, Vote
-from swe_ai_fleet.orchestrator.score import PARTS, Part, ScoredCandidate, clusters, score_candidates
+from swe_ai_fleet.orchestrator.score import PARTS, Part, ScoredCandidate, score_candidates
 from swe_ai_fleet.ports import BlobStore
 
 _MOST_COMPLAINTS = 5
@@ -162,17 +162,6 @@ def _unsaid(part: Part, place: ScoredCandidate) -> bool:
             return place.ballots.share is None
         case _:
             return False
-
-
-def representatives(
-    candidates: Iterable[Candidate],
-    reports: Mapping[str, CheckReport] | None = None,
-    *,
-    behaviours: Mapping[str, str] | None = None,
-) -> dict[str, Candidate]:
-    """By its id, one candidate for each behaviour: the one that `rank` tells of, the others are its duplicates."""
-    cluster_members = clusters(candidates, reports or {}, behaviours or {})
-    return {members[0].candidate_id: members[0] for members in cluster_members}
 
 
 def rank(

@@ -43,7 +43,6 @@ class ChannelTls:
     Attributes:
         ca: PEM file of the authority behind the server's certificate; None: the public ones that gRPC knows.
         cert: PEM certificate shown to the server; None: none is.
-        key: Its key.
         name: What the server's certificate is for, where that is not the host of the address; empty: that host.
     """
 

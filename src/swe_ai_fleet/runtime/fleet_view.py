@@ -229,11 +229,7 @@ class FleetView:
 
 
 class LogRoom:
-    """How full the log is. Whoever asks within some seconds shares one answer.
-
-    Args:
-        seconds: How old an answer may be.
-    """
+    """How full the log is. Whoever asks within some seconds shares one answer."""
 
     def __init__(self, log: JetStream, *, seconds: float = _FRESH_SECONDS) -> None:
         self._log = log

@@ -74,7 +74,6 @@ class EmbeddedNats:
 
     Args:
         directory: Where everything lies; created with access for the owner only. One server at a time.
-        port: TCP port, 0 for a free one.
         max_file_bytes: What JetStream may store in all, 0 for the server's own default (most of the disk's free space).
     """
 

@@ -65,7 +65,6 @@ async def replay(
     Args:
         settings: Where things are; with a fork also the model server that goes on.
         fork_at: After so many recorded replies the model server goes on; None: the recording is all there is.
-        prompt: Stands in place of the system message.
 
     Raises InvalidRequest for a run without a beginning, one of an external agent, one that worked by a plan or that is
     no first draft, or a fork behind its end, and FleetErrors of the repository, the sandbox and the model server.

@@ -52,10 +52,6 @@ class LeaseKeeper:
 
     Args:
         anew: Whether nobody else can be alive: this process has just started the server itself.
-
-    Attributes:
-        failures: Renewals that failed.
-        ended: Leases of others that ended.
     """
 
     def __init__(self, settings: Settings, me: str, *, anew: bool) -> None:

@@ -79,7 +79,6 @@ class VLLMOrder:
     """What somebody wants served.
 
     Args:
-        model: A name on a hub, or a directory.
         arguments: Further arguments of vLLM, for instance `--max-model-len 65536`, as a shell would read them.
         tool_parser: What reads the model's tool calls; empty = by the model's template or name, "none" = nothing.
         drain_seconds: How long running requests may take once the server is to end.

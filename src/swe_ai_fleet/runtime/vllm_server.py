@@ -82,9 +82,7 @@ async def vllm_served(
     for the end of this process, however it ends.
 
     Args:
-        interpreter: A Python that has vLLM.
         log: Where the server's output goes; what is there is replaced.
-        tell: Takes lines for the one who waits.
 
     Raises:
         PreconditionFailed: The interpreter has no vLLM.

@@ -100,12 +100,7 @@ class Instruments:
 
 
 class Exposition:
-    """What this process counts itself, and what its sources say when somebody asks.
-
-    Attributes:
-        url: Where that is.
-        instruments: What is counted here.
-    """
+    """What this process counts itself, and what its sources say when somebody asks."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -228,16 +223,20 @@ async def open_exposition(listen: str) -> AsyncGenerator[Exposition]:
 _MOST_BYTES = 1024 * 1024
 
 
+CERTIFICATES = {
+    "server": "tls_cert",
+    "server_client_ca": "tls_client_ca",
+    "client": "tls_client_cert",
+    "client_ca": "tls_ca",
+    "nats": "nats_cert",
+    "nats_ca": "nats_ca",
+}
+"""The settings that name certificate files, by what those are for."""
+
+
 def certificates(settings: Settings) -> Mapping[str, Path]:
     """The certificate files that settings name, by what they are for."""
-    named = {
-        "server": settings.tls_cert,
-        "server_client_ca": settings.tls_client_ca,
-        "client": settings.tls_client_cert,
-        "client_ca": settings.tls_ca,
-        "nats": settings.nats_cert,
-        "nats_ca": settings.nats_ca,
-    }
+    named = {use: getattr(settings, setting) for use, setting in CERTIFICATES.items()}
     return {use: path for use, path in named.items() if path is not None}
 
 

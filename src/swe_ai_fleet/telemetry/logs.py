@@ -32,7 +32,6 @@ def configure_logging(level: str, form: LogFormat = "auto", *, mask: Callable[[s
     Args:
         level: The least level that is told: debug, info, warning or error. Of libraries, warnings and worse.
         form: `json`, one object a line; `text`, for readers; `auto`, text for terminals and JSON otherwise.
-        mask: Replaces secrets in what is told.
 
     Raises:
         ValueError: There is no such level.

@@ -40,10 +40,7 @@ class Tracing:
     """Makes spans. Nothing here waits for the collector, and no fault of its reaches the work.
 
     Args:
-        provider: Samples, limits and sends.
-        ids: Where the provider's ids come from.
         content: Whether what models and tools say is told.
-        mask: Replaces secrets in that.
     """
 
     def __init__(

@@ -49,7 +49,6 @@ class Peer:
     Args:
         answer: Answers its requests by method and parameters. Raises RequestRefused; anything else that it raises ends
             the conversation, as what `hear` raises does.
-        hear: Hears its notifications, in their order.
     """
 
     def __init__(

@@ -84,10 +84,8 @@ class Build:
 
     Args:
         workspace: Where they run; its `/environment` is writable.
-        root: The environment's directory.
         lock: The pins that stand in its constraints file, if there is one.
         grant: The network that the steps have, for the words about what was refused.
-        seconds: For each step, and for all optional ones together.
 
     Attributes:
         exposed: Whether Python ran in the environment after directories of the repository came on its path: whatever it

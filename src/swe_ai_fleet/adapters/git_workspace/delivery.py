@@ -95,9 +95,6 @@ class Deliveries:
     ) -> Delivered:
         """The patch as a commit under a reference below `refs/fleet/`, whatever stood there before.
 
-        Args:
-            place: The user's repository, or a git directory of ours.
-
         Raises PatchRejected, PreconditionFailed.
         """
         git_dir = place if isinstance(place, Path) else place.git_dir

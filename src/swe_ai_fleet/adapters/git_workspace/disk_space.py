@@ -190,7 +190,6 @@ class TenantDisk:
     """Keeps every tenant of a node below a limit. Processes share it through files in `held` below `home`.
 
     Args:
-        home: The node's directory.
         max_bytes: What a tenant's environments, seeds and caches may take together; 0: no limit.
         unmeasured_bytes: What a directory counts as that cannot be measured to its end.
     """

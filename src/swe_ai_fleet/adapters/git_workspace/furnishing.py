@@ -137,9 +137,6 @@ async def collect(git: Git, layout: Layout, root: Path, *, mount: str, base: str
     """Move what a build left from its checkout, the layout's work tree, below `root`; the build has ended.
 
     Args:
-        git: Ours.
-        layout: Of the checkout, with an index of its commit.
-        root: The environment's directory on this host.
         mount: Where commands see every checkout; empty where each lies somewhere else.
         base: Where commands see `root`.
     """

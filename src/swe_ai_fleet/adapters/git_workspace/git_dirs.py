@@ -306,11 +306,8 @@ class Submodules:
         URL is never followed, whatever callers may name.
 
         Args:
-            seed: The seed.
             location: The URL of the repository, which relative ones are relative to; empty where it has none.
             stores: The `modules` directory of the local repository that the commit is from, if it is.
-            tenant: Whose the seed is.
-            fetch: Brings a commit of a remote repository here.
         """
         pending = [("", seed.name, Layout(git_dir=seed), location, stores, 0)]
         count = 0

@@ -282,7 +282,6 @@ class Routes:
         reach: Which hosts may be reached, and which of them at private addresses.
         environ: The environment of this process, which may name a proxy.
         known_hosts: Keys of ssh servers, as OpenSSH keeps them; need not be there where nobody uses ssh.
-        scratch: Where a key lies while ssh reads it.
         resolver: Turns names into addresses; None: the system's.
     """
 

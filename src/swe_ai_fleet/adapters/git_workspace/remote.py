@@ -294,9 +294,7 @@ def mounted_credentials(directory: Path, *, by_tenant: bool = False, hosts: Sequ
     `password`.
 
     Args:
-        directory: Where the files are.
         by_tenant: Each tenant has a directory of its own in it.
-        hosts: What counts where no file names the hosts.
 
     The lookup raises InvalidRequest for a reference that is no name, PreconditionFailed for a host that may not see it.
     """

@@ -110,7 +110,6 @@ class UploadedRepositories:
     """Takes bundles, and has their commits wherever they are needed.
 
     Args:
-        git: Ours.
         fetch: Gets a bundle that was uploaded through another node; None: there are none.
     """
 

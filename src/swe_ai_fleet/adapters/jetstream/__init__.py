@@ -32,7 +32,6 @@ from swe_ai_fleet.adapters.jetstream.protocol import (
     job_subject,
 )
 from swe_ai_fleet.adapters.jetstream.requests import (
-    Answers,
     Issuer,
     NatsLogin,
     answer_hosts,
@@ -263,14 +262,7 @@ class JetStream(Events):
                 timeout=self._timeout,
             )
 
-        answers = Answers(
-            events=self._of_execution,
-            result=result,
-            info=self._blobs.info,
-            content=self._blobs.content,
-            describe=self._blobs.describe,
-        )
-        await answer_hosts(self.connection, answers)
+        await answer_hosts(self.connection, self._blobs, self._of_execution, result)
 
     async def _task_of(self, tenant: str, execution_id: str) -> str:
         """The task of an execution, as its first event says; empty where there is none."""

@@ -185,7 +185,6 @@ class Erasing:
 
     Attributes:
         connection: To NATS, with the right to delete messages.
-        blobs: Reads events that are too large for a message.
         whose: Of buckets that are not like others: `fleet` for what is of no tenant, `cache` for what can be made
             again and cannot be told by execution (with any erasure the tenant's goes), `followed` where processes
             keep copies.

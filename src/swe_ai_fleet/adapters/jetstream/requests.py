@@ -24,7 +24,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 from urllib.parse import unquote
 
 import structlog
@@ -33,6 +33,9 @@ from swe_ai_fleet.adapters.jetstream.connection import Connection
 from swe_ai_fleet.adapters.jetstream.protocol import ASKED, Backoff, Message, StoredMessage, Unanswered, ask_subject
 from swe_ai_fleet.domain import errors
 from swe_ai_fleet.domain.errors import FleetError, InternalFault, InvalidRequest, PreconditionFailed, Unavailable
+
+if TYPE_CHECKING:
+    from swe_ai_fleet.adapters.jetstream.buckets import JetStreamBlobs
 
 _AT_ONCE = 64
 _LOGIN_SUBJECT = "$SYS.REQ.USER.AUTH"
@@ -89,7 +92,6 @@ async def respond(
 
     Args:
         answer: What is answered; it raises nothing.
-        heard: Set once requests are heard.
     """
     room = asyncio.Semaphore(_AT_ONCE)
 
@@ -172,7 +174,6 @@ async def answer_logins(
     Args:
         issuer: Gives, for each login, the key that signs the answer. It may block.
         who: Tells who shows a token. Raises FleetError for what lets nobody in.
-        heard: Set once the server can ask.
     """
 
     async def answered(message: Message) -> bytes:
@@ -212,15 +213,10 @@ class Ask(StrEnum):
     DESCRIBE = "describe"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answers:
-    """Who answers: each gets the tenant and the execution of the subject, which the server vouches for."""
-
-    events: Callable[[str, str, str, int], AsyncGenerator[StoredMessage | None, None]]
-    result: Callable[[str, str, Mapping[str, Any]], Awaitable[bool]]
-    info: Callable[[str], Awaitable[dict[str, Any] | None]]
-    content: Callable[[str, int], AsyncGenerator[StoredMessage | None, None]]
-    describe: Callable[[dict[str, Any]], Awaitable[None]]
+EventsFor = Callable[[str, str, str, int], AsyncGenerator[StoredMessage | None, None]]
+"""Events of a tenant's execution and an agent from a sequence on."""
+ResultFor = Callable[[str, str, Mapping[str, Any]], Awaitable[bool]]
+"""Publishes a result of an agent of a tenant's execution; whether it is new."""
 
 
 async def ask(
@@ -260,12 +256,15 @@ async def asked_messages(
             return
 
 
-async def answer_hosts(connection: Connection, answers: Answers) -> None:
-    """Answer what hosts of all tenants ask, in turns with the other orchestrators, until cancelled."""
+async def answer_hosts(connection: Connection, blobs: JetStreamBlobs, events: EventsFor, result: ResultFor) -> None:
+    """Answer what hosts of all tenants ask, in turns with the other orchestrators, until cancelled.
+
+    Each answer is about the tenant and the execution of the subject, which the server vouches for.
+    """
 
     async def answered(message: Message) -> bytes:
         try:
-            return json.dumps(await _answer(answers, message)).encode()
+            return json.dumps(await _answer(message, blobs, events, result)).encode()
         except FleetError as fault:
             fault_document = {"kind": type(fault).__name__, "message": fault.message, "hint": fault.hint}
         except (ValueError, KeyError, TypeError, AttributeError) as fault:
@@ -286,25 +285,25 @@ async def answer_hosts(connection: Connection, answers: Answers) -> None:
     await respond(connection, ASKED, answered, queue=_GROUP)
 
 
-async def _answer(answers: Answers, message: Message) -> dict[str, object]:
+async def _answer(message: Message, blobs: JetStreamBlobs, events: EventsFor, result: ResultFor) -> dict[str, object]:
     _, _, question, *rest = message.subject.split(".")
     tenant, execution_id = (unquote(part) for part in rest)
     body: dict[str, Any] = json.loads(message.data)
     match Ask(question):
         case Ask.EVENTS:
-            return await _page(answers.events(tenant, execution_id, str(body["agent_id"]), int(body["start"])))
+            return await _page(events(tenant, execution_id, str(body["agent_id"]), int(body["start"])))
         case Ask.RESULT:
-            return {"published": await answers.result(tenant, execution_id, body)}
+            return {"published": await result(tenant, execution_id, body)}
         case Ask.INFO:
-            return {"info": await answers.info(_own(str(body["name"]), tenant, execution_id))}
+            return {"info": await blobs.info(_own(str(body["name"]), tenant, execution_id))}
         case Ask.CONTENT:
-            return await _page(answers.content(_own(str(body["name"]), tenant, execution_id), int(body["start"])))
+            return await _page(blobs.content(_own(str(body["name"]), tenant, execution_id), int(body["start"])))
         case Ask.DESCRIBE:
             meta: dict[str, Any] = body["meta"]
             _own(str(meta["name"]), tenant, execution_id)
             if not str(meta["nuid"]).startswith(f"{rest[0]}."):
                 raise InvalidRequest("these chunks belong to another tenant")
-            await answers.describe(meta)
+            await blobs.describe(meta)
             return {}
 
 

@@ -72,7 +72,6 @@ class WorkQueue:
         max_deliveries: A message whose handling failed is a dead letter after so many deliveries. Those that met a
             full or unreachable fleet are tried for as long as that lasts.
         ack_wait_seconds: A message of a process that fell silent goes to another one after so long.
-        concurrency: Messages that one process handles at a time.
         first_delay_seconds: Before a failed message is delivered again; doubled each time.
         last_delay_seconds: The most of that.
         start_sequence: The first message of the stream that it takes, fixed once the consumer is made; 0: all.

@@ -51,7 +51,6 @@ class ModelPool:
 
     Args:
         members: the endpoints; at least one where there is no `source`.
-        read_fault: what a failed call says about its server.
         admission: holds calls to the fleet's limits; None where there are none.
         source: names where members are found, for messages; `renew` then says which there are.
     """

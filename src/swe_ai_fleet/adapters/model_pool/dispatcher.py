@@ -37,11 +37,8 @@ class PoolRules:
         timeout: how long a call waits while no endpoint serves, and goes on trying from its first fault on.
         notice: how long no endpoint serves before a call that waits says so, doubled each further time.
         backoff: before the next try at the same endpoint, doubled each time, with jitter.
-        longest_backoff: the longest of these waits.
         open_for: how long a circuit stays open the first time, doubled each time it opens again.
-        longest_open: the longest a circuit stays open.
         ramp: the time in which an endpoint that is back may get twice as many calls at once.
-        poll_every: between two looks at the servers' own metrics.
         quantum: as of `CallQueue`.
     """
 

@@ -43,7 +43,6 @@ class Binding:
         name: that servers and routers are told; it says nothing of the run.
         started: when it made its first call, by a clock of the whole process.
         attained: tokens that servers computed for it: of prompts what was not in the cache, and replies.
-        prompt_tokens: of its last prompt.
         is_cold: less than half of the prompt before was in the cache of a server that has one.
     """
 
@@ -219,11 +218,6 @@ class Counters:
 
     Attributes:
         admitted: calls that reached an endpoint, tries again included.
-        waited: times a call had to wait for an endpoint.
-        failed_over: calls that went to another endpoint after a fault.
-        moved: agent runs that were bound to another endpoint.
-        opened: circuits that opened.
-        turned_away: calls that a server refused for overload.
         gave_up: calls that ended because no endpoint served them in time.
     """
 

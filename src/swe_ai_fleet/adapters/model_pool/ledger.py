@@ -32,8 +32,6 @@ class Demand:
     Attributes:
         epoch: of the ledger that answered this host last; empty before the first answer.
         slots: calls it may have under way by the lease it holds.
-        spare: further calls that may soon begin.
-        tokens: tokens wanted on top of those it has.
         head: those that the call in front of its line lacks.
         returned: tokens it had been given and has no use for.
     """

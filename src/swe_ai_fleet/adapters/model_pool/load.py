@@ -96,10 +96,6 @@ class CircuitBreaker:
 
     Each time it opens again without a success in between it stays open twice as long. Faults and successes carry the
     `epoch` in which their call began: what began before the circuit last opened says nothing new.
-
-    Args:
-        open_seconds: how long it stays open the first time.
-        longest_seconds: the longest it stays open.
     """
 
     def __init__(self, *, open_seconds: float, longest_seconds: float) -> None:

@@ -24,23 +24,17 @@ class Plan:
     """A batch.
 
     Args:
-        file: Its records, or a directory of task folders.
         name: Stands in the task ids; another name runs everything anew.
         order: What holds for every record that does not say otherwise.
-        results: Where the results are kept.
-        predictions: Where the patches are put at the end.
-        repositories: Where repositories of tasks that bring files are made.
         report: Where the report is put, as `.md` and `.json`; None: nowhere.
         repo: The repository of records that name none.
         repo_root: The directory that has clones of `owner/name`.
         repo_template: A URL with `{repo}` in the place of `owner/name`.
-        parallel: How many records are under way at a time.
         stagger: Seconds between the beginnings of two records.
         retry: Whether records that ended without a winner run again, as a new attempt.
         strict: Whether a line that holds no task stops the batch before it begins.
         hints: Whether agents are given `hints_text`.
         evaluate: Whether the hidden tests are run on what the agents made.
-        model: What predictions are labelled with.
         form: How predictions are written, as `write_predictions` says.
         images: Whether tasks that name an image run in it; else on this machine's tools, and so do their tests.
         only: Patterns of the ids that are run; none: all.

@@ -169,12 +169,7 @@ class _Entry:
 
 
 class Board:
-    """What a batch shows.
-
-    Args:
-        screen: Where.
-        total: How many records are to be run.
-    """
+    """What a batch shows."""
 
     def __init__(self, screen: Screen, *, total: int) -> None:
         self._screen = screen

@@ -76,9 +76,6 @@ async def batch(
     """Run a batch to its end. Ctrl-C stops handing in and watching; the same command goes on from there.
 
     Args:
-        screen: Where to show it.
-        fleet: Where the tasks run.
-        plan: What is to be done.
         open_bench: Opens where hidden tests are run and repositories are made, where anything of it is to be done.
         unreachable_seconds: How long a fleet that does not answer is asked again.
     """

@@ -42,10 +42,7 @@ class Study:
 
     Args:
         plan: What holds for every trial; its name is the study's.
-        candidates: With how many candidates each task is run.
         without: What is left out once more each, with the most candidates.
-        repeats: How often.
-        directory: Where everything is kept.
     """
 
     plan: Plan
@@ -94,9 +91,6 @@ async def study(
     """Run what is missing of a study, and report on everything. Ctrl-C stops; the same command goes on from there.
 
     Args:
-        screen: Where to show it.
-        fleet: Where the tasks run.
-        wanted: What is to be measured.
         open_bench: Opens where hidden tests are run, where the plan asks for it.
     """
     wanted.directory.mkdir(parents=True, exist_ok=True)

@@ -84,13 +84,7 @@ class Bench:
     """Where hidden tests run, and repositories are made that tasks bring as files.
 
     Attributes:
-        workspaces: Clones on this machine.
-        sandbox: What the tests' own scripts run in.
         directory: Has a folder for each task, with its log and result.
-        repositories: Has the repositories that are made.
-        network: What tests may reach.
-        variables: What templates in a verifier's variables stand for.
-        image_credential: Opens the registries of images.
     """
 
     workspaces: WorkspaceProvider

@@ -92,16 +92,12 @@ def wants(webhook: Webhook, notification: Notification) -> bool:
 def started(event: Event, task: Task, mask: SecretMask) -> Notification:
     """An execution was accepted."""
     goal = _safe(task.description, GOAL_CHARS, mask)
-    return Notification(
-        event_id=event.id,
-        type=EventType.EXECUTION_STARTED,
-        at=event.at,
+    return _of_task(
+        event,
+        task,
+        EventType.EXECUTION_STARTED,
         title="Execution accepted",
-        execution_id=event.execution_id,
-        task_id=event.task_id,
-        role=task.role,
-        part=bool(task.parent_execution_id),
-        data=_about(event, task) | {"description": goal},
+        data={"description": goal},
         facts=(("Task", event.task_id), ("Execution", event.execution_id), ("Asked for", goal)),
     )
 
@@ -144,17 +140,13 @@ def finished(event: Event, state: ExecutionState, mask: SecretMask) -> Notificat
         ("Verdict", ": ".join(part for part in (verdict, "; ".join(reasons)[:_REASON_CHARS]) if part)),
         ("Error", error),
     )
-    return Notification(
-        event_id=event.id,
-        type=EventType.EXECUTION_FINISHED,
-        at=event.at,
+    return _of_task(
+        event,
+        task,
+        EventType.EXECUTION_FINISHED,
         title=f"Execution ended: {state.status.value.replace('_', ' ')}{f', {verdict}' if verdict else ''}",
-        execution_id=event.execution_id,
-        task_id=event.task_id,
-        role=task.role,
         status=state.status,
-        part=bool(task.parent_execution_id),
-        data=_about(event, task) | data,
+        data=data,
         facts=facts,
     )
 
@@ -175,16 +167,13 @@ def requested(event: Event, task: Task, request: ApprovalRequest, mask: SecretMa
         "requested_at": request.requested_at,
         "expires_at": request.expires_at,
     }
-    return Notification(
+    return _of_task(
+        event,
+        task,
+        EventType.APPROVAL_REQUESTED,
         event_id=_approval_event_id(event, "requested", request.approval_id),
-        type=EventType.APPROVAL_REQUESTED,
-        at=event.at,
         title="An agent waits for approval",
-        execution_id=event.execution_id,
-        task_id=event.task_id,
-        role=task.role,
-        part=bool(task.parent_execution_id),
-        data=_about(event, task) | {"approval": approval},
+        data={"approval": approval},
         facts=(
             ("Task", event.task_id),
             ("Agent", request.agent_id),
@@ -209,16 +198,13 @@ def resolved(
         "text": text,
         "approver": approver,
     }
-    return Notification(
+    return _of_task(
+        event,
+        task,
+        EventType.APPROVAL_RESOLVED,
         event_id=_approval_event_id(event, "resolved", resolution.approval_id),
-        type=EventType.APPROVAL_RESOLVED,
-        at=event.at,
         title=f"Approval decided: {resolution.decision.value}",
-        execution_id=event.execution_id,
-        task_id=event.task_id,
-        role=task.role,
-        part=bool(task.parent_execution_id),
-        data=_about(event, task) | {"approval": approval},
+        data={"approval": approval},
         facts=(("Task", event.task_id), ("Agent", agent), ("By", approver), ("Said", text)),
     )
 
@@ -235,14 +221,37 @@ def trial(webhook: Webhook, *, name: str, at: str) -> Notification:
     )
 
 
-def _about(event: Event, task: Task) -> dict[str, object]:
-    return {
+def _of_task(
+    event: Event,
+    task: Task,
+    kind: EventType,
+    *,
+    title: str,
+    data: Mapping[str, object],
+    facts: tuple[tuple[str, str], ...],
+    event_id: str = "",
+    status: ExecutionStatus | None = None,
+) -> Notification:
+    about = {
         "execution_id": event.execution_id,
         "task_id": event.task_id,
         "role": task.role.value,
         "kind": task.kind.value,
         "parent_execution_id": task.parent_execution_id,
     }
+    return Notification(
+        event_id=event_id or event.id,
+        type=kind,
+        at=event.at,
+        title=title,
+        execution_id=event.execution_id,
+        task_id=event.task_id,
+        role=task.role,
+        status=status,
+        part=bool(task.parent_execution_id),
+        data={**about, **data},
+        facts=facts,
+    )
 
 
 def _approval_event_id(event: Event, stage: str, approval_id: str) -> str:

@@ -65,13 +65,6 @@ class WebhookNotifier:
     """Sends notifications to webhooks.
 
     Attributes:
-        log: Has the events, and the position of each webhook.
-        webhooks: The webhooks.
-        deliveries: What became of events.
-        rules: Where messages may go.
-        mask: Masks secrets in notifications.
-        schedule: When failed deliveries are tried again.
-        now: The time.
         chance: A number from 0 to 1.
         tls: How receivers prove who they are; None: by the usual public authorities.
     """

@@ -296,9 +296,6 @@ class WebhookSender:
     """Sends to one receiver, so that none waits for another's connections.
 
     Args:
-        rules: Where it may send.
-        seconds: How long an attempt may take in all.
-        now: The time.
         tls: How receivers prove who they are; None: by the usual public authorities.
     """
 
@@ -327,7 +324,6 @@ class WebhookSender:
         """Send a message; the reply holds any failure, which is never raised.
 
         Args:
-            message: What to send.
             secrets: What must not be in the error, beside the URL's own parts.
         """
         try:

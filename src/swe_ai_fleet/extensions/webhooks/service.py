@@ -36,11 +36,7 @@ from swe_ai_fleet.tools.http_transport import public_authorities
 
 
 class NotificationServicer(NotificationServiceServicer):
-    """Serves webhooks.
-
-    Args:
-        notifier: Sends the notifications.
-    """
+    """Serves webhooks."""
 
     def __init__(self, notifier: WebhookNotifier) -> None:
         self._notifier = notifier
@@ -97,12 +93,10 @@ async def open_notifications(
     """Notify webhooks until the context ends; yields the service by which callers manage them.
 
     Args:
-        log: The connection to NATS, its streams made.
         settings: `webhook_private_hosts` and the secrets to mask.
         schedule: When failed deliveries are tried again; None: for about a day.
         network: Where connections go; None: the real network.
         tls: How receivers prove who they are; None: by the usual public authorities.
-        now: The time.
 
     Raises:
         InvalidRequest: A setting is malformed.

@@ -38,9 +38,7 @@ class WebhookStore:
     """Stores webhooks, and follows changes that other replicas make. An async context.
 
     Args:
-        store: Where they are kept, secrets included.
         changed: Called when the webhooks of `all` have changed.
-        now: The time.
     """
 
     def __init__(
@@ -266,11 +264,7 @@ class _Kept:
 
 
 class DeliveryStore:
-    """Keeps attempts in a store whose entries expire.
-
-    Args:
-        store: Where they are kept.
-    """
+    """Keeps attempts in a store whose entries expire."""
 
     def __init__(self, store: KeyValue) -> None:
         self._store = store

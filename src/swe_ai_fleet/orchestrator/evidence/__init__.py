@@ -45,8 +45,6 @@ class EvidenceGatherer:
     a model says to the task's rubric. A patch that does not apply ends it there.
 
     Attributes:
-        blobs: Has patches, keeps outputs.
-        access: What commands may reach.
         mask: Hides secrets, and knows which a patch must not hold.
         runs: Test runs that were made before, here or by another process.
         rubric: Judges the task's rubric; None: it is not looked at.

@@ -49,12 +49,8 @@ class Comparison:
     """How the tests of a candidate stand to those of the untouched commit. Ids of tests, each in one list.
 
     Attributes:
-        shown: They fail without the change and pass with it.
-        broken: They passed without the change and fail with it.
         own_failing: Tests that the candidate adds or changes, and that fail on its own source.
-        named: The task names them, and they still fail.
         otherwise: They failed before and fail now, in another way: the change works on them and does not fix them.
-        old: They failed before and fail now.
         unable: Tests of the candidate's own that lack something of their environment, with and without the change.
         vanished: Test functions that passed before and were not run although their files are untouched.
         own: Tests that the candidate adds, or that its change of a test file makes fail on the untouched source.
@@ -91,11 +87,7 @@ def compare(
     """The comparison of three runs.
 
     Args:
-        after: The tests on the candidate.
-        before: The tests on the untouched commit.
         own: The candidate's test files on the untouched source; None where it changes none, or they can't be run apart.
-        touched: The test files that the candidate changes.
-        names: What the task speaks of.
         strict: Tests of a check that the caller named: all of them have to pass.
     """
     earlier = _ByFunction(before)

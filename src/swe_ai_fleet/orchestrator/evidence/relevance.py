@@ -44,8 +44,6 @@ class Touched:
     """The test files that a patch changes, and which tests lie in them.
 
     Args:
-        paths: All files that it changes.
-        inline: Source files whose own tests it changes.
         readers: Test files that it leaves alone and that read some of those that it changes.
     """
 

@@ -89,8 +89,6 @@ async def changed_rules(
     """The files by which the patch changes how tests are run: a candidate must not be verified by rules of its own.
 
     Args:
-        patch: What is changed.
-        files: Of a clone that has it applied.
         suites: What is run; scripts that their commands name decide about tests too, and those that these name.
         environment: Says in which directories of the repository commands look first.
     """

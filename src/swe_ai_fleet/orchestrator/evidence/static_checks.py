@@ -41,7 +41,6 @@ class LintCheck:
 
     Args:
         base_commit: The commit without the patch, whose objects that clone has.
-        clean_clone: Opens a clone of that commit under a name.
     """
 
     patch: Patch

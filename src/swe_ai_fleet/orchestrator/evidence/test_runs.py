@@ -243,7 +243,6 @@ class Bench:
 
         Args:
             selection: Which tests; all where it is left out.
-            before: A run that tells how long tests take.
             repetition: 0 for the first run; a higher number never is the same as an earlier one.
         """
 
@@ -281,11 +280,7 @@ def _understands(suite: Suite, path: str) -> bool:
 
 
 def selected(suite: Suite, paths: Sequence[str], before: TestRun) -> Selection:
-    """Some test files for a suite's runner; everything where it is given what a build makes of them instead.
-
-    Args:
-        before: A run that tells which files it is given.
-    """
+    """Some test files for a suite's runner; everything where it is given what a build makes of them instead."""
     ours = tuple(path for path in paths if _understands(suite, path))
     files = {test.partition("::")[0] for test in before.results}
     return Selection() if any(is_compiled(path, files) for path in ours) else Selection(paths=ours)

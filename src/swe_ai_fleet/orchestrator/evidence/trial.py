@@ -51,8 +51,6 @@ class Trial:
     Attributes:
         task: Tests that it names have to pass, however they ended before.
         base: The untouched commit; the candidate is the same with the patch.
-        first: Tests that are run before the rest.
-        touched: The test files that the change touches.
         own_tests: Gives the untouched source with the candidate's test files; None where they can't be told apart.
         by_old_rules: Gives the candidate without its changes of how tests are run, itself where it has none; None where
             they can't be told apart.

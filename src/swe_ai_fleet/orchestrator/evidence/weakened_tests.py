@@ -112,12 +112,7 @@ def weakened_tests(patch: Patch) -> Iterator[Violation]:
 
 
 def changed_tests(patch: Patch, text: Callable[[str], str]) -> tuple[ChangedTest, ...]:
-    """The tests that were there before and read otherwise now, with both versions.
-
-    Args:
-        patch: The change.
-        text: Gives a file's text with the change.
-    """
+    """The tests that were there before and read otherwise now, with both versions."""
     changed: list[ChangedTest] = []
     for file in patch.files:
         dialect = _dialect_of(file)

@@ -236,7 +236,6 @@ def accounts_file(
     Args:
         public_keys: The public nkey of each user by name: those of `fleet_users`, `sys`, `tenant-<name>`, `issuer`
             and `callout`.
-        others: Of those whose hosts have one only.
         former: Public nkeys of users from before a rotation, which are let in as well.
     """
     hosted = sorted({*tenants, *others})
@@ -266,7 +265,6 @@ def own_accounts(login: tuple[str, str], issuer: str, tenants: Sequence[str], *,
     """The accounts of a server of our own: one user who may do everything, and the hosts of tenants' agents.
 
     Args:
-        login: Name and password of that user.
         max_file_bytes: What the fleet may store in all, which clients are told; 0: as much as the server has room for.
     """
     name, password = login
