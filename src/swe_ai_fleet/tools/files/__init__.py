@@ -20,7 +20,7 @@ from swe_ai_fleet.tools.files.search import Scope, excerpts, find_files, find_ma
 from swe_ai_fleet.tools.files.text import Text, decode, numbered, unified_diff
 from swe_ai_fleet.tools.operation import Toolkit, operation
 from swe_ai_fleet.tools.pipeline import Pipeline
-from swe_ai_fleet.tools.repo_map.mapper import CHARS_PER_TOKEN, MAX_FOCUS_CHARS, RepoMapper, described
+from swe_ai_fleet.tools.repo_map.mapper import CHARS_PER_TOKEN, MAX_FOCUS_CHARS, described, draw_map
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -53,7 +53,6 @@ class FileTool(Toolkit):
     def __init__(self, workspace: Workspace | Path | str, pipeline: Pipeline | None = None) -> None:
         super().__init__(workspace, pipeline)
         self._tree = Tree(self.workspace.root, self.workspace.mount)
-        self._mapper = RepoMapper(self.workspace)
         self._editor = Editor(self._tree, limit=self.pipeline.limits.max_file_bytes)
 
     @operation(read_only=True)
@@ -221,8 +220,8 @@ class FileTool(Toolkit):
             raise ToolFailure(f"focus has more than {MAX_FOCUS_CHARS} characters; give the words that matter")
         room = (self.pipeline.limits.observation_chars - _NOTE_CHARS) // CHARS_PER_TOKEN
         real = self._tree.find(path)
-        drawn = await self._mapper.draw(real, texts, max_tokens=max(1, min(max_tokens, room)))
-        return succeeded("repo_map", described(drawn, path), drawn.model_dump(exclude={"key", "text"}))
+        drawn = await draw_map(self.workspace, real, texts, max_tokens=max(1, min(max_tokens, room)))
+        return succeeded("repo_map", described(drawn, path), drawn.model_dump(exclude={"text"}))
 
     @operation(risk=Risk.MEDIUM)
     async def delete_file(self, path: FilePath) -> ToolResult:
