@@ -6,7 +6,6 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,30 +20,21 @@ _MAX_CANDIDATES = 5_000
 _MAX_PATH_CHARS = 300
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rendered:
-    """The text, and how many definitions of how many files it shows."""
-
-    text: str
-    definitions: int
-    files: int
-
-
-def render(files: Sequence[MappedFile], ranked: Sequence[Ranked], *, max_chars: int) -> Rendered:
-    """As many of the best definitions as fit; each brings the lines of the definitions around it."""
+def render(files: Sequence[MappedFile], ranked: Sequence[Ranked], *, max_chars: int) -> tuple[str, int, int]:
+    """(text, definitions, files): as many of the best as fit; each brings the lines of the definitions around it."""
     low, high = 0, min(len(ranked), _MAX_CANDIDATES)
-    best = Rendered(text="", definitions=0, files=0)
+    best = ("", 0, 0)
     while low < high:
         middle = (low + high + 1) // 2
         rendered = _render(files, ranked[:middle])
-        if len(rendered.text) <= max_chars:
+        if len(rendered[0]) <= max_chars:
             low, best = middle, rendered
         else:
             high = middle - 1
     return best
 
 
-def _render(files: Sequence[MappedFile], ranked: Sequence[Ranked]) -> Rendered:
+def _render(files: Sequence[MappedFile], ranked: Sequence[Ranked]) -> tuple[str, int, int]:
     lines_by_file: dict[int, set[int]] = {}
     for ranked_definition in ranked:
         numbers = lines_by_file.setdefault(ranked_definition.file, set())
@@ -62,11 +52,7 @@ def _render(files: Sequence[MappedFile], ranked: Sequence[Ranked]) -> Rendered:
                 depth, above = depth + 1, definitions[above].parent
             rows.append(f"{'  ' * depth}{definitions[number].line}: {definitions[number].signature}")
         blocks.append("\n".join(rows))
-    return Rendered(
-        text="\n".join(blocks),
-        definitions=sum(len(numbers) for numbers in lines_by_file.values()),
-        files=len(lines_by_file),
-    )
+    return "\n".join(blocks), sum(map(len, lines_by_file.values())), len(lines_by_file)
 
 
 def shown_path(path: str) -> str:
@@ -101,12 +87,12 @@ def draw(root: str, request: Mapping[str, Any]) -> dict[str, object]:
             ranked, tests = relevant(files, texts, reader.read)
     else:
         ranked = rank(files, focus_of(texts))
-    rendered = render(files, ranked, max_chars=int(request["max_chars"]))
+    text, definitions, shown = render(files, ranked, max_chars=int(request["max_chars"]))
     unread = sum(file.path not in tags for file in listing.files)
     return {
-        "text": rendered.text + (f"\nTests: {', '.join(map(shown_path, tests))}" if tests else ""),
-        "shown_definitions": rendered.definitions,
-        "shown_files": rendered.files,
+        "text": text + (f"\nTests: {', '.join(map(shown_path, tests))}" if tests else ""),
+        "shown_definitions": definitions,
+        "shown_files": shown,
         "definitions": sum(len(file.tags.definitions) for file in files),
         "files": len(files),
         "left_out": listing.left_out + len(listing.files) - len(files) - unread,
