@@ -48,7 +48,7 @@ def test_tools_and_operations_are_allowed_and_denied_by_name(policy: Policy, off
 def test_what_is_for_another_role_is_not_offered() -> None:
     spec = replace(LOOK, roles=frozenset({Role.DEVOPS}))
     assert not Policy().offers(spec)
-    assert "is not for the role DEV" in Policy().decide(spec, {}).reason
+    assert "is not for the role DEV" in Policy().refusal(spec, {})
     assert Policy(role=Role.DEVOPS).offers(spec)
 
 
