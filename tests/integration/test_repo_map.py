@@ -91,10 +91,9 @@ async def test_a_map_its_scope_focus_and_budget(files: FileTool, root: Path) -> 
 
 async def test_a_poisoned_cache_is_done_without(files: FileTool, workspace: Recording, root: Path) -> None:
     home = "$HOME/.cache/fleet"
-    swap = f"c = sqlite3.connect('{home}/repo_map.sqlite3'); c.execute('UPDATE tags SET tags = ?', (sys.argv[1],))"
     for attack in (
-        f"python3 -c \"import sqlite3, sys; {swap}; c.commit()\" '[[[1,2,3,4]],{{}}]'",
-        f"rm -rf {home} && mkdir -p {home} && ln -s $HOME/elsewhere {home}/repo_map.sqlite3",
+        f"sed -i 's/\t.*/\t[[[1,2,3,4]],{{}}]/' {home}/repo_map.tags",
+        f"rm -rf {home} && mkdir -p {home} && ln -s $HOME/elsewhere {home}/repo_map.tags",
         f"rm -rf {home} && echo > {home}",
     ):
         await files.repo_map()

@@ -11,7 +11,7 @@ import pytest
 from swe_ai_fleet.domain.command import NetworkGrant, NetworkRules, TaskMcpServer
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.task import Constraints, Role
-from swe_ai_fleet.domain.tool import Decision, OperationSpec, Risk
+from swe_ai_fleet.domain.tool import OperationSpec, Risk
 from swe_ai_fleet.tools.catalogue import ToolAccess
 from swe_ai_fleet.tools.mcp import McpServer
 from swe_ai_fleet.tools.policy import Policy, risks
@@ -29,7 +29,7 @@ SHELL = replace(WRITE, name="shell_run_command", tool="shell", operation="run_co
 def test_a_run_that_may_only_read_runs_nothing_and_reaches_nobody(spec: OperationSpec, offered: bool) -> None:
     policy = Policy(read_only=True)
     assert policy.offers(spec) is offered
-    assert policy.decide(spec, {}).refused is not offered
+    assert bool(policy.refusal(spec, {})) is not offered
     assert Policy().offers(spec)
 
 
@@ -48,7 +48,7 @@ def test_tools_and_operations_are_allowed_and_denied_by_name(policy: Policy, off
 def test_what_is_for_another_role_is_not_offered() -> None:
     spec = replace(LOOK, roles=frozenset({Role.DEVOPS}))
     assert not Policy().offers(spec)
-    assert "is not for the role DEV" in Policy().decide(spec, {}).reason
+    assert "is not for the role DEV" in Policy().refusal(spec, {})
     assert Policy(role=Role.DEVOPS).offers(spec)
 
 
@@ -64,11 +64,10 @@ def test_what_is_for_another_role_is_not_offered() -> None:
 )  # fmt: skip
 def test_every_path_of_a_call_that_writes_must_be_allowed(arguments: dict[str, object], allowed: bool) -> None:
     policy = Policy(allowed_paths=("src/*", "docs/guide.md", "web"))
-    assert policy.decide(LOOK, arguments).decision is Decision.ALLOWED
-    verdict = policy.decide(WRITE, arguments)
-    assert verdict.decision is (Decision.ALLOWED if allowed else Decision.REFUSED)
-    assert verdict.refused is not allowed
-    assert allowed or "outside the paths allowed for this task: src/*, docs/guide.md, web" in verdict.reason
+    assert not policy.refusal(LOOK, arguments)
+    refusal = policy.refusal(WRITE, arguments)
+    assert bool(refusal) is not allowed
+    assert allowed or "outside the paths allowed for this task: src/*, docs/guide.md, web" in refusal
 
 
 @table(

@@ -31,7 +31,7 @@ from swe_ai_fleet.tools.definition import ToolFailure
 from swe_ai_fleet.tools.files.paths import Tree
 from swe_ai_fleet.tools.pipeline import ToolLimits
 from swe_ai_fleet.tools.repo_map.languages import language_of
-from swe_ai_fleet.tools.repo_map.mapper import RepoMapper
+from swe_ai_fleet.tools.repo_map.mapper import draw_map
 from swe_ai_fleet.tools.tests.inventory import Inventory
 from swe_ai_fleet.tools.tests.linters import configured_linters
 from swe_ai_fleet.tools.truncation import beginning
@@ -247,7 +247,7 @@ def _linters(workspace: Workspace, paths: Sequence[str]) -> tuple[str, ...]:
 
 async def _map(workspace: Workspace, focus: str, max_tokens: int, *, narrow: bool) -> str:
     try:
-        drawn = await RepoMapper(workspace).draw("", [focus[:4000]], max_tokens=max_tokens, narrow=narrow)
+        drawn = await draw_map(workspace, "", [focus[:4000]], max_tokens=max_tokens, narrow=narrow)
     except ToolFailure as error:
         _log.info("repository.not_mapped", reason=error.message)
         return ""

@@ -224,7 +224,7 @@ class Toolbox:
             arguments = definition.validate(understood.arguments)
         except FleetError:
             return None
-        refused = self._pipeline.policy.decide(definition.spec, arguments).refused
+        refused = self._pipeline.policy.refusal(definition.spec, arguments)
         return None if refused else Reading(spec=definition.spec, arguments=arguments)
 
     async def call_all(

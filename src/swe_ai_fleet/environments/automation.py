@@ -92,16 +92,16 @@ def _ini(text: str, source: str, python: PythonVersion | None) -> Wish:
     wish = read_scripts([*installs, *commands], source)
     pairs = [line.partition("=") for option in ("setenv", "set_env") for line in lines(option)]
     variables = {name.strip(): text.strip().strip("\"'") for name, equals, text in pairs if equals}
-    names_in = {
-        option: tuple(name for line in lines(option) for name in line.replace(",", " ").split())
+    extras, groups = (
+        [name for line in lines(option) for name in line.replace(",", " ").split()]
         for option in ("extras", "dependency_groups")
-    }
-    return wish | Wish(
-        extras=names_in["extras"],
-        groups=names_in["dependency_groups"],
-        variables=readable_variables(variables),
-        pythons=tuple(names),
     )
+    return wish | _tox_wish(extras, groups, variables, names)
+
+
+def _tox_wish(extras: Sequence[str], groups: Sequence[str], variables: Mapping[str, str], names: Sequence[str]) -> Wish:
+    readable = readable_variables(variables)
+    return Wish(extras=tuple(extras), groups=tuple(groups), variables=readable, pythons=tuple(names))
 
 
 def _toml(document: Table, source: str, python: PythonVersion | None) -> Wish:
@@ -116,12 +116,7 @@ def _toml(document: Table, source: str, python: PythonVersion | None) -> Wish:
     deps = read_scripts([f"pip install {line}" for line in strings(own.get("deps"))], source)
     wish = deps | read_commands(commands, source)
     variables = {name: _value(string(value), {}) for name, value in mapping(own, "set_env").items() if value}
-    return wish | Wish(
-        extras=tuple(strings(own.get("extras"))),
-        groups=tuple(strings(own.get("dependency_groups"))),
-        variables=readable_variables(variables),
-        pythons=tuple(names),
-    )
+    return wish | _tox_wish(strings(own.get("extras")), strings(own.get("dependency_groups")), variables, names)
 
 
 def _argument(item: object) -> list[str]:
@@ -372,15 +367,10 @@ def _workflow(text: str, path: str) -> Wish:
     pythons: list[str] = []
     for _, job in _jobs(parsed_yaml(text)):
         matrix = mapping(job, "strategy", "matrix")
-        versions = [
-            str(version) for key in ("python-version", "python", "python_version") for version in items(matrix.get(key))
-        ]
-        versions += [
-            str(mapping(entry).get(key))
-            for entry in items(matrix.get("include"))
-            for key in ("python-version", "python", "python_version")
-            if mapping(entry).get(key)
-        ]
+        keys = ("python-version", "python", "python_version")
+        versions = [str(version) for key in keys for version in items(matrix.get(key))]
+        entries = map(mapping, items(matrix.get("include")))
+        versions += [str(entry[key]) for entry in entries for key in keys if entry.get(key)]
         wish = read_commands(_job_commands(job), path)
         # A job without tests installs packages for another purpose.
         total |= wish if wish.tests else Wish(source=path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import takewhile
@@ -235,42 +236,43 @@ def _installs(words: list[str]) -> Wish:
 
 def _flags(words: list[str]) -> Wish:
     """The options of `uv sync`, `poetry install` and `pdm install` that choose what is installed."""
-    extras: list[str] = []
-    groups: list[str] = []
-    left_out: list[str] = []
-    chosen = {
-        **dict.fromkeys(("--extra", "--extras", "-E"), extras),
-        **dict.fromkeys(("--group", "--with", "-G", "--only-group", "--only"), groups),
-        "--no-extra": left_out,
+    chosen: defaultdict[str, list[str]] = defaultdict(list)
+    names = {
+        **dict.fromkeys(("--extra", "--extras", "-E"), "extras"),
+        **dict.fromkeys(("--group", "--with", "-G", "--only-group", "--only"), "groups"),
+        "--no-extra": "without_extras",
     }
     rest = list(words)
-    everything: set[str] = set()
     while rest:
         option, equals, value = rest.pop(0).partition("=")
-        if option in chosen:
+        if option in names:
             value = value if equals else (rest.pop(0) if rest else "")
-            chosen[option] += [part for part in re.split(r"[\s,]+", value) if part and not _UNREADABLE.search(part)]
-        everything.add(option)
+            parts = (part for part in re.split(r"[\s,]+", value) if part and not _UNREADABLE.search(part))
+            chosen[names[option]] += parts
     return Wish(
-        extras=tuple(extras),
-        groups=tuple(group.removeprefix(":") for group in groups),
-        without_extras=tuple(left_out),
-        all_extras="--all-extras" in everything,
-        all_groups="--all-groups" in everything or ":all" in groups,
+        extras=tuple(chosen["extras"]),
+        groups=tuple(group.removeprefix(":") for group in chosen["groups"]),
+        without_extras=tuple(chosen["without_extras"]),
+        all_extras="--all-extras" in words,
+        all_groups="--all-groups" in words or ":all" in chosen["groups"],
     )
 
 
+_PIP_OPTIONS = {
+    **dict.fromkeys(("-r", "--requirement"), "files"),
+    **dict.fromkeys(("-c", "--constraint"), "constraints"),
+    **dict.fromkeys(("-e", "--editable"), "targets"),
+    "--group": "groups",
+}
+
+
 def _pip_install(words: list[str]) -> Wish:
-    lines: list[str] = []
-    files: list[str] = []
-    constraints: list[str] = []
-    groups: list[str] = []
-    targets: list[str] = []
+    chosen: defaultdict[str, list[str]] = defaultdict(list)
     rest = list(words)
     while rest:
         word = rest.pop(0)
         option, equals, value = word.partition("=")
-        if word in ("-r", "-c", "-e", "--requirement", "--constraint", "--editable", "--group"):
+        if word in _PIP_OPTIONS:
             option, value = word, rest.pop(0) if rest else ""
         elif re.match(r"-[rce][^-]", word):
             option, value = word[:2], word[2:].lstrip("=")
@@ -283,25 +285,11 @@ def _pip_install(words: list[str]) -> Wish:
             option, value = "", word
         if _UNREADABLE.search(value) or not value:
             continue
-        match option:
-            case "-r" | "--requirement":
-                files.append(value)
-            case "-c" | "--constraint":
-                constraints.append(value)
-            case "--group":
-                groups.append(value.rpartition(":")[2])
-            case "-e" | "--editable":
-                targets.append(value)
-            case "" if re.match(r"\.{0,2}/|\.(?:\[|$)", value):
-                targets.append(value)
-            case "" if value.lower() not in _BUILD_TOOLS:
-                lines.append(value)
-            case _:
-                continue
-    return Wish(
-        lines=tuple(lines),
-        files=tuple(files),
-        constraints=tuple(constraints),
-        groups=tuple(groups),
-        targets=tuple(targets),
-    )
+        if option in _PIP_OPTIONS:
+            chosen[_PIP_OPTIONS[option]].append(value.rpartition(":")[2] if option == "--group" else value)
+        elif not option and re.match(r"\.{0,2}/|\.(?:\[|$)", value):
+            chosen["targets"].append(value)
+        elif not option and value.lower() not in _BUILD_TOOLS:
+            chosen["lines"].append(value)
+    given: dict[str, Any] = {name: tuple(values) for name, values in chosen.items()}
+    return Wish(**given)

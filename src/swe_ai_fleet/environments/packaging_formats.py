@@ -8,7 +8,6 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 
 from packaging.version import InvalidVersion, Version
 
@@ -85,41 +84,25 @@ def _python_parts(text: str) -> list[str]:
     return parts
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SetupConfig:
-    """The declarations of a setup.cfg."""
-
-    name: str = ""
-    install_requires: tuple[str, ...] = ()
-    tests_require: tuple[str, ...] = ()
-    setup_requires: str = ""
-    extras: Mapping[str, object] = field(default_factory=dict[str, object])
-    requires_python: str = ""
-    classifiers: tuple[str, ...] = ()
-
-
-def read_setup_config(text: str) -> SetupConfig:
-    """The declarations of a setup.cfg, empty where it cannot be parsed."""
+def read_setup_config(text: str) -> Table:
+    """The declarations of a setup.cfg by the names of `setup()`'s arguments, empty where it cannot be parsed."""
     parser = parsed_ini(text)
     if parser is None:
-        return SetupConfig()
+        return {}
 
-    def lines(section: str, option: str) -> tuple[str, ...]:
+    def lines(section: str, option: str) -> list[str]:
         value = parser.get(section, option, fallback="") or ""
-        return tuple(line.strip() for line in value.replace(";\n", "\n").splitlines() if line.strip())
+        return [line.strip() for line in value.replace(";\n", "\n").splitlines() if line.strip()]
 
     extras = "options.extras_require"
-    return SetupConfig(
-        name=parser.get("metadata", "name", fallback="") or "",
-        install_requires=lines("options", "install_requires"),
-        tests_require=lines("options", "tests_require"),
-        setup_requires=" ".join(lines("options", "setup_requires")),
-        extras={name: list(lines(extras, name)) for name in parser.options(extras)}
-        if parser.has_section(extras)
-        else {},
-        requires_python=parser.get("options", "python_requires", fallback="") or "",
-        classifiers=(*lines("metadata", "classifiers"), *lines("metadata", "classifier")),
-    )
+    names = parser.options(extras) if parser.has_section(extras) else ()
+    return {
+        "name": parser.get("metadata", "name", fallback="") or "",
+        **{option: lines("options", option) for option in ("install_requires", "tests_require", "setup_requires")},
+        "extras_require": {name: lines(extras, name) for name in names},
+        "python_requires": parser.get("options", "python_requires", fallback="") or "",
+        "classifiers": [*lines("metadata", "classifiers"), *lines("metadata", "classifier")],
+    }
 
 
 def read_setup_arguments(text: str) -> Table:

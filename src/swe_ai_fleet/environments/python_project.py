@@ -12,7 +12,6 @@ from packaging.utils import canonicalize_name
 
 from swe_ai_fleet.domain.json_values import items, mapping, parsed, string, strings
 from swe_ai_fleet.environments.packaging_formats import (
-    SetupConfig,
     poetry_requirement,
     read_setup_arguments,
     read_setup_config,
@@ -112,7 +111,8 @@ def read_project(files: RepositoryFiles, directory: str = "") -> PythonProject |
     poetry = mapping(pyproject, "tool", "poetry")
     is_setup = bool(re.search(r"\bsetup\(", setup_text))
     extras: dict[str, tuple[str, ...]] = {}
-    for group in (mapping(declared, "optional-dependencies"), config.extras, mapping(setup, "extras_require")):
+    of_setup = [mapping(each, "extras_require") for each in (config, setup)]
+    for group in (mapping(declared, "optional-dependencies"), *of_setup):
         extras |= {name: requirements(strings(lines)) for name, lines in group.items()}
     extras |= {name: () for name in (*mapping(poetry, "extras"), *_made_extras(pyproject)) if name not in extras}
     groups = [
@@ -120,14 +120,14 @@ def read_project(files: RepositoryFiles, directory: str = "") -> PythonProject |
         *_tool_groups(files, directory, pyproject),
         _pipfile_group(files, joined(directory, "Pipfile"), "dev-packages"),
     ]
-    tests_require = requirements((*config.tests_require, *strings(setup.get("tests_require"))))
+    tests_require = requirements(_both("tests_require", config, setup))
     if tests_require:
         source = joined(directory, "setup.py" if setup.get("tests_require") else "setup.cfg")
         groups.append(Group(name="tests", source=source, lines=tests_require))
     requires_python = (
         string(declared.get("requires-python"))
         or version_specifier(string(mapping(poetry, "dependencies").get("python")))
-        or config.requires_python
+        or string(config.get("python_requires"))
         or string(setup.get("python_requires"))
     )
     package = mapping(pyproject, "tool", "uv").get("package")
@@ -135,21 +135,24 @@ def read_project(files: RepositoryFiles, directory: str = "") -> PythonProject |
     return PythonProject(
         directory=directory,
         source=manifests[0],
-        name=string(declared.get("name")) or string(poetry.get("name")) or config.name or string(setup.get("name")),
+        name=next(filter(None, (string(each.get("name")) for each in (declared, poetry, config, setup))), ""),
         installable=installable and ("build-system" in pyproject or is_setup or package is True),
         requires_python=requires_python,
         classifiers=(
             *strings(declared.get("classifiers")),
             *strings(poetry.get("classifiers")),
-            *config.classifiers,
-            *strings(setup.get("classifiers")),
+            *_both("classifiers", config, setup),
         ),
         dependencies=_dependencies(files, directory, declared, poetry, config, setup),
         extras=extras,
         groups=tuple(filter(None, groups)),
-        version_tool=_version_tool(pyproject, setup_text, config.setup_requires),
+        version_tool=_version_tool(pyproject, setup_text, " ".join(strings(config.get("setup_requires")))),
         source_root=_source_root(files, directory),
     )
+
+
+def _both(name: str, config: Table, setup: Table) -> list[str]:
+    return [*strings(config.get(name)), *strings(setup.get(name))]
 
 
 def workspace_members(files: RepositoryFiles, directory: str = "") -> tuple[str, ...]:
@@ -216,14 +219,14 @@ def pinned_sources(files: RepositoryFiles, directory: str) -> Mapping[str, str]:
 
 
 def _dependencies(
-    files: RepositoryFiles, directory: str, declared: Table, poetry: Table, config: SetupConfig, setup: Table
+    files: RepositoryFiles, directory: str, declared: Table, poetry: Table, config: Table, setup: Table
 ) -> Group:
     source = next(iter(files.existing(directory, "pyproject.toml", "setup.cfg", "setup.py")), "")
     if "dependencies" in declared:
         return Group(name="dependencies", source=source, lines=requirements(strings(declared.get("dependencies"))))
     if poetry:
         return _poetry_group("dependencies", mapping(poetry, "dependencies"), directory, source)
-    lines = requirements((*config.install_requires, *strings(setup.get("install_requires"))))
+    lines = requirements(_both("install_requires", config, setup))
     if not lines:
         pipfile = _pipfile_group(files, joined(directory, "Pipfile"), "packages")
         return pipfile or Group(name="dependencies", source=source)

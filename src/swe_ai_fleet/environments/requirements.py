@@ -164,16 +164,10 @@ _UNBUILDABLE = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lock:
-    """The pins of a lock file: versions by canonical name; a package with several versions has none."""
-
-    pins: Mapping[str, str]
-
-    def constraints(self, without: Iterable[str] = ()) -> str:
-        """A constraints file for pip, without some packages."""
-        left_out = set(without)
-        return "".join(f"{name}=={version}\n" for name, version in sorted(self.pins.items()) if name not in left_out)
+def as_constraints(pins: Mapping[str, str], without: Iterable[str] = ()) -> str:
+    """A constraints file for pip with versions by canonical name, without some packages."""
+    left_out = set(without)
+    return "".join(f"{name}=={version}\n" for name, version in sorted(pins.items()) if name not in left_out)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,8 +179,11 @@ class _Entry:
     own: bool = False
 
 
-def read_lock(files: RepositoryFiles, path: str, python: tuple[int, int]) -> Lock:
-    """The pins of a lock file for an interpreter on this machine. An unreadable file has none."""
+def read_lock(files: RepositoryFiles, path: str, python: tuple[int, int]) -> dict[str, str]:
+    """The pins of a lock file for an interpreter on this machine: versions by canonical name.
+
+    A package with several versions has none, as has an unreadable file.
+    """
     readers = {
         "Pipfile.lock": _pipenv,
         "uv.lock": _uv,
@@ -212,15 +209,13 @@ def read_lock(files: RepositoryFiles, path: str, python: tuple[int, int]) -> Loc
             not entry.markers or any(_holds(marker, environment) for marker in entry.markers)
         ):
             versions.setdefault(canonical, set()).add(entry.version)
-    return Lock(
-        pins={name: next(iter(pinned)) for name, pinned in versions.items() if len(pinned) == 1 and name not in own}
-    )
+    return {name: next(iter(pinned)) for name, pinned in versions.items() if len(pinned) == 1 and name not in own}
 
 
-def recorded_lock(lines: Iterable[str]) -> Lock:
+def recorded_lock(lines: Iterable[str]) -> dict[str, str]:
     """The pins of the packages that a build recorded as installed, as lines for pip."""
     named = (line.split()[0].partition("==") for line in lines)
-    return Lock(pins={name: version for name, _, version in named})
+    return {name: version for name, _, version in named}
 
 
 def recorded_line(name: str, version: str, digest: str) -> str:

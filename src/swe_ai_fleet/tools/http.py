@@ -7,8 +7,8 @@ import json
 import re
 import ssl
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import Annotated
 from urllib.parse import unquote_plus
 
@@ -81,6 +81,24 @@ _LOOKING = operation(
 )
 
 
+def _with_body(method: str) -> Callable[..., Awaitable[ToolResult]]:
+    """The operation that sends a request of a method with a body."""
+
+    async def send(
+        self: HttpTool,
+        url: Url,
+        headers: Headers = None,
+        params: Params = None,
+        body: Body = None,
+        timeout_seconds: Limit = 30.0,
+    ) -> ToolResult:
+        return await self._call(method, url, headers, params, body, timeout_seconds)
+
+    send.__name__, send.__qualname__ = method, f"HttpTool.{method}"
+    send.__doc__ = f"Send a {method.upper()} request with a body."
+    return _SENDING(send)
+
+
 class HttpTool(Toolkit):
     """Requests to servers that the policy allows. It needs no workspace: `HttpTool()` is enough.
 
@@ -127,41 +145,7 @@ class HttpTool(Toolkit):
         """Fetch only the status and the headers of a URL."""
         return await self._call("head", url, headers, params, None, timeout_seconds)
 
-    @_SENDING
-    async def post(
-        self,
-        url: Url,
-        headers: Headers = None,
-        params: Params = None,
-        body: Body = None,
-        timeout_seconds: Limit = 30.0,
-    ) -> ToolResult:
-        """Send a POST request with a body."""
-        return await self._call("post", url, headers, params, body, timeout_seconds)
-
-    @_SENDING
-    async def put(
-        self,
-        url: Url,
-        headers: Headers = None,
-        params: Params = None,
-        body: Body = None,
-        timeout_seconds: Limit = 30.0,
-    ) -> ToolResult:
-        """Send a PUT request with a body."""
-        return await self._call("put", url, headers, params, body, timeout_seconds)
-
-    @_SENDING
-    async def patch(
-        self,
-        url: Url,
-        headers: Headers = None,
-        params: Params = None,
-        body: Body = None,
-        timeout_seconds: Limit = 30.0,
-    ) -> ToolResult:
-        """Send a PATCH request with a body."""
-        return await self._call("patch", url, headers, params, body, timeout_seconds)
+    post, put, patch = map(_with_body, ("post", "put", "patch"))
 
     @_SENDING
     async def delete(
@@ -183,88 +167,78 @@ class HttpTool(Toolkit):
         async with time_limit(seconds):
             target = parse_url(url)
             target = target.copy_merge_params(params) if params else target
-            draft = _Draft.of(name.upper(), target, headers or {}, body)
-            return await self._exchange(name, draft, started_at)
+            first = _request(name.upper(), target, headers or {}, body)
+            transport = GuardedTransport(self.policy, resolver=self._resolver, network=self._network, tls=self._tls)
+            async with transport:
+                response, last, redirects = await exchange(transport, first)
+                received = await read_body(response, self._max_body_bytes) if last.method != "HEAD" else Received()
+                await response.aclose()
+            result = _result(name, last, response, received, redirects, time.monotonic() - started_at)
+            # What a credential unlocks is for whoever holds it.
+            secret = any(map(_CREDENTIAL.search, first.headers))
+            fresh = 0.0 if secret else fresh_seconds(first.headers, response.status_code, response.headers)
+            return replace(result, metadata={**result.metadata, FRESH_SECONDS: fresh})
         raise ToolTimeout(f"there was no complete answer within {seconds:g} seconds")
 
-    async def _exchange(self, name: str, draft: _Draft, started_at: float) -> ToolResult:
-        transport = GuardedTransport(self.policy, resolver=self._resolver, network=self._network, tls=self._tls)
-        async with transport:
-            first, redirects = draft, 0
-            response = await transport.handle_async_request(draft.request())
-            while response.status_code in _REDIRECTS and "location" in response.headers:
-                await response.aclose()
-                if redirects == MAX_REDIRECTS:
-                    raise ToolFailure(f"the server redirects more than {MAX_REDIRECTS} times")
-                redirects += 1
-                draft = draft.redirected(response.status_code, response.headers["location"])
-                response = await transport.handle_async_request(draft.request())
-            body = await read_body(response, self._max_body_bytes) if draft.method != "HEAD" else Received()
-            await response.aclose()
-        result = _result(name, draft, response, body, redirects, time.monotonic() - started_at)
-        return replace(result, metadata={**result.metadata, FRESH_SECONDS: first.fresh_seconds(response)})
+
+def _request(method: str, url: httpx2.URL, headers: Mapping[str, str], body: object) -> httpx2.Request:
+    if len(headers) > _MAX_HEADERS:
+        raise ToolRefusal(f"{len(headers)} headers are too many; at most {_MAX_HEADERS} are allowed")
+    for name, value in headers.items():
+        if not _TOKEN.fullmatch(name) or not _HEADER_VALUE.fullmatch(value):
+            raise ToolRefusal(f"the header {name[:80]!r} holds characters that no header may hold")
+        if name.lower() in _FRAMING or name.lower().startswith("proxy-"):
+            raise ToolRefusal(f"the header {name} cannot be set")
+    content, kind = b"", ""
+    if isinstance(body, str):
+        content, kind = body.encode("utf-8", "replace"), "text/plain; charset=utf-8"
+    elif body is not None:
+        content, kind = json.dumps(body, ensure_ascii=False, allow_nan=False).encode(), "application/json"
+    defaults = {"User-Agent": "swe-ai-fleet", "Accept": "*/*", "Accept-Encoding": "gzip"}
+    defaults |= {"Content-Type": kind} if kind else {}
+    chosen = {name.lower() for name in headers}
+    remaining = {name: value for name, value in defaults.items() if name.lower() not in chosen}
+    pairs = [(name.encode("ascii"), value.encode("latin-1")) for name, value in (*remaining.items(), *headers.items())]
+    return httpx2.Request(method, url, headers=pairs, content=content or None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Draft:
-    """A request as it is to be sent next."""
+async def exchange(
+    transport: GuardedTransport, request: httpx2.Request, *, most: int = MAX_REDIRECTS
+) -> tuple[httpx2.Response, httpx2.Request, int]:
+    """The answer in the end, the request that it answers, and how many redirects led there.
 
-    method: str
-    url: httpx2.URL
-    headers: tuple[tuple[str, str], ...]
-    content: bytes
+    Raises ToolRefusal where one leads out of what is allowed, ToolFailure for one more than `most`.
+    """
+    for redirects in range(most + 1):
+        response = await transport.handle_async_request(request)
+        if response.status_code not in _REDIRECTS or "location" not in response.headers:
+            return response, request, redirects
+        await response.aclose()
+        request = _redirected(request, response)
+    raise ToolFailure(f"the server redirects more than {most} times")
 
-    @classmethod
-    def of(cls, method: str, url: httpx2.URL, headers: Mapping[str, str], body: object) -> _Draft:
-        if len(headers) > _MAX_HEADERS:
-            raise ToolRefusal(f"{len(headers)} headers are too many; at most {_MAX_HEADERS} are allowed")
-        for name, value in headers.items():
-            if not _TOKEN.fullmatch(name) or not _HEADER_VALUE.fullmatch(value):
-                raise ToolRefusal(f"the header {name[:80]!r} holds characters that no header may hold")
-            if name.lower() in _FRAMING or name.lower().startswith("proxy-"):
-                raise ToolRefusal(f"the header {name} cannot be set")
-        content, kind = b"", ""
-        if isinstance(body, str):
-            content, kind = body.encode("utf-8", "replace"), "text/plain; charset=utf-8"
-        elif body is not None:
-            content, kind = json.dumps(body, ensure_ascii=False, allow_nan=False).encode(), "application/json"
-        defaults = {"User-Agent": "swe-ai-fleet", "Accept": "*/*", "Accept-Encoding": "gzip"}
-        defaults |= {"Content-Type": kind} if kind else {}
-        chosen = {name.lower() for name in headers}
-        remaining = {name: value for name, value in defaults.items() if name.lower() not in chosen}
-        return cls(method=method, url=url, headers=(*remaining.items(), *headers.items()), content=content)
 
-    def request(self) -> httpx2.Request:
-        headers = [(name.encode("ascii"), value.encode("latin-1")) for name, value in self.headers]
-        return httpx2.Request(self.method, self.url, headers=headers, content=self.content or None)
-
-    def fresh_seconds(self, response: httpx2.Response) -> float:
-        """For how long the answer may be given again; what a credential unlocks is for whoever holds it."""
-        if any(_CREDENTIAL.search(name) for name, _ in self.headers):
-            return 0.0
-        headers = {name.lower(): value for name, value in self.headers}
-        return fresh_seconds(headers, response.status_code, response.headers)
-
-    def redirected(self, status: int, location: str) -> _Draft:
-        """The request that follows. Raises ToolRefusal where the way leads out of what is allowed."""
-        url = redirect_target(self.url, location)
-        headers, method, content = self.headers, self.method, self.content
-        if (self.url.scheme, self.url.host, port_of(self.url)) != (url.scheme, url.host, port_of(url)):
-            carried = [name for name, _ in headers if _CREDENTIAL.search(name)]
-            if carried and self.url.scheme == "https" and url.scheme == "http":
-                raise ToolRefusal(f"the server redirects from https to http, and the request carries {carried[0]}")
-            headers = tuple(pair for pair in headers if pair[0] not in carried)
-        if (status == 303 and method != "HEAD") or (status in (301, 302) and method == "POST"):
-            method, content = "GET", b""
-            headers = tuple(pair for pair in headers if not pair[0].lower().startswith("content-"))
-        return _Draft(method=method, url=url, headers=headers, content=content)
+def _redirected(request: httpx2.Request, response: httpx2.Response) -> httpx2.Request:
+    url, status = redirect_target(request.url, response.headers["location"]), response.status_code
+    method, content, before = request.method, request.content, request.url
+    dropped = {"host", "content-length"}
+    if (before.scheme, before.host, port_of(before)) != (url.scheme, url.host, port_of(url)):
+        carried = [name.decode("ascii") for name, _ in request.headers.raw if _CREDENTIAL.search(name.decode("ascii"))]
+        if carried and before.scheme == "https" and url.scheme == "http":
+            raise ToolRefusal(f"the server redirects from https to http, and the request carries {carried[0]}")
+        dropped.update(map(str.lower, carried))
+    if (status == 303 and method != "HEAD") or (status in (301, 302) and method == "POST"):
+        method, content = "GET", b""
+        dropped.update(name for name in request.headers if name.startswith("content-"))
+    kept = [(name, value) for name, value in request.headers.raw if name.decode("ascii").lower() not in dropped]
+    return httpx2.Request(method, url, headers=kept, content=content or None)
 
 
 def _result(
-    name: str, draft: _Draft, response: httpx2.Response, body: Received, redirects: int, elapsed: float
+    name: str, request: httpx2.Request, response: httpx2.Response, body: Received, redirects: int, elapsed: float
 ) -> ToolResult:
     status = f"HTTP {response.status_code} {response.reason_phrase}".rstrip()
-    final = _redact_url(str(draft.url))
+    final = _redact_url(str(request.url))
     kind = response.headers.get("content-type", "")
     digest = hashlib.sha256(body.data).hexdigest()
     headers = _shown_headers(response)
@@ -272,7 +246,7 @@ def _result(
     lines = [f"{status} from {final}{after}"]
     lines += [f"{header}: {value}" for header, value in headers.items()]
     text = None if body.encoding else as_text(kind, body.data)
-    if draft.method != "HEAD":
+    if request.method != "HEAD":
         lines += ["", text if text is not None else described(kind, body, digest)]
     if body.cut:
         lines.append(f"[cut: the body goes on, only its first {len(body.data)} bytes were read]")

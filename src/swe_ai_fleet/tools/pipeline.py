@@ -112,9 +112,8 @@ class Pipeline:
             if isinstance(error, ToolRefusal):  # an argument asks for what the tool never does
                 return record.close(_failed(spec, Outcome.REFUSED, problem), Decision.REFUSED, problem)
             return record.close(_failed(spec, Outcome.INVALID, problem), reason=problem)
-        decision = self.policy.decide(spec, checked)
-        if decision.refused:
-            reason = truncate(self._mask(decision.reason), MAX_ERROR_CHARS)
+        if refusal := self.policy.refusal(spec, checked):
+            reason = truncate(self._mask(refusal), MAX_ERROR_CHARS)
             return record.close(_failed(spec, Outcome.REFUSED, reason), Decision.REFUSED, reason)
         result: ToolResult | None = None
         try:

@@ -144,9 +144,8 @@ class Permissions:
         call_id = self._name(reading)
         arguments = {"kind": use.kind, "title": use.title, **reading.arguments}
         call = self._record.call(f"{HARNESS}_permission", arguments, text=text, call_id=call_id)
-        refusal = self._policy.decide(reading.spec, reading.arguments)
-        if refusal.refused:
-            answer = Ruling(verdict=Verdict.REFUSE, text=refusal.reason)
+        if refusal := self._policy.refusal(reading.spec, reading.arguments):
+            answer = Ruling(verdict=Verdict.REFUSE, text=refusal)
         else:
             answer = await self._ruled(call, reading)
         if answer.verdict is Verdict.GO:

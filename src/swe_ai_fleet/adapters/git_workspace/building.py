@@ -7,7 +7,7 @@ import re
 import secrets
 import shlex
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.environments.pip_steps import CONSTRAINTS
 from swe_ai_fleet.environments.recipe import Removal, Step
 from swe_ai_fleet.environments.repository_files import RepositoryFiles
-from swe_ai_fleet.environments.requirements import Lock, offending_pins, recorded_line, unavailable_packages
+from swe_ai_fleet.environments.requirements import as_constraints, offending_pins, recorded_line, unavailable_packages
 from swe_ai_fleet.ports import SecretMask
 from swe_ai_fleet.sandbox import LocalWorkspace, Refusal, RefusalReason
 from swe_ai_fleet.sandbox.jail import python
@@ -96,7 +96,7 @@ class Build:
         self,
         workspace: LocalWorkspace,
         root: BuildRoot,
-        lock: Lock | None,
+        lock: Mapping[str, str] | None,
         *,
         grant: NetworkGrant,
         mask: SecretMask,
@@ -246,10 +246,10 @@ class Build:
         """The step to run next, where pins or packages that stand in the way have been taken out."""
         output = result.stdout.text()
         if step.pinned and self._lock is not None:
-            blamed = offending_pins(output, self._lock.pins.keys() - self._unpinned)
+            blamed = offending_pins(output, self._lock.keys() - self._unpinned)
             if blamed:
                 self._unpinned |= blamed
-                pins = self._lock.constraints(self._unpinned)
+                pins = as_constraints(self._lock, self._unpinned)
                 await asyncio.to_thread(write_file, self._root.path / CONSTRAINTS, pins)
                 decision = f"without the pins of {', '.join(sorted(blamed))}, which do not fit this Python"
                 self.decisions.append(Decision(what=decision, source=step.source))

@@ -6,7 +6,7 @@ import asyncio
 import posixpath
 import re
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -40,7 +40,7 @@ from swe_ai_fleet.domain.task import EnvironmentSpec
 from swe_ai_fleet.environments.pip_steps import CONSTRAINTS
 from swe_ai_fleet.environments.recipe import Recipe, allows, version_text
 from swe_ai_fleet.environments.repository_files import RepositoryFiles
-from swe_ai_fleet.environments.requirements import Lock, npm_lock, read_lock, recorded_lock
+from swe_ai_fleet.environments.requirements import as_constraints, npm_lock, read_lock, recorded_lock
 from swe_ai_fleet.ports import SecretMask
 from swe_ai_fleet.sandbox import NetworkGrant, Sandbox
 from swe_ai_fleet.sandbox.disk import remove_tree
@@ -245,7 +245,7 @@ class Builder:
     @asynccontextmanager
     async def _laid_out(
         self, key: str, request: BuildRequest, start: Path | None
-    ) -> AsyncGenerator[tuple[CloneDirs, Lock | None]]:
+    ) -> AsyncGenerator[tuple[CloneDirs, Mapping[str, str] | None]]:
         """(a checkout of the commit, the pins, if there are any) while the environment's directory is being filled.
 
         That is a copy of `start`, if there is one, with what its steps read. It is gone at the end unless it is
@@ -262,7 +262,7 @@ class Builder:
 
     @asynccontextmanager
     async def _building(
-        self, key: str, request: BuildRequest, clone_dirs: CloneDirs, lock: Lock | None
+        self, key: str, request: BuildRequest, clone_dirs: CloneDirs, lock: Mapping[str, str] | None
     ) -> AsyncGenerator[Build]:
         """What runs the steps of a recipe, in a workspace of its own."""
         recipe, spec, root = request.recipe, request.spec, self.places.home / key / "root"
@@ -336,7 +336,7 @@ class Builder:
         return gathered.furnishing, decisions
 
 
-def _lay_out(directory: Path, request: BuildRequest, start: Path | None) -> Lock | None:
+def _lay_out(directory: Path, request: BuildRequest, start: Path | None) -> Mapping[str, str] | None:
     """Make an environment's directory; the pins, if there are any."""
     recipe, root = request.recipe, directory / "root"
     # What a killed build may have left.
@@ -356,7 +356,7 @@ def _lay_out(directory: Path, request: BuildRequest, start: Path | None) -> Lock
     else:
         lock = recorded_lock(recipe.python.pins)
     if start is None:
-        write_file(root / CONSTRAINTS, lock.constraints())
+        write_file(root / CONSTRAINTS, as_constraints(lock))
     return lock
 
 

@@ -138,9 +138,8 @@ class Operations:
             return f"{spec.name}: {error.message}{hint}"
         except ValueError:
             return f"{spec.name}: the params are not plain JSON. Signature: {signature(spec)}"
-        verdict = toolkit.pipeline.policy.decide(spec, checked)
-        if verdict.refused:
-            return f"{spec.name}: {verdict.reason}"
+        if refusal := toolkit.pipeline.policy.refusal(spec, checked):
+            return f"{spec.name}: {refusal}"
         return replace(drafted, tool=spec.tool, operation=spec.operation, params=params)
 
     def _read_name(self, drafted: PlanStep) -> Reading:

@@ -18,6 +18,7 @@ import httpx2
 from swe_ai_fleet.domain.json_values import is_object, json_or_none
 from swe_ai_fleet.sandbox.network import Resolver
 from swe_ai_fleet.tools.definition import ToolFailure
+from swe_ai_fleet.tools.http import MAX_REDIRECTS, exchange
 from swe_ai_fleet.tools.http_transport import (
     GuardedTransport,
     HttpPolicy,
@@ -27,7 +28,6 @@ from swe_ai_fleet.tools.http_transport import (
     parse_url,
     port_of,
     read_body,
-    redirect_target,
 )
 
 MAX_LINKS = 50
@@ -212,8 +212,6 @@ def _is_hidden(attributes: Mapping[str, str]) -> bool:
 
 
 MAX_BYTES = 2 * 1024 * 1024
-MAX_REDIRECTS = 5
-_REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _OK = 200
 _AGENT = "swe-ai-fleet (an agent's tool)"
 
@@ -274,20 +272,13 @@ async def download(
     """
     headers = {"User-Agent": _AGENT, "Accept": accept, "Accept-Encoding": "gzip"}
     async with GuardedTransport(policy, resolver=network.resolver, network=network.backend) as transport:
-        response = await transport.handle_async_request(httpx2.Request("GET", url, headers=headers))
-        while response.status_code in _REDIRECTS and "location" in response.headers:
-            await response.aclose()
-            if not redirects:
-                raise ToolFailure(f"{server(url)} redirects elsewhere (HTTP {response.status_code}), or too often")
-            redirects -= 1
-            url = redirect_target(url, response.headers["location"])
-            response = await transport.handle_async_request(httpx2.Request("GET", url, headers=headers))
+        response, last, _ = await exchange(transport, httpx2.Request("GET", url, headers=headers), most=redirects)
         body = await read_body(response, max_bytes)
         await response.aclose()
     if response.status_code != _OK:
         status = f"HTTP {response.status_code} {response.reason_phrase}".rstrip()
-        raise ToolFailure(f"{server(url)} answered {status}")
-    return Downloaded(url=str(url), kind=response.headers.get("content-type", ""), body=body)
+        raise ToolFailure(f"{server(last.url)} answered {status}")
+    return Downloaded(url=str(last.url), kind=response.headers.get("content-type", ""), body=body)
 
 
 async def ask(address: str, parameters: Mapping[str, str | int], network: Network) -> Mapping[str, object]:

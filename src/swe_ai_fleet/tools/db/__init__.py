@@ -82,7 +82,7 @@ _CANCEL_SECONDS = 1.0
 
 _DESCRIBING = Bounds(max_rows=1_000, timeout_seconds=30.0)
 _DESCRIBE = {Database.POSTGRESQL: postgresql.describe, Database.REDIS: redis.describe, Database.NEO4J: neo4j.describe}
-_EXPLAIN = {Database.POSTGRESQL: postgresql.explain, Database.REDIS: redis.explain, Database.NEO4J: neo4j.explain}
+_EXPLAIN = {Database.POSTGRESQL: postgresql.explain, Database.NEO4J: neo4j.explain}
 Connection = Annotated[str, Field(description="Name of a configured connection, such as main.")]
 Sql = Annotated[str, Field(description="Exactly one statement.")]
 ReadOnly = Annotated[bool, Field(description="Leave it true unless something is to be changed.")]
@@ -191,24 +191,22 @@ class DatabaseTool(Toolkit):
     @_LOOKING
     async def describe_schema(self, connection: OptionalConnection = None, path: OptionalPath = None) -> ToolResult:
         """Show what a database holds: tables, columns and constraints; keys of Redis; labels of Neo4j."""
-        return await self._answer("describe_schema", self._described(connection, path), _DESCRIBING)
+        return await self._answer("describe_schema", self._looked(connection, path), _DESCRIBING)
 
     @_LOOKING
     async def explain(self, sql: Sql, connection: OptionalConnection = None, path: OptionalPath = None) -> ToolResult:
         """Show how a database would run a statement (SQL or Cypher) without running it."""
-        return await self._answer("explain", self._explained(sql, connection, path), _DESCRIBING)
+        return await self._answer("explain", self._looked(connection, path, sql), _DESCRIBING)
 
-    async def _described(self, connection: str | None, path: str | None) -> Rows:
+    async def _looked(self, connection: str | None, path: str | None, sql: str | None = None) -> Rows:
+        """What a database holds, or how it would run a statement."""
         kind, url = self._server(connection, path)
         if kind is Database.SQLITE:
-            return await self._sqlite(sqlite.SCHEMA, (), path, connection, _DESCRIBING)
-        return await _DESCRIBE[kind](url, _DESCRIBING)
-
-    async def _explained(self, sql: str, connection: str | None, path: str | None) -> Rows:
-        kind, url = self._server(connection, path)
-        if kind is Database.SQLITE:
-            return await self._sqlite(sqlite.EXPLAIN + sql, (), path, connection, _DESCRIBING)
-        return await _EXPLAIN[kind](url, sql, _DESCRIBING)
+            statement = sqlite.SCHEMA if sql is None else sqlite.EXPLAIN + sql
+            return await self._sqlite(statement, (), path, connection, _DESCRIBING)
+        if kind is Database.REDIS and sql is not None:
+            raise ToolFailure("Redis has no plans to explain")
+        return await (_DESCRIBE[kind](url, _DESCRIBING) if sql is None else _EXPLAIN[kind](url, sql, _DESCRIBING))
 
     def _url(self, connection: str, kind: Database, bounds: Bounds) -> str:
         """The URL of a connection to a database of this kind. Raises ToolFailure, which never holds a URL."""

@@ -72,10 +72,6 @@ async def describe(url: str, _: Bounds) -> Rows:
     return collector.rows(f"{cell(total)} keys in all.", {"keys": total})
 
 
-async def explain(_url: str, _command: str, _: Bounds) -> Rows:
-    raise ToolFailure("Redis has no plans to explain")
-
-
 def check(name: str, args: Sequence[Argument]) -> None:
     """Refuse what is refused in every mode, before anything is sent. Raises ToolFailure."""
     lower = name.lower()

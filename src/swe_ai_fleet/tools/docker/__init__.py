@@ -92,7 +92,12 @@ class DockerTool(Toolkit):
         return await uninterrupted(self._close())
 
     def recorded(self, arguments: Mapping[str, object]) -> Mapping[str, object]:
-        return {name: _masked(value) if name in _SECRET_ARGUMENTS else value for name, value in arguments.items()}
+        masked = {
+            name: dict.fromkeys(value, MASK) if is_mapping(value) else MASK
+            for name, value in arguments.items()
+            if name in _SECRET_ARGUMENTS
+        }
+        return {**arguments, **masked}
 
     @operation(executes=True, network=True, risk=Risk.HIGH, roles=_ROLES)
     async def build(
@@ -269,7 +274,8 @@ class DockerTool(Toolkit):
             entry = await self._names.container(name)
             facts = safe_facts(await self._engine.container(entry.id), entry.name)
             facts["image"] = self._names.short(str(facts["image"]))
-        return _succeeded("inspect", "\n".join(f"{fact}: {_plain(value)}" for fact, value in facts.items()), facts)
+        shown = {fact: " ".join(map(str, value)) if is_list(value) else value for fact, value in facts.items()}
+        return _succeeded("inspect", "\n".join(f"{fact}: {value}" for fact, value in shown.items()), facts)
 
     @operation(read_only=True, network=True, locks=(), roles=_ROLES)
     async def images(self) -> ToolResult:
@@ -346,11 +352,3 @@ def _bounded(values: Mapping[str, str], name: str) -> None:
     size = sum(len(key) + len(value) for key, value in values.items())
     if size > _MAX_ARGUMENT_BYTES or (name != "command" and len(values) > _MAX_VARIABLES):
         raise ToolFailure(f"{name} is too long; at most {_MAX_ARGUMENT_BYTES} characters, {_MAX_VARIABLES} variables")
-
-
-def _masked(value: object) -> object:
-    return dict.fromkeys(value, MASK) if is_mapping(value) else MASK
-
-
-def _plain(value: object) -> str:
-    return " ".join(str(part) for part in value) if is_list(value) else str(value)

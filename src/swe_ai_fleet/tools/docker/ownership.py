@@ -195,7 +195,7 @@ async def reap(policy: DockerPolicy, *, executions: Collection[str]) -> Reaped:
     """
     engine = Engine(policy.host, call_seconds=policy.call_seconds)
     try:
-        return await _remove(engine, [item for item in await _leftovers(engine, "") if item.execution in executions])
+        return await _remove(engine, [item for item in await _leftovers(engine, "") if item[2] in executions])
     finally:
         await engine.close()
 
@@ -204,26 +204,19 @@ async def remove_run(engine: Engine, owner: Owner) -> Reaped:
     return await _remove(engine, await _leftovers(engine, f"={owner.key}"))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Item:
-    kind: Kind
-    id: str
-    execution: str
-
-
-async def _leftovers(engine: Engine, owner: str) -> list[_Item]:
-    items: list[_Item] = []
+async def _leftovers(engine: Engine, owner: str) -> list[tuple[Kind, str, str]]:
+    """(kind, id, execution) of what an owner left; an empty one stands for all."""
+    items: list[tuple[Kind, str, str]] = []
     for kind, ask in ((Kind.CONTAINER, engine.containers), (Kind.IMAGE, engine.images)):
         for listed in await ask(f"{LABEL_PREFIX}{kind}.owner{owner}"):
             labels: Mapping[str, str] = listed.get("Labels") or {}
-            execution = labels.get(f"{LABEL_PREFIX}{kind}.execution", "")
-            items.append(_Item(kind=kind, id=listed["Id"], execution=execution))
+            items.append((kind, listed["Id"], labels.get(f"{LABEL_PREFIX}{kind}.execution", "")))
     return items
 
 
-async def _remove(engine: Engine, items: list[_Item]) -> Reaped:
-    first, failures = await _removed([item.id for item in items if item.kind is Kind.CONTAINER], engine.remove)
-    images, second, pauses = [item.id for item in items if item.kind is Kind.IMAGE], 0, iter(_RETRY_SECONDS)
+async def _remove(engine: Engine, items: list[tuple[Kind, str, str]]) -> Reaped:
+    first, failures = await _removed([id_ for kind, id_, _ in items if kind is Kind.CONTAINER], engine.remove)
+    images, second, pauses = [id_ for kind, id_, _ in items if kind is Kind.IMAGE], 0, iter(_RETRY_SECONDS)
     while images:
         count, refused = await _removed(images, engine.remove_image)
         second += count

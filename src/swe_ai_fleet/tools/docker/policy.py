@@ -28,23 +28,18 @@ _NETWORK = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,63}")
 _NOT_GRANTABLE = frozenset({"host", "container", "ns", "default"})
 _IMAGE = re.compile(r"(?!.*//)[a-zA-Z0-9][a-zA-Z0-9._:/-]{0,254}(@sha256:[0-9a-f]{64})?")
 _HUB = ("docker.io/library/", "docker.io/", "index.docker.io/library/")
-_LIMITS = "every container has limits; leave memory_mb, cpus and pids out for the defaults"
-_MOUNTS = "the workspace is what a container gets, at /workspace: say workspace='ro', 'rw' or 'none'"
-_NAMESPACES = "containers keep their own namespaces, never the host's or another container's"
-_CAPABILITIES = "containers run without capabilities and can't gain privileges; do what needs them in a build step"
-
-NEVER: Mapping[str, str] = {
-    **dict.fromkeys(("privileged", "cap_add", "capabilities", "security_opt", "sysctls", "group_add"), _CAPABILITIES),
-    **dict.fromkeys(("pid", "pid_mode", "ipc", "ipc_mode", "uts", "uts_mode", "userns", "userns_mode"), _NAMESPACES),
-    **dict.fromkeys(("cgroupns", "cgroupns_mode", "cgroup_parent", "network_mode", "net"), _NAMESPACES),
-    **dict.fromkeys(("device", "devices", "device_cgroup_rules", "gpus", "runtime"), "containers get no devices"),
-    **dict.fromkeys(("volume", "volumes", "volumes_from", "bind", "binds", "mount", "mounts", "v"), _MOUNTS),
-    **dict.fromkeys(("memory", "mem_limit", "memory_swap", "memswap_limit", "oom_kill_disable", "ulimits"), _LIMITS),
-    **dict.fromkeys(("cpu_quota", "cpu_period", "nano_cpus", "pids_limit", "oom_score_adj", "shm_size"), _LIMITS),
-    **dict.fromkeys(("publish", "ports", "publish_all"), "ports are not published: reach the container by docker_exec"),
-    "user": "containers run as the owner of the workspace, never as root",
-}
-"""Options of the engine that a caller may ask for by name and never gets, each with what to do instead."""
+_WORDS_OF_NEVER = (
+    "privileged cap_add capabilities security_opt sysctls group_add pid pid_mode ipc ipc_mode uts uts_mode userns "
+    "userns_mode cgroupns cgroupns_mode cgroup_parent network_mode net device devices device_cgroup_rules gpus runtime "
+    "volume volumes volumes_from bind binds mount mounts v memory mem_limit memory_swap memswap_limit oom_kill_disable "
+    "ulimits cpu_quota cpu_period nano_cpus pids_limit oom_score_adj shm_size publish ports publish_all user"
+)
+_NEVER = frozenset(_WORDS_OF_NEVER.split())
+"""Options of the engine that a caller may ask for by name and never gets."""
+_REASON = (
+    "containers run without capabilities, with no devices, in their own namespaces and never as root; they get the "
+    "workspace (say workspace='ro', 'rw' or 'none') and limits (memory_mb, cpus, pids); docker_exec reaches their ports"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,9 +169,8 @@ class GuardedOperation:
     def validate(self, arguments: Mapping[str, object]) -> dict[str, object]:
         properties = mapping(self.spec.parameters.get("properties"))
         for name in arguments:
-            reason = NEVER.get(name.strip("-").replace("-", "_").lower())
-            if reason is not None and name not in properties:
-                raise ToolRefusal(f"{name[:40]!r} is never granted: {reason}")
+            if name.strip("-").replace("-", "_").lower() in _NEVER and name not in properties:
+                raise ToolRefusal(f"{name[:40]!r} is never granted: {_REASON}")
         return self.inner.validate(arguments)
 
     async def run(self, toolkit: Toolkit, arguments: Mapping[str, object]) -> ToolResult:

@@ -20,7 +20,7 @@ from swe_ai_fleet.tools.files.search import Scope, excerpts, find_files, find_ma
 from swe_ai_fleet.tools.files.text import Text, decode, numbered, unified_diff
 from swe_ai_fleet.tools.operation import Toolkit, operation
 from swe_ai_fleet.tools.pipeline import Pipeline
-from swe_ai_fleet.tools.repo_map.mapper import CHARS_PER_TOKEN, MAX_FOCUS_CHARS, RepoMapper, described
+from swe_ai_fleet.tools.repo_map.mapper import CHARS_PER_TOKEN, MAX_FOCUS_CHARS, described, draw_map
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -53,7 +53,6 @@ class FileTool(Toolkit):
     def __init__(self, workspace: Workspace | Path | str, pipeline: Pipeline | None = None) -> None:
         super().__init__(workspace, pipeline)
         self._tree = Tree(self.workspace.root, self.workspace.mount)
-        self._mapper = RepoMapper(self.workspace)
         self._editor = Editor(self._tree, limit=self.pipeline.limits.max_file_bytes)
 
     @operation(read_only=True)
@@ -165,25 +164,23 @@ class FileTool(Toolkit):
     ) -> ToolResult:
         """Find lines of files; what .gitignore names is skipped."""
         scope = self._scope(path, glob)
-        matches_found = await find_matches(
+        found, complete = await find_matches(
             self.workspace, scope, pattern, ignore_case=ignore_case, limit=max_results, context=context
         )
-        matches = [line for line in matches_found.items if line.matched]
+        matches = [line for line in found if line.matched]
         files = {match.path for match in matches}
-        lines = excerpts(matches_found.items)
+        lines = excerpts(found)
         if sum(map(len, lines)) + len(lines) > self.pipeline.limits.observation_chars - _NOTE_CHARS:
-            lines = [
-                f"{line.path}:{line.line}:{line.text}" for line in matches_found.items
-            ]  # where it is cut, paths stay
+            lines = [f"{line.path}:{line.line}:{line.text}" for line in found]  # where it is cut, paths stay
         if not lines:
             lines.append(f"No line matches {pattern!r} in {_words(path, glob)}.")
-        elif matches_found.complete:
+        elif complete:
             lines.append(f"[{count(matches, 'match')} in {count(files, 'file')}]")
         else:
             lines.append(
                 f"[the first {count(matches, 'match')}; there are more: narrow the pattern, the path or the glob]"
             )
-        metadata = {"matches": len(matches), "files": len(files), "complete": matches_found.complete}
+        metadata = {"matches": len(matches), "files": len(files), "complete": complete}
         return succeeded("search_in_files", "\n".join(lines), metadata)
 
     @operation(read_only=True)
@@ -196,15 +193,15 @@ class FileTool(Toolkit):
         ] = 1000,
     ) -> ToolResult:
         """List the files below a directory, all levels, in order of path. Skips what .gitignore names."""
-        files = await find_files(self.workspace, self._scope(path, glob), limit=max_results)
-        lines = list(files.items)
+        files, complete = await find_files(self.workspace, self._scope(path, glob), limit=max_results)
+        lines = list(files)
         if not lines:
             lines.append(f"There are no files in {_words(path, glob)}.")
-        elif files.complete:
+        elif complete:
             lines.append(f"[{count(lines, 'file')}]")
         else:
             lines.append(f"[the first {count(lines, 'file')}; there are more: give a path below {path!r} or a glob]")
-        return succeeded("list_files", "\n".join(lines), {"files": len(files.items), "complete": files.complete})
+        return succeeded("list_files", "\n".join(lines), {"files": len(files), "complete": complete})
 
     @operation(read_only=True, time_limit_seconds=180.0)
     async def repo_map(
@@ -221,8 +218,8 @@ class FileTool(Toolkit):
             raise ToolFailure(f"focus has more than {MAX_FOCUS_CHARS} characters; give the words that matter")
         room = (self.pipeline.limits.observation_chars - _NOTE_CHARS) // CHARS_PER_TOKEN
         real = self._tree.find(path)
-        drawn = await self._mapper.draw(real, texts, max_tokens=max(1, min(max_tokens, room)))
-        return succeeded("repo_map", described(drawn, path), drawn.model_dump(exclude={"key", "text"}))
+        drawn = await draw_map(self.workspace, real, texts, max_tokens=max(1, min(max_tokens, room)))
+        return succeeded("repo_map", described(drawn, path), drawn.model_dump(exclude={"text"}))
 
     @operation(risk=Risk.MEDIUM)
     async def delete_file(self, path: FilePath) -> ToolResult:

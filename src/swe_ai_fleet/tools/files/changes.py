@@ -60,7 +60,8 @@ def make_changes(tree: Tree, changes: Sequence[Change], *, limit: int) -> None:
             raise ToolFailure(
                 f"{change.path} would have {len(change.after.data)} bytes; {limit} is the limit of a file"
             )
-    above = [str(directory) for change in changes if change.before is None for directory in _parents(change.path)]
+    fresh = (PurePosixPath(change.path) for change in changes if change.before is None)
+    above = [str(directory) for path in fresh for directory in path.parents[:-1]]
     absent = {directory for directory in above if not tree.exists(directory)}
     changes_made: list[Change] = []
     try:
@@ -80,10 +81,6 @@ def make_changes(tree: Tree, changes: Sequence[Change], *, limit: int) -> None:
         if stuck:
             raise ToolFailure(f"{error}; what had been written could not be put back: {', '.join(stuck)}") from error
         raise
-
-
-def _parents(path: str) -> Sequence[PurePosixPath]:
-    return PurePosixPath(path).parents[:-1]
 
 
 def _write_state(tree: Tree, path: str, state: FileState | None, limit: int) -> None:

@@ -10,13 +10,11 @@ import re
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
 
 from swe_ai_fleet.domain.command import Command, Output
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.tools.definition import ToolFailure, ToolTimeout
 
-T = TypeVar("T")
 TIMEOUT_SECONDS = 30.0
 OUTPUT_LIMIT = 1024 * 1024
 _LINE_CHARS = 300
@@ -50,16 +48,8 @@ class Match:
     matched: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found(Generic[T]):
-    """What was found, in order of path; `complete` is False where there is more."""
-
-    items: tuple[T, ...]
-    complete: bool
-
-
-async def find_files(workspace: Workspace, scope: Scope, *, limit: int) -> Found[str]:
-    """The files in scope. Raises ToolFailure where the glob is wrong or it takes too long."""
+async def find_files(workspace: Workspace, scope: Scope, *, limit: int) -> tuple[list[str], bool]:
+    """(the files in scope by path, whether these are all). Raises ToolFailure for a wrong glob, ToolTimeout."""
     ripgrep = (*_RIPGREP, "--files", *_ripgrep_globs(scope.glob), "--", scope.file)
     # Files without a match for what nothing contains are all files, empty ones included.
     nothing = secrets.token_hex(16)
@@ -67,13 +57,13 @@ async def find_files(workspace: Workspace, scope: Scope, *, limit: int) -> Found
     output = await _run(workspace, scope, ripgrep, git)
     names = output.head.split(b"\0")[:-1] if output.elided else (output.head + output.tail).split(b"\0")
     paths = sorted({_path(scope, name) for name in names if name})
-    return Found(items=tuple(paths[:limit]), complete=not output.elided and len(paths) <= limit)
+    return paths[:limit], not output.elided and len(paths) <= limit
 
 
 async def find_matches(
     workspace: Workspace, scope: Scope, pattern: str, *, ignore_case: bool, limit: int, context: int = 0
-) -> Found[Match]:
-    """The lines in scope that match a regular expression, and `context` lines around each.
+) -> tuple[list[Match], bool]:
+    """(the lines in scope that match a regular expression and `context` lines around each, whether these are all).
 
     `limit` bounds those that match. Raises ToolFailure where the pattern is no regular expression.
     """
@@ -92,11 +82,11 @@ async def find_matches(
             continue
         matched = row[2] is not None
         if matched and limit <= 0:
-            return Found(items=tuple(matches), complete=False)
+            return matches, False
         limit -= matched
         shown = row[3].decode("utf-8", "replace").rstrip("\r")[: _LINE_CHARS + 40]
         matches.append(Match(path=_path(scope, name), line=int(row[1]), text=shown, matched=matched))
-    return Found(items=tuple(matches), complete=not output.elided)
+    return matches, not output.elided
 
 
 def excerpts(lines: Sequence[Match]) -> list[str]:

@@ -215,18 +215,6 @@ _MARKS = {
 }
 """The byte order mark and the codec behind each encoding that is known by its mark."""
 
-_MAGIC = (
-    (b"\x89PNG", "PNG image"),
-    (b"\xff\xd8\xff", "JPEG image"),
-    (b"GIF8", "GIF image"),
-    (b"%PDF", "PDF document"),
-    (b"PK\x03\x04", "ZIP archive"),
-    (b"\x1f\x8b", "gzip archive"),
-    (b"\x7fELF", "ELF program"),
-    (b"SQLite format 3", "SQLite database"),
-    (b"\xca\xfe\xba\xbe", "Java class"),
-)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Text:
@@ -275,7 +263,9 @@ def decode(path: str, data: bytes) -> Text:
     """A file's content as text: UTF-8, UTF-8 or UTF-16 with a byte order mark, else Latin-1. Raises ToolFailure."""
     encoding, content = _decode(data)
     if content is None:
-        raise ToolFailure(f"{quoted(path)} is a binary file of {len(data)} bytes ({_kind(data)}), not text")
+        raise ToolFailure(
+            f"{quoted(path)} is a binary file of {len(data)} bytes, not text: it starts with {data[:8].hex(' ')}"
+        )
     windows = content.count("\r\n")
     if not windows:
         return Text(content=content, encoding=encoding)
@@ -316,10 +306,6 @@ def _decode(data: bytes) -> tuple[str, str | None]:
     except UnicodeDecodeError:
         is_text = len(data.translate(None, _CONTROLS)) == len(data)
         return "latin-1", data.decode("latin-1") if is_text else None
-
-
-def _kind(data: bytes) -> str:
-    return next((name for start, name in _MAGIC if data.startswith(start)), f"it starts with {data[:8].hex(' ')}")
 
 
 MAX_LINES = 20_000

@@ -182,7 +182,8 @@ class GitTransport:
         )
         (repository / "config").write_text(config)
         (repository / "HEAD").write_text("ref: refs/heads/none\n")
-        (repository / "packed-refs").write_text(_packed(origins.refs))
+        packed = "".join(f"{commit} {name}\n" for name, commit in sorted(origins.refs.items()))
+        (repository / "packed-refs").write_text(packed)
         if origins.shallow:
             (repository / "shallow").write_text("".join(f"{commit}\n" for commit in origins.shallow))
         self._objects = origins.objects
@@ -283,10 +284,6 @@ class GitTransport:
 
     def _masked(self, problem: ToolFailure) -> ToolFailure:
         return type(problem)(self._mask(problem.message))
-
-
-def _packed(refs: Mapping[str, str]) -> str:
-    return "".join(f"{commit} {name}\n" for name, commit in sorted(refs.items()))
 
 
 def _refs(listing: str) -> dict[str, str]:

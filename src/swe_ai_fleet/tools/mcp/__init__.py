@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Self, cast
+from typing import TYPE_CHECKING, Self
 
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
 from swe_ai_fleet.domain.json_values import with_texts
@@ -55,7 +55,8 @@ class Link:
 
     async def start(self) -> None:
         """Start the server and list its tools. Where it cannot be reached in time there is a note, and no tools."""
-        await _session_kind()
+        # The SDK takes half a second to load: the first server of a process does, beside the event loop.
+        await asyncio.to_thread(import_module, "swe_ai_fleet.tools.mcp.connection")
         try:
             async with asyncio.timeout(self.server.start_seconds):
                 await self._connect()
@@ -134,7 +135,9 @@ class Link:
             raise ToolFailure(f"the MCP server {self.server.name} could not be restarted: {error}") from None
 
     async def _connect(self) -> Connection:
-        connection = await (await _session_kind()).open(self.server, self._root, self._policy)
+        from swe_ai_fleet.tools.mcp.connection import Connection
+
+        connection = await Connection.open(self.server, self._root, self._policy)
         try:
             self._listed = await connection.tools()
         except BaseException:
@@ -157,12 +160,6 @@ class Link:
 
     def _note(self, text: str) -> None:
         self.notes.append(self._mask(f"MCP server {self.server.name}: {text}"))
-
-
-async def _session_kind() -> type[Connection]:
-    # It brings the SDK, which takes half a second to load: the first server of a process does, beside the event loop.
-    module = await asyncio.to_thread(import_module, "swe_ai_fleet.tools.mcp.connection")
-    return cast("type[Connection]", module.Connection)
 
 
 class McpTool(Toolkit):

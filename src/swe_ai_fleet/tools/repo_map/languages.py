@@ -21,19 +21,32 @@ class Language:
     query: str
 
 
-_C = """
+def _named(name: str, kinds: str) -> str:
+    """The definitions of these kinds, whose names are nodes of the kind `name`."""
+    return "".join(f"({kind} name: ({name}) @name) @definition\n" for kind in kinds.split())
+
+
+def _used(name: str, fields: str) -> str:
+    """The uses of names in these fields of nodes (`call.function`), or anywhere below a node (`arguments`)."""
+    places = (field.partition(".") for field in fields.split())
+    return "".join(f"({node}{f' {field}:' if field else ''} ({name}) @reference)\n" for node, _, field in places)
+
+
+_TYPES = "(type_identifier) @reference\n"
+
+_C = (
+    """
 (function_declarator declarator: (identifier) @name) @definition
 (struct_specifier name: (type_identifier) @name body: (_)) @definition
 (union_specifier name: (type_identifier) @name body: (_)) @definition
 (enum_specifier name: (type_identifier) @name body: (_)) @definition
 (type_definition declarator: (type_identifier) @name) @definition
-(preproc_def name: (identifier) @name) @definition
-(preproc_function_def name: (identifier) @name) @definition
-(call_expression function: (identifier) @reference)
-(field_expression field: (field_identifier) @reference)
-(argument_list (identifier) @reference)
-(type_identifier) @reference
 """
+    + _named("identifier", "preproc_def preproc_function_def")
+    + _used("identifier", "call_expression.function argument_list")
+    + _used("field_identifier", "field_expression.field")
+    + _TYPES
+)
 
 _CPP = (
     _C
@@ -48,37 +61,30 @@ _CPP = (
 """
 )
 
-_GO = """
-(function_declaration name: (identifier) @name) @definition
-(method_declaration name: (field_identifier) @name) @definition
-(type_spec name: (type_identifier) @name) @definition
+_GO = (
+    _named("identifier", "function_declaration")
+    + _named("field_identifier", "method_declaration")
+    + _named("type_identifier", "type_spec")
+    + """
 (source_file (const_declaration (const_spec name: (identifier) @name) @definition))
 (source_file (var_declaration (var_spec name: (identifier) @name) @definition))
-(call_expression function: (identifier) @reference)
-(selector_expression field: (field_identifier) @reference)
-(argument_list (identifier) @reference)
-(type_identifier) @reference
 """
+    + _used("identifier", "call_expression.function argument_list")
+    + _used("field_identifier", "selector_expression.field")
+    + _TYPES
+)
 
-_JAVA = """
-(class_declaration name: (identifier) @name) @definition
-(interface_declaration name: (identifier) @name) @definition
-(enum_declaration name: (identifier) @name) @definition
-(record_declaration name: (identifier) @name) @definition
-(annotation_type_declaration name: (identifier) @name) @definition
-(method_declaration name: (identifier) @name) @definition
-(constructor_declaration name: (identifier) @name) @definition
-(method_invocation name: (identifier) @reference)
-(method_invocation object: (identifier) @reference)
-(marker_annotation name: (identifier) @reference)
-(annotation name: (identifier) @reference)
-(type_identifier) @reference
-"""
+_JAVA = (
+    _named("identifier", "class_declaration interface_declaration enum_declaration record_declaration")
+    + _named("identifier", "annotation_type_declaration method_declaration constructor_declaration")
+    + _used("identifier", "method_invocation.name method_invocation.object marker_annotation.name annotation.name")
+    + _TYPES
+)
 
-_ECMASCRIPT = """
-(function_declaration name: (identifier) @name) @definition
-(generator_function_declaration name: (identifier) @name) @definition
-(method_definition name: (property_identifier) @name) @definition
+_ECMASCRIPT = (
+    _named("identifier", "function_declaration generator_function_declaration")
+    + _named("property_identifier", "method_definition")
+    + """
 (variable_declarator name: (identifier) @name value: [(arrow_function) (function_expression)]) @definition
 (program (lexical_declaration (variable_declarator name: (identifier) @name) @definition))
 (export_statement (lexical_declaration (variable_declarator name: (identifier) @name) @definition))
@@ -86,57 +92,34 @@ _ECMASCRIPT = """
   left: (member_expression property: (property_identifier) @name)
   right: [(arrow_function) (function_expression)]) @definition
 (pair key: (property_identifier) @name value: [(arrow_function) (function_expression)]) @definition
-(call_expression function: (identifier) @reference)
-(member_expression property: (property_identifier) @reference)
-(new_expression constructor: (identifier) @reference)
-(arguments (identifier) @reference)
-(import_specifier name: (identifier) @reference)
 """
-
-_JSX = """
-(jsx_opening_element name: (identifier) @reference)
-(jsx_self_closing_element name: (identifier) @reference)
-"""
-
-_JAVASCRIPT = (
-    _ECMASCRIPT
-    + _JSX
-    + """
-(class_declaration name: (identifier) @name) @definition
-(class_heritage (identifier) @reference)
-"""
+    + _used("identifier", "call_expression.function new_expression.constructor arguments import_specifier.name")
+    + _used("property_identifier", "member_expression.property")
 )
+
+_JSX = _used("identifier", "jsx_opening_element.name jsx_self_closing_element.name")
+
+_JAVASCRIPT = _ECMASCRIPT + _JSX + _named("identifier", "class_declaration") + _used("identifier", "class_heritage")
 
 _TYPESCRIPT = (
     _ECMASCRIPT
-    + """
-(class_declaration name: (type_identifier) @name) @definition
-(abstract_class_declaration name: (type_identifier) @name) @definition
-(interface_declaration name: (type_identifier) @name) @definition
-(type_alias_declaration name: (type_identifier) @name) @definition
-(enum_declaration name: (identifier) @name) @definition
-(internal_module name: (identifier) @name) @definition
-(function_signature name: (identifier) @name) @definition
-(method_signature name: (property_identifier) @name) @definition
-(abstract_method_signature name: (property_identifier) @name) @definition
-(extends_clause value: (identifier) @reference)
-(type_identifier) @reference
-"""
+    + _named("type_identifier", "class_declaration abstract_class_declaration interface_declaration")
+    + _named("type_identifier", "type_alias_declaration")
+    + _named("identifier", "enum_declaration internal_module function_signature")
+    + _named("property_identifier", "method_signature abstract_method_signature")
+    + _used("identifier", "extends_clause.value")
+    + _TYPES
 )
 
-_PYTHON = """
-(class_definition name: (identifier) @name) @definition
-(function_definition name: (identifier) @name) @definition
+_PYTHON = (
+    _named("identifier", "class_definition function_definition")
+    + """
 (module (expression_statement (assignment left: (identifier) @name) @definition))
-(call function: (identifier) @reference)
-(attribute attribute: (identifier) @reference)
-(argument_list (identifier) @reference)
-(type (identifier) @reference)
-(generic_type (identifier) @reference)
-(decorator (identifier) @reference)
 (import_from_statement name: (dotted_name (identifier) @reference))
 (import_from_statement name: (aliased_import name: (dotted_name (identifier) @reference)))
 """
+    + _used("identifier", "call.function attribute.attribute argument_list type generic_type decorator")
+)
 
 _RUBY = """
 (method name: (_) @name) @definition
@@ -150,27 +133,17 @@ _RUBY = """
 (constant) @reference
 """
 
-_RUST = """
-(struct_item name: (type_identifier) @name) @definition
-(enum_item name: (type_identifier) @name) @definition
-(union_item name: (type_identifier) @name) @definition
-(type_item name: (type_identifier) @name) @definition
-(trait_item name: (type_identifier) @name) @definition
-(function_item name: (identifier) @name) @definition
-(function_signature_item name: (identifier) @name) @definition
+_RUST = (
+    _named("type_identifier", "struct_item enum_item union_item type_item trait_item")
+    + _named("identifier", "function_item function_signature_item macro_definition const_item static_item")
+    + """
 (mod_item name: (identifier) @name body: (_)) @definition
-(macro_definition name: (identifier) @name) @definition
-(const_item name: (identifier) @name) @definition
-(static_item name: (identifier) @name) @definition
 (impl_item) @scope
-(call_expression function: (identifier) @reference)
-(scoped_identifier name: (identifier) @reference)
-(field_expression field: (field_identifier) @reference)
-(macro_invocation macro: (identifier) @reference)
-(use_list (identifier) @reference)
-(arguments (identifier) @reference)
-(type_identifier) @reference
 """
+    + _used("identifier", "call_expression.function scoped_identifier.name macro_invocation.macro use_list arguments")
+    + _used("field_identifier", "field_expression.field")
+    + _TYPES
+)
 
 
 def _language(name: str, family: str, query: str, *, module: str = "", function: str = "language") -> Language:

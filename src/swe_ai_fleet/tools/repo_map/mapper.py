@@ -1,14 +1,13 @@
-"""The fleet's side of the map: asks the program in the sandbox, believes nothing it says, keeps the last answers."""
+"""The fleet's side of the map: asks the program in the sandbox, and believes nothing it says."""
 
 from __future__ import annotations
 
 import json
-from collections import OrderedDict
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
-from swe_ai_fleet.domain.command import Command, CommandResult
+from swe_ai_fleet.domain.command import Command
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.sandbox import concealment, jail
 from swe_ai_fleet.tools.definition import ToolFailure, ToolTimeout
@@ -21,7 +20,6 @@ MAX_FOCUS_CHARS = 20_000
 CHARS_PER_TOKEN = 4
 """A rough measure for code and English; no tokenizer is asked."""
 
-_KEPT_MAPS = 16
 _OUTPUT_LIMIT = 256 * 1024
 _START = """\
 import json, os, sys
@@ -44,7 +42,6 @@ class RepoMap(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
-    key: str = Field(max_length=64)
     text: str
     shown_definitions: int
     shown_files: int
@@ -54,78 +51,32 @@ class RepoMap(BaseModel):
     unread: int
 
 
-class _Known(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+async def draw_map(
+    workspace: Workspace, scope: str, focus: list[str], *, max_tokens: int, narrow: bool = False
+) -> RepoMap:
+    """A map of at most `max_tokens` tokens of the files below `scope`, a real path beneath the root.
 
-    key: str
+    A `narrow` one holds only what the focus leads to.
 
-
-_Answer: TypeAdapter[RepoMap | _Known] = TypeAdapter(RepoMap | _Known)
-
-
-class RepoMapper:
-    """Draws maps of one workspace.
-
-    The maps drawn last are kept by the contents they were drawn from, for this workspace alone: the keys come from a
-    place where strangers' code runs.
+    Raises ToolFailure where it takes too long or the program fails.
     """
-
-    def __init__(self, workspace: Workspace) -> None:
-        self._workspace = workspace
-        self._kept: OrderedDict[str, RepoMap] = OrderedDict()
-
-    async def draw(self, scope: str, focus: list[str], *, max_tokens: int, narrow: bool = False) -> RepoMap:
-        """A map of at most `max_tokens` tokens of the files below `scope`, a real path beneath the root.
-
-        A `narrow` one holds only what the focus leads to.
-
-        Raises ToolFailure where it takes too long or the program fails.
-        """
-        max_chars = max_tokens * CHARS_PER_TOKEN
-        request = {
-            "scope": scope,
-            "focus": focus,
-            "max_chars": max_chars,
-            "narrow": narrow,
-            "seconds": PARSE_SECONDS,
-            "known": list(self._kept),
-        }
-        code = [f"{concealment.code().inside}/tools/repo_map", str(Path(__file__).parent)]
-        packages = [concealment.packages().inside, concealment.packages().outside]
-        python = jail.python(self._workspace.environment)
-        result = await self._workspace.run(
-            Command(
-                # Isolated and without site: what can be imported is the standard library and what is named here.
-                argv=(*python, "-I", "-S", "-B", "-c", _START, json.dumps([code, packages, request])),
-                timeout_seconds=TIMEOUT_SECONDS,
-                output_limit=_OUTPUT_LIMIT,
-            )
-        )
-        return self._answer(result, max_chars)
-
-    def _answer(self, result: CommandResult, max_chars: int) -> RepoMap:
-        if result.timed_out:
-            raise ToolTimeout(f"the map was not drawn within {TIMEOUT_SECONDS:g} seconds; give a narrower path")
-        if not result.ok:
-            stderr = result.stderr.text().strip().rpartition("\n")[2][:300]
-            raise ToolFailure(f"the map could not be drawn: {stderr or f'exit code {result.exit_code}'}")
-        answer = result.stdout.head + result.stdout.tail
-        try:
-            drawn = _Answer.validate_json(answer)
-        except ValidationError:
-            drawn = None
-        if isinstance(drawn, _Known):
-            if drawn.key in self._kept:
-                self._kept.move_to_end(drawn.key)
-            drawn = self._kept.get(drawn.key)
-        if drawn is None:
-            raise ToolFailure("the map could not be drawn: the program in the sandbox gave no proper answer")
-        drawn = drawn.model_copy(update={"text": drawn.text[:max_chars]})
-        if drawn.key:
-            self._kept[drawn.key] = drawn
-            while len(self._kept) > _KEPT_MAPS:
-                self._kept.popitem(last=False)
-        return drawn
+    max_chars = max_tokens * CHARS_PER_TOKEN
+    request = {"scope": scope, "focus": focus, "max_chars": max_chars, "narrow": narrow, "seconds": PARSE_SECONDS}
+    code = [f"{concealment.code().inside}/tools/repo_map", str(Path(__file__).parent)]
+    packages = [concealment.packages().inside, concealment.packages().outside]
+    # Isolated and without site: what can be imported is the standard library and what is named here.
+    argv = (*jail.python(workspace.environment), "-I", "-S", "-B", "-c", _START, json.dumps([code, packages, request]))
+    result = await workspace.run(Command(argv=argv, timeout_seconds=TIMEOUT_SECONDS, output_limit=_OUTPUT_LIMIT))
+    if result.timed_out:
+        raise ToolTimeout(f"the map was not drawn within {TIMEOUT_SECONDS:g} seconds; give a narrower path")
+    if not result.ok:
+        stderr = result.stderr.text().strip().rpartition("\n")[2][:300]
+        raise ToolFailure(f"the map could not be drawn: {stderr or f'exit code {result.exit_code}'}")
+    try:
+        drawn = RepoMap.model_validate_json(result.stdout.head + result.stdout.tail)
+    except ValidationError:
+        raise ToolFailure("the map could not be drawn: the program in the sandbox gave no proper answer") from None
+    return drawn.model_copy(update={"text": drawn.text[:max_chars]})
 
 
 def described(drawn: RepoMap, path: str) -> str:

@@ -6,12 +6,11 @@ import os
 import resource
 import select
 import signal
-import sqlite3
-import stat
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import TextIO
 
 from .listing import Reader, SourceFile, blob_digest
 from .tags import NOTHING, FileTags, dump, extract, load
@@ -115,13 +114,10 @@ def _answer(file: SourceFile, data: bytes) -> bytes:
 
 
 _MAX_BYTES = 64 * 1024 * 1024
-_VERSION = 1
-_BUSY_SECONDS = 2.0
-_AT_ONCE = 500
 
 
 class TagCache:
-    """Tags by language and digest; the oldest contents that no file has any more go first.
+    """Tags by language and digest, each a line of a file that begins anew when it has become too large.
 
     Args:
         path: The file; it and its directory are created. None keeps nothing.
@@ -130,67 +126,28 @@ class TagCache:
     def __init__(self, path: Path | None) -> None:
         self._path = path
 
-    def get(self, keys: Sequence[str]) -> dict[str, FileTags]:
+    def get(self, keys: Collection[str]) -> dict[str, FileTags]:
         """The tags that are known."""
-        tags_known: dict[str, FileTags] = {}
-        with suppress(sqlite3.Error, OSError), closing(self._open()) as database:
-            for first in range(0, len(keys), _AT_ONCE):
-                some = keys[first : first + _AT_ONCE]
-                marks = ",".join("?" * len(some))
-                rows: Iterable[tuple[object, object]] = database.execute(
-                    f"SELECT key, tags FROM tags WHERE key IN ({marks})",  # noqa: S608
-                    some,
-                )
-                for key, text in rows:
-                    tags = load(text) if isinstance(text, str) else None
-                    if tags is not None:
-                        tags_known[str(key)] = tags
+        wanted, tags_known = frozenset(keys), dict[str, FileTags]()
+        with suppress(OSError), self._opened(os.O_RDONLY) as file:
+            for line in file if os.fstat(file.fileno()).st_size <= 2 * _MAX_BYTES else ():
+                key, _, text = line.partition("\t")
+                if key in wanted and (tags := load(text)) is not None:
+                    tags_known[key] = tags
         return tags_known
 
-    def put(self, tags: Mapping[str, FileTags], *, keep: Iterable[str] = ()) -> None:
-        """Remember tags; where that makes the cache too large, all but those of `keep` and the youngest go."""
-        with suppress(sqlite3.Error, OSError), closing(self._open()) as database, database:
-            rows = [(key, dump(tags_of_file)) for key, tags_of_file in tags.items()]
-            database.executemany("INSERT OR REPLACE INTO tags (key, tags) VALUES (?, ?)", rows)
-            ((size,),) = database.execute("SELECT coalesce(sum(length(tags)), 0) FROM tags")
-            if size > _MAX_BYTES:
-                self._shrink(database, int(size), {*keep, *tags})
+    def put(self, tags: Mapping[str, FileTags]) -> None:
+        """Remember tags."""
+        with suppress(OSError), self._opened(os.O_WRONLY | os.O_APPEND | os.O_CREAT) as file:
+            if os.fstat(file.fileno()).st_size > _MAX_BYTES:
+                file.truncate(0)
+            file.writelines(f"{key}\t{dump(tags_of_file)}\n" for key, tags_of_file in tags.items())
 
-    def _shrink(self, database: sqlite3.Connection, size: int, keep: set[str]) -> None:
-        rows = list(database.execute("SELECT rowid, key, length(tags) FROM tags ORDER BY rowid"))
-        for wanted in (False, True):
-            for number, key, length in rows:
-                if size <= _MAX_BYTES * 3 // 4:
-                    return
-                if (key in keep) == wanted:
-                    database.execute("DELETE FROM tags WHERE rowid = ?", (number,))
-                    size -= length
-
-    def _open(self) -> sqlite3.Connection:
+    def _opened(self, flags: int) -> TextIO:
+        """The file; nothing that somebody put in its place but is none."""
         if self._path is None:
             raise FileNotFoundError("nothing is kept")
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if os.path.lexists(self._path) and not stat.S_ISREG(self._path.lstat().st_mode):
-            raise FileExistsError("somebody put another thing in its place")
-        try:
-            return self._prepared()
-        except sqlite3.DatabaseError as error:
-            if isinstance(error, sqlite3.OperationalError):  # locked, or the disk is full
-                raise
-            self._path.unlink()
-            return self._prepared()
-
-    def _prepared(self) -> sqlite3.Connection:
-        database = sqlite3.connect(str(self._path), timeout=_BUSY_SECONDS)
-        try:
-            ((version,),) = database.execute("PRAGMA user_version")
-            if version != _VERSION:
-                database.execute("DROP TABLE IF EXISTS tags")
-                database.execute("CREATE TABLE tags (key TEXT UNIQUE NOT NULL, tags TEXT NOT NULL)")
-                database.execute(f"PRAGMA user_version = {_VERSION}")
-            # It can be made again: what a crash loses is no loss.
-            database.execute("PRAGMA synchronous = OFF")
-        except BaseException:
-            database.close()
-            raise
-        return database
+        descriptor = os.open(self._path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+        mode = "a" if flags & os.O_APPEND else "r"
+        return open(descriptor, mode, encoding="utf-8", errors="replace", newline="\n")  # noqa: PTH123

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,30 +20,21 @@ _MAX_CANDIDATES = 5_000
 _MAX_PATH_CHARS = 300
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rendered:
-    """The text, and how many definitions of how many files it shows."""
-
-    text: str
-    definitions: int
-    files: int
-
-
-def render(files: Sequence[MappedFile], ranked: Sequence[Ranked], *, max_chars: int) -> Rendered:
-    """As many of the best definitions as fit; each brings the lines of the definitions around it."""
+def render(files: Sequence[MappedFile], ranked: Sequence[Ranked], *, max_chars: int) -> tuple[str, int, int]:
+    """(text, definitions, files): as many of the best as fit; each brings the lines of the definitions around it."""
     low, high = 0, min(len(ranked), _MAX_CANDIDATES)
-    best = Rendered(text="", definitions=0, files=0)
+    best = ("", 0, 0)
     while low < high:
         middle = (low + high + 1) // 2
         rendered = _render(files, ranked[:middle])
-        if len(rendered.text) <= max_chars:
+        if len(rendered[0]) <= max_chars:
             low, best = middle, rendered
         else:
             high = middle - 1
     return best
 
 
-def _render(files: Sequence[MappedFile], ranked: Sequence[Ranked]) -> Rendered:
+def _render(files: Sequence[MappedFile], ranked: Sequence[Ranked]) -> tuple[str, int, int]:
     lines_by_file: dict[int, set[int]] = {}
     for ranked_definition in ranked:
         numbers = lines_by_file.setdefault(ranked_definition.file, set())
@@ -63,11 +52,7 @@ def _render(files: Sequence[MappedFile], ranked: Sequence[Ranked]) -> Rendered:
                 depth, above = depth + 1, definitions[above].parent
             rows.append(f"{'  ' * depth}{definitions[number].line}: {definitions[number].signature}")
         blocks.append("\n".join(rows))
-    return Rendered(
-        text="\n".join(blocks),
-        definitions=sum(len(numbers) for numbers in lines_by_file.values()),
-        files=len(lines_by_file),
-    )
+    return "\n".join(blocks), sum(map(len, lines_by_file.values())), len(lines_by_file)
 
 
 def shown_path(path: str) -> str:
@@ -76,14 +61,11 @@ def shown_path(path: str) -> str:
     return line if len(line) <= _MAX_PATH_CHARS else f"{line[:200]}\u2026{line[-80:]}"
 
 
-_KEY_VERSION = "2"
-
-
 def main(argument: str) -> None:
     """Draw a map of the working directory and print it.
 
     The request has scope, focus (a list of texts), max_chars, seconds (for parsing), narrow (only what the
-    texts lead to) and known: keys of maps that the asker still has. The answer is `{"key": …}` alone for one of those.
+    texts lead to).
     """
     request: Mapping[str, Any] = json.loads(argument)
     json.dump(draw(os.getcwd(), request), sys.stdout)  # noqa: PTH109
@@ -93,9 +75,6 @@ def draw(root: str, request: Mapping[str, Any]) -> dict[str, object]:
     """The answer to one request, see `main`."""
     listing = list_sources(root, str(request["scope"]))
     texts = request["focus"]
-    key = _key(listing, texts, request)
-    if key in request["known"]:
-        return {"key": key}
     tags = _tags(root, listing, seconds=float(request["seconds"]))
     files = [
         MappedFile(path=file.path, family=LANGUAGES[file.language].family, tags=cached)
@@ -108,14 +87,12 @@ def draw(root: str, request: Mapping[str, Any]) -> dict[str, object]:
             ranked, tests = relevant(files, texts, reader.read)
     else:
         ranked = rank(files, focus_of(texts))
-    rendered = render(files, ranked, max_chars=int(request["max_chars"]))
+    text, definitions, shown = render(files, ranked, max_chars=int(request["max_chars"]))
     unread = sum(file.path not in tags for file in listing.files)
     return {
-        # A map that is not whole is not to be kept: the next call goes on where this one stopped.
-        "key": "" if unread else key,
-        "text": rendered.text + (f"\nTests: {', '.join(map(shown_path, tests))}" if tests else ""),
-        "shown_definitions": rendered.definitions,
-        "shown_files": rendered.files,
+        "text": text + (f"\nTests: {', '.join(map(shown_path, tests))}" if tests else ""),
+        "shown_definitions": definitions,
+        "shown_files": shown,
         "definitions": sum(len(file.tags.definitions) for file in files),
         "files": len(files),
         "left_out": listing.left_out + len(listing.files) - len(files) - unread,
@@ -123,27 +100,11 @@ def draw(root: str, request: Mapping[str, Any]) -> dict[str, object]:
     }
 
 
-def _key(listing: Listing, texts: Sequence[str], request: Mapping[str, Any]) -> str:
-    """A digest of all that the map depends on: the files' contents, and what was asked."""
-    digest = hashlib.sha256()
-    parts = [
-        _KEY_VERSION,
-        request["scope"],
-        request["max_chars"],
-        request.get("narrow"),
-        list(texts),
-        listing.left_out,
-    ]
-    parts += [[file.path, file.digest] for file in listing.files]
-    digest.update(json.dumps(parts).encode())
-    return digest.hexdigest()
-
-
 def _tags(root: str, listing: Listing, *, seconds: float) -> dict[str, FileTags | None]:
     """Tags by path, of as many files as there is time for; None for what can't be read."""
     cache = TagCache(_cache_path())
     keys = [_content_key(file) for file in listing.files]
-    cached = cache.get(list(dict.fromkeys(keys)))
+    cached = cache.get(keys)
     tags: dict[str, FileTags | None] = {
         file.path: cached[key] for file, key in zip(listing.files, keys, strict=True) if key in cached
     }
@@ -154,7 +115,7 @@ def _tags(root: str, listing: Listing, *, seconds: float) -> dict[str, FileTags 
         if same and tags_of_file is not None:
             fresh[_content_key(file)] = tags_of_file
     if fresh:
-        cache.put(fresh, keep=keys)
+        cache.put(fresh)
     return tags
 
 
@@ -164,4 +125,4 @@ def _content_key(file: SourceFile) -> str:
 
 def _cache_path() -> Path | None:
     home = os.environ.get("HOME", "")
-    return Path(home, ".cache", "fleet", "repo_map.sqlite3") if home else None
+    return Path(home, ".cache", "fleet", "repo_map.tags") if home else None

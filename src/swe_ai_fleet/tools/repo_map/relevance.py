@@ -57,7 +57,8 @@ def relevant(files: Sequence[MappedFile], texts: Sequence[str], read: Read) -> t
             tags = files[index].tags.definitions
             chosen[index] |= {number for number, tag in enumerate(tags) if tag.name == name}
         for index in users[name] if len(users[name]) <= _MOST_USERS else ():
-            overlap = len(words & _words_in(files[index])) / max(1, len(words))
+            named_in = (files[index].path, *(tag.name for tag in files[index].tags.definitions))
+            overlap = len(words & {word for text in named_in for word in words_of(text)}) / max(1, len(words))
             scores[index] += (0.5 + 2 * overlap) / len(users[name]) ** 0.5
             used[index].add(name)
     named = {i for i, file in enumerate(files) if any(f"/{file.path}".endswith(f"/{path}") for path in paths)}
@@ -100,10 +101,6 @@ def _identifiers(texts: Iterable[str]) -> set[str]:
 def _paths(texts: Iterable[str]) -> set[str]:
     terms = (term.strip("./-") for text in texts for term in _TERM.findall(text))
     return {term for term in terms if PurePosixPath(term).suffix and len(term) > 3}
-
-
-def _words_in(file: MappedFile) -> set[str]:
-    return {word for text in (file.path, *(tag.name for tag in file.tags.definitions)) for word in words_of(text)}
 
 
 def _around(file: MappedFile, names: set[str], read: Read) -> list[int]:

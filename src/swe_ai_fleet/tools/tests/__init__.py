@@ -240,23 +240,16 @@ def run_result(
 def _described(name: str, result: TestResult) -> str:
     """A failing test with its message and the end of its traceback, which may hold the message already."""
     first = result.message.splitlines()[:1]
-    body = result.traceback if first and first[0] in result.traceback else ""
-    body_text = body or "\n".join(part for part in (result.message, result.traceback) if part)
+    told = first and first[0] in result.traceback
+    body_text = result.traceback if told else "\n".join(filter(None, (result.message, result.traceback)))
     return f"FAILED {name}\n" + "\n".join(f"    {line}" for line in body_text.splitlines())
 
 
 def _compared(run: TestRun, earlier_failures: Collection[str], old: list[str]) -> list[str]:
     fixed = [test for test in run.passing if test in earlier_failures]
-    parts: list[str] = []
-    if fixed:
-        parts.append(_listed(f"{_tests(fixed)} failed on the untouched commit and pass now", fixed))
-    if old:
-        parts.append(f"{_tests(old)} failed on the untouched commit already.")
-    return parts
-
-
-def _listed(title: str, names: list[str]) -> str:
-    return f"{title}:\n" + "\n".join(names[:MAX_TESTS_SHOWN])
+    listed = "\n".join(fixed[:MAX_TESTS_SHOWN])
+    parts = [f"{_tests(fixed)} failed on the untouched commit and pass now:\n{listed}"] if fixed else []
+    return [*parts, *([f"{_tests(old)} failed on the untouched commit already."] if old else [])]
 
 
 def _tests(names: list[str]) -> str:

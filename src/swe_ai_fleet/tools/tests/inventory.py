@@ -160,8 +160,8 @@ class Inventory:
     @classmethod
     async def take(cls, workspace: Workspace) -> Inventory:
         """List the files. Raises ToolFailure where that takes too long."""
-        matches = await find_files(workspace, Scope(), limit=MAX_FILES)
-        return cls(Tree(workspace.root, workspace.mount), matches.items)
+        files, _ = await find_files(workspace, Scope(), limit=MAX_FILES)
+        return cls(Tree(workspace.root, workspace.mount), files)
 
     def text(self, path: str) -> str:
         """A manifest's text, empty where it cannot be read."""
