@@ -21,15 +21,7 @@ PERSON, ANSWER = "person", "answer"
 MAX_CHARS = 4_000
 """Of a request, so much is looked through."""
 MAX_PHRASES = 8
-_PLURALS = {"files": "file", "executions": "execution", "runs": "run", "candidates": "candidate", "tasks": "task",
-            "stories": "story", "links": "link", "urls": "url", "pages": "page", "sites": "site", "people": "person",
-            "persons": "person", "authors": "author", "users": "user", "commits": "commit", "branches": "branch",
-            "ones": "one", "items": "item", "entries": "entry", "results": "result", "options": "option",
-            "rows": "row", "things": "thing"}  # fmt: skip
-_STEPPED = ("one", "file", "execution", "run", "candidate", "item", "entry", "result", "row", "link", "story")
-_WORDS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth", "eleventh",
-          "twelfth", "thirteenth", "fourteenth", "fifteenth", "sixteenth", "seventeenth", "eighteenth", "nineteenth",
-          "twentieth")  # fmt: skip
+_WORDS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
 _ORDINALS = {word: number for number, word in enumerate(_WORDS, start=1)}
 _COUNTS = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10}
 MAX_NOUNS = 24
@@ -95,25 +87,23 @@ def newest(things: Sequence[NamedThing]) -> tuple[NamedThing, ...]:
     return tuple(thing for thing in recent if not cut or thing.group != cut)
 
 
+def plural(noun: str) -> str:
+    """Several of a noun."""
+    if noun.endswith("y") and noun[-2:-1] not in tuple("aeiou"):
+        return f"{noun[:-1]}ies"
+    return f"{noun}es" if noun.endswith(("s", "x", "ch", "sh")) else f"{noun}s"
+
+
 _ANY: frozenset[ThingKind] = frozenset()
 _NOUNS: dict[str, frozenset[ThingKind]] = {
-    "file": frozenset({ThingKind.FILE}),
-    "execution": frozenset({ThingKind.EXECUTION}),
-    "run": frozenset({ThingKind.EXECUTION}),
-    "candidate": frozenset({ThingKind.CANDIDATE}),
+    **{kind.value: frozenset({kind}) for kind in ThingKind},
     "task": frozenset({ThingKind.TASK, ThingKind.EXECUTION}),
-    "story": frozenset({ThingKind.STORY}),
-    "link": frozenset({ThingKind.LINK}),
-    "url": frozenset({ThingKind.LINK}),
-    "page": frozenset({ThingKind.LINK}),
-    "site": frozenset({ThingKind.LINK}),
-    "person": frozenset({ThingKind.PERSON}),
-    "author": frozenset({ThingKind.PERSON}),
-    "user": frozenset({ThingKind.PERSON}),
-    "commit": frozenset({ThingKind.COMMIT}),
-    "branch": frozenset({ThingKind.BRANCH}),
+    "run": frozenset({ThingKind.EXECUTION}),
+    **dict.fromkeys(("url", "page", "site"), frozenset({ThingKind.LINK})),
+    **dict.fromkeys(("author", "user"), frozenset({ThingKind.PERSON})),
     **dict.fromkeys(("one", "item", "entry", "result", "option", "row", "thing"), _ANY),
 }
+_PLURALS = {"people": "person"} | {plural(noun): noun for noun in _NOUNS}
 
 
 class Pointing(StrEnum):
@@ -126,8 +116,6 @@ class Pointing(StrEnum):
     THOSE = "those"
     BOTH = "both"
     OTHER = "other"
-    NEXT = "next"
-    PREVIOUS = "previous"
     IT = "it"
     THEM = "them"
     MORE = "more"
@@ -138,7 +126,7 @@ class Phrase:
     """A phrase as it was written, and how it points.
 
     `kinds` are what it can mean, empty for anything; `noun` is the conversation's own for it; `number` is a position
-    (-1 the last, -2 the one before it) or a count, `start` where in the request it stands. A `vague` phrase ("it",
+    (-1 the last) or a count, `start` where in the request it stands. A `vague` phrase ("it",
     "more details") often points at nothing.
     """
 
@@ -164,17 +152,11 @@ def _with_nouns(own: frozenset[str]) -> tuple[tuple[re.Pattern[str], Reader], ..
     """The patterns in which the name of a kind stands, or a conversation's own (plain small letters)."""
     nouns = "|".join(sorted({*_NOUNS, *own}, key=len, reverse=True))
     many = "|".join(sorted({*_PLURALS, *map(plural, own)}, key=len, reverse=True))
-    stepped, steps = "|".join([*_STEPPED, *sorted(own)]), {"next": Pointing.NEXT, "previous": Pointing.PREVIOUS}
     ends = {"first": Pointing.FIRST_OF, "top": Pointing.FIRST_OF, "last": Pointing.LAST_OF}
     shapes: tuple[tuple[str, Reader], ...] = (
         (
             rf"\b(?:the )?(first|last|top) ({_COUNT})(?: ({many})\b|{_END})",
             lambda match: (ends[match[1].lower()], match[3], _count(match[2])),
-        ),
-        (
-            rf"\bthe (?:second|next)[ -](?:to[ -])?last(?: ({nouns})\b|{_END})|\bthe (?:penultimate|last but one)"
-            rf"(?: ({nouns})\b|{_END})",
-            lambda match: (Pointing.NTH, match[1] or match[2], -2),
         ),
         (
             rf"\bthe ({_NTH}|last)(?: ({nouns})\b{_OF_THEM}|{_END}{_OF_THEM})",
@@ -185,7 +167,6 @@ def _with_nouns(own: frozenset[str]) -> tuple[tuple[re.Pattern[str], Reader], ..
             lambda match: (Pointing.NTH, match[1], int(match[2] or match[3])),
         ),
         (rf"\bthe other ({nouns})\b|\bthe other{_END}", lambda match: (Pointing.OTHER, match[1], 0)),
-        (rf"\bthe (next|previous) ({stepped})\b", lambda match: (steps[match[1].lower()], match[2], 0)),
         (rf"\b(?:that|this|the same) ({nouns})\b(?! of\b)", lambda match: (Pointing.THAT, match[1], 0)),
         (
             rf"\b(?:those|these|all (?:of )?(?:the|those|these)|all) ({many})\b",
@@ -194,13 +175,6 @@ def _with_nouns(own: frozenset[str]) -> tuple[tuple[re.Pattern[str], Reader], ..
         (rf"\bboth(?: of them| (?:the )?({many}))?\b", lambda match: (Pointing.BOTH, match[1], 0)),
     )
     return tuple((_pattern(shape), read) for shape, read in shapes)
-
-
-def plural(noun: str) -> str:
-    """Several of a noun."""
-    if noun.endswith("y") and noun[-2:-1] not in tuple("aeiou"):
-        return f"{noun[:-1]}ies"
-    return f"{noun}es" if noun.endswith(("s", "x", "ch", "sh")) else f"{noun}s"
 
 
 def singular(word: str) -> str:
@@ -212,7 +186,6 @@ def singular(word: str) -> str:
     return word[:-1] if word.endswith("s") and not word.endswith(("ss", "us", "is")) else word
 
 
-_HIM = _pattern(r"\b(?:him|her|he|she)\b")
 _THEM = _pattern(r"\b(?:them|those|these|all of it)\b")
 _IT = _pattern(
     r"\b(?:show|open|read|run|delete|start|stop|cancel|explain|describe|summari[sz]e|about|of|in|with|on|fix|check|"
@@ -255,8 +228,6 @@ def phrases(request: str, nouns: Sequence[str] = ()) -> tuple[Phrase, ...]:
     for match in () if matches else _MORE.finditer(text):
         # "More details on the second" is about the second.
         take(match, Pointing.MORE, None, vague=True)
-    for match in _HIM.finditer(text):
-        take(match, Pointing.THAT, "person", vague=True)
     for match in _IT.finditer(text):
         take(match, Pointing.IT, None, vague=True)
     for match in _THEM.finditer(text):

@@ -157,8 +157,6 @@ class _Resolver:
                 return self._both(phrase)
             case Pointing.OTHER:
                 return self._other(phrase)
-            case Pointing.NEXT | Pointing.PREVIOUS:
-                return self._step(phrase, 1 if phrase.pointing is Pointing.NEXT else -1)
             case Pointing.THAT | Pointing.IT | Pointing.MORE:
                 return self._that(phrase)
 
@@ -213,27 +211,11 @@ class _Resolver:
         if not lists:
             alone = _distinct([thing for thing in self._things if thing.alone and _fits(thing, phrase)])
             return self._decided(phrase, alone[-2:-1]) if len(alone) >= 2 else _unknown(phrase)
-        current = self._current(phrase)
+        current = next((thing for thing in reversed(self._things) if thing.alone and _fits(thing, phrase)), None)
         others = [thing for thing in lists[-1] if current is None or _identity(thing) != _identity(current)]
         if current is None or len(lists) > 1 or len(others) == len(lists[-1]):
             return self._ambiguous(phrase, others)
         return self._decided(phrase, others) if others else _unknown(phrase)
-
-    def _step(self, phrase: Phrase, by: int) -> Reference:
-        current, lists = self._current(phrase), self._lists(phrase)
-        if current is None or not lists:
-            return _unknown(phrase)
-        for members in lists:
-            names = [thing.name for thing in members]
-            if current.name in names:
-                place = names.index(current.name) + by
-                if 0 <= place < len(members):
-                    return self._decided(phrase, [members[place]])
-                return replace(_unknown(phrase), standing=Standing.BEYOND, things=tuple(members))
-        return _unknown(phrase)
-
-    def _current(self, phrase: Phrase) -> NamedThing | None:
-        return next((thing for thing in reversed(self._things) if thing.alone and _fits(thing, phrase)), None)
 
     def _lists(self, phrase: Phrase) -> list[list[NamedThing]]:
         """The nearest lists that hold what fits; one where the person saw one, else all that lie equally near."""
