@@ -12,7 +12,6 @@ from dataclasses import asdict
 from importlib.metadata import version
 from types import MappingProxyType
 
-from swe_ai_fleet.agents.function_calling.conversation import write_conversation
 from swe_ai_fleet.agents.prompting import fenced
 from swe_ai_fleet.codec import to_plain
 from swe_ai_fleet.domain.blob import BlobRef
@@ -34,11 +33,6 @@ SHORTENED = "The log has a sub-agent's calls in short, without their results, an
 def whole_run(events: Iterable[Event], agent_id: str) -> RunState:
     """A run with its whole conversation, whatever of it was condensed meanwhile."""
     return fold_run((event for event in events if not isinstance(event.body, HistoryCondensed)), agent_id)
-
-
-def openai_messages(run: RunState) -> list[dict[str, object]]:
-    """The conversation as the OpenAI chat API writes messages, call ids ours throughout."""
-    return write_conversation(run.messages)
 
 
 def markdown(run: RunState) -> str:

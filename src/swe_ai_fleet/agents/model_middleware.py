@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
+from swe_ai_fleet.agents.prompting import fair_shares
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.errors import ContextTooLong, Fenced, FleetError, ModelUnavailable
@@ -236,9 +237,9 @@ def with_whole_results(
         if isinstance(message, ToolMessage)
     }
     rest = sum(len(message.content) for message in messages if not isinstance(message, ToolMessage))
-    share = _share([len(text) for text in whole.values()], max(0, max_chars - rest))
+    shares = dict(zip(whole, fair_shares([len(text) for text in whole.values()], max_chars - rest), strict=True))
     return tuple(
-        replace(message, content=beginning(whole[message.call_id], share))
+        replace(message, content=beginning(whole[message.call_id], max(_LEAST_RESULT_CHARS, shares[message.call_id])))
         if isinstance(message, ToolMessage)
         else message
         for message in messages
@@ -258,14 +259,6 @@ def transcript(messages: Sequence[Message]) -> str:
             calls = [f"[calls {call.name} with {call.arguments}]" for call in _calls(message)]
             parts.append("\n".join(part for part in (f"[{message.role}]", message.content, *calls) if part))
     return "\n\n".join(parts)
-
-
-def _share(lengths: Sequence[int], left: int) -> int:
-    """The longest a text may be so that all of them fit: what short ones leave goes to the long ones."""
-    longer = sorted(lengths)
-    while longer and longer[0] * len(longer) <= left:
-        left -= longer.pop(0)
-    return max(_LEAST_RESULT_CHARS, left // len(longer)) if longer else max(lengths, default=0)
 
 
 def _calls(message: Message) -> Sequence[ToolCall]:

@@ -82,7 +82,8 @@ async def export(
         document = audit_document(answer.execution.execution_id, recorded, keys.pem())
         return await _write(screen, _json(to_plain(document)), output)
     # Only here, as below: agents and tools take longer to load than an audit chain to verify.
-    from swe_ai_fleet.agents.exports import markdown, openai_messages, whole_run
+    from swe_ai_fleet.agents.exports import markdown, whole_run
+    from swe_ai_fleet.agents.function_calling.conversation import write_conversation
 
     events, state = await _recorded(client, name)
     if kind == "patch":
@@ -94,7 +95,7 @@ async def export(
         case "markdown":
             content = markdown(run).encode()
         case "openai":
-            content = _json(openai_messages(run))
+            content = _json(write_conversation(run.messages))
         case _:
             content = _json(await _trajectory(client, state, run, [stored.event for stored in events]))
     return await _write(screen, content, output)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, ClassVar, Protocol
 
@@ -210,15 +210,7 @@ async def asked_about(memory: MemorySearch, entities: Sequence[str]) -> list[Mem
     except FleetError as fault:
         _log.warning("memory.entities_not_asked", reason=fault.message[:200])
         return []
-    return [
-        MemoryResults(
-            coverage=recollection.coverage,
-            content=recollection.content,
-            gaps=recollection.gaps,
-            sources=recollection.sources,
-            asked=tuple(entities),
-        )
-    ]
+    return [replace(recollection, asked=tuple(entities))]
 
 
 class RememberingTools(Toolkit):
