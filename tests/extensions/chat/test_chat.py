@@ -56,7 +56,7 @@ def opened(
         settings = Settings(home=tmp_path, model_url=server.url, model="scripted", model_api_key=SECRET)
         given = {"store": store, "fleet": lambda _: fleet, "starter": lambda _: fleet} | options
         async with open_chats(settings, **given) as chats:
-            yield chats.of("default")
+            yield chats("default")
 
     return chatting
 

@@ -26,7 +26,7 @@ from swe_ai_fleet.domain.text import well_formed
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.extensions.chat import reply_run
 from swe_ai_fleet.extensions.chat.reply_run import ChatRules, Reply, reply_to
-from swe_ai_fleet.extensions.chat.session import MAX_ANSWER_CHARS, Session, Turn
+from swe_ai_fleet.extensions.chat.session import MAX_ANSWER_CHARS, Session, Turn, shown_again
 from swe_ai_fleet.extensions.chat.tools import (
     TurnContext,
     asks_to_remember,
@@ -53,18 +53,12 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answered:
-    """The result of one turn."""
+    """A turn and what else it came to; its `references` are whole here, in the turn as they are shown again."""
 
-    text: str
-    messages: tuple[Message, ...]
+    turn: Turn
     things: tuple[NamedThing, ...] = ()
     references: tuple[Reference, ...] = ()
-    tables: tuple[Table, ...] = ()
-    tools: tuple[str, ...] = ()
     proposal: Proposal | None = None
-    execution_id: str = ""
-    stop_reason: str = ""
-    success: bool = True
     usage: Usage = field(default_factory=Usage)
 
 
@@ -121,13 +115,15 @@ class Answering:
         references = resolve(text, (*session.things, *naming.things), turn=turn, stale_turns=self.rules.stale_turns)
         if ask := question(references):
             naming.answer(ask)
-            return Answered(
-                text=ask,
-                messages=(UserMessage(content=text), AssistantMessage(content=ask)),
-                things=tuple(naming.things),
-                references=references,
+            asked = Turn(
+                number=turn,
+                text=text,
+                answer=ask,
                 stop_reason=QUESTION,
+                messages=(UserMessage(content=text), AssistantMessage(content=ask)),
+                references=shown_again(references),
             )
+            return Answered(turn=asked, things=tuple(naming.things), references=references)
         for reference in references:
             if reference.standing is Standing.RESOLVED:
                 naming.chosen(reference.things)
@@ -179,19 +175,19 @@ class Answering:
         proposal = replace(context.proposal, turn=session.count + 1) if context.proposal else None
         if proposal is not None:
             answer = f"{untagged(answer)}\n\n{self._clean(proposed(proposal))}"
-        messages = _ending(reply.messages, answer)
-        return Answered(
-            text=answer,
-            messages=messages,
-            things=tuple(naming.things),
-            references=references,
-            tables=tables,
-            tools=tuple(call.name for call, _ in reply.calls),
-            proposal=proposal,
+        turn = Turn(
+            number=session.count + 1,
+            text=text,
+            answer=answer,
             stop_reason=str(reply.trajectory.stop_reason),
             success=success,
-            usage=reply.trajectory.usage,
+            tools=tuple(call.name for call, _ in reply.calls),
+            messages=_ending(reply.messages, answer),
+            tables=tables,
+            references=shown_again(references),
         )
+        things, usage = tuple(naming.things), reply.trajectory.usage
+        return Answered(turn=turn, things=things, references=references, proposal=proposal, usage=usage)
 
     async def _started(
         self, starter: TaskStarter, session: Session, proposal: Proposal, text: str, naming: Naming
@@ -209,15 +205,16 @@ class Answering:
             why = self._clean(str(fault)) if isinstance(fault, FleetError) else reply_run.STARTING
             answer = reply_run.NOT_STARTED.format(why=why)
             waiting = replace(proposal, turn=session.count + 1, key=key)
-        return Answered(
-            text=answer,
-            messages=(UserMessage(content=text), AssistantMessage(content=answer)),
-            things=tuple(naming.things),
-            proposal=waiting,
-            execution_id=execution_id,
+        turn = Turn(
+            number=session.count + 1,
+            text=text,
+            answer=answer,
             stop_reason=STARTED if execution_id else NOT_STARTED,
             success=bool(execution_id),
+            messages=(UserMessage(content=text), AssistantMessage(content=answer)),
+            execution_id=execution_id,
         )
+        return Answered(turn=turn, things=tuple(naming.things), proposal=waiting)
 
     async def _recalled(self, context: TurnContext) -> str:
         """The recalled memories, as the model gets them; empty for none."""

@@ -14,18 +14,16 @@ from swe_ai_fleet.agents.function_calling.setup import AgentResponse, Setup, Too
 from swe_ai_fleet.conversations.pages import Channel
 from swe_ai_fleet.domain.errors import Fenced, FleetError, NotFound, PreconditionFailed, ResourceExhausted
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
-from swe_ai_fleet.extensions.chat.answering import Answer, Answered, Answering, Progress, ProgressNotifier
+from swe_ai_fleet.extensions.chat.answering import Answer, Answering, Progress, ProgressNotifier
 from swe_ai_fleet.extensions.chat.reply_run import SYSTEM_PROMPT, ChatRules
 from swe_ai_fleet.extensions.chat.session import (
     ChatStore,
     KeyValueChats,
     Session,
-    Turn,
     check_message_id,
     check_namespaces,
     check_session_id,
     check_text,
-    shown_again,
 )
 from swe_ai_fleet.in_process import MemoryKeyValue
 from swe_ai_fleet.ports import ChatModel, Memories, ModelSessions
@@ -238,7 +236,8 @@ class Chat:
             answered = await self._answering_for(session).answer(
                 session, text, self._clock().isoformat(), tell, seen_turn=seen_turn
             )
-            turn = self._turn(session, text, channel, message_id, answered)
+            at = self._clock().isoformat()
+            turn = replace(answered.turn, at=at, channel=channel, message_id=message_id)
             after = session.with_turn(turn, answered.things, answered.proposal)
             await self._put(after, revision)
             done = True
@@ -259,23 +258,6 @@ class Chat:
         if len(self._models) > _MAX_HELD:
             self._models.popitem(last=False)
         return replace(self._answering, model=held)
-
-    def _turn(self, session: Session, text: str, channel: Channel, message_id: str, answered: Answered) -> Turn:
-        return Turn(
-            number=session.count + 1,
-            text=text,
-            answer=answered.text,
-            at=self._clock().isoformat(),
-            channel=channel,
-            message_id=message_id,
-            stop_reason=answered.stop_reason,
-            success=answered.success,
-            tools=answered.tools,
-            messages=answered.messages,
-            tables=answered.tables,
-            execution_id=answered.execution_id,
-            references=shown_again(answered.references),
-        )
 
     async def _put(self, session: Session, revision: int) -> int:
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import cache
 from pathlib import Path
 
 import structlog
@@ -34,24 +35,6 @@ MODEL_TIMEOUT_SECONDS = 10.0
 """How long somebody who waits for an answer waits for a server that is down."""
 
 
-class Chats:
-    """The chats of each tenant, over one model and one store; none sees another's.
-
-    Args:
-        make: Makes a tenant's.
-    """
-
-    def __init__(self, make: Callable[[str], Chat]) -> None:
-        self._make = make
-        self._made: dict[str, Chat] = {}
-
-    def of(self, tenant: str) -> Chat:
-        """The chats of a tenant."""
-        if tenant not in self._made:
-            self._made[tenant] = self._make(tenant)
-        return self._made[tenant]
-
-
 @asynccontextmanager
 async def open_chats(
     settings: Settings,
@@ -62,8 +45,8 @@ async def open_chats(
     memories: Memories | None = None,
     tools: Sequence[Tool] = (),
     spending: Spending | None = None,
-) -> AsyncGenerator[Chats]:
-    """The chats of a service, with a model client of their own, until the context ends.
+) -> AsyncGenerator[Callable[[str], Chat]]:
+    """The chats of a service by their tenant, over one model and one store; none sees another's.
 
     Args:
         settings: The model, the limits, the secrets.
@@ -84,7 +67,8 @@ async def open_chats(
     ):
         offered, kept, mask = (*chat_tools(settings), *mcp, *tools), KeyValueChats(store), secret_mask(settings)
 
-        def made(tenant: str) -> Chat:
+        @cache
+        def chat_of(tenant: str) -> Chat:
             return Chat(
                 model=spending.metered(tenant, model) if spending else model,
                 tools=offered,
@@ -99,7 +83,7 @@ async def open_chats(
                 tenant=tenant,
             )
 
-        yield Chats(made)
+        yield chat_of
 
 
 def chat_rules(settings: Settings, *, retry_waits: Sequence[float]) -> ChatRules:

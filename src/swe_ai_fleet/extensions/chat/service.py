@@ -106,7 +106,7 @@ async def open_service(deps: Stack) -> AsyncGenerator[Service]:
     async with open_chats(
         deps.settings, store=store, fleet=view, starter=view, memories=deps.context, spending=deps.spending
     ) as chats:
-        yield service_of(ConversationServicer(chats.of, admit=deps.executions.check_tokens))
+        yield service_of(ConversationServicer(chats, admit=deps.executions.check_tokens))
 
 
 def _progress(progress: Progress) -> pb.SendResponse:

@@ -45,7 +45,7 @@ class Turn:
     number: int
     text: str
     answer: str
-    at: str
+    at: str = ""
     channel: str = ""
     message_id: str = ""
     stop_reason: str = ""

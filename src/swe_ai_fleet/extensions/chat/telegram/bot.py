@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import NoReturn, Protocol
+from typing import TYPE_CHECKING, NoReturn
 
 import structlog
 
@@ -21,6 +21,9 @@ from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, PreconditionF
 from swe_ai_fleet.extensions.chat.telegram.api import BotApi, Refused, TooFast, Update
 from swe_ai_fleet.following import waits
 from swe_ai_fleet.ports import KeyValue
+
+if TYPE_CHECKING:
+    from swe_ai_fleet.extensions.chat.telegram.commands import FleetAnswers
 
 TELEGRAM_BUCKET = "TELEGRAM"
 _OFFSET, _REFUSED, _INBOX = "offset", "refused", "inbox"
@@ -133,23 +136,6 @@ _NEW = "A new conversation begins; what was said before is forgotten."
 _FAILED = "Sorry, this cannot be answered: {why}"
 
 
-class Answers(Protocol):
-    """Answers the messages of chats."""
-
-    async def answer(self, session_id: str, text: str, *, message_id: str, seen: bool) -> Sequence[str]:
-        """The answer in pages of MarkdownV2; the same message_id again gives the same answer.
-
-        `seen` says whether the last answer could be read before the message was written; if not, a yes means another.
-
-        Raises InvalidRequest, PreconditionFailed (the session is busy), Unavailable, and any other FleetError.
-        """
-        ...
-
-    async def forget(self, session_id: str) -> None:
-        """End a session. Raises FleetError."""
-        ...
-
-
 class TelegramBot:
     """Serves some chats, each as a session of its own.
 
@@ -168,7 +154,7 @@ class TelegramBot:
     def __init__(
         self,
         api: BotApi,
-        answers: Answers,
+        answers: FleetAnswers,
         store: KeyValue,
         *,
         chats: Collection[int],

@@ -50,7 +50,11 @@ class FleetAnswers:
         self._calls = calls
 
     async def answer(self, session_id: str, text: str, *, message_id: str, seen: bool) -> Sequence[str]:
-        """The answer in pages of MarkdownV2. Raises InvalidRequest, PreconditionFailed, Unavailable, FleetError."""
+        """The answer in pages of MarkdownV2; the same message_id again gives the same answer.
+
+        `seen` says whether the last answer could be read before the message was written; if not, a yes means another.
+        Raises InvalidRequest, PreconditionFailed (the session is busy), Unavailable, and any other FleetError.
+        """
         request = pb.SendRequest(
             session_id=session_id,
             text=text,
