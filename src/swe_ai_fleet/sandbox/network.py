@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Protocol
 from urllib.parse import urlsplit
 
-from swe_ai_fleet.domain.command import NetworkGrant, address_of
+from swe_ai_fleet.domain.command import address_of
 
 _NAT64 = IPv6Network("64:ff9b::/96")
 # The position of the IPv4 address in it is each network's own choice.
@@ -135,6 +135,18 @@ _UNAUTHORIZED = 407
 _CHALLENGE = 'Proxy-Authenticate: Basic realm="fleet"\r\n'
 
 
+class Reach(Protocol):
+    """The reachable hosts; `NetworkGrant` and an adapter's rules for remotes are implementations."""
+
+    def covers(self, host: str, port: int) -> bool:
+        """Whether a host may be reached at all."""
+        ...
+
+    def private(self, host: str, port: int) -> bool:
+        """Whether it may be reached at any address."""
+        ...
+
+
 class RefusalReason(StrEnum):
     """The reason why a host was not reached."""
 
@@ -189,7 +201,7 @@ class FilteringProxy:
     its address gains nothing. An address of this host itself is refused unless the name is one of the private hosts.
     """
 
-    def __init__(self, grant: NetworkGrant, *, resolver: Resolver | None = None) -> None:
+    def __init__(self, grant: Reach, *, resolver: Resolver | None = None) -> None:
         self._grant = grant
         self._resolver = resolver
         self._authorization = b""
