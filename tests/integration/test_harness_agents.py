@@ -39,7 +39,6 @@ from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.repositories import make_repository
 from tests import acp_agent
-from tests.environments import home_at
 from tests.integration.test_doctor_findings import doctor
 from tests.scripts import HELLO_FILES
 
@@ -116,7 +115,7 @@ async def place(
 ) -> AsyncIterator[Place]:
     directory = acp_agent.install(tmp_path_factory.mktemp("installed"))
     settings = Settings(
-        home=home_at(tmp_path_factory.mktemp("home")),
+        home=tmp_path_factory.mktemp("home"),
         model_url=model_server.url,
         model="scripted",
         model_api_key=acp_agent.HIDDEN,
