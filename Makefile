@@ -14,7 +14,7 @@ RERUN := --reruns 1 -rR
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help pictures demo tour test suite test-all test-images test-vllm test-web test-cluster check types rules style generated beside proto web audit fuzz simulate bench chaos up lock clean soak bench-peers benchmark harnesses hops house mutants zoo selection tokens
+.PHONY: help pictures demo tour test suite test-all test-images test-vllm test-web test-cluster check types rules style layers generated beside proto web audit fuzz simulate bench chaos up lock clean soak bench-peers benchmark harnesses hops house mutants zoo selection tokens
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -25,10 +25,10 @@ demo: $(VENV)/ready ## Three agents solve a sample task, evidence picks the winn
 tour: ## The README's tour in a fresh home, from git clone to the first delivered change; INSTALLED=.venv skips the installation
 	$(PYTHON) scripts/tour.py $(if $(INSTALLED),--installed "$(INSTALLED)")
 
-test: $(VENV)/ready style ## Lint, architecture, and the test suite without the slow tests with the other checks beside it
+test: $(VENV)/ready style ## Lint, and the test suite without the slow tests with the other checks beside it
 	@$(MAKE) --no-print-directory --jobs=2 suite beside
 
-beside: generated types
+beside: layers generated types
 
 suite:
 	$(PYTEST) $(PARALLEL) $(RERUN) -m "not slow"
@@ -55,11 +55,13 @@ check: $(VENV)/ready ## ruff, pyrefly, import-linter, buf lint, generated code a
 types:
 	$(BIN)/pyrefly check
 
-rules: style generated
+rules: style layers generated
 
 style:
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+layers:
 	$(BIN)/lint-imports
 	$(BIN)/buf lint
 

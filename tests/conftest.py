@@ -24,7 +24,7 @@ from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import ScriptedModelServer
 from tests import acp_agent
-from tests.environments import home_at
+from tests.environments import home_at, shared_tools
 from tests.fleet_command import Shell, warm_fleet
 from tests.scripts import SCRIPT
 from tests.search_server import SearchServer
@@ -37,6 +37,8 @@ def pytest_configure() -> None:
     Tracebacks are as processes of the fleet log them: structlog's own take seconds of the loop that is being tested.
     How long an example takes depends on what else the machine does, so that is no fault. Each run has other examples.
     """
+    # Workers have them from the process that starts them.
+    shared_tools()
     # The default port may be another run's, which is a warning.
     os.environ.setdefault("FLEET_METRICS_LISTEN", "127.0.0.1:0")
     renderer = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)

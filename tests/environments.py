@@ -7,6 +7,7 @@ import base64
 import hashlib
 import io
 import json
+import os
 import sys
 import tarfile
 import tempfile
@@ -32,6 +33,7 @@ WITH_PYTEST = Environment(
     test_command=(f"{sys.prefix}/bin/python", "-m", "pytest"),
     variables={"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
 )
+_TOOLS = "FLEET_TEST_TOOLS"
 OFFLINE = SetupPolicy(network=NetworkGrant(hosts=()), variables={"PIP_NO_INDEX": "1", "SETUP_ONLY": "s3cret"})
 UNITTEST = """
 import unittest
@@ -97,9 +99,15 @@ def mask(text: str) -> str:
 
 @cache
 def shared_tools() -> Path:
-    """One copy of pytest, ruff and pip for the homes of a process: each of its own takes a second."""
+    """One copy of pytest, ruff and pip for the homes of a run: each of its own takes seconds.
+
+    Workers of a run find the place in a variable that they have from the process that started them.
+    """
+    if place := os.environ.get(_TOOLS):
+        return Path(place)
     directory = tempfile.TemporaryDirectory(prefix="fleet-tools-")
     atexit.register(directory.cleanup)
+    os.environ[_TOOLS] = directory.name
     return Path(directory.name)
 
 

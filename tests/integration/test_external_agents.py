@@ -34,6 +34,7 @@ from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
 from swe_ai_fleet.testing.repositories import commit_files, make_repository
+from tests.environments import home_at
 from tests.outside_agent import SmallHarness, serving
 from tests.scripted_fleet import execution_deps
 from tests.scripts import FAILING, HELLO_FILES
@@ -90,7 +91,7 @@ async def place(
     switch = Switchable()
     async with serving(switch) as address:
         settings = Settings(
-            home=tmp_path_factory.mktemp("home"),
+            home=home_at(tmp_path_factory.mktemp("home")),
             model_url=model_server.url,
             model="scripted",
             model_api_key=SECRET,

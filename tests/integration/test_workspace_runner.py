@@ -31,6 +31,7 @@ from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Conversation, Script, ScriptedModelServer, Turn
 from swe_ai_fleet.testing.repositories import make_repository
+from tests.environments import home_at
 from tests.scripts import HELLO, HELLO_FILES, SCRIPT
 from workers.workspace_runner.main import RunningRunner, open_runner
 from workers.workspace_runner.settings import RunnerSettings
@@ -135,7 +136,7 @@ async def world(tmp_path: Path, model: ScriptedModelServer) -> AsyncIterator[Wor
     repository = make_repository(tmp_path / "repository", HELLO_FILES)
     async with EmbeddedNats(tmp_path / "nats") as server:
         settings = Settings(
-            home=tmp_path / "home", model_url=model.url, model="scripted", nats_url=server.address.url,
+            home=home_at(tmp_path / "home"), model_url=model.url, model="scripted", nats_url=server.address.url,
             nats_token=server.address.token, checkpoint_seconds=0.0,
         )  # fmt: skip
         chosen = RunnerSettings(backend="local", protocols="file", concurrency=4, ack_wait_seconds=2.0)

@@ -73,6 +73,9 @@ async def test_a_backup_under_load_has_every_blob_that_its_events_name(
                 # Large enough for its body to be a blob of its own, which is stored first.
                 await journal.append(CancelRequested(reason=f"{written} " * 60_000))
                 written += 1
+                if written > 8:
+                    # A pace: what is written is read, sent and checked again below, three times.
+                    await asyncio.sleep(0.1)
 
     workers = [asyncio.create_task(work(number)) for number in range(4)]
     (here, there), directory = places, tmp_path / "backup"
@@ -86,7 +89,9 @@ async def test_a_backup_under_load_has_every_blob_that_its_events_name(
     assert saved.code == 0, saved.err
     assert "is not empty" in await here.refused("backup", directory)
     assert (directory / "manifest.json").stat().st_mode & 0o077 == 0
-    assert (await there.fleet("restore", str(directory))).document["faults"] == []
+    restored = await there.fleet("restore", str(directory))
+    assert restored.code == 0, restored.out + restored.err
+    assert restored.document["faults"] == []
     async with connected(there.address) as other:
         seen = 0
         async with aclosing(other.everything()) as events:

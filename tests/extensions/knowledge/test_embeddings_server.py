@@ -140,7 +140,7 @@ async def test_the_vectors_are_the_reference_ones(embedder: Embedder) -> None:
 
 
 async def test_half_a_surrogate_pair_and_a_huge_text_do_no_harm(embedder: Embedder) -> None:
-    odd, huge, start = await embedder.embed(["half \ud83d", "word " * 1_000_000, "word " * 600])
+    odd, huge, start = await embedder.embed(["half \ud83d", "word " * 200_000, "word " * 600])
     assert len(odd) == 384
     assert await embedder.embed([]) == []
     assert huge == pytest.approx(start, abs=1e-6)
