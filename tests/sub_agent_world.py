@@ -16,15 +16,15 @@ from aiohttp import web
 
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.agents.budget import Budget
-from swe_ai_fleet.agents.plan_session.session import PlanSession, PlanTools
-from swe_ai_fleet.agents.plan_session.store import KeyValueSessions
 from swe_ai_fleet.agents.sub_agents.toolkit import SubAgentTools
 from swe_ai_fleet.domain.budget import Limits
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
+from swe_ai_fleet.extensions.plans.drive import Planner, Plans
+from swe_ai_fleet.extensions.plans.session import PlanSession, PlanTools
+from swe_ai_fleet.extensions.plans.sessions import PlanSessions
+from swe_ai_fleet.extensions.plans.store import KeyValueSessions
 from swe_ai_fleet.in_process import MemoryKeyValue, MemoryLog
 from swe_ai_fleet.orchestrator.executions import Executions
-from swe_ai_fleet.orchestrator.plan_sessions import PlanSessions
-from swe_ai_fleet.orchestrator.plans import Planner, Plans
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.sandbox import open_workspace
 from swe_ai_fleet.testing import Conversation, Failure, Script, ScriptedModelServer, Turn

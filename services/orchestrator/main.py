@@ -24,7 +24,6 @@ from services.grpc_server import Service, serve_grpc, service_of
 from services.orchestrator.fleet_status import Councils, FleetStatuses
 from services.orchestrator.intake import PLANNING_BUCKET, PLANNING_KEPT_SECONDS, open_intake
 from services.orchestrator.metrics import Metrics, fleet_metrics
-from services.orchestrator.planning import open_plan_service
 from services.orchestrator.servicer import OrchestratorServicer
 from services.orchestrator.task_context import TaskContexts
 from services.orchestrator.uploads import Uploads
@@ -135,10 +134,9 @@ async def open_fleet(settings: Settings, tell: Callable[[str], None] = lambda _:
             else None,
         )
         async with (
-            open_plan_service(stack) as plans,
             open_services(stack) as others,
             serve_grpc(
-                [service_of(servicer), plans, *others],
+                [service_of(servicer), *others],
                 settings.listen,
                 access,
                 stack.ready,

@@ -13,9 +13,6 @@ from typing import Any
 
 import pytest
 
-from swe_ai_fleet.agents.plan_session.requests import AwaitingApproval, PlanResult
-from swe_ai_fleet.agents.plan_session.session import PlanSession, SessionStatus
-from swe_ai_fleet.agents.plan_session.store import KeyValueSessions
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain.audit import verify
 from swe_ai_fleet.domain.budget import Usage
@@ -38,6 +35,9 @@ from swe_ai_fleet.domain.event import (
 from swe_ai_fleet.domain.execution import ExecutionState, fold
 from swe_ai_fleet.domain.run import INTERRUPTED, sub_agent_usage
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
+from swe_ai_fleet.extensions.plans.requests import AwaitingApproval, PlanResult
+from swe_ai_fleet.extensions.plans.session import PlanSession, SessionStatus
+from swe_ai_fleet.extensions.plans.store import KeyValueSessions
 from swe_ai_fleet.in_process import MemoryKeyValue, MemoryLog
 from swe_ai_fleet.testing import Turn
 from tests.sub_agent_world import PLANNER, RESEARCHER, SESSION, call, says, world

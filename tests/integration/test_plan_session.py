@@ -12,8 +12,6 @@ from typing import Any
 
 import pytest
 
-from swe_ai_fleet.agents.plan_session.requests import Approved, AwaitingApproval, PlanFailed
-from swe_ai_fleet.agents.plan_session.session import PlanOutcome, SessionStatus
 from swe_ai_fleet.agents.sub_agents.toolkit import SubAgentLimits
 from swe_ai_fleet.domain.audit import AuditEntry
 from swe_ai_fleet.domain.budget import Limits
@@ -21,6 +19,8 @@ from swe_ai_fleet.domain.errors import PreconditionFailed, Unavailable
 from swe_ai_fleet.domain.event import ApprovalAwaited, ToolFinished, ToolStarted
 from swe_ai_fleet.domain.tool import Outcome
 from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.extensions.plans.requests import Approved, AwaitingApproval, PlanFailed
+from swe_ai_fleet.extensions.plans.session import PlanOutcome, SessionStatus
 from swe_ai_fleet.in_process import MemoryLog
 from swe_ai_fleet.testing import Failure, Turn
 from tests.sub_agent_world import LOOK, PLANNER, RESEARCHER, SESSION, call, says, sessions_in_memory, world

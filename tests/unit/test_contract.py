@@ -16,14 +16,14 @@ from fleet.context.v1 import context_pb2 as context
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.planning.v1 import planning_pb2
 from services.orchestrator import planning
-from swe_ai_fleet.agents.plan_session.requests import AwaitingApproval, PlanResult
-from swe_ai_fleet.agents.plan_session.session import PlanSession, SessionCard
 from swe_ai_fleet.contract import from_message, to_message
 from swe_ai_fleet.domain import context as graph
 from swe_ai_fleet.domain.event import ModelReplied, ToolFinished, Writer
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.fleet_status import Component, NodeStatus
 from swe_ai_fleet.domain.memory import Memory, Outcome, Recommendation
+from swe_ai_fleet.extensions.plans.requests import AwaitingApproval, PlanResult
+from swe_ai_fleet.extensions.plans.session import PlanSession, SessionCard
 from tests.orchestrator_service import REPO, Service, deliberation, orchestration
 from tests.sampling import sample, whole_state
 from tests.tables import table
