@@ -202,7 +202,9 @@ class PlanningRun:
         if not text or has_call_markup(text):
             return None
         if text not in self._looked:
-            messages = opening("second_look", [("Goal", self._session.goal), ("What the agent wrote (data)", text)])
+            messages = opening(
+                "plans/second_look", [("Goal", self._session.goal), ("What the agent wrote (data)", text)]
+            )
             try:
                 reading = await reply_in_shape(self._model, messages, SaidShape, budget=self._budget)
                 self._looked[text] = reading.read(text)
@@ -338,7 +340,7 @@ class PlanningRun:
         """The first messages about a goal; only the last one depends on the sections."""
         # What the model will have once its approach is approved.
         later = [spec.name for spec in self._specs() if has_effect(spec) and spec.name not in self._tools.idle]
-        return opening("sub_session", sections, iterations=self._limits.max_iterations, later=later)
+        return opening("plans/session", sections, iterations=self._limits.max_iterations, later=later)
 
     def _harmless(self) -> Toolbox:
         harmless = frozenset(spec.name for spec in self._specs() if not has_effect(spec)) | {REQUEST_TOOLS}

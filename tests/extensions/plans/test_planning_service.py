@@ -19,12 +19,12 @@ import pytest
 from fleet.planning.v1 import planning_pb2 as pb
 from fleet.planning.v1.planning_pb2_grpc import PlanningServiceStub
 from services.grpc_server import serve_grpc, service_of
-from services.orchestrator.planning import PlanningServicer, plan_buckets
 from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.memory import Memory
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, TaskKind
 from swe_ai_fleet.extensions.plans.opening import open_tenant_plans
+from swe_ai_fleet.extensions.plans.service import PlanningServicer, plan_buckets
 from swe_ai_fleet.extensions.plans.session import PlanSession, SessionStatus
 from swe_ai_fleet.extensions.plans.store import KeyValueSessions
 from swe_ai_fleet.orchestrator.executions import Executions
@@ -161,8 +161,7 @@ async def replica(
             settings,
             executions=executions,
             buckets=buckets,
-            memories=known,
-            recorder=known,
+            context=known,
             fleet=lambda _: view,
             starter=lambda _: view,
             repositories=workspace_provider(settings),
