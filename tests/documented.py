@@ -90,7 +90,7 @@ RUN_BY: Mapping[str, tuple[str, ...]] = {
     "docs/orchestration.md": ("integration/test_integration_branch.py",),
     "docs/plan-sessions.md": (
         HERE,
-        "e2e/test_plan_sessions.py::test_entities_chosen_at_submission_are_seen_at_the_gate",
+        "e2e/test_approvals.py::test_entities_chosen_at_submission_are_seen_at_the_gate",
         LIBRARY,
     ),
     "docs/recordings.md": (

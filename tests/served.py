@@ -9,7 +9,12 @@ from google.protobuf.descriptor import MethodDescriptor
 from services.gateway.upstream import FILES
 from swe_ai_fleet.extensions import extensions
 
-_EXTENSION: Mapping[str, str] = {"NotificationService": "webhooks", "WorkflowService": "workflows"}
+_EXTENSION: Mapping[str, str] = {
+    "ConversationService": "chat",
+    "NotificationService": "webhooks",
+    "PlanningService": "plans",
+    "WorkflowService": "workflows",
+}
 SERVED: tuple[MethodDescriptor, ...] = tuple(
     method
     for file in FILES

@@ -4,27 +4,18 @@ from __future__ import annotations
 
 import json
 import shutil
-import uuid
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from aiohttp import web
 
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.agents.budget import Budget
-from swe_ai_fleet.agents.plan_session.session import PlanSession, PlanTools
-from swe_ai_fleet.agents.plan_session.store import KeyValueSessions
 from swe_ai_fleet.agents.sub_agents.toolkit import SubAgentTools
 from swe_ai_fleet.domain.budget import Limits
-from swe_ai_fleet.domain.task import DEFAULT_TENANT
-from swe_ai_fleet.in_process import MemoryKeyValue, MemoryLog
-from swe_ai_fleet.orchestrator.executions import Executions
-from swe_ai_fleet.orchestrator.plan_sessions import PlanSessions
-from swe_ai_fleet.orchestrator.plans import Planner, Plans
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.sandbox import open_workspace
 from swe_ai_fleet.testing import Conversation, Failure, Script, ScriptedModelServer, Turn
@@ -39,7 +30,6 @@ from swe_ai_fleet.tools import (
     ShellTool,
     Toolkit,
 )
-from tests.scripted_fleet import execution_deps
 from tests.tool_doubles import served
 
 FILES = {
@@ -86,29 +76,6 @@ class World:
     stack: AsyncExitStack
     kits: list[SubAgentTools] = field(default_factory=list[SubAgentTools])
 
-    async def plans(
-        self,
-        *,
-        log: MemoryLog | None = None,
-        memory: Any = None,
-        me: str = "",
-        alive: Callable[[], Collection[str]] | None = None,
-        **more: Any,
-    ) -> PlanSessions:
-        """Plan sessions in this world, driven until it ends; `more` is the planner's."""
-
-        @asynccontextmanager
-        async def tools(session: PlanSession) -> AsyncGenerator[PlanTools]:
-            yield PlanTools(workspace=self.workspace, pipeline=self.pipeline, toolkits=self.toolkits, memory=memory)
-
-        more.setdefault("store", sessions_in_memory())
-        planner = Planner(model=self.model, tools=tools, **more)
-        deps = execution_deps(log, owner=me or f"process-{uuid.uuid4().hex}")
-        replicas = SimpleNamespace(me=me, alive=alive) if alive is not None else None
-        executions = await self.stack.enter_async_context(Executions(deps, replicas=replicas))
-        await self.stack.enter_async_context(executions.planning(Plans(lambda _: planner)))
-        return PlanSessions(executions, planner, tenant=DEFAULT_TENANT)
-
     def sub_agents(self, budget: Budget | None = None, **more: Any) -> SubAgentTools:
         """The sub-agents of one run."""
         budget = budget or Budget(Limits())
@@ -125,11 +92,6 @@ class World:
     def requests(self, who: str) -> list[dict[str, Any]]:
         """The model requests of one kind of agent, by the beginning of its system prompt."""
         return [body for body in self.server.bodies if str(body["messages"][0]["content"]).startswith(who)]
-
-
-def sessions_in_memory() -> KeyValueSessions:
-    """Where sessions are kept as long as a test lasts."""
-    return KeyValueSessions(MemoryKeyValue(), MemoryKeyValue(), tenant=DEFAULT_TENANT)
 
 
 def script_of(conversations: Mapping[str, tuple[Turn | Failure, ...]]) -> Script:

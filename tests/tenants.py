@@ -25,7 +25,6 @@ from services.grpc_server import serve_grpc, service_of
 from services.orchestrator.fleet_status import Councils
 from services.orchestrator.main import PLANNING_BUCKET, open_services
 from services.orchestrator.metrics import Metrics
-from services.orchestrator.planning import PlanningServicer, plan_buckets
 from services.orchestrator.uploads import Uploads
 from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.domain.council import EndpointRules
@@ -38,15 +37,12 @@ from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.orchestrator.meter import Meter
 from swe_ai_fleet.orchestrator.quotas import Quotas
 from swe_ai_fleet.runtime.erasure import Erasures
-from swe_ai_fleet.runtime.execution_tools import ExecutionsView
 from swe_ai_fleet.runtime.factories import connect_log, workspace_provider
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
-from swe_ai_fleet.runtime.plan_service import open_tenant_plans
 from swe_ai_fleet.runtime.spending import Spending
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Script, ScriptedModelServer
 from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
-from swe_ai_fleet.tools.secrets import Secrets
 from tests.access_world import token_entry
 from tests.chat_script import answered, said
 from tests.memory_parts import context_service
@@ -229,23 +225,16 @@ async def tenants(home: Path, *, webhook_host: str = "127.0.0.1:9") -> AsyncGene
             erasures=erasures,
         )
 
-        def view(tenant: str) -> ExecutionsView:
-            return ExecutionsView(executions, tenant=tenant)
-
-        opened = open_tenant_plans(
-            settings,
-            executions=executions,
-            buckets=await plan_buckets(log),
-            memories=knowledge,
-            fleet=view,
-            starter=view,
-        )
-        plans = await stack.enter_async_context(opened)
         served = SimpleNamespace(
-            settings=settings, log=log, executions=executions, context=knowledge, spending=Spending(MemoryKeyValue())
+            settings=settings,
+            log=log,
+            executions=executions,
+            context=knowledge,
+            spending=Spending(MemoryKeyValue()),
+            workspaces=workspaces,
         )
         others = await stack.enter_async_context(open_services(cast("Any", served)))
-        own = [service_of(servicer), service_of(PlanningServicer(plans=plans.of, mask=Secrets())), *others]
+        own = [service_of(servicer), *others]
         address = await stack.enter_async_context(serve_grpc(own, "127.0.0.1:0", store, ready, grace_seconds=0.1))
         first = await stack.enter_async_context(grpc.aio.insecure_channel(address))
         second = await stack.enter_async_context(grpc.aio.insecure_channel(running.address if running else address))

@@ -12,9 +12,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-
 import structlog
-
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.access.store import knows, open_access, rules_of
 from services.auth import Authenticator
@@ -47,6 +45,12 @@ from swe_ai_fleet.runtime.stack import Stack, open_stack
 from swe_ai_fleet.runtime.tool_services import secret_mask
 from swe_ai_fleet.settings import Settings, unknown_names
 from swe_ai_fleet.telemetry import configure_logging, open_telemetry, own_telemetry
+from collections.abc import AsyncGenerator, Callable, Sequence
+from services.extensions import context_opener
+from services.orchestrator.intake import PLANNING_BUCKET, PLANNING_KEPT_SECONDS, open_intake
+from swe_ai_fleet.domain.errors import PreconditionFailed
+from swe_ai_fleet.telemetry import configure_logging, open_telemetry
+
 
 TASKS = WorkQueue(
     stream="AGENT_COMMANDS", subjects=("agent.cmd.execute", "agent.cmd.execute.>"), consumer="orchestrator-tasks"
@@ -225,10 +229,9 @@ async def open_fleet(settings: Settings, tell: Callable[[str], None] = lambda _:
             else None,
         )
         async with (
-            open_plan_service(stack) as plans,
             open_services(stack) as others,
             serve_grpc(
-                [service_of(servicer), plans, *others],
+                [service_of(servicer), *others],
                 settings.listen,
                 access,
                 stack.ready,

@@ -1,4 +1,4 @@
-"""The users' examples A, B and E8 to E14, each a program; docs/behaviours.md says what differs from the text."""
+"""The users' examples A to C and E8 to E14, each a program; docs/behaviours.md says what differs from the text."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import ast
 import json
 from collections.abc import AsyncGenerator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,8 @@ from tests.conftest import FleetUnderTest
 from tests.contract.example_program import printed, run_example
 from tests.scripts import HELLO, HELLO_FILES, SCRIPT
 from tests.search_server import SearchServer
+
+_REPLY = {"entities": ["company_metrics"], "queries": ["current ARR"]}
 
 
 def _call(name: str, **arguments: object) -> Turn:
@@ -183,6 +186,28 @@ class TestFunctionCalling:
         of_page = next(body for body in server.bodies if "this page about" in str(body["messages"][-1]["content"]))
         assert "wiki/Artificial_intelligence" in str(of_page["messages"][-1]["content"])
         assert of_page["temperature"] == 2
+
+
+async def test_c1_to_c4_a_conversation_with_tools(tmp_path: Path, warm: str) -> None:
+    said = "I will search your memory for..."
+    turns = (Turn(content=said, tool_calls=(("search_memory", _REPLY),)), Turn(content="Nobody wrote that down."))
+    async with ScriptedModelServer(Script(default=Conversation(turns=turns))) as model:
+        out = printed(await run_example("c4_call_with_tools", directory=tmp_path, model_url=model.url, warm=warm))
+        first, second = (body for body in model.bodies if body["messages"][0]["role"] == "system")
+    called, told = out.splitlines()
+    assert called == "search_memory ['company_metrics'] ['current ARR']"
+    result: dict[str, Any] = json.loads(told)
+    assert (result["final_text"], result["status"], result["iterations"]) == ("Nobody wrote that down.", "success", 2)
+    assert [one["role"] for one in result["messages"]] == ["system", "user", "assistant", "tool", "assistant"]
+    # The request carries system prompt, messages and tools, and leaves the choice to the model.
+    assert [message["role"] for message in first["messages"]] == ["system", "user"]
+    assert first.get("tool_choice", "auto") == "auto"
+    assert [tool["function"]["name"] for tool in first["tools"]] == ["search_memory"]
+    # The result is fed back once, under the call's id; not as JSON but in lines, which cost the model less.
+    asked, answer = second["messages"][-2:]
+    assert (answer["role"], answer["tool_call_id"]) == ("tool", asked["tool_calls"][0]["id"])
+    assert answer["content"].startswith("coverage: 0")
+    assert json.loads(asked["tool_calls"][0]["function"]["arguments"]) == _REPLY
 
 
 class TestMemoryAndTools:

@@ -15,6 +15,7 @@ import pytest
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
+from swe_ai_fleet.domain.memory import Memory
 from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.repositories import make_repository
 from swe_ai_fleet.watching.events import verify_events
@@ -233,3 +234,30 @@ async def test_an_agent_cannot_approve_itself(client: Client, tmp_path: Path, fl
     results = [body["result"] for body in bodies(events, "tool_finished")]
     tried = next(result for result in results if result["operation"] == "shell_run_command")
     assert tried["content"].split() == ["refused", "no-token"]
+
+
+@pytest.mark.slow  # quick: unit/test_repository_memory.py
+async def test_entities_chosen_at_submission_are_seen_at_the_gate(
+    fleet: FleetUnderTest, client: Client, model_server: ScriptedModelServer, tmp_path: Path
+) -> None:
+    word = f"Zephyr{uuid.uuid4().hex[:8]}"
+    knowledge = pytest.importorskip("swe_ai_fleet.extensions.knowledge.client")
+    async with knowledge.ContextServiceClient(fleet.running.context, fleet.running.context_token) as memories:
+        await memories.remember(Memory(namespace=f"agent:{word}", text=f"{word} greets with a comma."))
+    execution_id = await client.submit(
+        PROPOSING,
+        make_repository(tmp_path / "repository", HELLO_FILES),
+        memory=pb.MemoryOptions(read=True, namespaces=[f"agent:{word}"], entities=[word, "Nothing Known"]),
+    )
+    (asked,) = (await client.asked(execution_id)).pending_approvals
+    found = asked.memory_results
+    assert (found.coverage, list(found.gaps)) == (50.0, ["Nothing Known"])
+    assert f"{word} greets with a comma." in found.content
+    assert found.sources[0].startswith("memory:")
+    await client.resolve(execution_id, "APPROVED")
+    events = await client.events(execution_id)
+    # Its words are nothing like the task's, and yet the agent was told.
+    started = next(json.loads(event.payload_json) for event in events if event.type == "run_started")
+    assert f"{word} greets with a comma." in json.dumps(started["messages"])
+    gathered = next(json.loads(event.payload_json) for event in events if event.type == "context_gathered")
+    assert "no memories about Nothing Known" in gathered["context"]["omitted"]

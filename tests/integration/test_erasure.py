@@ -242,7 +242,7 @@ async def test_an_erased_tenant_is_nowhere_and_the_other_one_is_as_it_was(world:
         await zoe.call("AddFact", context.AddFactRequest(text=f"Known: {text}", namespace="fleet"))
         await zoe.call("CreateWebhook", hooks.CreateWebhookRequest(url=f"https://hooks.example.org/{text}"))
         await zoe.stream("Send", chat.SendRequest(session_id=text, text="Who are you?"))
-        await zoe.call("ExecutePlan", planning.ExecutePlanRequest(goal=PLAN_GOAL, session_id=text))
+        await zoe.call("ExecutePlan", planning.ExecutePlanRequest(goal=f"{PLAN_GOAL} {text}", session_id="plan"))
         pieces = (pb.UploadRepositoryRequest(header=pb.UploadRepositoryHeader(ref="main")), bundle(tmp_path, text))
         stub = world.stubs[OrchestratorServiceStub]
         [workspaces] = world.erasures.nodes

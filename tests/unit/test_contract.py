@@ -14,10 +14,6 @@ from google.protobuf.message import Message
 
 from fleet.context.v1 import context_pb2 as context
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from fleet.planning.v1 import planning_pb2
-from services.orchestrator import planning
-from swe_ai_fleet.agents.plan_session.requests import AwaitingApproval, PlanResult
-from swe_ai_fleet.agents.plan_session.session import PlanSession, SessionCard
 from swe_ai_fleet.contract import from_message, to_message
 from swe_ai_fleet.domain import context as graph
 from swe_ai_fleet.domain.event import ModelReplied, ToolFinished, Writer
@@ -29,19 +25,9 @@ from tests.sampling import sample, whole_state
 from tests.tables import table
 
 GOLDEN = Path(__file__).with_name("golden_wire.json")
-MEMORY = {"coverage": 1.5, "content": "c", "gaps": ["g"], "sources": ["s"]}
-RESEARCH = {"summary": "s", "sources": ["x"], "data_points": ["d"], "coverage": 2.0, "error": "e"}
-PROPOSAL = sample(
-    AwaitingApproval, memory_results={**MEMORY, "research": RESEARCH}, question="", status="awaiting_approval"
-)
 SENT: Mapping[str, Callable[[], Message]] = {
     "component": lambda: to_message(pb.ComponentStatus, sample(Component)),
     "node": lambda: to_message(pb.NodeStatus, sample(NodeStatus)),
-    "proposal": lambda: planning.proposal_message(PROPOSAL),
-    "plan_decision": lambda: planning.decision_message(PROPOSAL),
-    "plan_result": lambda: planning.result_message(sample(PlanResult)),
-    "plan_session": lambda: planning.session_message(sample(PlanSession), str, working=True),
-    "plan_card": lambda: planning.card_message(sample(SessionCard)),
     "story": lambda: to_message(context.Story, sample(graph.Story)),
     "story_task": lambda: to_message(context.Task, sample(graph.StoryTask)),
     "decision": lambda: to_message(context.Decision, sample(graph.Decision)),
@@ -124,7 +110,6 @@ OF_THE_SERVER = {"tenant": "default"}
         (context.Outcome, Outcome),
         (context.RecommendApproachResponse, Recommendation),
         (context.Memory, Memory),
-        (planning_pb2.ToolCallMade, type(sample(PlanResult).tool_calls_made[0])),
         (pb.NodeStatus, NodeStatus),
         (pb.ComponentStatus, Component),
     ],

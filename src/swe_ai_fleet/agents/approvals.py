@@ -11,7 +11,6 @@ from datetime import UTC, datetime, timedelta
 from swe_ai_fleet.agents.equipment import RunContext
 from swe_ai_fleet.agents.history import History
 from swe_ai_fleet.agents.model_middleware import ModelWrapper
-from swe_ai_fleet.agents.plan_session.proposals import opens_with_proposal
 from swe_ai_fleet.agents.sub_agents.memory import MemoryResults, findings
 from swe_ai_fleet.agents.toolbox import Reading, Ruling, Verdict
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest, ApprovalResolution
@@ -40,6 +39,13 @@ Approver = Callable[[ApprovalRequest], Awaitable[ApprovalResolution]]
 MEMORY_TOOLS = frozenset({"search_memory", "research"})
 MAX_MEMORY_CHARS = 16_000
 MAX_DIFF_CHARS = 32_000
+_OPENINGS = (
+    "i propose", "i suggest", "i recommend", "i would", "i'd", "i will", "i'll", "i plan", "proposal", "proposed",
+    "approach", "recommended approach", "my approach", "my plan", "my proposal", "my suggestion", "our approach",
+    "plan:", "plan for", "plan of", "the plan", "the approach", "suggested approach", "here is my", "here is the",
+    "here is a plan", "here's my", "here's the", "here's a plan", "here is how", "here's how", "to do this, i",
+    "step 1", "1.", "1)",
+)  # fmt: skip
 REPAIR = f"text taken as a call of {PROPOSE}"
 
 
@@ -317,3 +323,11 @@ class ProposingModel(ModelWrapper):
             finish_reason="tool_calls",
             repairs=(*reply.repairs, REPAIR),
         )
+
+
+def opens_with_proposal(text: str) -> bool:
+    """Whether a text begins as a proposal does, marks of headings and emphasis aside, and does not end by asking."""
+    if text.rstrip().endswith("?"):
+        return False
+    start = " ".join(text[:400].lstrip(" \t\r\n#*_>-`").lower().replace("\u2019", "'").split())
+    return start.replace("*", "").startswith(_OPENINGS)

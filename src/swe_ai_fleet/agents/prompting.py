@@ -1,6 +1,7 @@
-"""Prompts: templates from `prompts/`, sections of a task, candidates in a judge's order, and fenced-off texts.
+"""Prompts: templates, sections of a task, candidates in a judge's order, and fenced-off texts.
 
-Texts that somebody else wrote stand inside a fence.
+Templates stand in `prompts/`, those of an extension (`EXTENSION/NAME`) in its folder. Texts that somebody
+else wrote stand inside a fence.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Sequence
 from functools import cache
 from string import ascii_uppercase
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
 from swe_ai_fleet.domain.candidate import CheckReport, CheckResult, ForeignTests, Verdict
 from swe_ai_fleet.domain.review import Critique, Finding, ProofOutcome
@@ -43,7 +44,9 @@ def rendered(template: str, **values: object) -> str:
 @cache
 def _environment() -> Environment:
     return Environment(
-        loader=PackageLoader("swe_ai_fleet.agents", "prompts"),
+        loader=ChoiceLoader(
+            [PackageLoader("swe_ai_fleet.agents", "prompts"), PackageLoader("swe_ai_fleet.extensions", "")]
+        ),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

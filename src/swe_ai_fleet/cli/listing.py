@@ -15,7 +15,6 @@ GROUPS: Mapping[str, str] = {
     "tools": "What agents can do, and one such operation by hand.",
     "env": "What a repository's commands find when they run.",
     "councils": "Who solves the tasks of each role.",
-    "plan": 'Plan with a person: `fleet plan "GOAL"` proposes an approach; nothing is done before it is approved.',
     "erase": "Erase for good what the fleet keeps, from every store.",
     "dlq": "Messages on NATS that could not be handled.",
     "access": "Who may come in: the access file.",
@@ -32,7 +31,7 @@ SECTIONS: Mapping[str, str] = {
 }
 """The commands behind `fleet` as its help groups them; those that an extension brings stand in the last place else."""
 
-_row, _plan_row = (partial(entry, f"cli.{module}") for module in ("rows", "plan"))
+_row = partial(entry, "cli.rows")
 
 ENTRIES: Mapping[str, Entry] = {
     "status": _row(
@@ -186,27 +185,6 @@ ENTRIES: Mapping[str, Entry] = {
         "fleet councils register QA tester-1 --endpoint 127.0.0.1:50061 --language python",
     ),
     "councils unregister": _row("Let an agent leave a role's council.", "fleet councils unregister QA tester-1"),
-    "plan goal": entry(
-        "cli.plan:goal",
-        "Have an approach proposed; at a terminal, decide about it and have it run. `goal` may be left out.",
-        "fleet plan 'Move the settings to TOML' --repo .",
-    ),
-    "plan approve": _plan_row(
-        "Approve the approach that waits; `fleet plan continue` runs it.",
-        "fleet plan approve settings",
-    ),
-    "plan reject": _plan_row(
-        "Reject the approach that waits; the session ends.",
-        "fleet plan reject settings --text 'Too large'",
-    ),
-    "plan adjust": _plan_row(
-        "Have another approach proposed.", "fleet plan adjust settings --text 'Keep the old names'"
-    ),
-    "plan continue": _plan_row(
-        "Run what was approved. A second time shows the same result.", "fleet plan continue settings"
-    ),
-    "plan show": _plan_row("Show a session as it stands.", "fleet plan show settings"),
-    "plan list": _plan_row("List the sessions that were worked on last.", "fleet plan list --limit 5"),
     "dlq list": entry(
         "cli.dead_letters:list_letters",
         "Show what could not be handled: its number, where it came from, how often it was tried, why it failed.",

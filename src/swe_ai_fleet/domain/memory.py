@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from swe_ai_fleet.domain.budget import Usage
@@ -178,6 +179,10 @@ VERIFIER_SCORE = "verifier_score"
 """Under this name they hold what the verifier model said of the winner, from 0 to 1, as it said it."""
 VERIFIER_MODEL = "verifier_model"
 """Under this name they hold which model that was."""
+MAX_GOAL_CHARS = 500
+"""Of the goal of an outcome."""
+_MEMORY_OPERATIONS = frozenset({"search_memory", "remember"})
+_RESEARCH_OPERATIONS = frozenset({"research", "web_search", "read_webpage", "search_wikipedia", "get"})
 
 
 def goal_type(goal: str) -> str:
@@ -233,6 +238,23 @@ class Outcome:
     comment: str = ""
     approach_ratio: float = 0.0
     reason: str = ""
+
+    def with_calls(self, operations: Iterable[str]) -> Outcome:
+        """The outcome with the shares of these calls, by operation: for memory, research and other tools."""
+        calls = Counter(_served_by(operation) for operation in operations)
+        total = max(1, calls.total())
+        return replace(
+            self,
+            memory_share=calls["memory"] / total,
+            research_share=calls["research"] / total,
+            tool_share=calls["tool"] / total,
+        )
+
+
+def _served_by(operation: str) -> str:
+    if operation in _MEMORY_OPERATIONS:
+        return "memory"
+    return "research" if operation in _RESEARCH_OPERATIONS else "tool"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

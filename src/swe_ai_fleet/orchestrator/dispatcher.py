@@ -7,7 +7,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 import structlog
 from structlog.contextvars import bound_contextvars
@@ -23,13 +22,11 @@ from swe_ai_fleet.domain.event import (
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.task import TaskKind
 from swe_ai_fleet.orchestrator.drive import Drive
+from swe_ai_fleet.orchestrator.execution_context import Plans
 from swe_ai_fleet.orchestrator.projection import Projection, claimable
 from swe_ai_fleet.orchestrator.queue import Line, Passes, TenantTurns, Waiting, in_order, weights
 from swe_ai_fleet.orchestrator.quotas import Rules, no_rules
 from swe_ai_fleet.ports import Replicas
-
-if TYPE_CHECKING:
-    from swe_ai_fleet.orchestrator.plans import Plans
 
 POLL_SECONDS = 1.0
 HEAD_START_SECONDS = 1.0

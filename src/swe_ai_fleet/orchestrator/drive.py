@@ -54,6 +54,7 @@ from swe_ai_fleet.orchestrator.execution_context import (
     ExecutionContext,
     ExecutionDeps,
     HeadSigning,
+    Plans,
     WorkflowDrive,
 )
 from swe_ai_fleet.orchestrator.groundwork import background
@@ -64,7 +65,6 @@ from swe_ai_fleet.tools.truncation import truncate
 
 if TYPE_CHECKING:
     from swe_ai_fleet.orchestrator.executions import Executions
-    from swe_ai_fleet.orchestrator.plans import Plans
 
 
 _log = structlog.get_logger()

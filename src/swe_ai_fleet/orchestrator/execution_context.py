@@ -228,6 +228,18 @@ class Workflows(Protocol):
         ...
 
 
+class Plans(Protocol):
+    """What drives plans; an extension provides it."""
+
+    def drive(self, *, work: ExecutionContext) -> WorkflowDrive:
+        """The plan of an execution under way; nothing that ended under an earlier driver is done again."""
+        ...
+
+    async def ended(self, deps: ExecutionDeps, state: ExecutionState, ending: Ending) -> None:
+        """Hear how a plan ends, before the log tells of it. Raises Fenced, Unavailable."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class ExecutionDeps:
     """What every drive of a process works with.

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Collection, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from swe_ai_fleet.domain.errors import NotFound
 from swe_ai_fleet.domain.event import (
@@ -28,15 +27,12 @@ from swe_ai_fleet.orchestrator.council_store import CouncilStore
 from swe_ai_fleet.orchestrator.delivery import HandDeliveries
 from swe_ai_fleet.orchestrator.dispatcher import Dispatcher
 from swe_ai_fleet.orchestrator.drive import Drive
-from swe_ai_fleet.orchestrator.execution_context import ExecutionDeps
+from swe_ai_fleet.orchestrator.execution_context import ExecutionDeps, Plans
 from swe_ai_fleet.orchestrator.projection import Projection
 from swe_ai_fleet.orchestrator.quotas import ConcurrencyLimiter, Quotas
 from swe_ai_fleet.ports import Replicas
 from swe_ai_fleet.snapshots import Snapshots
 from swe_ai_fleet.tools.catalogue import ToolAccess
-
-if TYPE_CHECKING:
-    from swe_ai_fleet.orchestrator.plans import Plans
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,6 @@ from swe_ai_fleet.ports import ContextSource, Embedder, Memories, SecretMask
 if TYPE_CHECKING:
     # Programs load neither.
     from swe_ai_fleet.adapters.jetstream import JetStream
-    from swe_ai_fleet.agents.plan_session.session import PlanOutcome
     from swe_ai_fleet.settings import Settings
 
 LIBRARY = Path("memory") / "library.db"
@@ -32,8 +31,8 @@ class ContextClient(Memories, ContextSource, Protocol):
         """Whether the service can do its work now. Raises Unavailable."""
         ...
 
-    async def record_plan(self, outcome: PlanOutcome, *, tenant: str) -> None:
-        """Keep how a plan session went. Raises InvalidRequest, Unavailable."""
+    async def record_outcome(self, outcome: Outcome) -> Outcome:
+        """Keep how a piece of work went; as it is kept. Raises InvalidRequest, Unavailable."""
         ...
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from datetime import UTC, datetime
 from typing import Any, Self, TypeVar, cast
 
 import grpc
@@ -18,7 +17,6 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from fleet.context.v1 import context_pb2 as pb
 from fleet.context.v1.context_pb2_grpc import ContextServiceStub
 from swe_ai_fleet.adapters.jetstream import JetStream
-from swe_ai_fleet.agents.plan_session.session import PlanOutcome
 from swe_ai_fleet.contract import error_details, from_message, to_message
 from swe_ai_fleet.domain.context import ContextRequest, GatheredContext
 from swe_ai_fleet.domain.errors import (
@@ -34,7 +32,6 @@ from swe_ai_fleet.domain.errors import (
 )
 from swe_ai_fleet.domain.memory import OUTCOMES_BUCKET, Memory, MemoryScope, Outcome, Recollection
 from swe_ai_fleet.extensions.knowledge.embedding import settings_embedder
-from swe_ai_fleet.extensions.knowledge.endings import planned_outcome
 from swe_ai_fleet.extensions.knowledge.tracker import LearningTracker
 from swe_ai_fleet.ports import Embedder, Memories, SecretMask
 from swe_ai_fleet.runtime.channels import channel_credentials, channel_tls, target
@@ -176,10 +173,6 @@ class ContextServiceClient:
         request = pb.RecordOutcomeRequest(outcome=to_message(pb.Outcome, outcome))
         reply = await self._answer(self._stub.RecordOutcome, request, pb.RecordOutcomeResponse, tenant=outcome.tenant)
         return from_message(Outcome, reply.outcome, tenant=outcome.tenant)
-
-    async def record_plan(self, outcome: PlanOutcome, *, tenant: str) -> None:
-        """Keep how a plan session went. Raises InvalidRequest, Unavailable."""
-        await self.record_outcome(planned_outcome(outcome, ended_at=datetime.now(UTC).isoformat(), tenant=tenant))
 
     async def ping(self) -> None:
         """Whether the service can do its work now. Raises Unavailable."""

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 
-from swe_ai_fleet.agents.plan_session.session import PlanOutcome
 from swe_ai_fleet.agents.sub_agents.memory import MAX_FACT_CHARS, MAX_FACTS, noted_by
 from swe_ai_fleet.domain.candidate import Candidate, CheckReport, TestSummary, Verdict
 from swe_ai_fleet.domain.context import NO_STORY, WorkRecord
@@ -14,8 +12,7 @@ from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.event import ExecutionStatus, RunClaimed, RunStarted, StoredEvent, ToolFinished
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.memory import (
-    BEST_RATING,
-    LEAST_RATING,
+    MAX_GOAL_CHARS,
     MAX_MEMORY_CHARS,
     MAX_REASON_CHARS,
     PART_OF,
@@ -31,8 +28,6 @@ from swe_ai_fleet.domain.memory import (
 from swe_ai_fleet.domain.run import tool_calls
 from swe_ai_fleet.domain.task import Task, check_identifier
 from swe_ai_fleet.domain.text import one_line, well_formed, without_login
-from swe_ai_fleet.domain.trajectory import StopReason
-from swe_ai_fleet.extensions.knowledge.recommending import PLANNED
 from swe_ai_fleet.extensions.knowledge.story import MAX_INSTRUCTION_CHARS, MAX_PATHS, MAX_SUMMARY_CHARS
 from swe_ai_fleet.tools.truncation import truncate
 
@@ -107,14 +102,6 @@ def _name(text: str) -> str:
         return ""
 
 
-MEMORY_OPERATIONS = frozenset({"search_memory", "remember"})
-RESEARCH_OPERATIONS = frozenset({"research", "web_search", "read_webpage", "search_wikipedia", "get"})
-DIALOGUE_OPERATIONS = frozenset({"propose_approach", "final_answer", "request_tools", "ask_user"})
-_GOAL_CHARS = 500
-_LIMITS = frozenset(StopReason) - {StopReason.FINAL_ANSWER, StopReason.NO_TOOL_CALLS}
-"""A plan that ended with one of these was not completed."""
-
-
 def approach_of(task: Task) -> str:
     """The approach of a task: its kind, and its planning mode if it names one."""
     mode = f"/{task.planning_mode}" if task.planning_mode is not None else ""
@@ -129,7 +116,7 @@ def outcome_of(state: ExecutionState, events: Iterable[StoredEvent]) -> Outcome:
     outcome = Outcome(
         subject_id=state.execution_id,
         tenant=task.tenant,
-        goal=" ".join(task.description.split())[:_GOAL_CHARS],
+        goal=" ".join(task.description.split())[:MAX_GOAL_CHARS],
         goal_type=goal_type(task.description),
         role=task.role,
         repository=without_login(task.repo.location),
@@ -149,29 +136,7 @@ def outcome_of(state: ExecutionState, events: Iterable[StoredEvent]) -> Outcome:
         ended_at=state.finished_at,
         metadata={name: text for name, text in facts.items() if text},
     )
-    return _shared(outcome, (entry.operation for entry in tool_calls(events)))
-
-
-def planned_outcome(planned: PlanOutcome, *, ended_at: str, tenant: str) -> Outcome:
-    """The outcome of a plan session; its sub-agents are the agents used."""
-    outcome = Outcome(
-        subject_id=planned.session_id,
-        tenant=tenant,
-        goal=" ".join(planned.goal.split())[:_GOAL_CHARS],
-        goal_type=planned.goal_type,
-        approach=PLANNED,
-        agents=1,
-        agents_used=planned.agents_used,
-        success=planned.status is ExecutionStatus.COMPLETED and planned.stop_reason not in _LIMITS,
-        status=planned.status,
-        approach_ratio=planned.approach_ratio,
-        reason=planned.reason[:MAX_REASON_CHARS],
-        rating=0 if planned.rating is None else round(LEAST_RATING + planned.rating * (BEST_RATING - LEAST_RATING)),
-        usage=planned.usage,
-        duration_ms=planned.usage.duration_ms,
-        ended_at=ended_at,
-    )
-    return _shared(outcome, (name for name in planned.operations if name not in DIALOGUE_OPERATIONS))
+    return outcome.with_calls(entry.operation for entry in tool_calls(events))
 
 
 def _scored(state: ExecutionState) -> dict[str, str]:
@@ -182,24 +147,6 @@ def _scored(state: ExecutionState) -> dict[str, str]:
     if score is None or score.raw is None:
         return {}
     return {VERIFIER_SCORE: f"{score.raw:.6f}", VERIFIER_MODEL: score.model}
-
-
-def _shared(outcome: Outcome, operations: Iterable[str]) -> Outcome:
-    """The outcome with the shares of its calls for memory, research and other tools."""
-    calls = Counter(_kind(operation) for operation in operations)
-    total = max(1, calls.total())
-    return replace(
-        outcome,
-        memory_share=calls["memory"] / total,
-        research_share=calls["research"] / total,
-        tool_share=calls["tool"] / total,
-    )
-
-
-def _kind(operation: str) -> str:
-    if operation in MEMORY_OPERATIONS:
-        return "memory"
-    return "research" if operation in RESEARCH_OPERATIONS else "tool"
 
 
 def _models(state: ExecutionState) -> str:

@@ -12,18 +12,20 @@ from typing import Any
 
 import pytest
 
-from swe_ai_fleet.agents.plan_session.requests import Approved, AwaitingApproval, PlanFailed
-from swe_ai_fleet.agents.plan_session.session import PlanOutcome, SessionStatus
 from swe_ai_fleet.agents.sub_agents.toolkit import SubAgentLimits
+from swe_ai_fleet.domain import memory
 from swe_ai_fleet.domain.audit import AuditEntry
 from swe_ai_fleet.domain.budget import Limits
 from swe_ai_fleet.domain.errors import PreconditionFailed, Unavailable
 from swe_ai_fleet.domain.event import ApprovalAwaited, ToolFinished, ToolStarted
 from swe_ai_fleet.domain.tool import Outcome
 from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.extensions.plans.requests import Approved, AwaitingApproval, PlanFailed
+from swe_ai_fleet.extensions.plans.session import SessionStatus
 from swe_ai_fleet.in_process import MemoryLog
 from swe_ai_fleet.testing import Failure, Turn
-from tests.sub_agent_world import LOOK, PLANNER, RESEARCHER, SESSION, call, says, sessions_in_memory, world
+from tests.extensions.plans.plan_parts import plans_in, sessions_in_memory
+from tests.sub_agent_world import LOOK, PLANNER, RESEARCHER, SESSION, call, says, world
 
 GOAL = "Round invoice totals"
 GAP = "Stripe API"
@@ -37,9 +39,9 @@ class Heard:
     """A listener that keeps what it hears, and fails: that changes nothing."""
 
     def __init__(self) -> None:
-        self.outcomes: list[PlanOutcome] = []
+        self.outcomes: list[memory.Outcome] = []
 
-    async def on_outcome(self, outcome: PlanOutcome) -> None:
+    async def __call__(self, outcome: memory.Outcome) -> None:
         self.outcomes.append(outcome)
         raise Unavailable("no tracker")
 
@@ -68,11 +70,11 @@ async def awaiting(plans: Any, *entities: str, goal: str = GOAL) -> AwaitingAppr
 class TestMemoryFirst:
     async def test_everything_found_in_memory_or_nothing_asked_of_it(self, tmp_path: Path) -> None:
         async with world(tmp_path, {SESSION: (PROPOSAL,), RESEARCHER: (researched(),)}) as place:
-            plans = await place.plans(log=(log := MemoryLog()))
+            plans = await plans_in(place, log=(log := MemoryLog()))
             answer = await awaiting(plans, "Invoice", "billing.py")
             # The same goal again while it waits asks nobody.
             assert await awaiting(plans, "Invoice", "billing.py") == answer
-            nothing = await awaiting(await place.plans())
+            nothing = await awaiting(await plans_in(place))
             assert (place.requests(RESEARCHER), place.web.searches, place.web.pages) == ([], [], [])
             asked, _ = place.requests(SESSION)
         assert (answer.status, answer.goal, answer.approach, answer.reasoning) == (
@@ -88,7 +90,7 @@ class TestMemoryFirst:
     async def test_gaps_and_exactly_those_are_researched(self, tmp_path: Path) -> None:
         turns = (call("web_search", query="stripe kubernetes"), researched(GAP, "Kubernetes"))
         async with world(tmp_path, {SESSION: (PROPOSAL,), RESEARCHER: turns}) as place:
-            answer = await awaiting(await place.plans(), "Invoice", GAP, "Kubernetes", "billing.py")
+            answer = await awaiting(await plans_in(place), "Invoice", GAP, "Kubernetes", "billing.py")
             (gaps,) = {body["messages"][1]["content"] for body in place.requests(RESEARCHER)}
             assert place.web.searches == ["stripe kubernetes"]
             (asked,) = place.requests(SESSION)
@@ -104,7 +106,7 @@ class TestMemoryFirst:
                 raise Unavailable("the memory is down")
 
         async with world(tmp_path, {SESSION: (PROPOSAL,), RESEARCHER: (Failure(status=500, times=0), DONE)}) as place:
-            answer = await awaiting(await place.plans(memory=Broken()), "Invoice")
+            answer = await awaiting(await plans_in(place, memory=Broken()), "Invoice")
         assert (answer.memory_results["coverage"], answer.memory_results["gaps"]) == (0.0, ["Invoice"])
         assert "the memory is down" in str(answer.memory_results["content"])
         research: Any = answer.memory_results["research"]
@@ -127,7 +129,7 @@ class TestBeforeTheDecision:
         # In the reply that proposes, too.
         both = Turn(tool_calls=(*PROPOSAL.tool_calls, *WRITE.tool_calls))
         async with world(tmp_path, {SESSION: (wild, both)}) as place:
-            await awaiting(await place.plans(log=(log := MemoryLog())))
+            await awaiting(await plans_in(place, log=(log := MemoryLog())))
             first, second = place.requests(SESSION)
             assert sorted(file.name for file in place.root.iterdir()) == [".git", "README.md", "billing.py"]
             ran = [entry.operation for entry in audited(log) if entry.outcome is Outcome.SUCCESS]
@@ -155,7 +157,7 @@ class TestBeforeTheDecision:
     async def test_odd_proposals(self, tmp_path: Path, turn: Turn, approach: str) -> None:
         """A text that opens with a proposal is one; one that only talks, and a reply without a word, are reminded."""
         async with world(tmp_path, {SESSION: (turn, PROPOSAL), LOOK: (says(kind="proposal"),)}) as place:
-            plans = await place.plans()
+            plans = await plans_in(place)
             answer = await awaiting(plans, "Inv\ud800", goal="Round \ud800 totals")
             kept = await plans.session("s1")
             *_, last = place.requests(SESSION)
@@ -185,7 +187,7 @@ class TestBeforeTheDecision:
         asks = found == "question" or bool(turns[0].tool_calls and turns[0].tool_calls[0][0] == "ask_user")
         looks = (replace(says(kind=found), times=5),) if found else ()
         async with world(tmp_path, {SESSION: (*turns, PROPOSAL), LOOK: looks}) as place:
-            plans = await place.plans(log=(log := MemoryLog()))
+            plans = await plans_in(place, log=(log := MemoryLog()))
             answer = await plans.execute_plan(GOAL, (), "s1", by="ada")
             kept = await plans.session("s1")
             assert (kept.approach, kept.proposals) == ("", 0)
@@ -213,7 +215,7 @@ class TestTheDecision:
         both = Turn(content="Here it is.", tool_calls=(*PROPOSAL.tool_calls, *WRITE.tool_calls))
         heard = Heard()
         async with world(tmp_path, {SESSION: (look, both, call("tests_run"), DONE)}) as place:
-            plans = await place.plans(listener=heard)
+            plans = await plans_in(place, record=heard)
             await awaiting(plans, "Invoice")
             assert await plans.approve("s1", "approved") == Approved(session_id="s1")
             assert await plans.approve("s1", "approved") == Approved(session_id="s1")
@@ -242,7 +244,7 @@ class TestTheDecision:
         assert result.usage.model_calls == 4
         (outcome,) = heard.outcomes
         assert (outcome.goal_type, outcome.approach_ratio, outcome.agents_used) == ("other", 1.0, ())
-        assert (outcome.status, outcome.coverage) == (SessionStatus.COMPLETED, 100.0)
+        assert (outcome.status, outcome.approach, outcome.success) == (SessionStatus.COMPLETED, "plan", True)
 
 
 class TestLimitsAndFaults:
@@ -251,17 +253,17 @@ class TestLimitsAndFaults:
         async with world(tmp_path, {SESSION: (slow,)}) as place:
             store = sessions_in_memory()
             limits = Limits(max_iterations=5, max_tool_calls=20, timeout_seconds=0.3)
-            answer = await (await place.plans(store=store, limits=limits)).execute_plan(GOAL, (), "s1")
+            answer = await (await plans_in(place, store=store, limits=limits)).execute_plan(GOAL, (), "s1")
             assert isinstance(answer, PlanFailed)
             assert (answer.status, answer.session_id) == ("error", "s1")
             assert "0.3 seconds" in answer.error
             # The session is not lost: the next request goes on in it.
             place.follow({SESSION: (PROPOSAL,)})
-            assert isinstance(await (await place.plans(store=store)).execute_plan(GOAL, (), "s1"), AwaitingApproval)
+            assert isinstance(await (await plans_in(place, store=store)).execute_plan(GOAL, (), "s1"), AwaitingApproval)
 
     async def test_a_provider_that_fails_after_the_approval_and_comes_back(self, tmp_path: Path) -> None:
         async with world(tmp_path, {SESSION: (PROPOSAL, WRITE, DONE)}) as place:
-            plans = await place.plans()
+            plans = await plans_in(place)
             await awaiting(plans)
             await plans.approve("s1", "approved")
             place.server.fail_next(Failure(status=503))
@@ -276,19 +278,19 @@ class TestLimitsAndFaults:
         heard, limits = Heard(), Limits(max_iterations=9, max_tool_calls=3, timeout_seconds=30)
         many = replace(call("files_list_files"), times=2)
         async with world(tmp_path, {SESSION: (PROPOSAL, many, Turn(content="Half of it is done."))}) as place:
-            plans = await place.plans(task_limits=limits, listener=heard)
+            plans = await plans_in(place, task_limits=limits, record=heard)
             await awaiting(plans)
             await plans.approve("s1", "approved")
             result = await plans.continue_plan("s1")
         stop = StopReason.MAX_TOOL_CALLS
         assert (result.status, result.stop_reason, result.results) == ("limit_reached", stop, "Half of it is done.")
-        assert str(stop) in result.error and heard.outcomes[0].stop_reason is stop
+        assert str(stop) in result.error and not heard.outcomes[0].success
 
     async def test_sub_agents_are_counted_over_the_whole_session(self, tmp_path: Path) -> None:
         plan = call("call_planner", goal="a")
         heard = Heard()
         async with world(tmp_path, {SESSION: (plan, PROPOSAL, plan, DONE), PLANNER: (says(plan=["one"]),)}) as place:
-            plans = await place.plans(sub_agents=SubAgentLimits(number=1), listener=heard)
+            plans = await plans_in(place, sub_agents=SubAgentLimits(number=1), record=heard)
             await awaiting(plans)
             await plans.approve("s1", "approved")
             result = await plans.continue_plan("s1")

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 import structlog
 
 from swe_ai_fleet.agents.history import History
-from swe_ai_fleet.agents.plan_session.session import PlanSession, SessionCard, SessionStatus
 from swe_ai_fleet.agents.recorded_run import RecordedRun, close_interrupted, read_run, recorded_run
 from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.approval import ApprovalRequest
@@ -26,6 +25,7 @@ from swe_ai_fleet.domain.run import RunState
 from swe_ai_fleet.domain.task import ApprovalPolicy, Constraints, MemoryOptions, RepoRef, Task, TaskKind
 from swe_ai_fleet.domain.text import now
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
+from swe_ai_fleet.extensions.plans.session import PlanSession, SessionCard, SessionStatus
 from swe_ai_fleet.ports import EventLog, KeyValue, KeyValueEntry, SecretMask
 from swe_ai_fleet.tools.builtin import ASK, PROPOSE
 

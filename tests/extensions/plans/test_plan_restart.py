@@ -45,7 +45,7 @@ def replies_known(body: dict[str, Any]) -> int:
     return sum(message["role"] == "assistant" for message in body["messages"])
 
 
-@pytest.mark.slow  # quick: integration/test_plan_resumption.py, cut behind every event
+@pytest.mark.slow  # quick: extensions/plans/test_plan_resumption.py, cut behind every event
 async def test_a_plan_goes_on_after_its_process_was_killed(tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
@@ -121,7 +121,7 @@ async def _settled(work: Any) -> object:
         return fault
 
 
-@pytest.mark.slow  # quick: integration/test_planning_service.py, a replica whose lease is said to have ended
+@pytest.mark.slow  # quick: extensions/plans/test_planning_service.py, a replica whose lease is said to have ended
 async def test_a_plan_goes_on_in_the_replica_that_is_left(tmp_path: Path) -> None:
     """One is killed while the model thinks about its proposal; who asked the other one is answered."""
     homes = [tmp_path / "one", tmp_path / "two"]

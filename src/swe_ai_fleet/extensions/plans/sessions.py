@@ -7,7 +7,14 @@ from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import replace
 
-from swe_ai_fleet.agents.plan_session.requests import (
+from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalResolution
+from swe_ai_fleet.domain.budget import RequestLimits
+from swe_ai_fleet.domain.errors import AlreadyExists, InvalidRequest, NotFound, PreconditionFailed
+from swe_ai_fleet.domain.event import ApprovalAwaited, BreakpointsSet, ExecutionFinished
+from swe_ai_fleet.domain.execution import ExecutionState
+from swe_ai_fleet.domain.task import TaskKind
+from swe_ai_fleet.extensions.plans.drive import Planner
+from swe_ai_fleet.extensions.plans.requests import (
     Approved,
     AwaitingApproval,
     PlanFailed,
@@ -21,16 +28,9 @@ from swe_ai_fleet.agents.plan_session.requests import (
     checked_repository,
     rejection,
 )
-from swe_ai_fleet.agents.plan_session.session import INTERRUPTED, PlanSession, SessionCard, SessionStatus
-from swe_ai_fleet.agents.plan_session.store import approval_id, standing, task_of
-from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalResolution
-from swe_ai_fleet.domain.budget import RequestLimits
-from swe_ai_fleet.domain.errors import AlreadyExists, InvalidRequest, NotFound, PreconditionFailed
-from swe_ai_fleet.domain.event import ApprovalAwaited, BreakpointsSet, ExecutionFinished
-from swe_ai_fleet.domain.execution import ExecutionState
-from swe_ai_fleet.domain.task import TaskKind
+from swe_ai_fleet.extensions.plans.session import GOOD_ENDS, INTERRUPTED, PlanSession, SessionCard, SessionStatus
+from swe_ai_fleet.extensions.plans.store import approval_id, standing, task_of
 from swe_ai_fleet.orchestrator.executions import Executions
-from swe_ai_fleet.orchestrator.plans import GOOD_ENDS, Planner
 
 _RESTS = (ApprovalAwaited, BreakpointsSet, ExecutionFinished)
 """What a plan says, or is told, where nobody may be at work on it any more."""

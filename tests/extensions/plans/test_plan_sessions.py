@@ -1,4 +1,4 @@
-"""`fleet plan` on a running fleet, and what people see of memory when an execution asks them."""
+"""`fleet plan` on a running fleet."""
 
 from __future__ import annotations
 
@@ -6,19 +6,14 @@ import asyncio
 import json
 import uuid
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from swe_ai_fleet.domain.memory import Memory
-from swe_ai_fleet.testing import ScriptedModelServer
-from swe_ai_fleet.testing.repositories import make_repository
 from tests.conftest import FleetUnderTest
 from tests.e2e.test_approvals import Client, connected
 from tests.fleet_command import Shell
 from tests.plan_script import PLAN_GOAL
-from tests.scripts import HELLO_FILES, PROPOSING
 
 
 @pytest.fixture
@@ -73,7 +68,7 @@ async def test_a_goal_is_an_execution_like_any_other(client: Client, shell: Shel
     assert (rated.code, json.loads(rated.out)["approach"]) == (0, "plan")
 
 
-@pytest.mark.slow  # quick: integration/test_plan_resumption.py
+@pytest.mark.slow  # quick: extensions/plans/test_plan_resumption.py
 async def test_a_goal_is_cancelled_like_any_execution(client: Client, shell: Shell) -> None:
     name = f"plan-{uuid.uuid4().hex[:8]}"
     assert (await shell.fleet("plan", PLAN_GOAL, "--session", name, "--json")).code == 0
@@ -87,30 +82,3 @@ async def test_a_goal_is_cancelled_like_any_execution(client: Client, shell: She
     assert (session["status"], "too late" in session["error"]) == ("error", True)
     outcome = (await shell.fleet("rate", name, "1", "--comment", "too slow", "--json")).document
     assert (outcome["status"], outcome["approach"], "too late" in outcome["reason"]) == ("cancelled", "plan", True)
-
-
-@pytest.mark.slow  # quick: unit/test_repository_memory.py
-async def test_entities_chosen_at_submission_are_seen_at_the_gate(
-    fleet: FleetUnderTest, client: Client, model_server: ScriptedModelServer, tmp_path: Path
-) -> None:
-    word = f"Zephyr{uuid.uuid4().hex[:8]}"
-    knowledge = pytest.importorskip("swe_ai_fleet.extensions.knowledge.client")
-    async with knowledge.ContextServiceClient(fleet.running.context, fleet.running.context_token) as memories:
-        await memories.remember(Memory(namespace=f"agent:{word}", text=f"{word} greets with a comma."))
-    execution_id = await client.submit(
-        PROPOSING,
-        make_repository(tmp_path / "repository", HELLO_FILES),
-        memory=pb.MemoryOptions(read=True, namespaces=[f"agent:{word}"], entities=[word, "Nothing Known"]),
-    )
-    (asked,) = (await client.asked(execution_id)).pending_approvals
-    found = asked.memory_results
-    assert (found.coverage, list(found.gaps)) == (50.0, ["Nothing Known"])
-    assert f"{word} greets with a comma." in found.content
-    assert found.sources[0].startswith("memory:")
-    await client.resolve(execution_id, "APPROVED")
-    events = await client.events(execution_id)
-    # Its words are nothing like the task's, and yet the agent was told.
-    started = next(json.loads(event.payload_json) for event in events if event.type == "run_started")
-    assert f"{word} greets with a comma." in json.dumps(started["messages"])
-    gathered = next(json.loads(event.payload_json) for event in events if event.type == "context_gathered")
-    assert "no memories about Nothing Known" in gathered["context"]["omitted"]

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Literal
 from urllib.parse import urlsplit
 
-from swe_ai_fleet.agents.plan_session.session import PlanSession, ToolCallMade
 from swe_ai_fleet.agents.sub_agents.toolkit import SubAgentLimits
 from swe_ai_fleet.codec import to_plain
 from swe_ai_fleet.domain.approval import ApprovalDecision
@@ -17,6 +16,7 @@ from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.memory import MAX_ENTITIES, MAX_ENTITY_CHARS
 from swe_ai_fleet.domain.text import well_formed
 from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.extensions.plans.session import PlanSession, ToolCallMade
 
 MAX_GOAL_CHARS = 20_000
 MAX_LOCATION_CHARS = 2_000

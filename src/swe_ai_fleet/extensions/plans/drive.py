@@ -3,31 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 import structlog
 
-from swe_ai_fleet.agents.plan_session.planning_run import FAULTS, PLANNER_LIMITS, PlanningRun, RunEnd
-from swe_ai_fleet.agents.plan_session.requests import checked_limits, rejection
-from swe_ai_fleet.agents.plan_session.session import (
-    INTERRUPTED,
-    OutcomeListener,
-    PlanOutcome,
-    PlanSession,
-    PlanTools,
-    SessionStatus,
-)
-from swe_ai_fleet.agents.plan_session.store import (
-    KeyValueSessions,
-    RunLog,
-    approval_request,
-    continued,
-    run_name,
-    standing,
-)
 from swe_ai_fleet.agents.recorded_run import run_finished
 from swe_ai_fleet.agents.sub_agents.exploring import sub_agents_used
 from swe_ai_fleet.agents.sub_agents.toolkit import SubAgentLimits
@@ -35,15 +17,33 @@ from swe_ai_fleet.domain.budget import Limits, Prices
 from swe_ai_fleet.domain.errors import Fenced, FleetError, PreconditionFailed, ResourceExhausted
 from swe_ai_fleet.domain.event import BreakpointsSet, ExecutionStatus
 from swe_ai_fleet.domain.execution import ExecutionState
+from swe_ai_fleet.domain.memory import Outcome
 from swe_ai_fleet.domain.text import well_formed
 from swe_ai_fleet.domain.tool import ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.extensions.plans.planning_run import FAULTS, PLANNER_LIMITS, PlanningRun, RunEnd
+from swe_ai_fleet.extensions.plans.requests import checked_limits, rejection
+from swe_ai_fleet.extensions.plans.session import (
+    GOOD_ENDS,
+    INTERRUPTED,
+    PlanSession,
+    PlanTools,
+    SessionStatus,
+    outcome_of,
+)
+from swe_ai_fleet.extensions.plans.store import (
+    KeyValueSessions,
+    RunLog,
+    approval_request,
+    continued,
+    run_name,
+    standing,
+)
 from swe_ai_fleet.orchestrator.approvals import PAUSE, control
 from swe_ai_fleet.orchestrator.execution_context import Ending, ExecutionContext, ExecutionDeps
 from swe_ai_fleet.ports import ChatModel, ModelSessions, SecretMask
 from swe_ai_fleet.tools.secrets import Secrets
 
-GOOD_ENDS = frozenset({StopReason.FINAL_ANSWER, StopReason.NO_TOOL_CALLS})
 _ENDINGS = {
     SessionStatus.COMPLETED: ExecutionStatus.COMPLETED,
     SessionStatus.REJECTED: ExecutionStatus.REJECTED,
@@ -64,7 +64,7 @@ class Planner:
         task_limits: Of the run of an approved one.
         sub_agents: Of the sub-agents of one session.
         prices: What the model costs; a `max_cost` needs them.
-        listener: Hears of each goal that ended.
+        record: Keeps how each goal ended; a FleetError of its is logged and changes nothing.
         secrets: Replaces secrets in what the model proposed and answered, before it is kept or shown.
         audit_key: Keys the digests of full arguments.
 
@@ -79,7 +79,7 @@ class Planner:
     task_limits: Limits = field(default_factory=Limits)
     sub_agents: SubAgentLimits = field(default_factory=SubAgentLimits)
     prices: Prices | None = None
-    listener: OutcomeListener | None = None
+    record: Callable[[Outcome], Awaitable[object]] | None = None
     secrets: SecretMask = field(default_factory=Secrets)
     audit_key: bytes = b""
 
@@ -132,11 +132,11 @@ class Plans:
             # It cannot be read, or is too long; the execution ends all the same.
             _log.warning("plan_session.end_not_kept", session=state.task.task_id, reason=fault.message)
             return
-        if planner.listener is None:
+        if planner.record is None:
             return
         try:
-            outcome = PlanOutcome.of(session, ending.status, session.rejection or reason)
-            await planner.listener.on_outcome(outcome)
+            tenant = state.task.tenant
+            await planner.record(outcome_of(session, ending.status, session.rejection or reason, tenant=tenant))
         except FleetError as error:
             _log.warning("plan_session.outcome_not_heard", session=session.session_id, reason=error.message)
 

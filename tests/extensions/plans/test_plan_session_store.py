@@ -6,10 +6,10 @@ import random
 
 import pytest
 
-from swe_ai_fleet.agents.plan_session.session import PlanSession
-from swe_ai_fleet.agents.plan_session.store import KeyValueSessions
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.domain.message import UserMessage
+from swe_ai_fleet.extensions.plans.session import PlanSession
+from swe_ai_fleet.extensions.plans.store import KeyValueSessions
 from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
 
 

@@ -13,11 +13,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from swe_ai_fleet.agents.equipment import ANY_MODEL
-from swe_ai_fleet.agents.plan_session.session import PlanOutcome, PlanSession, PlanTools
-from swe_ai_fleet.agents.plan_session.store import KeyValueSessions
 from swe_ai_fleet.agents.recollections import FleetMemory
 from swe_ai_fleet.agents.sub_agents.memory import MemorySearch, RepositoryMemory
 from swe_ai_fleet.domain.assignment import Assignment
@@ -27,16 +25,19 @@ from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.memory import MemoryScope
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, RepoRef, UncommittedChanges
+from swe_ai_fleet.extensions.plans.drive import Planner, Plans
+from swe_ai_fleet.extensions.plans.session import PlanSession, PlanTools
+from swe_ai_fleet.extensions.plans.sessions import PlanSessions
+from swe_ai_fleet.extensions.plans.store import KeyValueSessions
 from swe_ai_fleet.in_process import MemoryKeyValue, MemoryLog
 from swe_ai_fleet.orchestrator.execution_context import ExecutionDeps
 from swe_ai_fleet.orchestrator.executions import Executions
-from swe_ai_fleet.orchestrator.plan_sessions import PlanSessions
-from swe_ai_fleet.orchestrator.plans import Planner, Plans
-from swe_ai_fleet.ports import KeyValue, Memories, Workspace, WorkspaceProvider
+from swe_ai_fleet.ports import KeyValue, Workspace, WorkspaceProvider
 from swe_ai_fleet.runtime.default_tools import NothingRemembered
 from swe_ai_fleet.runtime.equipment import model_prices, sub_agent_limits
 from swe_ai_fleet.runtime.execution_tools import FleetView, ListExecutions, ShowExecution, StartTask, TaskStarter
 from swe_ai_fleet.runtime.factories import open_model, workspace_provider
+from swe_ai_fleet.runtime.knowledge import ContextClient
 from swe_ai_fleet.runtime.tool_services import (
     make_sandbox,
     operator_tools,
@@ -176,26 +177,6 @@ def _looking(workspace: Workspace, pipeline: Pipeline) -> tuple[Toolkit, ...]:
     return kits
 
 
-class PlanRecorder(Protocol):
-    """Keeps how plan sessions went; a `ContextClient` is one."""
-
-    async def record_plan(self, outcome: PlanOutcome, *, tenant: str) -> None:
-        """Keep an outcome. Raises InvalidRequest, Unavailable."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Learning:
-    """An `OutcomeListener` that hands outcomes of plan sessions to whoever learns from them."""
-
-    recorder: PlanRecorder
-    tenant: str = DEFAULT_TENANT
-
-    async def on_outcome(self, outcome: PlanOutcome) -> None:
-        """Take an outcome in. Raises InvalidRequest, Unavailable."""
-        await self.recorder.record_plan(outcome, tenant=self.tenant)
-
-
 class _NoFleet:
     """The `Fleet` of a program that only plans."""
 
@@ -235,8 +216,7 @@ async def open_tenant_plans(
     *,
     executions: Executions | None = None,
     buckets: tuple[KeyValue, KeyValue] | None = None,
-    memories: Memories | None = None,
-    recorder: PlanRecorder | None = None,
+    context: ContextClient | None = None,
     fleet: Callable[[str], FleetView | None] = lambda _: None,
     starter: Callable[[str], TaskStarter | None] = lambda _: None,
     repositories: WorkspaceProvider | None = None,
@@ -246,6 +226,7 @@ async def open_tenant_plans(
     Args:
         executions: Where goals are executions; None: in the memory of this process.
         buckets: Where sessions and their parts are kept; None: they end with the process.
+        context: What remembers, and keeps how goals ended; None: nothing does.
         repositories: Where repositories that goals are about are looked into; None: none are.
 
     Raises:
@@ -283,7 +264,7 @@ async def open_tenant_plans(
                 sandbox=sandbox,
                 builtin=access.builtin,
                 mask=mask,
-                remembering=partial(FleetMemory, memories, scope, mask=mask) if memories is not None else None,
+                remembering=partial(FleetMemory, context, scope, mask=mask) if context is not None else None,
                 fleet=fleet(tenant),
                 starter=starter(tenant),
                 plugins=access.plugins,
@@ -303,7 +284,7 @@ async def open_tenant_plans(
                 ),
                 sub_agents=sub_agent_limits(settings),
                 prices=prices.get(settings.model) or prices.get(ANY_MODEL),
-                listener=Learning(recorder=recorder, tenant=tenant) if recorder else None,
+                record=context.record_outcome if context is not None else None,
                 secrets=mask,
                 audit_key=settings.audit_key.encode(),
             )

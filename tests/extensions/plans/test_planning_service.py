@@ -19,20 +19,20 @@ import pytest
 from fleet.planning.v1 import planning_pb2 as pb
 from fleet.planning.v1.planning_pb2_grpc import PlanningServiceStub
 from services.grpc_server import serve_grpc, service_of
-from services.orchestrator.planning import PlanningServicer, plan_buckets
 from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
-from swe_ai_fleet.agents.plan_session.session import PlanSession, SessionStatus
-from swe_ai_fleet.agents.plan_session.store import KeyValueSessions
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.memory import Memory
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, TaskKind
+from swe_ai_fleet.extensions.plans.opening import open_tenant_plans
+from swe_ai_fleet.extensions.plans.service import PlanningServicer, plan_buckets
+from swe_ai_fleet.extensions.plans.session import PlanSession, SessionStatus
+from swe_ai_fleet.extensions.plans.store import KeyValueSessions
 from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.ports import KeyValue, Replicas
 from swe_ai_fleet.runtime.channels import named_field
 from swe_ai_fleet.runtime.execution_tools import ExecutionsView
 from swe_ai_fleet.runtime.factories import workspace_provider
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
-from swe_ai_fleet.runtime.plan_service import open_tenant_plans
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Conversation, Failure, Script, ScriptedModelServer, Turn
 from swe_ai_fleet.tools.secrets import Secrets
@@ -161,8 +161,7 @@ async def replica(
             settings,
             executions=executions,
             buckets=buckets,
-            memories=known,
-            recorder=known,
+            context=known,
             fleet=lambda _: view,
             starter=lambda _: view,
             repositories=workspace_provider(settings),

@@ -6,23 +6,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from swe_ai_fleet.agents.agent_run import LIMITS, REMINDER, AgentRun, Rules, RunParts, answer_of
+from swe_ai_fleet.agents.approvals import opens_with_proposal
 from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.history import History
-from swe_ai_fleet.agents.plan_session.proposals import (
-    ADJUSTED,
-    ANSWERED,
-    APPROVED,
-    PROPOSE_NOW,
-    ProposalGate,
-    Proposals,
-    Proposed,
-    SaidShape,
-    has_call_markup,
-    has_effect,
-    opens_with_proposal,
-    proposed_among,
-)
-from swe_ai_fleet.agents.plan_session.session import PlanSession, PlanTools, Research
 from swe_ai_fleet.agents.recorded_run import RecordedRun, run_finished
 from swe_ai_fleet.agents.structured_output import opening, reply_in_shape
 from swe_ai_fleet.agents.sub_agents.exploring import described, sub_agents_used
@@ -36,6 +22,20 @@ from swe_ai_fleet.domain.message import AssistantMessage, Message, ToolMessage, 
 from swe_ai_fleet.domain.run import RunState
 from swe_ai_fleet.domain.tool import OperationSpec, ToolResult
 from swe_ai_fleet.domain.trajectory import Step, StopReason, Trajectory
+from swe_ai_fleet.extensions.plans.proposals import (
+    ADJUSTED,
+    ANSWERED,
+    APPROVED,
+    PROPOSE_NOW,
+    ProposalGate,
+    Proposals,
+    Proposed,
+    SaidShape,
+    has_call_markup,
+    has_effect,
+    proposed_among,
+)
+from swe_ai_fleet.extensions.plans.session import PlanSession, PlanTools, Research
 from swe_ai_fleet.ports import ChatModel, SecretMask
 from swe_ai_fleet.tools.builtin import PROPOSE
 from swe_ai_fleet.tools.definition import ToolFailure
@@ -202,7 +202,9 @@ class PlanningRun:
         if not text or has_call_markup(text):
             return None
         if text not in self._looked:
-            messages = opening("second_look", [("Goal", self._session.goal), ("What the agent wrote (data)", text)])
+            messages = opening(
+                "plans/second_look", [("Goal", self._session.goal), ("What the agent wrote (data)", text)]
+            )
             try:
                 reading = await reply_in_shape(self._model, messages, SaidShape, budget=self._budget)
                 self._looked[text] = reading.read(text)
@@ -338,7 +340,7 @@ class PlanningRun:
         """The first messages about a goal; only the last one depends on the sections."""
         # What the model will have once its approach is approved.
         later = [spec.name for spec in self._specs() if has_effect(spec) and spec.name not in self._tools.idle]
-        return opening("sub_session", sections, iterations=self._limits.max_iterations, later=later)
+        return opening("plans/session", sections, iterations=self._limits.max_iterations, later=later)
 
     def _harmless(self) -> Toolbox:
         harmless = frozenset(spec.name for spec in self._specs() if not has_effect(spec)) | {REQUEST_TOOLS}

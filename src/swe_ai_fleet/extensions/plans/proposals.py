@@ -22,13 +22,6 @@ from swe_ai_fleet.tools.builtin import ANSWER_KEYS, ASK, PROPOSE
 from swe_ai_fleet.tools.operation import Toolkit, operation
 
 _MAX_CHARS = 40_000
-_OPENINGS = (
-    "i propose", "i suggest", "i recommend", "i would", "i'd", "i will", "i'll", "i plan", "proposal", "proposed",
-    "approach", "recommended approach", "my approach", "my plan", "my proposal", "my suggestion", "our approach",
-    "plan:", "plan for", "plan of", "the plan", "the approach", "suggested approach", "here is my", "here is the",
-    "here is a plan", "here's my", "here's the", "here's a plan", "here is how", "here's how", "to do this, i",
-    "step 1", "1.", "1)",
-)  # fmt: skip
 APPROVED = "The person approved this approach. Carry it out now, then call final_answer."
 ADJUSTED = (
     "The person does not want it quite like this. What they ask for: {text}\n"
@@ -112,14 +105,6 @@ def proposed_among(calls: Sequence[Understood]) -> Proposed | None:
     """The first proposal of a reply; one to act goes before a question, and that before one to answer."""
     proposals = [proposed for call in calls if (proposed := proposed_by(call)) is not None]
     return min(proposals, key=lambda proposed: (proposed.said, bool(proposed.question)), default=None)
-
-
-def opens_with_proposal(text: str) -> bool:
-    """Whether a text begins as a proposal does, marks of headings and emphasis aside, and does not end by asking."""
-    if text.rstrip().endswith("?"):
-        return False
-    start = " ".join(text[:400].lstrip(" \t\r\n#*_>-`").lower().replace("\u2019", "'").split())
-    return start.replace("*", "").startswith(_OPENINGS)
 
 
 def has_call_markup(text: str) -> bool:

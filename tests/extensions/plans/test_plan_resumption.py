@@ -13,9 +13,6 @@ from typing import Any
 
 import pytest
 
-from swe_ai_fleet.agents.plan_session.requests import AwaitingApproval, PlanResult
-from swe_ai_fleet.agents.plan_session.session import PlanSession, SessionStatus
-from swe_ai_fleet.agents.plan_session.store import KeyValueSessions
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain.audit import verify
 from swe_ai_fleet.domain.budget import Usage
@@ -38,8 +35,12 @@ from swe_ai_fleet.domain.event import (
 from swe_ai_fleet.domain.execution import ExecutionState, fold
 from swe_ai_fleet.domain.run import INTERRUPTED, sub_agent_usage
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
+from swe_ai_fleet.extensions.plans.requests import AwaitingApproval, PlanResult
+from swe_ai_fleet.extensions.plans.session import PlanSession, SessionStatus
+from swe_ai_fleet.extensions.plans.store import KeyValueSessions
 from swe_ai_fleet.in_process import MemoryKeyValue, MemoryLog
 from swe_ai_fleet.testing import Turn
+from tests.extensions.plans.plan_parts import plans_in
 from tests.sub_agent_world import PLANNER, RESEARCHER, SESSION, call, says, world
 
 GOAL, GAP = "Round invoice totals", "Stripe API"
@@ -165,7 +166,7 @@ def untimed(answer: PlanResult) -> PlanResult:
 async def test_cut_off_anywhere_a_proposal_and_what_follows_its_approval_go_on(tmp_path: Path) -> None:
     async with world(tmp_path, {SESSION: (READ, BOTH, TEST, DONE), **OTHERS}) as place:
         whole, store = MemoryLog(), Kept()
-        plans = await place.plans(store=store, log=whole)
+        plans = await plans_in(place, store=store, log=whole)
         proposal = await plans.execute_plan(GOAL, ["Invoice", GAP], "s1")
         assert isinstance(proposal, AwaitingApproval), proposal
         approved_at = len(whole.events)
@@ -181,7 +182,7 @@ async def test_cut_off_anywhere_a_proposal_and_what_follows_its_approval_go_on(t
             before = log.events
             kinds = [type(event.body).__name__ for event in before]
             asked = len(place.server.bodies)
-            again = await place.plans(store=Kept(kept_by(store, before)), log=log)
+            again = await plans_in(place, store=Kept(kept_by(store, before)), log=log)
             assert await again.execute_plan(GOAL, ["Invoice", GAP], "s1") == proposal, kinds
             assert check(log, "planner-1", before) == []
             there = await again.session("s1")
@@ -199,7 +200,7 @@ async def test_cut_off_anywhere_a_proposal_and_what_follows_its_approval_go_on(t
             replied = len(of(before, "planner-2", ModelReplied))
             asked = len(place.server.bodies)
             (place.root / "rounding.py").unlink(missing_ok=True)
-            again = await place.plans(store=Kept(kept_by(store, before)), log=log)
+            again = await plans_in(place, store=Kept(kept_by(store, before)), log=log)
             carried = await again.continue_plan("s1")
             assert len(place.server.bodies) - asked == 2 - replied, kinds
             lost = check(log, "planner-2", before)
@@ -232,7 +233,7 @@ async def test_a_process_that_lost_its_session_stops(tmp_path: Path) -> None:
     async with world(tmp_path, {SESSION: (PROPOSAL, slow, DONE), **OTHERS}) as place:
         log, store, alive = MemoryLog(), Kept(), {"first", "second"}
         first, second = [
-            await place.plans(store=store, log=log, me=me, alive=lambda: alive) for me in ("first", "second")
+            await plans_in(place, store=store, log=log, me=me, alive=lambda: alive) for me in ("first", "second")
         ]
         await first.execute_plan(GOAL, (), "s1")
         await first.approve("s1", "approved")
@@ -258,7 +259,7 @@ async def test_a_goal_that_is_cancelled_ends_and_another_one_goes_on_in_the_sess
     second = call("propose_approach", approach="Another way", reasoning="")
     async with world(tmp_path, {SESSION: (PROPOSAL, slow, second), **OTHERS}) as place:
         log, store = MemoryLog(), Kept()
-        plans = await place.plans(store=store, log=log)
+        plans = await plans_in(place, store=store, log=log)
         await plans.execute_plan(GOAL, (), "s1")
         assert execution(log).status is ExecutionStatus.AWAITING_APPROVAL
         await plans.approve("s1", "approved")

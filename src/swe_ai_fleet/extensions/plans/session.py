@@ -1,6 +1,6 @@
 """A plan session: a plan that a person decides about, from the goal to what came of it.
 
-Callers get answers (`requests.py`); whoever learns from sessions gets outcomes.
+Callers get answers (`requests.py`); whoever learns from sessions gets their outcomes.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Protocol
 
 from swe_ai_fleet.agents.history import History
 from swe_ai_fleet.agents.sub_agents.exploring import SUB_AGENTS
@@ -16,14 +15,20 @@ from swe_ai_fleet.agents.sub_agents.memory import MemoryResults, MemorySearch
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalResolution
 from swe_ai_fleet.domain.budget import RequestLimits, Usage
 from swe_ai_fleet.domain.event import ExecutionStatus
-from swe_ai_fleet.domain.memory import goal_type
+from swe_ai_fleet.domain.memory import MAX_GOAL_CHARS, MAX_REASON_CHARS, Outcome, goal_type
 from swe_ai_fleet.domain.message import Message, ToolMessage, UserMessage
 from swe_ai_fleet.domain.run import RunState
+from swe_ai_fleet.domain.task import TaskKind
+from swe_ai_fleet.domain.text import now
 from swe_ai_fleet.domain.trajectory import Step, StopReason
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.tools.operation import Toolkit
 from swe_ai_fleet.tools.pipeline import Pipeline
 
+GOOD_ENDS = frozenset({StopReason.FINAL_ANSWER, StopReason.NO_TOOL_CALLS})
+"""A plan that was carried out and ended otherwise was not completed."""
+_DIALOGUE = frozenset({"propose_approach", "final_answer", "request_tools", "ask_user"})
+"""Calls of these are no work."""
 _ARGUMENT_CHARS = 1_000
 _RESULT_CHARS = 500
 _CARD_CHARS = 300
@@ -276,54 +281,31 @@ class PlanTools:
     memory: MemorySearch | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanOutcome:
-    """How a session ended.
+def outcome_of(session: PlanSession, status: ExecutionStatus, reason: str, *, tenant: str) -> Outcome:
+    """How a session ended: completed, rejected, failed (no proposal, or a model that no longer answered) or cancelled.
 
-    `status` is completed, rejected, failed (no proposal, or a model that no longer answered) or cancelled.
-    `approach_ratio` is the share of its proposals that were approved: 1.0 where the first one was, 0.0 where none was.
-    `agents_used` names the sub-agents that were called, each once; `operations` are all calls, those before the first
-    reply too. `reason` says why it was rejected, failed or was broken off. `rating` is the person's, from 0 to 1.
+    Its approach ratio is the share of its proposals that were approved: 1.0 where the first one was, 0.0 where none
+    was. The agents used are its sub-agents. `reason` says why it was rejected, failed or was broken off.
     """
-
-    session_id: str
-    goal: str
-    goal_type: str
-    status: ExecutionStatus
-    approach_ratio: float
-    agents_used: tuple[str, ...]
-    operations: tuple[str, ...]
-    coverage: float | None
-    usage: Usage
-    stop_reason: StopReason | None = None
-    reason: str = ""
-    rating: float | None = None
-
-    @classmethod
-    def of(cls, session: PlanSession, status: ExecutionStatus, reason: str = "") -> PlanOutcome:
-        calls = session.calls_made()
-        called = {call.tool for call in calls if call.success}
-        called |= {"research"} if session.research is not None and not session.research.error else set()
-        before = ("search_memory", "research") if session.research is not None else ("search_memory",)
-        carried_out = session.status in (SessionStatus.APPROVED, SessionStatus.EXECUTING, SessionStatus.COMPLETED)
-        return cls(
-            session_id=session.session_id,
-            goal=session.goal,
-            goal_type=goal_type(session.goal),
-            status=status,
-            approach_ratio=1 / max(1, session.proposals) if carried_out else 0.0,
-            agents_used=tuple(name for name in SUB_AGENTS if name in called),
-            operations=(*before, *(call.tool for call in calls)),
-            coverage=session.memory.coverage,
-            usage=session.usage,
-            stop_reason=session.stop_reason,
-            reason=reason,
-        )
-
-
-class OutcomeListener(Protocol):
-    """Hears of each session that came to its end."""
-
-    async def on_outcome(self, outcome: PlanOutcome) -> None:
-        """Take an outcome in. A FleetError that it raises is logged and changes nothing for the session."""
-        ...
+    calls = session.calls_made()
+    called = {call.tool for call in calls if call.success}
+    called |= {"research"} if session.research is not None and not session.research.error else set()
+    before = ("search_memory", "research") if session.research is not None else ("search_memory",)
+    carried_out = session.status in (SessionStatus.APPROVED, SessionStatus.EXECUTING, SessionStatus.COMPLETED)
+    outcome = Outcome(
+        subject_id=session.session_id,
+        tenant=tenant,
+        goal=" ".join(session.goal.split())[:MAX_GOAL_CHARS],
+        goal_type=goal_type(session.goal),
+        approach=TaskKind.PLAN,
+        agents=1,
+        agents_used=tuple(name for name in SUB_AGENTS if name in called),
+        success=status is ExecutionStatus.COMPLETED and session.stop_reason in (None, *GOOD_ENDS),
+        status=status,
+        approach_ratio=1 / max(1, session.proposals) if carried_out else 0.0,
+        reason=reason[:MAX_REASON_CHARS],
+        usage=session.usage,
+        duration_ms=session.usage.duration_ms,
+        ended_at=now(),
+    )
+    return outcome.with_calls((*before, *(call.tool for call in calls if call.tool not in _DIALOGUE)))
