@@ -12,7 +12,9 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+
 import structlog
+
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.access.store import knows, open_access, rules_of
 from services.auth import Authenticator
@@ -23,7 +25,7 @@ from services.gateway.main import open_gateway
 from services.grpc_server import Service, serve_grpc, service_of
 from services.orchestrator.fleet_status import Councils, FleetStatuses
 from services.orchestrator.metrics import Metrics, fleet_metrics
-from services.orchestrator.planning import open_plan_service, planning_event
+from services.orchestrator.planning import planning_event
 from services.orchestrator.requests import not_for_tasks, submitted_task
 from services.orchestrator.servicer import OrchestratorServicer
 from services.orchestrator.task_context import TaskContexts
@@ -45,12 +47,6 @@ from swe_ai_fleet.runtime.stack import Stack, open_stack
 from swe_ai_fleet.runtime.tool_services import secret_mask
 from swe_ai_fleet.settings import Settings, unknown_names
 from swe_ai_fleet.telemetry import configure_logging, open_telemetry, own_telemetry
-from collections.abc import AsyncGenerator, Callable, Sequence
-from services.extensions import context_opener
-from services.orchestrator.intake import PLANNING_BUCKET, PLANNING_KEPT_SECONDS, open_intake
-from swe_ai_fleet.domain.errors import PreconditionFailed
-from swe_ai_fleet.telemetry import configure_logging, open_telemetry
-
 
 TASKS = WorkQueue(
     stream="AGENT_COMMANDS", subjects=("agent.cmd.execute", "agent.cmd.execute.>"), consumer="orchestrator-tasks"
