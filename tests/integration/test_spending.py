@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
+from swe_ai_fleet.adapters.jetstream import JetStream, NatsCredentials
 from swe_ai_fleet.ports import KeyValue
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
-from swe_ai_fleet.runtime.spending import DAY_SECONDS, Spending
+from swe_ai_fleet.runtime.spending import DAY_SECONDS, TenantSpending
 
 NOON = datetime(2026, 11, 22, 12, tzinfo=UTC).timestamp()
 
@@ -20,13 +20,13 @@ NOON = datetime(2026, 11, 22, 12, tzinfo=UTC).timestamp()
 @pytest.fixture
 async def bucket(nats_server: EmbeddedNats) -> AsyncIterator[KeyValue]:
     address = nats_server.address
-    async with JetStream.connect(address.url, credentials=Credentials(token=address.token)) as log:
+    async with JetStream.connect(address.url, credentials=NatsCredentials(token=address.token)) as log:
         yield await log.bucket(f"spending-{uuid.uuid4().hex}", ttl_seconds=60)
 
 
 async def test_replicas_that_count_at_once_come_to_one_sum_a_tenant_and_day(bucket: KeyValue) -> None:
     now = NOON
-    replicas = [Spending(bucket, clock=lambda: now) for _ in range(3)]
+    replicas = [TenantSpending(bucket, clock=lambda: now) for _ in range(3)]
     await asyncio.gather(*(replica.add("small", 10) for replica in replicas for _ in range(4)))
     await replicas[0].add("other", 7)
     # What lost every race for the bucket is still owed, and comes with the next.

@@ -196,7 +196,7 @@ def goal_type(goal: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class WorkOutcome:
     """One execution or plan session at its end.
 
     `subject_id` is the execution's or the session's id. `approach` is how it was gone about (`deliberate`,
@@ -239,7 +239,7 @@ class Outcome:
     approach_ratio: float = 0.0
     reason: str = ""
 
-    def with_calls(self, operations: Iterable[str]) -> Outcome:
+    def with_calls(self, operations: Iterable[str]) -> WorkOutcome:
         """The outcome with the shares of these calls, by operation: for memory, research and other tools."""
         calls = Counter(_served_by(operation) for operation in operations)
         total = max(1, calls.total())

@@ -15,7 +15,7 @@ from swe_ai_fleet.agents.loop_guard import normalise_output
 from swe_ai_fleet.agents.opening import TITLE
 from swe_ai_fleet.agents.planning.progress import PlanCallId
 from swe_ai_fleet.agents.solving import policy_of
-from swe_ai_fleet.agents.toolbox import Ruling, Toolbox, Verdict
+from swe_ai_fleet.agents.toolbox import CallVerdict, Ruling, Toolbox
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import Diff
 from swe_ai_fleet.domain.council import HARNESS
@@ -33,7 +33,7 @@ from swe_ai_fleet.domain.message import (
 )
 from swe_ai_fleet.domain.run import RunState
 from swe_ai_fleet.domain.task import RepoRef
-from swe_ai_fleet.domain.tool import Decision
+from swe_ai_fleet.domain.tool import PolicyDecision
 from swe_ai_fleet.domain.trajectory import Step, StopReason, Trajectory
 from swe_ai_fleet.orchestrator.runs import is_draft
 from swe_ai_fleet.ports import ChatModel
@@ -90,7 +90,7 @@ class RecordedGate:
     that was never carried out is not carried out now."""
 
     def __init__(self, run: RunState) -> None:
-        refused = {entry.call_id for entry in run.entries if entry.decision is Decision.REFUSED}
+        refused = {entry.call_id for entry in run.entries if entry.decision is PolicyDecision.REFUSED}
         seen = {observation.call_id for step in run.steps for observation in step.observations}
         self._refusals = {
             call.call_id: NEVER for step in run.steps for call in step.reply.tool_calls if call.call_id not in seen
@@ -104,7 +104,7 @@ class RecordedGate:
 
     async def review(self, calls: Sequence[ToolCall], *, step: int, truncated: bool = False) -> Sequence[Ruling]:
         return [
-            Ruling(verdict=Verdict.REFUSE, text=self._refusals[call.call_id])
+            Ruling(verdict=CallVerdict.REFUSE, text=self._refusals[call.call_id])
             if call.call_id in self._refusals
             else Ruling()
             for call in calls

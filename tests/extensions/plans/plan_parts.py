@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
-from swe_ai_fleet.extensions.plans.drive import Planner, Plans
+from swe_ai_fleet.extensions.plans.drive import Plans, TenantPlanner
 from swe_ai_fleet.extensions.plans.session import PlanSession, PlanTools
 from swe_ai_fleet.extensions.plans.sessions import PlanSessions
 from swe_ai_fleet.extensions.plans.store import KeyValueSessions
@@ -35,7 +35,7 @@ async def plans_in(
         yield PlanTools(workspace=place.workspace, pipeline=place.pipeline, toolkits=place.toolkits, memory=memory)
 
     more.setdefault("store", sessions_in_memory())
-    planner = Planner(model=place.model, tools=tools, **more)
+    planner = TenantPlanner(model=place.model, tools=tools, **more)
     deps = execution_deps(log, owner=me or f"process-{uuid.uuid4().hex}")
     replicas = SimpleNamespace(me=me, alive=alive) if alive is not None else None
     executions = await place.stack.enter_async_context(Executions(deps, replicas=replicas))

@@ -39,9 +39,9 @@ class Heard:
     """A listener that keeps what it hears, and fails: that changes nothing."""
 
     def __init__(self) -> None:
-        self.outcomes: list[memory.Outcome] = []
+        self.outcomes: list[memory.WorkOutcome] = []
 
-    async def __call__(self, outcome: memory.Outcome) -> None:
+    async def __call__(self, outcome: memory.WorkOutcome) -> None:
         self.outcomes.append(outcome)
         raise Unavailable("no tracker")
 

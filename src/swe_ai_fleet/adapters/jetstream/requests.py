@@ -30,7 +30,7 @@ from urllib.parse import unquote
 import structlog
 
 from swe_ai_fleet.adapters.jetstream.connection import Connection
-from swe_ai_fleet.adapters.jetstream.protocol import ASKED, Backoff, Message, StoredMessage, Unanswered, ask_subject
+from swe_ai_fleet.adapters.jetstream.protocol import ASKED, Backoff, NatsMessage, StoredMessage, Unanswered, ask_subject
 from swe_ai_fleet.domain import errors
 from swe_ai_fleet.domain.errors import FleetError, InternalFault, InvalidRequest, PreconditionFailed, Unavailable
 
@@ -50,7 +50,7 @@ _PAGE_BYTES = 512 * 1024
 async def listen(
     connection: Connection,
     subject: str,
-    hear: Callable[[Message], None],
+    hear: Callable[[NatsMessage], None],
     *,
     queue: str = "",
     heard: asyncio.Event | None = None,
@@ -60,7 +60,7 @@ async def listen(
     while True:
         lost = asyncio.Event()
 
-        def deliver(message: Message | None, lost: asyncio.Event = lost) -> None:
+        def deliver(message: NatsMessage | None, lost: asyncio.Event = lost) -> None:
             if message is None:
                 lost.set()
             else:
@@ -83,7 +83,7 @@ async def listen(
 async def respond(
     connection: Connection,
     subject: str,
-    answer: Callable[[Message], Awaitable[bytes]],
+    answer: Callable[[NatsMessage], Awaitable[bytes]],
     *,
     queue: str,
     heard: asyncio.Event | None = None,
@@ -95,7 +95,7 @@ async def respond(
     """
     room = asyncio.Semaphore(_AT_ONCE)
 
-    async def answered(message: Message) -> None:
+    async def answered(message: NatsMessage) -> None:
         async with room:
             payload = await answer(message)
         with suppress(Unanswered):  # whoever asked asks again
@@ -103,7 +103,7 @@ async def respond(
 
     async with asyncio.TaskGroup() as group:
 
-        def hear(message: Message) -> None:
+        def hear(message: NatsMessage) -> None:
             if message.reply:
                 group.create_task(answered(message))
 
@@ -176,7 +176,7 @@ async def answer_logins(
         who: Tells who shows a token. Raises FleetError for what lets nobody in.
     """
 
-    async def answered(message: Message) -> bytes:
+    async def answered(message: NatsMessage) -> bytes:
         claims: dict[str, Any] = json.loads(_decoded(message.data.split(b".")[1]))
         request: dict[str, Any] = claims["nats"]
         user = str(request["user_nkey"])
@@ -262,7 +262,7 @@ async def answer_hosts(connection: Connection, blobs: JetStreamBlobs, events: Ev
     Each answer is about the tenant and the execution of the subject, which the server vouches for.
     """
 
-    async def answered(message: Message) -> bytes:
+    async def answered(message: NatsMessage) -> bytes:
         try:
             return json.dumps(await _answer(message, blobs, events, result)).encode()
         except FleetError as fault:
@@ -285,7 +285,9 @@ async def answer_hosts(connection: Connection, blobs: JetStreamBlobs, events: Ev
     await respond(connection, ASKED, answered, queue=_GROUP)
 
 
-async def _answer(message: Message, blobs: JetStreamBlobs, events: EventsFor, result: ResultFor) -> dict[str, object]:
+async def _answer(
+    message: NatsMessage, blobs: JetStreamBlobs, events: EventsFor, result: ResultFor
+) -> dict[str, object]:
     _, _, question, *rest = message.subject.split(".")
     tenant, execution_id = (unquote(part) for part in rest)
     body: dict[str, Any] = json.loads(message.data)

@@ -21,7 +21,7 @@ from swe_ai_fleet.domain.memory import (
     VERIFIER_SCORE,
     Memory,
     MemoryKind,
-    Outcome,
+    WorkOutcome,
     goal_type,
     task_namespaces,
 )
@@ -108,12 +108,12 @@ def approach_of(task: Task) -> str:
     return f"{task.kind}{mode}"
 
 
-def outcome_of(state: ExecutionState, events: Iterable[StoredEvent]) -> Outcome:
+def outcome_of(state: ExecutionState, events: Iterable[StoredEvent]) -> WorkOutcome:
     """The outcome of an execution that ended, from its state and all of its events."""
     task = state.task
     winner = state.candidates.get(state.winner_id)
     facts = {PART_OF: task.parent_execution_id, VERDICT: state.verdict or "", **_scored(state)}
-    outcome = Outcome(
+    outcome = WorkOutcome(
         subject_id=state.execution_id,
         tenant=task.tenant,
         goal=" ".join(task.description.split())[:MAX_GOAL_CHARS],

@@ -17,7 +17,7 @@ from swe_ai_fleet.domain.budget import Limits, Prices
 from swe_ai_fleet.domain.errors import Fenced, FleetError, PreconditionFailed, ResourceExhausted
 from swe_ai_fleet.domain.event import BreakpointsSet, ExecutionStatus
 from swe_ai_fleet.domain.execution import ExecutionState
-from swe_ai_fleet.domain.memory import Outcome
+from swe_ai_fleet.domain.memory import WorkOutcome
 from swe_ai_fleet.domain.text import well_formed
 from swe_ai_fleet.domain.tool import ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason
@@ -53,7 +53,7 @@ _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Planner:
+class TenantPlanner:
     """What a tenant's plans are made with.
 
     Attributes:
@@ -79,7 +79,7 @@ class Planner:
     task_limits: Limits = field(default_factory=Limits)
     sub_agents: SubAgentLimits = field(default_factory=SubAgentLimits)
     prices: Prices | None = None
-    record: Callable[[Outcome], Awaitable[object]] | None = None
+    record: Callable[[WorkOutcome], Awaitable[object]] | None = None
     secrets: SecretMask = field(default_factory=Secrets)
     audit_key: bytes = b""
 
@@ -109,7 +109,7 @@ class Planner:
 class Plans:
     """Drives the plans of all tenants; `planner` is what those of one are made with."""
 
-    def __init__(self, planner: Callable[[str], Planner]) -> None:
+    def __init__(self, planner: Callable[[str], TenantPlanner]) -> None:
         self._planner = planner
 
     def drive(self, *, work: ExecutionContext) -> PlanDrive:
@@ -144,7 +144,7 @@ class Plans:
 class PlanDrive:
     """One plan under way, up to its end; a `WorkflowDrive`."""
 
-    def __init__(self, planner: Planner, work: ExecutionContext) -> None:
+    def __init__(self, planner: TenantPlanner, work: ExecutionContext) -> None:
         self._planner = planner
         self._work = work
         self._runs = _runs(planner, work.deps, work.known)
@@ -262,7 +262,7 @@ class _NoTools(Exception):
     """What a session works with cannot be had."""
 
 
-def _runs(planner: Planner, deps: ExecutionDeps, state: ExecutionState) -> RunLog:
+def _runs(planner: TenantPlanner, deps: ExecutionDeps, state: ExecutionState) -> RunLog:
     return RunLog(log=deps.log, tenant=state.task.tenant, me=deps.owner, audit_key=planner.audit_key)
 
 

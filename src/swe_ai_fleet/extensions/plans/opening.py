@@ -25,7 +25,7 @@ from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.memory import MemoryScope
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, RepoRef, UncommittedChanges
-from swe_ai_fleet.extensions.plans.drive import Planner, Plans
+from swe_ai_fleet.extensions.plans.drive import Plans, TenantPlanner
 from swe_ai_fleet.extensions.plans.session import PlanSession, PlanTools
 from swe_ai_fleet.extensions.plans.sessions import PlanSessions
 from swe_ai_fleet.extensions.plans.store import KeyValueSessions
@@ -187,12 +187,12 @@ class _NoFleet:
 class TenantPlans:
     """The plan sessions of all tenants. No tenant reaches another's."""
 
-    def __init__(self, executions: Executions, made: Callable[[str], Planner]) -> None:
+    def __init__(self, executions: Executions, made: Callable[[str], TenantPlanner]) -> None:
         self._executions = executions
         self._made = made
-        self._planners: dict[str, Planner] = {}
+        self._planners: dict[str, TenantPlanner] = {}
 
-    def planner(self, tenant: str) -> Planner:
+    def planner(self, tenant: str) -> TenantPlanner:
         """What a tenant's plans are made with."""
         if tenant not in self._planners:
             self._planners[tenant] = self._made(tenant)
@@ -257,7 +257,7 @@ async def open_tenant_plans(
 
         in_memory = MemoryKeyValue(), MemoryKeyValue()
 
-        def made(tenant: str) -> Planner:
+        def made(tenant: str) -> TenantPlanner:
             scope = MemoryScope(tenant=tenant)
             equipment = PlanEquipment(
                 home=settings.home,
@@ -272,7 +272,7 @@ async def open_tenant_plans(
                 repositories=repositories,
                 tenant=tenant,
             )
-            return Planner(
+            return TenantPlanner(
                 model=model,
                 tools=equipment.open,
                 store=KeyValueSessions(*(buckets or in_memory), tenant=tenant),

@@ -20,7 +20,7 @@ from swe_ai_fleet.contract import from_message, to_message
 from swe_ai_fleet.domain.budget import RequestLimits
 from swe_ai_fleet.domain.text import well_formed
 from swe_ai_fleet.extensions.plans.opening import open_tenant_plans
-from swe_ai_fleet.extensions.plans.requests import Approved, AwaitingApproval, PlanFailed, PlanResult, Rejected
+from swe_ai_fleet.extensions.plans.requests import Approved, AwaitingApproval, PlanFailed, PlanRejected, PlanResult
 from swe_ai_fleet.extensions.plans.session import PlanSession, SessionCard, ToolCallMade
 from swe_ai_fleet.extensions.plans.sessions import PlanSessions
 from swe_ai_fleet.extensions.plans.store import PARTS_BUCKET, SESSIONS_BUCKET
@@ -59,7 +59,7 @@ def proposal_message(answer: AwaitingApproval | PlanFailed) -> pb.ExecutePlanRes
     return to_message(pb.ExecutePlanResponse, answer, memory_results=memory, error=None)
 
 
-def decision_message(answer: Approved | AwaitingApproval | Rejected | PlanFailed) -> pb.ApproveApproachResponse:
+def decision_message(answer: Approved | AwaitingApproval | PlanRejected | PlanFailed) -> pb.ApproveApproachResponse:
     """What came of a decision."""
     if isinstance(answer, AwaitingApproval):
         waits = (

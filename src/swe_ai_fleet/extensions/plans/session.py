@@ -15,7 +15,7 @@ from swe_ai_fleet.agents.sub_agents.memory import MemoryResults, MemorySearch
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalResolution
 from swe_ai_fleet.domain.budget import RequestLimits, Usage
 from swe_ai_fleet.domain.event import ExecutionStatus
-from swe_ai_fleet.domain.memory import MAX_GOAL_CHARS, MAX_REASON_CHARS, Outcome, goal_type
+from swe_ai_fleet.domain.memory import MAX_GOAL_CHARS, MAX_REASON_CHARS, WorkOutcome, goal_type
 from swe_ai_fleet.domain.message import Message, ToolMessage, UserMessage
 from swe_ai_fleet.domain.run import RunState
 from swe_ai_fleet.domain.task import TaskKind
@@ -281,7 +281,7 @@ class PlanTools:
     memory: MemorySearch | None = None
 
 
-def outcome_of(session: PlanSession, status: ExecutionStatus, reason: str, *, tenant: str) -> Outcome:
+def outcome_of(session: PlanSession, status: ExecutionStatus, reason: str, *, tenant: str) -> WorkOutcome:
     """How a session ended: completed, rejected, failed (no proposal, or a model that no longer answered) or cancelled.
 
     Its approach ratio is the share of its proposals that were approved: 1.0 where the first one was, 0.0 where none
@@ -292,7 +292,7 @@ def outcome_of(session: PlanSession, status: ExecutionStatus, reason: str, *, te
     called |= {"research"} if session.research is not None and not session.research.error else set()
     before = ("search_memory", "research") if session.research is not None else ("search_memory",)
     carried_out = session.status in (SessionStatus.APPROVED, SessionStatus.EXECUTING, SessionStatus.COMPLETED)
-    outcome = Outcome(
+    outcome = WorkOutcome(
         subject_id=session.session_id,
         tenant=tenant,
         goal=" ".join(session.goal.split())[:MAX_GOAL_CHARS],
