@@ -12,7 +12,7 @@ from swe_ai_fleet.orchestrator.quotas import Rules
 from swe_ai_fleet.settings import Settings
 
 
-class RunningContext(Protocol):
+class ContextServer(Protocol):
     """A context service that serves: where, and which token it asks for."""
 
     @property
@@ -32,7 +32,7 @@ class OpenContext(Protocol):
         token: str,
         authenticator: Authenticator | None = None,
         rules: Rules | None = None,
-    ) -> AbstractAsyncContextManager[RunningContext]:
+    ) -> AbstractAsyncContextManager[ContextServer]:
         """Raises PreconditionFailed (an address, an index that cannot be used), InvalidRequest, Unavailable.
 
         Args:

@@ -22,7 +22,7 @@ from starlette.websockets import WebSocket
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
-from services.gateway.access.credentials import Credentials
+from services.gateway.access.credentials import CredentialChecker
 from services.gateway.main import gateway_app, serve_http
 from services.gateway.upstream import open_upstream
 from swe_ai_fleet.settings import Settings
@@ -138,7 +138,7 @@ async def house(keys: Any = None, *, token: str | None = TOKEN, **settings: Any)
     # A client without a memory: what a request shows stands in the test.
     forgetful = CookieJar(DefaultCookiePolicy(allowed_domains=[]))
     async with open_upstream(NOWHERE, NOWHERE) as upstream:
-        app = gateway_app(Settings(**settings), upstream, Credentials(token), keys or MemoryKeyValue(), _ready)
+        app = gateway_app(Settings(**settings), upstream, CredentialChecker(token), keys or MemoryKeyValue(), _ready)
         app.router.routes[:0] = routes
         async with (
             serve_http(app, "127.0.0.1:0") as url,

@@ -20,7 +20,7 @@ from grpc_status import rpc_status
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceStub
 from services.grpc_server import serve_grpc, service_of
-from services.orchestrator.fleet_status import Councils, FleetStatuses
+from services.orchestrator.fleet_status import CouncilCalls, FleetStatuses
 from services.orchestrator.metrics import Metrics
 from services.orchestrator.servicer import OrchestratorServicer
 from services.orchestrator.uploads import Uploads
@@ -53,7 +53,7 @@ def servicer_of(
     """The servicer over executions; what is not given is real, and empty."""
     workspaces = workspaces or ScriptedWorkspaces()
     view = given.pop("view", cast("Any", SimpleNamespace(status=_no_fleet, me="test")))
-    councils = given.pop("councils", None) or Councils(
+    councils = given.pop("councils", None) or CouncilCalls(
         store=CouncilStore(MemoryKeyValue()), states=executions.projection.unfinished, models={}
     )
     derivations = Derivations(fleet=executions.fleet, log=log, workspaces=workspaces)
@@ -125,7 +125,7 @@ class Service:
             given: dict[str, Any] = {}
             if self.councils is not None:
                 states = self.executions.projection.unfinished
-                given["councils"] = Councils(store=self.councils, states=states, models=self.models)
+                given["councils"] = CouncilCalls(store=self.councils, states=states, models=self.models)
             servicer = servicer_of(
                 self.executions, self.log, workspaces=self.workspaces, components=self.measure, **given
             )

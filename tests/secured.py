@@ -11,9 +11,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from swe_ai_fleet.adapters.jetstream import Credentials
+from swe_ai_fleet.adapters.jetstream import NatsCredentials
 from swe_ai_fleet.runtime.installation.installing import install
-from swe_ai_fleet.runtime.installation.layout import Layout
+from swe_ai_fleet.runtime.installation.layout import InstallationLayout
 
 _RELOADED, _READY = "Reloaded server configuration", "Server is ready"
 
@@ -22,7 +22,7 @@ _RELOADED, _READY = "Reloaded server configuration", "Server is ready"
 class SecuredNats:
     """A server that runs with the accounts of an installation; `tokens` are those of the tenants' administrators."""
 
-    layout: Layout
+    layout: InstallationLayout
     url: str
     tokens: dict[str, str]
     process: asyncio.subprocess.Process
@@ -48,9 +48,9 @@ class SecuredNats:
             self.process.terminate()
         await self.process.wait()
 
-    def credentials(self, user: str) -> Credentials:
+    def credentials(self, user: str) -> NatsCredentials:
         """How a user of it logs in."""
-        return Credentials(nkey=str(self.layout.nkey(user)), ca=str(self.layout.authority))
+        return NatsCredentials(nkey=str(self.layout.nkey(user)), ca=str(self.layout.authority))
 
 
 @asynccontextmanager
@@ -58,7 +58,7 @@ async def secured_nats(directory: Path, tenants: Sequence[str]) -> AsyncIterator
     """Install into a directory and serve NATS from it until the context ends."""
     listen = f"127.0.0.1:{free_port()}"
     done = await asyncio.to_thread(install, directory, tenants=tenants, nats_listen=listen)
-    layout = Layout(directory=directory)
+    layout = InstallationLayout(directory=directory)
     process = await _started(layout)
     running = SecuredNats(layout=layout, url=f"tls://{listen}", tokens=done.tokens, process=process)
     try:
@@ -67,7 +67,7 @@ async def secured_nats(directory: Path, tenants: Sequence[str]) -> AsyncIterator
         await running.end()
 
 
-async def _started(layout: Layout) -> asyncio.subprocess.Process:
+async def _started(layout: InstallationLayout) -> asyncio.subprocess.Process:
     binary, said = Path(sys.executable).with_name("nats-server"), layout.directory / "nats.log"
     with said.open("a+") as log:
         log.seek(0)

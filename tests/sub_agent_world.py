@@ -24,7 +24,7 @@ from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.in_process import MemoryKeyValue, MemoryLog
 from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.orchestrator.plan_sessions import PlanSessions
-from swe_ai_fleet.orchestrator.plans import Planner, Plans
+from swe_ai_fleet.orchestrator.plans import Plans, TenantPlanner
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.sandbox import open_workspace
 from swe_ai_fleet.testing import Conversation, Failure, Script, ScriptedModelServer, Turn
@@ -102,7 +102,7 @@ class World:
             yield PlanTools(workspace=self.workspace, pipeline=self.pipeline, toolkits=self.toolkits, memory=memory)
 
         more.setdefault("store", sessions_in_memory())
-        planner = Planner(model=self.model, tools=tools, **more)
+        planner = TenantPlanner(model=self.model, tools=tools, **more)
         deps = execution_deps(log, owner=me or f"process-{uuid.uuid4().hex}")
         replicas = SimpleNamespace(me=me, alive=alive) if alive is not None else None
         executions = await self.stack.enter_async_context(Executions(deps, replicas=replicas))

@@ -22,7 +22,7 @@ from fleet.planning.v1.planning_pb2_grpc import PlanningServiceStub
 from fleet.workflow.v1.workflow_pb2_grpc import WorkflowServiceStub
 from services.access.store import AccessStore
 from services.grpc_server import serve_grpc, service_of
-from services.orchestrator.fleet_status import Councils
+from services.orchestrator.fleet_status import CouncilCalls
 from services.orchestrator.intake import PLANNING_BUCKET
 from services.orchestrator.main import open_services
 from services.orchestrator.metrics import Metrics
@@ -43,7 +43,7 @@ from swe_ai_fleet.runtime.execution_tools import ExecutionsView
 from swe_ai_fleet.runtime.factories import connect_log, workspace_provider
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.runtime.plan_service import open_tenant_plans
-from swe_ai_fleet.runtime.spending import Spending
+from swe_ai_fleet.runtime.spending import TenantSpending
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Script, ScriptedModelServer
 from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
@@ -222,7 +222,7 @@ async def tenants(home: Path, *, webhook_host: str = "127.0.0.1:9") -> AsyncGene
             executions,
             log,
             components=measured,
-            councils=Councils(store=councils, states=executions.projection.unfinished),
+            councils=CouncilCalls(store=councils, states=executions.projection.unfinished),
             metrics=Metrics(meter=meter),
             planning=events,
             uploads=Uploads(workspaces=workspaces, blobs=log, max_bytes=1_000_000),
@@ -243,7 +243,11 @@ async def tenants(home: Path, *, webhook_host: str = "127.0.0.1:9") -> AsyncGene
         )
         plans = await stack.enter_async_context(opened)
         served = SimpleNamespace(
-            settings=settings, log=log, executions=executions, context=knowledge, spending=Spending(MemoryKeyValue())
+            settings=settings,
+            log=log,
+            executions=executions,
+            context=knowledge,
+            spending=TenantSpending(MemoryKeyValue()),
         )
         others = await stack.enter_async_context(open_services(cast("Any", served)))
         own = [service_of(servicer), service_of(PlanningServicer(plans=plans.of, mask=Secrets())), *others]

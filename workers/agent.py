@@ -36,7 +36,7 @@ from swe_ai_fleet.runtime.tool_services import secret_mask
 from swe_ai_fleet.sandbox import raise_file_limit
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.telemetry import configure_logging, open_telemetry
-from workers.jobs import FENCED, SETTLED, STOPPED, UNREACHABLE, Place
+from workers.jobs import FENCED, SETTLED, STOPPED, UNREACHABLE, JobLocation
 
 _log = structlog.get_logger(__name__)
 
@@ -99,7 +99,7 @@ class PreparedWorkspaces:
         return replace(repository, location=str(self.path), credential="", bundle=None, snapshot_of="")
 
 
-async def run_assignment(settings: Settings, place: Place) -> int:
+async def run_assignment(settings: Settings, place: JobLocation) -> int:
     """Carry out the job of a place and tell the board how it ended; the exit code."""
     name = os.environ.get("HOSTNAME", "") or f"job-{place.job_id[:12]}"
     async with connect_log(settings, name=name, waits=TIMEOUT_SECONDS) as log:
@@ -127,7 +127,7 @@ async def run_assignment(settings: Settings, place: Place) -> int:
     return SETTLED
 
 
-async def _value(settings: Settings, place: Place, board: JobBoard, job: Job, name: str) -> bytes:
+async def _value(settings: Settings, place: JobLocation, board: JobBoard, job: Job, name: str) -> bytes:
     assignment = await board.assignment(job)
     repository = assignment.repository
     if repository is not None and not repository.commit:
@@ -148,7 +148,7 @@ async def _value(settings: Settings, place: Place, board: JobBoard, job: Job, na
             return to_json(await worker.run(assignment))
 
 
-async def _until_told(settings: Settings, place: Place) -> int:
+async def _until_told(settings: Settings, place: JobLocation) -> int:
     """Carry out the job; a SIGTERM cancels it, which its log records."""
     working = asyncio.create_task(run_assignment(settings, place))
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, working.cancel)
@@ -164,7 +164,7 @@ def main() -> int:
     settings = Settings()
     configure_logging(settings.log_level, settings.log_format, mask=secret_mask(settings))
     try:
-        return asyncio.run(_until_told(settings, Place.of()))
+        return asyncio.run(_until_told(settings, JobLocation.of()))
     except Unavailable as fault:
         _log.error("job.unreachable", reason=str(fault))
         return UNREACHABLE

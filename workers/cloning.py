@@ -24,12 +24,12 @@ from swe_ai_fleet.sandbox.images import carry
 from swe_ai_fleet.sandbox.jail import shell
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.telemetry import configure_logging
-from workers.jobs import SETTLED, UNREACHABLE, Place
+from workers.jobs import SETTLED, UNREACHABLE, JobLocation
 
 _log = structlog.get_logger(__name__)
 
 
-async def clone(settings: Settings, place: Place) -> int:
+async def clone(settings: Settings, place: JobLocation) -> int:
     """Clone what a job needs; the exit code. What cannot be cloned is the job's outcome."""
     async with connect_log(settings, name=f"clone-{place.job_id[:12]}", waits=TIMEOUT_SECONDS) as log:
         board = JobBoard(log.made_bucket(JOBS_BUCKET), log)
@@ -47,7 +47,7 @@ async def clone(settings: Settings, place: Place) -> int:
     return SETTLED
 
 
-async def _clone(settings: Settings, place: Place, log: JetStream, board: JobBoard, job: Job) -> None:
+async def _clone(settings: Settings, place: JobLocation, log: JetStream, board: JobBoard, job: Job) -> None:
     assignment = await board.assignment(job)
     repository = assignment.repository
     if repository is None:
@@ -90,7 +90,7 @@ def main() -> int:
     settings = Settings()
     configure_logging(settings.log_level, settings.log_format, mask=secret_mask(settings))
     try:
-        return asyncio.run(clone(settings, Place.of()))
+        return asyncio.run(clone(settings, JobLocation.of()))
     except (Unavailable, Fenced) as fault:
         _log.error("cloning.failed", reason=str(fault))
         return UNREACHABLE

@@ -38,7 +38,7 @@ SETTLED, FENCED, UNREACHABLE, STOPPED = 0, 76, 69, 143
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class JobLocation:
     """Which job, where its clone is, and where the container that clones finds credentials.
 
     `image_parts` is the directory for what the container of the task's image is to see of the fleet.
@@ -53,7 +53,7 @@ class Place:
     image_parts: Path | None = None
 
     @classmethod
-    def of(cls, environment: Mapping[str, str] | None = None) -> Place:
+    def of(cls, environment: Mapping[str, str] | None = None) -> JobLocation:
         """What this process was started with. Raises InvalidRequest naming the variable that is missing."""
         variables = os.environ if environment is None else environment
         for name in (JOB_ID, TENANT):
@@ -127,7 +127,7 @@ class JobSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ending:
+class ContainerEnding:
     """How a container ended. `message` is what is known beside the reason; `log` the tail of what it printed."""
 
     reason: EndReason
@@ -176,7 +176,7 @@ class Backend(Protocol):
         """Start a job; False where it already exists: then it is adopted. Raises Unavailable, PreconditionFailed."""
         ...
 
-    async def ended(self, ref: JobRef) -> Ending:
+    async def ended(self, ref: JobRef) -> ContainerEnding:
         """Wait until a job has ended, or is beyond hope. Raises Unavailable."""
         ...
 

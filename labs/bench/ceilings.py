@@ -16,7 +16,7 @@ from pathlib import Path
 
 import grpc.aio
 
-from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
+from swe_ai_fleet.adapters.jetstream import JetStream, NatsCredentials
 from swe_ai_fleet.domain.event import CancelRequested, Writer
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 
@@ -32,7 +32,7 @@ async def ceiling_figures(*, seconds: float = SECONDS) -> dict[str, float]:
     figures: dict[str, float] = {}
     with tempfile.TemporaryDirectory(prefix="fleet-ceilings-") as name:
         async with EmbeddedNats(Path(name) / "nats") as server:
-            login = Credentials(token=server.address.token)
+            login = NatsCredentials(token=server.address.token)
             async with JetStream.connect(server.address.url, credentials=login) as log:
                 await log.ensure_streams()
                 figures |= await _nats(log, seconds)

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
-from swe_ai_fleet.adapters.model_pool.load import Load
+from swe_ai_fleet.adapters.model_pool.load import ServerLoad
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.message import AssistantMessage, ModelCapabilities, ModelReply, ModelRequest, UserMessage
 
@@ -143,9 +143,9 @@ class KVServer:
     def _running(self) -> int:
         return len(self._writing) + (self._reading is not None)
 
-    async def load(self) -> Load:
+    async def load(self) -> ServerLoad:
         """What vLLM's metrics would say."""
-        return Load(
+        return ServerLoad(
             running=self._running,
             waiting=len(self._waiting),
             cache=self._cache.in_use,

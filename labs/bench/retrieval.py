@@ -25,7 +25,7 @@ from rich.table import Table
 from labs.bench.labelled import LabelledSet, labelled_sets
 from swe_ai_fleet.domain.memory import Memory, MemoryScope
 from swe_ai_fleet.extensions.knowledge.embedding import open_embedder
-from swe_ai_fleet.extensions.knowledge.ranking import CANDIDATES, Match, fused
+from swe_ai_fleet.extensions.knowledge.ranking import CANDIDATES, MemoryMatch, fused
 from swe_ai_fleet.extensions.knowledge.sqlite_index import SqliteMemoryIndex
 from swe_ai_fleet.ports import Embedder
 
@@ -110,7 +110,7 @@ async def _ways(
         "hybrid": fused(words, meaning, query=question, limit=CANDIDATES),
         "fallback": fused(words, (), query=question, limit=CANDIDATES),
     }
-    plain: dict[str, Sequence[Match]] = {
+    plain: dict[str, Sequence[MemoryMatch]] = {
         "lexical": words,
         "vector": meaning,
         "reciprocal": _reciprocally_fused(words, meaning),
@@ -118,7 +118,7 @@ async def _ways(
     return {way: [one.memory.memory_id for one in found] for way, found in (*plain.items(), *ranked.items())}
 
 
-def _reciprocally_fused(words: Sequence[Match], meaning: Sequence[Match]) -> list[Match]:
+def _reciprocally_fused(words: Sequence[MemoryMatch], meaning: Sequence[MemoryMatch]) -> list[MemoryMatch]:
     """Reciprocal rank fusion (Cormack, Clarke and Büttcher 2009), to compare with."""
     scores: dict[str, float] = {}
     matches = {match.memory.memory_id: match for match in (*words, *meaning)}

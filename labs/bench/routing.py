@@ -20,7 +20,7 @@ from random import Random
 from typing import Protocol
 
 from labs.bench.kv_cache import Engine, KVServer, Prompt
-from swe_ai_fleet.adapters.model_pool import Fault, Member, ModelPool, PoolRules
+from swe_ai_fleet.adapters.model_pool import Fault, ModelPool, PoolMember, PoolRules
 from swe_ai_fleet.domain.message import ModelCapabilities, ModelReply, ModelRequest
 from swe_ai_fleet.ports import ChatModel
 from tests.simulation.virtual_loop import on_virtual_time
@@ -144,7 +144,9 @@ async def opened(way: str, servers: Sequence[KVServer]) -> AsyncGenerator[Router
     elif way == "least busy":
         yield LeastBusy(servers)
     else:
-        members = [Member(name=str(number), model=server, load=server.load) for number, server in enumerate(servers)]
+        members = [
+            PoolMember(name=str(number), model=server, load=server.load) for number, server in enumerate(servers)
+        ]
         rules = PoolRules() if way == "ours" else PoolRules(quantum=0)
         async with ModelPool(members, read_fault=lambda _: Fault(), rules=rules) as pool:
             yield pool

@@ -28,7 +28,7 @@ from labs.chaos.ray_node import HOST
 from labs.chaos.stage import RAY_VARIABLES, Replica, said
 from labs.children import Child, free_port
 from swe_ai_fleet.adapters.jetstream.connection import Connection
-from swe_ai_fleet.adapters.jetstream.nats_client import Credentials
+from swe_ai_fleet.adapters.jetstream.nats_client import NatsCredentials
 from swe_ai_fleet.adapters.jetstream.protocol import EVENTS
 from swe_ai_fleet.adapters.jetstream.reader import messages
 from swe_ai_fleet.testing.repositories import make_repository
@@ -180,7 +180,9 @@ async def _submit(replica: Replica, repository: Path, task_id: str) -> str:
 async def _events(replica: Replica) -> list[dict[str, Any]]:
     """Every event in the orchestrator's log, oldest first."""
     card = json.loads((replica.home / "fleet.json").read_text())
-    async with Connection.open([card["nats_url"]], Credentials(token=card["nats_token"]), name="bench") as connection:
+    async with Connection.open(
+        [card["nats_url"]], NatsCredentials(token=card["nats_token"]), name="bench"
+    ) as connection:
         stored = messages(connection, EVENTS, "agent.events.>", follow=False, timeout=_READ_SECONDS)
         return [json.loads(message.data) async for message in stored if message is not None]
 

@@ -23,7 +23,7 @@ from typing import Any
 
 import psutil
 
-from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
+from swe_ai_fleet.adapters.jetstream import JetStream, NatsCredentials
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain.context import Change, WorkRecord, WorkRecorded
 from swe_ai_fleet.orchestrator.meter import Meter
@@ -81,7 +81,7 @@ async def start(url: str, token: str, round_name: str) -> None:
     """Start all projections, one after the other; prints seconds and memory as JSON."""
     figures: dict[str, object] = {}
     async with AsyncExitStack() as stack:
-        log = await stack.enter_async_context(JetStream.connect(url, credentials=Credentials(token=token)))
+        log = await stack.enter_async_context(JetStream.connect(url, credentials=NatsCredentials(token=token)))
         saved: dict[str, Any] = {}
         if round_name in _ROUNDS:
             found = await log.snapshots("agent-snapshots")
@@ -130,7 +130,7 @@ async def measure(events: int) -> None:
     with tempfile.TemporaryDirectory() as directory:
         async with EmbeddedNats(Path(directory)) as server:
             address = server.address
-            async with JetStream.connect(address.url, credentials=Credentials(token=address.token)) as log:
+            async with JetStream.connect(address.url, credentials=NatsCredentials(token=address.token)) as log:
                 await log.ensure_streams()
                 number = await fill(log, events)
                 print(f"{await log.last_sequence():,} events of {number:,} executions; load {os.getloadavg()[0]:.0f}")

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import psutil
 
-from services.gateway.access.credentials import Credentials
+from services.gateway.access.credentials import CredentialChecker
 from services.gateway.main import gateway_app, serve_http
 from services.gateway.upstream import open_upstream
 from swe_ai_fleet.domain.event import EventBody
@@ -181,7 +181,7 @@ async def _gateway(address: str) -> None:
 
     settings = Settings(home=Path("/nonexistent"), http_listen="127.0.0.1:0", http_requests_per_minute=1_000_000)
     async with open_upstream(address, address) as upstream:
-        app = gateway_app(settings, upstream, Credentials(TOKEN), MemoryKeyValue(), ready)
+        app = gateway_app(settings, upstream, CredentialChecker(TOKEN), MemoryKeyValue(), ready)
         async with serve_http(app, settings.http_address) as url:
             print(url, flush=True)
             await asyncio.to_thread(sys.stdin.read)

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from swe_ai_fleet.adapters.jetstream.connection import Connection
-from swe_ai_fleet.adapters.jetstream.nats_client import Credentials
+from swe_ai_fleet.adapters.jetstream.nats_client import NatsCredentials
 from swe_ai_fleet.adapters.jetstream.protocol import EVENTS, RESULTS
 from swe_ai_fleet.adapters.jetstream.reader import messages
 from swe_ai_fleet.domain.errors import NotFound
@@ -113,7 +113,7 @@ class Watch:
 @asynccontextmanager
 async def open_watch(url: str, token: str) -> AsyncGenerator[tuple[Watch, Connection]]:
     """A watch at work, and its connection."""
-    async with Connection.open([url], Credentials(token=token), name="chaos") as connection:
+    async with Connection.open([url], NatsCredentials(token=token), name="chaos") as connection:
         watch = Watch()
         following = asyncio.create_task(watch.follow(connection), name="chaos watch")
         try:

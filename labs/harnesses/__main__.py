@@ -33,7 +33,7 @@ from swe_ai_fleet.cli.findings import Health
 from swe_ai_fleet.cli.order import Order
 from swe_ai_fleet.cli.service_findings import harness
 from swe_ai_fleet.domain.event import RunFinished, RunStarted, ToolFinished
-from swe_ai_fleet.domain.tool import Decision
+from swe_ai_fleet.domain.tool import PolicyDecision
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Conversation, Script, ScriptedModelServer, ScriptRequest, Turn
 from swe_ai_fleet.testing.repositories import make_repository
@@ -198,7 +198,7 @@ def _row(
         stop=str(finished.stop_reason),
         files=" ".join(finished.artifacts.files_changed),
         own=len(own),
-        refused=sum(body.entry.decision is Decision.REFUSED for body in ended),
+        refused=sum(body.entry.decision is PolicyDecision.REFUSED for body in ended),
         fleet=len(ended) - len(own),
         calls=finished.usage.model_calls,
         tokens=finished.usage.total_tokens,

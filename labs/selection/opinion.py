@@ -29,7 +29,7 @@ from swe_ai_fleet.orchestrator.ranking import rank
 try:
     from swe_ai_fleet.domain.examination import Examination, Matrix
     from swe_ai_fleet.orchestrator.judging import peer_samples, peers_for
-    from swe_ai_fleet.orchestrator.score import PARTS, Part, lead, score_candidates, tier
+    from swe_ai_fleet.orchestrator.score import PARTS, ScorePart, lead, score_candidates, tier
 except ImportError:  # a commit from before candidates were examined, and votes asked for only where they count
     Examination = Matrix = None
 
@@ -127,7 +127,7 @@ def samples_of(
     """How many votes each peer is to have."""
     if Matrix is None:
         return PEER_SAMPLES
-    weight, leads = PARTS[Part.VOTES], lead(score_candidates(candidates, reports, critiques, cast, behaviours))
+    weight, leads = PARTS[ScorePart.VOTES], lead(score_candidates(candidates, reports, critiques, cast, behaviours))
     return 0 if leads > weight else peer_samples(leads, weight)
 
 

@@ -14,7 +14,7 @@ from swe_ai_fleet.domain.event import (
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.orchestrator.dispatcher import AGAIN_SECONDS, HEAD_START_SECONDS, POLL_SECONDS
 from swe_ai_fleet.orchestrator.projection import claimable, over
-from swe_ai_fleet.orchestrator.queue import Line, Waiting, in_order
+from swe_ai_fleet.orchestrator.queue import Line, QueuedExecution, in_order
 
 if TYPE_CHECKING:
     from labs.simulation.scale import World
@@ -34,7 +34,7 @@ class Replica:
         self.up = True
         self.asleep = False
         self.states: dict[str, ExecutionState] = {}
-        self.waiting: dict[str, Waiting] = {}
+        self.waiting: dict[str, QueuedExecution] = {}
         self.drives: dict[str, int] = {}
         self.not_before: dict[str, float] = {}
         self.served: dict[Line, float] = {}
@@ -93,7 +93,7 @@ class Replica:
             and claimable(self.states[name], alive, self.name)
         )
 
-    def _chosen(self, free: list[Waiting], alive: set[str], room: int) -> list[Waiting]:
+    def _chosen(self, free: list[QueuedExecution], alive: set[str], room: int) -> list[QueuedExecution]:
         """What to begin now. One at a time is the same as all in order, and cheaper where there is little room."""
         now, served = self.world.clock.now, dict(self.served)
         running = Counter(self.world.caller(name) for name in self.drives)
@@ -105,7 +105,7 @@ class Replica:
                 [one for one in free if self._free(one.execution_id, alive)], running, now=now, served=served
             )
             return ordered[:room]
-        chosen: list[Waiting] = []
+        chosen: list[QueuedExecution] = []
         while len(chosen) < room and (one := next(iter(in_order(free, running, now=now, served=served)), None)):
             free.remove(one)
             if self._free(one.execution_id, alive):

@@ -32,7 +32,7 @@ from swe_ai_fleet.domain.task import DEFAULT_TENANT, PinnedRepository, RepoRef, 
 from swe_ai_fleet.orchestrator.dispatcher import POLL_SECONDS
 from swe_ai_fleet.orchestrator.execution_context import PAUSES
 from swe_ai_fleet.orchestrator.executions import Room
-from swe_ai_fleet.orchestrator.queue import Caller, Waiting, check_room
+from swe_ai_fleet.orchestrator.queue import Caller, QueuedExecution, check_room
 
 REPOSITORY = PinnedRepository(tenant=DEFAULT_TENANT, location="/srv/app", commit="c" * 40)
 
@@ -76,9 +76,9 @@ class World:
         task = self.jobs[name].task
         return task.tenant, task.caller
 
-    def waiting_of(self, state: ExecutionState) -> Waiting:
+    def waiting_of(self, state: ExecutionState) -> QueuedExecution:
         task = state.task
-        return Waiting(
+        return QueuedExecution(
             execution_id=state.execution_id,
             tenant=task.tenant,
             caller=task.caller,

@@ -10,7 +10,7 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 from swe_ai_fleet.adapters.jetstream.connection import Connection
-from swe_ai_fleet.adapters.jetstream.nats_client import Credentials
+from swe_ai_fleet.adapters.jetstream.nats_client import NatsCredentials
 from swe_ai_fleet.adapters.jetstream.protocol import EVENTS, RESULTS
 from swe_ai_fleet.adapters.jetstream.reader import messages
 from swe_ai_fleet.domain.errors import NotFound
@@ -93,7 +93,7 @@ class Ledger:
 @asynccontextmanager
 async def open_ledger(url: str, token: str) -> AsyncGenerator[tuple[Ledger, Connection]]:
     """A ledger at work, and its connection."""
-    async with Connection.open([url], Credentials(token=token), name="soak") as connection:
+    async with Connection.open([url], NatsCredentials(token=token), name="soak") as connection:
         ledger = Ledger()
         following = [
             asyncio.create_task(ledger.follow(connection, EVENTS, "agent.events.>"), name="soak events"),

@@ -24,7 +24,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
+from swe_ai_fleet.adapters.jetstream import JetStream, NatsCredentials
 from swe_ai_fleet.domain.command import Command, Owner
 from swe_ai_fleet.domain.event import MessageAdded, Writer
 from swe_ai_fleet.domain.message import UserMessage
@@ -83,7 +83,7 @@ class Place:
 
     @asynccontextmanager
     async def log(self) -> AsyncGenerator[JetStream]:
-        async with JetStream.connect(self.url, credentials=Credentials(token=self.token), timeout=60.0) as log:
+        async with JetStream.connect(self.url, credentials=NatsCredentials(token=self.token), timeout=60.0) as log:
             await log.ensure_streams()
             yield log
 

@@ -20,7 +20,7 @@ from labs.tokens.report import figures, first_request, tables
 from swe_ai_fleet.testing.repositories import git
 
 if TYPE_CHECKING:
-    from swe_ai_fleet.extensions.batch.records import Record
+    from swe_ai_fleet.extensions.batch.records import TaskRecord
 
 TASK = "Mend the parser.\n\nIt is torn."
 MAP = "Where the code is:\n```\na.py:\n  1: def parse\n```\n"
@@ -113,7 +113,7 @@ def test_the_recorded_tasks_make_a_study(tmp_path: Path) -> None:
         assert _passes(record, root)
 
 
-def _passes(record: Record, root: Path) -> bool:
+def _passes(record: TaskRecord, root: Path) -> bool:
     return all(not subprocess.run(command, shell=True, cwd=root).returncode for command in record.hidden.commands)
 
 

@@ -10,7 +10,7 @@ import signal
 import structlog
 
 from services.access.store import open_access, rules_of
-from services.extensions import RunningContext, context_opener
+from services.extensions import ContextServer, context_opener
 from services.grpc_server import nats_metrics
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.runtime.channels import card_entry, channel_tls, own_address
@@ -62,7 +62,7 @@ async def serve(settings: Settings) -> None:
                 card.unlink(missing_ok=True)
 
 
-def _card(settings: Settings, running: RunningContext) -> dict[str, object]:
+def _card(settings: Settings, running: ContextServer) -> dict[str, object]:
     tls = channel_tls(settings, own_address(settings, running.address))
     return {"address": running.address, "token": running.token, "pid": os.getpid(), "tls": card_entry(tls)}
 

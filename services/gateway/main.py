@@ -26,7 +26,7 @@ from services.access.store import AccessStore
 from services.auth import CHECK_SECONDS, Authenticator
 from services.certificates import Certificates, ServerTls, server_tls
 from services.gateway.access import access_middleware, session_routes
-from services.gateway.access.credentials import Credentials
+from services.gateway.access.credentials import CredentialChecker
 from services.gateway.access.limits import FramedProtocol, StalledProtocol
 from services.gateway.problems import HANDLERS, Observed
 from services.gateway.rest.answering import rest_routes
@@ -68,7 +68,7 @@ def gateway_metrics(telemetry: Telemetry, feeds: Feeds) -> Generator[None]:
 def gateway_app(
     settings: Settings,
     upstream: Upstream,
-    credentials: Credentials,
+    credentials: CredentialChecker,
     keys: KeyValue,
     ready: Callable[[], Awaitable[bool]],
     *,
@@ -244,7 +244,7 @@ async def open_gateway(
         orchestrator_tls=channel_tls(settings, settings.orchestrator_url),
         context_tls=channel_tls(settings, context_url),
     ) as upstream:
-        app = gateway_app(settings, upstream, Credentials(token, authenticator), keys, ready)
+        app = gateway_app(settings, upstream, CredentialChecker(token, authenticator), keys, ready)
         async with serve_http(
             app, settings.http_address, elsewhere=not settings.http_listen, tls=server_tls(settings)
         ) as url:

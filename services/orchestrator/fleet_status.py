@@ -27,7 +27,7 @@ from swe_ai_fleet.domain.text import counted, milliseconds
 from swe_ai_fleet.orchestrator.council_store import CouncilStore
 from swe_ai_fleet.orchestrator.councils import at_work, council_name
 from swe_ai_fleet.orchestrator.executions import Executions
-from swe_ai_fleet.runtime.fleet_view import FleetView, endpoint_use
+from swe_ai_fleet.runtime.fleet_view import MeasuredFleetView, endpoint_use
 from swe_ai_fleet.runtime.replicas import Drains, DrainTarget
 
 _CONFIG_FIELDS = {
@@ -43,7 +43,7 @@ _AGENT_FIELDS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Councils:
+class CouncilCalls:
     """Carries out the calls about councils.
 
     Attributes:
@@ -166,7 +166,7 @@ _MOST_NAMED = 20
 @dataclass(frozen=True, kw_only=True)
 class FleetStatuses:
     executions: Executions
-    view: FleetView
+    view: MeasuredFleetView
     drains: Drains
 
     async def fill(self, reply: pb.GetStatusResponse) -> None:
@@ -276,7 +276,7 @@ def seen_by(who: Principal, component: Component) -> Component:
     return component if who.may(AccessRole.ADMIN) else replace(component, message="", latency_ms=0.0)
 
 
-async def active_councils(councils: Councils) -> int:
+async def active_councils(councils: CouncilCalls) -> int:
     """How many councils have an agent at work; 0 where that can't be known now, since a status is told anyway."""
     try:
         async with asyncio.timeout(_COUNCIL_SECONDS):

@@ -12,7 +12,7 @@ from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.errors import parsed_message
 from services.orchestrator.planning import planning_event
 from services.orchestrator.requests import not_for_tasks, submitted_task
-from swe_ai_fleet.adapters.jetstream import JetStream, PermanentError, Work, WorkQueue
+from swe_ai_fleet.adapters.jetstream import JetStream, PermanentError, WorkMessage, WorkQueue
 from swe_ai_fleet.domain.errors import AlreadyExists, InvalidRequest
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, MAX_PRIORITY, Task
 from swe_ai_fleet.following import in_background
@@ -50,11 +50,11 @@ async def open_intake(
     """Take work from NATS until the context ends; what is under way then goes to the other replicas."""
     telemetry = own_telemetry()
 
-    async def execute(work: Work) -> None:
+    async def execute(work: WorkMessage) -> None:
         with telemetry.receiving("agent.cmd.execute", work.headers):
             await executions.submit(task_of(work, known))
 
-    async def plan(work: Work) -> None:
+    async def plan(work: WorkMessage) -> None:
         with telemetry.receiving("agent.plans", work.headers):
             event = planning_event(parsed_message(work.data, pb.ProcessPlanningEventRequest()))
             tenant, _ = _tenant(work, "agent.plans", known)
@@ -69,7 +69,7 @@ async def open_intake(
         yield
 
 
-def task_of(work: Work, known: Callable[[str], bool] = lambda tenant: tenant == DEFAULT_TENANT) -> Task:
+def task_of(work: WorkMessage, known: Callable[[str], bool] = lambda tenant: tenant == DEFAULT_TENANT) -> Task:
     """The task in a message: the JSON of a SubmitTaskRequest; its subject may name a tenant and give it a priority.
 
     Raises InvalidRequest, naming the field.
@@ -84,7 +84,7 @@ def task_of(work: Work, known: Callable[[str], bool] = lambda tenant: tenant == 
     return replace(submitted_task(request), tenant=tenant, caller=CALLER)
 
 
-def _tenant(work: Work, prefix: str, known: Callable[[str], bool]) -> tuple[str, list[str]]:
+def _tenant(work: WorkMessage, prefix: str, known: Callable[[str], bool]) -> tuple[str, list[str]]:
     """The tenant in a message's subject, and what stands behind it. Raises InvalidRequest for one that is not here."""
     tenant, *rest = work.subject.removeprefix(prefix).split(".")[1:] or [DEFAULT_TENANT]
     if not known(tenant):
@@ -92,10 +92,12 @@ def _tenant(work: Work, prefix: str, known: Callable[[str], bool]) -> tuple[str,
     return tenant, rest
 
 
-def _with_permanent_errors(handler: Callable[[Work], Awaitable[None]]) -> Callable[[Work], Awaitable[None]]:
+def _with_permanent_errors(
+    handler: Callable[[WorkMessage], Awaitable[None]],
+) -> Callable[[WorkMessage], Awaitable[None]]:
     """The handler, with faults that no repetition can fix told as such."""
 
-    async def handle(work: Work) -> None:
+    async def handle(work: WorkMessage) -> None:
         try:
             await handler(work)
         except _HOPELESS as fault:

@@ -21,7 +21,7 @@ from services.certificates import server_tls
 from services.extensions import context_opener
 from services.gateway.main import open_gateway
 from services.grpc_server import Service, serve_grpc, service_of
-from services.orchestrator.fleet_status import Councils, FleetStatuses
+from services.orchestrator.fleet_status import CouncilCalls, FleetStatuses
 from services.orchestrator.intake import PLANNING_BUCKET, PLANNING_KEPT_SECONDS, open_intake
 from services.orchestrator.metrics import Metrics, fleet_metrics
 from services.orchestrator.planning import open_plan_service
@@ -108,7 +108,7 @@ async def open_fleet(settings: Settings, tell: Callable[[str], None] = lambda _:
             derivations=derivations,
             store=await stack.log.bucket(PLANNING_BUCKET, ttl_seconds=PLANNING_KEPT_SECONDS),
         )
-        councils = Councils(
+        councils = CouncilCalls(
             store=stack.councils, states=stack.executions.projection.unfinished, models=council_models(stack.settings)
         )
         servicer = OrchestratorServicer(

@@ -26,7 +26,7 @@ from swe_ai_fleet.domain.fleet_status import FleetStatus
 from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.orchestrator.figures import RELATIVE_ERROR, ModelFigures, Sketch, ToolFigures
 from swe_ai_fleet.orchestrator.meter import Meter, Point
-from swe_ai_fleet.runtime.fleet_view import FleetView
+from swe_ai_fleet.runtime.fleet_view import MeasuredFleetView
 from swe_ai_fleet.runtime.node_load import added_up
 from swe_ai_fleet.runtime.stack import Stack
 from swe_ai_fleet.telemetry import Telemetry
@@ -51,7 +51,7 @@ OPERATIONS = (
 class FleetSource:
     """What a fleet's view says. While it measures for too long, the last answer stands."""
 
-    def __init__(self, view: FleetView) -> None:
+    def __init__(self, view: MeasuredFleetView) -> None:
         self._view = view
         self._measuring: asyncio.Task[FleetStatus] | None = None
         self._last: FleetStatus | None = None

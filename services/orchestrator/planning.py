@@ -21,7 +21,7 @@ from services.errors import Context
 from services.grpc_server import Service, service_of
 from services.orchestrator.requests import atomic_task, repo_ref
 from services.pages import page_of
-from swe_ai_fleet.agents.plan_session.requests import Approved, AwaitingApproval, PlanFailed, PlanResult, Rejected
+from swe_ai_fleet.agents.plan_session.requests import Approved, AwaitingApproval, PlanFailed, PlanRejected, PlanResult
 from swe_ai_fleet.agents.plan_session.session import PlanSession, SessionCard, ToolCallMade
 from swe_ai_fleet.agents.plan_session.store import PARTS_BUCKET, SESSIONS_BUCKET
 from swe_ai_fleet.contract import from_message, to_message
@@ -121,7 +121,7 @@ def proposal_message(answer: AwaitingApproval | PlanFailed) -> pb.ExecutePlanRes
     return to_message(pb.ExecutePlanResponse, answer, memory_results=memory, error=None)
 
 
-def decision_message(answer: Approved | AwaitingApproval | Rejected | PlanFailed) -> pb.ApproveApproachResponse:
+def decision_message(answer: Approved | AwaitingApproval | PlanRejected | PlanFailed) -> pb.ApproveApproachResponse:
     """What came of a decision."""
     if isinstance(answer, AwaitingApproval):
         waits = (

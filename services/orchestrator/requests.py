@@ -41,7 +41,7 @@ from swe_ai_fleet.domain.task import (
 )
 from swe_ai_fleet.domain.text import check_identifier, plain_line
 from swe_ai_fleet.orchestrator.delivery import HandDelivery
-from swe_ai_fleet.orchestrator.derivations import Plan
+from swe_ai_fleet.orchestrator.derivations import DerivationRequest
 from swe_ai_fleet.orchestrator.subtasks import child_task_id
 from swe_ai_fleet.ports import BlobStore
 
@@ -209,13 +209,13 @@ def _bounded(task: Task) -> Task:
     return task
 
 
-def plan_of(request: pb.DeriveSubtasksRequest) -> Plan:
+def plan_of(request: pb.DeriveSubtasksRequest) -> DerivationRequest:
     """The plan of a request. Raises InvalidRequest naming the field."""
     roles: list[Role] = []
     for number, name in enumerate(request.roles):
         with fields_named(lambda _, number=number: f"roles[{number}]"):
             roles.append(Role.parse(name))
-    return Plan(
+    return DerivationRequest(
         description=request.task_description,
         case_id=request.case_id,
         plan_id=request.plan_id,
@@ -225,7 +225,7 @@ def plan_of(request: pb.DeriveSubtasksRequest) -> Plan:
     )
 
 
-def derived(plan: Plan, derivation: Derivation) -> pb.DeriveSubtasksResponse:
+def derived(plan: DerivationRequest, derivation: Derivation) -> pb.DeriveSubtasksResponse:
     """A split plan. Its tasks have ids that no other derivation's have."""
     names = {subtask.subtask_id: f"{derivation.derivation_id}.{subtask.subtask_id}" for subtask in derivation.subtasks}
     return pb.DeriveSubtasksResponse(

@@ -17,7 +17,7 @@ from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceServi
 from services.auth import caller_of, principal, tenant
 from services.errors import Context, NotAvailable
 from services.orchestrator import requests, responses
-from services.orchestrator.fleet_status import Councils, FleetStatuses, active_councils, seen_by
+from services.orchestrator.fleet_status import CouncilCalls, FleetStatuses, active_councils, seen_by
 from services.orchestrator.metrics import Metrics
 from services.orchestrator.planning import answer_planning_event
 from services.orchestrator.replies import MAX_REPLY_BYTES, Replies, WatchLive, metadata, page, pending, with_live_text
@@ -66,7 +66,7 @@ class OrchestratorServicer(OrchestratorServiceServicer):
     components: Callable[[], Awaitable[Sequence[Component]]]
     watch_live: WatchLive
     planning: PlanningEvents
-    councils: Councils
+    councils: CouncilCalls
     derivations: Derivations
     contexts: TaskContexts | None
     metrics: Metrics

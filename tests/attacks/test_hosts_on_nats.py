@@ -18,7 +18,7 @@ import pytest
 import structlog.testing
 from nats.aio.client import Client
 
-from swe_ai_fleet.adapters.jetstream import Credentials, Issuer, JetStream, NatsLogin
+from swe_ai_fleet.adapters.jetstream import Issuer, JetStream, NatsCredentials, NatsLogin
 from swe_ai_fleet.domain.assignment import AssignmentKind
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.errors import FleetError, NotFound, PreconditionFailed
@@ -73,7 +73,7 @@ class World:
     @asynccontextmanager
     async def host(self, login: str, *, waits: float = 10.0) -> AsyncIterator[JetStream]:
         """What a host does with its login."""
-        credentials = Credentials(host=login, ca=str(self.settings.nats_ca or ""))
+        credentials = NatsCredentials(host=login, ca=str(self.settings.nats_ca or ""))
         async with JetStream.connect(self.url, credentials=credentials, timeout=5, waits=waits) as log:
             yield log
 
@@ -329,7 +329,7 @@ async def test_the_server_ends_a_connection_whose_time_is_up(tmp_path: Path) -> 
         issuer = Issuer(server.issuer_file.read_text())
         answering = asyncio.create_task(log.answer_logins(lambda: issuer, who, heard=heard))
         await heard.wait()
-        url, credentials = without_login(server.address.url), Credentials(host="h.secret")
+        url, credentials = without_login(server.address.url), NatsCredentials(host="h.secret")
         async with JetStream.connect(url, credentials=credentials) as host:
             await until(lambda: len(let_in) >= 3)
             # It came back once; the next time nobody lets it in.

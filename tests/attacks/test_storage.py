@@ -16,7 +16,7 @@ from grpc.aio import AioRpcError
 from fleet.context.v1 import context_pb2 as context
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.adapters.git_workspace import GitClone
-from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
+from swe_ai_fleet.adapters.jetstream import JetStream, NatsCredentials
 from swe_ai_fleet.agents.recorded_run import BUNDLE_MEDIA_TYPE, WorkspaceKeeper
 from swe_ai_fleet.domain.access import Quota, TenantRules
 from swe_ai_fleet.domain.blob import BlobRef, blob_ref
@@ -41,7 +41,7 @@ TIMES = 8
 @pytest.fixture
 async def log(nats_server: EmbeddedNats) -> AsyncIterator[JetStream]:
     address = nats_server.address
-    async with JetStream.connect(address.url, credentials=Credentials(token=address.token), timeout=10.0) as opened:
+    async with JetStream.connect(address.url, credentials=NatsCredentials(token=address.token), timeout=10.0) as opened:
         await opened.ensure_streams()
         yield opened
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from swe_ai_fleet.adapters.git_workspace import Bounds, GitWorkspaceProvider
+from swe_ai_fleet.adapters.git_workspace import CloneBounds, GitWorkspaceProvider
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import ResourceExhausted
 from swe_ai_fleet.domain.task import EnvironmentSpec, PinnedRepository, RepoRef
@@ -24,7 +24,7 @@ BARE = Environment()
 
 
 def make(root: Path, limit: int, *, level: IsolationLevel = IsolationLevel.NONE) -> GitWorkspaceProvider:
-    return make_provider(root, level=level, bounds=Bounds(tenant_disk_bytes=limit))
+    return make_provider(root, level=level, bounds=CloneBounds(tenant_disk_bytes=limit))
 
 
 def filling(name: str) -> EnvironmentSpec:

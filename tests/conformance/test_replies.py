@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from swe_ai_fleet.adapters.model_pool import Fault, Member, ModelPool, PoolRules
+from swe_ai_fleet.adapters.model_pool import Fault, ModelPool, PoolMember, PoolRules
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.adapters.openai_model.faults import pushback
 from swe_ai_fleet.domain.message import ToolProtocol
@@ -43,7 +43,7 @@ async def models(servers: Mapping[str, ScriptedModelServer]) -> AsyncIterator[Ma
     async with AsyncExitStack() as stack:
         for name, server in servers.items():
             client = await stack.enter_async_context(OpenAIChatModel(base_url=server.url, timeout_seconds=10.0))
-            members = [Member(name=name, model=client)]
+            members = [PoolMember(name=name, model=client)]
             pool = ModelPool(members, read_fault=lambda error: Fault.of(*pushback(error)), rules=rules)
             pools[name] = await stack.enter_async_context(pool)
         yield pools

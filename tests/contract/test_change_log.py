@@ -13,7 +13,7 @@ from typing import get_args
 
 import pytest
 
-from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
+from swe_ai_fleet.adapters.jetstream import JetStream, NatsCredentials
 from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain import candidate
 from swe_ai_fleet.domain.context import (
@@ -48,7 +48,7 @@ async def log(request: pytest.FixtureRequest, nats_server: EmbeddedNats) -> Asyn
 
 @asynccontextmanager
 async def connected(address: NatsAddress, *, url: str = "", timeout: float = 15.0) -> AsyncGenerator[ChangeLog]:
-    credentials = Credentials(token=address.token)
+    credentials = NatsCredentials(token=address.token)
     async with JetStream.connect(url or address.url, credentials=credentials, timeout=timeout) as jetstream:
         await jetstream.ensure_streams()
         await jetstream.ensure_streams()

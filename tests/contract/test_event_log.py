@@ -11,7 +11,7 @@ from typing import Protocol
 
 import pytest
 
-from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
+from swe_ai_fleet.adapters.jetstream import JetStream, NatsCredentials
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.errors import AlreadyExists, Fenced, NotFound
 from swe_ai_fleet.domain.event import CancelRequested, Event, RunClaimed, RunLost, StoredEvent, Writer
@@ -38,7 +38,9 @@ async def log(request: pytest.FixtureRequest, nats_server: EmbeddedNats) -> Asyn
         yield MemoryLog()
         return
     address = nats_server.address
-    async with JetStream.connect(address.url, credentials=Credentials(token=address.token), timeout=5.0) as jetstream:
+    async with JetStream.connect(
+        address.url, credentials=NatsCredentials(token=address.token), timeout=5.0
+    ) as jetstream:
         await jetstream.ensure_streams()
         await jetstream.ensure_streams()
         if request.param == "batches":

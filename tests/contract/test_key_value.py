@@ -9,7 +9,7 @@ from contextlib import aclosing
 
 import pytest
 
-from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
+from swe_ai_fleet.adapters.jetstream import JetStream, NatsCredentials
 from swe_ai_fleet.domain.errors import Fenced, InvalidRequest
 from swe_ai_fleet.ports import KeyValue, KeyValueEntry
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
@@ -19,7 +19,7 @@ from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
 @pytest.fixture
 async def jetstream(nats_server: EmbeddedNats) -> AsyncIterator[JetStream]:
     address = nats_server.address
-    async with JetStream.connect(address.url, credentials=Credentials(token=address.token), timeout=5.0) as opened:
+    async with JetStream.connect(address.url, credentials=NatsCredentials(token=address.token), timeout=5.0) as opened:
         yield opened
 
 

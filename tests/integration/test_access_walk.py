@@ -29,7 +29,7 @@ from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.access.roles import ROLES
 from services.access.store import AccessStore
 from services.auth import principal
-from services.gateway.access.credentials import Credentials
+from services.gateway.access.credentials import CredentialChecker
 from services.gateway.main import gateway_app, serve_http
 from services.gateway.upstream import FILES, open_upstream
 from services.grpc_server import Service, serve_grpc
@@ -207,7 +207,7 @@ async def house(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[House
         grpc.aio.insecure_channel(address) as channel,
         open_upstream(address, address) as upstream,
     ):
-        credentials = Credentials("the gateway's own", store)
+        credentials = CredentialChecker("the gateway's own", store)
         app = gateway_app(settings, upstream, credentials, MemoryKeyValue(), _ready, check_seconds=CHECK_SECONDS)
         async with (
             serve_http(app, "127.0.0.1:0") as url,

@@ -16,7 +16,7 @@ import psycopg
 import pytest
 import redis.asyncio
 
-from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
+from swe_ai_fleet.domain.tool import Outcome, PolicyDecision, ToolResult
 from swe_ai_fleet.tools import DatabaseTool
 from swe_ai_fleet.tools.secrets import MASK
 from tests.postgresql_server import PostgresqlServer
@@ -51,7 +51,7 @@ async def refused(call: Awaitable[ToolResult], *said: str) -> ToolResult:
 def recorded(tool: DatabaseTool, result: ToolResult) -> None:
     """The call's end stands in the audit as the caller was told: ours to refuse, or the database's to fail."""
     entry = tool.pipeline.trail.entries[-1]
-    decision = Decision.REFUSED if result.outcome is Outcome.REFUSED else Decision.ALLOWED
+    decision = PolicyDecision.REFUSED if result.outcome is Outcome.REFUSED else PolicyDecision.ALLOWED
     assert (f"db_{entry.operation}", entry.outcome, entry.decision) == (result.operation, result.outcome, decision)
 
 
@@ -162,7 +162,7 @@ class TestPostgreSQL:
         recorded(tool, await refused(tool.postgresql_query("postgres", "SELECT 1"), "too powerful", "postgres"))
         change = tool.postgresql_query("helper", "SELECT 1", read_only=False)
         recorded(tool, await refused(change, "pg_execute_server_program"))
-        assert [entry.decision for entry in tool.pipeline.trail.entries[1::2]] == [Decision.REFUSED] * 2
+        assert [entry.decision for entry in tool.pipeline.trail.entries[1::2]] == [PolicyDecision.REFUSED] * 2
 
     async def test_results_are_bounded(self, tool: DatabaseTool) -> None:
         result = await ok(tool.postgresql_query("agent", "SELECT generate_series(1, 2000000000)", max_rows=5))
@@ -267,7 +267,7 @@ async def test_a_connection_that_is_not_named_as_writable_is_for_reading(
         tool.neo4j_query("graph", "CREATE (n)", read_only=False),
     ):
         await refused(call, "for reading only", "writable: other")
-        assert tool.pipeline.trail.entries[-1].decision is Decision.REFUSED
+        assert tool.pipeline.trail.entries[-1].decision is PolicyDecision.REFUSED
     assert await names(item) == [1, 2]
     assert not (tmp_path / "notes.db").exists()
 

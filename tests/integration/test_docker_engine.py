@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
-from swe_ai_fleet.tools.docker import DockerPolicy, DockerTool, Owner
+from swe_ai_fleet.tools.docker import DockerPolicy, DockerTool, OwningRun
 from tests.docker_engine import BUSYBOX, NoEngine, TestEngine, docker_engine
 
 pytestmark = pytest.mark.slow
@@ -84,7 +84,7 @@ async def run(kit: DockerTool, script: str, **arguments: object) -> ToolResult:
 
 async def test_runs_do_not_see_each_other(kit: DockerTool, root: Path, policy: DockerPolicy) -> None:
     (root / "Dockerfile").write_text("FROM base:1\n")
-    async with DockerTool(root, policy=policy, owner=Owner(tenant="other")) as other:
+    async with DockerTool(root, policy=policy, owner=OwningRun(tenant="other")) as other:
         assert (await other.build("theirs")).success
         started = await run(other, "sleep 600", name="svc", detach=True)
         assert "no containers" in (await kit.ps()).content

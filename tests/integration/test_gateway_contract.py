@@ -17,7 +17,7 @@ from hypothesis.errors import Unsatisfiable
 from schemathesis import GenerationMode
 from schemathesis.specs.openapi import checks
 
-from services.gateway.access.credentials import Credentials
+from services.gateway.access.credentials import CredentialChecker
 from services.gateway.main import gateway_app, serve_http
 from services.gateway.rest.table import OPERATIONS
 from services.gateway.upstream import open_upstream
@@ -175,7 +175,7 @@ async def gateway(fleet: FleetUnderTest) -> AsyncIterator[str]:
     generous = fleet.settings.model_copy(update={"http_requests_per_minute": 10_000_000})
     running = fleet.running
     async with open_upstream(running.address, running.context) as upstream:
-        app = gateway_app(generous, upstream, Credentials(running.token), MemoryKeyValue(), ready)
+        app = gateway_app(generous, upstream, CredentialChecker(running.token), MemoryKeyValue(), ready)
         async with serve_http(app, "127.0.0.1:0") as url:
             yield url
 

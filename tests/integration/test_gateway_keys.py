@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
+from swe_ai_fleet.adapters.jetstream import JetStream, NatsCredentials
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
 from tests.gateway_house import BEARER, house, refused
@@ -18,7 +18,7 @@ from tests.gateway_house import BEARER, house, refused
 @pytest.fixture(scope="module")
 async def keys(nats_server: EmbeddedNats) -> AsyncIterator[Any]:
     address = nats_server.address
-    async with JetStream.connect(address.url, credentials=Credentials(token=address.token)) as log:
+    async with JetStream.connect(address.url, credentials=NatsCredentials(token=address.token)) as log:
         yield await log.bucket("KEYS", ttl_seconds=600.0)
 
 

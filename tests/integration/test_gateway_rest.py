@@ -18,7 +18,7 @@ import aiohttp
 import jsonschema
 import pytest
 
-from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
+from swe_ai_fleet.adapters.jetstream import JetStream, NatsCredentials
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.testing.repositories import make_repository
 from tests.conftest import FleetUnderTest
@@ -147,7 +147,7 @@ async def test_whoever_does_not_want_to_wait_is_told_where(api: Api) -> None:
 async def test_an_artifact(api: Api, fleet: FleetUnderTest, ended: dict[str, Any]) -> None:
     content = random.Random(7).randbytes(700_000)
     execution_id = ended["answer"]["execution_id"]
-    login = Credentials(token=fleet.running.nats_token)
+    login = NatsCredentials(token=fleet.running.nats_token)
     async with JetStream.connect(fleet.running.nats_url, credentials=login) as log:
         digest = (await log.put(DEFAULT_TENANT, execution_id, content, "application/octet-stream")).digest
     path = f"/api/executions/{execution_id}/artifacts/{digest}"

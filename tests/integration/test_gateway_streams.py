@@ -24,7 +24,7 @@ from websockets.frames import Close, Opcode
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
-from services.gateway.access.credentials import Credentials
+from services.gateway.access.credentials import CredentialChecker
 from services.gateway.main import gateway_app, serve_http
 from services.gateway.upstream import open_upstream
 from swe_ai_fleet.settings import Settings
@@ -199,7 +199,7 @@ async def streaming(port: int, *, max_watchers: int = 50) -> AsyncGenerator[tupl
 
     async with open_upstream(address, address) as upstream:
         settings = Settings(http_max_watchers=max_watchers)
-        app = gateway_app(settings, upstream, Credentials("of-the-caller"), MemoryKeyValue(), ready)
+        app = gateway_app(settings, upstream, CredentialChecker("of-the-caller"), MemoryKeyValue(), ready)
         async with serve_http(app, "127.0.0.1:0") as url:
             try:
                 yield url, app.state.feeds

@@ -14,7 +14,7 @@ import psutil
 import pytest
 from aiohttp import web
 
-from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
+from swe_ai_fleet.domain.tool import Outcome, PolicyDecision, ToolResult
 from swe_ai_fleet.sandbox import IsolationLevel, LocalWorkspace, Sandbox, SandboxPolicy
 from swe_ai_fleet.testing.repositories import commit_files, git, make_repository
 from swe_ai_fleet.tools import GitRemotes, GitTool, RemoteGrant, ShellTool
@@ -88,7 +88,7 @@ async def ok(call: Awaitable[ToolResult]) -> ToolResult:
 async def failed(tool: GitTool, call: Awaitable[ToolResult], *said: str, outcome: Outcome = Outcome.ERROR) -> None:
     result = await call
     entry = tool.pipeline.trail.entries[-1]
-    decision = Decision.REFUSED if outcome is Outcome.REFUSED else Decision.ALLOWED
+    decision = PolicyDecision.REFUSED if outcome is Outcome.REFUSED else PolicyDecision.ALLOWED
     assert (result.success, result.outcome, entry.outcome, entry.decision) == (False, outcome, outcome, decision), (
         result.observation()
     )

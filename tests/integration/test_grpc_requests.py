@@ -12,7 +12,7 @@ from google.protobuf.message import Message
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.orchestrator.intake import task_of
-from swe_ai_fleet.adapters.jetstream import Work
+from swe_ai_fleet.adapters.jetstream import WorkMessage
 from swe_ai_fleet.codec import to_plain
 from tests.orchestrator_service import Service
 
@@ -33,7 +33,7 @@ async def test_every_field_reaches_the_task(service: Service):
     assert to_plain(service.log.events[0].body.task) == given["task"]
     # So it does from NATS; who asks, and what its council decides, is said otherwise.
     data = json.dumps({"orchestrate": given["request"]}).encode()
-    work = Work(subject="agent.cmd.execute", data=data, headers={}, sequence=1, deliveries=1)
+    work = WorkMessage(subject="agent.cmd.execute", data=data, headers={}, sequence=1, deliveries=1)
     assert to_plain(task_of(work)) == {**given["task"], "caller": "nats"}
     # A field that is new has to be in the file, or here with the reason.
     assert unset(request) == {

@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.orchestrator.intake import PLANS, TASKS, open_intake
-from swe_ai_fleet.adapters.jetstream import Credentials, JetStream, PermanentError, Work, WorkQueue
+from swe_ai_fleet.adapters.jetstream import JetStream, NatsCredentials, PermanentError, WorkMessage, WorkQueue
 from swe_ai_fleet.cli.main import app
 from swe_ai_fleet.domain.errors import PreconditionFailed, ResourceExhausted
 from swe_ai_fleet.domain.event import ExecutionStatus
@@ -38,7 +38,7 @@ SECONDS = 30
 
 @asynccontextmanager
 async def connected(address: NatsAddress) -> AsyncIterator[JetStream]:
-    async with JetStream.connect(address.url, credentials=Credentials(token=address.token)) as log:
+    async with JetStream.connect(address.url, credentials=NatsCredentials(token=address.token)) as log:
         yield log
 
 
@@ -94,7 +94,9 @@ class Place:
         return await dead_letter(self.client, self.queue.consumer)
 
     @asynccontextmanager
-    async def replica(self, handler: Callable[[Work], Awaitable[None]], **changes: object) -> AsyncIterator[None]:
+    async def replica(
+        self, handler: Callable[[WorkMessage], Awaitable[None]], **changes: object
+    ) -> AsyncIterator[None]:
         async with connected(self.address) as log:
             consumer = asyncio.create_task(log.consume(replace(self.queue, **changes), handler))
             try:
@@ -134,7 +136,7 @@ class Diary:
     got: list[str] = field(default_factory=list)
     news: asyncio.Condition = field(default_factory=asyncio.Condition)
 
-    async def __call__(self, work: Work) -> None:
+    async def __call__(self, work: WorkMessage) -> None:
         async with self.news:
             self.got.append(work.data.decode())
             self.news.notify_all()
@@ -147,7 +149,7 @@ class Diary:
 async def test_what_fails_comes_again_and_at_last_lies_where_people_look(place: Place) -> None:
     deliveries: list[int] = []
 
-    async def fail(work: Work) -> None:
+    async def fail(work: WorkMessage) -> None:
         if work.data == b"fine" or (work.data == b"patient" and work.deliveries == 6):
             return
         if work.data == b"patient":
@@ -182,11 +184,11 @@ async def test_the_work_of_a_replica_that_stops_or_falls_silent_goes_to_another(
     began, deliveries = asyncio.Event(), []
     seconds = 0.4 if silent else 600.0
 
-    async def hold(work: Work) -> None:
+    async def hold(work: WorkMessage) -> None:
         began.set()
         await asyncio.Event().wait()
 
-    async def take(work: Work) -> None:
+    async def take(work: WorkMessage) -> None:
         deliveries.append(work.deliveries)
 
     await place.put("taken over")
@@ -208,7 +210,7 @@ async def test_a_dead_letter_is_handed_in_again_once(tmp_path: Path) -> None:
     queue = WorkQueue(stream="AGENT_COMMANDS", subjects=("agent.cmd.execute",), consumer="commands")
     diary = Diary()
 
-    async def handle(work: Work) -> None:
+    async def handle(work: WorkMessage) -> None:
         await diary(work)
         if len(diary.got) < 4:
             raise PermanentError("not today")
@@ -248,7 +250,7 @@ async def test_a_dead_letter_is_handed_in_again_once(tmp_path: Path) -> None:
 async def test_a_killed_server_loses_no_work(tmp_path: Path) -> None:
     diary, half = Diary(), asyncio.Event()
 
-    async def work(work: Work) -> None:
+    async def work(work: WorkMessage) -> None:
         await diary(work)
         if work.data == b"5":
             half.set()

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
+from swe_ai_fleet.adapters.jetstream import JetStream, NatsCredentials
 from swe_ai_fleet.agents.equipment import Equipment
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import Perspective
@@ -49,7 +49,7 @@ class Speaking:
 @pytest.fixture
 async def log(nats_server: EmbeddedNats) -> AsyncIterator[JetStream]:
     address = nats_server.address
-    async with JetStream.connect(address.url, credentials=Credentials(token=address.token)) as connected:
+    async with JetStream.connect(address.url, credentials=NatsCredentials(token=address.token)) as connected:
         await connected.ensure_streams()
         yield connected
 

@@ -15,7 +15,7 @@ from aiohttp import web
 from swe_ai_fleet.domain.audit import verify
 from swe_ai_fleet.domain.command import NetworkGrant
 from swe_ai_fleet.domain.environment import Mount
-from swe_ai_fleet.domain.tool import Decision, Outcome
+from swe_ai_fleet.domain.tool import Outcome, PolicyDecision
 from swe_ai_fleet.sandbox import Sandbox, SandboxPolicy
 from swe_ai_fleet.tools import Pipeline
 from swe_ai_fleet.tools.mcp import McpServer, McpTool
@@ -85,7 +85,7 @@ class TestConfinement:
             trail = kit.pipeline.trail
             ended = [entry for entry in trail.entries if entry.outcome is not Outcome.STARTED]
             # What a server does is not ours to refuse.
-            assert {(entry.decision, entry.outcome) for entry in ended} == {(Decision.ALLOWED, Outcome.SUCCESS)}
+            assert {(entry.decision, entry.outcome) for entry in ended} == {(PolicyDecision.ALLOWED, Outcome.SUCCESS)}
             assert (len(ended), verify(trail.entries, head=trail.head)) == (7, None)
         assert (root / "b.txt").read_text() == "written"
 
@@ -95,7 +95,7 @@ class TestConfinement:
             assert (await kit.call("bad_read", {"say": "/workspace/a.txt"})).content == "inside"
             assert (await kit.call("bad_write", {"say": "/workspace/a.txt"})).outcome is Outcome.REFUSED
             entry = kit.pipeline.trail.entries[-1]
-            assert (entry.decision, entry.outcome) == (Decision.REFUSED, Outcome.REFUSED)
+            assert (entry.decision, entry.outcome) == (PolicyDecision.REFUSED, Outcome.REFUSED)
         async with opened(root, server) as kit:
             result = await kit.call("bad_write", {"say": "/workspace/a.txt"})
             assert "Read-only file system" in result.content
@@ -135,7 +135,7 @@ class TestConfinement:
             (root / "altered").touch()
             result = await kit.call("bad_echo", {})
             assert result.outcome is Outcome.REFUSED
-            assert kit.pipeline.trail.entries[-1].decision is Decision.REFUSED
+            assert kit.pipeline.trail.entries[-1].decision is PolicyDecision.REFUSED
             assert (await kit.call("bad_flat", {})).success
 
     async def test_no_process_outlives_the_run(self, root: Path) -> None:

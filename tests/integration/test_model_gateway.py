@@ -14,7 +14,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from swe_ai_fleet.adapters.model_pool import Fault, Member, ModelPool, PoolRules
+from swe_ai_fleet.adapters.model_pool import Fault, ModelPool, PoolMember, PoolRules
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.adapters.openai_model.faults import pushback
 from swe_ai_fleet.agents.budget import Budget
@@ -81,7 +81,7 @@ async def gate(
             base_url=server.url, api_key=KEY, session_headers=["X-Session-ID"], timeout_seconds=5.0
         ) as model,
         ModelPool(
-            [Member(name="only", model=model)], read_fault=lambda error: Fault.of(*pushback(error)), rules=rules
+            [PoolMember(name="only", model=model)], read_fault=lambda error: Fault.of(*pushback(error)), rules=rules
         ) as pool,
     ):
         await pool.probe()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from swe_ai_fleet.adapters.model_pool import Fault, Member, ModelPool, PoolRules, vllm_load
+from swe_ai_fleet.adapters.model_pool import Fault, ModelPool, PoolMember, PoolRules, vllm_load
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.adapters.openai_model.faults import pushback
 from swe_ai_fleet.agents.coding_run import CodingRun
@@ -31,11 +31,11 @@ QUICK = PoolRules(timeout=10.0, backoff=0.02, open_for=0.05, poll_every=0.02)
 @asynccontextmanager
 async def pool_of(*urls: str, rules: PoolRules = QUICK, **options: str) -> AsyncIterator[ModelPool]:
     async with AsyncExitStack() as stack:
-        members: list[Member] = []
+        members: list[PoolMember] = []
         for url in urls:
             model = await stack.enter_async_context(OpenAIChatModel(base_url=url, **options))
             load = partial(vllm_load, model.metrics) if len(urls) > 1 else None
-            members.append(Member(name=url, model=model, load=load))
+            members.append(PoolMember(name=url, model=model, load=load))
         yield await stack.enter_async_context(
             ModelPool(members, read_fault=lambda error: Fault.of(*pushback(error)), rules=rules)
         )
@@ -166,7 +166,7 @@ async def test_a_run_whose_model_is_away_waits_for_it_and_says_so(tmp_path: Path
     async with AsyncExitStack() as stack:
         model = await stack.enter_async_context(OpenAIChatModel(base_url=server.url))
         pool = await stack.enter_async_context(
-            ModelPool([Member(name="only", model=model)], read_fault=lambda e: Fault.of(*pushback(e)), rules=rules)
+            ModelPool([PoolMember(name="only", model=model)], read_fault=lambda e: Fault.of(*pushback(e)), rules=rules)
         )
         assignment = CodingAssignment(
             execution_id=task.execution_id,

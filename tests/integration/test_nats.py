@@ -18,7 +18,7 @@ from pathlib import Path
 import nats
 import pytest
 
-from swe_ai_fleet.adapters.jetstream import Credentials, JetStream, StreamSettings
+from swe_ai_fleet.adapters.jetstream import JetStream, NatsCredentials, StreamSettings
 from swe_ai_fleet.adapters.jetstream.protocol import event_subject
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed, ResourceExhausted, Unavailable
 from swe_ai_fleet.domain.event import StoredEvent, Writer
@@ -32,7 +32,7 @@ from tests.lost_answers import Proxy
 async def connected(
     address: NatsAddress, *, url: str = "", settings: StreamSettings | None = None, timeout: float = 15.0
 ) -> AsyncIterator[JetStream]:
-    credentials = Credentials(token=address.token)
+    credentials = NatsCredentials(token=address.token)
     async with JetStream.connect(
         url or address.url, credentials=credentials, settings=settings, timeout=timeout
     ) as jetstream:

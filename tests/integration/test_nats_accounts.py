@@ -17,7 +17,7 @@ import nkeys
 import pytest
 from nats.aio.client import Client
 
-from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
+from swe_ai_fleet.adapters.jetstream import JetStream, NatsCredentials
 from swe_ai_fleet.adapters.jetstream.protocol import COMMANDS, EVENTS, STREAM_SUBJECTS
 from swe_ai_fleet.domain.errors import PreconditionFailed, Unavailable
 from swe_ai_fleet.domain.event import CONTROL_SUBJECT, EXECUTION_SUBJECT
@@ -157,18 +157,19 @@ async def test_without_a_user_nobody_comes_in(secured: SecuredNats, tmp_path: Pa
     nothing.write_text("nothing")
     ca = str(secured.layout.authority)
 
-    async def refused(credentials: Credentials, field: str) -> None:
+    async def refused(credentials: NatsCredentials, field: str) -> None:
         with pytest.raises(PreconditionFailed, match="" if field else "refused the credentials") as fault:
             async with JetStream.connect(secured.url, credentials=credentials):
                 pass
         assert not field or fault.value.field == field
 
     cases = (
-        (Credentials(ca=ca), ""), (Credentials(token="guess", ca=ca), ""), (Credentials(nkey=str(wrong), ca=ca), ""),
-        (Credentials(user="orchestrator", password="guess", ca=ca), ""),
-        (Credentials(nkey=str(tmp_path / "none")), "nats_nkey_file"), (Credentials(ca=str(nothing)), "nats_ca"),
-        (Credentials(nkey=str(nothing)), "nats_nkey_file"),
-        (Credentials(cert=str(nothing), key=str(nothing)), "nats_cert"),
+        (NatsCredentials(ca=ca), ""), (NatsCredentials(token="guess", ca=ca), ""),
+        (NatsCredentials(nkey=str(wrong), ca=ca), ""),
+        (NatsCredentials(user="orchestrator", password="guess", ca=ca), ""),
+        (NatsCredentials(nkey=str(tmp_path / "none")), "nats_nkey_file"), (NatsCredentials(ca=str(nothing)), "nats_ca"),
+        (NatsCredentials(nkey=str(nothing)), "nats_nkey_file"),
+        (NatsCredentials(cert=str(nothing), key=str(nothing)), "nats_cert"),
     )  # fmt: skip
     await asyncio.gather(*(refused(*case) for case in cases))
 
@@ -250,7 +251,7 @@ async def test_a_host_says_what_agents_of_its_tenant_say_and_nothing_else(
         *(f"$KV.{JOB_BOARD}.a.j.outcome", f"$KV.{JOB_BOARD}.a.j.pinned", f"$KV.{TEST_RUNS}.{own}.x"),
         *(f"agent.ask.{what}.a.e" for what in ASK),
     }
-    nobody = Credentials(host=await logins.grant("nobody"), ca=str(secured.layout.authority))
+    nobody = NatsCredentials(host=await logins.grant("nobody"), ca=str(secured.layout.authority))
     with pytest.raises(PreconditionFailed, match="refused the credentials"):
         async with JetStream.connect(secured.url, credentials=nobody):
             pass
@@ -280,11 +281,11 @@ async def test_a_server_without_tls_or_of_another_authority_is_told_nothing(
 ) -> None:
     await asyncio.to_thread(install, tmp_path / "other")
     token, plain = nats_server.address.token, nats_server.address.url
-    stranger = Credentials(nkey=str(secured.layout.nkey("context")), ca=str(tmp_path / "other" / "tls" / "ca.pem"))
+    stranger = NatsCredentials(nkey=str(secured.layout.nkey("context")), ca=str(tmp_path / "other" / "tls" / "ca.pem"))
     for url, credentials, kind, words in (
-        (plain, Credentials(token=token, ca=str(secured.layout.authority)), Unavailable, "has no TLS"),
+        (plain, NatsCredentials(token=token, ca=str(secured.layout.authority)), Unavailable, "has no TLS"),
         # Nor where the address alone asks for it: who stands in between must not talk us out of it.
-        (plain.replace("nats://", "tls://"), Credentials(token=token), Unavailable, "has no TLS"),
+        (plain.replace("nats://", "tls://"), NatsCredentials(token=token), Unavailable, "has no TLS"),
         (secured.url, stranger, PreconditionFailed, "not trusted"),
     ):
         with pytest.raises(kind, match=words) as fault:

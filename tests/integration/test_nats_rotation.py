@@ -13,7 +13,7 @@ import pytest
 import structlog.testing
 
 from services.access.access_file import read_access
-from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
+from swe_ai_fleet.adapters.jetstream import JetStream, NatsCredentials
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
 from swe_ai_fleet.domain.event import RunClaimed, Writer
 from swe_ai_fleet.ports import Journal
@@ -48,7 +48,7 @@ async def working(nats: SecuredNats, home: Path) -> AsyncIterator[tuple[dict[str
         await log.ensure_streams()
         logins = await stack.enter_async_context(open_host_logins(settings, log))
         assert logins is not None
-        shown = Credentials(host=await logins.grant("a"), ca=str(nats.layout.authority))
+        shown = NatsCredentials(host=await logins.grant("a"), ca=str(nats.layout.authority))
         host = await stack.enter_async_context(JetStream.connect(nats.url, credentials=shown, waits=20))
         for name, client in (("orchestrator", log), ("host", host)):
             writer = Writer(tenant="a", execution_id="e", task_id="t", agent_id=name)
@@ -66,7 +66,7 @@ async def _goes_on(written: dict[str, list[int]]) -> None:
 
 async def _comes_in(nats: SecuredNats, seed: Path) -> bool:
     try:
-        login = Credentials(nkey=str(seed), ca=str(nats.layout.authority))
+        login = NatsCredentials(nkey=str(seed), ca=str(nats.layout.authority))
         async with JetStream.connect(nats.url, credentials=login) as log:
             return (await log.ping()).ok
     except PreconditionFailed as fault:

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable
 import pytest
 
 from swe_ai_fleet.domain.audit import verify
-from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
+from swe_ai_fleet.domain.tool import Outcome, PolicyDecision, ToolResult
 from swe_ai_fleet.tools import DatabaseTool, Pipeline
 from swe_ai_fleet.tools.audit import AuditTrail
 from tests.bolt_server import (
@@ -77,7 +77,7 @@ async def failed(tool: DatabaseTool, call: Awaitable[ToolResult], outcome: Outco
     clean(repr(result))
     entry = tool.pipeline.trail.entries[-1]
     assert entry.outcome is outcome
-    assert entry.decision is (Decision.REFUSED if outcome is Outcome.REFUSED else Decision.ALLOWED)
+    assert entry.decision is (PolicyDecision.REFUSED if outcome is Outcome.REFUSED else PolicyDecision.ALLOWED)
     return result
 
 

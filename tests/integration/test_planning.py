@@ -17,7 +17,7 @@ from swe_ai_fleet.agents.agent_run import RunParts
 from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.history import History
 from swe_ai_fleet.agents.planning.plan_run import ModeRules, drive
-from swe_ai_fleet.agents.toolbox import Ruling, Toolbox, Verdict
+from swe_ai_fleet.agents.toolbox import CallVerdict, Ruling, Toolbox
 from swe_ai_fleet.domain.budget import Limits
 from swe_ai_fleet.domain.event import (
     Event,
@@ -379,7 +379,7 @@ async def test_a_step_waits_for_a_person_and_the_plan_goes_on_from_there(place: 
     steps = (LOOK, step("files_write_file", path="b.py", content="x = 1\n"), step("lab_look", at="y"))
     async with bench(place, plan(*steps), verdict("Done."), task=CHANGE) as run:
         run.journal.post(RunStarted(role="DEV", model="scripted", messages=tuple(run.history.messages), tools=()))
-        waiting = Gate(files_write_file=Ruling(verdict=Verdict.WAIT))
+        waiting = Gate(files_write_file=Ruling(verdict=CallVerdict.WAIT))
         first = await run.run(gate=waiting)
         assert first.stop_reason is StopReason.AWAITING_APPROVAL
         assert statuses(first) == ["done", "unreached", "unreached"]
@@ -436,11 +436,11 @@ async def test_agentic_chooses_each_step_and_hybrid_goes_by_complexity(place: Pa
 async def test_a_person_may_refuse_a_step_or_end_the_run(place: Path) -> None:
     write = step("files_write_file", path="b.py", content="x")
     async with bench(place, plan(LOOK, marker=AGAIN), plan(write), verdict("Only looked.")) as run:
-        trajectory = await run.run(gate=Gate(files_write_file=Ruling(verdict=Verdict.REFUSE, text="only look")))
+        trajectory = await run.run(gate=Gate(files_write_file=Ruling(verdict=CallVerdict.REFUSE, text="only look")))
         assert (trajectory.stop_reason, statuses(trajectory)) == (StopReason.FINAL_ANSWER, ["failed", "done"])
         assert any("only look" in message.content for message in run.history.messages)
     async with bench(place, plan(write, LOOK)) as run:
-        trajectory = await run.run(gate=Gate(files_write_file=Ruling(verdict=Verdict.END, text="no")))
+        trajectory = await run.run(gate=Gate(files_write_file=Ruling(verdict=CallVerdict.END, text="no")))
         assert (trajectory.stop_reason, statuses(trajectory)) == (StopReason.REJECTED, ["failed", "unreached"])
         assert not (run.root / "b.py").exists()
 

@@ -20,7 +20,7 @@ from fleet.planning.v1 import planning_pb2 as pb
 from fleet.planning.v1.planning_pb2_grpc import PlanningServiceStub
 from services.grpc_server import serve_grpc, service_of
 from services.orchestrator.planning import PlanningServicer, plan_buckets
-from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
+from swe_ai_fleet.adapters.jetstream import JetStream, NatsCredentials
 from swe_ai_fleet.agents.plan_session.session import PlanSession, SessionStatus
 from swe_ai_fleet.agents.plan_session.store import KeyValueSessions
 from swe_ai_fleet.domain.execution import ExecutionState
@@ -111,7 +111,7 @@ async def knowledge(search_server: SearchServer, tmp_path_factory: pytest.TempPa
     async with (
         # What other tests left unfinished would be gone on with.
         EmbeddedNats(tmp_path_factory.mktemp("nats")) as server,
-        JetStream.connect(server.address.url, credentials=Credentials(token=server.address.token)) as log,
+        JetStream.connect(server.address.url, credentials=NatsCredentials(token=server.address.token)) as log,
     ):
         address = server.address
         await log.ensure_streams()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
+from swe_ai_fleet.domain.tool import Outcome, PolicyDecision, ToolResult
 from swe_ai_fleet.sandbox import LocalWorkspace, Sandbox, SandboxPolicy
 from swe_ai_fleet.tools import BuiltinSettings, BuiltinTools, ToolRegistry
 from swe_ai_fleet.tools.builtin import PythonExecutor
@@ -39,13 +39,13 @@ async def run(kit: BuiltinTools, code: str) -> ToolResult:
     return await kit.call("python_executor", {"code": code})
 
 
-def audited(kit: BuiltinTools) -> tuple[Outcome, Decision]:
+def audited(kit: BuiltinTools) -> tuple[Outcome, PolicyDecision]:
     entry = kit.pipeline.trail.entries[-1]
     assert (entry.tool, entry.operation) == ("python_executor", "python_executor")
     return entry.outcome, entry.decision
 
 
-SUCCESS, ERROR = (Outcome.SUCCESS, Decision.ALLOWED), (Outcome.ERROR, Decision.ALLOWED)
+SUCCESS, ERROR = (Outcome.SUCCESS, PolicyDecision.ALLOWED), (Outcome.ERROR, PolicyDecision.ALLOWED)
 
 
 # What it gives back
@@ -183,7 +183,7 @@ async def test_time_is_limited(workspace: LocalWorkspace) -> None:
     assert time.monotonic() - started < 8
     assert (found.success, found.outcome) == (False, Outcome.TIMEOUT)
     assert "stopped after 0.5 seconds, its time limit" in found.error
-    assert audited(kit) == (Outcome.TIMEOUT, Decision.ALLOWED)
+    assert audited(kit) == (Outcome.TIMEOUT, PolicyDecision.ALLOWED)
     assert (await kit.call("calculator", {"expression": "1"})).success
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from swe_ai_fleet.domain.environment import Environment
-from swe_ai_fleet.domain.tool import Decision, Outcome
+from swe_ai_fleet.domain.tool import Outcome, PolicyDecision
 from swe_ai_fleet.sandbox import LocalWorkspace, open_workspace
 from swe_ai_fleet.tools import Pipeline
 from swe_ai_fleet.tools.policy import Policy
@@ -96,5 +96,9 @@ async def test_what_is_not_offered_is_refused(workspace: LocalWorkspace) -> None
         result = await kit.call(operation.method, operation.arguments)
         assert "this run may only read" in result.error
         (entry,) = kit.pipeline.trail.entries
-        assert (result.outcome, entry.decision, entry.outcome) == (Outcome.REFUSED, Decision.REFUSED, Outcome.REFUSED)
+        assert (result.outcome, entry.decision, entry.outcome) == (
+            Outcome.REFUSED,
+            PolicyDecision.REFUSED,
+            Outcome.REFUSED,
+        )
     assert snapshot(workspace.root) == before

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from swe_ai_fleet.domain.command import Command, CommandResult
-from swe_ai_fleet.domain.tool import Decision, Outcome
+from swe_ai_fleet.domain.tool import Outcome, PolicyDecision
 from swe_ai_fleet.sandbox import IsolationLevel, LocalWorkspace, Sandbox, SandboxPolicy
 from swe_ai_fleet.testing.repositories import git, make_repository
 from swe_ai_fleet.tools import FileTool, Pipeline
@@ -118,7 +118,7 @@ async def test_nothing_outside_is_read_or_run(files: FileTool, root: Path) -> No
     for path in ("..", "outdir", "/etc", ".git"):
         result = await files.repo_map(path=path)
         entry = files.pipeline.trail.entries[-1]
-        assert (entry.outcome, entry.decision) == (Outcome.REFUSED, Decision.REFUSED), result.error
+        assert (entry.outcome, entry.decision) == (Outcome.REFUSED, PolicyDecision.REFUSED), result.error
     # A focus is data.
     hostile = ["$(touch owned)", "'; touch owned; '", "--help", "\0", "a\nb", "\ud800", '"}]', "x" * 1000]
     assert (await files.repo_map(hostile)).content.startswith(EXPECTED.partition("[all")[0])

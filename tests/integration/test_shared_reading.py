@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
+from swe_ai_fleet.adapters.jetstream import JetStream, NatsCredentials
 from swe_ai_fleet.adapters.jetstream.protocol import event_subject
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain.errors import PreconditionFailed
@@ -58,7 +58,7 @@ class World:
 @asynccontextmanager
 async def connected(server: EmbeddedNats) -> AsyncGenerator[JetStream]:
     address = server.address
-    async with JetStream.connect(address.url, credentials=Credentials(token=address.token), timeout=10.0) as log:
+    async with JetStream.connect(address.url, credentials=NatsCredentials(token=address.token), timeout=10.0) as log:
         await log.ensure_streams()
         yield log
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from swe_ai_fleet.domain.audit import AuditEntry, verify
-from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
+from swe_ai_fleet.domain.tool import Outcome, PolicyDecision, ToolResult
 from swe_ai_fleet.sandbox import Attack, IsolationLevel, LocalWorkspace, Sandbox, SandboxPolicy, examine_sandbox
 from swe_ai_fleet.tools import Pipeline, ShellTool, ToolLimits
 from swe_ai_fleet.tools.policy import Policy
@@ -47,7 +47,11 @@ async def tried(tool: ShellTool, command: str, **limits: float) -> tuple[ToolRes
     started, ended = tool.pipeline.trail.entries[-2:]
     assert (started.outcome, started.call_id) == (Outcome.STARTED, ended.call_id)
     assert started.arguments["command"] == command
-    assert (ended.decision, ended.outcome, ended.exit_code) == (Decision.ALLOWED, result.outcome, result.exit_code)
+    assert (ended.decision, ended.outcome, ended.exit_code) == (
+        PolicyDecision.ALLOWED,
+        result.outcome,
+        result.exit_code,
+    )
     assert verify(tool.pipeline.trail.entries, head=tool.pipeline.trail.head) is None
     return result, ended
 
@@ -113,4 +117,4 @@ async def test_a_shell_that_was_not_granted(root: Path, policy: Policy) -> None:
         result = await tool.run_command("touch made")
     assert result.outcome is Outcome.REFUSED and not (root / "made").exists()
     (entry,) = tool.pipeline.trail.entries
-    assert (entry.decision, entry.outcome, entry.reason) == (Decision.REFUSED, Outcome.REFUSED, result.error)
+    assert (entry.decision, entry.outcome, entry.reason) == (PolicyDecision.REFUSED, Outcome.REFUSED, result.error)

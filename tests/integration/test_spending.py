@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
+from swe_ai_fleet.adapters.jetstream import JetStream, NatsCredentials
 from swe_ai_fleet.domain.access import Quota, TenantRules
 from swe_ai_fleet.domain.errors import ResourceExhausted
 from swe_ai_fleet.in_process import MemoryLog
@@ -20,7 +20,7 @@ from swe_ai_fleet.orchestrator.quotas import Quotas
 from swe_ai_fleet.ports import KeyValue
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.runtime.plan_service import open_tenant_plans
-from swe_ai_fleet.runtime.spending import DAY_SECONDS, Spending
+from swe_ai_fleet.runtime.spending import DAY_SECONDS, TenantSpending
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Conversation, Script, ScriptedModelServer, Turn
 from tests.scripted_fleet import execution_deps
@@ -32,13 +32,13 @@ ANSWERS = Script(conversations=(Conversation(predicate=lambda _: True, turns=(Tu
 @pytest.fixture
 async def bucket(nats_server: EmbeddedNats) -> AsyncIterator[KeyValue]:
     address = nats_server.address
-    async with JetStream.connect(address.url, credentials=Credentials(token=address.token)) as log:
+    async with JetStream.connect(address.url, credentials=NatsCredentials(token=address.token)) as log:
         yield await log.bucket(f"spending-{uuid.uuid4().hex}", ttl_seconds=60)
 
 
 async def test_replicas_that_count_at_once_come_to_one_sum_a_tenant_and_day(bucket: KeyValue) -> None:
     now = NOON
-    replicas = [Spending(bucket, clock=lambda: now) for _ in range(3)]
+    replicas = [TenantSpending(bucket, clock=lambda: now) for _ in range(3)]
     await asyncio.gather(*(replica.add("small", 10) for replica in replicas for _ in range(4)))
     await replicas[0].add("other", 7)
     # What lost every race for the bucket is still owed, and comes with the next.
@@ -52,7 +52,7 @@ async def test_replicas_that_count_at_once_come_to_one_sum_a_tenant_and_day(buck
 
 async def test_plans_use_up_the_day_of_their_tenant(bucket: KeyValue, tmp_path: Path) -> None:
     """What agents of plans say stands in the log, and is counted there and nowhere else."""
-    spending, log = Spending(bucket), MemoryLog()
+    spending, log = TenantSpending(bucket), MemoryLog()
 
     async def spent(tenant: str) -> int:
         return await meter.spent_today(tenant) + await spending.today(tenant)

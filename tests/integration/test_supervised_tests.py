@@ -15,7 +15,7 @@ from swe_ai_fleet.domain.environment import Environment, Mount
 from swe_ai_fleet.domain.test_run import TestRun
 from swe_ai_fleet.sandbox import LocalWorkspace, open_workspace
 from swe_ai_fleet.testing.repositories import make_repository, write_files
-from swe_ai_fleet.tools.tests import Planner, Selection, TestLimits, run_tests
+from swe_ai_fleet.tools.tests import Selection, SuitePlanner, TestLimits, run_tests
 
 pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap (bwrap) on PATH")
 
@@ -45,7 +45,7 @@ async def run(
     """With files written: `limits`, where they are others than QUICK, and a `selection`."""
     limits = options.get("limits", QUICK)
     write_files(workspace.root, files)
-    planner = Planner(workspace=workspace, known_seconds=limits.known)
+    planner = SuitePlanner(workspace=workspace, known_seconds=limits.known)
     plan = await planner.plan(argv, options.get("selection", Selection()))
     return await run_tests(workspace, plan, limits)
 

@@ -16,7 +16,7 @@ from typing import cast
 import pytest
 
 from swe_ai_fleet.domain.environment import Environment, Mount
-from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
+from swe_ai_fleet.domain.tool import Outcome, PolicyDecision, ToolResult
 from swe_ai_fleet.sandbox import LocalWorkspace, open_workspace
 from swe_ai_fleet.testing.repositories import git, make_repository, write_files
 from swe_ai_fleet.tools import TestTool
@@ -156,7 +156,7 @@ class TestSelection:
         async def refused(call: Awaitable[ToolResult]) -> None:
             result = await failed(call, "looks like an option")
             entry = tool.pipeline.trail.entries[-1]
-            assert (result.outcome, entry.decision) == (Outcome.REFUSED, Decision.REFUSED)
+            assert (result.outcome, entry.decision) == (Outcome.REFUSED, PolicyDecision.REFUSED)
 
         for call in calls:
             for path in ("-exec=touch pwned", "--manifest-path=/x", "@options", "--"):

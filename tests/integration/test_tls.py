@@ -16,17 +16,17 @@ from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.runtime.channels import ChannelTls, open_channel, tls_fault
 from swe_ai_fleet.runtime.installation.authority import KeyPair, new_certificate
 from swe_ai_fleet.runtime.installation.installing import install
-from swe_ai_fleet.runtime.installation.layout import Layout
+from swe_ai_fleet.runtime.installation.layout import InstallationLayout
 from swe_ai_fleet.settings import Settings
 
 
 @pytest.fixture
-async def layout(tmp_path: Path) -> Layout:
+async def layout(tmp_path: Path) -> InstallationLayout:
     await asyncio.to_thread(install, tmp_path / "one")
-    return Layout(directory=tmp_path / "one")
+    return InstallationLayout(directory=tmp_path / "one")
 
 
-def settings_of(layout: Layout, **changes: object) -> Settings:
+def settings_of(layout: InstallationLayout, **changes: object) -> Settings:
     """A fleet without Ray, that shows the orchestrator's certificate."""
     chosen: dict[str, object] = {
         "home": layout.directory / "home", "executor": "kubernetes", "listen": "127.0.0.1:0",
@@ -46,7 +46,7 @@ async def checked(address: str, tls: ChannelTls | None) -> str:
     return health_pb2.HealthCheckResponse.ServingStatus.Name(reply.status)
 
 
-def client_pair(layout: Layout, directory: Path, name: str) -> ChannelTls:
+def client_pair(layout: InstallationLayout, directory: Path, name: str) -> ChannelTls:
     authority = KeyPair(certificate=layout.authority.read_text(), key=layout.authority_key.read_text())
     pair = new_certificate(authority, name, client=True)
     cert, key = directory / f"{name}.pem", directory / f"{name}-key.pem"
@@ -60,7 +60,7 @@ async def certificate_of(address: str) -> str:
     return await asyncio.to_thread(ssl.get_server_certificate, (host, int(port)))
 
 
-async def spoken(address: str, layout: Layout, version: ssl.TLSVersion, ciphers: str) -> str:
+async def spoken(address: str, layout: InstallationLayout, version: ssl.TLSVersion, ciphers: str) -> str:
     """What becomes of a client that speaks so."""
     asked = ssl.create_default_context(cafile=str(layout.authority))
     asked.set_ciphers(ciphers)
@@ -76,7 +76,7 @@ async def spoken(address: str, layout: Layout, version: ssl.TLSVersion, ciphers:
 
 @pytest.mark.filterwarnings("ignore:ssl.TLSVersion.TLSv1_1 is deprecated:DeprecationWarning")
 async def test_who_speaks_otherwise_is_told_and_a_new_certificate_is_shown_without_a_restart(
-    layout: Layout, tmp_path: Path
+    layout: InstallationLayout, tmp_path: Path
 ) -> None:
     await asyncio.to_thread(install, tmp_path / "two")
     ours = ChannelTls(ca=layout.authority)
@@ -107,10 +107,12 @@ async def test_who_speaks_otherwise_is_told_and_a_new_certificate_is_shown_witho
         assert await checked(fleet.address, ours) == "SERVING"
 
 
-async def test_callers_show_a_certificate_where_an_authority_for_them_is_set(layout: Layout, tmp_path: Path) -> None:
+async def test_callers_show_a_certificate_where_an_authority_for_them_is_set(
+    layout: InstallationLayout, tmp_path: Path
+) -> None:
     await asyncio.to_thread(install, tmp_path / "two")
     known = client_pair(layout, tmp_path, "someone")
-    stranger = client_pair(Layout(directory=tmp_path / "two"), tmp_path, "stranger")
+    stranger = client_pair(InstallationLayout(directory=tmp_path / "two"), tmp_path, "stranger")
     foreign = ChannelTls(ca=layout.authority, cert=stranger.cert, key=stranger.key)
     async with open_fleet(settings_of(layout, tls_client_ca=layout.authority, http_listen="off")) as fleet:
         assert await checked(fleet.address, known) == "SERVING"

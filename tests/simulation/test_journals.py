@@ -14,12 +14,12 @@ import pytest
 
 from swe_ai_fleet.adapters.jetstream.connection import Connection
 from swe_ai_fleet.adapters.jetstream.journal import journal
-from swe_ai_fleet.adapters.jetstream.nats_client import Credentials
+from swe_ai_fleet.adapters.jetstream.nats_client import NatsCredentials
 from swe_ai_fleet.adapters.jetstream.protocol import (
     EXPECTED_SEQUENCE,
     MESSAGE_ID,
-    Message,
-    Outgoing,
+    NatsMessage,
+    OutgoingMessage,
     StoredMessage,
     Unanswered,
     event_subject,
@@ -53,12 +53,12 @@ class StreamServer:
     _known: dict[str, int] = field(default_factory=dict[str, int])
 
     def handle(
-        self, subject: str, payload: bytes, headers: dict[str, str], before: Sequence[Outgoing] = ()
+        self, subject: str, payload: bytes, headers: dict[str, str], before: Sequence[OutgoingMessage] = ()
     ) -> dict[str, object]:
         if subject.startswith("$JS.API.STREAM.MSG.GET."):
             last = self._last.get(json.loads(payload)["last_by_subj"])
             return {"message": _told(last)} if last else {"error": NO_MESSAGE}
-        messages = [*before, Outgoing(payload, headers)]
+        messages = [*before, OutgoingMessage(payload, headers)]
         fate = self.fate(len(messages)) if before else 1
         if not isinstance(fate, int):
             return {"error": fate}
@@ -94,7 +94,7 @@ class LossyConnection(Connection):
     """A connection whose requests get lost on the way there, on the way back, or arrive when nobody waits any more."""
 
     def __init__(self, server: StreamServer, random: Random, *, losing: float) -> None:
-        super().__init__([], Credentials(), "lossy")
+        super().__init__([], NatsCredentials(), "lossy")
         self._server = server
         self._random = random
         self._losing = losing
@@ -108,12 +108,12 @@ class LossyConnection(Connection):
         payload: bytes,
         *,
         headers: dict[str, str] | None = None,
-        before: Sequence[Outgoing] = (),
+        before: Sequence[OutgoingMessage] = (),
         seconds: float = 5.0,
-    ) -> Message:
+    ) -> NatsMessage:
         await asyncio.sleep(self._random.expovariate(100))
         fate, kept = self._random.random() / self._losing, dict(headers or {})
-        before = [Outgoing(one.payload, dict(one.headers)) for one in before]
+        before = [OutgoingMessage(one.payload, dict(one.headers)) for one in before]
         if fate < 1 / 3:
             raise Unanswered("the request was lost")
         if fate < 2 / 3:
@@ -125,10 +125,10 @@ class LossyConnection(Connection):
         await asyncio.sleep(self._random.expovariate(100))
         if fate < 1:
             raise Unanswered("the answer was lost")
-        return Message(subject="", reply="", data=json.dumps(answer).encode())
+        return NatsMessage(subject="", reply="", data=json.dumps(answer).encode())
 
     async def _deliver_late(
-        self, subject: str, payload: bytes, headers: dict[str, str], before: Sequence[Outgoing]
+        self, subject: str, payload: bytes, headers: dict[str, str], before: Sequence[OutgoingMessage]
     ) -> None:
         await asyncio.sleep(self._random.uniform(0, 3))
         with suppress(Unanswered):

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 
 from swe_ai_fleet.agents.approvals import PolicyGate
-from swe_ai_fleet.agents.toolbox import Reading, Verdict
+from swe_ai_fleet.agents.toolbox import CallVerdict, ReadCall
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest, ApprovalResolution
 from swe_ai_fleet.domain.message import ToolCall
 from swe_ai_fleet.domain.run import RunState
@@ -18,10 +18,10 @@ from tests.tables import table
 SPECS = {name: definition.spec for name, definition in operations().items()}
 
 
-def preview(call: ToolCall, truncated: bool) -> Reading | None:
+def preview(call: ToolCall, truncated: bool) -> ReadCall | None:
     if call.name not in SPECS or truncated:
         return None
-    return Reading(spec=SPECS[call.name], arguments=json.loads(call.arguments))
+    return ReadCall(spec=SPECS[call.name], arguments=json.loads(call.arguments))
 
 
 class ScriptedApprovals:
@@ -90,7 +90,7 @@ async def test_before_a_plan_is_approved_nothing_is_changed():
     assert await verdicts(planning, READ, PLAN, WRITE) == ["go", "wait", "go"]
     approvals.answer("p", "approved", "go on")
     rulings = await planning.review([READ, PLAN, WRITE], step=1)
-    assert [one.verdict for one in rulings] == [Verdict.GO, Verdict.GO, Verdict.REFUSE]
+    assert [one.verdict for one in rulings] == [CallVerdict.GO, CallVerdict.GO, CallVerdict.REFUSE]
     assert rulings[1].text == "Approved by ada: go on"
     assert await verdicts(planning, WRITE, PLAN) == ["go", "go"]
     assert approvals.effective == [("agent-1.p", "approved")]
@@ -105,5 +105,5 @@ async def test_secrets_are_not_shown():
 
 async def test_with_nobody_to_ask_what_would_wait_is_refused():
     refused = await gate("every", None).review([READ, WRITE], step=1)
-    assert [one.verdict for one in refused] == [Verdict.GO, Verdict.REFUSE]
+    assert [one.verdict for one in refused] == [CallVerdict.GO, CallVerdict.REFUSE]
     assert "nobody can be asked here" in refused[1].text

@@ -7,7 +7,7 @@ import hmac
 from pathlib import Path
 
 from swe_ai_fleet.domain.audit import GENESIS, AuditEntry, verify
-from swe_ai_fleet.domain.tool import Decision, OperationSpec, Outcome, ToolResult
+from swe_ai_fleet.domain.tool import OperationSpec, Outcome, PolicyDecision, ToolResult
 from swe_ai_fleet.tools.audit import AuditRecord, AuditTrail
 
 SPEC = OperationSpec(name="shell_run", tool="shell", operation="run", description="", parameters={})
@@ -49,9 +49,13 @@ def test_an_entry_says_what_came_of_the_call() -> None:
     assert (entry.outcome, entry.exit_code, entry.duration_ms) == (Outcome.ERROR, 3, 250)
     assert (entry.output_digest, entry.bytes_out) == (digest("no"), 2)
     trail = AuditTrail()
-    opened(trail).close(failed, Decision.REFUSED, "a rule")
+    opened(trail).close(failed, PolicyDecision.REFUSED, "a rule")
     refused = trail.entries[-1]
-    assert (refused.decision, refused.reason, entry.decision) == (Decision.REFUSED, "a rule", Decision.ALLOWED)
+    assert (refused.decision, refused.reason, entry.decision) == (
+        PolicyDecision.REFUSED,
+        "a rule",
+        PolicyDecision.ALLOWED,
+    )
     cut = said(content="cut…", error="beside")
     assert closed(cut).output_digest == digest("cut…")
     assert closed(cut, whole="all of it").output_digest == digest("all of it")

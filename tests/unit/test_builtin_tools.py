@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from swe_ai_fleet.domain.tool import Decision, Outcome
+from swe_ai_fleet.domain.tool import Outcome, PolicyDecision
 from swe_ai_fleet.testing.repositories import write_files
 from swe_ai_fleet.tools import BuiltinSettings, BuiltinTools, HttpPolicy, ToolRegistry
 from swe_ai_fleet.tools.builtin import FileReader, Network
@@ -55,7 +55,7 @@ def kit(site: Site) -> BuiltinTools:
     return BuiltinTools(settings=BuiltinSettings(pages=pages))
 
 
-def audited(kit: BuiltinTools) -> tuple[Outcome, Decision]:
+def audited(kit: BuiltinTools) -> tuple[Outcome, PolicyDecision]:
     entry = kit.pipeline.trail.entries[-1]
     return entry.outcome, entry.decision
 
@@ -89,7 +89,7 @@ class TestWebSearch:
         kit = BuiltinTools(settings=BuiltinSettings(search_url=site.url(), wikipedia_url=site.url("/w/api.php")))
         for url in (site.url("/search?q=x"), f"http://127.0.0.1:{site.port + 1}/", "http://localhost/"):
             result = await kit.call("read_webpage", {"url": url})
-            assert audited(kit) == (Outcome.REFUSED, Decision.REFUSED), result
+            assert audited(kit) == (Outcome.REFUSED, PolicyDecision.REFUSED), result
         assert not site.asked
 
 
@@ -105,7 +105,7 @@ class TestReadWebpage:
         backend = Detour(site.port)
         kit = BuiltinTools(network=Network(resolver=Names({"in.test": [["192.168.0.1"]]}), backend=backend))
         assert not (await kit.call("read_webpage", {"url": url})).success
-        assert (audited(kit), site.asked, backend.dialled) == ((Outcome.REFUSED, Decision.REFUSED), [], [])
+        assert (audited(kit), site.asked, backend.dialled) == ((Outcome.REFUSED, PolicyDecision.REFUSED), [], [])
 
     async def test_redirects_are_followed_but_not_inside(self, site: Site) -> None:
         network = Network(resolver=Names({"a.test": [[PUBLIC]]}), backend=Detour(site.port))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from swe_ai_fleet.domain.memory import VERIFIER_MODEL, VERIFIER_SCORE, Outcome
+from swe_ai_fleet.domain.memory import VERIFIER_MODEL, VERIFIER_SCORE, WorkOutcome
 from swe_ai_fleet.orchestrator.judging import Verifier
 from tests.unit.test_executions import World, a_task
 from tests.unit.test_verifier import says
@@ -14,11 +14,13 @@ from tests.unit.test_verifier import says
 WORDS = {"agent-dev-1": 0.7, "agent-dev-2": 0.9, "agent-dev-3": 0.1}
 
 
-def rated(score: str, rating: int, model: str = "m") -> Outcome:
-    return Outcome(subject_id="e", success=True, rating=rating, metadata={VERIFIER_MODEL: model, VERIFIER_SCORE: score})
+def rated(score: str, rating: int, model: str = "m") -> WorkOutcome:
+    return WorkOutcome(
+        subject_id="e", success=True, rating=rating, metadata={VERIFIER_MODEL: model, VERIFIER_SCORE: score}
+    )
 
 
-async def scored(outcomes: Sequence[Outcome]) -> tuple[list[float | None], set[int]]:
+async def scored(outcomes: Sequence[WorkOutcome]) -> tuple[list[float | None], set[int]]:
     """The scores of three candidates after these outcomes, and how many of them counted."""
     world = World(verifier=Verifier(outcomes=lambda _: outcomes))
     world.fleet.scoring = says(WORDS)
@@ -37,5 +39,5 @@ async def test_a_verifier_that_praises_everything_is_taken_down_and_a_higher_sco
 
 async def test_only_what_people_rated_under_the_same_model_counts_and_few_outcomes_change_nothing() -> None:
     others = [rated("0.8", 0), rated("0.8", 5, "other"), *(rated(score, 5) for score in ("nan", "much", "1.5"))]
-    unscored = Outcome(subject_id="e", success=True, rating=5)
+    unscored = WorkOutcome(subject_id="e", success=True, rating=5)
     assert await scored([*(rated("0.9", 2) for _ in range(19)), *others, unscored]) == (list(WORDS.values()), {19})

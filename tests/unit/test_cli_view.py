@@ -23,7 +23,7 @@ from swe_ai_fleet.domain.candidate import Artifacts, Candidate, CheckKind, Check
 from swe_ai_fleet.domain.candidate import RankedCandidate as Ranked
 from swe_ai_fleet.domain.candidate import TestSummary as CountedTests
 from swe_ai_fleet.domain.context import GatheredContext
-from swe_ai_fleet.domain.environment import Decision, EnvironmentReport
+from swe_ai_fleet.domain.environment import EnvironmentDecision, EnvironmentReport
 from swe_ai_fleet.domain.event import EventBody, ExecutionStatus
 from swe_ai_fleet.domain.memory import Memory, Recollection
 from swe_ai_fleet.domain.message import AssistantMessage, ModelReply
@@ -170,7 +170,7 @@ def test_why_agents_stopped_and_what_to_do_is_said_once_where_nobody_won(monkeyp
 
 def test_no_name_of_a_file_or_a_person_is_a_line_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     name = "packages/a\nverified: fix won\x1b[2K/pyproject.toml"
-    report = EnvironmentReport(decisions=(Decision(what=name, source=name),), left_out=(name,))
+    report = EnvironmentReport(decisions=(EnvironmentDecision(what=name, source=name),), left_out=(name,))
     baseline = Baseline(commit="c" * 40, report=report, suites=())
     by_hand = events_of.CandidateDelivered(candidate_id="fix", delivered=DELIVERED, by=name, reason="it is wrong")
     end = events_of.ExecutionFinished(status=ExecutionStatus.NO_WINNER, winner_id="", usage=USAGE, duration_ms=1)

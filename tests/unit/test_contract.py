@@ -22,8 +22,8 @@ from swe_ai_fleet.contract import from_message, to_message
 from swe_ai_fleet.domain import context as graph
 from swe_ai_fleet.domain.event import ModelReplied, ToolFinished, Writer
 from swe_ai_fleet.domain.execution import ExecutionState
-from swe_ai_fleet.domain.fleet_status import Component, NodeStatus
-from swe_ai_fleet.domain.memory import Memory, Outcome, Recommendation
+from swe_ai_fleet.domain.fleet_status import Component, MachineStatus
+from swe_ai_fleet.domain.memory import Memory, Recommendation, WorkOutcome
 from tests.orchestrator_service import REPO, Service, deliberation, orchestration
 from tests.sampling import sample, whole_state
 from tests.tables import table
@@ -36,7 +36,7 @@ PROPOSAL = sample(
 )
 SENT: Mapping[str, Callable[[], Message]] = {
     "component": lambda: to_message(pb.ComponentStatus, sample(Component)),
-    "node": lambda: to_message(pb.NodeStatus, sample(NodeStatus)),
+    "node": lambda: to_message(pb.NodeStatus, sample(MachineStatus)),
     "proposal": lambda: planning.proposal_message(PROPOSAL),
     "plan_decision": lambda: planning.decision_message(PROPOSAL),
     "plan_result": lambda: planning.result_message(sample(PlanResult)),
@@ -49,7 +49,7 @@ SENT: Mapping[str, Callable[[], Message]] = {
     "relation": lambda: to_message(context.Relation, sample(graph.Relation)),
     "context": lambda: to_message(context.GetContextResponse, sample(graph.GatheredContext), version=3),
     "context_request": lambda: to_message(context.GetContextRequest, sample(graph.ContextRequest)),
-    "outcome": lambda: to_message(context.Outcome, sample(Outcome)),
+    "outcome": lambda: to_message(context.Outcome, sample(WorkOutcome)),
     "recommendation": lambda: to_message(context.RecommendApproachResponse, sample(Recommendation)),
 }
 
@@ -121,11 +121,11 @@ OF_THE_SERVER = {"tenant": "default"}
         (context.WorkRecord, graph.WorkRecord),
         (context.Relation, graph.Relation),
         (context.GetContextRequest, graph.ContextRequest),
-        (context.Outcome, Outcome),
+        (context.Outcome, WorkOutcome),
         (context.RecommendApproachResponse, Recommendation),
         (context.Memory, Memory),
         (planning_pb2.ToolCallMade, type(sample(PlanResult).tool_calls_made[0])),
-        (pb.NodeStatus, NodeStatus),
+        (pb.NodeStatus, MachineStatus),
         (pb.ComponentStatus, Component),
     ],
 )

@@ -13,11 +13,11 @@ from swe_ai_fleet.domain.message import AssistantMessage, ModelReply, ModelReque
 from swe_ai_fleet.domain.subtask import Derivation
 from swe_ai_fleet.domain.task import RepoRef
 from swe_ai_fleet.in_process import MemoryLog
-from swe_ai_fleet.orchestrator.derivations import Derivations, Plan
+from swe_ai_fleet.orchestrator.derivations import DerivationRequest, Derivations
 from tests.scripted_fleet import ScriptedFleet, ScriptedModel
 from tests.scripted_workspaces import ScriptedWorkspaces
 
-PLAN = Plan(description="Build it", plan_id="p-1", repo=RepoRef(location="/srv/app", ref="main"))
+PLAN = DerivationRequest(description="Build it", plan_id="p-1", repo=RepoRef(location="/srv/app", ref="main"))
 ANSWER = {
     "subtasks": [
         {"id": "Parser", "description": "Parse", "role": "DEV", "paths": ["src/parser/"]},

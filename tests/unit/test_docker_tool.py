@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
+from swe_ai_fleet.domain.tool import Outcome, PolicyDecision, ToolResult
 from swe_ai_fleet.tools.docker import DockerPolicy, DockerTool
 from tests.tables import table
 
@@ -41,7 +41,7 @@ def kit(root: Path, policy: DockerPolicy) -> DockerTool:
 def refused(kit: DockerTool, result: ToolResult) -> str:
     """The reason of a refusal, which stands in the audit as such."""
     entry = kit.pipeline.trail.entries[-1]
-    assert (result.outcome, entry.outcome, entry.decision) == (Outcome.REFUSED, Outcome.REFUSED, Decision.REFUSED)
+    assert (result.outcome, entry.outcome, entry.decision) == (Outcome.REFUSED, Outcome.REFUSED, PolicyDecision.REFUSED)
     assert entry.reason == result.error
     return result.error
 

@@ -9,7 +9,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 from swe_ai_fleet.domain.task import EnvironmentSpec
-from swe_ai_fleet.environments import Machine, Recipe, RepositoryFiles, Step, Tooling, caller_command, detect, digest
+from swe_ai_fleet.environments import (
+    Machine,
+    Recipe,
+    RecipeStep,
+    RepositoryFiles,
+    Tooling,
+    caller_command,
+    detect,
+    digest,
+)
 from swe_ai_fleet.environments.requirements import read_lock
 from tests.tables import table
 
@@ -36,7 +45,7 @@ def made(files: Mapping[str, str], directory: str = "", *, versions_tagged: bool
     )
 
 
-def asked_of_pip(step: Step) -> str:
+def asked_of_pip(step: RecipeStep) -> str:
     """What a step has pip install, without the options that all have in common."""
     words = list(step.argv[step.argv.index("install") + 1 :])
     return shlex.join(word for word in words if not word.startswith(("--no-input", "--disable-pip", "--progress-bar")))

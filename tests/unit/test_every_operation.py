@@ -18,7 +18,7 @@ from jsonschema import Draft202012Validator
 from swe_ai_fleet.domain.audit import verify
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.event import ToolFinished, ToolStarted
-from swe_ai_fleet.domain.tool import Decision, OperationSpec, Outcome, ToolResult
+from swe_ai_fleet.domain.tool import OperationSpec, Outcome, PolicyDecision, ToolResult
 from swe_ai_fleet.tools import (
     DockerTool,
     FileTool,
@@ -184,7 +184,9 @@ class TestAudit:
         entries = kit.pipeline.trail.entries
         assert {entry.call_id for entry in entries} == {"call-1"}
         assert {entry.workspace_revision for entry in entries} == {0 if operation.spec.read_only else 1}
-        assert entries[-1].decision is (Decision.REFUSED if outcome is Outcome.REFUSED else Decision.ALLOWED)
+        assert entries[-1].decision is (
+            PolicyDecision.REFUSED if outcome is Outcome.REFUSED else PolicyDecision.ALLOWED
+        )
         assert entries[-1].output_digest and entries[-1].bytes_out == len(result.content or result.error)
         assert SECRET not in repr((result, journal.bodies, entries))
         assert (MASK in result.observation()) is (outcome is not Outcome.TIMEOUT)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
+from swe_ai_fleet.domain.tool import Outcome, PolicyDecision, ToolResult
 from swe_ai_fleet.testing.repositories import git, make_repository
 from swe_ai_fleet.tools import FileTool
 from tests.tables import table
@@ -57,7 +57,7 @@ def failed(result: ToolResult, *said: str) -> None:
 
 def refused(files: FileTool, result: ToolResult, *said: str) -> None:
     entry = files.pipeline.trail.entries[-1]
-    assert (result.outcome, entry.outcome, entry.decision) == (Outcome.REFUSED, Outcome.REFUSED, Decision.REFUSED)
+    assert (result.outcome, entry.outcome, entry.decision) == (Outcome.REFUSED, Outcome.REFUSED, PolicyDecision.REFUSED)
     assert all(text in result.error for text in said), result.error
 
 

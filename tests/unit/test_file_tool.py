@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swe_ai_fleet.domain.command import Command, CommandResult, Output
-from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
+from swe_ai_fleet.domain.tool import Outcome, PolicyDecision, ToolResult
 from swe_ai_fleet.sandbox import IsolationLevel, LocalWorkspace, Sandbox, SandboxPolicy
 from swe_ai_fleet.tools import FileTool, Pipeline, ToolLimits
 
@@ -69,7 +69,7 @@ def failed(result: ToolResult, *said: str) -> str:
 def refused(files: FileTool, result: ToolResult, *said: str) -> None:
     """The call was refused by a rule, changed nothing, and stands so in the audit."""
     entry = files.pipeline.trail.entries[-1]
-    assert (result.outcome, entry.outcome, entry.decision) == (Outcome.REFUSED, Outcome.REFUSED, Decision.REFUSED)
+    assert (result.outcome, entry.outcome, entry.decision) == (Outcome.REFUSED, Outcome.REFUSED, PolicyDecision.REFUSED)
     assert all(text in result.error for text in said), result.error
     assert f"{entry.tool}_{entry.operation}" == result.operation
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from services.gateway.access.credentials import Credentials
+from services.gateway.access.credentials import CredentialChecker
 from services.gateway.main import gateway_app
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
@@ -64,7 +64,7 @@ async def _ready() -> bool:
 def gateway() -> tuple[Behind, AsyncClient]:
     behind = Behind()
     own = Settings(http_hosts="gateway", http_requests_per_minute=1_000_000)
-    app = gateway_app(own, cast("Any", behind), Credentials(TOKEN), MemoryKeyValue(), _ready)
+    app = gateway_app(own, cast("Any", behind), CredentialChecker(TOKEN), MemoryKeyValue(), _ready)
     return behind, AsyncClient(transport=ASGITransport(app), base_url="http://gateway", headers=BEARER)
 
 

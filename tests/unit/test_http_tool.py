@@ -16,7 +16,7 @@ import pytest
 from aiohttp import web
 
 from swe_ai_fleet.domain.command import NetworkGrant
-from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
+from swe_ai_fleet.domain.tool import Outcome, PolicyDecision, ToolResult
 from swe_ai_fleet.tools import HttpPolicy, HttpTool
 from tests.tables import table
 from tests.tool_doubles import PUBLIC, Detour, Names, served
@@ -211,7 +211,7 @@ class TestForbiddenAddresses:
         assert site.seen[0][2]["Host"] == f"rebind.test:{site.port}"
         failed(await http.get(url), Outcome.REFUSED, "not on the public internet")
         entry = http.pipeline.trail.entries[-1]
-        assert (entry.decision, entry.outcome) == (Decision.REFUSED, Outcome.REFUSED)
+        assert (entry.decision, entry.outcome) == (PolicyDecision.REFUSED, Outcome.REFUSED)
         assert network.dialled == [other, PUBLIC]
 
     async def test_allowed_hosts_and_ports(self, site: Site) -> None:

@@ -14,7 +14,7 @@ from services.access.access_file import read_access
 from swe_ai_fleet.domain.access import AccessRole
 from swe_ai_fleet.runtime.installation.authority import days_left, host_names, new_authority, new_certificate, signed_by
 from swe_ai_fleet.runtime.installation.installing import ROTATIONS, install
-from swe_ai_fleet.runtime.installation.layout import SERVERS, Layout, check
+from swe_ai_fleet.runtime.installation.layout import SERVERS, InstallationLayout, check
 from swe_ai_fleet.settings import Settings
 
 
@@ -23,7 +23,7 @@ def contents(directory: Path) -> dict[str, bytes]:
 
 
 def test_everything_is_private_and_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    layout = Layout(directory=tmp_path / 'a "quoted" place')
+    layout = InstallationLayout(directory=tmp_path / 'a "quoted" place')
     done = install(layout.directory, tenants=("a", "b"), hosts=("fleet.example.org",), kubernetes=True)
     assert check(layout.directory) == ()
     for path in layout.directory.rglob("*"):
@@ -51,7 +51,7 @@ def test_everything_is_private_and_fits(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_the_access_file_knows_the_tokens_and_keeps_what_people_wrote(tmp_path: Path) -> None:
     done = install(tmp_path, tenants=("a",))
-    layout = Layout(directory=tmp_path)
+    layout = InstallationLayout(directory=tmp_path)
     with layout.access.open("a") as file:
         file.write('\n# ours\n[[tokens]]\nname = "ci"\ntenant = "a"\nroles = ["submitter"]\n')
         file.write(f'sha256 = "{"0" * 64}"\n')
@@ -109,7 +109,7 @@ def test_a_rotation_changes_what_it_names_and_nothing_else(tmp_path: Path, what:
 
 def test_a_look_finds_what_is_missing_open_or_does_not_fit(tmp_path: Path) -> None:
     install(tmp_path, tenants=("a",))
-    layout = Layout(directory=tmp_path)
+    layout = InstallationLayout(directory=tmp_path)
     other = new_authority("other")
     strange = new_certificate(other, "x", hosts=("localhost",), server=True)
     layout.certificate("context").write_text(strange.certificate)
@@ -133,7 +133,7 @@ def test_a_look_finds_what_is_missing_open_or_does_not_fit(tmp_path: Path) -> No
 
 def test_the_manifests_hold_what_pods_need_and_no_more(tmp_path: Path) -> None:
     install(tmp_path, tenants=("a",), kubernetes=True)
-    layout = Layout(directory=tmp_path)
+    layout = InstallationLayout(directory=tmp_path)
     kept = {path.stem: json.loads(path.read_text()) for path in layout.kubernetes.glob("*.json")}
     own = [json.loads(path.read_text()) for path in (layout.kubernetes / "tenants" / "a").glob("*.json")]
     assert {one["metadata"]["namespace"] for one in own} == {"fleet-agents-a"}

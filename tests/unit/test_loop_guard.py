@@ -10,7 +10,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swe_ai_fleet.agents.loop_guard import Advice, LoopAction, LoopGuard
+from swe_ai_fleet.agents.loop_guard import LoopAction, LoopAdvice, LoopGuard
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.message import AssistantMessage, ToolCall
 from swe_ai_fleet.domain.tool import OperationSpec, Outcome, ToolResult
@@ -54,7 +54,7 @@ def step(number: int, *calls: Call) -> Step:
 
 def watch(
     calls: Iterable[Call | tuple[Call, ...]], guard: LoopGuard | None = None
-) -> tuple[list[Advice | None], LoopGuard]:
+) -> tuple[list[LoopAdvice | None], LoopGuard]:
     guard = guard or LoopGuard(TOOLS)
     steps: list[tuple[Call, ...]] = [one if isinstance(one[0], tuple) else (one,) for one in calls]  # type: ignore[misc]
     return [guard.observe(step(number, *those)) for number, those in enumerate(steps, start=1)], guard

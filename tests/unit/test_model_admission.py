@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swe_ai_fleet.adapters.model_pool import Demand, Grant, LeasedAdmission, MemoryLedger, Quota, estimated_tokens
+from swe_ai_fleet.adapters.model_pool import CallQuota, Demand, Grant, LeasedAdmission, MemoryLedger, estimated_tokens
 from swe_ai_fleet.domain.message import (
     AssistantMessage,
     Message,
@@ -44,7 +44,7 @@ class Host:
     epoch: str = ""
     served: int = 0
 
-    async def renew(self, quota: Quota, *, tokens: int = 0, head: int = 0) -> Grant:
+    async def renew(self, quota: CallQuota, *, tokens: int = 0, head: int = 0) -> Grant:
         demand = Demand(
             host=self.name,
             epoch=self.epoch,
@@ -63,12 +63,12 @@ class Host:
             self.waiting, self.using, self.served = self.waiting - 1, self.using + 1, self.served + 1
 
 
-FIFTY = Quota(max_in_flight=50)
-RATE = Quota(tokens_per_minute=6000)
+FIFTY = CallQuota(max_in_flight=50)
+RATE = CallQuota(tokens_per_minute=6000)
 """100 a second; the bucket holds 1,000."""
 
 
-async def told(ledger: MemoryLedger, host: str, quota: Quota = RATE, **asked: Any) -> tuple[float, ...]:
+async def told(ledger: MemoryLedger, host: str, quota: CallQuota = RATE, **asked: Any) -> tuple[float, ...]:
     """What a host that asks for tokens or calls is granted: calls, tokens, and when it asks again."""
     grant = await ledger.renew(Demand(host=host, **asked), quota)
     return grant.slots, grant.tokens, round(grant.again_seconds, 6)
@@ -94,7 +94,7 @@ async def test_a_host_alone_gets_what_it_needs_and_a_little_to_spare() -> None:
     ledger = MemoryLedger(clock=Clock())
     assert (await told(ledger, "a", FIFTY, spare=2))[0] == 2
     assert ledger.held == {"a": 2}
-    assert (await told(ledger, "a", Quota(tokens_per_minute=60), tokens=5))[1] == 5
+    assert (await told(ledger, "a", CallQuota(tokens_per_minute=60), tokens=5))[1] == 5
     assert ledger.held == {"a": 0}
     # Spare calls come out of what nobody has or needs.
     ledger = MemoryLedger(clock=Clock())
@@ -106,11 +106,11 @@ async def test_a_host_alone_gets_what_it_needs_and_a_little_to_spare() -> None:
         ("a", {"using": 4, "spare": 1}, 5),
         ("b", {"using": 2, "spare": 9}, 5),
     ):
-        assert (await told(ledger, host, Quota(max_in_flight=10), **asked))[0] == slots
+        assert (await told(ledger, host, CallQuota(max_in_flight=10), **asked))[0] == slots
 
 
 async def test_a_host_with_nothing_to_ask_takes_nothing_of_the_bucket() -> None:
-    clock, limit = Clock(), Quota(tokens_per_minute=60)
+    clock, limit = Clock(), CallQuota(tokens_per_minute=60)
     ledger = MemoryLedger(clock=clock)
     assert (await told(ledger, "a", limit, waiting=1, head=8))[1] == 0
     # Six seconds' worth of debt: it is asked again after the longest pause there is while it is dry.
@@ -189,7 +189,7 @@ def test_hosts_that_keep_to_their_leases_never_have_more_under_way_than_allowed(
     async def play() -> None:
         clock = Clock()
         ledger = MemoryLedger(clock=clock)
-        quota = Quota(max_in_flight=capacity)
+        quota = CallQuota(max_in_flight=capacity)
         hosts = [Host(str(number), ledger, clock) for number in range(4)]
         for act, number, amount in acts:
             host = hosts[number]
@@ -224,7 +224,7 @@ def test_an_estimate_counts_what_is_said_and_what_is_called() -> None:
 @settings(max_examples=40)
 def test_calls_come_to_be_shared_by_max_min_fairness(capacity: int, needs: list[int], random: Random) -> None:
     async def shared() -> list[int]:
-        clock, quota = Clock(), Quota(max_in_flight=capacity)
+        clock, quota = Clock(), CallQuota(max_in_flight=capacity)
         ledger = MemoryLedger(clock=clock)
         hosts = [Host(str(number), ledger, clock) for number in range(len(needs))]
         for turn in range(6):
@@ -245,7 +245,7 @@ def test_calls_come_to_be_shared_by_max_min_fairness(capacity: int, needs: list[
 
 
 async def test_what_does_not_divide_goes_to_those_who_have_waited_longest() -> None:
-    clock, quota = Clock(), Quota(max_in_flight=8)
+    clock, quota = Clock(), CallQuota(max_in_flight=8)
     ledger = MemoryLedger(clock=clock)
     full, a, b, late = (Host(name, ledger, clock, waiting=9) for name in ("full", "a", "b", "late"))
     full.waiting = 8
@@ -324,7 +324,9 @@ async def test_the_bucket_holds_ten_seconds_of_tokens_and_what_comes_back_can_be
 
 async def test_many_hosts_ask_seldom_and_their_leases_last_longer() -> None:
     ledger = MemoryLedger(clock=Clock(), lease_seconds=5.0)
-    grants = [await ledger.renew(Demand(host=str(number), waiting=1), Quota(max_in_flight=1)) for number in range(600)]
+    grants = [
+        await ledger.renew(Demand(host=str(number), waiting=1), CallQuota(max_in_flight=1)) for number in range(600)
+    ]
     asked = {
         number: (grants[number - 1].again_seconds, grants[number - 1].lease_seconds) for number in (1, 20, 200, 600)
     }
@@ -334,7 +336,7 @@ async def test_many_hosts_ask_seldom_and_their_leases_last_longer() -> None:
 async def test_tokens_flow_at_the_rate_whatever_is_asked() -> None:
     clock = Clock()
     ledger = MemoryLedger(clock=clock)
-    quota = Quota(tokens_per_minute=60_000)
+    quota = CallQuota(tokens_per_minute=60_000)
     hosts = [Host(name, ledger, clock, waiting=9) for name in "abc"]
     poured = Counter[str]()
     for _ in range(1200):
@@ -351,7 +353,7 @@ async def test_tokens_flow_at_the_rate_whatever_is_asked() -> None:
 async def test_more_hosts_than_calls_take_turns() -> None:
     clock = Clock()
     ledger = MemoryLedger(clock=clock)
-    quota = Quota(max_in_flight=5)
+    quota = CallQuota(max_in_flight=5)
     hosts = [Host(f"h{number}", ledger, clock, waiting=1) for number in range(60)]
     for _ in range(30):
         for host in hosts:
@@ -371,7 +373,7 @@ async def test_more_hosts_than_calls_take_turns() -> None:
 
 
 async def test_within_a_host_who_comes_first_goes_first_and_the_cancelled_lose_nothing() -> None:
-    async with LeasedAdmission(MemoryLedger(), Quota(max_in_flight=1)) as admission:
+    async with LeasedAdmission(MemoryLedger(), CallQuota(max_in_flight=1)) as admission:
         await admission.admit(0)
         order: list[int] = []
 

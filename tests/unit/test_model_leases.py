@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from swe_ai_fleet.adapters.model_pool import Demand, Grant, LeasedAdmission, Quota
+from swe_ai_fleet.adapters.model_pool import CallQuota, Demand, Grant, LeasedAdmission
 from swe_ai_fleet.domain.errors import Unavailable
 from tests.simulation.virtual_loop import on_virtual_time
 
-CALLS = Quota(max_in_flight=8)
-TOKENS = Quota(tokens_per_minute=6000)
+CALLS = CallQuota(max_in_flight=8)
+TOKENS = CallQuota(tokens_per_minute=6000)
 LEASE, AGAIN = 5.0, 1.0
 
 
@@ -30,7 +30,7 @@ class ScriptedLedger:
     broken: bool = False
     asked: list[tuple[float, Demand]] = field(default_factory=list[tuple[float, Demand]])
 
-    async def renew(self, demand: Demand, quota: Quota) -> Grant:
+    async def renew(self, demand: Demand, quota: CallQuota) -> Grant:
         self.asked.append((asyncio.get_running_loop().time(), demand))
         if self.broken:
             raise Unavailable("gone")
@@ -61,7 +61,7 @@ def no_dice(monkeypatch: pytest.MonkeyPatch) -> None:
 Scene = Callable[[LeasedAdmission, ScriptedLedger], Coroutine[Any, Any, None] | AsyncIterator[None]]
 
 
-def play(ledger: ScriptedLedger, quota: Quota, scene: Scene) -> None:
+def play(ledger: ScriptedLedger, quota: CallQuota, scene: Scene) -> None:
     async def run() -> None:
         async with LeasedAdmission(ledger, quota, clock=asyncio.get_running_loop().time) as admission:
             steps = scene(admission, ledger)
@@ -72,7 +72,7 @@ def play(ledger: ScriptedLedger, quota: Quota, scene: Scene) -> None:
     on_virtual_time(run())
 
 
-def played(quota: Quota, **made: Any) -> Callable[[Scene], Callable[[], None]]:
+def played(quota: CallQuota, **made: Any) -> Callable[[Scene], Callable[[], None]]:
     """A test on virtual time: a process with calls, and the ledger that it asks; what follows a `yield` comes later."""
     return lambda scene: lambda: play(ScriptedLedger(**made), quota, scene)
 
@@ -235,7 +235,7 @@ def test_a_ledger_that_does_not_answer_holds_the_end_up_for_a_second_at_most() -
             await asyncio.sleep(2.0)
             admission.settle(0, 0)
 
-            async def silent(demand: Demand, quota: Quota) -> Grant:
+            async def silent(demand: Demand, quota: CallQuota) -> Grant:
                 await asyncio.Event().wait()
                 raise AssertionError
 

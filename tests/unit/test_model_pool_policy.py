@@ -10,15 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swe_ai_fleet.adapters.model_pool import (
+    CallQuota,
     Fault,
     LeasedAdmission,
-    Member,
     MemoryLedger,
     ModelPool,
+    PoolMember,
     PoolRules,
-    Quota,
 )
-from swe_ai_fleet.adapters.model_pool.load import Load
+from swe_ai_fleet.adapters.model_pool.load import ServerLoad
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import ModelError, ModelRejected, ModelUnavailable
 from swe_ai_fleet.domain.message import AssistantMessage, ModelCapabilities, ModelReply, ModelRequest, UserMessage
@@ -53,9 +53,9 @@ class Scripted:
         self.down = False
         self.order: list[str] = []
         self.usage = Usage()
-        self.load_of: Callable[[], Load] | None = None
+        self.load_of: Callable[[], ServerLoad] | None = None
 
-    async def load(self) -> Load | None:
+    async def load(self) -> ServerLoad | None:
         return self.load_of() if self.load_of else None
 
     async def probe(self) -> ModelCapabilities:
@@ -84,7 +84,7 @@ class Scripted:
 
 
 def pool_of(*models: Scripted, rules: PoolRules = FAST) -> ModelPool:
-    members = [Member(name=model.name, model=model, load=model.load if model.load_of else None) for model in models]
+    members = [PoolMember(name=model.name, model=model, load=model.load if model.load_of else None) for model in models]
     return ModelPool(members, read_fault=read, rules=rules)
 
 
@@ -140,8 +140,8 @@ def test_tenants_take_turns_sessions_with_the_least_service_go_first_and_none_wa
     async def play() -> None:
         clock = asyncio.get_running_loop().time
         async with (
-            LeasedAdmission(MemoryLedger(clock=clock), Quota(max_in_flight=1), clock=clock) as admission,
-            ModelPool([Member(name="m", model=model)], read_fault=read, admission=admission) as pool,
+            LeasedAdmission(MemoryLedger(clock=clock), CallQuota(max_in_flight=1), clock=clock) as admission,
+            ModelPool([PoolMember(name="m", model=model)], read_fault=read, admission=admission) as pool,
         ):
             old = pool.session("old", tenant="a")
             model.usage = Usage(prompt_tokens=300_000, cached_tokens=1_000, completion_tokens=500)
@@ -182,7 +182,7 @@ def test_what_would_wait_at_a_server_waits_in_the_pool_until_there_is_room_again
             await asyncio.sleep(10.0)
 
     model = Scripted(answer=work)
-    model.load_of = lambda: Load(running=min(room, model.under_way), waiting=max(0, model.under_way - room))
+    model.load_of = lambda: ServerLoad(running=min(room, model.under_way), waiting=max(0, model.under_way - room))
 
     async def play() -> None:
         nonlocal room
@@ -215,7 +215,10 @@ def test_what_would_wait_at_a_server_waits_in_the_pool_until_there_is_room_again
 @table(("cached", "home"), [(20_000, "one"), (0, "two")])
 def test_a_run_leaves_a_busier_server_sooner_where_its_prompt_is_not_in_the_cache(cached: int, home: str) -> None:
     one, two = Scripted("one"), Scripted("two")
-    loads = {"one": Load(running=0, waiting=0, prefix_hits=1.0, prefix_queries=2.0), "two": Load(running=9, waiting=0)}
+    loads = {
+        "one": ServerLoad(running=0, waiting=0, prefix_hits=1.0, prefix_queries=2.0),
+        "two": ServerLoad(running=9, waiting=0),
+    }
     one.load_of, two.load_of = lambda: loads["one"], lambda: loads["two"]
 
     async def play() -> None:
@@ -226,7 +229,10 @@ def test_a_run_leaves_a_busier_server_sooner_where_its_prompt_is_not_in_the_cach
             assert await ask(run) == "one"
             one.usage = Usage(prompt_tokens=21_000, cached_tokens=cached)
             assert await ask(run) == "one"
-            loads["one"], loads["two"] = Load(running=8, waiting=1, prefix_hits=1.0), Load(running=2, waiting=0)
+            loads["one"], loads["two"] = (
+                ServerLoad(running=8, waiting=1, prefix_hits=1.0),
+                ServerLoad(running=2, waiting=0),
+            )
             await asyncio.sleep(3.0)
             assert await ask(run) == home
 
@@ -237,11 +243,11 @@ def test_members_that_come_are_pinged_first_and_those_that_leave_end_what_they_h
     async def play() -> None:
         gate, closed = asyncio.Event(), list[str]()
 
-        def member(model: Scripted) -> Member:
+        def member(model: Scripted) -> PoolMember:
             async def close() -> None:
                 closed.append(model.name)
 
-            return Member(name=model.name, model=model, close=close)
+            return PoolMember(name=model.name, model=model, close=close)
 
         old, new, late = Scripted("old", gate.wait), Scripted("new"), Scripted("late")
         late.down = True

@@ -15,22 +15,24 @@ from swe_ai_fleet.domain.event import ExecutionStatus
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.task import MAX_PRIORITY
 from swe_ai_fleet.orchestrator.projection import claimable, over
-from swe_ai_fleet.orchestrator.queue import AGING_SECONDS, Caller, Waiting, check_room, in_order
+from swe_ai_fleet.orchestrator.queue import AGING_SECONDS, Caller, QueuedExecution, check_room, in_order
 from tests.sampling import sample
 from tests.tables import table
 
 NOW = 100_000.0
 
 
-def one(name: str, caller: str = "ada", *, priority: int = 0, waited: float = 0.0, tenant: str = "default") -> Waiting:
-    return Waiting(execution_id=name, tenant=tenant, caller=caller, priority=priority, accepted_at=NOW - waited)
+def one(
+    name: str, caller: str = "ada", *, priority: int = 0, waited: float = 0.0, tenant: str = "default"
+) -> QueuedExecution:
+    return QueuedExecution(execution_id=name, tenant=tenant, caller=caller, priority=priority, accepted_at=NOW - waited)
 
 
-def names(waiting: list[Waiting]) -> str:
+def names(waiting: list[QueuedExecution]) -> str:
     return "".join(each.execution_id for each in waiting)
 
 
-def next_up(waiting: list[Waiting], running: Mapping[Caller, int], **given: Any) -> Waiting | None:
+def next_up(waiting: list[QueuedExecution], running: Mapping[Caller, int], **given: Any) -> QueuedExecution | None:
     return next(iter(in_order(waiting, running, **given)), None)
 
 

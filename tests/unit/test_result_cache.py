@@ -13,7 +13,7 @@ from aiohttp import web
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swe_ai_fleet.domain.tool import Decision, OperationSpec, Outcome, ToolResult
+from swe_ai_fleet.domain.tool import OperationSpec, Outcome, PolicyDecision, ToolResult
 from swe_ai_fleet.tools import (
     FileTool,
     HttpPolicy,
@@ -107,7 +107,7 @@ class TestWithinARun:
         assert (missing.cached, first.cached, second.cached) == (False, False, True), "errors are never kept"
         assert (second.content, second.metadata) == ("text", {"path": "a"})
         before, entry = kit.pipeline.trail.entries[-2:]
-        assert (entry.decision, entry.reason) == (Decision.ALLOWED, "answered from the cache")
+        assert (entry.decision, entry.reason) == (PolicyDecision.ALLOWED, "answered from the cache")
         assert entry.output_digest == before.output_digest
         assert (await kit.call("read", {"path": "a", "lines": 9})).cached is False
 

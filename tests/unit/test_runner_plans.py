@@ -13,18 +13,20 @@ from hypothesis import strategies as st
 from swe_ai_fleet.sandbox import IsolationLevel, Sandbox, SandboxPolicy
 from swe_ai_fleet.testing.repositories import write_files
 from swe_ai_fleet.tools import ToolFailure, ToolRefusal
-from swe_ai_fleet.tools.tests import Plan, Planner, Selection, checked_keyword, checked_path
+from swe_ai_fleet.tools.tests import Selection, SuitePlan, SuitePlanner, checked_keyword, checked_path
 from tests.tables import table
 
 NPM = ("npm", "test")
 ONE_RULE = "left out, since it tests nothing: {}"
 
 
-async def plan(root: Path, argv: tuple[str, ...] | str, *paths: str, directory: str = ".", **selected: Any) -> Plan:
+async def plan(
+    root: Path, argv: tuple[str, ...] | str, *paths: str, directory: str = ".", **selected: Any
+) -> SuitePlan:
     """The plan for a command, or for a shell line, in the directory as it is."""
     selection = Selection(paths=paths, **selected)
     async with Sandbox(SandboxPolicy(level=IsolationLevel.NONE)).workspace(root) as workspace:
-        planner = Planner(workspace=workspace)
+        planner = SuitePlanner(workspace=workspace)
         read = planner.line if isinstance(argv, str) else planner.plan
         return await read(argv, selection, directory)
 
@@ -33,7 +35,7 @@ def package(script: str, **others: str) -> dict[str, str]:
     return {"package.json": json.dumps({"scripts": {"test": script, **others}})}
 
 
-def script_of(plan: Plan) -> str:
+def script_of(plan: SuitePlan) -> str:
     """What the shell runs, without what it sets up."""
     assert plan.argv[:2] == ("sh", "-c")
     return plan.argv[2].partition("\n")[2]

@@ -17,7 +17,7 @@ from swe_ai_fleet.domain.errors import AlreadyExists, InvalidRequest, ResourceEx
 from swe_ai_fleet.domain.event import ExecutionStarted, ExecutionStatus
 from swe_ai_fleet.domain.task import ApprovalPolicy, Constraints, PinnedRepository, RepoRef, TaskKind
 from swe_ai_fleet.orchestrator.executions import Room
-from swe_ai_fleet.orchestrator.queue import TenantTurns, Waiting, in_order
+from swe_ai_fleet.orchestrator.queue import QueuedExecution, TenantTurns, in_order
 from swe_ai_fleet.orchestrator.quotas import ConcurrencyLimiter, Quotas
 from tests.scripted_fleet import PROVEN, ScriptedRun
 from tests.unit.test_executions import World, a_task
@@ -43,8 +43,8 @@ def quotas(spent: int = 0, **by_tenant: Quota | TenantRules) -> Quotas:
     return Quotas(rules=lambda name: rules.get(name, TenantRules(tenant=name)), spent=known, now=lambda: NOON)
 
 
-def waiting(tenant: str, number: int, *, agents: int = 1, priority: int = 0, caller: str = "ada") -> Waiting:
-    return Waiting(
+def waiting(tenant: str, number: int, *, agents: int = 1, priority: int = 0, caller: str = "ada") -> QueuedExecution:
+    return QueuedExecution(
         execution_id=f"{tenant}-{number:03}",
         tenant=tenant,
         caller=caller,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from swe_ai_fleet.runtime.ray_fleet import Host, RayFleet
+from swe_ai_fleet.runtime.ray_fleet import RayFleet, RayHost
 from swe_ai_fleet.settings import Settings
 
 
@@ -15,14 +15,14 @@ class NamedHosts(RayFleet):
 
     ended: list[str] = field(default_factory=list[str])
 
-    def _new_host(self, name: str, tenant: str) -> Host:
-        return Host(name=name, actor=None, tenant=tenant)
+    def _new_host(self, name: str, tenant: str) -> RayHost:
+        return RayHost(name=name, actor=None, tenant=tenant)
 
-    def _end(self, host: Host) -> None:
+    def _end(self, host: RayHost) -> None:
         self._hosts.remove(host)
         self.ended.append(host.name)
 
-    def work(self, tenant: str) -> Host:
+    def work(self, tenant: str) -> RayHost:
         """The host that a tenant's next run goes to, busy from now on."""
         host = self._host(tenant)
         host.busy += 1

@@ -11,7 +11,7 @@ import pytest
 from swe_ai_fleet.domain.command import NetworkGrant, NetworkRules, TaskMcpServer
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.task import Constraints, Role
-from swe_ai_fleet.domain.tool import Decision, OperationSpec, Risk
+from swe_ai_fleet.domain.tool import OperationSpec, PolicyDecision, Risk
 from swe_ai_fleet.tools.catalogue import ToolAccess
 from swe_ai_fleet.tools.mcp import McpServer
 from swe_ai_fleet.tools.policy import Policy, risks
@@ -64,9 +64,9 @@ def test_what_is_for_another_role_is_not_offered() -> None:
 )  # fmt: skip
 def test_every_path_of_a_call_that_writes_must_be_allowed(arguments: dict[str, object], allowed: bool) -> None:
     policy = Policy(allowed_paths=("src/*", "docs/guide.md", "web"))
-    assert policy.decide(LOOK, arguments).decision is Decision.ALLOWED
+    assert policy.decide(LOOK, arguments).decision is PolicyDecision.ALLOWED
     verdict = policy.decide(WRITE, arguments)
-    assert verdict.decision is (Decision.ALLOWED if allowed else Decision.REFUSED)
+    assert verdict.decision is (PolicyDecision.ALLOWED if allowed else PolicyDecision.REFUSED)
     assert verdict.refused is not allowed
     assert allowed or "outside the paths allowed for this task: src/*, docs/guide.md, web" in verdict.reason
 

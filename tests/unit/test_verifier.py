@@ -8,7 +8,7 @@ from swe_ai_fleet.domain.assignment import ScoreAssignment
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import AgentLost, Unavailable
 from swe_ai_fleet.domain.event import CandidateScored, RunLost
-from swe_ai_fleet.domain.memory import VERIFIER_MODEL, VERIFIER_SCORE, Outcome
+from swe_ai_fleet.domain.memory import VERIFIER_MODEL, VERIFIER_SCORE, WorkOutcome
 from swe_ai_fleet.domain.review import VerifierScore
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.orchestrator.judging import Verifier
@@ -78,7 +78,7 @@ async def test_a_verifier_that_fails_or_is_lost_costs_its_word_only() -> None:
 
 async def test_scores_are_calibrated_by_what_people_said_of_earlier_ones() -> None:
     scored = {VERIFIER_SCORE: "0.900000", VERIFIER_MODEL: "m"}
-    disliked = [Outcome(subject_id=f"e{n}", rating=1, metadata=scored) for n in range(500)]
+    disliked = [WorkOutcome(subject_id=f"e{n}", rating=1, metadata=scored) for n in range(500)]
     world = a_world()
     world.verifier = Verifier(outcomes=lambda tenant: disliked if tenant == DEFAULT_TENANT else ())
     state = await world.run(a_task(rounds=0))
@@ -90,7 +90,7 @@ async def test_scores_are_calibrated_by_what_people_said_of_earlier_ones() -> No
         round(state.scores[name].score or 0.0, 4) for name in (ONE, TWO)
     }
 
-    def unavailable(tenant: str) -> tuple[Outcome, ...]:
+    def unavailable(tenant: str) -> tuple[WorkOutcome, ...]:
         raise Unavailable("the bucket does not answer")
 
     # Few of them, and such as cannot be had, leave scores as they are.

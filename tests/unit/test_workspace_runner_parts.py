@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from swe_ai_fleet.adapters.git_workspace import Credential, mounted_credentials
-from swe_ai_fleet.adapters.jetstream import PermanentError, RetryAfter, Work
+from swe_ai_fleet.adapters.jetstream import PermanentError, RetryAfter, WorkMessage
 from swe_ai_fleet.codec import to_json, to_plain
 from swe_ai_fleet.domain.assignment import AssignmentKind, CodingAssignment
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
@@ -21,7 +21,7 @@ from swe_ai_fleet.domain.task import PinnedRepository, RepoRef, Task, TaskKind
 from swe_ai_fleet.in_process import MemoryLog
 from swe_ai_fleet.runtime.jobs import JobBoard
 from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
-from workers.jobs import Ending, EndReason, HeldJob, JobRef, JobSpec
+from workers.jobs import ContainerEnding, EndReason, HeldJob, JobRef, JobSpec
 from workers.workspace_runner.runner import Runner, Slots
 from workers.workspace_runner.settings import RunnerSettings
 
@@ -90,8 +90,8 @@ class Scripted:
         self.started.append(spec.ref.name)
         return True
 
-    async def ended(self, ref: JobRef) -> Ending:
-        return Ending(reason=EndReason.COMPLETED)
+    async def ended(self, ref: JobRef) -> ContainerEnding:
+        return ContainerEnding(reason=EndReason.COMPLETED)
 
     async def stop(self, ref: JobRef) -> None:
         self.stopped.append(ref.name)
@@ -124,9 +124,9 @@ def _job(generation: int = 1, **more: Any) -> Job:
     )  # fmt: skip
 
 
-def _message(data: Job | bytes, subject: str = "agent.jobs.default.low") -> Work:
+def _message(data: Job | bytes, subject: str = "agent.jobs.default.low") -> WorkMessage:
     body = data if isinstance(data, bytes) else to_json(data)
-    return Work(subject=subject, data=body, headers={}, sequence=1, deliveries=1)
+    return WorkMessage(subject=subject, data=body, headers={}, sequence=1, deliveries=1)
 
 
 async def test_a_later_generation_ends_the_earlier_one() -> None:

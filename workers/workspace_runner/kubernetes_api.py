@@ -29,11 +29,11 @@ _log = structlog.get_logger(__name__)
 Call = Callable[[], Awaitable[Any]]
 
 
-class Conflict(Exception):
+class JobExists(Exception):
     """What was to be made already exists."""
 
 
-class Gone(Exception):
+class WatchExpired(Exception):
     """The place in the history that a watch was to begin from is not kept any more (410)."""
 
 
@@ -48,7 +48,7 @@ class KubernetesApi:
         self._core = core
 
     async def create(self, namespace: str, manifest: Mapping[str, object]) -> Object:
-        """Make a Job. Raises Conflict, PreconditionFailed, ResourceExhausted, Unavailable."""
+        """Make a Job. Raises JobExists, PreconditionFailed, ResourceExhausted, Unavailable."""
         return await self._json(lambda: self._batch.create_namespaced_job(namespace, manifest, **_raw()))
 
     async def job(self, namespace: str, name: str) -> Object | None:
@@ -71,7 +71,7 @@ class KubernetesApi:
         return list(answer.get("items") or []), str(answer["metadata"]["resourceVersion"])
 
     async def watch(self, kind: str, namespace: str, version: str) -> AsyncGenerator[tuple[str, Object]]:
-        """What becomes of them from there on, until the server ends the watch. Raises Gone, Unavailable."""
+        """What becomes of them from there on, until the server ends the watch. Raises WatchExpired, Unavailable."""
         import aiohttp
 
         response = await self._answer(
@@ -109,7 +109,7 @@ class KubernetesApi:
                 return (await response.read()).decode("utf-8", "replace")
             finally:
                 response.close()
-        except (FleetError, Gone, Conflict):
+        except (FleetError, WatchExpired, JobExists):
             return ""
 
     def _listing(self, kind: str) -> Callable[..., Awaitable[Any]]:
@@ -205,9 +205,9 @@ def _fault(status: int, body: Mapping[str, Any]) -> Exception:
     message = str(body.get("message", ""))[:500] or f"HTTP {status}"
     match status:
         case 409:
-            return Conflict(message)
+            return JobExists(message)
         case 410:
-            return Gone(message)
+            return WatchExpired(message)
         case 404:
             return NotFound(message)
         case 401 | 403 if "exceeded quota" in message:

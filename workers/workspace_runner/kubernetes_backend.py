@@ -19,8 +19,8 @@ from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
 from swe_ai_fleet.following import in_background, waits
 from swe_ai_fleet.runtime.factories import image_rules
 from swe_ai_fleet.settings import Settings
-from workers.jobs import Ending, EndReason, HeldJob, JobRef, JobSpec
-from workers.workspace_runner.kubernetes_api import Conflict, Gone, KubernetesApi, connected, own_namespace
+from workers.jobs import ContainerEnding, EndReason, HeldJob, JobRef, JobSpec
+from workers.workspace_runner.kubernetes_api import JobExists, KubernetesApi, WatchExpired, connected, own_namespace
 from workers.workspace_runner.kubernetes_job import (
     AGENT,
     CLONE,
@@ -45,7 +45,7 @@ _TOLD_SECONDS = 2.0
 """Within so long the end of a Pod is told, where that of its Job is."""
 
 
-class Changes:
+class ChangeCounter:
     """Counts changes, and wakes those who wait for the next one."""
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ class Watched:
         changes: Told of each; one for all kinds.
     """
 
-    def __init__(self, api: KubernetesApi, kind: str, namespace: str, changes: Changes) -> None:
+    def __init__(self, api: KubernetesApi, kind: str, namespace: str, changes: ChangeCounter) -> None:
         self._api = api
         self._kind = kind
         self._namespace = namespace
@@ -121,7 +121,7 @@ class Watched:
                     async for event, thing in events:
                         pauses, version = waits(_AGAIN_SECONDS), str(thing["metadata"]["resourceVersion"])
                         await self._take(event, thing)
-            except Gone:
+            except WatchExpired:
                 version = ""
             except FleetError as fault:
                 _log.warning("kubernetes.unwatched", kind=self._kind, namespace=self._namespace, reason=str(fault))
@@ -182,7 +182,7 @@ class KubernetesBackend:
         self._nats_url = nats_url
         self._model_url = model_url
         self._registries = registries
-        self._changes = Changes()
+        self._changes = ChangeCounter()
         namespaces = {settings.namespace, *settings.tenant_namespaces.values()}
         self._jobs = {name: Watched(api, "jobs", name, self._changes) for name in namespaces}
         self._pods = {name: Watched(api, "pods", name, self._changes) for name in namespaces}
@@ -202,12 +202,12 @@ class KubernetesBackend:
         namespace = self._namespace(spec.ref)
         try:
             created = await self._api.create(namespace, manifest)
-        except Conflict:
+        except JobExists:
             return False
         await self._jobs[namespace].put(created)
         return True
 
-    async def ended(self, ref: JobRef) -> Ending:
+    async def ended(self, ref: JobRef) -> ContainerEnding:
         """Wait until a Job has ended, is gone, or cannot begin within the time that it may take."""
         namespace = self._namespace(ref)
         jobs, pods = self._jobs[namespace], self._pods[namespace]
@@ -219,7 +219,7 @@ class KubernetesBackend:
             count = self._changes.count
             job = jobs.get(ref.name)
             if job is None and (job := await self._api.job(namespace, ref.name)) is None:
-                return Ending(reason=EndReason.DELETED, message="somebody removed the Job")
+                return ContainerEnding(reason=EndReason.DELETED, message="somebody removed the Job")
             mine = pods.with_label(_JOB_NAME, ref.name)
             over = ending(job, mine)
             if over is not None:
@@ -233,7 +233,7 @@ class KubernetesBackend:
             elif since is None or since[0] is not problem.reason:
                 since = problem.reason, now()
             elif now() - since[1] >= grace:
-                return Ending(reason=problem.reason, message=problem.message)
+                return ContainerEnding(reason=problem.reason, message=problem.message)
             # Most changes are told; a look now and then is what deadlines, and a deaf watch, need.
             await self._changes.since(count, min(_LOOK_SECONDS, grace))
 
@@ -284,7 +284,7 @@ class KubernetesBackend:
             case _:
                 return self._settings.pull_deadline_seconds
 
-    async def _with_log(self, namespace: str, over: Ending, pods: tuple[Object, ...]) -> Ending:
+    async def _with_log(self, namespace: str, over: ContainerEnding, pods: tuple[Object, ...]) -> ContainerEnding:
         """The ending with what its container printed last, as long as that can be had."""
         there = [pod for pod in pods if not pod.get("gone")]
         if over.log or over.reason is EndReason.COMPLETED or not there:

@@ -25,7 +25,7 @@ from workers.jobs import (
     LOGIN,
     TENANT,
     WORKSPACE,
-    Ending,
+    ContainerEnding,
     EndReason,
     JobSpec,
 )
@@ -308,15 +308,15 @@ def finished(job: Object) -> bool:
     return bool(_conditions(job, "Complete", "Failed"))
 
 
-def ending(job: Object, pods: Iterable[Object]) -> Ending | None:
+def ending(job: Object, pods: Iterable[Object]) -> ContainerEnding | None:
     """How a Job ended; None while that is not known. `pods` are those it had, the gone ones as they were last seen."""
     if _conditions(job, "Complete"):
-        return Ending(reason=EndReason.COMPLETED)
+        return ContainerEnding(reason=EndReason.COMPLETED)
     if not (failed := _conditions(job, "Failed")):
         return None
     reason, message = str(failed[0].get("reason", "")), str(failed[0].get("message", ""))
     if reason == "DeadlineExceeded":
-        return Ending(reason=EndReason.DEADLINE, message=message)
+        return ContainerEnding(reason=EndReason.DEADLINE, message=message)
     last = max(pods, key=lambda pod: str(pod["metadata"].get("creationTimestamp", "")), default=None)
     return pod_ending(last) if last is not None else None
 
@@ -331,18 +331,18 @@ def unexplained(job: Object) -> Trouble | None:
     return None
 
 
-def pod_ending(pod: Object) -> Ending | None:
+def pod_ending(pod: Object) -> ContainerEnding | None:
     """How a Pod ended that did not succeed; None where it does not say."""
     status: Object = pod.get("status") or {}
     for condition in _conditions(pod, "DisruptionTarget"):
         why, message = str(condition.get("reason", "")), str(condition.get("message", ""))
         reason = EndReason.NODE_LOST if why in _NODE else EndReason.EVICTED
-        return Ending(reason=reason, message=f"{why}: {message}".strip(": "))
+        return ContainerEnding(reason=reason, message=f"{why}: {message}".strip(": "))
     told = str(status.get("reason", ""))
     if told == "Evicted" or told.startswith("Preempt"):
-        return Ending(reason=EndReason.EVICTED, message=str(status.get("message", "")))
+        return ContainerEnding(reason=EndReason.EVICTED, message=str(status.get("message", "")))
     if told in _NODE_REASONS:
-        return Ending(reason=EndReason.NODE_LOST, message=str(status.get("message", "")))
+        return ContainerEnding(reason=EndReason.NODE_LOST, message=str(status.get("message", "")))
     for which, state in _states(pod):
         ended: Object = state.get("terminated") or {}
         code = ended.get("exitCode", 0)
@@ -350,12 +350,12 @@ def pod_ending(pod: Object) -> Ending | None:
         if not code or which == IMAGE:
             continue
         if ended.get("reason") == "OOMKilled":
-            return Ending(reason=EndReason.OUT_OF_MEMORY, message=f"container {which}")
+            return ContainerEnding(reason=EndReason.OUT_OF_MEMORY, message=f"container {which}")
         message_of_end = str(ended.get("message", ""))
         message = f"container {which}: exit code {code}"
         if which != AGENT:
-            return Ending(reason=EndReason.CLONE, message=message, log=message_of_end)
-        return Ending(
+            return ContainerEnding(reason=EndReason.CLONE, message=message, log=message_of_end)
+        return ContainerEnding(
             reason=EndReason.FENCED if code == FENCED else EndReason.ERROR, message=message, log=message_of_end
         )
     return None

@@ -32,7 +32,7 @@ from workers.jobs import (
     LOGIN,
     TENANT,
     WORKSPACE,
-    Ending,
+    ContainerEnding,
     EndReason,
     HeldJob,
     JobRef,
@@ -197,7 +197,7 @@ class LocalBackend:
             os.close(lock)
         return True
 
-    async def ended(self, ref: JobRef) -> Ending:
+    async def ended(self, ref: JobRef) -> ContainerEnding:
         """Wait until nothing of a job runs any more."""
         directory = self._directory(ref)
         # A lock of another process tells nobody when it is free.
@@ -270,7 +270,7 @@ def _free(lock: Path) -> bool:
     return True
 
 
-def _ending(directory: Path) -> Ending:
+def _ending(directory: Path) -> ContainerEnding:
     log = ""
     with suppress(FileNotFoundError), (directory / LOG).open("rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - _LOG_BYTES))
@@ -278,5 +278,5 @@ def _ending(directory: Path) -> Ending:
     try:
         ending = json.loads((directory / EXIT).read_text())
     except FileNotFoundError:
-        return Ending(reason=EndReason.DELETED, message="its processes are gone without a word", log=log)
-    return Ending(reason=EndReason(ending["reason"]), message=str(ending["message"]), log=log)
+        return ContainerEnding(reason=EndReason.DELETED, message="its processes are gone without a word", log=log)
+    return ContainerEnding(reason=EndReason(ending["reason"]), message=str(ending["message"]), log=log)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from services.grpc_server import nats_metrics
-from swe_ai_fleet.adapters.jetstream import TIMEOUT_SECONDS, Handler, JetStream, Room, Work, WorkQueue
+from swe_ai_fleet.adapters.jetstream import TIMEOUT_SECONDS, Handler, JetStream, Room, WorkMessage, WorkQueue
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.following import in_background
 from swe_ai_fleet.runtime.factories import connect_log
@@ -148,7 +148,7 @@ def _queues(
         await taking.wait()
         return await runner.slots.room(rank)
 
-    async def handled(rank: int, work: Work) -> None:
+    async def handled(rank: int, work: WorkMessage) -> None:
         await runner.handle(work, rank)
 
     if chosen.takes == "commands":

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 import structlog
 from structlog.contextvars import bound_contextvars
 
-from swe_ai_fleet.adapters.jetstream import PermanentError, RetryAfter, Work, WorkQueue
+from swe_ai_fleet.adapters.jetstream import PermanentError, RetryAfter, WorkMessage, WorkQueue
 from swe_ai_fleet.adapters.jetstream.protocol import JOBS, job_subject
 from swe_ai_fleet.codec import from_json
 from swe_ai_fleet.domain.errors import (
@@ -30,7 +30,7 @@ from swe_ai_fleet.domain.errors import (
 from swe_ai_fleet.domain.job import Job, JobOutcome, JobPriority, misfit, seconds_of
 from swe_ai_fleet.domain.text import check_identifier
 from swe_ai_fleet.runtime.jobs import JobBoard, outcome_of
-from workers.jobs import Backend, Ending, JobRef, JobSpec
+from workers.jobs import Backend, ContainerEnding, JobRef, JobSpec
 from workers.workspace_runner.settings import RunnerSettings
 
 RANKS = tuple(JobPriority)
@@ -159,7 +159,7 @@ class Runner:
     lets_in: bool = False
     counts: Counts = field(default_factory=Counts)
 
-    async def handle(self, work: Work, rank: int) -> None:
+    async def handle(self, work: WorkMessage, rank: int) -> None:
         """One message of `agent.jobs.>`. Idempotent. Raises PermanentError for what is no job."""
         job = _read(work)
         if await self.board.outcome(job.tenant, job.job_id) is not None:
@@ -258,7 +258,9 @@ class Runner:
         await self.backend.finish(ref, failed=bool(outcome.fault))
         return outcome
 
-    async def _outcome_of(self, job: Job, ending: Ending, outcome_told: asyncio.Task[JobOutcome]) -> JobOutcome:
+    async def _outcome_of(
+        self, job: Job, ending: ContainerEnding, outcome_told: asyncio.Task[JobOutcome]
+    ) -> JobOutcome:
         """What a job said before its container ended, which may be heard of a moment later; else what that means."""
         await asyncio.wait([outcome_told], timeout=_OUTCOME_SECONDS)
         known_outcome = await self.board.outcome(job.tenant, job.job_id)
@@ -301,7 +303,7 @@ class Runner:
         )
 
 
-def _read(work: Work) -> Job:
+def _read(work: WorkMessage) -> Job:
     try:
         job = from_json(Job, work.data)
     except ValueError as fault:

@@ -13,7 +13,7 @@ from structlog.contextvars import bound_contextvars
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.errors import NotAvailable, parsed_message
 from services.orchestrator.requests import not_for_tasks, submitted_task
-from swe_ai_fleet.adapters.jetstream import JetStream, PermanentError, Work, WorkQueue
+from swe_ai_fleet.adapters.jetstream import JetStream, PermanentError, WorkMessage, WorkQueue
 from swe_ai_fleet.adapters.jetstream.protocol import COMMANDS
 from swe_ai_fleet.agents.results import agent_result, failed_result, tool_record
 from swe_ai_fleet.codec import from_json
@@ -64,7 +64,7 @@ class TaskRunner:
     log: JetStream
     pauses: Sequence[float] = PAUSES
 
-    async def handle(self, work: Work) -> None:
+    async def handle(self, work: WorkMessage) -> None:
         """One message: the JSON of a SubmitTaskRequest. Raises PermanentError for a task that cannot be run here."""
         try:
             task = read_task(work)
@@ -144,7 +144,7 @@ class TaskRunner:
         )
 
 
-def read_task(work: Work) -> Task:
+def read_task(work: WorkMessage) -> Task:
     """The task in a message, for one agent. Raises InvalidRequest and NotAvailable, naming the field."""
     rest = work.subject.removeprefix("agent.cmd.execute").split(".")[1:]
     if len(rest) > 2 or (len(rest) > 1 and rest[1] not in _PRIORITIES):

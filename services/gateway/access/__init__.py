@@ -13,7 +13,7 @@ from services.auth import CHECK_SECONDS
 from services.gateway.access.credentials import (
     SECONDS,
     AuthenticatedCaller,
-    Credentials,
+    CredentialChecker,
     Shown,
     cookie_name,
     media_type,
@@ -21,7 +21,7 @@ from services.gateway.access.credentials import (
 )
 from services.gateway.access.guard import AuthMiddleware
 from services.gateway.access.limits import Buckets, peer
-from services.gateway.access.origins import Authority, Places, SecureAnswers
+from services.gateway.access.origins import Authority, OriginPolicy, SecureAnswers
 from services.gateway.problems import BugMiddleware, Refusal
 from swe_ai_fleet.domain.json_values import json_object
 from swe_ai_fleet.ports import KeyValue
@@ -31,7 +31,7 @@ REFUSALS_PER_MINUTE = 10
 """Wrong tokens that one address may try; then even the right one has to wait."""
 
 
-def session_routes(credentials: Credentials, *, grpc: str = "") -> list[BaseRoute]:
+def session_routes(credentials: CredentialChecker, *, grpc: str = "") -> list[BaseRoute]:
     """What can be done with a session; the auth middleware decides who may.
 
     `grpc` is the orchestrator's address, which callers are told.
@@ -45,7 +45,7 @@ def session_routes(credentials: Credentials, *, grpc: str = "") -> list[BaseRout
 
 
 class _SessionRoutes:
-    def __init__(self, credentials: Credentials, grpc: str) -> None:
+    def __init__(self, credentials: CredentialChecker, grpc: str) -> None:
         self._credentials = credentials
         self._grpc = grpc
         self._refusals = Buckets(REFUSALS_PER_MINUTE)
@@ -116,7 +116,7 @@ def _token(body: bytes, kind: bytes) -> str:
 
 
 def access_middleware(
-    settings: Settings, credentials: Credentials, keys: KeyValue, *, check_seconds: float = CHECK_SECONDS
+    settings: Settings, credentials: CredentialChecker, keys: KeyValue, *, check_seconds: float = CHECK_SECONDS
 ) -> list[Middleware]:
     """What stands before every room, the outermost first; `AuthMiddleware` has the arguments. Raises InvalidRequest."""
     return [
@@ -124,7 +124,7 @@ def access_middleware(
         Middleware(BugMiddleware),
         Middleware(
             AuthMiddleware,
-            places=Places(settings),
+            places=OriginPolicy(settings),
             per_minute=settings.http_requests_per_minute,
             credentials=credentials,
             keys=keys,

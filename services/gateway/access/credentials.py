@@ -31,7 +31,7 @@ _MOST_TRIED = 4
 _MOST_CHARS = 3_800
 
 
-class Sessions:
+class SessionSeal:
     """Seals and opens sessions: nothing is kept, whoever knows the gateway's own token can open them.
 
     A browser sends a cookie to every port of a host, so that it must not hold a token that can be read: it holds one
@@ -119,7 +119,7 @@ class AuthenticatedCaller:
     expires: int = 0
 
 
-class Credentials:
+class CredentialChecker:
     """Checks what requests show.
 
     Args:
@@ -130,7 +130,7 @@ class Credentials:
 
     def __init__(self, token: str | None, authenticator: Authenticator | None = None) -> None:
         self._open = authenticator is None and not token
-        self._sessions = Sessions(token) if token else None
+        self._sessions = SessionSeal(token) if token else None
         self._authenticator = authenticator or OneToken(token or None)
 
     async def authenticate(self, headers: Headers, host: Authority, origin: Origin) -> AuthenticatedCaller | None:

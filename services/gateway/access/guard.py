@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from services.gateway.access import limits, origins
 from services.gateway.access.credentials import (
     AuthenticatedCaller,
-    Credentials,
+    CredentialChecker,
     Shown,
     caller,
     check_embedding,
@@ -24,7 +24,7 @@ from services.gateway.access.credentials import (
     has_body,
     unauthenticated,
 )
-from services.gateway.access.idempotency import Answers, key_of
+from services.gateway.access.idempotency import AnswerStore, key_of
 from services.gateway.access.origins import Origin
 from services.gateway.access.page import Page
 from services.gateway.problems import Refusal, refusal_of
@@ -58,9 +58,9 @@ class AuthMiddleware:
         self,
         app: ASGIApp,
         *,
-        places: origins.Places,
+        places: origins.OriginPolicy,
         per_minute: int,
-        credentials: Credentials,
+        credentials: CredentialChecker,
         keys: KeyValue,
         check_seconds: float,
     ) -> None:
@@ -70,7 +70,7 @@ class AuthMiddleware:
         self._check_seconds = check_seconds
         self._buckets = limits.Buckets(per_minute)
         self._page = Page()
-        self._answers = Answers(keys)
+        self._answers = AnswerStore(keys)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
@@ -82,7 +82,7 @@ class AuthMiddleware:
                 await self._request(scope, receive, send)
             except Refusal as refused:
                 await refused.answer(scope["path"])(scope, receive, send)
-            except limits.Gone:
+            except limits.ClientGone:
                 return
 
     async def _request(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -70,7 +70,7 @@ class _Held:
     whole: bool = False
 
 
-class Answers:
+class AnswerStore:
     """Keeps the first answer to each key of each caller.
 
     Event streams, answers without a length or above `MAX_ANSWER_BYTES`, secrets and refusals (nothing was done) are not

@@ -41,12 +41,12 @@ HEAD_SECONDS = 15.0
 MOST_CLIENTS = 10_000
 
 
-class Gone(Exception):
+class ClientGone(Exception):
     """The client went away before its body had come."""
 
 
 async def read_body(receive: Receive, headers: Headers, *, limit: int = MAX_BYTES, seconds: float = SECONDS) -> bytes:
-    """The whole body. Raises Refusal where it is too large or too slow, Gone."""
+    """The whole body. Raises Refusal where it is too large or too slow, ClientGone."""
     declared = values(headers, b"content-length")
     if declared and declared[0].isdigit() and int(declared[0][:18]) > limit:
         raise _too_large(limit)
@@ -57,7 +57,7 @@ async def read_body(receive: Receive, headers: Headers, *, limit: int = MAX_BYTE
             while more:
                 message = await receive()
                 if message["type"] == "http.disconnect":
-                    raise Gone
+                    raise ClientGone
                 body += message.get("body", b"")
                 more = message.get("more_body", False)
                 if len(body) > limit:
@@ -188,7 +188,7 @@ class HeaderTimeoutProtocol(H11Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Allowance:
+class RateLimitState:
     """What a client has left after a request.
 
     Attributes:
@@ -212,7 +212,7 @@ class Buckets:
         self._rate = per_minute / 60.0
         self._levels: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
-    def take(self, client: str) -> Allowance:
+    def take(self, client: str) -> RateLimitState:
         """Count a request of a client."""
         level = self._level(client)
         admitted = level >= 1.0
@@ -221,17 +221,17 @@ class Buckets:
         if len(self._levels) > MOST_CLIENTS:
             self._levels.popitem(last=False)
         if not admitted:
-            return Allowance(admitted=False, remaining=0, seconds=ceil((1.0 - level) / self._rate))
+            return RateLimitState(admitted=False, remaining=0, seconds=ceil((1.0 - level) / self._rate))
         remaining = level - 1.0
-        return Allowance(
+        return RateLimitState(
             admitted=True, remaining=int(remaining), seconds=ceil((self.per_minute - remaining) / self._rate)
         )
 
-    def look(self, client: str) -> Allowance:
+    def look(self, client: str) -> RateLimitState:
         """What a client has, without counting anything."""
         level = self._level(client)
         seconds = ceil(max(0.0, 1.0 - level) / self._rate)
-        return Allowance(admitted=level >= 1.0, remaining=int(level), seconds=seconds)
+        return RateLimitState(admitted=level >= 1.0, remaining=int(level), seconds=seconds)
 
     def _level(self, client: str) -> float:
         level, at = self._levels.get(client, (float(self.per_minute), time.monotonic()))

@@ -63,7 +63,7 @@ class Origin(StrEnum):
     """No page, or one that need not say (same-origin GET)."""
 
 
-class Places:
+class OriginPolicy:
     """Judges `Host` and `Origin`."""
 
     def __init__(self, settings: Settings) -> None:

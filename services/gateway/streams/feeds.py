@@ -15,7 +15,7 @@ import grpc.aio
 import structlog
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from services.gateway.streams.messages import TERMINAL, Message, Messages, json_bytes
+from services.gateway.streams.messages import TERMINAL, Messages, StreamMessage, json_bytes
 from services.gateway.streams.ring import Ring
 from services.gateway.upstream import Caller, Upstream, method
 from swe_ai_fleet.domain.errors import FleetError, InternalFault, ResourceExhausted, Unavailable
@@ -234,12 +234,12 @@ class Feed:
         waiting.set()
 
 
-def notice(execution_id: str, code: str, message: str, *, resume_from: int | None = None) -> Message:
+def notice(execution_id: str, code: str, message: str, *, resume_from: int | None = None) -> StreamMessage:
     """What the gateway itself has to say; it has no place in the log, and so no sequence."""
     fields: dict[str, object] = {"code": code, "message": message}
     if resume_from is not None:
         fields["resume_from"] = resume_from
-    return Message(0, "notice", json_bytes({"type": "notice", "execution_id": execution_id, "notice": fields}))
+    return StreamMessage(0, "notice", json_bytes({"type": "notice", "execution_id": execution_id, "notice": fields}))
 
 
 FEED_BYTES = 4 * 1024 * 1024

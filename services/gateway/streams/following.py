@@ -12,7 +12,7 @@ from contextlib import aclosing
 from starlette.requests import HTTPConnection
 
 from services.gateway.streams.feeds import SETTLED_SECONDS, Feed, steady_events
-from services.gateway.streams.messages import Message, Messages
+from services.gateway.streams.messages import Messages, StreamMessage
 from services.gateway.streams.ring import BATCH_BYTES, BATCH_MESSAGES, Batch
 from swe_ai_fleet.domain.errors import InvalidRequest
 
@@ -110,7 +110,7 @@ async def follow(
 
 async def _past(feed: Feed, sequence: int) -> AsyncGenerator[Batch, None]:
     """What came behind an event, up to where the feed can go on."""
-    fold, messages, size = Messages(), list[Message](), 0
+    fold, messages, size = Messages(), list[StreamMessage](), 0
     async with aclosing(steady_events(feed.open_events)) as events:
         async for event in events:
             if not event.sequence:

@@ -157,7 +157,7 @@ def result(state: ExecutionState) -> State:
     return message
 
 
-class Message:
+class StreamMessage:
     """One message, as JSON that is made once for all who watch.
 
     `sequence` is that of its event, 0 for what has no place in the log; `kind` is the message's type.
@@ -192,7 +192,7 @@ class Messages:
         self._told = ("", "")
         self._approvals: set[str] = set()
 
-    def of(self, event: pb.ExecutionEvent) -> Message:
+    def of(self, event: pb.ExecutionEvent) -> StreamMessage:
         """The message of the next event, or of a piece of text that was said in between."""
         if event.type == TEXT_DELTA:
             return _text(event)
@@ -205,7 +205,9 @@ class Messages:
         else:
             kind, fields = self._message(stored)
         head = {"type": kind, "execution_id": event.execution_id, "sequence": event.sequence, "at_ms": event.at_ms}
-        return Message(event.sequence, kind, json_bytes({**head, **fields}), _stored_json(event, stored is not None))
+        return StreamMessage(
+            event.sequence, kind, json_bytes({**head, **fields}), _stored_json(event, stored is not None)
+        )
 
     def _message(self, stored: StoredEvent) -> tuple[str, Fields]:
         body = stored.event.body
@@ -315,7 +317,7 @@ def _stored_json(event: pb.ExecutionEvent, readable: bool) -> bytes:
     return b'%b,"payload":%b}' % (json_bytes(head)[:-1], payload.encode("utf-8", "replace"))
 
 
-def _text(event: pb.ExecutionEvent) -> Message:
+def _text(event: pb.ExecutionEvent) -> StreamMessage:
     piece = json.loads(event.payload_json)
     message = {
         "type": "text",
@@ -324,4 +326,4 @@ def _text(event: pb.ExecutionEvent) -> Message:
         "text": piece.get("text", ""),
         "begins": bool(piece.get("begins")),
     }
-    return Message(0, "text", json_bytes(message))
+    return StreamMessage(0, "text", json_bytes(message))

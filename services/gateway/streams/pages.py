@@ -24,7 +24,7 @@ from services.gateway import event_stream
 from services.gateway.event_stream import Coming
 from services.gateway.streams.feeds import SETTLED_SECONDS, STREAM_EXECUTION, Feed, Feeds, notice
 from services.gateway.streams.following import TooSlow, check_names, flag, follow, number, number_of
-from services.gateway.streams.messages import Message, json_bytes
+from services.gateway.streams.messages import StreamMessage, json_bytes
 from services.gateway.upstream import Caller, Upstream, caller_of, method
 from swe_ai_fleet.codec import to_plain
 from swe_ai_fleet.domain.audit_chains import ChainedEntry
@@ -111,7 +111,7 @@ class EventStream(Response):
             await coming.close()
 
 
-def _event(message: Message, events: bool) -> bytes:
+def _event(message: StreamMessage, events: bool) -> bytes:
     """A message as an event; line ends within JSON can only stand between its values."""
     data = message.body(events).replace(b"\r", b" ").replace(b"\n", b" ")
     return event_stream.event(message.kind, data, number=message.sequence)
@@ -142,7 +142,7 @@ class EventsPage:
         first, limit = number(request, "from", 0), number(request, "limit", DEFAULT_LIMIT, least=1, most=MOST)
         events, caller = flag(request, "events", default=True), caller_of(request)
         execution_id = request.path_params["execution_id"]
-        messages, size, full, ended = list[Message](), 0, False, False
+        messages, size, full, ended = list[StreamMessage](), 0, False, False
         async with (
             self._feeds.watching(execution_id, caller, text=False) as feed,
             aclosing(follow(feed, first, self._feeds.past, wait=False)) as batches,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from services.gateway.access.limits import text_frame
-from services.gateway.streams.messages import Message
+from services.gateway.streams.messages import StreamMessage
 
 RING_MESSAGES = 4_096
 BATCH_MESSAGES = 128
@@ -24,7 +24,7 @@ class Batch:
 
     __slots__ = ("_frames", "messages", "position", "sequence")
 
-    def __init__(self, messages: Sequence[Message], *, position: int = 0, sequence: int = 0) -> None:
+    def __init__(self, messages: Sequence[StreamMessage], *, position: int = 0, sequence: int = 0) -> None:
         self.messages = messages
         self.position = position
         self.sequence = next((message.sequence for message in reversed(messages) if message.sequence), sequence)
@@ -42,7 +42,7 @@ class _Item:
     """A message, and the number of the last stored event up to it."""
 
     at: int
-    message: Message
+    message: StreamMessage
 
 
 class Ring:
@@ -62,7 +62,7 @@ class Ring:
         self.start = 0
         self.sequence = 0
 
-    def add(self, message: Message) -> None:
+    def add(self, message: StreamMessage) -> None:
         """Take in the next message; old ones make room for it."""
         self.sequence = message.sequence or self.sequence
         self._items.append(_Item(self.sequence, message))
@@ -92,7 +92,7 @@ class Ring:
         known = self._batches.get(position)
         if known is not None:
             return known
-        messages: list[Message] = []
+        messages: list[StreamMessage] = []
         size = 0
         for item in self._items[position - self.start : position - self.start + BATCH_MESSAGES]:
             messages.append(item.message)

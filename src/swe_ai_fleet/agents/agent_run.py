@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 
 from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.history import History
-from swe_ai_fleet.agents.loop_guard import Advice, LoopAction, LoopGuard
-from swe_ai_fleet.agents.toolbox import FINAL_ANSWER, ApprovalGate, Toolbox, Verdict
+from swe_ai_fleet.agents.loop_guard import LoopAction, LoopAdvice, LoopGuard
+from swe_ai_fleet.agents.toolbox import FINAL_ANSWER, ApprovalGate, CallVerdict, Toolbox
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import ContextTooLong, ModelError
 from swe_ai_fleet.domain.event import CallRepaired, EventBody, LoopNoticed, MessageAdded, ModelReplied
@@ -76,7 +76,7 @@ class Judgement:
 
     stop: StopReason | None = None
     texts: tuple[str, ...] = ()
-    loop: Advice | None = None
+    loop: LoopAdvice | None = None
 
 
 class StopPolicy:
@@ -269,12 +269,12 @@ class AgentRun:
         ruled = await gate.review(calls, step=step.number, truncated=truncated) if gate is not None and calls else ()
         rulings = {call.call_id: ruling for call, ruling in zip(calls, ruled, strict=bool(ruled))}
         verdicts = {ruling.verdict for ruling in ruled}
-        if Verdict.WAIT in verdicts:
+        if CallVerdict.WAIT in verdicts:
             self._steps.append(step)
             return StopReason.AWAITING_APPROVAL
         limit = f"not run: the limit of {self._budget.limits.max_tool_calls} tool calls is reached"
         beyond = {call.call_id: limit for call in calls[self._budget.tool_calls_left :]}
-        refusals = {name: ruling.text for name, ruling in rulings.items() if ruling.verdict is not Verdict.GO}
+        refusals = {name: ruling.text for name, ruling in rulings.items() if ruling.verdict is not CallVerdict.GO}
         observations = await self._toolbox.call_all(calls, refusals=refusals | beyond, truncated=truncated)
         self._budget.settle(Usage(tool_calls=len(calls)))
         before = len(step.observations)
@@ -288,7 +288,7 @@ class AgentRun:
         self._steps.append(step)
         if self._parts.on_step is not None:
             self._parts.on_step(step)
-        return StopReason.REJECTED if Verdict.END in verdicts else self._judged(step, truncated=truncated)
+        return StopReason.REJECTED if CallVerdict.END in verdicts else self._judged(step, truncated=truncated)
 
     async def _looked_at(self, step: Step) -> Step:
         """A step; in place of an answer that something speaks against, it has what that is, once."""

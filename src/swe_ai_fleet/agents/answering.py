@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from swe_ai_fleet.agents.agent_run import RunParts
 from swe_ai_fleet.agents.budget import Budget
-from swe_ai_fleet.agents.equipment import Ending, Equipment, RunContext, RunServices
+from swe_ai_fleet.agents.equipment import Equipment, RunContext, RunEnding, RunServices
 from swe_ai_fleet.agents.prompting import Fence
 from swe_ai_fleet.agents.recorded_run import close_interrupted
 from swe_ai_fleet.agents.spec import AgentSpec, RunResources, run_agent
@@ -70,12 +70,12 @@ class _Answerer(AgentSpec[Answer]):
         self._assignment, self._clone, self._run = assignment, clone, run
         self._model = ""
 
-    async def work(self) -> Ending[Answer]:
+    async def work(self) -> RunEnding[Answer]:
         try:
             answer = await run_agent(self, self._run)
         except (ModelError, InvalidRequest) as fault:
             answer = self._answer(StopReason.MODEL_ERROR, error=str(fault))
-        return Ending(value=answer, stop_reason=answer.stop_reason, usage=answer.usage, error=answer.error)
+        return RunEnding(value=answer, stop_reason=answer.stop_reason, usage=answer.usage, error=answer.error)
 
     @asynccontextmanager
     async def tools(self, resources: RunResources) -> AsyncGenerator[Toolbox]:
@@ -200,7 +200,7 @@ class OperateRun:
         """
         return await self.services.run(assignment, clone, lambda run: self._work(assignment, clone, run))
 
-    async def _work(self, assignment: OperateAssignment, clone: Clone, run: RunContext) -> Ending[ToolResult]:
+    async def _work(self, assignment: OperateAssignment, clone: Clone, run: RunContext) -> RunEnding[ToolResult]:
         run.trail.entries.extend(run.earlier.entries)
         result = await self._left_by(assignment, run) if assignment.resumes else None
         if run.earlier.started is None:
@@ -209,7 +209,7 @@ class OperateRun:
             result = await self._call(assignment, clone, run)
         stop = StopReason.FINAL_ANSWER if result.success else StopReason.TOOL_ERROR
         usage = Usage(tool_calls=1) + sub_agent_usage(result)
-        return Ending(value=result, stop_reason=stop, usage=usage, error=result.error)
+        return RunEnding(value=result, stop_reason=stop, usage=usage, error=result.error)
 
     async def _left_by(self, assignment: OperateAssignment, run: RunContext) -> ToolResult | None:
         begun: AuditEntry | None = None

@@ -13,7 +13,7 @@ from swe_ai_fleet.agents.history import History
 from swe_ai_fleet.agents.model_middleware import ModelWrapper
 from swe_ai_fleet.agents.plan_session.proposals import opens_with_proposal
 from swe_ai_fleet.agents.sub_agents.memory import MemoryResults, findings
-from swe_ai_fleet.agents.toolbox import Reading, Ruling, Verdict
+from swe_ai_fleet.agents.toolbox import CallVerdict, ReadCall, Ruling
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest, ApprovalResolution
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.budget import Usage
@@ -22,7 +22,7 @@ from swe_ai_fleet.domain.event import ApprovalRequested, ApprovalResolved
 from swe_ai_fleet.domain.message import AssistantMessage, ModelReply, ModelRequest, ToolCall, ToolMessage
 from swe_ai_fleet.domain.run import APPROVAL_TOOL, RunState
 from swe_ai_fleet.domain.task import ApprovalPolicy
-from swe_ai_fleet.domain.tool import Decision, OperationSpec, ToolResult
+from swe_ai_fleet.domain.tool import OperationSpec, PolicyDecision, ToolResult
 from swe_ai_fleet.ports import ChatModel, Clone, SecretMask
 from swe_ai_fleet.tools.builtin import PROPOSE
 from swe_ai_fleet.tools.policy import risks
@@ -58,7 +58,7 @@ class PolicyGate:
         *,
         agent_id: str,
         goal: str,
-        read: Callable[[ToolCall, bool], Reading | None],
+        read: Callable[[ToolCall, bool], ReadCall | None],
         approvals: RunApprovalService | None,
         mask: SecretMask,
         earlier: RunState,
@@ -86,18 +86,20 @@ class PolicyGate:
         if unknown := [request for request in requests if request.approval_id not in self._resolutions]:
             if self._approvals is None:
                 return [
-                    Ruling(verdict=Verdict.REFUSE, text=need if isinstance(need, str) else NOBODY) if need else Ruling()
+                    Ruling(verdict=CallVerdict.REFUSE, text=need if isinstance(need, str) else NOBODY)
+                    if need
+                    else Ruling()
                     for need in (needs[call.call_id] for call in calls)
                 ]
             self._resolutions.update(await self._approvals.ask(unknown))
         if any(request.approval_id not in self._resolutions for request in requests):
             return [
-                Ruling(verdict=Verdict.WAIT if isinstance(needs[call.call_id], ApprovalRequest) else Verdict.GO)
+                Ruling(verdict=CallVerdict.WAIT if isinstance(needs[call.call_id], ApprovalRequest) else CallVerdict.GO)
                 for call in calls
             ]
         return [self._ruling(needs[call.call_id]) for call in calls]
 
-    def _need(self, call: ToolCall, reading: Reading | None, step: int) -> ApprovalRequest | str | None:
+    def _need(self, call: ToolCall, reading: ReadCall | None, step: int) -> ApprovalRequest | str | None:
         """What a call needs first: somebody's decision, or (a text) something else; None: nothing."""
         if reading is None:
             return None
@@ -114,7 +116,7 @@ class PolicyGate:
             return self._request(call, reading, step, risks(spec, reading.arguments))
         return None
 
-    def _request(self, call: ToolCall, reading: Reading, step: int, reasons: tuple[str, ...] = ()) -> ApprovalRequest:
+    def _request(self, call: ToolCall, reading: ReadCall, step: int, reasons: tuple[str, ...] = ()) -> ApprovalRequest:
         approval_id = f"{self._agent_id}.{call.call_id}"
         if earlier := self._requests.get(approval_id):
             return earlier
@@ -137,7 +139,7 @@ class PolicyGate:
         if need is None:
             return Ruling()
         if isinstance(need, str):
-            return Ruling(verdict=Verdict.REFUSE, text=need)
+            return Ruling(verdict=CallVerdict.REFUSE, text=need)
         resolution = self._resolutions[need.approval_id]
         if self._approvals is not None:
             self._approvals.record_decision(need, resolution)
@@ -152,13 +154,13 @@ class PolicyGate:
                 return Ruling(text=f"Approved by {approver}{comment or '.'}{away}")
             case ApprovalDecision.ADJUSTED:
                 again = f"Call {PROPOSE} again, with that taken into account." if plan else "Take that into account."
-                return Ruling(verdict=Verdict.REFUSE, text=f"{approver} asks for a change{comment}\n{again}{away}")
+                return Ruling(verdict=CallVerdict.REFUSE, text=f"{approver} asks for a change{comment}\n{again}{away}")
             case ApprovalDecision.REJECTED if plan:
                 self.rejection = f"the approach was rejected by {approver}{comment}"
-                return Ruling(verdict=Verdict.END, text=self.rejection)
+                return Ruling(verdict=CallVerdict.END, text=self.rejection)
             case ApprovalDecision.REJECTED:
                 text = f"not carried out: {approver} rejected this call{comment}\nGo on without it.{away}"
-                return Ruling(verdict=Verdict.REFUSE, text=text)
+                return Ruling(verdict=CallVerdict.REFUSE, text=text)
 
 
 def _changes(spec: OperationSpec) -> bool:
@@ -176,7 +178,7 @@ def _approved(earlier: RunState) -> list[ApprovalRequest]:
     ]
 
 
-def _reading_text(reading: Reading) -> str:
+def _reading_text(reading: ReadCall) -> str:
     if reading.spec.name == PROPOSE:
         parts = (str(reading.arguments.get("approach", "")), str(reading.arguments.get("reasoning", "")))
         return "\n\n".join(part.strip() for part in parts if part.strip())
@@ -259,7 +261,7 @@ class RunApprovalService:
         result = ToolResult(success=True, operation=spec.name, content=self._mask(resolution.text))
         approved = resolution.decision is ApprovalDecision.APPROVED
         reason = f"{word} by {self._mask(resolution.approver) or 'a person'}"
-        record.close(result, Decision.ALLOWED if approved else Decision.REFUSED, reason)
+        record.close(result, PolicyDecision.ALLOWED if approved else PolicyDecision.REFUSED, reason)
 
     async def _decide(self, approver: Approver, request: ApprovalRequest) -> ApprovalResolution:
         if self._journal is not None:

@@ -15,7 +15,7 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field
 
 from swe_ai_fleet.agents.budget import Budget
-from swe_ai_fleet.agents.equipment import Ending, RunContext, RunServices, short_limits
+from swe_ai_fleet.agents.equipment import RunContext, RunEnding, RunServices, short_limits
 from swe_ai_fleet.agents.opening import RepositoryFacts
 from swe_ai_fleet.agents.prompting import Fence
 from swe_ai_fleet.agents.spec import RecordedQuestions
@@ -119,7 +119,7 @@ class DeriveRun:
         return await self.services.run(assignment, clone, lambda run: _derive(assignment, clone, run))
 
 
-async def _derive(assignment: DeriveAssignment, clone: Clone | None, run: RunContext) -> Ending[Derivation]:
+async def _derive(assignment: DeriveAssignment, clone: Clone | None, run: RunContext) -> RunEnding[Derivation]:
     task = assignment.task
     budget = Budget(short_limits(task.constraints.limits), spent=run.earlier.usage)
     stop, fault, subtasks = StopReason.FINAL_ANSWER, None, tuple[Subtask, ...]()
@@ -153,7 +153,7 @@ async def _derive(assignment: DeriveAssignment, clone: Clone | None, run: RunCon
         )
     name = str(uuid.uuid5(_NAMESPACE, f"{assignment.execution_id}/{assignment.agent_id}"))
     derivation = Derivation(derivation_id=name, subtasks=subtasks, usage=budget.total(), joint=JOINT)
-    return Ending(value=derivation, stop_reason=stop, usage=derivation.usage, fault=fault)
+    return RunEnding(value=derivation, stop_reason=stop, usage=derivation.usage, fault=fault)
 
 
 def _as_priority(value: object) -> int:

@@ -198,7 +198,7 @@ class RunContext:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ending(Generic[T]):
+class RunEnding(Generic[T]):
     """What a run hands in, and how it ended.
 
     With a `fault` nothing is handed in: it is raised, once the end stands in the log.
@@ -225,7 +225,7 @@ class RunServices:
         self,
         assignment: RecordedAssignment[T],
         clone: Clone | None,
-        work: Callable[[RunContext], Awaitable[Ending[T]]],
+        work: Callable[[RunContext], Awaitable[RunEnding[T]]],
     ) -> T:
         """What the work of an assignment gives, recorded; what an earlier process had come to is handed in again.
 

@@ -30,7 +30,7 @@ from swe_ai_fleet.domain.errors import FleetError, ModelError, PatchRejected, Pr
 from swe_ai_fleet.domain.event import ModelReplied, RunStarted
 from swe_ai_fleet.domain.message import AssistantMessage, ModelReply, ToolCall, UserMessage
 from swe_ai_fleet.domain.text import now, well_formed
-from swe_ai_fleet.domain.tool import Decision, OperationSpec, ToolResult
+from swe_ai_fleet.domain.tool import OperationSpec, PolicyDecision, ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.ports import BlobStore, Clone
 from swe_ai_fleet.tools.pipeline import ToolLimits
@@ -107,7 +107,7 @@ class OutsideRecord:
         result: ToolResult,
         *,
         call_id: str = "",
-        decision: Decision = Decision.ALLOWED,
+        decision: PolicyDecision = PolicyDecision.ALLOWED,
         reason: str = OWN_WORD,
     ) -> None:
         """An entry in the audit chain about something that the agent did by itself, or asked for."""

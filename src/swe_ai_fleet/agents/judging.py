@@ -14,7 +14,7 @@ from typing import cast
 from pydantic import Field
 
 from swe_ai_fleet.agents.budget import Budget
-from swe_ai_fleet.agents.equipment import Ending, RunContext, RunServices, short_limits
+from swe_ai_fleet.agents.equipment import RunContext, RunEnding, RunServices, short_limits
 from swe_ai_fleet.agents.prompting import (
     LETTERS,
     Fence,
@@ -188,7 +188,7 @@ class _Judging:
         self._patches: dict[str, bytes] = {}
         self._room, self._narrowed, self._fault = 0, False, ""
 
-    async def work(self, run: RunContext) -> Ending[tuple[Vote, ...]]:
+    async def work(self, run: RunContext) -> RunEnding[tuple[Vote, ...]]:
         assignment, self._mask = self._assignment, run.equipment.mask
         budget = Budget(short_limits(assignment.task.constraints.limits), spent=run.earlier.usage)
         questions: RecordedQuestions | None = None
@@ -211,7 +211,7 @@ class _Judging:
         stop = StopReason.MODEL_ERROR if self._fault else StopReason.MALFORMED_REPLIES
         if any(vote.choice for vote in votes):
             stop = StopReason.FINAL_ANSWER
-        return Ending(value=tuple(votes), stop_reason=stop, usage=budget.total(), error=self._hidden(self._fault))
+        return RunEnding(value=tuple(votes), stop_reason=stop, usage=budget.total(), error=self._hidden(self._fault))
 
     async def _open(self, run: RunContext, budget: Budget) -> RecordedQuestions:
         """The judge, and the patches to be shown. Raises ModelError, InvalidRequest, NotFound."""

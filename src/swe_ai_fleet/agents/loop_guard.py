@@ -141,7 +141,7 @@ LADDER = (LoopAction.NUDGE, LoopAction.STRONG_NUDGE, LoopAction.REPLAN, LoopActi
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Advice:
+class LoopAdvice:
     """What a loop guard says. `steps` is the length of the looped tail."""
 
     action: LoopAction
@@ -203,7 +203,7 @@ class LoopGuard:
         for step in earlier:
             self.observe(step)
 
-    def observe(self, step: Step) -> Advice | None:
+    def observe(self, step: Step) -> LoopAdvice | None:
         """Take in one more step; None where valid. A step without calls is none."""
         if not step.observations:
             return None
@@ -313,7 +313,7 @@ class LoopGuard:
             return _Pattern("no progress", description, self._idle, cooldown=max(1, _IDLE_STEPS // 3))
         return None
 
-    def _advice(self, pattern: _Pattern, looped: set[str]) -> Advice:
+    def _advice(self, pattern: _Pattern, looped: set[str]) -> LoopAdvice:
         level = self._levels[pattern.kind]
         action = self._ladder[min(level, len(self._ladder) - 1)]
         self._levels[pattern.kind] = level + 1
@@ -324,7 +324,7 @@ class LoopGuard:
         if names := [name for name in self._specs if name not in looped]:
             more = f" and {len(names) - _NAMED_TOOLS} more" if len(names) > _NAMED_TOOLS else ""
             text = f"{text} The other tools are: {', '.join(names[:_NAMED_TOOLS])}{more}."
-        return Advice(action=action, pattern=f"{pattern.kind}: {pattern.text}", text=text, steps=pattern.steps)
+        return LoopAdvice(action=action, pattern=f"{pattern.kind}: {pattern.text}", text=text, steps=pattern.steps)
 
 
 _WHAT_NOW = {

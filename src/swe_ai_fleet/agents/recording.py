@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from swe_ai_fleet.agents.agent_run import LAST_LOOK_TITLE
 from swe_ai_fleet.agents.opening import TITLE
-from swe_ai_fleet.agents.toolbox import Ruling, Verdict
+from swe_ai_fleet.agents.toolbox import CallVerdict, Ruling
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import ModelRejected
 from swe_ai_fleet.domain.message import (
@@ -20,7 +20,7 @@ from swe_ai_fleet.domain.message import (
     ToolMessage,
 )
 from swe_ai_fleet.domain.run import RunState
-from swe_ai_fleet.domain.tool import Decision
+from swe_ai_fleet.domain.tool import PolicyDecision
 from swe_ai_fleet.domain.trajectory import Step, StopReason
 from swe_ai_fleet.ports import ChatModel
 
@@ -69,7 +69,7 @@ class RecordedGate:
     that was never carried out is not carried out now."""
 
     def __init__(self, run: RunState) -> None:
-        refused = {entry.call_id for entry in run.entries if entry.decision is Decision.REFUSED}
+        refused = {entry.call_id for entry in run.entries if entry.decision is PolicyDecision.REFUSED}
         seen = {observation.call_id for step in run.steps for observation in step.observations}
         self._refusals = {
             call.call_id: NEVER for step in run.steps for call in step.reply.tool_calls if call.call_id not in seen
@@ -83,7 +83,7 @@ class RecordedGate:
 
     async def review(self, calls: Sequence[ToolCall], *, step: int, truncated: bool = False) -> Sequence[Ruling]:
         return [
-            Ruling(verdict=Verdict.REFUSE, text=self._refusals[call.call_id])
+            Ruling(verdict=CallVerdict.REFUSE, text=self._refusals[call.call_id])
             if call.call_id in self._refusals
             else Ruling()
             for call in calls

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from swe_ai_fleet.agents.agent_run import RunParts
 from swe_ai_fleet.agents.budget import Budget
-from swe_ai_fleet.agents.equipment import Ending, RunContext, RunServices, short_limits
+from swe_ai_fleet.agents.equipment import RunContext, RunEnding, RunServices, short_limits
 from swe_ai_fleet.agents.prompting import (
     LETTERS,
     Fence,
@@ -203,7 +203,7 @@ class _Reviewer(AgentSpec[ReviewAnswer]):
         self._patches: Mapping[str, bytes] = {}
         self._applied = frozenset[str]()
 
-    async def work(self) -> Ending[Review]:
+    async def work(self) -> RunEnding[Review]:
         assignment, subjects, mask = self._assignment, self._shown, self._run.equipment.mask
         error = ""
         try:
@@ -218,7 +218,7 @@ class _Reviewer(AgentSpec[ReviewAnswer]):
                 review_of, answer, assignment, subjects, tree=tree, mask=mask, usage=self.budget.total()
             )
             review = await self._proving.run(review) if self._may_run else review
-        return Ending(value=review, stop_reason=self._stop, usage=self.budget.total(), error=error)
+        return RunEnding(value=review, stop_reason=self._stop, usage=self.budget.total(), error=error)
 
     @asynccontextmanager
     async def tools(self, resources: RunResources) -> AsyncGenerator[Toolbox]:

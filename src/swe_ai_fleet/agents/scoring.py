@@ -11,7 +11,7 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field
 
 from swe_ai_fleet.agents.budget import Budget
-from swe_ai_fleet.agents.equipment import Ending, Equipment, RunContext, RunServices, short_limits
+from swe_ai_fleet.agents.equipment import Equipment, RunContext, RunEnding, RunServices, short_limits
 from swe_ai_fleet.agents.judging import room_for
 from swe_ai_fleet.agents.prompting import Fence, changed_tests, evidence, wishes
 from swe_ai_fleet.agents.recorded_run import read_run
@@ -118,7 +118,7 @@ class _Scoring:
         self._patch = self._did = ""
         self._room = 0
 
-    async def work(self, run: RunContext) -> Ending[VerifierScore]:
+    async def work(self, run: RunContext) -> RunEnding[VerifierScore]:
         budget = Budget(short_limits(self._assignment.task.constraints.limits), spent=run.earlier.usage)
         score = VerifierScore(candidate_id=self._assignment.candidate.candidate_id)
         raw, error, reason = None, "", StopReason.MODEL_ERROR
@@ -136,7 +136,7 @@ class _Scoring:
         except ValueError as fault:
             error, reason = f"the verifier's answer cannot be used: {fault}", StopReason.MALFORMED_REPLIES
         score = replace(score, raw=raw, score=raw, usage=budget.total(), error=self._mask(error)[:_ERROR_CHARS])
-        return Ending(value=score, stop_reason=reason, usage=score.usage, error=score.error)
+        return RunEnding(value=score, stop_reason=reason, usage=score.usage, error=score.error)
 
     async def _open(self, run: RunContext, budget: Budget) -> tuple[RecordedQuestions, ModelCapabilities]:
         """The model and what it can do; what is to be shown is read. Raises ModelError, InvalidRequest, NotFound."""

@@ -159,7 +159,7 @@ class OutputShape(Shape):
     output: Said = Field(description="The output itself, whole, in the asked format.")
 
 
-class Answer(Shape):
+class GapAnswer(Shape):
     gap: Text = Field(description="The gap, as it was given.")
     answer: Text = Field(default="", description="What was found out about it; empty where nothing was.")
 
@@ -173,7 +173,7 @@ def _as_answers(value: object) -> object:
 
 class ResearchShape(Shape):
     summary: Said = Field(description="What was found out, with the addresses it comes from.")
-    answers: Annotated[list[Answer], BeforeValidator(_as_answers)] = Field(description="One for each gap.")
+    answers: Annotated[list[GapAnswer], BeforeValidator(_as_answers)] = Field(description="One for each gap.")
     data_points: Texts = Field(default=[], description="Single facts: numbers, names, versions, dates.")
 
 

@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Protocol
 
-from swe_ai_fleet.agents.repair.names import Names
+from swe_ai_fleet.agents.repair.names import OperationNames
 from swe_ai_fleet.agents.repair.reading import CallReader, Understood
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.json_values import is_strings
 from swe_ai_fleet.domain.message import ToolCall
 from swe_ai_fleet.domain.text import well_formed
-from swe_ai_fleet.domain.tool import Decision, OperationSpec, Outcome, ToolResult
+from swe_ai_fleet.domain.tool import OperationSpec, Outcome, PolicyDecision, ToolResult
 from swe_ai_fleet.domain.trajectory import Observation
 from swe_ai_fleet.tools.builtin import ANSWER_KEYS, answer_text
 from swe_ai_fleet.tools.definition import Definition
@@ -50,14 +50,14 @@ FINAL_ANSWER = OperationSpec(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class ReadCall:
     """A call as it would be carried out: its operation, and its arguments after every repair."""
 
     spec: OperationSpec
     arguments: Mapping[str, object]
 
 
-class Verdict(StrEnum):
+class CallVerdict(StrEnum):
     """Carry it out; tell the model why not; wait for a person; end the run."""
 
     GO = "go"
@@ -70,7 +70,7 @@ class Verdict(StrEnum):
 class Ruling:
     """What happens to one call. `text` is for the model where it is refused, and goes before the result otherwise."""
 
-    verdict: Verdict = Verdict.GO
+    verdict: CallVerdict = CallVerdict.GO
     text: str = ""
 
 
@@ -82,7 +82,7 @@ class ApprovalGate(Protocol):
         ...
 
 
-class Offer:
+class ToolOffer:
     """The schemas that go out with each request, in an order that only ever grows at its end: a model server keeps the
     work it did on a prompt's beginning. `idle` are shown only when they are asked for, and named by `request_tools`
     unless they are `unlisted`: these lack what they need here."""
@@ -105,7 +105,7 @@ class Offer:
             self.request = request
             offered.append(request)
         self.specs: tuple[OperationSpec, ...] = (*offered, answer)
-        self._names = Names(self._known.values())
+        self._names = OperationNames(self._known.values())
 
     def show(self, arguments: Mapping[str, object]) -> ToolResult:
         """Show the operations of these `names` from the next request on; a toolkit's name stands for all of its own."""
@@ -201,7 +201,7 @@ class Toolbox:
             for definition in toolkit.definitions.values()
         }
         specs = [definition.spec for _, definition in self._operations.values()]
-        self._offer = Offer(specs, pipeline.policy, answer=answer, idle=idle, unlisted=unlisted)
+        self._offer = ToolOffer(specs, pipeline.policy, answer=answer, idle=idle, unlisted=unlisted)
         ours = (answer,) if self._offer.request is None else (answer, self._offer.request)
         self._reader = CallReader((*specs, *ours), answer=answer.name, bare_answers=bare_answers)
 
@@ -214,7 +214,7 @@ class Toolbox:
         """What a call means and what it would be carried out with; `call_all` goes by the same."""
         return self._reader.read(call, truncated=truncated)
 
-    def preview(self, call: ToolCall, truncated: bool) -> Reading | None:
+    def preview(self, call: ToolCall, truncated: bool) -> ReadCall | None:
         """The call as it would be carried out; None where it would be refused, or belongs to the loop itself."""
         understood = self.understand(call, truncated=truncated)
         if understood.spec is None or understood.error or understood.spec.name not in self._operations:
@@ -225,7 +225,7 @@ class Toolbox:
         except FleetError:
             return None
         refused = self._pipeline.policy.decide(definition.spec, arguments).refused
-        return None if refused else Reading(spec=definition.spec, arguments=arguments)
+        return None if refused else ReadCall(spec=definition.spec, arguments=arguments)
 
     async def call_all(
         self, calls: Sequence[ToolCall], *, refusals: Mapping[str, str] | None = None, truncated: bool = False
@@ -282,7 +282,7 @@ class Toolbox:
         spec = understood.spec or replace(FINAL_ANSWER, name="unknown", tool="unknown", operation=name)
         arguments = {"raw": call.arguments[:1000]}
         record = self._pipeline.trail.open(spec, arguments={}, secret=arguments, call_id=call.call_id)
-        refused = Decision.REFUSED if outcome is Outcome.REFUSED else Decision.ALLOWED
+        refused = PolicyDecision.REFUSED if outcome is Outcome.REFUSED else PolicyDecision.ALLOWED
         error = well_formed(error)
         result = ToolResult(success=False, operation=name, error=error, outcome=outcome)
         return record.close(result, refused, error)

@@ -29,7 +29,7 @@ from swe_ai_fleet.cli.options import RUNNING, Argument, Of, option_of, word
 from swe_ai_fleet.cli.place import chosen_client, fleet_client
 from swe_ai_fleet.cli.screen import Exit, Screen
 from swe_ai_fleet.client_settings import ClientSettings
-from swe_ai_fleet.extensions import Entry
+from swe_ai_fleet.extensions import CommandEntry
 
 Takes = Mapping[str, tuple[Any, Any]]
 """Of each parameter its type, with its marks, and its default."""
@@ -159,7 +159,7 @@ Given = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class TableRow:
     """A row of the table.
 
     Attributes:
@@ -212,7 +212,7 @@ def table(member: str, columns: Mapping[str, str | Callable[[Any], str]], nothin
     return view
 
 
-def row_command(name: str, row: Row) -> Callable[..., None]:
+def row_command(name: str, row: TableRow) -> Callable[..., None]:
     kind = row.method.input_type
     where = CONTEXT_SERVER if row.of_context else SERVER
     own = {parameter: _with_type(parameter, annotation, kind) for parameter, annotation in row.takes.items()}
@@ -239,7 +239,7 @@ def row_command(name: str, row: Row) -> Callable[..., None]:
     return typed(command, {**own, **where, **JSON}, name=name)
 
 
-def command_of(words: str, entry: Entry) -> Callable[..., None]:
+def command_of(words: str, entry: CommandEntry) -> Callable[..., None]:
     """The command that an entry stands for, as Typer takes it."""
     place, _, member = entry.at.partition(":")
     module = import_module(f"swe_ai_fleet.{place}")
@@ -249,7 +249,7 @@ def command_of(words: str, entry: Entry) -> Callable[..., None]:
 
 
 @asynccontextmanager
-async def _calls(row: Row, settings: ClientSettings, server: str, token: str) -> AsyncGenerator[Calls]:
+async def _calls(row: TableRow, settings: ClientSettings, server: str, token: str) -> AsyncGenerator[Calls]:
     if row.of_context:
         async with context_client(settings, server=server, token=token) as calls:
             yield calls
@@ -258,7 +258,7 @@ async def _calls(row: Row, settings: ClientSettings, server: str, token: str) ->
             yield client.calls
 
 
-async def _answer(row: Row, calls: Calls, request: Any) -> Any:
+async def _answer(row: TableRow, calls: Calls, request: Any) -> Any:
     """The reply; one that comes in pages as a whole, with the token of the page that was not asked for."""
     kind = GetMessageClass(row.method.output_type)
     if not row.pages:
@@ -275,7 +275,7 @@ async def _answer(row: Row, calls: Calls, request: Any) -> Any:
             return whole
 
 
-def _show(row: Row, screen: Screen, request: Message, answer: Message) -> Exit:
+def _show(row: TableRow, screen: Screen, request: Message, answer: Message) -> Exit:
     code = row.ends(answer, request)
     both = {**document(request), **document(answer)}
     if screen.json:

@@ -23,7 +23,7 @@ from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli.client import FleetClient, connect
 from swe_ai_fleet.cli.edge import run_command
 from swe_ai_fleet.cli.executions import audit_table
-from swe_ai_fleet.cli.live import Progress, view
+from swe_ai_fleet.cli.live import WatchedProgress, view
 from swe_ai_fleet.cli.outcome import candidate_diff, print_outcome
 from swe_ai_fleet.cli.place import started_fleet
 from swe_ai_fleet.cli.screen import CommandFault, Exit, Screen, interrupts
@@ -183,7 +183,7 @@ async def _orchestrate(
         options=pb.OrchestratorOptions(num_agents=AGENTS),
         constraints=pb.TaskConstraints(timeout_seconds=600),
     )
-    progress, final = Progress(), None
+    progress, final = WatchedProgress(), None
     with view(screen, progress) as show:
         async for update in client.orchestrate(request):
             if update.HasField("event"):

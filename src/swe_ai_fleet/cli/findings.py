@@ -45,7 +45,7 @@ class Health(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class DoctorFinding:
     """What trying one part gave. `cause` says what was found, `mend` what to do where it is not well."""
 
     part: str
@@ -55,21 +55,21 @@ class Finding:
     mend: str = ""
 
 
-def ok(part: str, cause: str, mend: str = "", *, version: str = "") -> Finding:
-    return Finding(part=part, state=Health.OK, version=version, cause=cause, mend=mend)
+def ok(part: str, cause: str, mend: str = "", *, version: str = "") -> DoctorFinding:
+    return DoctorFinding(part=part, state=Health.OK, version=version, cause=cause, mend=mend)
 
 
-def absent(part: str, cause: str, mend: str = "") -> Finding:
-    return Finding(part=part, state=Health.ABSENT, cause=cause, mend=mend)
+def absent(part: str, cause: str, mend: str = "") -> DoctorFinding:
+    return DoctorFinding(part=part, state=Health.ABSENT, cause=cause, mend=mend)
 
 
-def broken(part: str, cause: str, mend: str = "", *, version: str = "") -> Finding:
-    return Finding(part=part, state=Health.FAULT, version=version, cause=cause, mend=mend)
+def broken(part: str, cause: str, mend: str = "", *, version: str = "") -> DoctorFinding:
+    return DoctorFinding(part=part, state=Health.FAULT, version=version, cause=cause, mend=mend)
 
 
 def faulty(
     part: str, error: FleetError | TimeoutError, mend: str = "", *, version: str = "", seconds: float = 0.0
-) -> Finding:
+) -> DoctorFinding:
     """What is found of a part that raises, or says nothing within so many seconds; `mend` where it does not say it."""
     if isinstance(error, FleetError):
         return broken(part, error.message, error.hint or mend, version=version)
@@ -97,22 +97,22 @@ async def output(*argv: str, seconds: float) -> tuple[int, str]:
     return process.returncode or 0, stdout.decode("utf-8", "replace")
 
 
-async def git() -> Finding:
+async def git() -> DoctorFinding:
     return await program("git", required=True, mend="install git 2.38 or newer", oldest=_OLDEST_GIT)
 
 
-async def program(name: str, *, required: bool, mend: str, oldest: tuple[int, ...] = ()) -> Finding:
+async def program(name: str, *, required: bool, mend: str, oldest: tuple[int, ...] = ()) -> DoctorFinding:
     beside = Path(sys.executable).with_name(name)
     path = str(beside) if os.access(beside, os.X_OK) else shutil.which(name)
     wrong = Health.FAULT if required else Health.ABSENT
     if path is None:
-        return Finding(part=name, state=wrong, cause="not on PATH", mend=mend)
+        return DoctorFinding(part=name, state=wrong, cause="not on PATH", mend=mend)
     code, stdout = await output(path, "--version", seconds=PROBE_SECONDS)
     version = VERSION.search(stdout)
     if code != 0:
-        return Finding(part=name, state=wrong, cause=f"{path} --version ended with {code}", mend=mend)
+        return DoctorFinding(part=name, state=wrong, cause=f"{path} --version ended with {code}", mend=mend)
     if oldest and version and tuple(int(part) for part in version[0].split(".")[: len(oldest)]) < oldest:
-        return Finding(part=name, state=wrong, version=version[0], cause=f"{path} is too old", mend=mend)
+        return DoctorFinding(part=name, state=wrong, version=version[0], cause=f"{path} is too old", mend=mend)
     return ok(name, path, version=version[0] if version else "")
 
 
@@ -132,7 +132,7 @@ async def unreached(address: str, *, seconds: float = _REACH_SECONDS) -> str:
     return ""
 
 
-async def silent_models(settings: Settings) -> list[Finding]:
+async def silent_models(settings: Settings) -> list[DoctorFinding]:
     """A fault for each model server that nobody listens at, found in under a second."""
     servers_found = ModelServers(settings=settings)
     servers = await servers_found.look()
@@ -172,7 +172,7 @@ async def check_start(settings: Settings) -> None:
             raise CommandFault(f"{fault.part}: {fault.cause}", exit_code=Exit.UNAVAILABLE, hint=fault.mend)
 
 
-def disk(settings: Settings) -> Finding:
+def disk(settings: Settings) -> DoctorFinding:
     """Whether clones, environments and the event log have room under `home`."""
     place = _nearest(settings.home)
     try:
@@ -192,7 +192,7 @@ def disk(settings: Settings) -> Finding:
     return ok("disk", free_text)
 
 
-def open_files(settings: Settings) -> Finding:
+def open_files(settings: Settings) -> DoctorFinding:
     """Whether a process may open as many files as `max_agents` need."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     if hard == resource.RLIM_INFINITY:
@@ -208,7 +208,7 @@ def open_files(settings: Settings) -> Finding:
     )
 
 
-def ports(settings: Settings, *, runs: bool) -> list[Finding]:
+def ports(settings: Settings, *, runs: bool) -> list[DoctorFinding]:
     """Whether what a fleet listens on can be had; nothing is tried where one `runs` there already."""
     wanted = {
         "listen": settings.listen,
@@ -223,7 +223,7 @@ def ports(settings: Settings, *, runs: bool) -> list[Finding]:
     reach = f"others can reach {', '.join(open_to_others)}" if open_to_others else "on loopback alone"
     if runs:
         return [ok("ports", f"a fleet runs here and has them; {reach}")]
-    faults: list[Finding] = []
+    faults: list[DoctorFinding] = []
     for name, address in wanted.items():
         # Of metrics the next port serves as well.
         if address and (fault := _bind_fault(address)) and (name != "metrics_listen" or fault == _NO_ADDRESS):

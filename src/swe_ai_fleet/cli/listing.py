@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from swe_ai_fleet.extensions import Entry, entry
+from swe_ai_fleet.extensions import CommandEntry, entry
 
 GROUPS: Mapping[str, str] = {
     "audit": "What the agents did, proven.",
@@ -34,7 +34,7 @@ SECTIONS: Mapping[str, str] = {
 
 _row, _plan_row = (partial(entry, f"cli.{module}") for module in ("rows", "plan"))
 
-ENTRIES: Mapping[str, Entry] = {
+ENTRIES: Mapping[str, CommandEntry] = {
     "status": _row(
         "Show hosts, machines, model servers and the queue as they are now; exit code 1 where something is down.",
         "fleet status",

@@ -61,7 +61,7 @@ class Speech:
         return [f"{agent_id} | {text}"] if text.strip() else []
 
 
-class Progress:
+class WatchedProgress:
     """What a watcher has seen so far."""
 
     def __init__(self) -> None:
@@ -124,10 +124,10 @@ class Progress:
         return max(0.0, (time.time() if agent.status == "running" and first else last) - first)
 
 
-class View:
+class LiveView:
     """Shows an execution's events, one call an event, and keeps what is known of it up to date."""
 
-    def __init__(self, screen: Screen, progress: Progress, *, json_lines: bool) -> None:
+    def __init__(self, screen: Screen, progress: WatchedProgress, *, json_lines: bool) -> None:
         self._screen = screen
         self._progress = progress
         self._json_lines = json_lines
@@ -168,7 +168,7 @@ class View:
 
 
 async def follow(
-    client: FleetClient, execution_id: str, progress: Progress, show: View, *, text: bool = False
+    client: FleetClient, execution_id: str, progress: WatchedProgress, show: LiveView, *, text: bool = False
 ) -> ExecutionState:
     """Show an execution's events until it ends, with `text` also what models say in between; its state then."""
     ticking = asyncio.create_task(_ticking(show))
@@ -182,16 +182,16 @@ async def follow(
     return progress.state
 
 
-async def _ticking(show: View) -> None:
+async def _ticking(show: LiveView) -> None:
     while True:
         await asyncio.sleep(SILENT_SECONDS / 6)
         show.tick()
 
 
 @contextmanager
-def view(screen: Screen, progress: Progress, *, json_lines: bool = False) -> Generator[View]:
+def view(screen: Screen, progress: WatchedProgress, *, json_lines: bool = False) -> Generator[LiveView]:
     """What to call with each event, for as long as the context lasts; a table lives in the terminal meanwhile."""
-    show = View(screen, progress, json_lines=json_lines)
+    show = LiveView(screen, progress, json_lines=json_lines)
     if screen.json or not screen.err.is_terminal:
         yield show
         return

@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from swe_ai_fleet.cli.listing import ENTRIES, GROUPS, SECTIONS, top
-from swe_ai_fleet.extensions import Entry, extensions
+from swe_ai_fleet.extensions import CommandEntry, extensions
 
 ALL_GROUPS = {
     **GROUPS,
@@ -137,7 +137,7 @@ def _group(words: str, about: str, **more: Any) -> typer.Typer:
     return typer.Typer(name=words, cls=kind, help=about, no_args_is_help=True, rich_markup_mode=None, **more)
 
 
-def _command(name: str, words: str, entry: Entry) -> Any:
+def _command(name: str, words: str, entry: CommandEntry) -> Any:
     # What is imported stays: no collection need look at it, now or later.
     gc.disable()
     from swe_ai_fleet.cli.command import command_of

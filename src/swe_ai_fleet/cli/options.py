@@ -38,7 +38,7 @@ class Of:
     turn: Callable[[Any], object] | None = None
 
 
-class Option(OptionInfo):
+class CommandOption(OptionInfo):
     """An option as an annotation: how Typer reads it, and what it is for."""
 
     def __init__(self, of: Of, **read: Any) -> None:
@@ -62,12 +62,12 @@ def option(
     default: object = None,
     turn: Callable[[Any], object] | None = None,
     **read: Any,
-) -> Option:
+) -> CommandOption:
     """An option, `words` as it is written (none: as the parameter), with `Of`'s attributes and what Typer takes.
 
     In a row no fields mean the one with the parameter's name, and no default is what the field has by itself.
     """
-    return Option(
+    return CommandOption(
         Of(fields=fields, kind=kind, default=default, turn=turn), help=help_, param_decls=words.split(), **read
     )
 
@@ -244,5 +244,5 @@ def word(name: str, kind: Any) -> str:
     return words[0] if words else f"--{name.replace('_', '-')}"
 
 
-def option_of(kind: Any) -> Option | Argument | None:
-    return next((mark for mark in get_args(kind)[1:] if isinstance(mark, Option | Argument)), None)
+def option_of(kind: Any) -> CommandOption | Argument | None:
+    return next((mark for mark in get_args(kind)[1:] if isinstance(mark, CommandOption | Argument)), None)

@@ -15,7 +15,7 @@ from swe_ai_fleet.cli.client import START_HINT, FleetClient, connect
 from swe_ai_fleet.cli.screen import CommandFault, Exit, Screen, fault_of
 from swe_ai_fleet.domain.errors import FleetError, PreconditionFailed
 from swe_ai_fleet.domain.json_values import string
-from swe_ai_fleet.runtime.channels import Place, find_place, read_card, running_place
+from swe_ai_fleet.runtime.channels import FleetAddress, find_place, read_card, running_place
 
 if TYPE_CHECKING:
     from services.orchestrator.main import RunningFleet
@@ -33,7 +33,7 @@ async def fleet_client(
         yield client
 
 
-def home_fleet(settings: Settings) -> Place:
+def home_fleet(settings: Settings) -> FleetAddress:
     """The fleet that runs on the home. Raises CommandFault where none does."""
     return _there(running_place(settings.home), settings)
 
@@ -141,7 +141,7 @@ def nats_of(settings: Settings) -> Settings:
     return settings.model_copy(update={"nats_url": url, "nats_token": string(card.get("nats_token"))})
 
 
-def _there(place: Place | None, settings: Settings | ClientSettings) -> Place:
+def _there(place: FleetAddress | None, settings: Settings | ClientSettings) -> FleetAddress:
     if place is None:
         raise CommandFault(f"no fleet runs on {settings.home}", exit_code=Exit.UNAVAILABLE, hint=START_HINT)
     return place

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from fleet.planning.v1 import planning_pb2 as pb
 from swe_ai_fleet.cli.client import Calls, FleetClient
-from swe_ai_fleet.cli.command import Row, table
+from swe_ai_fleet.cli.command import TableRow, table
 from swe_ai_fleet.cli.messages import document
 from swe_ai_fleet.cli.options import argument, option
 from swe_ai_fleet.cli.order import fill, named_repository
@@ -203,8 +203,8 @@ async def _decided(
     return await calls.unary("ApproveApproach", request, pb.ApproveApproachResponse, seconds=WORK_SECONDS)
 
 
-def _deciding(decision: str, **text: object) -> Row:
-    return Row(
+def _deciding(decision: str, **text: object) -> TableRow:
+    return TableRow(
         rpc=f"{_PLANNING}.ApproveApproach",
         takes={"name": _SESSION, **text},
         fixed={"decision": decision},
@@ -214,7 +214,7 @@ def _deciding(decision: str, **text: object) -> Row:
     )
 
 
-ROWS: Mapping[str, Row] = {
+ROWS: Mapping[str, TableRow] = {
     "plan approve": _deciding("approved"),
     "plan reject": _deciding(
         "rejected",
@@ -225,20 +225,20 @@ ROWS: Mapping[str, Row] = {
         text=option("What is to be different.", "adjustment", words="--text", default=...),
         **LIMITS,
     ),
-    "plan continue": Row(
+    "plan continue": TableRow(
         rpc=f"{_PLANNING}.ContinuePlan",
         takes={"name": _SESSION, **LIMITS},
         ends=lambda result, _: Exit.ACCEPTED if result.status == "completed" else Exit.NOT_ACCEPTED,
         view=show_result,
         seconds=WORK_SECONDS,
     ),
-    "plan show": Row(
+    "plan show": TableRow(
         rpc=f"{_PLANNING}.GetPlanSession",
         takes={"name": _SESSION},
         json=lambda answer: document(answer.session),
         view=show_session,
     ),
-    "plan list": Row(
+    "plan list": TableRow(
         rpc=f"{_PLANNING}.ListPlanSessions",
         takes={"limit": option("How many.", "page_size", min=1, max=200, default=20)},
         json="sessions",

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli.client import SUBMIT_SECONDS, UPLOAD_SECONDS, FleetClient
-from swe_ai_fleet.cli.command import Given, Row, table
+from swe_ai_fleet.cli.command import Given, TableRow, table
 from swe_ai_fleet.cli.fleet_views import seconds, show_metrics, show_status, since_ms
 from swe_ai_fleet.cli.messages import document, enum_word, listed_document, local_time
 from swe_ai_fleet.cli.options import ROLES, As, Execution, Profiles, argument, option
@@ -95,8 +95,8 @@ def _member(council: pb.CouncilInfo, agent: pb.AgentInfo) -> tuple[str, ...]:
     )
 
 
-def _resolving(decision: str, field: str = "comment") -> Row:
-    return Row(
+def _resolving(decision: str, field: str = "comment") -> TableRow:
+    return TableRow(
         rpc=f"{_FLEET}.ResolveApproval",
         takes={
             "execution": Execution,
@@ -123,8 +123,8 @@ def show_erased(screen: Screen, answer: pb.EraseResponse, request: Any) -> None:
         screen.table(("store", "items", "bytes"), stores)
 
 
-def _erasing(**settings: Any) -> Row:
-    return Row(
+def _erasing(**settings: Any) -> TableRow:
+    return TableRow(
         rpc=f"{_FLEET}.Erase",
         takes={
             **settings,
@@ -137,7 +137,7 @@ def _erasing(**settings: Any) -> Row:
     )
 
 
-ROWS: Mapping[str, Row] = {
+ROWS: Mapping[str, TableRow] = {
     "erase execution": _erasing(execution=Execution),
     "erase caller": _erasing(caller=argument("The caller's name.", metavar="NAME")),
     "erase tenant": _erasing(tenant=argument("The name of your tenant.", metavar="NAME")),
@@ -145,14 +145,14 @@ ROWS: Mapping[str, Row] = {
         memory_ids=argument("These memories.", "memories.memory_ids", metavar="[ID]...", default=()),
         namespace=option("All of a namespace; may be repeated.", "memories.namespaces", words="--namespace -n"),
     ),
-    "status": Row(
+    "status": TableRow(
         rpc=f"{_FLEET}.GetStatus",
         fixed={"include_stats": True, "include_fleet": True},
         ends=lambda reply, _: Exit.NOT_ACCEPTED if reply.status == "unhealthy" else Exit.ACCEPTED,
         view=show_status,
         seconds=20.0,
     ),
-    "metrics": Row(
+    "metrics": TableRow(
         rpc=f"{_FLEET}.GetMetrics",
         takes={
             "since": option(
@@ -167,7 +167,7 @@ ROWS: Mapping[str, Row] = {
         },
         view=show_metrics,
     ),
-    "deliver": Row(
+    "deliver": TableRow(
         rpc=f"{_FLEET}.DeliverCandidate",
         takes={
             "execution": Execution,
@@ -181,7 +181,7 @@ ROWS: Mapping[str, Row] = {
         line="{candidate_id} stands on branch {branch} as {commit_sha}",
         seconds=SUBMIT_SECONDS,
     ),
-    "list": Row(
+    "list": TableRow(
         rpc=f"{_FLEET}.ListExecutions",
         takes={
             "task_id": option("Only this task's."),
@@ -191,7 +191,7 @@ ROWS: Mapping[str, Row] = {
         json=lambda answer: {"executions": [listed_document(execution) for execution in answer.executions]},
         view=table("executions", EXECUTION_COLUMNS, "no executions"),
     ),
-    "cancel": Row(
+    "cancel": TableRow(
         rpc=f"{_FLEET}.CancelExecution",
         takes={
             "execution": Execution,
@@ -205,13 +205,13 @@ ROWS: Mapping[str, Row] = {
     "approve": _resolving("approved"),
     "reject": _resolving("rejected"),
     "adjust": _resolving("adjusted", "adjustment"),
-    "councils list": Row(
+    "councils list": TableRow(
         rpc=f"{_FLEET}.ListCouncils",
         takes={"role": option("Only this role's. Default: all.", "role_filter")},
         fixed={"include_agents": True},
         view=show_councils,
     ),
-    "councils create": Row(
+    "councils create": TableRow(
         rpc=f"{_FLEET}.CreateCouncil",
         takes={
             "role": _ROLE,
@@ -236,14 +236,14 @@ ROWS: Mapping[str, Row] = {
             f"{end['council_id']} is created: {', '.join(end['agent_ids']) or 'no agents yet; register them'}"
         ),
     ),
-    "councils delete": Row(
+    "councils delete": TableRow(
         rpc=f"{_FLEET}.DeleteCouncil",
         takes={"role": _ROLE},
         ends=succeeded("role"),
         json="message agents_removed",
         line="{message}",
     ),
-    "councils register": Row(
+    "councils register": TableRow(
         rpc=f"{_FLEET}.RegisterAgent",
         takes={
             "role": _ROLE,
@@ -259,7 +259,7 @@ ROWS: Mapping[str, Row] = {
         json="council_id message",
         line="{council_id}: {message}",
     ),
-    "councils unregister": Row(
+    "councils unregister": TableRow(
         rpc=f"{_FLEET}.UnregisterAgent",
         takes={"role": _ROLE, "agent_id": _AGENT},
         ends=succeeded("agent_id"),

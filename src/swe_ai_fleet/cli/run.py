@@ -18,7 +18,7 @@ from typing import Annotated
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli.client import Fleet, FleetClient
 from swe_ai_fleet.cli.executions import exit_of_state
-from swe_ai_fleet.cli.live import Progress, follow, view
+from swe_ai_fleet.cli.live import WatchedProgress, follow, view
 from swe_ai_fleet.cli.options import Execution, option
 from swe_ai_fleet.cli.order import JudgeOrder, Order
 from swe_ai_fleet.cli.outcome import show_outcome
@@ -190,7 +190,7 @@ async def watch(
 ) -> Exit:
     """Show an execution's events from the first on until it ends. Ctrl-C ends only the watching."""
     execution_id = await client.find(name)
-    progress = Progress()
+    progress = WatchedProgress()
     with interrupts() as signals, view(screen, progress, json_lines=True) as show:
         following = await signals.race(follow(client, execution_id, progress, show, text=text))
         if not following.done():
@@ -203,7 +203,7 @@ async def watch(
 
 
 async def _watch(screen: Screen, client: FleetClient, execution_id: str, signals: Interrupts) -> ExecutionState:
-    progress = Progress()
+    progress = WatchedProgress()
     with view(screen, progress) as show:
         following = await signals.race(follow(client, execution_id, progress, show))
         lost = following.exception() if following.done() else None

@@ -20,7 +20,7 @@ from urllib.parse import unquote, urlsplit
 
 from swe_ai_fleet.adapters.jetstream import JetStream, Ping, StreamUsage
 from swe_ai_fleet.adapters.jetstream.streams import ALL
-from swe_ai_fleet.cli.findings import Finding, absent, broken, faulty, ok
+from swe_ai_fleet.cli.findings import DoctorFinding, absent, broken, faulty, ok
 from swe_ai_fleet.domain.errors import FleetError, NotFound
 from swe_ai_fleet.domain.fleet_status import NEARLY_FULL
 from swe_ai_fleet.domain.text import counted
@@ -45,7 +45,7 @@ _SETTINGS = {
 }
 
 
-async def nats(settings: Settings) -> Finding:
+async def nats(settings: Settings) -> DoctorFinding:
     """The server that settings name, or the one that runs under `home`; without either one is started by `fleet up`."""
     from swe_ai_fleet.runtime.factories import connect_log
     from swe_ai_fleet.runtime.nats_server import read_address
@@ -70,7 +70,7 @@ async def nats(settings: Settings) -> Finding:
         return faulty("nats", error, "see FLEET_NATS_URL", seconds=_NATS_SECONDS)
 
 
-async def harness(settings: Settings, name: str) -> Finding:
+async def harness(settings: Settings, name: str) -> DoctorFinding:
     """A harness of settings, started in the sandbox over an empty directory, with the model that it would have."""
     from swe_ai_fleet.agents.budget import Budget
     from swe_ai_fleet.agents.model_gateway import ModelGateway
@@ -103,7 +103,7 @@ async def harness(settings: Settings, name: str) -> Finding:
     return ok(part, f"starts in the sandbox and calls itself {greeting or 'nothing'}", version=version)
 
 
-def judged(ping: Ping, usage: Mapping[str, StreamUsage], skew_seconds: float | None) -> Finding:
+def judged(ping: Ping, usage: Mapping[str, StreamUsage], skew_seconds: float | None) -> DoctorFinding:
     """What to make of a server that answers. `skew_seconds`: by how much its clock is ahead; None: it does not say."""
     numbers = tuple(int(part) for part in ping.version.split(".")[:2] if part.isdigit())
     whole = usage.get(ALL, StreamUsage(messages=0, bytes=0, max_bytes=0))
@@ -142,7 +142,7 @@ async def _skew(log: JetStream) -> float | None:
     return (server - (began + (now - began) / 2)).total_seconds()
 
 
-def transport(settings: Settings) -> list[Finding]:
+def transport(settings: Settings) -> list[DoctorFinding]:
     """Whether certificates can be used, and how long yet."""
     from services.certificates import Certificates, server_tls
     from swe_ai_fleet.telemetry.exposition import certificates, expiry
@@ -159,7 +159,7 @@ def transport(settings: Settings) -> list[Finding]:
             return [absent("tls", "none; nobody else can listen on loopback")]
         cause = f"{settings.listen} is served without TLS: tokens can be read on the way"
         return [absent("tls", cause, "`fleet init`, or FLEET_TLS_CERT and FLEET_TLS_KEY, or a proxy that speaks TLS")]
-    now, findings = time.time(), list[Finding]()
+    now, findings = time.time(), list[DoctorFinding]()
     for use, path in files.items():
         part, remaining = f"tls: {use.replace('_', ' ')}", expiry(path) - now
         days = f"{max(0.0, remaining) / _DAY:.0f} days"
@@ -176,7 +176,7 @@ def transport(settings: Settings) -> list[Finding]:
     return findings
 
 
-def ways(settings: Settings, server: str) -> list[Finding]:
+def ways(settings: Settings, server: str) -> list[DoctorFinding]:
     """The services elsewhere to which tokens go so that others can read them."""
     from swe_ai_fleet.runtime.channels import in_the_clear, is_here
 
@@ -194,7 +194,7 @@ def ways(settings: Settings, server: str) -> list[Finding]:
     ]
 
 
-def access(settings: Settings) -> Finding:
+def access(settings: Settings) -> DoctorFinding:
     """Whether the access file can be used."""
     from services.access.access_file import read_access
 
@@ -215,7 +215,7 @@ def access(settings: Settings) -> Finding:
     )
 
 
-async def traces(settings: Settings) -> Finding:
+async def traces(settings: Settings) -> DoctorFinding:
     """Whether the collector takes spans."""
     if not settings.otlp_endpoint:
         return absent("traces", "none are sent", "FLEET_OTLP_ENDPOINT, if they are wanted")

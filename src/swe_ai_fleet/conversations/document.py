@@ -130,17 +130,17 @@ _MAX_INDENT = 12
 RULE = "———"
 
 
-class Kind(StrEnum):
+class LineKind(StrEnum):
     TEXT = "text"
     QUOTE = "quote"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class StyledLine:
     """One line of styled text; without spans a blank one."""
 
     spans: tuple[Span, ...] = ()
-    kind: Kind = Kind.TEXT
+    kind: LineKind = LineKind.TEXT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +151,7 @@ class Block:
     language: str = ""
 
 
-Part = Line | Block | Table
+Part = StyledLine | Block | Table
 
 
 def read(text: str) -> tuple[Part, ...]:
@@ -174,22 +174,22 @@ def read(text: str) -> tuple[Part, ...]:
     return tuple(parts)
 
 
-def _line(line: str) -> Line:
+def _line(line: str) -> StyledLine:
     if not line.strip():
-        return Line()
+        return StyledLine()
     if heading := _HEADING.fullmatch(line):
         title = heading[1].rstrip()
         title = title.rstrip("#").rstrip() or title
-        return Line(spans=tuple(span.marked(Mark.BOLD) for span in read_line(title)))
+        return StyledLine(spans=tuple(span.marked(Mark.BOLD) for span in read_line(title)))
     bare = line.replace(" ", "").replace("\t", "")
     if len(bare) >= 3 and bare[0] in "-*_" and not bare.strip(bare[0]):
-        return Line(spans=(Span(text=RULE),))
+        return StyledLine(spans=(Span(text=RULE),))
     if quote := _QUOTE.match(line):
-        return Line(spans=read_line(line[quote.end() :].strip()), kind=Kind.QUOTE)
+        return StyledLine(spans=read_line(line[quote.end() :].strip()), kind=LineKind.QUOTE)
     if bullet := _BULLET.fullmatch(line):
         indent = bullet[1].expandtabs(4)[:_MAX_INDENT]
-        return Line(spans=(Span(text=f"{indent}• "), *read_line(bullet[2].rstrip())))
-    return Line(spans=read_line(line.rstrip()))
+        return StyledLine(spans=(Span(text=f"{indent}• "), *read_line(bullet[2].rstrip())))
+    return StyledLine(spans=read_line(line.rstrip()))
 
 
 def _block(lines: list[str], number: int, fence: str) -> tuple[str, int]:

@@ -16,9 +16,9 @@ from swe_ai_fleet.conversations.document import (
     PLAIN_WIDTH,
     TELEGRAM_WIDTH,
     Block,
-    Kind,
-    Line,
+    LineKind,
     Part,
+    StyledLine,
     Table,
     aligned,
     piped,
@@ -49,9 +49,9 @@ class MarkdownV2:
 
     width = TELEGRAM_WIDTH
 
-    def line(self, spans: Sequence[Span], kind: Kind) -> str:
+    def line(self, spans: Sequence[Span], kind: LineKind) -> str:
         """One line; all markup that is opened on it is closed on it."""
-        written: list[str] = [">"] if kind is Kind.QUOTE else []
+        written: list[str] = [">"] if kind is LineKind.QUOTE else []
         opened: list[tuple[Mark | None, str]] = []
         for span in spans:
             entities = _entities_of(span, kind)
@@ -75,10 +75,10 @@ class MarkdownV2:
         return text.translate(_CODE)
 
 
-def _entities_of(span: Span, kind: Kind) -> list[tuple[Mark | None, str]]:
+def _entities_of(span: Span, kind: LineKind) -> list[tuple[Mark | None, str]]:
     """The entities around a piece, the outermost first; a link has a target instead of a mark."""
     if Mark.CODE in span.marks:
-        return [] if kind is Kind.QUOTE else [(Mark.CODE, "")]
+        return [] if kind is LineKind.QUOTE else [(Mark.CODE, "")]
     link: list[tuple[Mark | None, str]] = [(None, span.link)] if span.link else []
     return [*link, *((mark, "") for mark in _ORDER if mark in span.marks)]
 
@@ -157,10 +157,10 @@ class PlainText:
 
     width = PLAIN_WIDTH
 
-    def line(self, spans: Sequence[Span], kind: Kind) -> str:
+    def line(self, spans: Sequence[Span], kind: LineKind) -> str:
         """One line; a link is followed by its target."""
         text = "".join(_list_item(spans, number) for number in range(len(spans)))
-        return f"> {text}" if kind is Kind.QUOTE else text
+        return f"> {text}" if kind is LineKind.QUOTE else text
 
     def fence(self, language: str) -> tuple[str, str]:
         return "", ""
@@ -210,7 +210,7 @@ def pages(text: str, channel: Channel, tables: Sequence[Table] = (), *, limit: i
     dialect = MarkdownV2() if channel is Channel.TELEGRAM else PlainText()
     parts = list(read(text))
     for table in tables:
-        parts += [Line(), *([Line(spans=read_line(titled(table.title)))] if table.title else []), table]
+        parts += [StyledLine(), *([StyledLine(spans=read_line(titled(table.title)))] if table.title else []), table]
     pagination = _Pagination(dialect, longest or 10**12)
     for part in parts:
         pagination.add(part)
@@ -230,7 +230,7 @@ class _Pagination:
 
     def add(self, part: Part) -> None:
         match part:
-            case Line():
+            case StyledLine():
                 self._line(part)
             case Block():
                 self._block(part)
@@ -259,7 +259,7 @@ class _Pagination:
         self._page.append(written)
         self._blank = self._blank and blank
 
-    def _line(self, line: Line) -> None:
+    def _line(self, line: StyledLine) -> None:
         blank = not any(span.text.strip() for span in line.spans)
         if blank and not self._page:
             return
@@ -335,7 +335,7 @@ def _pieces(text: str, write: Callable[[str], str], room: int) -> Iterator[str]:
     yield text[start:]
 
 
-def _cut(spans: Sequence[Span], dialect: Dialect, kind: Kind, room: int) -> Iterator[list[Span]]:
+def _cut(spans: Sequence[Span], dialect: Dialect, kind: LineKind, room: int) -> Iterator[list[Span]]:
     """A line in pieces, each of which fits on a page once written."""
     piece: list[Span] = []
     used = outer = units(dialect.line((), kind))
@@ -355,7 +355,7 @@ def _cut(spans: Sequence[Span], dialect: Dialect, kind: Kind, room: int) -> Iter
         yield piece
 
 
-def _affordable(span: Span, dialect: Dialect, kind: Kind, room: int) -> tuple[Span, int]:
+def _affordable(span: Span, dialect: Dialect, kind: LineKind, room: int) -> tuple[Span, int]:
     """The piece, and the size of its markup; without its link where that would fill half a page."""
     bare = units(dialect.line((replace(span, text="x"),), kind)) - units(dialect.line((), kind)) - 1
     if bare > room // 2:
@@ -363,7 +363,7 @@ def _affordable(span: Span, dialect: Dialect, kind: Kind, room: int) -> tuple[Sp
     return span, bare
 
 
-def _words(span: Span, dialect: Dialect, kind: Kind, room: int) -> Iterator[str]:
+def _words(span: Span, dialect: Dialect, kind: LineKind, room: int) -> Iterator[str]:
     """The words of a piece with the blanks behind them; a word that is too long for a page comes in parts."""
     plain = replace(span, link="")
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from swe_ai_fleet.domain.text import utf8
-from swe_ai_fleet.domain.tool import Decision, Outcome
+from swe_ai_fleet.domain.tool import Outcome, PolicyDecision
 
 GENESIS = "0" * 64
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
@@ -38,7 +38,7 @@ class AuditEntry:
     operation: str
     arguments: Mapping[str, object] = field(default_factory=dict[str, object])
     arguments_digest: str = ""
-    decision: Decision = Decision.ALLOWED
+    decision: PolicyDecision = PolicyDecision.ALLOWED
     reason: str = ""
     outcome: Outcome = Outcome.SUCCESS
     exit_code: int | None = None

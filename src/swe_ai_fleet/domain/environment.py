@@ -86,7 +86,7 @@ class ImageRoot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class EnvironmentDecision:
     """One thing that was decided about an environment, in words, and the file of the repository that it stands in."""
 
     what: str
@@ -128,7 +128,7 @@ class EnvironmentReport:
     """
 
     python: str = ""
-    decisions: tuple[Decision, ...] = ()
+    decisions: tuple[EnvironmentDecision, ...] = ()
     steps: tuple[BuildStep, ...] = ()
     test_command: tuple[str, ...] = ()
     test_source: str = ""

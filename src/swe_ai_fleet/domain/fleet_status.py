@@ -39,7 +39,7 @@ class GpuStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeStatus:
+class MachineStatus:
     """A machine of the cluster. Sizes in bytes; `cpu_percent` is of all `cpus` together, 0 to 100.
 
     `draining`: it is taken out of work. `unfit`: why no host of agents may run there; empty: it may.
@@ -79,7 +79,7 @@ class HostReport:
     `waiting` are its calls that wait for any model server.
     """
 
-    node: NodeStatus
+    node: MachineStatus
     memory: int
     endpoints: tuple[EndpointUse, ...] = ()
     waiting: int = 0
@@ -158,7 +158,7 @@ class FleetStatus:
 
     measured_at: float
     replicas: tuple[ReplicaReport, ...]
-    nodes: tuple[NodeStatus, ...]
+    nodes: tuple[MachineStatus, ...]
     endpoints: tuple[EndpointStatus, ...]
     storage: tuple[StorageStatus, ...]
     tenants: tuple[StorageStatus, ...] = ()

@@ -191,7 +191,7 @@ def goal_type(goal: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class WorkOutcome:
     """One execution or plan session at its end.
 
     `subject_id` is the execution's or the session's id. `approach` is how it was gone about (`deliberate`,

@@ -15,7 +15,7 @@ class Risk(StrEnum):
     HIGH = "high"
 
 
-class Decision(StrEnum):
+class PolicyDecision(StrEnum):
     """What policy said about one call."""
 
     ALLOWED = "allowed"

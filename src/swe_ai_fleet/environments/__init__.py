@@ -7,12 +7,12 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 
-from swe_ai_fleet.domain.environment import Decision
+from swe_ai_fleet.domain.environment import EnvironmentDecision
 from swe_ai_fleet.domain.task import EnvironmentSpec
 from swe_ai_fleet.environments.node_project import node_recipe, node_test_command
 from swe_ai_fleet.environments.pip_steps import Tooling
 from swe_ai_fleet.environments.python_recipe import recipe_of_python
-from swe_ai_fleet.environments.recipe import NO_PYTHON, Machine, PythonRecipe, Recipe, Step
+from swe_ai_fleet.environments.recipe import NO_PYTHON, Machine, PythonRecipe, Recipe, RecipeStep
 from swe_ai_fleet.environments.repository_files import RepositoryFiles, is_manifest, is_native_source, joined
 from swe_ai_fleet.tools.tests.inventory import is_test, test_command
 from swe_ai_fleet.tools.tests.scripts import words_of
@@ -34,29 +34,35 @@ _BUILD_CODE = re.compile(
 
 def toolchain_recipe(files: RepositoryFiles, directory: str, machine: Machine, base: str) -> Recipe:
     """The needs of Go and Rust in a directory, as far as the machine has them."""
-    steps: list[Step] = []
+    steps: list[RecipeStep] = []
     variables: dict[str, str] = {}
     building: dict[str, str] = {}
-    decisions: list[Decision] = []
+    decisions: list[EnvironmentDecision] = []
     module = next(iter(files.existing(directory, "go.mod")), "")
     # A module without requirements has no sums.
     if module and "go" in machine.programs and ("require" in files.text(module)):
         modules = f"{base}/go/mod"
-        download = Step(argv=("go", "mod", "download"), purpose="the Go modules", source=module, directory=directory)
+        download = RecipeStep(
+            argv=("go", "mod", "download"), purpose="the Go modules", source=module, directory=directory
+        )
         steps.append(replace(download, third_party=True))
         variables |= {"GOMODCACHE": modules, "GOTOOLCHAIN": "local"}
         building |= {**variables, "GOFLAGS": "-modcacherw", "GOCACHE": "/tmp/go-build"}  # noqa: S108
     crate = next(iter(files.existing(directory, "Cargo.toml")), "")
     if crate and "cargo" in machine.programs:
         locked = ("--locked",) if files.nearest(directory, "Cargo.lock") else ()
-        fetch = Step(argv=("cargo", "fetch", *locked), purpose="the Rust crates", source=crate, directory=directory)
+        fetch = RecipeStep(
+            argv=("cargo", "fetch", *locked), purpose="the Rust crates", source=crate, directory=directory
+        )
         steps.append(fetch)
         variables["CARGO_HOME"] = f"{base}/cargo"
     for name, manifest, version in (("go", module, _GO), ("cargo", crate, _RUST)):
         if manifest and name not in machine.programs:
-            decisions.append(Decision(what=f"this machine has no {name}", source=manifest))
+            decisions.append(EnvironmentDecision(what=f"this machine has no {name}", source=manifest))
         elif match := version.search(files.text(manifest)):
-            decisions.append(Decision(what=f"it asks for {match[1]}; this machine's {name} is used", source=manifest))
+            decisions.append(
+                EnvironmentDecision(what=f"it asks for {match[1]}; this machine's {name} is used", source=manifest)
+            )
     return Recipe(steps=tuple(steps), variables=variables, build_variables=building, decisions=tuple(decisions))
 
 
@@ -92,7 +98,7 @@ def detect(
         )
     recipe = _with_tests(recipe, files, directory, python)
     setup = tuple(
-        Step(
+        RecipeStep(
             argv=("sh", "-c", line),
             purpose=f"set-up command {number + 1}",
             source="the caller",
@@ -134,7 +140,7 @@ def _with_tests(recipe: Recipe, files: RepositoryFiles, directory: str, python: 
         argv, left_out = node_test_command(files, directory)
         manifest = joined(directory, "package.json")
         recipe = _tested(recipe, argv, manifest)
-        decisions = (Decision(what=decision_text, source=manifest) for decision_text in left_out)
+        decisions = (EnvironmentDecision(what=decision_text, source=manifest) for decision_text in left_out)
         return replace(recipe, decisions=(*recipe.decisions, *decisions))
     tests = [path for path in files.below(directory) if is_test(path)]
     source = {"go": "go.mod", "cargo": "Cargo.toml", "make": "Makefile"}.get(guess[0] if guess else "", "")
@@ -150,7 +156,7 @@ def _guess(files: RepositoryFiles, directory: str) -> tuple[str, ...]:
 def _tested(recipe: Recipe, argv: Sequence[str], source: str) -> Recipe:
     if not argv:
         return recipe
-    decision = Decision(what=f"tests run as `{shlex.join(argv)}`", source=source)
+    decision = EnvironmentDecision(what=f"tests run as `{shlex.join(argv)}`", source=source)
     return replace(recipe, test_command=tuple(argv), test_source=source, decisions=(*recipe.decisions, decision))
 
 

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
-from swe_ai_fleet.domain.environment import Decision
+from swe_ai_fleet.domain.environment import EnvironmentDecision
 from swe_ai_fleet.domain.json_values import mapping, string, strings
 from swe_ai_fleet.environments.automation import workflow_jobs
-from swe_ai_fleet.environments.recipe import Machine, NodeRecipe, Recipe, Removal, Step
+from swe_ai_fleet.environments.recipe import Machine, NodeRecipe, Recipe, RecipeStep, Removal
 from swe_ai_fleet.environments.repository_files import RepositoryFiles, joined
 from swe_ai_fleet.tools.tests.inventory import test_script
 from swe_ai_fleet.tools.tests.scripts import lints, words_of
@@ -71,19 +71,27 @@ def node_recipe(files: RepositoryFiles, directory: str, machine: Machine, base: 
     if not any(mapping(package, kind) for package in packages for kind in _DEPENDENCIES):
         return None
     if "npm" not in machine.programs:
-        return Recipe(decisions=(Decision(what="this machine has no npm: nothing is installed", source=manifests[0]),))
+        return Recipe(
+            decisions=(EnvironmentDecision(what="this machine has no npm: nothing is installed", source=manifests[0]),)
+        )
     manager = package_manager(files, root)
-    steps: list[Step] = []
+    steps: list[RecipeStep] = []
     if manager.package:
         install = ("npm", "install", "--prefix", f"{base}/pm", *_QUIET, manager.package)
-        steps.append(Step(argv=install, purpose=f"the package manager {manager.package}", source=manager.source))
+        steps.append(RecipeStep(argv=install, purpose=f"the package manager {manager.package}", source=manager.source))
     steps.append(_install(files, root, members, manager, base))
     steps += builds(files, root)
-    decisions = [Decision(what=f"packages are installed with {manager.package or manager.name}", source=manager.source)]
+    decisions = [
+        EnvironmentDecision(
+            what=f"packages are installed with {manager.package or manager.name}", source=manager.source
+        )
+    ]
     if len(members):
-        decisions.append(Decision(what=f"a workspace of {len(members)} packages", source=manifests[0]))
+        decisions.append(EnvironmentDecision(what=f"a workspace of {len(members)} packages", source=manifests[0]))
     if engine := string(mapping(packages[0], "engines").get("node")):
-        decisions.append(Decision(what=f"it asks for Node {engine}; this machine's is used", source=manifests[0]))
+        decisions.append(
+            EnvironmentDecision(what=f"it asks for Node {engine}; this machine's is used", source=manifests[0])
+        )
     variables = {
         "npm_config_update_notifier": "false",
         # Otherwise Yarn and pnpm would fetch the version that the repository names, which is installed already.
@@ -110,14 +118,16 @@ def pinned_npm(recipe: Recipe, lock: str, base: str) -> Recipe:
     for position, step in enumerate(recipe.steps):
         if _LOCKLESS in step.argv:
             words = [word for word in step.argv if word not in ("npm", _LOCKLESS)]
-            pinned = Step(
+            pinned = RecipeStep(
                 argv=("sh", "-c", _NPM_PINNED, "npm", f"{base}/{_NPM_LOCK}", *words),
                 purpose="the packages, in the versions of the commit that this one stands on",
                 source=step.source,
                 directory=step.directory,
                 alternatives=(step,),
             )
-            note = Decision(what="no lock: what npm installs has the versions of the commit that this one stands on")
+            note = EnvironmentDecision(
+                what="no lock: what npm installs has the versions of the commit that this one stands on"
+            )
             return replace(
                 recipe,
                 steps=(*recipe.steps[:position], pinned, *recipe.steps[position + 1 :]),
@@ -245,7 +255,7 @@ def _yarn_version(lock: str) -> str:
     return "4" if match and int(match[1]) >= 8 else "3"
 
 
-def _install(files: RepositoryFiles, root: str, members: tuple[str, ...], manager: Manager, base: str) -> Step:
+def _install(files: RepositoryFiles, root: str, members: tuple[str, ...], manager: Manager, base: str) -> RecipeStep:
     """The installing step: by the lock; else without unavailable packages; else without scripts."""
     match manager.name:
         case "pnpm":
@@ -274,10 +284,10 @@ def _install(files: RepositoryFiles, root: str, members: tuple[str, ...], manage
     source = manager.lock or joined(root, "package.json")
     purposes = ("the packages, without the project's own scripts", "the packages, whatever their lock and peers say")
     alternatives = tuple(
-        Step(argv=argv, purpose=purpose, source=source, directory=root)
+        RecipeStep(argv=argv, purpose=purpose, source=source, directory=root)
         for purpose, argv in zip(purposes, (commands[1], loose), strict=True)
     )
-    install = Step(
+    install = RecipeStep(
         argv=commands[0],
         purpose="the packages",
         source=source,
@@ -289,20 +299,22 @@ def _install(files: RepositoryFiles, root: str, members: tuple[str, ...], manage
     if manager.name != "npm" or not until:
         return install
     dated = (*commands[0], f"--before={until}")
-    return Step(argv=dated, purpose=f"releases until {until}", source=source, directory=root, alternatives=(install,))
+    return RecipeStep(
+        argv=dated, purpose=f"releases until {until}", source=source, directory=root, alternatives=(install,)
+    )
 
 
-def builds(files: RepositoryFiles, root: str) -> list[Step]:
+def builds(files: RepositoryFiles, root: str) -> list[RecipeStep]:
     """The scripts that a workflow builds with before it tests: packages of a workspace import what others build."""
     scripts = mapping(files.json(joined(root, "package.json")), "scripts")
     for path, commands in workflow_jobs(files):
-        built: list[Step] = []
+        built: list[RecipeStep] = []
         for words in commands:
             name = _followed(words) or (words[1] if words[:1] in (["npm"], ["yarn"]) and words[1:] else "")
             if built and _TESTS.fullmatch(name):
                 return built
             if _BUILDS.fullmatch(name) and name in scripts:
-                built.append(Step(argv=tuple(words), purpose=f"the script {name}", source=path, directory=root))
+                built.append(RecipeStep(argv=tuple(words), purpose=f"the script {name}", source=path, directory=root))
     return []
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from packaging.utils import canonicalize_name
 
 from swe_ai_fleet.environments.python_project import Group, PythonProject, package_of
-from swe_ai_fleet.environments.recipe import Choice, Machine, Step, allows, version_text
+from swe_ai_fleet.environments.recipe import Choice, Machine, RecipeStep, allows, version_text
 from swe_ai_fleet.environments.requirements import RequirementFile, as_arguments, is_of_index
 
 CONSTRAINTS = "constraints.txt"
@@ -47,7 +47,7 @@ class Tooling:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class LocalProject:
     """A project of this repository that is installed in place."""
 
     project: PythonProject
@@ -63,7 +63,7 @@ class Target:
 class Wanted:
     """The packages to install, while they are collected."""
 
-    targets: dict[str, Target] = field(default_factory=dict[str, Target])
+    targets: dict[str, LocalProject] = field(default_factory=dict[str, LocalProject])
     groups: list[Group] = field(default_factory=list[Group])
     files: dict[str, RequirementFile] = field(default_factory=dict[str, RequirementFile])
     constraints: list[str] = field(default_factory=list[str])
@@ -82,7 +82,7 @@ class Wanted:
         return {package_of(line) for line in self.lines()}
 
 
-def venv_steps(machine: Machine, choice: Choice, tooling: Tooling) -> list[Step]:
+def venv_steps(machine: Machine, choice: Choice, tooling: Tooling) -> list[RecipeStep]:
     program = machine.pythons.get(choice.version, "python3") if choice.version != machine.default else "python3"
     # Isolated (-I): a `venv.py` or `pip.py` of the repository must not be imported.
     create = (program, "-I", "-m", "venv", *(("--system-site-packages",) if machine.image else ()))
@@ -90,13 +90,13 @@ def venv_steps(machine: Machine, choice: Choice, tooling: Tooling) -> list[Step]
     if tooling.pip and allows(machine.pip_requires, choice.version):
         add = ("sh", "-c", _ADD_PIP, tooling.venv, tooling.pip)
         return [
-            Step(argv=(*create, "--without-pip", tooling.venv), purpose=purpose, required=True, third_party=True),
-            Step(argv=add, purpose="pip", required=True, third_party=True),
+            RecipeStep(argv=(*create, "--without-pip", tooling.venv), purpose=purpose, required=True, third_party=True),
+            RecipeStep(argv=add, purpose="pip", required=True, third_party=True),
         ]
     newer = (f"{tooling.venv}/bin/python", "-I", "-m", "pip", *_PIP_OPTIONS, "--upgrade", "pip", "setuptools", "wheel")
     return [
-        Step(argv=(*create, tooling.venv), purpose=purpose, required=True, third_party=True),
-        Step(argv=newer, purpose=f"the newest pip for Python {version_text(choice.version)}", third_party=True),
+        RecipeStep(argv=(*create, tooling.venv), purpose=purpose, required=True, third_party=True),
+        RecipeStep(argv=newer, purpose=f"the newest pip for Python {version_text(choice.version)}", third_party=True),
     ]
 
 
@@ -109,7 +109,7 @@ class PipSteps:
     lock: str
     constraints: tuple[str, ...] = ()
 
-    def steps(self, shopping: Wanted) -> list[Step]:
+    def steps(self, shopping: Wanted) -> list[RecipeStep]:
         targets, groups, files = list(shopping.targets.values()), shopping.groups, list(shopping.files.values())
         if not (targets or groups or files):
             return []
@@ -148,7 +148,7 @@ class PipSteps:
 
     def packages(
         self, shopping: Wanted, plugins: Iterable[str], *, constraints: Sequence[str] = (), until: str = ""
-    ) -> Step | None:
+    ) -> RecipeStep | None:
         """The step that installs the packages of an index; later steps keep its versions.
 
         Args:
@@ -168,7 +168,7 @@ class PipSteps:
         step = constrained._pip(*dated, *dict.fromkeys(named), purpose=purpose, source="", optional=optional)
         return replace(step, spare=True, third_party=True)
 
-    def lines(self, group: Group, purpose: str) -> Step:
+    def lines(self, group: Group, purpose: str) -> RecipeStep:
         """The step for a group, its lines one by one where that fails."""
         arguments = [argument for line in group.lines for argument in as_arguments(line)]
         single = [
@@ -184,7 +184,7 @@ class PipSteps:
             optional=_arguments_by_package(group.lines) if len(single) > 1 else {},
         )
 
-    def _file(self, file: RequirementFile) -> Step:
+    def _file(self, file: RequirementFile) -> RecipeStep:
         step = self.lines(Group(name=file.path, source=file.path, lines=file.lines), file.path)
         whole = self._pip(*self._file_arguments(file), purpose=file.path, source=file.path)
         return replace(whole, pieces=step.pieces)
@@ -195,11 +195,11 @@ class PipSteps:
             return ["-r", file.path.removeprefix(prefix)]
         return [argument for line in file.lines for argument in as_arguments(line)]
 
-    def _projects(self, targets: Sequence[Target]) -> list[Step]:
+    def _projects(self, targets: Sequence[LocalProject]) -> list[RecipeStep]:
         if not targets:
             return []
         single = [self._project(target) for target in targets]
-        plain = [Target(project=target.project) for target in targets]
+        plain = [LocalProject(project=target.project) for target in targets]
         arguments = [part for target in plain for part in ("-e", target.argument)]
         pieces = list(single)
         if len(targets) > 1:
@@ -208,17 +208,17 @@ class PipSteps:
         for target in targets:
             for extra in target.extras:
                 group = Group(name=extra, source=target.project.source, lines=target.project.extras.get(extra, ()))
-                chosen = Target(project=target.project, extras=(extra,))
+                chosen = LocalProject(project=target.project, extras=(extra,))
                 own = self._pip("-e", chosen.argument, purpose=f"extra {extra}", source=target.project.source)
                 pieces.append(
                     replace(own, pieces=(self.lines(group, f"extra {extra}, by its lines"),) if group else ())
                 )
         return pieces
 
-    def _project(self, target: Target) -> Step:
+    def _project(self, target: LocalProject) -> RecipeStep:
         """One project in place; with older build tools; else its dependencies, and its sources on the path."""
         project = target.project
-        plain = Target(project=project)
+        plain = LocalProject(project=project)
         source = project.source
         named = project.name or project.directory or "the project"
         limit = f"{self.tooling.base}/{BUILD_CONSTRAINTS}"
@@ -228,7 +228,7 @@ class PipSteps:
             source=source,
             variables={"PIP_CONSTRAINT": limit, "PIP_BUILD_CONSTRAINT": limit},
         )
-        pieces: list[Step] = []
+        pieces: list[RecipeStep] = []
         if project.dependencies.lines:
             pieces.append(self.lines(project.dependencies, f"the dependencies of {named}"))
         if self.tooling.workspace:
@@ -236,7 +236,7 @@ class PipSteps:
             place = f"{self.tooling.workspace}/{root}" if root else self.tooling.workspace
             add = ("sh", "-c", _ADD_SOURCES, self.tooling.venv, place)
             purpose = f"{named} imported from {root or 'the top'}"
-            pieces.append(Step(argv=add, purpose=purpose, source=source, puts_on_path=True))
+            pieces.append(RecipeStep(argv=add, purpose=purpose, source=source, puts_on_path=True))
         return self._pip("-e", plain.argument, purpose=named, source=source, alternatives=(older,), pieces=pieces)
 
     def _pip(
@@ -245,17 +245,17 @@ class PipSteps:
         purpose: str,
         source: str,
         variables: Mapping[str, str] | None = None,
-        alternatives: tuple[Step, ...] = (),
-        pieces: Iterable[Step] = (),
+        alternatives: tuple[RecipeStep, ...] = (),
+        pieces: Iterable[RecipeStep] = (),
         optional: Mapping[str, tuple[str, ...]] | None = None,
-    ) -> Step:
+    ) -> RecipeStep:
         pinned = bool(self.lock) or self.tooling.pinned
         pins: list[str] = ["-c", f"{self.tooling.base}/{CONSTRAINTS}"] if pinned else []
         prefix = f"{self.directory}/" if self.directory else ""
         for path in self.constraints:
             pins += ["-c", path.removeprefix(prefix)]
         python = f"{self.tooling.venv}/bin/python"
-        return Step(
+        return RecipeStep(
             argv=(python, "-I", "-m", "pip", *_PIP_OPTIONS, *pins, *arguments),
             purpose=purpose,
             source=source,

@@ -9,15 +9,15 @@ from dataclasses import replace
 
 from packaging.utils import canonicalize_name
 
-from swe_ai_fleet.domain.environment import Decision
+from swe_ai_fleet.domain.environment import EnvironmentDecision
 from swe_ai_fleet.domain.json_values import mapping, strings
 from swe_ai_fleet.environments.automation import read_automation
 from swe_ai_fleet.environments.commands import Wish, paths_of
 from swe_ai_fleet.environments.pip_steps import (
     BUILD_CONSTRAINTS,
     OLD_SETUPTOOLS,
+    LocalProject,
     PipSteps,
-    Target,
     Tooling,
     Wanted,
     venv_steps,
@@ -66,11 +66,11 @@ def recipe_of_python(files: RepositoryFiles, directory: str, machine: Machine, t
     project = read_project(files, directory)
     choice = _python(files, directory, machine, project, read_automation(files, directory))
     wishes = read_automation(files, directory, choice.version)
-    decisions = [Decision(what=choice.reason, source=choice.source)]
+    decisions = [EnvironmentDecision(what=choice.reason, source=choice.source)]
     lock = files.nearest(directory, *PYTHON_LOCKS)
     shopping = _collect(files, directory, project, wishes, decisions)
     if lock and (shopping.targets or shopping.groups or shopping.files):
-        decisions.append(Decision(what="its pins constrain what pip installs", source=lock))
+        decisions.append(EnvironmentDecision(what="its pins constrain what pip installs", source=lock))
     test_command, test_source, variables = _test_command(files, directory, wishes)
     missing = _plugins(files, directory, test_command) - shopping.packages()
     install = PipSteps(tooling=tooling, directory=directory, lock=lock, constraints=tuple(shopping.constraints))
@@ -80,7 +80,9 @@ def recipe_of_python(files: RepositoryFiles, directory: str, machine: Machine, t
     pins = [path for path in shopping.constraints if is_requirements(path) and is_plain(files.text(path))]
     if until and (dated := install.packages(shopping, sorted(missing), constraints=pins, until=until)):
         steps.append(dated)
-        decisions.append(Decision(what=f"no lock, an old commit: releases until {until}, as far as that can be had"))
+        decisions.append(
+            EnvironmentDecision(what=f"no lock, an old commit: releases until {until}, as far as that can be had")
+        )
     if packages and missing:
         # Before the project: after its installation, every program may import from the repository.
         lines = tuple(sorted(missing))
@@ -125,7 +127,7 @@ def _collect(
     directory: str,
     project: PythonProject | None,
     wishes: Sequence[Wish],
-    decisions: list[Decision],
+    decisions: list[EnvironmentDecision],
 ) -> Wanted:
     shopping = Wanted()
     wish = Wish()
@@ -184,7 +186,7 @@ def _collect_project(
     ]
     pinned = pinned_sources(files, project.directory)
     if project.installable:
-        shopping.targets[project.directory] = Target(project=project, extras=tuple(extras))
+        shopping.targets[project.directory] = LocalProject(project=project, extras=tuple(extras))
         elsewhere = tuple(pinned[name] for line in project.dependencies.lines if (name := package_of(line)) in pinned)
         if elsewhere:
             shopping.groups.append(Group(name="sources", source=project.source, lines=elsewhere))
@@ -225,7 +227,7 @@ def _want_target(files: RepositoryFiles, target: str, shopping: Wanted, director
         return
     named = project.extras_named(match["extras"] or "")
     extras = dict.fromkeys((*(chosen.extras if chosen else filter(is_for_tests, project.extras)), *named))
-    shopping.targets[place] = Target(project=project, extras=tuple(extras))
+    shopping.targets[place] = LocalProject(project=project, extras=tuple(extras))
 
 
 def _resolve_locals(shopping: Wanted, locals_: Mapping[str, PythonProject]) -> None:
@@ -246,7 +248,7 @@ def _resolve_locals(shopping: Wanted, locals_: Mapping[str, PythonProject]) -> N
             named = project.extras_named(asked[1] if asked else "")
             extras = tuple(dict.fromkeys((*(chosen.extras if chosen else ()), *named)))
             if chosen is None or extras != chosen.extras:
-                shopping.targets[project.directory] = Target(project=project, extras=extras)
+                shopping.targets[project.directory] = LocalProject(project=project, extras=extras)
                 changed = True
     installed = {
         str(canonicalize_name(target.project.name)) for target in shopping.targets.values() if target.project.name
@@ -278,19 +280,20 @@ def _workspace_root(files: RepositoryFiles, directory: str) -> str:
     return directory
 
 
-def _decide(shopping: Wanted, decisions: list[Decision]) -> None:
+def _decide(shopping: Wanted, decisions: list[EnvironmentDecision]) -> None:
     for target in shopping.targets.values():
         project = target.project
         extras = f" with {', '.join(target.extras)}" if target.extras else ""
         named = project.name or project.directory or "the project"
-        decisions.append(Decision(what=f"{named} is installed in place{extras}", source=project.source))
+        decisions.append(EnvironmentDecision(what=f"{named} is installed in place{extras}", source=project.source))
     for group in shopping.groups:
         group_name = (
             "dependencies" if group.name in ("dependencies", "requirements", "sources") else f"group {group.name}"
         )
-        decisions.append(Decision(what=f"{group_name}: {_some(group.lines)}", source=group.source))
+        decisions.append(EnvironmentDecision(what=f"{group_name}: {_some(group.lines)}", source=group.source))
     decisions += [
-        Decision(what=f"requirements: {_some(file.lines)}", source=file.path) for file in shopping.files.values()
+        EnvironmentDecision(what=f"requirements: {_some(file.lines)}", source=file.path)
+        for file in shopping.files.values()
     ]
 
 
@@ -346,7 +349,9 @@ def _plugins(files: RepositoryFiles, directory: str, test_command: tuple[str, ..
 # -- versions ----------------------------------------------------------------------------------------------------------
 
 
-def _pretended_versions(files: RepositoryFiles, shopping: Wanted, decisions: list[Decision]) -> dict[str, str]:
+def _pretended_versions(
+    files: RepositoryFiles, shopping: Wanted, decisions: list[EnvironmentDecision]
+) -> dict[str, str]:
     """The variables that give a build its version where the tags for it are missing."""
     if files.versions_tagged:
         return {}
@@ -359,7 +364,7 @@ def _pretended_versions(files: RepositoryFiles, shopping: Wanted, decisions: lis
         variables |= _version_variables(project, version)
         named = f"from {source}" if source else "made up, for want of any"
         decision_text = f"version {version} ({named}): {project.version_tool} finds no tag in the history"
-        decisions.append(Decision(what=decision_text, source=project.source))
+        decisions.append(EnvironmentDecision(what=decision_text, source=project.source))
     return variables
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
-from swe_ai_fleet.domain.environment import Decision
+from swe_ai_fleet.domain.environment import EnvironmentDecision
 
 # npm's log names the package that asked for one, and what it asked for.
 _PLACED = re.compile(r"placeDep \S+ (@?[^@\s]+)@\S* OK for: (@?[^@\s]+)@\S* want: (\S+)")
@@ -62,7 +62,7 @@ class Removal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class RecipeStep:
     """One command of a build.
 
     `source` is the file that it was decided from, `purpose` says in words what it is for. Where it fails, it is tried
@@ -88,8 +88,8 @@ class Step:
     optional: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     removal: Removal | None = None
     variables: Mapping[str, str] = field(default_factory=dict[str, str])
-    alternatives: tuple[Step, ...] = ()
-    pieces: tuple[Step, ...] = ()
+    alternatives: tuple[RecipeStep, ...] = ()
+    pieces: tuple[RecipeStep, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,14 +131,14 @@ class Recipe:
 
     python: PythonRecipe | None = None
     node: NodeRecipe | None = None
-    steps: tuple[Step, ...] = ()
-    packages: Step | None = None
+    steps: tuple[RecipeStep, ...] = ()
+    packages: RecipeStep | None = None
     files: Mapping[str, str] = field(default_factory=dict[str, str])
     variables: Mapping[str, str] = field(default_factory=dict[str, str])
     build_variables: Mapping[str, str] = field(default_factory=dict[str, str])
     test_command: tuple[str, ...] = ()
     test_source: str = ""
-    decisions: tuple[Decision, ...] = ()
+    decisions: tuple[EnvironmentDecision, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property

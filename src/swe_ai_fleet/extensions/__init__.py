@@ -17,7 +17,7 @@ Part = Literal["services", "workflows", "context", "knowledge"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class CommandEntry:
     """A command of `fleet`.
 
     Attributes:
@@ -31,9 +31,9 @@ class Entry:
     examples: tuple[str, ...]
 
 
-def entry(at: str, about: str, *examples: str) -> Entry:
+def entry(at: str, about: str, *examples: str) -> CommandEntry:
     """The entry of a command."""
-    return Entry(at=at, about=about, examples=examples)
+    return CommandEntry(at=at, about=about, examples=examples)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ class Extension:
 
     services: str = ""
     groups: Mapping[str, str] = field(default_factory=dict[str, str])
-    commands: Mapping[str, Entry] = field(default_factory=dict[str, Entry])
+    commands: Mapping[str, CommandEntry] = field(default_factory=dict[str, CommandEntry])
     workflows: str = ""
     context: str = ""
     knowledge: str = ""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from swe_ai_fleet.domain.json_values import number_in
-from swe_ai_fleet.domain.memory import BEST_RATING, LEAST_RATING, VERIFIER_MODEL, VERIFIER_SCORE, Outcome
+from swe_ai_fleet.domain.memory import BEST_RATING, LEAST_RATING, VERIFIER_MODEL, VERIFIER_SCORE, WorkOutcome
 
 BINS = 5
 """Bins of equal width that scores from 0 to 1 fall into."""
@@ -19,7 +19,7 @@ Rated = tuple[float, float]
 """A verifier's score of a winner, and its rating by people, both from 0 to 1."""
 
 
-def rated(outcomes: Iterable[Outcome], model: str) -> list[Rated]:
+def rated(outcomes: Iterable[WorkOutcome], model: str) -> list[Rated]:
     """The scores that a verifier model gave to what people rated later; a rating of 1 is 0, one of 5 is 1.
 
     An outcome without a rating is not used: its success was decided with the help of the score.

@@ -26,9 +26,9 @@ from swe_ai_fleet.orchestrator.evidence.patch import PatchUnreadable, parse_patc
 from swe_ai_fleet.orchestrator.execution_context import Ending, ExecutionContext
 from swe_ai_fleet.orchestrator.groundwork import Groundwork
 from swe_ai_fleet.orchestrator.judging import MAX_JUDGES, Contest, vote
-from swe_ai_fleet.orchestrator.peer_review import Entry, PeerReview
+from swe_ai_fleet.orchestrator.peer_review import Author, PeerReview
 from swe_ai_fleet.orchestrator.ranking import rank
-from swe_ai_fleet.orchestrator.runs import Spending
+from swe_ai_fleet.orchestrator.runs import TaskSpending
 
 _TRIED = (
     "Other agents have tried this task, and nothing shows yet that one of them is right. What they did is no example: "
@@ -77,14 +77,14 @@ class Deliberation:
 
     work: ExecutionContext
     _losses: list[str] = field(default_factory=list[str])
-    _entries: dict[str, Entry] = field(default_factory=dict[str, Entry])
+    _entries: dict[str, Author] = field(default_factory=dict[str, Author])
     _solving: dict[str, asyncio.Task[Candidate]] = field(default_factory=dict[str, asyncio.Task[Candidate]])
     _convincing: str = ""
     _looking: asyncio.Lock = field(default_factory=asyncio.Lock)
     _rejected: list[Candidate] = field(default_factory=list[Candidate])
 
     def __post_init__(self) -> None:
-        self._spending = Spending(task=self.work.task)
+        self._spending = TaskSpending(task=self.work.task)
 
     async def run(self) -> Conclusion:
         """Let every agent solve the task, have the candidates checked, reviewed and revised; rank what stands then.
@@ -145,7 +145,7 @@ class Deliberation:
         await self.work.journal.append(CandidatesRanked(ranking=ranking, winner_id=winner_id))
         return ranking
 
-    async def _drafts(self) -> tuple[Entry, ...]:
+    async def _drafts(self) -> tuple[Author, ...]:
         """Each agent's first candidate, checked, in the order of the council: the same for whoever drives it.
 
         While no candidate is convincing, further agents begin, as many as there are already, told what was tried. Where
@@ -153,7 +153,7 @@ class Deliberation:
         """
         task, council, state = self.work.task, self.work.known.council, self.work.known
         waiting = list(assignments(task, self.work.repository, council))
-        entries: list[Entry] = []
+        entries: list[Author] = []
         size, lessons = seated(task, council).num_agents, ""
         while waiting:
             wave = [replace(assignment, background=lessons) for assignment in waiting[:size]]
@@ -178,7 +178,7 @@ class Deliberation:
             self._spending.usage += entry.candidate.usage
         return tuple(entries)
 
-    async def _draft(self, assignment: CodingAssignment) -> Entry | None:
+    async def _draft(self, assignment: CodingAssignment) -> Author | None:
         """One agent's candidate; None where it was lost, or ended by a person."""
         candidate = self.work.known.candidates.get(assignment.agent_id)
         if candidate is None:
@@ -198,7 +198,7 @@ class Deliberation:
                 return None
             await self.work.journal.append(CandidateSubmitted(candidate=candidate))
         await self._checking.report(candidate)
-        entry = self._entries[assignment.agent_id] = Entry(assignment=assignment, candidate=candidate)
+        entry = self._entries[assignment.agent_id] = Author(assignment=assignment, candidate=candidate)
         if self.work.task.max_agents:
             await self._stop_needless()
         return entry

@@ -31,7 +31,7 @@ from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.orchestrator.approvals import control
 from swe_ai_fleet.orchestrator.deliberation import Conclusion
 from swe_ai_fleet.orchestrator.execution_context import ExecutionContext
-from swe_ai_fleet.orchestrator.runs import Spending, is_merge_run, merge_run
+from swe_ai_fleet.orchestrator.runs import TaskSpending, is_merge_run, merge_run
 from swe_ai_fleet.ports import OURS, THEIRS, BlobStore, EventLog, Merge, MergeRequest, Repositories
 from swe_ai_fleet.tools.truncation import beginning, truncate
 
@@ -86,7 +86,7 @@ class Integration:
 
     work: ExecutionContext
     head: PinnedRepository
-    spending: Spending
+    spending: TaskSpending
 
     async def merge(self, child: Task, ended: ExecutionState, subtask_id: str) -> PinnedRepository | str:
         """The branch with the winner of a subtask merged in, or why it could not be.

@@ -44,7 +44,7 @@ MAX_NAME_CHARS = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class DerivationRequest:
     """Something to be split. `case_id` and `plan_id` are the caller's own names for it; the planner reads `context`."""
 
     description: str
@@ -109,7 +109,7 @@ class Derivations:
             work.cancel()
         await asyncio.gather(*deriving, return_exceptions=True)
 
-    async def derive(self, plan: Plan) -> Derivation:
+    async def derive(self, plan: DerivationRequest) -> Derivation:
         """Its subtasks, dependencies first.
 
         Raises InvalidRequest (nothing to split, or no sound split was found), PreconditionFailed, Unavailable,
@@ -134,7 +134,7 @@ class Derivations:
         if full_for(at_work.total(), at_work[tenant], most=MAX_AT_ONCE, tenants=tenants):
             raise ResourceExhausted(f"{at_work.total()} plans are being split", hint="try again later")
 
-    async def _derive(self, plan: Plan, task: Task, pinned: PinnedRepository | None) -> Derivation:
+    async def _derive(self, plan: DerivationRequest, task: Task, pinned: PinnedRepository | None) -> Derivation:
         earlier = await read_run(self._log, task.tenant, task.execution_id, PLANNER)
         if (derivation := concluded(earlier, Derivation)) is not None:
             return derivation
@@ -243,9 +243,9 @@ class PlanningEvent:
             derive_subtasks=True,
         )
 
-    def plan(self) -> Plan:
+    def plan(self) -> DerivationRequest:
         """What is to be split where nothing is dispatched."""
-        return Plan(
+        return DerivationRequest(
             description=self.description,
             case_id=self.case_id,
             plan_id=self.plan_id,

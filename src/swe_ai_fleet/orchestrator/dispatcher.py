@@ -24,7 +24,7 @@ from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.task import TaskKind
 from swe_ai_fleet.orchestrator.drive import Drive
 from swe_ai_fleet.orchestrator.projection import Projection, claimable
-from swe_ai_fleet.orchestrator.queue import Line, Passes, TenantTurns, Waiting, in_order, weights
+from swe_ai_fleet.orchestrator.queue import Line, Passes, QueuedExecution, TenantTurns, in_order, weights
 from swe_ai_fleet.orchestrator.quotas import Rules, no_rules
 from swe_ai_fleet.ports import Replicas
 
@@ -166,7 +166,7 @@ class Dispatcher:
             return
         now = time.time()
         running = Counter((drive.task.tenant, drive.task.caller) for drive in busy)
-        entries = [Waiting.of(state) for state in waiting.values()]
+        entries = [QueuedExecution.of(state) for state in waiting.values()]
         at_work = self._at_work(unfinished, busy)
         names = {entry.tenant for entry in entries}
         weighs = weights(names | at_work.keys(), lambda tenant: self._rules(tenant).quota.queue_share)

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class FleetLoad:
     """What goes on: executions `driven` by this replica, `queued` for any of the `replicas` that are alive.
 
     The `oldest` of these was accepted then (ISO 8601; empty: none waits); `for_people` counts by tenant what waits for
@@ -234,10 +234,10 @@ class Executions:
             await self._log.tell(control(state.task), CancelRequested(reason=reason))
         return await self.wait(tenant, execution_id)
 
-    def load(self) -> Load:
+    def load(self) -> FleetLoad:
         """What goes on now."""
         waiting = self.dispatcher.queued()
-        return Load(
+        return FleetLoad(
             driven=self.dispatcher.driven,
             queued=len(waiting),
             oldest=min((state.started_at for state in waiting), default=""),

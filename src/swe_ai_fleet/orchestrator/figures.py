@@ -299,7 +299,7 @@ class Cell:
 
 
 @dataclass(slots=True)
-class History:
+class FigureHistory:
     """Every figure stands in each tier that reaches as far back, so that nothing has to be moved when it gets old.
 
     What a range of time has is therefore the same in every process that has read the same events, whenever it did.

@@ -16,19 +16,19 @@ from swe_ai_fleet.domain.candidate import Candidate, CheckReport, Perspective
 from swe_ai_fleet.domain.council import Council
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.event import CandidateScored, VotesCast
-from swe_ai_fleet.domain.memory import Outcome
+from swe_ai_fleet.domain.memory import WorkOutcome
 from swe_ai_fleet.domain.review import Critique, VerifierScore, Vote
 from swe_ai_fleet.domain.task import PinnedRepository, Task
 from swe_ai_fleet.orchestrator.calibration import calibrated, rated
 from swe_ai_fleet.orchestrator.councils import assignments, seated
 from swe_ai_fleet.orchestrator.execution_context import AgentRuns
-from swe_ai_fleet.orchestrator.runs import Spending, judge_run, score_run
+from swe_ai_fleet.orchestrator.runs import TaskSpending, judge_run, score_run
 from swe_ai_fleet.orchestrator.score import (
     ARCHITECT,
     PARTS,
     VERIFIED_TIER,
-    Part,
     ScoredCandidate,
+    ScorePart,
     lead,
     score_candidates,
 )
@@ -121,7 +121,7 @@ def _judgings(
     ranked = score_candidates(
         contest.candidates, contest.reports, contest.critiques, contest.votes, contest.behaviours, contest.scores
     )
-    weight = PARTS[Part.CHOICE if task.architect_top_k else Part.VOTES]
+    weight = PARTS[ScorePart.CHOICE if task.architect_top_k else ScorePart.VOTES]
     if (leads := lead(ranked)) > weight:
         return []
     places = [_Place(candidate=place.candidate, authors=place.authors) for place in ranked if place.accepted]
@@ -228,9 +228,9 @@ class Verifier:
         outcomes: What is known of a tenant's ended executions. Raises Unavailable.
     """
 
-    outcomes: Callable[[str], Sequence[Outcome]]
+    outcomes: Callable[[str], Sequence[WorkOutcome]]
 
-    async def scores(self, runs: AgentRuns, spending: Spending, contest: Contest) -> Mapping[str, float]:
+    async def scores(self, runs: AgentRuns, spending: TaskSpending, contest: Contest) -> Mapping[str, float]:
         """What it finds the accepted candidates worth, calibrated, by candidate; one stands for those of its place.
 
         Nothing is asked where there is one alone.

@@ -19,8 +19,8 @@ from swe_ai_fleet.domain.errors import InvalidRequest, Unavailable
 from swe_ai_fleet.domain.event import StoredEvent
 from swe_ai_fleet.following import Follower
 from swe_ai_fleet.orchestrator import figures, metrics_fold
-from swe_ai_fleet.orchestrator.figures import Cell, Figures, Gauges, History, Key, Tier
-from swe_ai_fleet.orchestrator.metrics_fold import MetricsFold, Names
+from swe_ai_fleet.orchestrator.figures import Cell, FigureHistory, Figures, Gauges, Key, Tier
+from swe_ai_fleet.orchestrator.metrics_fold import MetricNames, MetricsFold
 from swe_ai_fleet.snapshots import Snapshots
 
 DAY_SECONDS = 86_400
@@ -82,9 +82,9 @@ class Measurement:
 class _State:
     """What a meter holds."""
 
-    history: History = field(default_factory=History)
+    history: FigureHistory = field(default_factory=FigureHistory)
     gauges: dict[Key, Gauges] = field(default_factory=dict[Key, Gauges])
-    tenants: Names = field(default_factory=lambda: Names(MOST_TENANTS))
+    tenants: MetricNames = field(default_factory=lambda: MetricNames(MOST_TENANTS))
     totals: dict[str, Figures] = field(default_factory=dict[str, Figures])
     days: DayTokens = field(default_factory=DayTokens)
     fold: MetricsFold = field(default_factory=MetricsFold)

@@ -57,7 +57,7 @@ _MOST_ENDED = 20_000
 
 
 @dataclass(slots=True)
-class Names:
+class MetricNames:
     """Lets the first hundred names through; all others share one."""
 
     most: int = MAX_NAMES
@@ -150,8 +150,8 @@ class MetricsFold:
     position: int = 0
     open: dict[str, OpenExecution] = field(default_factory=dict[str, OpenExecution])
     roles: dict[str, str] = field(default_factory=dict[str, str])
-    models: Names = field(default_factory=lambda: Names())
-    tools: Names = field(default_factory=lambda: Names())
+    models: MetricNames = field(default_factory=lambda: MetricNames())
+    tools: MetricNames = field(default_factory=lambda: MetricNames())
 
     def take(self, stored: StoredEvent) -> Iterator[Counted]:
         """What an event adds."""

@@ -21,7 +21,7 @@ from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.orchestrator.checking import Checking
 from swe_ai_fleet.orchestrator.execution_context import ExecutionContext
 from swe_ai_fleet.orchestrator.judging import as_cast, ballot_seed, pairs, peers_for
-from swe_ai_fleet.orchestrator.runs import Spending, review_run, revision_run
+from swe_ai_fleet.orchestrator.runs import TaskSpending, review_run, revision_run
 from swe_ai_fleet.orchestrator.score import VERIFIED_TIER, tier, worse
 
 _AGREEING = 2
@@ -31,7 +31,7 @@ _Requests = Mapping[str, Mapping[str, Subject]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class Author:
     """An author in a deliberation: its first assignment, and the candidate that stands for it now."""
 
     assignment: CodingAssignment
@@ -52,8 +52,8 @@ class Entry:
 class _Rework:
     """What an author submitted after reviews; `kept`: it takes the place of what was there before."""
 
-    before: Entry
-    after: Entry
+    before: Author
+    after: Author
     kept: bool
 
     @property
@@ -76,7 +76,7 @@ class PeerReview:
 
     work: ExecutionContext
     checking: Checking
-    spending: Spending
+    spending: TaskSpending
     answers: dict[str, str] = field(default_factory=dict[str, str])
     votes: dict[str, Vote] = field(default_factory=dict[str, Vote])
     _about: dict[str, dict[str, Critique]] = field(default_factory=dict[str, dict[str, Critique]])
@@ -84,7 +84,7 @@ class PeerReview:
     _revised: set[str] = field(default_factory=set[str])
     _authors: dict[str, str] = field(default_factory=dict[str, str])
 
-    def critiques_of(self, entries: Sequence[Entry]) -> tuple[Critique, ...]:
+    def critiques_of(self, entries: Sequence[Author]) -> tuple[Critique, ...]:
         """What stands about these authors' candidates: each reviewer's last word, under the candidate's id."""
         by_diff = {entry.candidate.diff_digest: entry.candidate.candidate_id for entry in reversed(entries)}
         return tuple(
@@ -93,12 +93,12 @@ class PeerReview:
             for critique in self._about.get(diff, {}).values()
         )
 
-    def _report(self, entry: Entry) -> CheckReport:
+    def _report(self, entry: Author) -> CheckReport:
         """The evidence about a candidate, beside the others where it was examined."""
         name = entry.candidate.candidate_id
         return self._reports.get(name) or self.checking.reports[name]
 
-    async def run(self, entries: Sequence[Entry]) -> tuple[Entry, ...]:
+    async def run(self, entries: Sequence[Author]) -> tuple[Author, ...]:
         """The rounds, until nobody has anything to say any more; the authors with what then stands for them.
 
         A lost review or revision costs nothing but itself. Raises Fenced, Unavailable of the journal.
@@ -125,7 +125,7 @@ class PeerReview:
         await self._hand_votes_on(entries)
         return entries
 
-    async def _hand_votes_on(self, entries: Sequence[Entry]) -> None:
+    async def _hand_votes_on(self, entries: Sequence[Author]) -> None:
         """Let votes for what an author has revised since be for the revision, in the log as well."""
         current = {entry.author: entry.candidate.candidate_id for entry in entries}
         called = {name: current.get(author, name) for name, author in self._authors.items()}
@@ -135,7 +135,7 @@ class PeerReview:
                 self.votes[reviewer] = replace(vote, order=order, choice=called.get(vote.choice, vote.choice))
                 await self.work.journal.append(VotesCast(votes=(self.votes[reviewer],)))
 
-    async def _review(self, number: int, entries: Sequence[Entry]) -> None:
+    async def _review(self, number: int, entries: Sequence[Author]) -> None:
         """Have each diff reviewed that may win by its verdict and that nobody has said anything about yet.
 
         What stands behind a better verdict cannot win, whatever is said of it. Where one alone is verified, one peer
@@ -163,7 +163,7 @@ class PeerReview:
             ]
         await self._ask(number, entries, requests)
 
-    async def _look_again(self, number: int, revisions: Sequence[_Rework], current: Sequence[Entry]) -> None:
+    async def _look_again(self, number: int, revisions: Sequence[_Rework], current: Sequence[Author]) -> None:
         """Let those who objected look at what authors submitted since; what others said of the author's work stays.
 
         Where the checks refused what they reviewed, all of its reviewers look again. Whose second look comes to nothing
@@ -187,7 +187,7 @@ class PeerReview:
             self._about[after] = {**self._about.get(before, {}), **self._about.get(after, {})}
         await self._ask(number, current, requests, again=True)
 
-    async def _ask(self, number: int, entries: Sequence[Entry], requests: _Requests, *, again: bool = False) -> None:
+    async def _ask(self, number: int, entries: Sequence[Author], requests: _Requests, *, again: bool = False) -> None:
         """Have reviewers look at candidates side by side, those that they have nothing new to say of among them.
 
         What comes to nothing leaves the word before.
@@ -227,7 +227,9 @@ class PeerReview:
             if review.vote is not None:
                 self.votes[reviewer] = review.vote
 
-    def _settled(self, reviewer: Entry, entries: Sequence[Entry], requests: Mapping[str, Subject]) -> Iterator[Subject]:
+    def _settled(
+        self, reviewer: Author, entries: Sequence[Author], requests: Mapping[str, Subject]
+    ) -> Iterator[Subject]:
         """Other candidates, one of each diff, of which a reviewer has said all there is to say."""
         left_out = {reviewer.candidate.diff_digest} | {other.candidate.diff_digest for other in requests.values()}
         for entry in entries:
@@ -277,13 +279,13 @@ class PeerReview:
         votes = (vote for vote in self.work.known.votes if (vote.judge_id, vote.sample) == (assignment.reviewer_id, 1))
         return Review(critiques=tuple(critiques[key] for key in keys), vote=next(votes, None))
 
-    def _critiques_of(self, entry: Entry) -> list[Critique]:
+    def _critiques_of(self, entry: Author) -> list[Critique]:
         """What was said about an author's diff and could be read."""
         return [
             critique for critique in self._about.get(entry.candidate.diff_digest, {}).values() if not critique.error
         ]
 
-    def _must_revise(self, entry: Entry) -> bool:
+    def _must_revise(self, entry: Author) -> bool:
         """Whether a candidate has faults that its author has not tried to fix."""
         candidate = entry.candidate
         if candidate.candidate_id in self._revised or not entry.reviewable:
@@ -291,14 +293,14 @@ class PeerReview:
         accepted = self.checking.reports[candidate.candidate_id].accepted
         return not accepted or any(critique.objects for critique in self._critiques_of(entry))
 
-    def _agreed(self, entries: Sequence[Entry]) -> bool:
+    def _agreed(self, entries: Sequence[Author]) -> bool:
         """Whether evidence and peers have one candidate in front that nobody objects to: who revises wins nothing.
 
         It alone is verified, or all of at least two peers that saw it beside another one put it first.
         """
         tiers = {entry.author: tier(self._report(entry)) for entry in entries}
         best = max(tiers.values())
-        by_diff: dict[str, list[Entry]] = {}
+        by_diff: dict[str, list[Author]] = {}
         for entry in entries:
             if entry.reviewable and tiers[entry.author] == best:
                 by_diff.setdefault(entry.candidate.diff_digest, []).append(entry)
@@ -310,7 +312,7 @@ class PeerReview:
             for alike in by_diff.values()
         )
 
-    def _first_of_all(self, alike: Sequence[Entry]) -> bool:
+    def _first_of_all(self, alike: Sequence[Author]) -> bool:
         """Whether two peers or more voted where one of these equal candidates could be chosen, and all chose it."""
         names, authors = {entry.candidate.candidate_id for entry in alike}, {entry.author for entry in alike}
         chosen = [
@@ -320,7 +322,7 @@ class PeerReview:
         ]
         return len(chosen) >= _AGREEING and all(chosen)
 
-    async def _revise(self, number: int, authors: Sequence[Entry]) -> list[_Rework]:
+    async def _revise(self, number: int, authors: Sequence[Author]) -> list[_Rework]:
         """Let these authors revise; what they submitted, where they did."""
         task = self.spending.granted(len(authors))
         if task is None:
@@ -342,7 +344,7 @@ class PeerReview:
                 self.answers[(revised.after if is_kept else entry).candidate.candidate_id] = candidate.summary
         return revisions
 
-    async def _revision(self, number: int, entry: Entry, task: Task) -> tuple[Candidate | None, bool]:
+    async def _revision(self, number: int, entry: Author, task: Task) -> tuple[Candidate | None, bool]:
         """One author's revision, None where it was lost, and whether it takes its author's place."""
         name, report = revision_run(entry.author, number), self.checking.reports[entry.candidate.candidate_id]
         candidate = self.work.known.candidates.get(name)

@@ -11,8 +11,8 @@ from swe_ai_fleet.agents.plan_session.requests import (
     Approved,
     AwaitingApproval,
     PlanFailed,
+    PlanRejected,
     PlanResult,
-    Rejected,
     checked_adjustment,
     checked_decision,
     checked_entities,
@@ -30,7 +30,7 @@ from swe_ai_fleet.domain.event import ApprovalAwaited, BreakpointsSet, Execution
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.task import TaskKind
 from swe_ai_fleet.orchestrator.executions import Executions
-from swe_ai_fleet.orchestrator.plans import GOOD_ENDS, Planner
+from swe_ai_fleet.orchestrator.plans import GOOD_ENDS, TenantPlanner
 
 _RESTS = (ApprovalAwaited, BreakpointsSet, ExecutionFinished)
 """What a plan says, or is told, where nobody may be at work on it any more."""
@@ -42,7 +42,7 @@ class PlanSessions:
     A request outlives its caller, and its session keeps the result; the same request again waits for the same answer.
     """
 
-    def __init__(self, executions: Executions, planner: Planner, *, tenant: str) -> None:
+    def __init__(self, executions: Executions, planner: TenantPlanner, *, tenant: str) -> None:
         self._executions = executions
         self._planner = planner
         self._tenant = tenant
@@ -116,7 +116,7 @@ class PlanSessions:
         proposal: int = 0,
         limits: RequestLimits | None = None,
         by: str = "",
-    ) -> Approved | AwaitingApproval | Rejected | PlanFailed:
+    ) -> Approved | AwaitingApproval | PlanRejected | PlanFailed:
         """Decide about the proposal that waits, as `Executions.resolve` does. Adjusted, the model proposes again.
 
         A question that waits is answered in the same way, by `adjusted` and the answer, or ended by `rejected`.
@@ -144,7 +144,7 @@ class PlanSessions:
             case SessionStatus.APPROVED, ApprovalDecision.APPROVED:
                 return Approved(session_id=session_id)
             case SessionStatus.REJECTED, ApprovalDecision.REJECTED:
-                return Rejected(session_id=session_id, message=rejection(session.rejection))
+                return PlanRejected(session_id=session_id, message=rejection(session.rejection))
             case SessionStatus.PLANNING, ApprovalDecision.ADJUSTED if session.adjustment == adjustment:
                 return self._proposal(await self._rested(session, state))
             case _ if not session.status.waiting:
@@ -168,7 +168,7 @@ class PlanSessions:
                 return Approved(session_id=session_id)
             case ApprovalDecision.REJECTED:
                 await self._executions.wait(self._tenant, execution_id)
-                return Rejected(session_id=session_id, message=rejection(self._planner.clean(adjustment)))
+                return PlanRejected(session_id=session_id, message=rejection(self._planner.clean(adjustment)))
             case ApprovalDecision.ADJUSTED:
                 return self._proposal(await self._rested(standing(session, state, self._planner.clean), state))
 

@@ -53,7 +53,7 @@ _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Planner:
+class TenantPlanner:
     """What a tenant's plans are made with.
 
     Attributes:
@@ -109,7 +109,7 @@ class Planner:
 class Plans:
     """Drives the plans of all tenants; `planner` is what those of one are made with."""
 
-    def __init__(self, planner: Callable[[str], Planner]) -> None:
+    def __init__(self, planner: Callable[[str], TenantPlanner]) -> None:
         self._planner = planner
 
     def drive(self, *, work: ExecutionContext) -> PlanDrive:
@@ -144,7 +144,7 @@ class Plans:
 class PlanDrive:
     """One plan under way, up to its end; a `WorkflowDrive`."""
 
-    def __init__(self, planner: Planner, work: ExecutionContext) -> None:
+    def __init__(self, planner: TenantPlanner, work: ExecutionContext) -> None:
         self._planner = planner
         self._work = work
         self._runs = _runs(planner, work.deps, work.known)
@@ -262,7 +262,7 @@ class _NoTools(Exception):
     """What a session works with cannot be had."""
 
 
-def _runs(planner: Planner, deps: ExecutionDeps, state: ExecutionState) -> RunLog:
+def _runs(planner: TenantPlanner, deps: ExecutionDeps, state: ExecutionState) -> RunLog:
     return RunLog(log=deps.log, tenant=state.task.tenant, me=deps.owner, audit_key=planner.audit_key)
 
 

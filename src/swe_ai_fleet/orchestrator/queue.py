@@ -100,7 +100,7 @@ def weights(tenants: Collection[str], share: Callable[[str], float]) -> dict[str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting:
+class QueuedExecution:
     """An execution that nobody drives yet, for so many `agents`. `accepted_at` is in seconds of the clock of `now`."""
 
     execution_id: str
@@ -111,7 +111,7 @@ class Waiting:
     agents: int = 1
 
     @classmethod
-    def of(cls, state: ExecutionState) -> Waiting:
+    def of(cls, state: ExecutionState) -> QueuedExecution:
         """What the queue needs to know of an execution; its clock is Unix time."""
         return cls(
             execution_id=state.execution_id,
@@ -141,18 +141,18 @@ class Waiting:
 
 
 def in_order(
-    waiting: Iterable[Waiting],
+    waiting: Iterable[QueuedExecution],
     running: Mapping[Caller, int],
     *,
     now: float,
     served: Mapping[Line, float] | None = None,
     tenants: TenantTurns | None = None,
-) -> list[Waiting]:
+) -> list[QueuedExecution]:
     """All of them in the order in which they begin if each begins at once and none ends.
 
-    The next is the oldest of its line, and its line is that of the highest level (`Waiting.level`: the priority, and
-    what it gained by waiting), among equals of the caller with the fewest running, then the one whose last turn was
-    longest ago, then the one with the oldest. So whatever others submit, a line has a turn in every
+    The next is the oldest of its line, and its line is that of the highest level (`QueuedExecution.level`: the
+    priority, and what it gained by waiting), among equals of the caller with the fewest running, then the one whose
+    last turn was longest ago, then the one with the oldest. So whatever others submit, a line has a turn in every
     `(MAX_PRIORITY - priority) * AGING_SECONDS`, and then as often as there are places for each line at the top.
     Takes O(n log n) for a handful of tenants.
 
@@ -166,18 +166,18 @@ def in_order(
         served: When a line last had a turn, in seconds. Whoever begins an execution notes `now` here under its `line`.
         tenants: They take turns first, and priorities count among a tenant's own only; None: all are one tenant's.
     """
-    lines: dict[Line, list[Waiting]] = {}
+    lines: dict[Line, list[QueuedExecution]] = {}
     for execution in sorted(waiting, key=lambda each: (each.accepted_at, each.execution_id), reverse=True):
         lines.setdefault(execution.line, []).append(execution)
     counts, turns, shares = dict(running), dict(served or {}), tenants
 
-    def sort_key(head: Waiting) -> tuple[object, ...]:
+    def sort_key(head: QueuedExecution) -> tuple[object, ...]:
         head_place = shares.place(head.tenant) if shares is not None else (0.0, 0.0)
         return *head_place, *_turn(head, counts, turns, now)
 
     heap: list[tuple[tuple[Any, ...], Line]] = [(sort_key(line[-1]), name) for name, line in lines.items()]
     heapq.heapify(heap)
-    ordered: list[Waiting] = []
+    ordered: list[QueuedExecution] = []
     while heap:
         priority, name = heap[0]
         line = lines[name]
@@ -199,7 +199,7 @@ def in_order(
 
 
 def _turn(
-    head: Waiting, running: Mapping[Caller, int], turns: Mapping[Line, float], now: float
+    head: QueuedExecution, running: Mapping[Caller, int], turns: Mapping[Line, float], now: float
 ) -> tuple[int, int, float, float, str]:
     """Where the oldest of a line stands among those of the others, the first being the least."""
     last = turns.get(head.line, NEVER)

@@ -17,7 +17,7 @@ from swe_ai_fleet.domain.errors import NotFound
 from swe_ai_fleet.domain.examination import STATEMENT
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.review import Critique, Vote
-from swe_ai_fleet.orchestrator.score import PARTS, Part, ScoredCandidate, clusters, score_candidates
+from swe_ai_fleet.orchestrator.score import PARTS, ScoredCandidate, ScorePart, clusters, score_candidates
 from swe_ai_fleet.ports import BlobStore
 
 _MOST_COMPLAINTS = 5
@@ -105,7 +105,7 @@ def _votes(place: ScoredCandidate) -> str:
     if not ballots.held:
         return f"no votes, {lost}" if lost else ""
     tally = f"{ballots.won} of {ballots.held} votes{', ' if lost else ''}{lost}"
-    return f"the architect's choice ({tally})" if place.values.get(Part.CHOICE) == 1 else tally
+    return f"the architect's choice ({tally})" if place.values.get(ScorePart.CHOICE) == 1 else tally
 
 
 def _complaint(result: CheckResult) -> str:
@@ -127,7 +127,7 @@ def _apart(own: ScoredCandidate, other: ScoredCandidate, *, ahead: bool) -> str:
         contrary = [_values(part, own, other) for part in ordered if gains[part] < 0]
         return ", in spite of ".join(", ".join(parts) for parts in (decisive, contrary) if parts)
     for name, own_value, other_value in (
-        ("evidence", f"{own.values[Part.EVIDENCE]:.4f}", f"{other.values[Part.EVIDENCE]:.4f}"),
+        ("evidence", f"{own.values[ScorePart.EVIDENCE]:.4f}", f"{other.values[ScorePart.EVIDENCE]:.4f}"),
         ("own tests that fail without the change", str(own.own_tests), str(other.own_tests)),
         ("changed lines", str(own.lines), str(other.lines)),
         ("tokens", str(own.tokens), str(other.tokens)),
@@ -137,9 +137,9 @@ def _apart(own: ScoredCandidate, other: ScoredCandidate, *, ahead: bool) -> str:
     return "equal in every criterion; ordered by name"
 
 
-def _values(part: Part, own: ScoredCandidate, other: ScoredCandidate) -> str:
+def _values(part: ScorePart, own: ScoredCandidate, other: ScoredCandidate) -> str:
     own_value, other_value = own.values[part], other.values.get(part, 0.0)
-    if part is Part.CHOICE:
+    if part is ScorePart.CHOICE:
         return f"{part}" if own_value > other_value else f"{part} of that one"
     digits = 2 if f"{own_value:.2f}" != f"{other_value:.2f}" else 6
     values = (
@@ -149,16 +149,16 @@ def _values(part: Part, own: ScoredCandidate, other: ScoredCandidate) -> str:
     return f"{part} {' against '.join(values)}"
 
 
-def _unsaid(part: Part, place: ScoredCandidate) -> bool:
+def _unsaid(part: ScorePart, place: ScoredCandidate) -> bool:
     """Whether nobody said anything of a candidate that this part could weigh; it counts as neither good nor bad."""
     match part:
-        case Part.TESTS:
+        case ScorePart.TESTS:
             return place.report.foreign is None
-        case Part.REVIEW:
+        case ScorePart.REVIEW:
             return place.review is None
-        case Part.VERIFIER:
+        case ScorePart.VERIFIER:
             return place.verifier is None
-        case Part.VOTES:
+        case ScorePart.VOTES:
             return place.ballots.share is None
         case _:
             return False
@@ -210,7 +210,7 @@ def rank(
             accepted=place.accepted,
             duplicates=tuple(candidate.candidate_id for candidate in place.others),
             reason=reason,
-            evidence=round(place.values[Part.EVIDENCE], 4),
+            evidence=round(place.values[ScorePart.EVIDENCE], 4),
             review=None if place.review is None else round(place.review, 4),
             votes=None if place.ballots.share is None else round(place.ballots.share, 4),
             verdict=place.report.verdict,

@@ -99,7 +99,7 @@ _JUDGES = "-judges"
 
 
 @dataclass(kw_only=True)
-class Spending:
+class TaskSpending:
     """What runs spent; what is left of a task's totals is shared by those that come next."""
 
     task: Task
@@ -125,7 +125,7 @@ class Spending:
         return replace(self.task, constraints=replace(constraints, limits=limits))
 
 
-class Purpose(StrEnum):
+class RunPurpose(StrEnum):
     """What runs are for."""
 
     DRAFTS = "drafts"
@@ -143,7 +143,7 @@ class Purpose(StrEnum):
 class Expense:
     """What the runs of one purpose spent together. `bought` says in words what came of it."""
 
-    purpose: Purpose
+    purpose: RunPurpose
     runs: int
     usage: Usage
     bought: str
@@ -151,7 +151,7 @@ class Expense:
 
 def expenses(state: ExecutionState) -> tuple[Expense, ...]:
     """What the agents of an execution have spent so far, by purpose; purposes without a run are left out."""
-    agents: dict[Purpose, list[AgentProgress]] = {}
+    agents: dict[RunPurpose, list[AgentProgress]] = {}
     purpose_of = _Purposes(state)
     for name, agent in state.agents.items():
         if name != EXECUTION_SUBJECT:
@@ -163,7 +163,7 @@ def expenses(state: ExecutionState) -> tuple[Expense, ...]:
             usage=sum((agent.usage for agent in agents_paid), Usage()),
             bought=_bought(purpose, state),
         )
-        for purpose in Purpose
+        for purpose in RunPurpose
         if (agents_paid := agents.get(purpose))
     )
 
@@ -177,54 +177,54 @@ class _Purposes:
         self._judges = set(map(judge_run, self._authors))
         self._scores = set(map(score_run, state.candidates))
 
-    def __call__(self, name: str) -> Purpose:
+    def __call__(self, name: str) -> RunPurpose:
         if name in _NAMED:
             return _NAMED[name]
         if name in self._scores:
-            return Purpose.SCORES
+            return RunPurpose.SCORES
         if is_merge_run(name):
-            return Purpose.MERGES
+            return RunPurpose.MERGES
         if name in self._sides or name in self._judges or reviewer_of(name) in self._authors:
-            return Purpose.VOTES if name.endswith(_JUDGES) else Purpose.REVIEWS
-        return Purpose.REVISIONS if is_revision_run(name) else Purpose.DRAFTS
+            return RunPurpose.VOTES if name.endswith(_JUDGES) else RunPurpose.REVIEWS
+        return RunPurpose.REVISIONS if is_revision_run(name) else RunPurpose.DRAFTS
 
 
-def _bought(purpose: Purpose, state: ExecutionState) -> str:
+def _bought(purpose: RunPurpose, state: ExecutionState) -> str:
     """What came of the runs of one purpose, in words."""
     match purpose:
-        case Purpose.DRAFTS:
+        case RunPurpose.DRAFTS:
             verdicts = [_verdict(state, candidate) for candidate in _candidates(state, revised=False)]
             verified, refuted = verdicts.count(Verdict.VERIFIED), verdicts.count(Verdict.REFUTED)
             stopped = f", {len(state.stopped)} stopped" if state.stopped else ""
             return f"{counted(len(verdicts), 'candidate')}, {verified} verified, {refuted} refuted{stopped}"
-        case Purpose.CHECKLIST:
+        case RunPurpose.CHECKLIST:
             if (checklist := state.checklist) is None or checklist.error:
                 return checklist.error if checklist is not None else ""
             telling = counted(len(checklist.telling), "telling probe")
             return f"{counted(len(checklist.requirements), 'requirement')}, {telling}"
-        case Purpose.ENVIRONMENT:
+        case RunPurpose.ENVIRONMENT:
             return run.reason if (run := state.environment_run) is not None else ""
-        case Purpose.PLAN:
+        case RunPurpose.PLAN:
             return counted(len(state.derivation.subtasks), "subtask") if state.derivation is not None else ""
-        case Purpose.REVIEWS:
+        case RunPurpose.REVIEWS:
             reviews = [critique for critique in state.critiques if not critique.error]
             findings = [finding for review in reviews for finding in review.findings if finding.must_fix]
             must_fix = counted(len(findings), "must-fix", "must-fixes")
             reproduced = sum(finding.reproduced for finding in findings)
             return f"{counted(len(reviews), 'review')}, {must_fix}, {reproduced} reproduced"
-        case Purpose.REVISIONS:
+        case RunPurpose.REVISIONS:
             revisions, winner = _candidates(state, revised=True), state.candidates.get(state.winner_id)
             improved = sum(revision.candidate_id not in state.dropped for revision in revisions)
             won = ", one won" if winner is not None and winner.revises else ""
             return f"{counted(len(revisions), 'revision')}, {improved} kept{won}"
-        case Purpose.SCORES:
+        case RunPurpose.SCORES:
             scores = {name: score.score for name, score in state.scores.items() if score.score is not None}
             won = f", {scores[state.winner_id]:.2f} for the winner" if state.winner_id in scores else ""
             return f"{counted(len(scores), 'score')}{won}"
-        case Purpose.VOTES:
+        case RunPurpose.VOTES:
             choices = [vote.choice for vote in state.votes if not vote.error]
             return f"{counted(len(choices), 'vote')}, {choices.count(state.winner_id)} for the winner"
-        case Purpose.MERGES:
+        case RunPurpose.MERGES:
             return counted(sum(is_merge_run(name) for name in state.agents), "conflict")
 
 
@@ -237,4 +237,4 @@ def _verdict(state: ExecutionState, candidate: Candidate) -> Verdict | None:
     return report.verdict if report is not None else None
 
 
-_NAMED = {PLANNER: Purpose.PLAN, ENVIRONMENT: Purpose.ENVIRONMENT, CHECKLIST: Purpose.CHECKLIST}
+_NAMED = {PLANNER: RunPurpose.PLAN, ENVIRONMENT: RunPurpose.ENVIRONMENT, CHECKLIST: RunPurpose.CHECKLIST}

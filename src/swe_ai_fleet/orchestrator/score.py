@@ -31,7 +31,7 @@ VERIFIED_TIER = 2
 _DIGITS = 6
 
 
-class Part(StrEnum):
+class ScorePart(StrEnum):
     """What a score is made of. The values are how an explanation calls them."""
 
     EVIDENCE = "evidence"
@@ -43,14 +43,14 @@ class Part(StrEnum):
     CHOICE = "the architect's choice"
 
 
-PARTS: Mapping[Part, float] = {
-    Part.EVIDENCE: 4.0,
-    Part.TESTS: 4.0,
-    Part.AGREEMENT: 0.5,
-    Part.REVIEW: 1.0,
-    Part.VERIFIER: 1.0,
-    Part.VOTES: 1.0,
-    Part.CHOICE: 6.0,
+PARTS: Mapping[ScorePart, float] = {
+    ScorePart.EVIDENCE: 4.0,
+    ScorePart.TESTS: 4.0,
+    ScorePart.AGREEMENT: 0.5,
+    ScorePart.REVIEW: 1.0,
+    ScorePart.VERIFIER: 1.0,
+    ScorePart.VOTES: 1.0,
+    ScorePart.CHOICE: 6.0,
 }
 """What each part weighs among accepted candidates. The architect's choice outweighs evidence, agreement and reviews
 together; where the new tests or a verifier speak with these, they may outweigh it."""
@@ -120,7 +120,7 @@ class ScoredCandidate:
     verifier: float | None = None
     ballots: Ballots = field(default_factory=Ballots)
     needs_proof: bool = False
-    values: Mapping[Part, float] = field(default_factory=dict[Part, float])
+    values: Mapping[ScorePart, float] = field(default_factory=dict[ScorePart, float])
 
     @property
     def accepted(self) -> bool:
@@ -185,7 +185,7 @@ class ScoredCandidate:
     @property
     def order(self) -> tuple[int, float, float, bool, int, int, str]:
         """Sorts from best to worst: tier, score, evidence, own tests, fewer changed lines, fewer tokens, the id."""
-        evidence = round(self.values[Part.EVIDENCE], _DIGITS)
+        evidence = round(self.values[ScorePart.EVIDENCE], _DIGITS)
         return (
             -self.tier,
             -self.score,
@@ -270,13 +270,13 @@ def score_candidates(
     accepted = [place for place in places if place.accepted]
     decides = all(vote.judge_id == ARCHITECT for vote in valid)
     counted = {
-        Part.EVIDENCE: True,
-        Part.TESTS: any(place.report.foreign is not None for place in accepted),
-        Part.AGREEMENT: any(place.others for place in accepted),
-        Part.REVIEW: any(place.reviews for place in accepted),
-        Part.VERIFIER: any(place.verifier is not None for place in accepted),
-        Part.VOTES: not decides and bool(valid),
-        Part.CHOICE: decides and bool(valid),
+        ScorePart.EVIDENCE: True,
+        ScorePart.TESTS: any(place.report.foreign is not None for place in accepted),
+        ScorePart.AGREEMENT: any(place.others for place in accepted),
+        ScorePart.REVIEW: any(place.reviews for place in accepted),
+        ScorePart.VERIFIER: any(place.verifier is not None for place in accepted),
+        ScorePart.VOTES: not decides and bool(valid),
+        ScorePart.CHOICE: decides and bool(valid),
     }
     total = sum(place.size for place in accepted)
     most = max((place.ballots.won for place in accepted), default=0)
@@ -287,7 +287,7 @@ def _from_cluster(members: Sequence[Candidate], reports: Mapping[str, CheckRepor
     candidate, *others = members
     report = reports.get(candidate.candidate_id, CheckReport(candidate_id=candidate.candidate_id))
     return ScoredCandidate(
-        candidate=candidate, report=report, others=tuple(others), values={Part.EVIDENCE: evidence(report)}
+        candidate=candidate, report=report, others=tuple(others), values={ScorePart.EVIDENCE: evidence(report)}
     )
 
 
@@ -330,19 +330,21 @@ def _with_votes(place: ScoredCandidate, votes: Iterable[Vote], valid: Iterable[V
     return replace(place, ballots=Ballots(won=won, held=len(counted), unreadable=lost))
 
 
-def _with_values(place: ScoredCandidate, counted: Mapping[Part, bool], accepted: int, most: int) -> ScoredCandidate:
+def _with_values(
+    place: ScoredCandidate, counted: Mapping[ScorePart, bool], accepted: int, most: int
+) -> ScoredCandidate:
     """The place with a value for every part that counts; one that failed has its evidence only."""
     if not place.accepted:
         return place
     review, share = place.review, place.ballots.share
     values = {
-        Part.EVIDENCE: place.values[Part.EVIDENCE],
-        Part.TESTS: NOBODY_SAID if place.report.foreign is None else place.report.foreign.value,
-        Part.AGREEMENT: place.size / accepted,
-        Part.REVIEW: NOBODY_SAID if review is None else review,
-        Part.VERIFIER: NOBODY_SAID if place.verifier is None else place.verifier,
-        Part.VOTES: NOBODY_SAID if share is None else share,
-        Part.CHOICE: float(place.ballots.won == most),
+        ScorePart.EVIDENCE: place.values[ScorePart.EVIDENCE],
+        ScorePart.TESTS: NOBODY_SAID if place.report.foreign is None else place.report.foreign.value,
+        ScorePart.AGREEMENT: place.size / accepted,
+        ScorePart.REVIEW: NOBODY_SAID if review is None else review,
+        ScorePart.VERIFIER: NOBODY_SAID if place.verifier is None else place.verifier,
+        ScorePart.VOTES: NOBODY_SAID if share is None else share,
+        ScorePart.CHOICE: float(place.ballots.won == most),
     }
     return replace(place, values={part: value for part, value in values.items() if counted[part]})
 

@@ -40,7 +40,7 @@ from swe_ai_fleet.domain.task import MAX_PRIORITY, Delivery, PinnedRepository, R
 from swe_ai_fleet.orchestrator.deliberation import stands
 from swe_ai_fleet.orchestrator.delivery import Delivering, Integration, spent_on_merges
 from swe_ai_fleet.orchestrator.execution_context import Ending, ExecutionContext
-from swe_ai_fleet.orchestrator.runs import PLANNER, Spending
+from swe_ai_fleet.orchestrator.runs import PLANNER, TaskSpending
 from swe_ai_fleet.tools.policy import path_allowed
 from swe_ai_fleet.tools.truncation import beginning
 
@@ -238,7 +238,7 @@ class SplitTask:
         return Integration(
             work=self.work,
             head=self.work.known.integration or self.work.repository,
-            spending=Spending(task=task, usage=spent_on_merges(self.work.known)),
+            spending=TaskSpending(task=task, usage=spent_on_merges(self.work.known)),
         )
 
     async def _advance(self, derivation: Derivation, integration: Integration, group: asyncio.TaskGroup) -> None:

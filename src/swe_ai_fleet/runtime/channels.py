@@ -210,7 +210,7 @@ def read_file(path: Path, field: str) -> bytes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class FleetAddress:
     """Where a fleet answers and the token it asks for; `pid` is 0 where only an address was given.
 
     `context` is the address of its context service, which takes the same token; empty: it has none of its own. `http`
@@ -226,12 +226,12 @@ class Place:
     tls: ChannelTls | None = None
 
 
-def running_place(home: Path) -> Place | None:
+def running_place(home: Path) -> FleetAddress | None:
     """The fleet that runs on a home, by the card it keeps there; None without one, or when its process is gone."""
     return _place_of(home / "fleet.json")
 
 
-def find_context(settings: Settings | ClientSettings, *, server: str = "", token: str = "") -> Place | None:
+def find_context(settings: Settings | ClientSettings, *, server: str = "", token: str = "") -> FleetAddress | None:
     """The context service named by an address or the settings, else that of the fleet that runs on the home.
 
     Else the one that runs there by itself. A home's token is sent to the address it was made for and to no other.
@@ -240,7 +240,7 @@ def find_context(settings: Settings | ClientSettings, *, server: str = "", token
     services = (
         []
         if fleet is None or not fleet.context
-        else [Place(address=fleet.context, token=fleet.token, pid=fleet.pid, tls=fleet.tls)]
+        else [FleetAddress(address=fleet.context, token=fleet.token, pid=fleet.pid, tls=fleet.tls)]
     )
     if (alone := _place_of(settings.home / "context.json")) is not None:
         services.append(alone)
@@ -250,7 +250,7 @@ def find_context(settings: Settings | ClientSettings, *, server: str = "", token
     if not token and address == settings.context_url:
         token = settings.context_token
     match = next((service for service in services if service.address == address), None)
-    return Place(
+    return FleetAddress(
         address=address,
         token=token or (match.token if match is not None else ""),
         tls=match.tls if match is not None else channel_tls(settings, address),
@@ -265,12 +265,12 @@ def read_card(path: Path) -> Mapping[str, object]:
         return {}
 
 
-def _place_of(path: Path) -> Place | None:
+def _place_of(path: Path) -> FleetAddress | None:
     card = read_card(path)
     address, token, pid = card.get("address"), card.get("token"), card.get("pid")
     if not isinstance(address, str) or not isinstance(token, str) or not isinstance(pid, int) or not _alive(pid):
         return None
-    return Place(
+    return FleetAddress(
         address=address,
         token=token,
         pid=pid,
@@ -280,7 +280,7 @@ def _place_of(path: Path) -> Place | None:
     )
 
 
-def find_place(settings: Settings | ClientSettings, *, server: str, token: str) -> Place | None:
+def find_place(settings: Settings | ClientSettings, *, server: str, token: str) -> FleetAddress | None:
     """The fleet named by an address, else the one that runs on the home.
 
     The home's token is sent to the address it was made for and to no other.
@@ -290,8 +290,8 @@ def find_place(settings: Settings | ClientSettings, *, server: str, token: str) 
     if not server:
         return running
     if running is not None and running.address == server:
-        return Place(address=server, token=token or running.token, tls=running.tls)
-    return Place(address=server, token=token, tls=channel_tls(settings, server))
+        return FleetAddress(address=server, token=token or running.token, tls=running.tls)
+    return FleetAddress(address=server, token=token, tls=channel_tls(settings, server))
 
 
 def _alive(pid: int) -> bool:

@@ -23,7 +23,7 @@ from swe_ai_fleet.domain.errors import (
     Unavailable,
 )
 from swe_ai_fleet.domain.task import Role
-from swe_ai_fleet.runtime.channels import Place, find_place, named_field, open_channel, tls_fault
+from swe_ai_fleet.runtime.channels import FleetAddress, find_place, named_field, open_channel, tls_fault
 from swe_ai_fleet.runtime.library_requests import read_constraints, repository_reference
 from swe_ai_fleet.settings import Settings
 
@@ -171,7 +171,7 @@ def constraints_message(constraints: Mapping[str, object]) -> pb.TaskConstraints
     )
 
 
-async def _submitted(place: Place, request: pb.SubmitTaskRequest) -> pb.SubmitTaskResponse:
+async def _submitted(place: FleetAddress, request: pb.SubmitTaskRequest) -> pb.SubmitTaskResponse:
     metadata = (("authorization", f"Bearer {place.token}"),) if place.token else ()
     async with open_channel(place.address, place.tls, options=[("grpc.enable_http_proxy", 0)]) as channel:
         stub = cast("Any", OrchestratorServiceStub)(channel)

@@ -32,7 +32,7 @@ from swe_ai_fleet.domain.event import (
     Writer,
 )
 from swe_ai_fleet.domain.execution import ExecutionState
-from swe_ai_fleet.domain.memory import MEMORIES_BUCKET, OUTCOMES_BUCKET, Outcome
+from swe_ai_fleet.domain.memory import MEMORIES_BUCKET, OUTCOMES_BUCKET, WorkOutcome
 from swe_ai_fleet.domain.task import UPLOAD
 from swe_ai_fleet.domain.text import counted, now
 from swe_ai_fleet.extensions import extensions
@@ -256,7 +256,9 @@ class Erasures:
         # Outcomes outlast the events that they were made of.
         entries = await (await self.log.bucket(OUTCOMES_BUCKET)).entries(f"{tenant}.")
         old = (
-            outcome for outcome in (from_json(Outcome, entry.value) for entry in entries) if outcome.ended_at < before
+            outcome
+            for outcome in (from_json(WorkOutcome, entry.value) for entry in entries)
+            if outcome.ended_at < before
         )
         ids = {state.execution_id for state in self.executions.projection.select(tenant)}
         subjects_gone = frozenset(outcome.subject_id for outcome in old if outcome.subject_id.count("-") == 4) - ids

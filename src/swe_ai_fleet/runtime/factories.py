@@ -16,7 +16,7 @@ import structlog
 from swe_ai_fleet.adapters.git_workspace import (
     TENANT,
     Ages,
-    Bounds,
+    CloneBounds,
     GitWorkspaceProvider,
     ImageLimits,
     ImageRules,
@@ -24,15 +24,15 @@ from swe_ai_fleet.adapters.git_workspace import (
     SetupPolicy,
     mounted_credentials,
 )
-from swe_ai_fleet.adapters.jetstream import TIMEOUT_SECONDS, Credentials, JetStream, StreamSettings
+from swe_ai_fleet.adapters.jetstream import TIMEOUT_SECONDS, JetStream, NatsCredentials, StreamSettings
 from swe_ai_fleet.adapters.model_pool import (
+    CallQuota,
     Fault,
     LeasedAdmission,
-    Member,
     MemoryLedger,
     ModelPool,
+    PoolMember,
     PoolRules,
-    Quota,
     vllm_load,
 )
 from swe_ai_fleet.adapters.model_pool.ledger import Demand, Grant, Ledger
@@ -53,8 +53,8 @@ _log = structlog.get_logger(__name__)
 
 def model_admission(settings: Settings) -> LeasedAdmission | None:
     """What holds this process to the fleet's limits; None where settings have none."""
-    quota = Quota(max_in_flight=settings.model_max_in_flight, tokens_per_minute=settings.model_tokens_per_minute)
-    return LeasedAdmission(SharedLedger(), quota) if quota != Quota() else None
+    quota = CallQuota(max_in_flight=settings.model_max_in_flight, tokens_per_minute=settings.model_tokens_per_minute)
+    return LeasedAdmission(SharedLedger(), quota) if quota != CallQuota() else None
 
 
 class SharedLedger:
@@ -66,7 +66,7 @@ class SharedLedger:
     def __init__(self) -> None:
         self._ledger: Ledger | None = None
 
-    async def renew(self, demand: Demand, quota: Quota) -> Grant:
+    async def renew(self, demand: Demand, quota: CallQuota) -> Grant:
         if self._ledger is None:
             self._ledger = _ray_ledger() or MemoryLedger()
         return await self._ledger.renew(demand, quota)
@@ -114,7 +114,7 @@ async def open_model(
     one. Where settings name where servers are found, it looks there every so many seconds. Raises ModelRejected for a
     URL that is none, InvalidRequest for such an address.
     """
-    servers, members = ModelServers(settings=settings), dict[ModelEndpoint, Member]()
+    servers, members = ModelServers(settings=settings), dict[ModelEndpoint, PoolMember]()
 
     async def look() -> bool:
         endpoints = await servers.look()
@@ -125,7 +125,7 @@ async def open_model(
         for endpoint, client in clients.items():
             await client.__aenter__()
             name, load = public_url(endpoint.base_url), partial(vllm_load, client.metrics)
-            members[endpoint] = Member(name=name, model=client, load=load, close=client.__aexit__)
+            members[endpoint] = PoolMember(name=name, model=client, load=load, close=client.__aexit__)
         return bool(departed or clients)
 
     async def follow(pool: ModelPool) -> None:
@@ -195,11 +195,11 @@ def connect_log(
     )
 
 
-def nats_credentials(settings: Settings) -> Credentials:
+def nats_credentials(settings: Settings) -> NatsCredentials:
     """How this process logs in to NATS; a host's login goes before an nkey, and that before a token."""
     host = settings.nats_login
     nkey = "" if host else str(settings.nats_nkey_file or "")
-    return Credentials(
+    return NatsCredentials(
         token="" if nkey or host else settings.nats_token,
         nkey=nkey,
         host=host,
@@ -231,7 +231,7 @@ def workspace_provider(
         recipes=recipes,
         images=image_rules(settings),
         ages=Ages(seed=_seed_seconds(settings)),
-        bounds=Bounds(checkpoint_bytes=settings.checkpoint_bytes, tenant_disk_bytes=settings.tenant_disk_bytes),
+        bounds=CloneBounds(checkpoint_bytes=settings.checkpoint_bytes, tenant_disk_bytes=settings.tenant_disk_bytes),
     )
 
 

@@ -16,7 +16,7 @@ import structlog
 
 from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.adapters.model_pool import ModelPool
-from swe_ai_fleet.adapters.model_pool.load import Load, read_load
+from swe_ai_fleet.adapters.model_pool.load import ServerLoad, read_load
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.adapters.openai_model.faults import public_url
 from swe_ai_fleet.codec import from_json, to_json
@@ -27,7 +27,7 @@ from swe_ai_fleet.domain.fleet_status import (
     EndpointUse,
     FleetStatus,
     HostReport,
-    NodeStatus,
+    MachineStatus,
     ReplicaReport,
     StorageStatus,
 )
@@ -62,7 +62,7 @@ class EndpointProbe:
     model: str
     profiles: tuple[str, ...]
     client: OpenAIChatModel
-    _last: Load | None = None
+    _last: ServerLoad | None = None
     _answered_at: float = float("-inf")
     _took: float = 0.0
 
@@ -141,7 +141,7 @@ class EndpointProbes:
             await self._probes.pop(key).client.__aexit__()
 
 
-def _hit_rate(load: Load, before: Load | None) -> float | None:
+def _hit_rate(load: ServerLoad, before: ServerLoad | None) -> float | None:
     """The part of the looked up tokens that the prefix cache had: since the last look, else since the start."""
     hits, queries = load.prefix_hits, load.prefix_queries
     if before is not None and queries > before.prefix_queries and hits >= before.prefix_hits:
@@ -158,7 +158,7 @@ _LOOK_SECONDS = 6.0
 
 
 @dataclass(kw_only=True)
-class FleetView:
+class MeasuredFleetView:
     """Measures the fleet. Made by `open_fleet_view`; what it said a moment ago it says again."""
 
     replicas: Replicas
@@ -265,10 +265,10 @@ async def open_fleet_view(
     room: LogRoom,
     model: ModelPool,
     stored: Callable[[], Iterable[StorageStatus]],
-) -> AsyncGenerator[FleetView]:
+) -> AsyncGenerator[MeasuredFleetView]:
     """A view of the fleet that this orchestrator is part of, until the context ends. Raises FleetError."""
     store = await log.bucket(BUCKET, ttl_seconds=_KEPT_SECONDS)
-    view = FleetView(
+    view = MeasuredFleetView(
         replicas=replicas,
         fleet=fleet,
         room=room,
@@ -293,7 +293,7 @@ def endpoint_use(status: FleetStatus) -> dict[str, EndpointUse]:
     return {use.url: use for use in added_up(uses)}
 
 
-def _measured(nodes: Iterable[NodeStatus], replicas: Iterable[ReplicaReport]) -> tuple[NodeStatus, ...]:
+def _measured(nodes: Iterable[MachineStatus], replicas: Iterable[ReplicaReport]) -> tuple[MachineStatus, ...]:
     """The machines with what was measured on them, and those that only a measurement knows of."""
     by_id = {node.node_id: node for node in nodes}
     for replica in replicas:

@@ -20,7 +20,7 @@ from swe_ai_fleet.codec import from_json, from_plain, to_json, to_plain
 from swe_ai_fleet.domain import errors
 from swe_ai_fleet.domain.assignment import ASSIGNMENT_TYPES, Assignment, CheckAssignment, RecordedAssignment
 from swe_ai_fleet.domain.errors import Fenced, FleetError, InternalFault
-from swe_ai_fleet.domain.fleet_status import HostStatus, NodeStatus
+from swe_ai_fleet.domain.fleet_status import HostStatus, MachineStatus
 from swe_ai_fleet.domain.job import Job, JobOutcome, JobPriority, job_id, this_release
 from swe_ai_fleet.domain.task import PinnedRepository
 from swe_ai_fleet.following import Follower
@@ -232,7 +232,7 @@ class JobFleet:
     An assignment whose container is lost raises AgentLost, as one on Ray does; its next attempt is another job.
     """
 
-    nodes: ClassVar[tuple[NodeStatus, ...]] = ()
+    nodes: ClassVar[tuple[MachineStatus, ...]] = ()
     unfit: ClassVar[Mapping[str, str]] = {}
 
     log: JetStream

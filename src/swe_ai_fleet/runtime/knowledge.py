@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from swe_ai_fleet.domain.errors import PreconditionFailed
-from swe_ai_fleet.domain.memory import Outcome
+from swe_ai_fleet.domain.memory import WorkOutcome
 from swe_ai_fleet.extensions import load_parts
 from swe_ai_fleet.ports import ContextSource, Embedder, Memories, SecretMask
 
@@ -44,7 +44,7 @@ class Knowledge(Protocol):
         """A client of the context service that settings name, until the context ends."""
         ...
 
-    def outcomes(self, log: JetStream) -> AbstractAsyncContextManager[Callable[[str], Sequence[Outcome]]]:
+    def outcomes(self, log: JetStream) -> AbstractAsyncContextManager[Callable[[str], Sequence[WorkOutcome]]]:
         """The outcomes of a tenant's ended executions, followed until the context ends. Raises Unavailable."""
         ...
 

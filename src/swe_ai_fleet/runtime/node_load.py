@@ -14,7 +14,7 @@ from pathlib import Path
 
 from swe_ai_fleet.adapters.model_pool import ModelPool
 from swe_ai_fleet.adapters.model_pool.load import Circuit
-from swe_ai_fleet.domain.fleet_status import EndpointUse, GpuStatus, HostReport, NodeStatus
+from swe_ai_fleet.domain.fleet_status import EndpointUse, GpuStatus, HostReport, MachineStatus
 from swe_ai_fleet.domain.json_values import number_in
 from swe_ai_fleet.ports import ChatModel
 
@@ -67,11 +67,11 @@ class NodeProbe:
         self._node_id = node_id
         self._times: tuple[int, int] | None = None
         self._measured_at = float("-inf")
-        self._last: NodeStatus | None = None
+        self._last: MachineStatus | None = None
         self._measuring = asyncio.Lock()
         self._nvidia = shutil.which("nvidia-smi") or ""
 
-    async def measure(self) -> NodeStatus:
+    async def measure(self) -> MachineStatus:
         """The machine now, at most 3 seconds old. Takes a fifth of a second the first time."""
         async with self._measuring:
             if self._last is None or time.monotonic() - self._measured_at > _FRESH_SECONDS:
@@ -79,7 +79,7 @@ class NodeProbe:
                 self._measured_at = time.monotonic()
             return self._last
 
-    async def _measure(self) -> NodeStatus:
+    async def _measure(self) -> MachineStatus:
         if self._times is None:
             self._times = _processor_times()
             await asyncio.sleep(_FIRST_LOOK_SECONDS)
@@ -90,7 +90,7 @@ class NodeProbe:
             busy = min(100.0, max(0.0, 100 * (now[0] - then[0]) / (now[1] - then[1])))
         total, used = _memory()
         gpus = await self._gpus()
-        return NodeStatus(
+        return MachineStatus(
             node_id=self._node_id,
             name=socket.gethostname(),
             cpus=os.cpu_count() or 0,

@@ -31,7 +31,7 @@ from swe_ai_fleet.in_process import MemoryKeyValue, MemoryLog
 from swe_ai_fleet.orchestrator.execution_context import ExecutionDeps
 from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.orchestrator.plan_sessions import PlanSessions
-from swe_ai_fleet.orchestrator.plans import Planner, Plans
+from swe_ai_fleet.orchestrator.plans import Plans, TenantPlanner
 from swe_ai_fleet.ports import KeyValue, Memories, Workspace, WorkspaceProvider
 from swe_ai_fleet.runtime.default_tools import NothingRemembered
 from swe_ai_fleet.runtime.equipment import model_prices, sub_agent_limits
@@ -206,12 +206,12 @@ class _NoFleet:
 class TenantPlans:
     """The plan sessions of all tenants. No tenant reaches another's."""
 
-    def __init__(self, executions: Executions, made: Callable[[str], Planner]) -> None:
+    def __init__(self, executions: Executions, made: Callable[[str], TenantPlanner]) -> None:
         self._executions = executions
         self._made = made
-        self._planners: dict[str, Planner] = {}
+        self._planners: dict[str, TenantPlanner] = {}
 
-    def planner(self, tenant: str) -> Planner:
+    def planner(self, tenant: str) -> TenantPlanner:
         """What a tenant's plans are made with."""
         if tenant not in self._planners:
             self._planners[tenant] = self._made(tenant)
@@ -276,7 +276,7 @@ async def open_tenant_plans(
 
         in_memory = MemoryKeyValue(), MemoryKeyValue()
 
-        def made(tenant: str) -> Planner:
+        def made(tenant: str) -> TenantPlanner:
             scope = MemoryScope(tenant=tenant)
             equipment = PlanEquipment(
                 home=settings.home,
@@ -291,7 +291,7 @@ async def open_tenant_plans(
                 repositories=repositories,
                 tenant=tenant,
             )
-            return Planner(
+            return TenantPlanner(
                 model=model,
                 tools=equipment.open,
                 store=KeyValueSessions(*(buckets or in_memory), tenant=tenant),

@@ -23,13 +23,13 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.assignment import Assignment
 from swe_ai_fleet.domain.errors import AgentLost, FleetError, InternalFault, Unavailable
-from swe_ai_fleet.domain.fleet_status import HostStatus, NodeStatus
+from swe_ai_fleet.domain.fleet_status import HostStatus, MachineStatus
 from swe_ai_fleet.domain.job import this_release
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.following import in_background
 from swe_ai_fleet.runtime.host_logins import HostLogins
 from swe_ai_fleet.runtime.local_ray import ray_nodes
-from swe_ai_fleet.runtime.ray_host import Host
+from swe_ai_fleet.runtime.ray_host import RayHost
 from swe_ai_fleet.runtime.ray_jobs.agent_host import AgentHost
 from swe_ai_fleet.runtime.ray_jobs.vllm_agent_job import VLLMAgentJob
 from swe_ai_fleet.runtime.replicas import Drain, Drains, DrainTarget
@@ -67,9 +67,9 @@ class RayFleet:
     logins: HostLogins | None = None
     drains: Drains | None = None
     me: str = ""
-    nodes: tuple[NodeStatus, ...] = ()
+    nodes: tuple[MachineStatus, ...] = ()
     unfit: dict[str, str] = field(default_factory=dict[str, str])
-    _hosts: list[Host] = field(default_factory=list[Host])
+    _hosts: list[RayHost] = field(default_factory=list[RayHost])
     _ending: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
     _open_nodes: int = 1
     _draining: set[str] = field(default_factory=set[str])
@@ -149,7 +149,7 @@ class RayFleet:
             self._cluster = await asyncio.to_thread(lambda: (ray_nodes(), set(state.get_draining_nodes())))
         nodes, self._draining = self._cluster
         self.nodes = tuple(
-            NodeStatus(
+            MachineStatus(
                 node_id=str(node["NodeID"]),
                 name=str(node.get("NodeManagerHostname") or ""),
                 alive=bool(node["Alive"]),
@@ -175,11 +175,11 @@ class RayFleet:
                 _log.info("a host ends", host=host.name, drained=leaves, calls=host.busy)
                 self._end(host)
 
-    def _leaves(self, host: Host) -> bool:
+    def _leaves(self, host: RayHost) -> bool:
         """Whether a host is given nothing more: it is drained, or its node is, by an operator or by Ray."""
         return host.node_id in self._draining or self._drain(host) is not None
 
-    def _drain(self, host: Host) -> Drain | None:
+    def _drain(self, host: RayHost) -> Drain | None:
         if self.drains is None:
             return None
         own = self.drains.get(DrainTarget.HOST, f"{self.me}.{host.name}")
@@ -232,7 +232,7 @@ class RayFleet:
             _log.error("a run failed with an internal error", fault=type(fault).__name__, trace=str(error))
             raise InternalFault(f"a run failed with an internal error ({type(fault).__name__}); see the log") from error
 
-    async def _login(self, host: Host) -> str:
+    async def _login(self, host: RayHost) -> str:
         """How a host logs in to NATS, granted with the first call to it. Raises _Misfit, RayError, Unavailable."""
         async with host.granting:
             if host.release is None and (fault := this_release().misfit(await host.greet())):
@@ -245,7 +245,7 @@ class RayFleet:
                 host.login = await self.logins.grant(host.tenant)
             return host.login
 
-    def _host(self, tenant: str) -> Host:
+    def _host(self, tenant: str) -> RayHost:
         """The tenant's least busy host with room, else a new one; every node gets one before any gets a second.
 
         No host ever serves two tenants. Where there may be no more, one that does nothing for another tenant ends; only
@@ -276,7 +276,7 @@ class RayFleet:
             withheld |= {"nats_nkey_file": None, "nats_token": "", "nats_url": without_login(self.settings.nats_url)}
         return self.settings.model_copy(update=withheld).model_dump_json()
 
-    def _new_host(self, name: str, tenant: str) -> Host:
+    def _new_host(self, name: str, tenant: str) -> RayHost:
         settings = self.host_settings()
         options: dict[str, Any] = {
             "num_cpus": 0,
@@ -293,14 +293,14 @@ class RayFleet:
             room = max(self.settings.agents_per_actor, self.settings.max_agents) + _CHECKS_PER_HOST
             pooled = cast("Any", ray.remote(AgentHost))  # pyright: ignore[reportUnknownMemberType]
             actor = pooled.options(**options, max_concurrency=room).remote(settings, name)
-        return Host(name=name, actor=actor, tenant=tenant)
+        return RayHost(name=name, actor=actor, tenant=tenant)
 
     @property
     def _alone(self) -> bool:
         """Whether every agent gets an actor of its own, which ends with it."""
         return self.settings.agents_per_actor == 1
 
-    def _end(self, host: Host) -> None:
+    def _end(self, host: RayHost) -> None:
         """Give it nothing more, and end it: at once while it works, else after what its last runs left is gone."""
         if host in self._hosts:
             self._hosts.remove(host)
@@ -311,7 +311,7 @@ class RayFleet:
         self._ending.add(ending)
         ending.add_done_callback(self._ending.discard)
 
-    async def _ended(self, host: Host, *, idle: bool) -> None:
+    async def _ended(self, host: RayHost, *, idle: bool) -> None:
         if idle:
             await host.settle()
             host.kill()

@@ -21,7 +21,7 @@ _SETTLE_SECONDS = 5.0
 
 
 @dataclass(eq=False, kw_only=True)
-class Host:
+class RayHost:
     """One actor of the pool, how many calls it has under way, the tenant it serves, and its login.
 
     `node_id` and `release` are what it said of itself; nothing before it has been asked.

@@ -21,7 +21,7 @@ SPENDING_KEPT_SECONDS = 2.0 * DAY_SECONDS
 _log = structlog.get_logger(__name__)
 
 
-class Spending:
+class TenantSpending:
     """Adds up tokens by tenant and day (UTC), the same sums for all replicas.
 
     What cannot be stored is counted here all the same, and stored with what comes next; a process that dies before
@@ -75,7 +75,7 @@ class MeteredModel(ModelWrapper):
 
     model: ChatModel
     tenant: str
-    spending: Spending
+    spending: TenantSpending
 
     def session(self, key: str, *, tenant: str = "", priority: int = 0, patience: Patience | None = None) -> ChatModel:
         if not isinstance(self.model, ModelSessions):

@@ -32,14 +32,14 @@ from swe_ai_fleet.ports import HeadSigner
 from swe_ai_fleet.runtime.equipment import COUNCILS_BUCKET, council_store, model_prices, profile_settings
 from swe_ai_fleet.runtime.erasure import Erasures
 from swe_ai_fleet.runtime.factories import DAY_SECONDS, housekeeping, open_model, workspace_provider
-from swe_ai_fleet.runtime.fleet_view import FleetView, LogRoom, open_fleet_view
+from swe_ai_fleet.runtime.fleet_view import LogRoom, MeasuredFleetView, open_fleet_view
 from swe_ai_fleet.runtime.host_logins import open_host_logins
 from swe_ai_fleet.runtime.jobs import JobFleet, open_job_fleet
 from swe_ai_fleet.runtime.knowledge import ContextClient, open_context_client, required
 from swe_ai_fleet.runtime.nats_server import State
 from swe_ai_fleet.runtime.ray_fleet import RayFleet, open_ray_fleet
 from swe_ai_fleet.runtime.replicas import Drains, LeaseKeeper, drained, open_drains, open_leases
-from swe_ai_fleet.runtime.spending import SPENDING_BUCKET, SPENDING_KEPT_SECONDS, Spending
+from swe_ai_fleet.runtime.spending import SPENDING_BUCKET, SPENDING_KEPT_SECONDS, TenantSpending
 from swe_ai_fleet.runtime.tool_services import tool_access, with_isolation_level
 from swe_ai_fleet.sandbox import raise_file_limit
 from swe_ai_fleet.settings import Settings
@@ -64,9 +64,9 @@ class Stack:
     fleet: RayFleet | JobFleet
     workspaces: GitWorkspaceProvider
     model: ModelPool
-    view: FleetView
+    view: MeasuredFleetView
     meter: Meter
-    spending: Spending
+    spending: TenantSpending
     storage: StorageUsage
     leases: LeaseKeeper
     erasures: Erasures
@@ -198,7 +198,7 @@ async def open_stack(
             Meter(lambda start: log.everything(from_sequence=start, follow=True), snapshots=snapshots)
         )
         await log.bucket(TEST_RUNS_BUCKET, ttl_seconds=TEST_RUNS_KEPT_SECONDS, max_bytes=TEST_RUNS_BYTES)
-        spending = Spending(await log.bucket(SPENDING_BUCKET, ttl_seconds=SPENDING_KEPT_SECONDS))
+        spending = TenantSpending(await log.bucket(SPENDING_BUCKET, ttl_seconds=SPENDING_KEPT_SECONDS))
 
         async def spent(tenant: str) -> int:
             return await meter.spent_today(tenant) + await spending.today(tenant)

@@ -3,7 +3,7 @@
 from swe_ai_fleet.domain.command import NetworkGrant
 from swe_ai_fleet.sandbox.attacks import Attack
 from swe_ai_fleet.sandbox.cpu_slots import CpuSlots
-from swe_ai_fleet.sandbox.network import Refusal, RefusalReason
+from swe_ai_fleet.sandbox.network import ProxyRefusal, RefusalReason
 from swe_ai_fleet.sandbox.policy import ControlGroups, IsolationLevel, SandboxPolicy
 from swe_ai_fleet.sandbox.processes import raise_file_limit
 from swe_ai_fleet.sandbox.sandbox import (
@@ -23,7 +23,7 @@ __all__ = [
     "IsolationLevel",
     "LocalWorkspace",
     "NetworkGrant",
-    "Refusal",
+    "ProxyRefusal",
     "RefusalReason",
     "Sandbox",
     "SandboxPolicy",

@@ -17,7 +17,7 @@ from swe_ai_fleet.domain.command import Command, CommandResult
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.sandbox import jail, processes
 from swe_ai_fleet.sandbox.policy import SandboxPolicy
-from swe_ai_fleet.sandbox.workspace import Host, LocalWorkspace
+from swe_ai_fleet.sandbox.workspace import LocalWorkspace, SandboxHost
 
 _MIB = 1024**2
 _LIMITS = SandboxPolicy(
@@ -143,7 +143,7 @@ print("filled")
 """
 
 
-async def successful_attacks(host: Host) -> set[Attack]:
+async def successful_attacks(host: SandboxHost) -> set[Attack]:
     """Try every attack from workspaces on a host, and return those that succeeded.
 
     The limits are low for it; memory is tried only where a control group is to bound it. It takes about a second.
@@ -159,7 +159,7 @@ async def successful_attacks(host: Host) -> set[Attack]:
     return attacks
 
 
-async def has_loopback(host: Host) -> bool:
+async def has_loopback(host: SandboxHost) -> bool:
     """Whether a command can serve and reach itself."""
     with tempfile.TemporaryDirectory(prefix="fleet-probe-") as name:
         async with probe_workspace(host, Path(name)) as workspace:
@@ -242,10 +242,10 @@ def _python(workspace: LocalWorkspace, script: str, *arguments: str) -> Awaitabl
     return workspace.run(Command(argv=argv, timeout_seconds=30, light=True))
 
 
-def probe_workspace(host: Host, root: Path) -> LocalWorkspace:
+def probe_workspace(host: SandboxHost, root: Path) -> LocalWorkspace:
     """A workspace for a trial."""
 
-    async def found() -> Host:
+    async def found() -> SandboxHost:
         return host
 
     return LocalWorkspace(

@@ -24,7 +24,7 @@ from swe_ai_fleet.domain.errors import PreconditionFailed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class MountedDirectory:
     """A directory of this host and its read-only path in a sandbox. Without a sandbox only `outside` exists."""
 
     outside: str
@@ -32,12 +32,12 @@ class Place:
 
 
 @cache
-def code() -> Place:
+def code() -> MountedDirectory:
     """The fleet's own package."""
-    return Place(outside=str(Path(__file__).parents[1]), inside="/run/fleet/swe_ai_fleet")
+    return MountedDirectory(outside=str(Path(__file__).parents[1]), inside="/run/fleet/swe_ai_fleet")
 
 
-def packages() -> Place:
+def packages() -> MountedDirectory:
     """The parsers, copied away from other installed packages; they are on nobody's path.
 
     Raises PreconditionFailed where there is no directory of this user's own for the copy.
@@ -48,7 +48,7 @@ def packages() -> Place:
             shutil.copytree(parser, draft / parser.name)
 
     place = made_once(runtime_directory() / f"parsers-{_identity()}", copy)
-    return Place(outside=str(place), inside="/run/fleet/packages")
+    return MountedDirectory(outside=str(place), inside="/run/fleet/packages")
 
 
 @cache

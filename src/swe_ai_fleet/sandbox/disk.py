@@ -29,7 +29,7 @@ _CLOSED_LEVELS = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Usage:
+class DiskUsage:
     """Bytes on the disk. `complete` is False where a directory could not be looked into."""
 
     bytes: int
@@ -48,7 +48,7 @@ class DiskWatch:
         # One of each file system; as texts, for they are looked at with each command.
         self._places = tuple({_device(place): str(place) for place in self._directories}.values())
         self.limit = limit
-        self.usage = Usage(bytes=0)
+        self.usage = DiskUsage(bytes=0)
         self._free = self._free_now()
         self._measured_at = 0.0
         self._cost = 0.0
@@ -78,16 +78,16 @@ class DiskWatch:
         holds = f"the workspace with its home and /tmp holds {used} of {limit} allowed"
         return f"\n[disk limit: {holds}; {outcome}]\n".encode()
 
-    async def measure(self, open_by: Callable[[], Iterable[int]] = tuple) -> Usage:
+    async def measure(self, open_by: Callable[[], Iterable[int]] = tuple) -> DiskUsage:
         """Measure now, in a thread; files without a name that the processes `open_by` hold open count too."""
         async with self._measuring:
             free, suspicious, started = self._free_now(), self.shrunk, time.monotonic()
             usage = await asyncio.to_thread(measure, self._directories)
             nameless = await asyncio.to_thread(lambda: _nameless(open_by()))
-            usage = Usage(bytes=usage.bytes + nameless, complete=usage.complete)
+            usage = DiskUsage(bytes=usage.bytes + nameless, complete=usage.complete)
             if not usage.complete and suspicious:
                 # An unreadable directory counts as what the file system lost.
-                usage = Usage(bytes=usage.bytes + max(0, self._free - free), complete=False)
+                usage = DiskUsage(bytes=usage.bytes + max(0, self._free - free), complete=False)
             self.usage, self._free = usage, free
             self._measured_at = time.monotonic()
             self._cost = self._measured_at - started
@@ -139,7 +139,7 @@ class DiskGuard:
         self._timer.cancel()
 
 
-def measure(directories: Iterable[Path]) -> Usage:
+def measure(directories: Iterable[Path]) -> DiskUsage:
     """The disk usage of the directories, each file once; links are not followed. It stops after a time."""
     return _Measurement().take([str(directory) for directory in directories], _CLOSED_LEVELS)
 
@@ -149,7 +149,7 @@ class _Measurement:
         self._until = time.monotonic() + _MEASURE_AT_MOST_SECONDS
         self._seen: set[tuple[int, int]] = set()
 
-    def take(self, pending: list[str], levels: int) -> Usage:
+    def take(self, pending: list[str], levels: int) -> DiskUsage:
         total, complete = 0, True
         while pending:
             path = pending.pop()
@@ -173,12 +173,12 @@ class _Measurement:
                 # Removed meanwhile, or moved to where it cannot be measured.
                 complete = complete and error.errno in (errno.ENOENT, errno.ENOTDIR)
             if time.monotonic() > self._until:
-                return Usage(bytes=total, complete=False)
-        return Usage(bytes=total, complete=complete)
+                return DiskUsage(bytes=total, complete=False)
+        return DiskUsage(bytes=total, complete=complete)
 
-    def _open_up(self, path: str, levels: int) -> Usage:
+    def _open_up(self, path: str, levels: int) -> DiskUsage:
         """What a directory holds whose owner, who is ours, took the right to enter it; it has it for a moment."""
-        unknown = Usage(bytes=0, complete=False)
+        unknown = DiskUsage(bytes=0, complete=False)
         if not levels:
             return unknown
         try:

@@ -25,7 +25,7 @@ from pathlib import Path
 from swe_ai_fleet.domain.environment import ImageRoot
 from swe_ai_fleet.domain.errors import PreconditionFailed, Unavailable
 from swe_ai_fleet.domain.json_values import json_object, mapping, string
-from swe_ai_fleet.sandbox.concealment import Place, code, made_once, own_interpreter, runtime_directory
+from swe_ai_fleet.sandbox.concealment import MountedDirectory, code, made_once, own_interpreter, runtime_directory
 
 INSIDE = "/run/fleet"
 _INSIDE = f"{INSIDE}/own"
@@ -48,10 +48,10 @@ _LEFT_OUT = shutil.ignore_patterns(
 _FORMAT = "1"
 
 
-def carried(shell: str) -> Place:
+def carried(shell: str) -> MountedDirectory:
     """The copies, made with the first call. Raises PreconditionFailed where programs here are of no usual kind."""
     place = made_once(runtime_directory() / f"carried-{_identity(shell)}", lambda draft: _copy(shell, draft))
-    return Place(outside=str(place), inside=_INSIDE)
+    return MountedDirectory(outside=str(place), inside=_INSIDE)
 
 
 def carry(shell: str, target: Path) -> None:

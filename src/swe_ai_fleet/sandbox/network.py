@@ -156,7 +156,7 @@ class RefusalReason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class ProxyRefusal:
     """A host that the proxy did not connect to, and why; `text` is what the client was answered."""
 
     host: str
@@ -207,10 +207,10 @@ class FilteringProxy:
         self._authorization = b""
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
-        self._refused: dict[tuple[str, int], Refusal] = {}
+        self._refused: dict[tuple[str, int], ProxyRefusal] = {}
 
     @property
-    def refusals(self) -> tuple[Refusal, ...]:
+    def refusals(self) -> tuple[ProxyRefusal, ...]:
         """The hosts that were refused or could not be reached so far, in the order of their last refusal."""
         return tuple(self._refused.values())
 
@@ -340,7 +340,7 @@ class FilteringProxy:
         key = (host, port)
         if len(self._refused) < _MAX_REFUSALS or key in self._refused:
             self._refused.pop(key, None)
-            self._refused[key] = Refusal(host=host, port=port, reason=reason, text=text)
+            self._refused[key] = ProxyRefusal(host=host, port=port, reason=reason, text=text)
         return _RefusalError(502 if reason is RefusalReason.UNREACHABLE else 403, text)
 
 

@@ -22,7 +22,7 @@ from swe_ai_fleet.sandbox.jail import Bubblewrap
 from swe_ai_fleet.sandbox.landlock import Landlock
 from swe_ai_fleet.sandbox.policy import IsolationLevel, SandboxPolicy
 from swe_ai_fleet.sandbox.seccomp import machine_known
-from swe_ai_fleet.sandbox.workspace import IMAGES_HINT, Host, LocalWorkspace
+from swe_ai_fleet.sandbox.workspace import IMAGES_HINT, LocalWorkspace, SandboxHost
 
 _CONTAINER_FILES = {".dockerenv": "a Docker container", "run/.containerenv": "a Podman container"}
 _CONTROL_GROUPS = ("docker", "kubepods", "containerd", "libpod", "lxc")
@@ -197,7 +197,7 @@ def _landlock_notes(landlock: Landlock, *, loopback: bool) -> list[str]:
     return notes
 
 
-async def _choose(requested: Requested) -> Host:
+async def _choose(requested: Requested) -> SandboxHost:
     """The host with the tested isolation level of a request. Raises as `choose_isolation_level`."""
     if requested != "auto":
         return await _tried(IsolationLevel(requested))
@@ -216,9 +216,9 @@ async def _choose(requested: Requested) -> Host:
             raise refused from None
 
 
-async def _tried(level: IsolationLevel) -> Host:
+async def _tried(level: IsolationLevel) -> SandboxHost:
     """This host with a level at which commands run."""
-    host = await Host.find(SandboxPolicy(level=level))
+    host = await SandboxHost.find(SandboxPolicy(level=level))
     if level is IsolationLevel.NONE:
         return host
     with tempfile.TemporaryDirectory(prefix="fleet-probe-") as root:
@@ -276,7 +276,7 @@ class Sandbox:
         self.policy = policy
         self.slots = slots
         self.container = container
-        self._host: Host | None = None
+        self._host: SandboxHost | None = None
         self._looking = asyncio.Lock()
 
     def workspace(
@@ -315,10 +315,10 @@ class Sandbox:
         """
         return (await self._look()).confining(readable, writable)
 
-    async def _look(self) -> Host:
+    async def _look(self) -> SandboxHost:
         async with self._looking:
             if self._host is None:
-                self._host = await Host.find(self.policy, self.slots, self.container)
+                self._host = await SandboxHost.find(self.policy, self.slots, self.container)
             return self._host
 
 

@@ -46,7 +46,7 @@ class Launch:
     container: ImageContainer | None = None
 
 
-class Session:
+class SandboxSession:
     """One sandbox process tree. It must be started from the thread of the event loop, with whose end it ends."""
 
     def __init__(self, launch: Launch, connection: socket.socket | None = None) -> None:
@@ -91,7 +91,7 @@ class Session:
             self._loop.add_reader(read, self._on_output, read, capture)
 
     @classmethod
-    async def start(cls, launch: Launch) -> Session:
+    async def start(cls, launch: Launch) -> SandboxSession:
         """Start one and wait until its runner answers. Raises PreconditionFailed with the sandbox's error."""
         try:
             session = cls(launch, (await launch.container.connected())[0] if launch.container else None)
@@ -323,7 +323,7 @@ class Session:
 class _Clock:
     """Ends a command whose time is up, or that was silent for too long."""
 
-    def __init__(self, session: Session, command: Command, grace_seconds: float) -> None:
+    def __init__(self, session: SandboxSession, command: Command, grace_seconds: float) -> None:
         self._loop = asyncio.get_running_loop()
         self._session = session
         self._grace = grace_seconds

@@ -31,11 +31,11 @@ from swe_ai_fleet.sandbox.landlock import (
     remove_shared_memory,
     require_landlock,
 )
-from swe_ai_fleet.sandbox.network import FilteringProxy, Refusal
+from swe_ai_fleet.sandbox.network import FilteringProxy, ProxyRefusal
 from swe_ai_fleet.sandbox.policy import ControlGroups, IsolationLevel, SandboxPolicy
 from swe_ai_fleet.sandbox.processes import Occupants
 from swe_ai_fleet.sandbox.runner import Sweep, prologue, render, session_variables
-from swe_ai_fleet.sandbox.session import Launch, Session
+from swe_ai_fleet.sandbox.session import Launch, SandboxSession
 from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
 
 # More idle sessions than this are closed when their command has ended; a new one takes some milliseconds.
@@ -49,7 +49,7 @@ _LIMIT_PER_NAMESPACE_SINCE = (5, 14)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Host:
+class SandboxHost:
     """The resources of workspaces: policy, slots, control groups, and the tools of the isolation level."""
 
     policy: SandboxPolicy
@@ -62,7 +62,7 @@ class Host:
     @classmethod
     async def find(
         cls, policy: SandboxPolicy, slots: CpuSlots | None = None, container: ImageContainer | None = None
-    ) -> Host:
+    ) -> SandboxHost:
         """Look at this host. Raises PreconditionFailed where it lacks the tool of the policy's level."""
         level, groups = policy.level, ControlGroups.discover()
         if slots is not None:
@@ -87,7 +87,7 @@ class Host:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ground:
-    host: Host
+    host: SandboxHost
     scratch: jail.Scratch
     proxy_url: str
     disk: DiskWatch
@@ -106,7 +106,7 @@ class LocalWorkspace:
 
     def __init__(
         self,
-        host: Callable[[], Awaitable[Host]],
+        host: Callable[[], Awaitable[SandboxHost]],
         root: Path,
         *,
         policy: SandboxPolicy,
@@ -138,8 +138,8 @@ class LocalWorkspace:
         self._starting = asyncio.Lock()
         # The kernel allows a writable layer to be mounted once at a time.
         self._room = asyncio.Semaphore(1 if environment.image is not None and level.mounts else policy.max_sessions)
-        self._sessions: set[Session] = set()
-        self._idle: list[Session] = []
+        self._sessions: set[SandboxSession] = set()
+        self._idle: list[SandboxSession] = []
         self._closed = False
         self._opened_at = time.time()
         self._occupants = Occupants.of(self.root)
@@ -156,7 +156,7 @@ class LocalWorkspace:
         await self.close()
 
     @property
-    def refusals(self) -> tuple[Refusal, ...]:
+    def refusals(self) -> tuple[ProxyRefusal, ...]:
         """The hosts that commands asked for and the proxy did not connect to; also after the workspace was closed."""
         return self._proxy.refusals if self._proxy is not None else ()
 
@@ -250,7 +250,7 @@ class LocalWorkspace:
             # Whoever asked may be cancelled meanwhile; `close` must know of what was laid.
             return await uninterrupted(self._lay(await self._host()))
 
-    async def _lay(self, host: Host) -> _Ground:
+    async def _lay(self, host: SandboxHost) -> _Ground:
         scratch = jail.Scratch(self._scratch_parent)
         identity = Identity.choose() if host.landlock is not None else Identity.own()
         shared = self._shared(scratch)
@@ -278,7 +278,7 @@ class LocalWorkspace:
         )
         return self._ground
 
-    async def _take(self, ground: _Ground) -> Session:
+    async def _take(self, ground: _Ground) -> SandboxSession:
         # Whoever comes while a session is being started waits for it: it may be idle at once.
         async with self._starting:
             while self._idle:
@@ -286,14 +286,14 @@ class LocalWorkspace:
                 if session.usable:
                     return session
                 await uninterrupted(self._discard(session))
-            session = await Session.start(self._launch(ground))
+            session = await SandboxSession.start(self._launch(ground))
             self._sessions.add(session)
         if self._closed:
             await uninterrupted(self._discard(session))
             raise PreconditionFailed("the workspace is closed")
         return session
 
-    async def _discard(self, session: Session) -> None:
+    async def _discard(self, session: SandboxSession) -> None:
         self._sessions.discard(session)
         await session.kill()
 

@@ -22,7 +22,7 @@ from swe_ai_fleet.domain.audit import GENESIS, AuditEntry
 from swe_ai_fleet.domain.errors import FleetError, PreconditionFailed
 from swe_ai_fleet.domain.event import ToolFinished, ToolStarted
 from swe_ai_fleet.domain.text import now
-from swe_ai_fleet.domain.tool import Decision, OperationSpec, Outcome, ToolResult
+from swe_ai_fleet.domain.tool import OperationSpec, Outcome, PolicyDecision, ToolResult
 from swe_ai_fleet.ports import Journal
 
 _BLOCK = 64 * 1024
@@ -95,7 +95,7 @@ class AuditRecord:
             await self.trail.journal.append(ToolStarted(entry=entry))
 
     def close(
-        self, result: ToolResult, decision: Decision = Decision.ALLOWED, reason: str = "", whole: str = ""
+        self, result: ToolResult, decision: PolicyDecision = PolicyDecision.ALLOWED, reason: str = "", whole: str = ""
     ) -> ToolResult:
         """Record how the call ended. `whole` is the masked output before truncation."""
         output = (whole or result.content or result.error).encode("utf-8", "replace")

@@ -22,7 +22,7 @@ from swe_ai_fleet.tools.base_tool import BaseTool
 from swe_ai_fleet.tools.builtin import PROPOSE, BuiltinSettings, BuiltinTools
 from swe_ai_fleet.tools.db import Database, DatabaseTool, kind_of
 from swe_ai_fleet.tools.definition import Definition, ToolFailure
-from swe_ai_fleet.tools.docker import DockerPolicy, DockerTool, Owner
+from swe_ai_fleet.tools.docker import DockerPolicy, DockerTool, OwningRun
 from swe_ai_fleet.tools.files import FileTool
 from swe_ai_fleet.tools.git import GitTool
 from swe_ai_fleet.tools.git.gateway import RemoteGrant
@@ -176,7 +176,7 @@ def all_toolkits(
             workspace,
             pipeline,
             policy=access.docker,
-            owner=Owner(tenant=tenant, execution_id=trail.execution_id, agent_id=trail.agent_id),
+            owner=OwningRun(tenant=tenant, execution_id=trail.execution_id, agent_id=trail.agent_id),
         ),
         HttpTool(workspace, pipeline, policy=grant),
         DatabaseTool(workspace, pipeline, connections=access.databases, writable=access.writable_databases),

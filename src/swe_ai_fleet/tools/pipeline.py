@@ -15,7 +15,7 @@ from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.json_values import is_array, is_mapping, mapping, with_texts
 from swe_ai_fleet.domain.text import well_formed
-from swe_ai_fleet.domain.tool import Decision, OperationSpec, Outcome, ToolResult
+from swe_ai_fleet.domain.tool import OperationSpec, Outcome, PolicyDecision, ToolResult
 from swe_ai_fleet.ports import SecretMask
 from swe_ai_fleet.tools.audit import AuditTrail
 from swe_ai_fleet.tools.definition import Definition, ToolFailure, ToolRefusal
@@ -110,12 +110,12 @@ class Pipeline:
         except FleetError as error:
             problem = truncate(self._mask(error.message), MAX_ERROR_CHARS)
             if isinstance(error, ToolRefusal):  # an argument asks for what the tool never does
-                return record.close(_failed(spec, Outcome.REFUSED, problem), Decision.REFUSED, problem)
+                return record.close(_failed(spec, Outcome.REFUSED, problem), PolicyDecision.REFUSED, problem)
             return record.close(_failed(spec, Outcome.INVALID, problem), reason=problem)
         decision = self.policy.decide(spec, checked)
         if decision.refused:
             reason = truncate(self._mask(decision.reason), MAX_ERROR_CHARS)
-            return record.close(_failed(spec, Outcome.REFUSED, reason), Decision.REFUSED, reason)
+            return record.close(_failed(spec, Outcome.REFUSED, reason), PolicyDecision.REFUSED, reason)
         result: ToolResult | None = None
         try:
             if not spec.read_only:
@@ -137,7 +137,7 @@ class Pipeline:
         final = self._cut(result, artifact, limit)
         if final.outcome is Outcome.REFUSED:
             # A tool's own rule said no, rather than the run's policy.
-            return record.close(final, Decision.REFUSED, final.error, result.content)
+            return record.close(final, PolicyDecision.REFUSED, final.error, result.content)
         return record.close(final, reason="answered from the cache" if final.cached else "", whole=result.content)
 
     async def _run(self, definition: Definition, toolkit: Toolkit, arguments: Mapping[str, object]) -> ToolResult:

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 
 from swe_ai_fleet.domain.json_values import is_array
 from swe_ai_fleet.domain.task import Role
-from swe_ai_fleet.domain.tool import Decision, OperationSpec, Risk
+from swe_ai_fleet.domain.tool import OperationSpec, PolicyDecision, Risk
 from swe_ai_fleet.tools.shell_risk import shell_risks
 
 PATH_ARGUMENTS = frozenset({"path", "paths", "destination", "source", "directory"})
@@ -21,18 +21,18 @@ SHELL = "shell_run_command"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class PolicyVerdict:
     """What policy says about one call; `reason` is for the model and for the audit."""
 
-    decision: Decision
+    decision: PolicyDecision
     reason: str = ""
 
     @property
     def refused(self) -> bool:
-        return self.decision is Decision.REFUSED
+        return self.decision is PolicyDecision.REFUSED
 
 
-ALLOWED = Verdict(decision=Decision.ALLOWED)
+ALLOWED = PolicyVerdict(decision=PolicyDecision.ALLOWED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,9 +53,9 @@ class Policy:
         """Whether the operation is to be shown to the model at all."""
         return not self._refusal(spec)
 
-    def decide(self, spec: OperationSpec, arguments: Mapping[str, object]) -> Verdict:
+    def decide(self, spec: OperationSpec, arguments: Mapping[str, object]) -> PolicyVerdict:
         reason = self._refusal(spec) or self._path_refusal(spec, arguments)
-        return Verdict(decision=Decision.REFUSED, reason=reason) if reason else ALLOWED
+        return PolicyVerdict(decision=PolicyDecision.REFUSED, reason=reason) if reason else ALLOWED
 
     def _refusal(self, spec: OperationSpec) -> str:
         if {spec.name, spec.tool} & self.denied:

@@ -11,7 +11,7 @@ from itertools import pairwise
 from urllib.parse import quote, quote_plus
 
 from swe_ai_fleet.domain.text import well_formed
-from swe_ai_fleet.tools.unescaped import View, unescaped, views
+from swe_ai_fleet.tools.unescaped import DerivedText, unescaped, views
 
 SHORTEST = 6
 """Shorter values are not masked: they occur by chance and would riddle harmless text."""
@@ -251,7 +251,7 @@ class Secrets:
                 hold = min(hold, view.origin(start, len(shown))[0])
         return max(hold, len(text) - _EXPANSION * max(self._plain.longest, self._encoded.longest))
 
-    def _searches(self, text: str) -> Iterator[tuple[View, Needles, str]]:
+    def _searches(self, text: str) -> Iterator[tuple[DerivedText, Needles, str]]:
         for view in views(text) if self._plain.longest and text else ():
             folded, joined = fold(view.text), view.without_line_ends()
             yield view, self._plain, folded

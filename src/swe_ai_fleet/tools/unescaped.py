@@ -22,7 +22,7 @@ _MAX_DEPTH = 3
 _LAST_CHARACTER = 0x10FFFF
 
 
-class View:
+class DerivedText:
     """A text that was made from another one by leaving out or replacing pieces.
 
     Args:
@@ -31,7 +31,7 @@ class View:
         pattern: Finds the pieces in the parent that were replaced, each by what `replaced` gives for it.
     """
 
-    def __init__(self, text: str, parent: View | None = None, pattern: re.Pattern[str] = _ANY) -> None:
+    def __init__(self, text: str, parent: DerivedText | None = None, pattern: re.Pattern[str] = _ANY) -> None:
         self.text = text
         self._parent = parent
         self._pattern = pattern
@@ -43,11 +43,11 @@ class View:
             return start, end
         return self._parent.origin(self._source(start)[0], self._source(end - 1)[1])
 
-    def without_line_ends(self) -> View:
+    def without_line_ends(self) -> DerivedText:
         """The same without line ends and the indentation behind them: encoders break long lines."""
         if "\n" not in self.text and "\r" not in self.text:
             return self
-        return View(_LINE_ENDS.sub("", self.text), self, _LINE_ENDS)
+        return DerivedText(_LINE_ENDS.sub("", self.text), self, _LINE_ENDS)
 
     def _source(self, position: int) -> tuple[int, int]:
         # Made on demand only: most texts hold nothing that must be found again.
@@ -76,13 +76,13 @@ class View:
         return starts, sources
 
 
-def views(text: str) -> Iterator[View]:
+def views(text: str) -> Iterator[DerivedText]:
     """The text as it is, then as it reads with one, two and three layers of escapes undone.
 
     Knows percent-encoding, the escapes of JSON, Python, shells and git (quoted file names), and those of XML and HTML.
     Where it holds several kinds, it is read with each kind alone too: in `\\00%41` a backslash is only a backslash.
     """
-    original = View(text)
+    original = DerivedText(text)
     yield original
     kinds = [pattern for mark, pattern in _KINDS.items() if mark in text]
     for pattern in kinds if len(kinds) == 1 else (_ANY, *kinds):
@@ -91,7 +91,7 @@ def views(text: str) -> Iterator[View]:
             plain = pattern.sub(_read, view.text)
             if plain == view.text:
                 break
-            view = View(plain, view, pattern)
+            view = DerivedText(plain, view, pattern)
             yield view
 
 

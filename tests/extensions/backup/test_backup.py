@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
+from swe_ai_fleet.adapters.jetstream import JetStream, NatsCredentials
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.event import CancelRequested, EventBody, ToolFinished, WorkspaceCheckpointed, Writer
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats, NatsAddress
@@ -52,7 +52,7 @@ async def log(places: tuple[Place, Place]) -> AsyncIterator[JetStream]:
 
 
 def connected(address: NatsAddress) -> AbstractAsyncContextManager[JetStream]:
-    return JetStream.connect(address.url, credentials=Credentials(token=address.token), timeout=15)
+    return JetStream.connect(address.url, credentials=NatsCredentials(token=address.token), timeout=15)
 
 
 def writer(name: str = "") -> Writer:

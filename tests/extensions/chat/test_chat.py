@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from swe_ai_fleet import ChatSession
-from swe_ai_fleet.agents.references import Standing
+from swe_ai_fleet.agents.references import Certainty
 from swe_ai_fleet.conversations import Channel
 from swe_ai_fleet.domain.errors import NotFound, PreconditionFailed, Unavailable
 from swe_ai_fleet.domain.memory import Memory
@@ -118,7 +118,7 @@ class TestReferences:
         answer = await chat.send("s", "Show me the second one")
         assert answer.tools == ("show_execution",)
         (reference,) = answer.references
-        assert (reference.standing, reference.things[0].name) == (Standing.RESOLVED, IDS[1])
+        assert (reference.standing, reference.things[0].name) == (Certainty.RESOLVED, IDS[1])
         told = server.bodies[-1]["messages"][-3]["content"]
         assert f'“the second one”: execution "{IDS[1]}"' in told
         assert told.endswith("Show me the second one")

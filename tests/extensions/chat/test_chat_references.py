@@ -6,9 +6,9 @@ from swe_ai_fleet.agents.references import (
     ANSWER,
     MAX_PER_TURN,
     PERSON,
+    Certainty,
     NamedThing,
     Naming,
-    Standing,
     ThingKind,
     note,
     question,
@@ -39,9 +39,9 @@ FILES = listed(FILE, "a.py", "b.py", "c.py")
 RUNS = listed(EXECUTION, "e1", "e2", "e3", group=2)
 TWO = listed(FILE, "a.py", "b.py")
 
-R, A, S, B, U = Standing.RESOLVED, Standing.AMBIGUOUS, Standing.STALE, Standing.BEYOND, Standing.UNKNOWN
+R, A, S, B, U = Certainty.RESOLVED, Certainty.AMBIGUOUS, Certainty.STALE, Certainty.BEYOND, Certainty.UNKNOWN
 
-CASES: list[tuple[str, list[NamedThing], int, Standing, str]] = [
+CASES: list[tuple[str, list[NamedThing], int, Certainty, str]] = [
     # ordinals in words and digits
     ("show me the second one", FILES, 2, R, "b.py"),
     ("what about the last one?", FILES, 2, R, "c.py"),
@@ -93,7 +93,7 @@ CASES: list[tuple[str, list[NamedThing], int, Standing, str]] = [
 
 
 @table(("request_", "things", "turn", "standing", "names"), CASES)
-def test_a_phrase_means(request_: str, things: list[NamedThing], turn: int, standing: Standing, names: str) -> None:
+def test_a_phrase_means(request_: str, things: list[NamedThing], turn: int, standing: Certainty, names: str) -> None:
     (found,) = resolve(request_, things, turn=turn)
     assert (found.standing, " ".join(thing.name for thing in found.things)) == (standing, names)
 
@@ -137,7 +137,7 @@ TOKEN = ("getTokenDetails", '{"token_address": "0xaa01", "network": "base"}', PE
 TOKENS = ("dexscreener_search_tokens", "{}", {"server": "dexscreener", "structured": {"result": [PEPE, DOGE]}})
 Told = tuple[str, str, dict[str, object]]
 
-NOUNS: list[tuple[str, list[Told], str, Standing, str]] = [
+NOUNS: list[tuple[str, list[Told], str, Certainty, str]] = [
     # the users' own examples
     ("check that token", [TOKEN], "PEPE is trading at 0.01.", R, "PEPE"),
     ("check the second one", [TOKENS], "1. PEPE: up\n2. DOGE: down", R, "DOGE"),
@@ -158,7 +158,7 @@ NOUNS: list[tuple[str, list[Told], str, Standing, str]] = [
 
 @table(("request_", "calls", "answer", "standing", "names"), NOUNS)
 def test_kinds_are_those_that_the_conversation_has_named(
-    request_: str, calls: list[Told], answer: str, standing: Standing, names: str
+    request_: str, calls: list[Told], answer: str, standing: Certainty, names: str
 ) -> None:
     naming = Naming(1)
     for name, arguments, fields in calls:

@@ -22,7 +22,7 @@ from swe_ai_fleet.extensions import load_parts
 from swe_ai_fleet.in_process import MemoryLog
 from swe_ai_fleet.orchestrator.execution_context import ExecutionDeps
 from swe_ai_fleet.orchestrator.executions import Executions
-from swe_ai_fleet.runtime.spending import Spending
+from swe_ai_fleet.runtime.spending import TenantSpending
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Conversation, Script, ScriptedModelServer, Turn
 from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
@@ -53,7 +53,7 @@ class Service:
     channel: grpc.aio.Channel
     executions: Executions
     settings: Settings
-    spending: Spending
+    spending: TenantSpending
 
     @property
     def stub(self) -> ConversationServiceStub:
@@ -98,7 +98,10 @@ async def served(home: Path) -> AsyncIterator[Service]:
         return store
 
     async with ScriptedModelServer(SCRIPT) as model, Executions(deps) as executions:
-        settings, spending = Settings(home=home, model_url=model.url, model="scripted"), Spending(MemoryKeyValue())
+        settings, spending = (
+            Settings(home=home, model_url=model.url, model="scripted"),
+            TenantSpending(MemoryKeyValue()),
+        )
         kept = SimpleNamespace(bucket=bucket)
         stack = {"settings": settings, "executions": executions, "log": kept, "spending": spending, "context": None}
         async with open_service(SimpleNamespace(**stack)) as service:

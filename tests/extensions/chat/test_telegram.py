@@ -18,7 +18,7 @@ import pytest
 import structlog
 from rich.console import Console
 
-from swe_ai_fleet.adapters.jetstream import Credentials, JetStream
+from swe_ai_fleet.adapters.jetstream import JetStream, NatsCredentials
 from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
@@ -78,7 +78,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
         EmbeddedNats(tmp_path / "nats") as nats,
         served(tmp_path) as service,
         TelegramServer() as telegram,
-        JetStream.connect(nats.address.url, credentials=Credentials(token=nats.address.token)) as log,
+        JetStream.connect(nats.address.url, credentials=NatsCredentials(token=nats.address.token)) as log,
     ):
         store = await log.bucket("TELEGRAM", ttl_seconds=30 * 86_400.0)
         yield World(service=service, telegram=telegram, nats=nats, out=StringIO(), store=store)

@@ -18,7 +18,7 @@ from swe_ai_fleet.adapters.jetstream import JetStream, WorkQueue
 from swe_ai_fleet.codec import from_json
 from swe_ai_fleet.domain.context import Story, StoryTask, WorkRecorded
 from swe_ai_fleet.domain.event import ExecutionFinished, ExecutionStarted, ExecutionStatus, Writer
-from swe_ai_fleet.domain.memory import MEMORIES_BUCKET, OUTCOMES_BUCKET, Memory, MemoryScope, Outcome
+from swe_ai_fleet.domain.memory import MEMORIES_BUCKET, OUTCOMES_BUCKET, Memory, MemoryScope, WorkOutcome
 from swe_ai_fleet.domain.task import MemoryOptions, PinnedRepository, RepoRef, Task, TaskKind
 from swe_ai_fleet.extensions.knowledge.gathering import ContextGatherer
 from swe_ai_fleet.extensions.knowledge.recorder import RECORDER, Recorder, open_recorder
@@ -88,8 +88,8 @@ class World:
         memories = [from_json(Memory, entry.value) for entry in await self.kept(MEMORIES_BUCKET)]
         return [one for one in memories if one.source == f"execution:{execution_id}"]
 
-    async def outcomes_of(self, execution_id: str) -> list[Outcome]:
-        outcomes = [from_json(Outcome, entry.value) for entry in await self.kept(OUTCOMES_BUCKET)]
+    async def outcomes_of(self, execution_id: str) -> list[WorkOutcome]:
+        outcomes = [from_json(WorkOutcome, entry.value) for entry in await self.kept(OUTCOMES_BUCKET)]
         return [one for one in outcomes if one.subject_id == execution_id]
 
 

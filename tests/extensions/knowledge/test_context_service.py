@@ -21,7 +21,7 @@ from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.context import Change, ContextRequest, Phase, StoredChange, WorkRecord
 from swe_ai_fleet.domain.errors import Unavailable
-from swe_ai_fleet.domain.memory import Memory, MemoryKind, MemoryScope, Outcome
+from swe_ai_fleet.domain.memory import Memory, MemoryKind, MemoryScope, WorkOutcome
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, Role, TaskKind, execution_id
 from swe_ai_fleet.extensions.knowledge.service import RunningContext, open_context
 from swe_ai_fleet.runtime.channels import named_field
@@ -445,7 +445,7 @@ async def test_the_client_is_what_the_parts_behind_it_are(service: Service):
     assert (found.memory.text, found.memory.source) == (memory.text, "execution:e-1, caller:fleet")
     assert await service.client.forget(scope, [found.memory.memory_id]) == 1
     assert await service.client.forget(scope) == 0
-    outcome = Outcome(
+    outcome = WorkOutcome(
         subject_id=uuid4().hex, goal="Add a page", goal_type="feature", role="DEV", repository="r",
         approach="deliberate", council="c", model="m", model_profile="p", agents=2, agents_used=("a",), rounds=2,
         memory_share=0.25, research_share=0.25, tool_share=0.5, success=True, status="completed", evidence=0.75,
@@ -455,7 +455,7 @@ async def test_the_client_is_what_the_parts_behind_it_are(service: Service):
     )  # fmt: skip
     assert replace(await service.client.record_outcome(outcome), rated_by="") == outcome
     # A field that an outcome gains, and this test does not know, would be lost on the way in silence.
-    plain = Outcome(subject_id="", goal="")
+    plain = WorkOutcome(subject_id="", goal="")
     assert [one for one in vars_of(plain) if vars_of(plain)[one] == vars_of(outcome)[one]] == ["tenant", "rated_by"]
     rating = pb.RecordOutcomeRequest(rating=pb.Rating(subject_id=outcome.subject_id, rating=4))
     assert (await service.call(rating, caller="ada")).outcome.rated_by == "ada"
@@ -464,5 +464,5 @@ async def test_the_client_is_what_the_parts_behind_it_are(service: Service):
     assert {option.value for option in advice.agents.options} >= {"2", "4"}
 
 
-def vars_of(outcome: Outcome) -> dict[str, object]:
+def vars_of(outcome: WorkOutcome) -> dict[str, object]:
     return {one.name: getattr(outcome, one.name) for one in fields(outcome)}

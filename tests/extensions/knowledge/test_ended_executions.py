@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from swe_ai_fleet.adapters.jetstream import Work
+from swe_ai_fleet.adapters.jetstream import WorkMessage
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain import event as ev
 from swe_ai_fleet.domain.audit import AuditEntry
@@ -20,7 +20,7 @@ from swe_ai_fleet.domain.candidate import (
 )
 from swe_ai_fleet.domain.candidate import TestSummary as Summary
 from swe_ai_fleet.domain.context import WorkRecord
-from swe_ai_fleet.domain.memory import MAX_MEMORY_CHARS, VERDICT, Memory, MemoryKind, Outcome, repository_namespace
+from swe_ai_fleet.domain.memory import MAX_MEMORY_CHARS, VERDICT, Memory, MemoryKind, WorkOutcome, repository_namespace
 from swe_ai_fleet.domain.task import MemoryOptions, PinnedRepository, PlanningMode, RepoRef, Role, Task, TaskKind
 from swe_ai_fleet.domain.tool import ToolResult
 from swe_ai_fleet.extensions.knowledge.recorder import Recorder
@@ -56,7 +56,7 @@ class Left:
     """What was kept of one execution."""
 
     work: WorkRecord
-    outcome: Outcome
+    outcome: WorkOutcome
     memories: list[Memory] = field(default_factory=list[Memory])
 
     @property
@@ -77,7 +77,7 @@ async def left(*said: Said, task: Task = TASK, end: ev.ExecutionFinished) -> Lef
             writer = ev.Writer(tenant=task.tenant, execution_id=task.execution_id, task_id=task.task_id, agent_id=agent)
             last = await log.tell(writer, body)
         recorder = Recorder(log=log, store=store, outcomes=outcomes, memories=memories)  # type: ignore[arg-type]
-        await recorder.handle(Work(subject="", data=to_json(last.event), headers={}, sequence=1, deliveries=1))
+        await recorder.handle(WorkMessage(subject="", data=to_json(last.event), headers={}, sequence=1, deliveries=1))
         known = store.graph(task.tenant).execution(task.execution_id)
         assert known is not None
         ended_at = last.event.at
@@ -169,7 +169,7 @@ async def test_a_delivery_leaves_what_the_winner_did_how_it_went_and_what_it_not
         duration_ms=700,
         verdict="verified",
     )
-    assert found.outcome == Outcome(
+    assert found.outcome == WorkOutcome(
         repository="https://example.org/billing.git",
         subject_id=TASK.execution_id,
         goal="Repair the parser.",

@@ -13,7 +13,7 @@ import pytest
 from fleet.context.v1 import context_pb2 as pb
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import InvalidRequest
-from swe_ai_fleet.domain.memory import VERDICT, Outcome
+from swe_ai_fleet.domain.memory import VERDICT, WorkOutcome
 from swe_ai_fleet.extensions.knowledge.tracker import LearningTracker
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
@@ -22,8 +22,8 @@ from tests.extensions.knowledge.test_context_service import Service, serving, se
 NOW = datetime.now(UTC)
 
 
-def outcome(number: int = 0, **fields: object) -> Outcome:
-    plain = Outcome(
+def outcome(number: int = 0, **fields: object) -> WorkOutcome:
+    plain = WorkOutcome(
         subject_id=f"e{number}", goal="Fix the crash", goal_type="fix", approach="deliberate", model_profile="small",
         agents=3, success=True, evidence=1.0, usage=Usage(prompt_tokens=1000), ended_at=NOW.isoformat(),
     )  # fmt: skip
@@ -44,7 +44,7 @@ class Learner:
     service: Service
     name: str = field(default_factory=lambda: f"t-{uuid4().hex[:8]}")
 
-    async def tried(self, outcomes: Sequence[Outcome]) -> None:
+    async def tried(self, outcomes: Sequence[WorkOutcome]) -> None:
         for one in outcomes:
             await self.service.running.outcomes.record(replace(one, tenant=self.name))
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from swe_ai_fleet.adapters.acp.peer import METHOD_NOT_FOUND, Parameters, Peer, RequestRefused, opened
 from swe_ai_fleet.adapters.acp.permissions import Permissions
-from swe_ai_fleet.adapters.acp.session import CANCEL_SECONDS, Session
+from swe_ai_fleet.adapters.acp.session import CANCEL_SECONDS, HarnessSession
 from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.external_agent import AgentFault, HandedIn, Handout
 from swe_ai_fleet.agents.model_gateway import ModelGateway
@@ -177,7 +177,7 @@ class HarnessAgents:
             process = await InteractiveProcess.start(handout.clone.root, command, policy=sandbox)
         except Unavailable as fault:
             raise AgentFault(f"the harness did not start: {fault.message}") from None
-        session = Session(process, handout, pipeline, permissions)
+        session = HarnessSession(process, handout, pipeline, permissions)
         try:
             return await session.work(prompt)
         finally:

@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from swe_ai_fleet.agents.approvals import PolicyGate, Ruling, RunApprovalService
 from swe_ai_fleet.agents.external_agent import HARNESS, Handout
 from swe_ai_fleet.agents.history import History
-from swe_ai_fleet.agents.toolbox import Reading, Verdict
+from swe_ai_fleet.agents.toolbox import CallVerdict, ReadCall
 from swe_ai_fleet.domain.approval import ApprovalDecision
 from swe_ai_fleet.domain.event import MessageAdded
 from swe_ai_fleet.domain.json_values import mapping, mappings, string, strings
 from swe_ai_fleet.domain.message import ToolCall, ToolMessage
 from swe_ai_fleet.domain.task import ApprovalPolicy
-from swe_ai_fleet.domain.tool import Decision, OperationSpec, Outcome, Risk, ToolResult
+from swe_ai_fleet.domain.tool import OperationSpec, Outcome, PolicyDecision, Risk, ToolResult
 from swe_ai_fleet.tools.builtin import PROPOSE
 from swe_ai_fleet.tools.catalogue import operations
 from swe_ai_fleet.tools.policy import MOUNT, SHELL, Policy
@@ -92,17 +92,17 @@ class ToolUse:
         """Whether it changes files."""
         return self.kind in _CHANGING or bool(self.diffs)
 
-    def reading(self) -> Reading:
+    def reading(self) -> ReadCall:
         """What of the fleet's own operations it comes closest to."""
         catalogue = operations()
         if self.command:
-            return Reading(spec=catalogue[SHELL].spec, arguments={"command": self.command})
+            return ReadCall(spec=catalogue[SHELL].spec, arguments={"command": self.command})
         if self.changes:
             arguments = {"paths": list(self.paths), "title": self.title, "new": "\n".join(self.diffs)}
-            return Reading(spec=catalogue["files_write_file"].spec, arguments=arguments)
+            return ReadCall(spec=catalogue["files_write_file"].spec, arguments=arguments)
         if self.kind in _READING:
-            return Reading(spec=catalogue["files_read_file"].spec, arguments={"title": self.title})
-        return Reading(spec=_UNKNOWN, arguments={"title": self.title, "input": self.input})
+            return ReadCall(spec=catalogue["files_read_file"].spec, arguments={"title": self.title})
+        return ReadCall(spec=_UNKNOWN, arguments={"title": self.title, "input": self.input})
 
 
 class Permissions:
@@ -118,7 +118,7 @@ class Permissions:
     def __init__(self, handout: Handout, policy: Policy, *, timeout_seconds: float) -> None:
         task, self._run = handout.assignment.task, handout.record.run
         self._earlier, self._policy, self._record = self._run.earlier, policy, handout.record
-        self._readings: dict[str, Reading] = {}
+        self._readings: dict[str, ReadCall] = {}
         self._asked: Counter[str] = Counter()
         self._granted: Counter[str] = Counter()
         self._approvals = RunApprovalService(
@@ -146,16 +146,16 @@ class Permissions:
         call = self._record.call(f"{HARNESS}_permission", arguments, text=text, call_id=call_id)
         refusal = self._policy.decide(reading.spec, reading.arguments)
         if refusal.refused:
-            answer = Ruling(verdict=Verdict.REFUSE, text=refusal.reason)
+            answer = Ruling(verdict=CallVerdict.REFUSE, text=refusal.reason)
         else:
             answer = await self._ruled(call, reading)
-        if answer.verdict is Verdict.GO:
+        if answer.verdict is CallVerdict.GO:
             self._granted.update(_keys(reading))
-        if answer.verdict is not Verdict.WAIT:
-            allowed = answer.verdict is Verdict.GO
+        if answer.verdict is not CallVerdict.WAIT:
+            allowed = answer.verdict is CallVerdict.GO
             result = ToolResult(success=True, operation="", content=f"allowed: {answer.text}")
             refused = ToolResult(success=False, operation="", error=answer.text, outcome=Outcome.REFUSED)
-            decision = Decision.ALLOWED if allowed else Decision.REFUSED
+            decision = PolicyDecision.ALLOWED if allowed else PolicyDecision.REFUSED
             texts = {name: str(value) for name, value in arguments.items()}
             self._record.tell(
                 "permission",
@@ -172,17 +172,17 @@ class Permissions:
 
         What a person has approved when the harness asked before is not asked about again. Raises FleetError.
         """
-        reading = Reading(spec=spec, arguments=arguments)
+        reading = ReadCall(spec=spec, arguments=arguments)
         call = self._record.call(spec.name, arguments, text=text, call_id=self._name(reading))
         keys = _keys(reading)
         if keys and all(self._granted[key] for key in keys):
             self._granted.subtract(keys)
-            return call.call_id, Ruling(verdict=Verdict.GO)
+            return call.call_id, Ruling(verdict=CallVerdict.GO)
         return call.call_id, await self._ruled(call, reading)
 
     async def propose(self, approach: str) -> Ruling:
         """Whether a plan that the harness wrote is approved; a step of its own."""
-        reading = Reading(spec=operations()[PROPOSE].spec, arguments={"approach": approach, "reasoning": ""})
+        reading = ReadCall(spec=operations()[PROPOSE].spec, arguments={"approach": approach, "reasoning": ""})
         call = self._record.call(PROPOSE, reading.arguments, call_id=self._name(reading))
         return await self._ruled(call, reading)
 
@@ -195,19 +195,19 @@ class Permissions:
             call_id, text = request.call.call_id, f"{_DECIDED[resolution.decision]} {resolution.text.strip()}".strip()
             if not self._earlier.observed(call_id):
                 if request.policy is ApprovalPolicy.PLAN:
-                    reading = Reading(spec=operations()[PROPOSE].spec, arguments={"approach": request.approach})
+                    reading = ReadCall(spec=operations()[PROPOSE].spec, arguments={"approach": request.approach})
                     text = (await self._ruled(request.call, reading)).text
                 message = ToolMessage(call_id=call_id, content=text)
                 self._run.post(MessageAdded(step=len(self._earlier.steps), message=message))
             lines.append(f"{request.approach}\nDecision: {text}")
         return tuple(lines)
 
-    async def _ruled(self, call: ToolCall, reading: Reading) -> Ruling:
+    async def _ruled(self, call: ToolCall, reading: ReadCall) -> Ruling:
         self._readings[call.call_id] = reading
         [ruling] = await self.gate.review([call], step=self._record.step)
         return replace(ruling, text=ruling.text or "nobody has to be asked")
 
-    def _name(self, reading: Reading) -> str:
+    def _name(self, reading: ReadCall) -> str:
         """The same for the same thing, asked for the first, second, ... time by a process of the run."""
         written = json.dumps([reading.spec.name, reading.arguments], sort_keys=True, default=str)
         digest = hashlib.sha256(written.encode("utf-8", "replace")).hexdigest()[:12]
@@ -219,7 +219,7 @@ def _cut(text: str) -> str:
     return text[:_MAX_TEXT_CHARS]
 
 
-def _keys(reading: Reading) -> tuple[str, ...]:
+def _keys(reading: ReadCall) -> tuple[str, ...]:
     """What a permission is for: a command, or files."""
     arguments = reading.arguments
     if reading.spec.name == SHELL:

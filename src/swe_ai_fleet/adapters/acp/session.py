@@ -25,12 +25,12 @@ from swe_ai_fleet.adapters.acp.peer import (
 )
 from swe_ai_fleet.adapters.acp.permissions import KINDS, Permissions, ToolUse
 from swe_ai_fleet.agents.external_agent import HARNESS, MAX_SUMMARY_CHARS, HandedIn, Handout
-from swe_ai_fleet.agents.toolbox import Verdict
+from swe_ai_fleet.agents.toolbox import CallVerdict
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.event import PlanMade
 from swe_ai_fleet.domain.json_values import mapping, mappings, string, strings
-from swe_ai_fleet.domain.tool import Decision, Outcome, ToolResult
+from swe_ai_fleet.domain.tool import Outcome, PolicyDecision, ToolResult
 from swe_ai_fleet.domain.trajectory import Plan, PlanStep, StopReason
 from swe_ai_fleet.sandbox.interactive import InteractiveProcess
 from swe_ai_fleet.tools.files import FileTool
@@ -91,7 +91,7 @@ class HarnessFiles(FileTool):
         return ToolResult(success=True, operation="files_read_text_file", content=summary)
 
 
-class Session:
+class HarnessSession:
     """A harness, the program `process`, that works on the task of a `handout`; its requests go through `pipeline`."""
 
     def __init__(
@@ -133,7 +133,7 @@ class Session:
         if result.stop is not StopReason.FINAL_ANSWER:
             return result
         answer = await self._permissions.propose(result.summary)
-        if answer.verdict is Verdict.WAIT:
+        if answer.verdict is CallVerdict.WAIT:
             return HandedIn(stop=StopReason.AWAITING_APPROVAL)
         return HandedIn(stop=StopReason.REJECTED, summary=result.summary, error=answer.text)
 
@@ -272,14 +272,14 @@ class Session:
             try:
                 call_id, answer = await self._permissions.carry_out(spec, arguments, text=self._take_text())
                 self._count()
-                if answer.verdict is Verdict.GO:
+                if answer.verdict is CallVerdict.GO:
                     return await self._pipeline.call(definition, toolkit, arguments, call_id=call_id)
-                if answer.verdict is Verdict.WAIT:
+                if answer.verdict is CallVerdict.WAIT:
                     self._end(HandedIn(stop=StopReason.AWAITING_APPROVAL))
                     raise RequestRefused("a person is asked first")
                 result = ToolResult(success=False, operation=spec.name, error=answer.text, outcome=Outcome.REFUSED)
                 entry = self._record.run.trail.open(spec, arguments={}, secret=arguments, call_id=call_id)
-                return entry.close(result, Decision.REFUSED, answer.text)
+                return entry.close(result, PolicyDecision.REFUSED, answer.text)
             finally:
                 self._catch_up()
 
@@ -297,13 +297,13 @@ class Session:
                 self._count()
             finally:
                 self._catch_up()
-        if answer.verdict is Verdict.WAIT:
+        if answer.verdict is CallVerdict.WAIT:
             self._end(HandedIn(stop=StopReason.AWAITING_APPROVAL))
-        elif answer.verdict is Verdict.END:
+        elif answer.verdict is CallVerdict.END:
             self._end(HandedIn(stop=StopReason.REJECTED, error=answer.text))
-        kinds = ("allow_once",) if answer.verdict is Verdict.GO else ("reject_once", "reject_always")
+        kinds = ("allow_once",) if answer.verdict is CallVerdict.GO else ("reject_once", "reject_always")
         chosen = next((option for kind in kinds for option in options if option.get("kind") == kind), None)
-        if chosen is None or answer.verdict in (Verdict.WAIT, Verdict.END):
+        if chosen is None or answer.verdict in (CallVerdict.WAIT, CallVerdict.END):
             return {"outcome": {"outcome": "cancelled"}}
         return {"outcome": {"outcome": "selected", "optionId": string(chosen.get("optionId"))}}
 

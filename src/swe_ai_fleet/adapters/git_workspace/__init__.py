@@ -1,8 +1,8 @@
 """Repositories of one node on git: pinned, cloned into the sandbox, delivered to."""
 
 from swe_ai_fleet.adapters.git_workspace.bundles import read_header, unpack_branch
-from swe_ai_fleet.adapters.git_workspace.clone import Bounds, GitClone
-from swe_ai_fleet.adapters.git_workspace.disk_space import Ages, Reaped, TenantDisk
+from swe_ai_fleet.adapters.git_workspace.clone import CloneBounds, GitClone
+from swe_ai_fleet.adapters.git_workspace.disk_space import Ages, RemovedCounts, TenantDisk
 from swe_ai_fleet.adapters.git_workspace.image_registry import RegistryRules
 from swe_ai_fleet.adapters.git_workspace.image_store import ImageRules, ImageStore
 from swe_ai_fleet.adapters.git_workspace.image_unpacking import ImageLimits
@@ -14,7 +14,7 @@ from swe_ai_fleet.adapters.git_workspace.setup import SetupPolicy
 __all__ = [
     "TENANT",
     "Ages",
-    "Bounds",
+    "CloneBounds",
     "Credential",
     "CredentialLookup",
     "GitClone",
@@ -23,8 +23,8 @@ __all__ = [
     "ImageRules",
     "ImageStore",
     "LocationPolicy",
-    "Reaped",
     "RegistryRules",
+    "RemovedCounts",
     "SetupPolicy",
     "TenantDisk",
     "mounted_credentials",

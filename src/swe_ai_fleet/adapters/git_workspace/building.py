@@ -14,14 +14,14 @@ from pathlib import Path
 from swe_ai_fleet.adapters.git_workspace.directories import write_file
 from swe_ai_fleet.codec import from_json
 from swe_ai_fleet.domain.command import DEFAULT_PORTS, Command, CommandResult, NetworkGrant
-from swe_ai_fleet.domain.environment import BuildStep, Decision, StepOutcome
+from swe_ai_fleet.domain.environment import BuildStep, EnvironmentDecision, StepOutcome
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.environments.pip_steps import CONSTRAINTS
-from swe_ai_fleet.environments.recipe import Removal, Step
+from swe_ai_fleet.environments.recipe import RecipeStep, Removal
 from swe_ai_fleet.environments.repository_files import RepositoryFiles
 from swe_ai_fleet.environments.requirements import Lock, offending_pins, recorded_line, unavailable_packages
 from swe_ai_fleet.ports import SecretMask
-from swe_ai_fleet.sandbox import LocalWorkspace, Refusal, RefusalReason
+from swe_ai_fleet.sandbox import LocalWorkspace, ProxyRefusal, RefusalReason
 from swe_ai_fleet.sandbox.jail import python
 
 _TAIL_LINES = 20
@@ -116,7 +116,7 @@ class Build:
         self._unpinned: set[str] = set()
         self._unreached = 0
         self.steps: list[BuildStep] = []
-        self.decisions: list[Decision] = []
+        self.decisions: list[EnvironmentDecision] = []
         self._on_path = False
         self.exposed = False
 
@@ -139,7 +139,7 @@ class Build:
         try:
             packages = from_json(list[tuple[str, str, str]], listing.stdout.text())[:MOST_RECORDED]
         except ValueError:
-            self.decisions.append(Decision(what="the list of installed packages could not be recorded"))
+            self.decisions.append(EnvironmentDecision(what="the list of installed packages could not be recorded"))
             return ()
         hashed = {line.split()[0]: line for line in known if "--hash" in line}
         lines = filter(None, (recorded_line(*package) for package in packages))
@@ -169,7 +169,7 @@ class Build:
         answer = await self._workspace.run(command)
         return answer.stdout.text() if answer.ok and not answer.stdout.elided else ""
 
-    async def run(self, steps: Iterable[Step]) -> None:
+    async def run(self, steps: Iterable[RecipeStep]) -> None:
         """Run steps in order. Raises PreconditionFailed where a required one fails, naming file and way out."""
         for step in steps:
             await self._run(step)
@@ -202,7 +202,7 @@ class Build:
             hint=hint,
         )
 
-    async def _run(self, step: Step) -> bool:
+    async def _run(self, step: RecipeStep) -> bool:
         """Whether the step, or all that took its place, worked."""
         if not step.required and time.monotonic() > self._deadline:
             self._note(step, StepOutcome.LEFT_OUT, 0.0, "no time left for it")
@@ -244,7 +244,7 @@ class Build:
         results = [await self._run(piece) for piece in step.pieces]
         return bool(results) and all(results)
 
-    async def _without_blamed(self, step: Step, result: CommandResult) -> Step | None:
+    async def _without_blamed(self, step: RecipeStep, result: CommandResult) -> RecipeStep | None:
         """The step to run next, where pins or packages that stand in the way have been taken out."""
         output = result.stdout.text()
         if step.pinned and self._lock is not None:
@@ -254,12 +254,12 @@ class Build:
                 pins = self._lock.constraints(self._unpinned)
                 await asyncio.to_thread(write_file, self._root.path / CONSTRAINTS, pins)
                 decision = f"without the pins of {', '.join(sorted(blamed))}, which do not fit this Python"
-                self.decisions.append(Decision(what=decision, source=step.source))
+                self.decisions.append(EnvironmentDecision(what=decision, source=step.source))
                 return step
         if step.optional and (blamed := unavailable_packages(output, step.optional)):
             left_out = {argument for name in blamed for argument in step.optional[name]}
             for name in sorted(blamed):
-                missing = Step(argv=step.argv, purpose=" ".join(step.optional[name]), source=step.source)
+                missing = RecipeStep(argv=step.argv, purpose=" ".join(step.optional[name]), source=step.source)
                 self._note(missing, StepOutcome.LEFT_OUT, 0.0, self._message(result, self._workspace.refusals))
             rest = {name: arguments for name, arguments in step.optional.items() if name not in blamed}
             return replace(step, argv=tuple(word for word in step.argv if word not in left_out), optional=rest)
@@ -268,20 +268,20 @@ class Build:
             if removed.ok:
                 for name in names:
                     packages = step.removal.packages[name]
-                    missing = Step(argv=step.argv, purpose=f"{name} {packages}", source=step.source)
+                    missing = RecipeStep(argv=step.argv, purpose=f"{name} {packages}", source=step.source)
                     self._note(missing, StepOutcome.LEFT_OUT, 0.0, self._message(result, ()))
                 rest = {name: packages for name, packages in step.removal.packages.items() if name not in names}
                 return replace(step, argv=step.removal.then, removal=replace(step.removal, packages=rest))
         return None
 
-    async def _removable(self, step: Step, removal: Removal, output: str) -> tuple[str, ...]:
+    async def _removable(self, step: RecipeStep, removal: Removal, output: str) -> tuple[str, ...]:
         """The packages to go on without: those that are blamed, else those that need what is blamed."""
         if (names := removal.blamed(output)) or not removal.log:
             return names
         log = await self._workspace.run(self._command(replace(step, argv=removal.log)))
         return removal.needing(output, log.stdout.text())
 
-    async def _execute(self, step: Step) -> tuple[CommandResult, float, tuple[Refusal, ...]]:
+    async def _execute(self, step: RecipeStep) -> tuple[CommandResult, float, tuple[ProxyRefusal, ...]]:
         before = {id(refusal) for refusal in self._workspace.refusals}
         started = time.monotonic()
         self.exposed = self.exposed or self._on_path
@@ -291,7 +291,7 @@ class Build:
         self._unreached = self._unreached + 1 if refused and not result.ok else 0
         return result, time.monotonic() - started, refused
 
-    def _command(self, step: Step) -> Command:
+    def _command(self, step: RecipeStep) -> Command:
         argv = step.argv
         if argv[1:4] == _PIP and self._root.reports:
             # It tells the hash of each archive, which nothing that is installed does.
@@ -304,7 +304,7 @@ class Build:
             merge_stderr=True,
         )
 
-    def _note(self, step: Step, outcome: StepOutcome, seconds: float, message: str = "") -> None:
+    def _note(self, step: RecipeStep, outcome: StepOutcome, seconds: float, message: str = "") -> None:
         self.steps.append(
             BuildStep(
                 purpose=step.purpose,
@@ -316,7 +316,7 @@ class Build:
             )
         )
 
-    def _message(self, result: CommandResult, refused: tuple[Refusal, ...]) -> str:
+    def _message(self, result: CommandResult, refused: tuple[ProxyRefusal, ...]) -> str:
         lines = [line.rstrip() for line in self._mask(result.stdout.text()).splitlines() if line.strip()]
         while len(lines) > 1 and sum(map(len, lines)) > _TAIL_CHARACTERS:
             lines = lines[1:]
@@ -344,7 +344,7 @@ class Build:
 _HINTS = {"environment.setup": "correct the set-up command, or leave it out", "environment": "see `fleet env explain`"}
 
 
-def way_out(refusals: Iterable[Refusal], grant: NetworkGrant) -> str:
+def way_out(refusals: Iterable[ProxyRefusal], grant: NetworkGrant) -> str:
     """The setting that opens what the proxy refused; empty where it refused nothing that a setting opens."""
     refused = list(refusals)
     private = _hosts_refused(refused, RefusalReason.PRIVATE)
@@ -362,12 +362,12 @@ def way_out(refusals: Iterable[Refusal], grant: NetworkGrant) -> str:
     return ""
 
 
-def _hosts_refused(refusals: Iterable[Refusal], reason: RefusalReason) -> list[str]:
+def _hosts_refused(refusals: Iterable[ProxyRefusal], reason: RefusalReason) -> list[str]:
     """The hosts that were refused for a reason, as settings name them."""
     return list(dict.fromkeys(pattern_of(refusal) for refusal in refusals if refusal.reason is reason))
 
 
-def pattern_of(refusal: Refusal) -> str:
+def pattern_of(refusal: ProxyRefusal) -> str:
     """A refused host as settings name it, with its port where that is not a usual one."""
     return refusal.host if refusal.port in DEFAULT_PORTS else f"{refusal.host}:{refusal.port}"
 

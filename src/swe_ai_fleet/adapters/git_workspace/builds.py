@@ -26,16 +26,16 @@ from swe_ai_fleet.adapters.git_workspace.furnishing import (
 )
 from swe_ai_fleet.adapters.git_workspace.git import Git
 from swe_ai_fleet.adapters.git_workspace.git_dirs import submodules_of
-from swe_ai_fleet.adapters.git_workspace.keys import Keys
+from swe_ai_fleet.adapters.git_workspace.keys import EnvironmentKeys
 from swe_ai_fleet.adapters.git_workspace.setup import (
     ENVIRONMENT_MOUNT,
     WORKSPACE_MOUNT,
-    Places,
+    EnvironmentPaths,
     PythonTools,
     SetupPolicy,
 )
 from swe_ai_fleet.domain.command import Owner
-from swe_ai_fleet.domain.environment import Decision, Environment, EnvironmentReport, ImageRoot
+from swe_ai_fleet.domain.environment import Environment, EnvironmentDecision, EnvironmentReport, ImageRoot
 from swe_ai_fleet.domain.task import EnvironmentSpec
 from swe_ai_fleet.environments.pip_steps import CONSTRAINTS
 from swe_ai_fleet.environments.recipe import Recipe, allows, version_text
@@ -52,7 +52,7 @@ _EXPECTED = re.compile(
     r"(?:.*/)?(?:[^/]*version[^/]*\.(?:py|pyi|txt)|VERSION|[^/]+\.(?:egg-info|dist-info)/.*|[^/]+\.so)", re.I
 )
 _OF_THE_CALLER = "environment.setup"
-_HAD_BEFORE = Decision(what="the packages of the index are reused from the build of another commit")
+_HAD_BEFORE = EnvironmentDecision(what="the packages of the index are reused from the build of another commit")
 
 
 def first_report(recipe: Recipe, python: str) -> EnvironmentReport:
@@ -60,9 +60,9 @@ def first_report(recipe: Recipe, python: str) -> EnvironmentReport:
     return EnvironmentReport(python=python, decisions=decided, test_command=command, test_source=source)
 
 
-def submodule_decisions(seed: Path) -> list[Decision]:
+def submodule_decisions(seed: Path) -> list[EnvironmentDecision]:
     return [
-        Decision(
+        EnvironmentDecision(
             what=f"submodule {submodule.path} at {submodule.commit[:12]}: "
             + ("checked out" if submodule.tree else f"not checked out: {submodule.reason}"),
             source=".gitmodules",
@@ -128,7 +128,7 @@ def _may_exist(root: Path, path: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BuildRequest:
+class EnvironmentBuildRequest:
     """What an environment is built of: the recipe for a seed's files, in the image where there is one."""
 
     tenant: str
@@ -150,11 +150,11 @@ class Builder:
     tools: PythonTools
     disk: TenantDisk
     policy: SetupPolicy
-    places: Places
-    keys: Keys
+    places: EnvironmentPaths
+    keys: EnvironmentKeys
     mask: SecretMask
 
-    async def build(self, key: str, request: BuildRequest) -> Facts:
+    async def build(self, key: str, request: EnvironmentBuildRequest) -> Facts:
         """Build an environment under a key. Raises PreconditionFailed where it cannot be, ResourceExhausted."""
         started = time.monotonic()
         recipe, spec, files, root = request.recipe, request.spec, request.files, self.places.home / key / "root"
@@ -173,7 +173,11 @@ class Builder:
                 pytest_from_tools = await self._needs_our_pytest(build, recipe, files)
             furnishing, decisions = await self._collect(clone_dirs, root)
             report = first_report(recipe, await self._python_version(root, recipe))
-            of_one = [Decision(what=f"built for this commit, since its own code may run: {alone}")] if alone else []
+            of_one = (
+                [EnvironmentDecision(what=f"built for this commit, since its own code may run: {alone}")]
+                if alone
+                else []
+            )
             report = replace(
                 report,
                 decisions=(
@@ -204,7 +208,7 @@ class Builder:
             await self._complete(key, request, facts, furnishing, lock_of_npm)
         return facts
 
-    async def _shared(self, request: BuildRequest) -> tuple[Path, Facts] | None:
+    async def _shared(self, request: EnvironmentBuildRequest) -> tuple[Path, Facts] | None:
         """The directory that all builds with these packages of an index begin with, and what is known of it.
 
         Nothing of the repository runs while it is made. None where there is no package to have, or none could be had.
@@ -236,7 +240,7 @@ class Builder:
         return directory / "root", facts
 
     async def _complete(
-        self, key: str, request: BuildRequest, facts: Facts, furnishing: Furnishing, lock_of_npm: str = ""
+        self, key: str, request: EnvironmentBuildRequest, facts: Facts, furnishing: Furnishing, lock_of_npm: str = ""
     ) -> None:
         directory = self.places.home / key
         await uninterrupted(asyncio.to_thread(write_facts, directory, facts, furnishing, npm_lock=lock_of_npm))
@@ -244,7 +248,7 @@ class Builder:
 
     @asynccontextmanager
     async def _laid_out(
-        self, key: str, request: BuildRequest, start: Path | None
+        self, key: str, request: EnvironmentBuildRequest, start: Path | None
     ) -> AsyncGenerator[tuple[CloneDirs, Lock | None]]:
         """(a checkout of the commit, the pins, if there are any) while the environment's directory is being filled.
 
@@ -262,7 +266,7 @@ class Builder:
 
     @asynccontextmanager
     async def _building(
-        self, key: str, request: BuildRequest, clone_dirs: CloneDirs, lock: Lock | None
+        self, key: str, request: EnvironmentBuildRequest, clone_dirs: CloneDirs, lock: Lock | None
     ) -> AsyncGenerator[Build]:
         """What runs the steps of a recipe, in a workspace of its own."""
         recipe, spec, root = request.recipe, request.spec, self.places.home / key / "root"
@@ -320,23 +324,23 @@ class Builder:
         match = re.search(r"^version\s*=\s*([\d.]+)", text, re.M)
         return match[1] if match else version_text(recipe.python.version)
 
-    async def _collect(self, clone_dirs: CloneDirs, root: Path) -> tuple[Furnishing, list[Decision]]:
+    async def _collect(self, clone_dirs: CloneDirs, root: Path) -> tuple[Furnishing, list[EnvironmentDecision]]:
         if not self.places.confined:
             return Furnishing(), []
         gathered = await uninterrupted(
             collect(self.git, clone_dirs.layout, root, mount=WORKSPACE_MOUNT, base=ENVIRONMENT_MOUNT)
         )
-        decisions = [Decision(what=f"left out because of its size: {text}") for text in gathered.too_much]
+        decisions = [EnvironmentDecision(what=f"left out because of its size: {text}") for text in gathered.too_much]
         kept = gathered.furnishing.kept
         if kept:
             more = f" and {len(kept) - 3} more" if len(kept) > 3 else ""
             decisions.append(
-                Decision(what=f"build output that is copied into every clone: {', '.join(kept[:3])}{more}")
+                EnvironmentDecision(what=f"build output that is copied into every clone: {', '.join(kept[:3])}{more}")
             )
         return gathered.furnishing, decisions
 
 
-def _lay_out(directory: Path, request: BuildRequest, start: Path | None) -> Lock | None:
+def _lay_out(directory: Path, request: EnvironmentBuildRequest, start: Path | None) -> Lock | None:
     """Make an environment's directory; the pins, if there are any."""
     recipe, root = request.recipe, directory / "root"
     # What a killed build may have left.

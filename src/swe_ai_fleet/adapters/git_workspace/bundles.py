@@ -26,7 +26,7 @@ from swe_ai_fleet.adapters.git_workspace.git import (
     Allowance,
     Git,
     GitFailed,
-    Layout,
+    GitLayout,
     bounded,
 )
 from swe_ai_fleet.adapters.git_workspace.git_dirs import FIXED_IDENTITY, WORK_BRANCH, remove_received, write_git_dir
@@ -42,7 +42,7 @@ from swe_ai_fleet.ports import BUNDLE_BRANCH, Checkpoint, RepositoryBundle, Work
 MAX_TAGS = 5000
 
 
-async def merged_tags(git: Git, layout: Layout, commit: str) -> tuple[str, ...]:
+async def merged_tags(git: Git, layout: GitLayout, commit: str) -> tuple[str, ...]:
     """The lines of a packed-refs file for the tags that point into a commit's ancestry, at most 5000, sorted by name.
 
     A repository that lacks the commit has none.
@@ -87,7 +87,7 @@ def read_header(data: bytes) -> BundleHeader:
     return BundleHeader(prerequisites=tuple(prerequisites), pack_at=len(beginning) + 2)
 
 
-async def make_bundle(git: Git, layout: Layout, ref: str, since: str) -> bytes:
+async def make_bundle(git: Git, layout: GitLayout, ref: str, since: str) -> bytes:
     """A bundle of a ref with what it adds to `since`; empty where that is nothing.
 
     Raises ResourceExhausted where it is larger than `MAX_BUNDLE_BYTES`.
@@ -105,7 +105,7 @@ async def make_bundle(git: Git, layout: Layout, ref: str, since: str) -> bytes:
     return bundle.stdout
 
 
-async def unpack(git: Git, layout: Layout, data: bytes, commit: str) -> None:
+async def unpack(git: Git, layout: GitLayout, data: bytes, commit: str) -> None:
     """Take a bundle's objects into a repository that has its prerequisites; `commit` is whole there afterwards.
 
     Raises PreconditionFailed where it is broken, or does not have that commit.
@@ -119,7 +119,7 @@ async def unpack(git: Git, layout: Layout, data: bytes, commit: str) -> None:
 
 
 async def _take_pack(
-    git: Git, layout: Layout, pack: bytes, commit: str, known: Iterable[str], *, max_bytes: int, seconds: float
+    git: Git, layout: GitLayout, pack: bytes, commit: str, known: Iterable[str], *, max_bytes: int, seconds: float
 ) -> None:
     """Take objects into a repository that has the `known` commits. Raises GitFailed unless `commit` is whole then."""
     await git.run(
@@ -136,7 +136,7 @@ _ALLOWANCE = Allowance(memory_bytes=HISTORY_MEMORY_BYTES)
 _REF = f"refs/heads/{BUNDLE_BRANCH}"
 
 
-async def bundled(git: Git, layout: Layout, base: str, *, shallow: bool, max_bytes: int) -> RepositoryBundle:
+async def bundled(git: Git, layout: GitLayout, base: str, *, shallow: bool, max_bytes: int) -> RepositoryBundle:
     """The bundle of `base`, made in a git directory of our own.
 
     Without its history where that is cut off (`shallow`) or makes more than `max_bytes`. Raises ResourceExhausted
@@ -157,7 +157,7 @@ async def bundled(git: Git, layout: Layout, base: str, *, shallow: bool, max_byt
     return RepositoryBundle(commit=commit.text(), data=data, without_history=True)
 
 
-async def _pack(git: Git, layout: Layout, commit: str, max_bytes: int) -> bytes:
+async def _pack(git: Git, layout: GitLayout, commit: str, max_bytes: int) -> bytes:
     await git.run("update-ref", "--no-deref", _REF, commit, layout=layout)
     pack = await git.run(
         *("bundle", "create", "--quiet", "-", _REF),
@@ -196,11 +196,11 @@ async def pack_repository(repo: RepoRef, into: Path) -> Packed:
     own = into / "repository"
     await asyncio.to_thread(write_git_dir, own, head="ref: refs/heads/none", history=checkout.history)
     resolved = await local.resolve(checkout, repo, own / "objects")
-    branch, layout, bundle = resolved.branch or _UNNAMED, Layout(git_dir=own), into / "bundle"
+    branch, layout, bundle = resolved.branch or _UNNAMED, GitLayout(git_dir=own), into / "bundle"
     (own / "HEAD").write_text(f"ref: refs/heads/{branch}\n")
     try:
         await git.run("update-ref", "--no-deref", f"refs/heads/{branch}", resolved.commit, layout=layout)
-        tags = await merged_tags(git, Layout(git_dir=checkout.git_dir), resolved.snapshot_of or resolved.commit)
+        tags = await merged_tags(git, GitLayout(git_dir=checkout.git_dir), resolved.snapshot_of or resolved.commit)
         lines = "".join(f"{line}\n" for line in ("# pack-refs with: peeled fully-peeled sorted ", *tags))
         (own / "packed-refs").write_bytes(os.fsencode(lines))
         names = [line.partition(" ")[2] for line in tags if not line.startswith("^")]
@@ -220,7 +220,7 @@ async def pack_repository(repo: RepoRef, into: Path) -> Packed:
     return Packed(bundle=bundle, commit=resolved.commit, branch=branch, subdirectory=inside)
 
 
-async def _name_ends(git: Git, layout: Layout, shallow: bytes, commit: str) -> list[str]:
+async def _name_ends(git: Git, layout: GitLayout, shallow: bytes, commit: str) -> list[str]:
     """Refs to the commits of a shallow repository where the history of `commit` ends."""
     roots = await git.run("rev-list", "--max-parents=0", commit, layout=layout)
     ends = sorted(set(roots.lines()).intersection(shallow.decode("ascii").split()))
@@ -258,7 +258,7 @@ _CHECKPOINT_REF = "refs/fleet/checkpoint"
 
 async def take_checkpoint(
     git: Git,
-    layout: Layout,
+    layout: GitLayout,
     workspace: Workspace,
     *,
     base: str,
@@ -303,7 +303,7 @@ async def take_checkpoint(
     return Checkpoint(commit=commit, head=head, branch=branch, bundle=bundle)
 
 
-async def restore_checkpoint(git: Git, layout: Layout, checkpoint: Checkpoint, *, scratch: Path) -> None:
+async def restore_checkpoint(git: Git, layout: GitLayout, checkpoint: Checkpoint, *, scratch: Path) -> None:
     """Bring a clean clone, whose `.git` is still ours, to a checkpoint. Raises PreconditionFailed.
 
     Every change counts as not staged afterwards: what was in the index is not kept, nor are other branches.
@@ -342,7 +342,7 @@ async def restore_checkpoint(git: Git, layout: Layout, checkpoint: Checkpoint, *
 
 
 async def _take_history(
-    git: Git, layout: Layout, workspace: Workspace, *, base: str, head: str, max_bytes: int
+    git: Git, layout: GitLayout, workspace: Workspace, *, base: str, head: str, max_bytes: int
 ) -> bool:
     """Take the agent's commits up to `head` into our git directory; whether we have all of it now."""
     if not COMMIT_ID.fullmatch(head):

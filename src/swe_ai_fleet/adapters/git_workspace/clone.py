@@ -17,15 +17,15 @@ from swe_ai_fleet.adapters.git_workspace.git import (
     COMMIT_ID,
     PATCH_FORM,
     Git,
-    Layout,
+    GitLayout,
     apply_patch,
     bounded,
     diff_of,
     touched,
 )
-from swe_ai_fleet.adapters.git_workspace.git_dirs import FIXED_IDENTITY, WORK_BRANCH, History
+from swe_ai_fleet.adapters.git_workspace.git_dirs import FIXED_IDENTITY, WORK_BRANCH, CommitHistory
 from swe_ai_fleet.adapters.git_workspace.local import object_stores
-from swe_ai_fleet.adapters.git_workspace.staging import Changes, changes, gitlinks, stage
+from swe_ai_fleet.adapters.git_workspace.staging import StagedChanges, changes, gitlinks, stage
 from swe_ai_fleet.domain.candidate import Diff
 from swe_ai_fleet.domain.command import Command, CommandResult
 from swe_ai_fleet.domain.environment import Environment
@@ -70,12 +70,12 @@ class CloneDirs:
         return self.directory / "git"
 
     @property
-    def layout(self) -> Layout:
-        return Layout(git_dir=self.git_dir, work_tree=self.tree, index=self.git_dir / "index")
+    def layout(self) -> GitLayout:
+        return GitLayout(git_dir=self.git_dir, work_tree=self.tree, index=self.git_dir / "index")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
+class CloneBounds:
     """The largest diff and the largest checkpoint of a clone, in bytes; what a tenant may have on this node's disk.
 
     The last counts environments, seeds and caches of repositories; 0: no limit.
@@ -94,10 +94,10 @@ class GitClone:
         git: Git,
         workspace: LocalWorkspace,
         clone_dirs: CloneDirs,
-        history: History,
+        history: CommitHistory,
         *,
         base_commit: str,
-        bounds: Bounds,
+        bounds: CloneBounds,
         submodules: dict[str, frozenset[bytes]],
     ) -> None:
         self._git = git
@@ -141,7 +141,7 @@ class GitClone:
         Raises ResourceExhausted (a larger patch than allowed), PreconditionFailed (a file that cannot be read).
         """
         layout, most = self._clone_dirs.layout, self._bounds.patch_bytes
-        seen: list[Changes] = []
+        seen: list[StagedChanges] = []
 
         async def links() -> frozenset[bytes]:
             with bounded("the changes make a patch", most):
@@ -172,7 +172,7 @@ class GitClone:
         if self._used:
             raise PreconditionFailed("a patch can only be applied before anything has run in the clone")
         dot_git = self._clone_dirs.tree / ".git"
-        layout = Layout(git_dir=dot_git, work_tree=self._clone_dirs.tree, alternates=(self._history.objects,))
+        layout = GitLayout(git_dir=dot_git, work_tree=self._clone_dirs.tree, alternates=(self._history.objects,))
         async with self._index:
             if branch:
                 await self._begin(branch, layout)
@@ -187,7 +187,7 @@ class GitClone:
             if branch:
                 await self._commit(branch, layout)
 
-    async def _begin(self, branch: str, layout: Layout) -> None:
+    async def _begin(self, branch: str, layout: GitLayout) -> None:
         """Check out a branch at the base commit, whose name and differences nothing of the repository hides."""
         name = f"refs/heads/{branch}"
         # What stands there goes before every .gitattributes.
@@ -198,7 +198,7 @@ class GitClone:
         await self._git.run("symbolic-ref", "HEAD", name, layout=layout)
         await self._git.run("read-tree", "--reset", "-u", self.base_commit, layout=layout)
 
-    async def _commit(self, branch: str, layout: Layout) -> None:
+    async def _commit(self, branch: str, layout: GitLayout) -> None:
         """Commit the index to a branch that begins at the base commit."""
         tree = (await self._git.run("write-tree", layout=layout)).text()
         parent = ("commit-tree", tree, "-p", self.base_commit, "-m", branch)
@@ -241,7 +241,7 @@ class GitClone:
         if self._used:
             raise PreconditionFailed("a checkpoint can only be restored before anything has run in the clone")
         tree = self._clone_dirs.tree
-        layout = Layout(git_dir=tree / ".git", work_tree=tree, alternates=(self._history.objects,))
+        layout = GitLayout(git_dir=tree / ".git", work_tree=tree, alternates=(self._history.objects,))
         async with self._index:
             # What another clone had committed under a name of the environment's goes before it.
             await asyncio.to_thread(remove, tree, self._clone_dirs.furnishing.kept)

@@ -11,12 +11,12 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from swe_ai_fleet.adapters.git_workspace.clone import Bounds, CloneDirs, GitClone
+from swe_ai_fleet.adapters.git_workspace.clone import CloneBounds, CloneDirs, GitClone
 from swe_ai_fleet.adapters.git_workspace.directories import try_lock
 from swe_ai_fleet.adapters.git_workspace.furnishing import Furnishing, furnish
 from swe_ai_fleet.adapters.git_workspace.git import (
     Git,
-    Layout,
+    GitLayout,
 )
 from swe_ai_fleet.adapters.git_workspace.git_dirs import (
     BY_PRODUCTS,
@@ -39,7 +39,7 @@ _CHECKOUT_TIMEOUT_SECONDS = 600.0
 class Clones:
     """Makes clones below `home`: `<execution>/<name>-<unique>`, each with a lock file that its process holds."""
 
-    def __init__(self, home: Path, git: Git, sandbox: Sandbox, *, bounds: Bounds) -> None:
+    def __init__(self, home: Path, git: Git, sandbox: Sandbox, *, bounds: CloneBounds) -> None:
         self._home = home
         self._bounds = bounds
         self._git = git
@@ -173,7 +173,7 @@ class Clones:
                 place = tree / submodule.path
                 await self._git.run(
                     *("read-tree", "--reset", "-u", submodule.tree),
-                    layout=Layout(git_dir=tree / ".git", work_tree=place, index=index),
+                    layout=GitLayout(git_dir=tree / ".git", work_tree=place, index=index),
                     cwd=place,
                     timeout_seconds=_CHECKOUT_TIMEOUT_SECONDS,
                 )
@@ -182,7 +182,7 @@ class Clones:
     async def _check_out(self, tree: Path) -> None:
         await self._git.run(
             *("read-tree", "--reset", "-u", "HEAD"),
-            layout=Layout(git_dir=tree / ".git", work_tree=tree),
+            layout=GitLayout(git_dir=tree / ".git", work_tree=tree),
             cwd=tree,
             timeout_seconds=_CHECKOUT_TIMEOUT_SECONDS,
         )

@@ -15,7 +15,15 @@ from pathlib import Path
 
 from swe_ai_fleet.adapters.git_workspace.bundles import make_bundle
 from swe_ai_fleet.adapters.git_workspace.directories import locked, vanishing
-from swe_ai_fleet.adapters.git_workspace.git import PATCH_FORM, Git, GitFailed, Layout, apply_patch, bounded, readable
+from swe_ai_fleet.adapters.git_workspace.git import (
+    PATCH_FORM,
+    Git,
+    GitFailed,
+    GitLayout,
+    apply_patch,
+    bounded,
+    readable,
+)
 from swe_ai_fleet.adapters.git_workspace.git_dirs import FIXED_IDENTITY, dates_of, history_of, write_git_dir
 from swe_ai_fleet.adapters.git_workspace.local import LocalRepository, identity
 from swe_ai_fleet.adapters.git_workspace.locations import Remote
@@ -67,7 +75,7 @@ class Deliveries:
         Raises PatchRejected, InvalidRequest and PreconditionFailed (`delivery.branch`).
         """
         _check_branch_name(delivery.branch)
-        ref, there = f"refs/heads/{delivery.branch}", Layout(git_dir=target.git_dir)
+        ref, there = f"refs/heads/{delivery.branch}", GitLayout(git_dir=target.git_dir)
         async with self._repository(seed) as layout:
             tree = "" if patch is None else await self._tree(layout, seed.name, patch)
             await self._check_free(there, delivery.branch)
@@ -106,7 +114,7 @@ class Deliveries:
             commit = await self._delivered(layout, tree, repository.commit, Delivery(message=message))
             if not isinstance(place, Path):
                 await self._hand_over(layout, place, commit, repository.shared_commit)
-            await self.git.run("update-ref", ref, commit, layout=Layout(git_dir=git_dir))
+            await self.git.run("update-ref", ref, commit, layout=GitLayout(git_dir=git_dir))
         return Delivered(commit_sha=commit, branch=ref, tree=tree)
 
     async def to_remote(
@@ -125,7 +133,7 @@ class Deliveries:
         Raises PatchRejected, InvalidRequest, PreconditionFailed, Unavailable.
         """
         _check_branch_name(delivery.branch)
-        cache_layout = Layout(git_dir=cache, alternates=(seed / "objects",))
+        cache_layout = GitLayout(git_dir=cache, alternates=(seed / "objects",))
         async with self._repository(seed, objects=cache / "objects") as layout, locked(cache.with_suffix(".lock")):
             tree = "" if patch is None else await self._tree(layout, seed.name, patch)
             commit = await self._standing(cache_layout, pin, repository.commit, tree) if tree else repository.commit
@@ -157,27 +165,27 @@ class Deliveries:
     @asynccontextmanager
     async def _repository(
         self, seed: Path, *, objects: Path | None = None, others: Iterable[Path] = ()
-    ) -> AsyncGenerator[Layout]:
+    ) -> AsyncGenerator[GitLayout]:
         """A bare repository on the seed's commit for as long as the context lasts; new objects go to `objects`."""
         async with vanishing(self.scratch) as private:
             await uninterrupted(asyncio.to_thread(write_git_dir, private, head=seed.name, history=history_of(seed)))
-            yield Layout(
+            yield GitLayout(
                 git_dir=private, index=private / "index", objects=objects, alternates=(seed / "objects", *others)
             )
 
-    async def _tree(self, layout: Layout, base: str, patch: bytes) -> str:
+    async def _tree(self, layout: GitLayout, base: str, patch: bytes) -> str:
         """The tree of a patch on a commit. Raises PatchRejected."""
         await self.git.run("read-tree", base, layout=layout)
         if patch.strip():
             await apply_patch(self.git, patch, "--cached", layout=layout, cwd=layout.git_dir)
         return (await self.git.run("write-tree", layout=layout)).text()
 
-    async def _check_free(self, layout: Layout, branch: str) -> None:
+    async def _check_free(self, layout: GitLayout, branch: str) -> None:
         worktrees = await self.git.run("worktree", "list", "--porcelain", "-z", layout=layout)
         if f"branch refs/heads/{branch}" in os.fsdecode(worktrees.stdout).split("\0"):
             raise _branch_taken(branch, "it is checked out")
 
-    async def _standing(self, layout: Layout, name: str, pinned: str, tree: str) -> str:
+    async def _standing(self, layout: GitLayout, name: str, pinned: str, tree: str) -> str:
         """The commit that a name stands for, if it is what we are about to make; empty where there is no such name.
 
         That is a tree on the pinned commit, or that commit itself where `tree` is empty. Raises PreconditionFailed
@@ -196,7 +204,7 @@ class Deliveries:
             raise _branch_taken(name.removeprefix("refs/heads/"), "it exists with different content")
         return commit[0]
 
-    async def _delivered(self, layout: Layout, tree: str, parent: str, delivery: Delivery) -> str:
+    async def _delivered(self, layout: GitLayout, tree: str, parent: str, delivery: Delivery) -> str:
         """The commit of a delivery, dated now; without a tree the pinned commit."""
         if not tree:
             return parent
@@ -204,11 +212,13 @@ class Deliveries:
         author = identity(delivery.author_name, delivery.author_email)
         return await self._commit(layout, tree, parent, message, author)
 
-    async def _hand_over(self, layout: Layout, target: LocalRepository, commit: str, known: str) -> None:
+    async def _hand_over(self, layout: GitLayout, target: LocalRepository, commit: str, known: str) -> None:
         """Put the commit's objects into the target's store as one small pack; no git of theirs takes part."""
         ours = layout.git_dir / "objects"
-        theirs = Layout(git_dir=layout.git_dir, objects=target.objects, alternates=(ours,))
-        present = await self.git.run("cat-file", "-e", known, layout=Layout(git_dir=target.git_dir), expect=(0, 1, 128))
+        theirs = GitLayout(git_dir=layout.git_dir, objects=target.objects, alternates=(ours,))
+        present = await self.git.run(
+            "cat-file", "-e", known, layout=GitLayout(git_dir=target.git_dir), expect=(0, 1, 128)
+        )
         if present.code:
             raise PreconditionFailed(
                 f"commit {known[:12]} is no longer in the repository", field="repo", hint="start from a commit it has"
@@ -262,7 +272,7 @@ class Deliveries:
                 bundle=await make_bundle(self.git, layout, f"refs/heads/{branch}", since),
             )
 
-    async def _merged(self, layout: Layout, head: str, theirs: str) -> _Merged:
+    async def _merged(self, layout: GitLayout, head: str, theirs: str) -> _Merged:
         base = (await self.git.run("merge-base", head, theirs, layout=layout, expect=(0, 1))).text()
         if not base:
             raise PreconditionFailed(f"{head[:12]} and what is to be merged have no common commit", field="repo")
@@ -280,7 +290,9 @@ class Deliveries:
             raise PreconditionFailed(f"the merge failed: {merged.report[:500] or merge.stderr[:500]}")
         return merged
 
-    async def _commit(self, layout: Layout, tree: str, parent: str, message: str, variables: Mapping[str, str]) -> str:
+    async def _commit(
+        self, layout: GitLayout, tree: str, parent: str, message: str, variables: Mapping[str, str]
+    ) -> str:
         committed = await self.git.run(
             *("commit-tree", tree, "-p", parent),
             layout=layout,
@@ -289,14 +301,14 @@ class Deliveries:
         )
         return committed.text()
 
-    async def _diff(self, layout: Layout, older: str, newer: str) -> bytes:
+    async def _diff(self, layout: GitLayout, older: str, newer: str) -> bytes:
         with bounded("the changes make a patch", self.max_patch_bytes, hint=""):
             diff = await self.git.run(
                 *("diff", *PATCH_FORM, older, newer), layout=layout, output_limit=self.max_patch_bytes
             )
         return await asyncio.to_thread(readable, diff.stdout)
 
-    async def _side(self, layout: Layout, older: str, newer: str, paths: Iterable[str]) -> bytes:
+    async def _side(self, layout: GitLayout, older: str, newer: str, paths: Iterable[str]) -> bytes:
         """What one side changed in the files of a conflict, renames shown as such; empty where that is too long."""
         literal = [f":(literal){path}" for path in list(paths)[:_MAX_SHOWN_FILES]]
         try:

@@ -46,7 +46,7 @@ class Ages:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reaped:
+class RemovedCounts:
     """What was taken away, by number."""
 
     workspaces: int = 0
@@ -56,7 +56,7 @@ class Reaped:
     images: int = 0
 
 
-def reap(home: Path, ages: Ages) -> Reaped:
+def reap(home: Path, ages: Ages) -> RemovedCounts:
     """One round over a node's home. Blocking; safe beside any number of processes at work there."""
     workspaces = _reap_workspaces(home / "workspaces")
     pinned = pins_of(home / "pins", ages.pin)
@@ -83,7 +83,7 @@ def reap(home: Path, ages: Ages) -> Reaped:
         for draft in _directories(place, depth=depth, drafts=True):
             if age_of(draft) > _DRAFT_AGE_SECONDS:
                 remove_tree(draft)
-    return Reaped(workspaces=workspaces, seeds=seeds, caches=caches, **unused)
+    return RemovedCounts(workspaces=workspaces, seeds=seeds, caches=caches, **unused)
 
 
 def release(home: Path, execution_id: str) -> None:

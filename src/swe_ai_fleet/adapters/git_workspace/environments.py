@@ -10,7 +10,7 @@ from pathlib import Path
 
 from swe_ai_fleet.adapters.git_workspace.builds import (
     Builder,
-    BuildRequest,
+    EnvironmentBuildRequest,
     copied,
     first_report,
     missing_on_path,
@@ -30,16 +30,16 @@ from swe_ai_fleet.adapters.git_workspace.furnishing import (
 )
 from swe_ai_fleet.adapters.git_workspace.git import Git
 from swe_ai_fleet.adapters.git_workspace.image_store import ImageStore
-from swe_ai_fleet.adapters.git_workspace.keys import Keys
+from swe_ai_fleet.adapters.git_workspace.keys import EnvironmentKeys
 from swe_ai_fleet.adapters.git_workspace.setup import (
     ENVIRONMENT_MOUNT,
     WORKSPACE_MOUNT,
-    Places,
+    EnvironmentPaths,
     PythonTools,
     SetupPolicy,
     check,
 )
-from swe_ai_fleet.domain.environment import Decision, Environment, ImageRoot, Mount
+from swe_ai_fleet.domain.environment import Environment, EnvironmentDecision, ImageRoot, Mount
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.domain.task import EnvironmentSpec, PinnedRepository
 from swe_ai_fleet.environments import caller_command, detect, digest
@@ -100,9 +100,9 @@ class Environments:
         self._recipes = recipes
         self._images = images
         self._roots: dict[str, ImageRoot] = {}
-        self._places = Places(home=home, level=sandbox.policy.level)
+        self._places = EnvironmentPaths(home=home, level=sandbox.policy.level)
         self._confined = self._places.confined
-        self._keys = Keys(git, policy=policy, level=sandbox.policy.level)
+        self._keys = EnvironmentKeys(git, policy=policy, level=sandbox.policy.level)
         self._builder = Builder(
             git=git,
             sandbox=sandbox,
@@ -132,14 +132,18 @@ class Environments:
         What an environment run found out for the same rules is used with them, as far as it still works.
         """
         check(spec, confined=self._confined)
-        decisions: tuple[Decision, ...] = ()
+        decisions: tuple[EnvironmentDecision, ...] = ()
         if spec.image:
             if self._sandbox.container is not None:
                 root = await self._sandbox.container.root(spec.image)
             else:
                 self.check_images()
                 root = await self._images.root(repository.tenant, spec.image, spec.image_credential)
-            decisions = (Decision(what=f"all of it is in the image {spec.image} ({root.digest})", source="the caller"),)
+            decisions = (
+                EnvironmentDecision(
+                    what=f"all of it is in the image {spec.image} ({root.digest})", source="the caller"
+                ),
+            )
             # From here on it is known by its content, wherever it came from.
             spec = replace(spec, image=root.digest, image_credential="")
             self._roots[root.digest] = root
@@ -167,7 +171,7 @@ class Environments:
         if known is not None:
             used = replace(known, setup=()) if fault else known
             report = replace(report, learned=used)
-            decisions += (Decision(what=fault),) if fault else ()
+            decisions += (EnvironmentDecision(what=fault),) if fault else ()
         report = replace(report, decisions=(*report.decisions, *decisions))
         return replace(environment, recipe_key=recipe_key, report=report, tree=files.tree)
 
@@ -217,7 +221,7 @@ class Environments:
             facts = await asyncio.to_thread(read_facts, self._home / key)
             cached = facts is not None
             if facts is None:
-                request = BuildRequest(
+                request = EnvironmentBuildRequest(
                     tenant=repository.tenant,
                     subdirectory=repository.subdirectory,
                     seed=source,
@@ -327,7 +331,9 @@ class Environments:
             recipe = pinned_npm(recipe, pins.npm, self._places.base(key))
         if recipe.python is None or not recipe.python.packages or not pins.pip:
             return recipe
-        pins_decision = Decision(what="no lock file: pip installs the versions of the parent commit's environment")
+        pins_decision = EnvironmentDecision(
+            what="no lock file: pip installs the versions of the parent commit's environment"
+        )
         return replace(
             recipe, python=replace(recipe.python, pins=pins.pip), decisions=(*recipe.decisions, pins_decision)
         )

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from swe_ai_fleet import codec
 from swe_ai_fleet.adapters.git_workspace.directories import DIRECTORY, NEW_FILE, clear_name, open_directory
-from swe_ai_fleet.adapters.git_workspace.git import Git, Layout
+from swe_ai_fleet.adapters.git_workspace.git import Git, GitLayout
 from swe_ai_fleet.adapters.git_workspace.staging import run_on_tree
 from swe_ai_fleet.domain.environment import EnvironmentReport
 from swe_ai_fleet.domain.errors import ResourceExhausted
@@ -133,7 +133,7 @@ def read_furnishing(directory: Path) -> Furnishing:
         return Furnishing()
 
 
-async def collect(git: Git, layout: Layout, root: Path, *, mount: str, base: str) -> Collected:
+async def collect(git: Git, layout: GitLayout, root: Path, *, mount: str, base: str) -> Collected:
     """Move what a build left from its checkout, the layout's work tree, below `root`; the build has ended.
 
     Args:

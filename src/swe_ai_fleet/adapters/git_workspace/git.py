@@ -105,7 +105,7 @@ class GitResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class GitLayout:
     """Where one call finds its repository, when it is not discovered: each part can lie somewhere else."""
 
     git_dir: Path
@@ -184,7 +184,7 @@ class Git:
         self,
         *args: str,
         options: Sequence[str] = (),
-        layout: Layout | None = None,
+        layout: GitLayout | None = None,
         cwd: Path | None = None,
         stdin: bytes = b"",
         variables: Mapping[str, str] | None = None,
@@ -254,7 +254,7 @@ class Git:
             raise GitFailed(result.stderr or f"git {args[0]} ended with status {code}")
         return result
 
-    async def commit(self, layout: Layout, name: str) -> str:
+    async def commit(self, layout: GitLayout, name: str) -> str:
         """The commit that a name means; empty where there is none."""
         answer = await self.run(
             *("rev-parse", "--quiet", "--verify", "--end-of-options", f"{name}^{{commit}}"),
@@ -263,11 +263,11 @@ class Git:
         )
         return answer.text() if answer.code == 0 else ""
 
-    async def tree(self, layout: Layout, commit: str) -> str:
+    async def tree(self, layout: GitLayout, commit: str) -> str:
         """The tree of a commit."""
         return (await self.run("rev-parse", f"{commit}^{{tree}}", layout=layout)).text()
 
-    async def is_ancestor(self, layout: Layout, older: str, newer: str) -> bool:
+    async def is_ancestor(self, layout: GitLayout, older: str, newer: str) -> bool:
         """Whether a commit is an ancestor of another; False for one that is not there."""
         answer = await self.run("merge-base", "--is-ancestor", older, newer, layout=layout, expect=(0, 1, 128))
         return answer.code == 0
@@ -348,7 +348,7 @@ PATCH_FORM = (
 _HEADER = re.compile(rb"^diff --git a/([^\n]+)$", re.M)
 
 
-async def apply_patch(git: Git, patch: bytes, where: str, *, layout: Layout, cwd: Path) -> None:
+async def apply_patch(git: Git, patch: bytes, where: str, *, layout: GitLayout, cwd: Path) -> None:
     """Apply a patch all or nothing; `where` is `--index` or `--cached`. Raises PatchRejected with git's reason."""
     try:
         await git.run(

@@ -18,7 +18,7 @@ from pathlib import Path
 from urllib.parse import urljoin, urlsplit
 
 from swe_ai_fleet.adapters.git_workspace.directories import appearing, locked
-from swe_ai_fleet.adapters.git_workspace.git import HISTORY_MEMORY_BYTES, Allowance, Git, GitFailed, Layout, quoted
+from swe_ai_fleet.adapters.git_workspace.git import HISTORY_MEMORY_BYTES, Allowance, Git, GitFailed, GitLayout, quoted
 from swe_ai_fleet.adapters.git_workspace.locations import LocationPolicy, Remote
 from swe_ai_fleet.adapters.git_workspace.staging import check_size
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, PreconditionFailed
@@ -42,7 +42,7 @@ BY_PRODUCTS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class History:
+class CommitHistory:
     """Where the objects of a commit are found. `shallow` holds the cut-off commits of a shallow repository."""
 
     objects: Path
@@ -54,7 +54,7 @@ def write_git_dir(
     path: Path,
     *,
     head: str,
-    history: History | None = None,
+    history: CommitHistory | None = None,
     object_format: str = "sha1",
     excludes: Iterable[str] = (),
     work_tree: bool = False,
@@ -84,17 +84,17 @@ def format_of(commit: str) -> str:
     return "sha256" if len(commit) == 64 else "sha1"
 
 
-def stored_history(git_dir: Path, commit: str) -> History:
+def stored_history(git_dir: Path, commit: str) -> CommitHistory:
     """A git directory of ours as the source of a commit's objects. Blocking."""
     shallow = git_dir / "shallow"
-    return History(
+    return CommitHistory(
         objects=git_dir / "objects",
         object_format=format_of(commit),
         shallow=shallow.read_bytes() if shallow.exists() else b"",
     )
 
 
-async def begin_cache(path: Path, *, history: History | None = None, object_format: str = "sha1") -> None:
+async def begin_cache(path: Path, *, history: CommitHistory | None = None, object_format: str = "sha1") -> None:
     """Make `path` a git directory without a branch, unless it is one already."""
     if not (path / "HEAD").exists():
         head = "ref: refs/heads/none"
@@ -121,7 +121,7 @@ def remove_received(cache: Path) -> None:
         draft.unlink(missing_ok=True)
 
 
-async def dates_of(git: Git, commit: str, layout: Layout) -> dict[str, str]:
+async def dates_of(git: Git, commit: str, layout: GitLayout) -> dict[str, str]:
     """The variables that give a new commit the date of another one."""
     stamp = f"@{(await git.run('log', '-1', '--format=%ct', commit, layout=layout)).text()} +0000"
     return {"GIT_AUTHOR_DATE": stamp, "GIT_COMMITTER_DATE": stamp}
@@ -165,7 +165,7 @@ class Seeds:
         self,
         repository_key: str,
         commit: str,
-        source: History,
+        source: CommitHistory,
         *,
         over: Path | None = None,
         tags: Sequence[str] = (),
@@ -195,12 +195,12 @@ class Seeds:
                     await self._git.run(
                         *("pack-objects", "--quiet", "--revs", "--delta-base-offset", "--missing=allow-any"),
                         "objects/pack/pack",
-                        layout=Layout(git_dir=draft),
+                        layout=GitLayout(git_dir=draft),
                         stdin=names_text.encode(),
                         timeout_seconds=_PACK_TIMEOUT_SECONDS,
                         allowance=Allowance(memory_bytes=HISTORY_MEMORY_BYTES),
                     )
-                    await check_size(self._git, Layout(git_dir=draft), commit, field="repo")
+                    await check_size(self._git, GitLayout(git_dir=draft), commit, field="repo")
                 except GitFailed as error:
                     raise PreconditionFailed(
                         f"the history of {commit[:12]} is incomplete: {error.message[:500]}", field="repo"
@@ -212,7 +212,7 @@ class Seeds:
         return seed
 
     async def add_submodule(
-        self, seed: Path, submodule: Submodule, source: History | None, *, most_bytes: int | None = None
+        self, seed: Path, submodule: Submodule, source: CommitHistory | None, *, most_bytes: int | None = None
     ) -> int:
         """Note a submodule of a seed's commit; with a `source` its files are taken into the seed, and their bytes told.
 
@@ -222,12 +222,12 @@ class Seeds:
         if source is not None:
             await self._git.run(
                 *("pack-objects", "--quiet", "--revs", "--delta-base-offset", "objects/pack/pack"),
-                layout=Layout(git_dir=seed, alternates=(source.objects,)),
+                layout=GitLayout(git_dir=seed, alternates=(source.objects,)),
                 stdin=f"{submodule.tree}\n".encode(),
                 timeout_seconds=_PACK_TIMEOUT_SECONDS,
             )
             files_bytes = await check_size(
-                self._git, Layout(git_dir=seed), submodule.tree, most_bytes=most_bytes, field="repo"
+                self._git, GitLayout(git_dir=seed), submodule.tree, most_bytes=most_bytes, field="repo"
             )
         others = [other for other in submodules_of(seed) if other.path != submodule.path]
         draft = seed / f".{_SUBMODULES}"
@@ -267,14 +267,14 @@ def _share(seed: Path, draft: Path) -> None:
             shutil.copyfile(pack, shared)  # a file system without links
 
 
-def history_of(seed: Path) -> History:
+def history_of(seed: Path) -> CommitHistory:
     """A seed as the source of objects for clones. Blocking."""
     return stored_history(seed, seed.name)
 
 
 _MAX_SUBMODULES = 100
 _DEEPEST = 3
-Fetch = Callable[[Remote, str], Awaitable[History]]
+Fetch = Callable[[Remote, str], Awaitable[CommitHistory]]
 """Brings a commit of a remote repository here; raises FleetError."""
 Holds = Callable[[Iterable[Path], str], Awaitable[bool]]
 """See `LocalRepositories.holds`."""
@@ -312,7 +312,7 @@ class Submodules:
             tenant: Whose the seed is.
             fetch: Brings a commit of a remote repository here.
         """
-        pending = [("", seed.name, Layout(git_dir=seed), location, stores, 0)]
+        pending = [("", seed.name, GitLayout(git_dir=seed), location, stores, 0)]
         count = 0
         room = self.git.max_disk_bytes
         while pending:
@@ -327,7 +327,7 @@ class Submodules:
                     url = _absolute(pinned.url, base)
                     store = stores / pinned.name if stores and (stores / pinned.name).is_dir() else None
                     history = await self._history(url, pinned, store, fetch, tenant=tenant)
-                    inner = Layout(git_dir=seed, alternates=(history.objects,))
+                    inner = GitLayout(git_dir=seed, alternates=(history.objects,))
                     tree = (await self.git.run("rev-parse", f"{pinned.commit}^{{tree}}", layout=inner)).text()
                     submodule = Submodule(path=path, commit=pinned.commit, tree=tree)
                     room -= await self.seeds.add_submodule(seed, submodule, history, most_bytes=max(0, room))
@@ -341,19 +341,21 @@ class Submodules:
         missing = Submodule(path=path, commit=pinned.commit, reason=reason[:300])
         await self.seeds.add_submodule(seed, missing, None)
 
-    async def _history(self, url: str, pinned: _Pinned, store: Path | None, fetch: Fetch, *, tenant: str) -> History:
+    async def _history(
+        self, url: str, pinned: _Pinned, store: Path | None, fetch: Fetch, *, tenant: str
+    ) -> CommitHistory:
         if store is not None and await self.holds((store, store / "objects"), tenant):
             answer = await self.git.run(
-                "cat-file", "-e", f"{pinned.commit}^{{commit}}", layout=Layout(git_dir=store), expect=(0, 1, 128)
+                "cat-file", "-e", f"{pinned.commit}^{{commit}}", layout=GitLayout(git_dir=store), expect=(0, 1, 128)
             )
             if answer.code == 0:
-                return History(objects=store / "objects", object_format=format_of(pinned.commit))
+                return CommitHistory(objects=store / "objects", object_format=format_of(pinned.commit))
         remote = self.policy.parse(url) if "://" in url or "@" in url else None
         if not isinstance(remote, Remote) or remote.upload:
             raise InvalidRequest("only URLs of remote repositories are followed")
         return await fetch(remote, pinned.commit)
 
-    async def _pinned(self, layout: Layout, commit: str) -> list[_Pinned]:
+    async def _pinned(self, layout: GitLayout, commit: str) -> list[_Pinned]:
         """The submodules that a commit pins and its .gitmodules names."""
         listed = await self.git.run("ls-tree", "-r", "-z", "--full-tree", commit, layout=layout)
         links: dict[str, str] = {}

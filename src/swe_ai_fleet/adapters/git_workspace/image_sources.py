@@ -222,7 +222,7 @@ class Files(ABC):
     def _fetch(self, layer: Layer, target: Path) -> None: ...
 
 
-class Layout(Files):
+class OciLayout(Files):
     """An OCI image layout, a directory: `index.json` and `blobs/sha256/…`."""
 
     def _find(self) -> FoundImage:
@@ -327,7 +327,7 @@ def _document(archive: tarfile.TarFile, members: dict[str, tarfile.TarInfo], nam
     return file.read() if file is not None else b""
 
 
-class Engine:
+class EngineImage:
     """An image that a Docker or Podman engine has, by the engine's socket; what it sends lies in `scratch`, a folder
     of the caller's own."""
 

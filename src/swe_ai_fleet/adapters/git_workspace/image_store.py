@@ -18,10 +18,10 @@ from swe_ai_fleet.adapters.git_workspace.image_sources import (
     FIELD,
     MACHINE,
     Archive,
-    Engine,
+    EngineImage,
     FoundImage,
     ImageReference,
-    Layout,
+    OciLayout,
     document,
     missing,
 )
@@ -33,7 +33,7 @@ from swe_ai_fleet.domain.errors import InvalidRequest, ResourceExhausted
 from swe_ai_fleet.domain.json_values import mapping, string, strings
 from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
 
-_Source = Layout | Archive | Engine | Registry
+_Source = OciLayout | Archive | EngineImage | Registry
 _VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.S)
 _NUMBER = re.compile(r"[0-9]{1,9}")
 _HOSTS = b"127.0.0.1 localhost fleet\n::1 localhost\n"
@@ -138,10 +138,10 @@ class ImageStore:
                     "images of an engine are not accepted", field=FIELD, hint="the operator names FLEET_IMAGE_ENGINE"
                 )
             async with vanishing(self._scratch) as directory:
-                yield Engine(reference, self._rules.engine, directory, self._rules.limits)
+                yield EngineImage(reference, self._rules.engine, directory, self._rules.limits)
         else:
             folder = await asyncio.to_thread(self._folder, tenant, Path(reference.name))
-            yield (Layout if reference.transport == "oci" else Archive)(reference, folder)
+            yield (OciLayout if reference.transport == "oci" else Archive)(reference, folder)
 
     def _folder(self, tenant: str, path: Path) -> Path:
         for folder in self._rules.folders:

@@ -21,7 +21,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from swe_ai_fleet.adapters.git_workspace.git import Git, Layout
+from swe_ai_fleet.adapters.git_workspace.git import Git, GitLayout
 from swe_ai_fleet.adapters.git_workspace.git_dirs import packed_refs, submodules_of
 from swe_ai_fleet.adapters.git_workspace.setup import SetupPolicy
 from swe_ai_fleet.domain.command import Command
@@ -192,7 +192,7 @@ _RECENT = timedelta(days=180)
 
 async def read_files(git: Git, seed: Path) -> RepositoryFiles:
     """The files of a seed's commit: two git processes, however large the repository is."""
-    layout = Layout(git_dir=seed)
+    layout = GitLayout(git_dir=seed)
     listed = await git.run("ls-tree", "-r", "-z", "-l", "--full-tree", seed.name, layout=layout)
     files: dict[str, str] = {}
     readable: list[tuple[str, int]] = []
@@ -270,7 +270,7 @@ _LISTINGS_KEPT = 64
 _GO_FILES = frozenset({"go.mod", "go.sum", "go.work", "go.work.sum"})
 
 
-class Keys:
+class EnvironmentKeys:
     """Keys of environments, made of everything that decides what a build becomes."""
 
     def __init__(self, git: Git, *, policy: SetupPolicy, level: IsolationLevel) -> None:

@@ -13,8 +13,14 @@ from functools import partial
 from pathlib import Path
 
 from swe_ai_fleet.adapters.git_workspace.directories import vanishing
-from swe_ai_fleet.adapters.git_workspace.git import Git, GitFailed, Layout
-from swe_ai_fleet.adapters.git_workspace.git_dirs import IDENTITY_EMAIL, IDENTITY_NAME, History, dates_of, write_git_dir
+from swe_ai_fleet.adapters.git_workspace.git import Git, GitFailed, GitLayout
+from swe_ai_fleet.adapters.git_workspace.git_dirs import (
+    IDENTITY_EMAIL,
+    IDENTITY_NAME,
+    CommitHistory,
+    dates_of,
+    write_git_dir,
+)
 from swe_ai_fleet.adapters.git_workspace.locations import LocationPolicy
 from swe_ai_fleet.adapters.git_workspace.staging import gitlinks, run_on_tree, stage
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
@@ -44,8 +50,8 @@ class LocalRepository:
     tenant: str = ""
 
     @property
-    def history(self) -> History:
-        return History(objects=self.objects, object_format=self.object_format, shallow=self.shallow)
+    def history(self) -> CommitHistory:
+        return CommitHistory(objects=self.objects, object_format=self.object_format, shallow=self.shallow)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +162,7 @@ class LocalRepositories:
             raise InvalidRequest("a reference must not contain a line break", field="repo.ref")
         answers = await self._git.run(
             *("cat-file", "--batch-check=%(objectname) %(objecttype)"),
-            layout=Layout(git_dir=repository.git_dir),
+            layout=GitLayout(git_dir=repository.git_dir),
             stdin=os.fsencode("".join(f"{question}\n" for question in questions)),
         )
         objects = [line.rsplit(" ", 1) for line in answers.lines()]
@@ -169,7 +175,7 @@ class LocalRepositories:
                 return head.removeprefix("ref: refs/heads/")
         named = await self._git.run(
             *("rev-parse", "--quiet", "--verify", "--symbolic-full-name", "--end-of-options", ref),
-            layout=Layout(git_dir=repository.git_dir),
+            layout=GitLayout(git_dir=repository.git_dir),
             expect=(0, 1, 128),
         )
         name = next((line for line in named.lines() if line.startswith("refs/heads/")), "")
@@ -201,12 +207,12 @@ class LocalRepositories:
         return Resolved(commit=commit, branch=resolved.branch, snapshot_of=resolved.commit)
 
     @asynccontextmanager
-    async def _private(self, repository: LocalRepository, head: str, objects: Path) -> AsyncGenerator[Layout]:
+    async def _private(self, repository: LocalRepository, head: str, objects: Path) -> AsyncGenerator[GitLayout]:
         # A git directory of our own: neither filters nor a file system monitor of theirs can be configured there, and
         # their index is read from a copy.
         async with vanishing(self._scratch) as private:
             await uninterrupted(asyncio.to_thread(_write_private, private, repository, head, self._excludes))
-            layout = Layout(
+            layout = GitLayout(
                 git_dir=private,
                 work_tree=repository.top,
                 index=private / "index",
@@ -217,7 +223,7 @@ class LocalRepositories:
                 await self._git.run("read-tree", head, layout=layout)
             yield layout
 
-    async def _confined(self, repository: LocalRepository, layout: Layout) -> Sequence[str]:
+    async def _confined(self, repository: LocalRepository, layout: GitLayout) -> Sequence[str]:
         if self._confine is None:
             return ()
         stores = await asyncio.to_thread(object_stores, repository.objects)
@@ -226,7 +232,7 @@ class LocalRepositories:
         writable = (layout.git_dir, *([layout.objects] if layout.objects else []))
         return await self._confine(readable, writable)
 
-    async def _changes(self, layout: Layout, tree: Path, confining: Sequence[str]) -> list[tuple[str, str]]:
+    async def _changes(self, layout: GitLayout, tree: Path, confining: Sequence[str]) -> list[tuple[str, str]]:
         listing = await run_on_tree(
             self._git,
             *("status", "--porcelain=v1", "-z", "--no-renames", "--ignore-submodules=dirty"),
@@ -237,7 +243,7 @@ class LocalRepositories:
         lines = os.fsdecode(listing.stdout).split("\0")
         return [(line[:2], line[3:]) for line in lines if line]
 
-    async def _commit(self, layout: Layout, parent: str) -> str:
+    async def _commit(self, layout: GitLayout, parent: str) -> str:
         tree = (await self._git.run("write-tree", layout=layout)).text()
         return (
             await self._git.run(

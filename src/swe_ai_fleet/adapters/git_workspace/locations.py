@@ -275,7 +275,7 @@ class Route:
         return "; ".join(refusal.text for refusal in self.proxy.refusals) if self.proxy else ""
 
 
-class Routes:
+class RemoteRoutes:
     """Opens routes to remotes.
 
     Args:

@@ -15,10 +15,10 @@ from urllib.parse import urlsplit
 
 from swe_ai_fleet.adapters.git_workspace.bundles import merged_tags, read_header, unpack
 from swe_ai_fleet.adapters.git_workspace.disk_space import TenantDisk
-from swe_ai_fleet.adapters.git_workspace.git import Git, Layout
+from swe_ai_fleet.adapters.git_workspace.git import Git, GitLayout
 from swe_ai_fleet.adapters.git_workspace.git_dirs import (
     FIXED_IDENTITY,
-    History,
+    CommitHistory,
     Seeds,
     Submodules,
     begin_cache,
@@ -57,7 +57,7 @@ class Origins:
         fetch: BlobFetch | None,
     ) -> None:
         self._home = home
-        self._keys = Keys(home)
+        self._keys = RepositoryKeys(home)
         self._git = git
         self._policy = policy
         self._local = local
@@ -155,7 +155,7 @@ class Origins:
         source = stored_history(await self.cache(repository), repository.commit)
         return await self._planted(repository, source, over)
 
-    async def _planted(self, repository: PinnedRepository, source: History, over: Path | None) -> Path:
+    async def _planted(self, repository: PinnedRepository, source: CommitHistory, over: Path | None) -> Path:
         key = self._keys.of(repository)
         await self._disk.admit(repository.tenant, self._cache(key))
         seed = await self._seeds.plant(key, repository.commit, source, over=over)
@@ -171,7 +171,7 @@ class Origins:
 
     async def _plant_remote(self, key: str, commit: str, over: Path | None = None) -> Path:
         cache = self._cache(key)
-        tags = () if over else await merged_tags(self._git, Layout(git_dir=cache), commit)
+        tags = () if over else await merged_tags(self._git, GitLayout(git_dir=cache), commit)
         return await self._seeds.plant(key, commit, stored_history(cache, commit), over=over, tags=tags)
 
     async def _plant_local(
@@ -179,7 +179,7 @@ class Origins:
     ) -> Path:
         # A snapshot has the tags of the commit that it was made on.
         commit = resolved.snapshot_of or resolved.commit
-        tags = () if over else await merged_tags(self._git, Layout(git_dir=local.git_dir), commit)
+        tags = () if over else await merged_tags(self._git, GitLayout(git_dir=local.git_dir), commit)
         source = local.history
         if resolved.snapshot_of:
             source = replace(source, objects=self._cache(key) / "objects")
@@ -196,7 +196,7 @@ class Origins:
         else:
             url = "" if location.upload else location.url
 
-        async def fetch(remote: Remote, commit: str) -> History:
+        async def fetch(remote: Remote, commit: str) -> CommitHistory:
             credential = repo.credential if _host(remote.url) == _host(url) else ""
             source = RepoRef(location=remote.url, commit=commit, credential=credential)
             cache = self._cache(self._keys.key(tenant, credential, remote.url))
@@ -216,7 +216,7 @@ class Origins:
 
     async def _scratch_cache(self, cache: Path, repository: PinnedRepository) -> Path:
         await begin_cache(cache)
-        layout = Layout(git_dir=cache)
+        layout = GitLayout(git_dir=cache)
         await self._empty(cache)
         if repository.bundle is not None and not await self._git.commit(layout, repository.commit):
             await self._unpack(repository, None, layout, repository.bundle)
@@ -224,7 +224,7 @@ class Origins:
 
     async def _empty(self, cache: Path) -> str:
         """The commit without files, written where it is missing."""
-        layout = Layout(git_dir=cache)
+        layout = GitLayout(git_dir=cache)
         tree = (await self._git.run("mktree", layout=layout, stdin=b"")).text()
         commit = await self._git.run(
             "commit-tree", tree, layout=layout, stdin=b"Nothing yet\n", variables=FIXED_IDENTITY
@@ -237,7 +237,7 @@ class Origins:
             return None
         behind = await self._git.run(
             *("rev-list", "--first-parent", f"--max-count={_MOST_COMMITS}", f"{repository.commit}~1"),
-            layout=Layout(git_dir=cache),
+            layout=GitLayout(git_dir=cache),
             expect=(0, 128),
         )
         seeds = (self._seeds.find(self._keys.of(repository), commit) for commit in behind.lines())
@@ -257,7 +257,7 @@ class Origins:
             await self._uploads.resolve(repository.tenant, repo, location.upload, cache)
         else:
             await begin_cache(cache, object_format=format_of(repository.commit))
-        layout = Layout(git_dir=cache)
+        layout = GitLayout(git_dir=cache)
         # What it stands on is there too: a commit is written after its tree, and a pack appears whole.
         if await self._git.commit(layout, repository.commit):
             return cache
@@ -268,7 +268,7 @@ class Origins:
         return cache
 
     async def _unpack(
-        self, repository: PinnedRepository, location: Remote | Path | None, layout: Layout, bundle: BlobRef
+        self, repository: PinnedRepository, location: Remote | Path | None, layout: GitLayout, bundle: BlobRef
     ) -> None:
         if self._fetch is None:
             raise PreconditionFailed(f"commit {repository.commit[:12]} is only known on another node", field="repo")
@@ -316,7 +316,7 @@ def _host(url: str) -> str:
     return urlsplit(url).netloc.rpartition("@")[2] if "://" in url else url.partition(":")[0].rpartition("@")[2]
 
 
-class Keys:
+class RepositoryKeys:
     """What caches and seeds of repositories are found under on this machine: names that nobody outside can work out.
 
     They are made with a secret in `home`, made at random by the first process that needs it.

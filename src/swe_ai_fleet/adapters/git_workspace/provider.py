@@ -11,18 +11,18 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
-from swe_ai_fleet.adapters.git_workspace.clone import Bounds, GitClone
+from swe_ai_fleet.adapters.git_workspace.clone import CloneBounds, GitClone
 from swe_ai_fleet.adapters.git_workspace.clones import Clones
 from swe_ai_fleet.adapters.git_workspace.delivery import Deliveries
 from swe_ai_fleet.adapters.git_workspace.directories import vanishing
-from swe_ai_fleet.adapters.git_workspace.disk_space import Ages, Reaped, TenantDisk, forget, reap, release
+from swe_ai_fleet.adapters.git_workspace.disk_space import Ages, RemovedCounts, TenantDisk, forget, reap, release
 from swe_ai_fleet.adapters.git_workspace.environments import Environments
 from swe_ai_fleet.adapters.git_workspace.furnishing import Furnishing
-from swe_ai_fleet.adapters.git_workspace.git import Git, Layout
+from swe_ai_fleet.adapters.git_workspace.git import Git, GitLayout
 from swe_ai_fleet.adapters.git_workspace.git_dirs import WORK_BRANCH
 from swe_ai_fleet.adapters.git_workspace.image_store import ImageRules, ImageStore
 from swe_ai_fleet.adapters.git_workspace.local import LocalRepositories, user_excludes
-from swe_ai_fleet.adapters.git_workspace.locations import LocationPolicy, Remote, Routes
+from swe_ai_fleet.adapters.git_workspace.locations import LocationPolicy, Remote, RemoteRoutes
 from swe_ai_fleet.adapters.git_workspace.origins import BlobFetch, Origins
 from swe_ai_fleet.adapters.git_workspace.remote import CredentialLookup, RemoteRepositories
 from swe_ai_fleet.adapters.git_workspace.setup import PythonTools, SetupPolicy
@@ -68,7 +68,7 @@ class GitWorkspaceProvider:
         setup: SetupPolicy | None = None,
         mask: SecretMask | None = None,
         ages: Ages | None = None,
-        bounds: Bounds | None = None,
+        bounds: CloneBounds | None = None,
         fetch: BlobFetch | None = None,
         recipes: KnownRecipes | None = None,
         images: ImageRules | None = None,
@@ -92,7 +92,7 @@ class GitWorkspaceProvider:
         self._local = LocalRepositories(
             self._git, self._policy, scratch=scratch, excludes=excludes, confine=sandbox.confining
         )
-        routes = Routes(
+        routes = RemoteRoutes(
             self._policy.reach,
             environ=environ,
             known_hosts=known_hosts or self._home / "known_hosts",
@@ -102,7 +102,7 @@ class GitWorkspaceProvider:
         self._remotes = RemoteRepositories(
             git=self._git, routes=routes, askpass=self._home / "askpass", protocols=protocols, credentials=credentials
         )
-        bounds = bounds or Bounds()
+        bounds = bounds or CloneBounds()
         unmeasured_bytes = sandbox.policy.max_disk_bytes
         disk = TenantDisk(home=self._home, max_bytes=bounds.tenant_disk_bytes, unmeasured_bytes=unmeasured_bytes)
         self._origins = Origins(
@@ -340,7 +340,7 @@ class GitWorkspaceProvider:
         places = [place for digest in uploads for place in self._origins.places(tenant, UPLOAD + digest)]
         await uninterrupted(asyncio.to_thread(forget, self._home, tenant if whole else "", places))
 
-    async def reap(self) -> Reaped:
+    async def reap(self) -> RemovedCounts:
         """Remove the workspaces of processes that are gone, and seeds and environments unused for long."""
         return await asyncio.to_thread(reap, self._home, self._ages)
 
@@ -368,7 +368,7 @@ class GitWorkspaceProvider:
             return
         answer = await self._git.run(
             *("cat-file", "--batch-check=%(objecttype)"),
-            layout=Layout(git_dir=seed),
+            layout=GitLayout(git_dir=seed),
             stdin=os.fsencode(f"{seed.name}:{subdirectory}\n"),
         )
         if answer.text() != "tree":

@@ -25,12 +25,12 @@ from swe_ai_fleet.adapters.git_workspace.git import (
     Git,
     GitExhausted,
     GitFailed,
+    GitLayout,
     GitResult,
-    Layout,
 )
 from swe_ai_fleet.adapters.git_workspace.git_dirs import begin_cache, remove_received
 from swe_ai_fleet.adapters.git_workspace.local import Resolved
-from swe_ai_fleet.adapters.git_workspace.locations import Credential, Remote, Route, Routes, host_of, out_of_reach
+from swe_ai_fleet.adapters.git_workspace.locations import Credential, Remote, RemoteRoutes, Route, host_of, out_of_reach
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed, ResourceExhausted, Unavailable
 from swe_ai_fleet.domain.task import RepoRef
 from swe_ai_fleet.domain.text import check_identifier
@@ -76,7 +76,7 @@ class RemoteRepositories:
     """
 
     git: Git
-    routes: Routes
+    routes: RemoteRoutes
     askpass: Path
     protocols: tuple[str, ...]
     credentials: CredentialLookup | None
@@ -102,7 +102,7 @@ class RemoteRepositories:
         return Resolved(commit=commit, branch=branch)
 
     async def push(
-        self, tenant: str, credential: str, remote: Remote, layout: Layout, commit: str, branch: str
+        self, tenant: str, credential: str, remote: Remote, layout: GitLayout, commit: str, branch: str
     ) -> None:
         """Put a commit on a branch that must not exist yet. Raises PreconditionFailed, Unavailable."""
         async with self._connected(tenant, credential, remote) as connection:
@@ -136,7 +136,7 @@ class RemoteRepositories:
         self,
         connection: _Connection,
         *args: str,
-        layout: Layout | None = None,
+        layout: GitLayout | None = None,
         timeout_seconds: float,
         allowance: Allowance = _ASKING,
     ) -> GitResult:
@@ -179,11 +179,11 @@ class RemoteRepositories:
             # Tags that point into its history come along: git follows them where the target has a name.
             specification = f"+{wanted}:refs/fleet/fetched/{wanted}"
             await self._fetch(connection, cache, [specification], have=wanted, follows_tags=True)
-            return await self.git.commit(Layout(git_dir=cache), wanted)
+            return await self.git.commit(GitLayout(git_dir=cache), wanted)
         await self._fetch(connection, cache, ["+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*"])
-        commit = await self.git.commit(Layout(git_dir=cache), repo.commit or repo.ref)
+        commit = await self.git.commit(GitLayout(git_dir=cache), repo.commit or repo.ref)
         if commit:
-            await self.git.run("update-ref", f"refs/fleet/fetched/{commit}", commit, layout=Layout(git_dir=cache))
+            await self.git.run("update-ref", f"refs/fleet/fetched/{commit}", commit, layout=GitLayout(git_dir=cache))
         return commit
 
     async def _fetch(
@@ -195,7 +195,7 @@ class RemoteRepositories:
         have: str = "",
         follows_tags: bool = False,
     ) -> None:
-        if have and await self.git.commit(Layout(git_dir=cache), f"refs/fleet/fetched/{have}"):
+        if have and await self.git.commit(GitLayout(git_dir=cache), f"refs/fleet/fetched/{have}"):
             return
         tags = () if follows_tags else ("--no-tags",)
         try:
@@ -203,7 +203,7 @@ class RemoteRepositories:
                 connection,
                 *("fetch", "--quiet", *tags, "--no-write-fetch-head", "--no-auto-maintenance"),
                 *("--", connection.remote.url, *specifications),
-                layout=Layout(git_dir=cache),
+                layout=GitLayout(git_dir=cache),
                 timeout_seconds=_FETCH_TIMEOUT_SECONDS,
                 allowance=Allowance(memory_bytes=HISTORY_MEMORY_BYTES),
             )

@@ -22,7 +22,7 @@ from swe_ai_fleet.domain.environment import Environment, Mount
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.task import EnvironmentSpec
 from swe_ai_fleet.environments.recipe import Recipe
-from swe_ai_fleet.sandbox import IsolationLevel, NetworkGrant, Refusal, RefusalReason, Sandbox
+from swe_ai_fleet.sandbox import IsolationLevel, NetworkGrant, ProxyRefusal, RefusalReason, Sandbox
 from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
 
 ENVIRONMENT_MOUNT = "/environment"
@@ -47,7 +47,7 @@ class SetupPolicy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Places:
+class EnvironmentPaths:
     """The places of environments below `home`. Without mounts commands see what is on the host where it is there."""
 
     home: Path
@@ -197,7 +197,7 @@ _NPM = 'cd "$TMPDIR" && exec npm pack --silent --fetch-retries=0 isarray'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
+class InstallAttempt:
     """What trying one package manager gave: how its command ended, and the setting that would help.
 
     `refused` are the hosts that the proxy did not connect to.
@@ -206,11 +206,11 @@ class Attempt:
     program: str
     ok: bool = False
     message: str = ""
-    refused: tuple[Refusal, ...] = ()
+    refused: tuple[ProxyRefusal, ...] = ()
     way_out: str = ""
 
 
-async def try_setup_network(home: Path, sandbox: Sandbox, policy: SetupPolicy) -> tuple[Attempt, ...]:
+async def try_setup_network(home: Path, sandbox: Sandbox, policy: SetupPolicy) -> tuple[InstallAttempt, ...]:
     """Download one small package with pip and one with npm, by their own configuration, in the sandbox.
 
     A host that is refused is opened for the rest of the trial, to find the others behind it: nothing else is asked of
@@ -228,26 +228,26 @@ async def try_setup_network(home: Path, sandbox: Sandbox, policy: SetupPolicy) -
 
 async def _attempt(
     program: str, argv: tuple[str, ...], sandbox: Sandbox, policy: SetupPolicy, environment: Environment, empty: Path
-) -> Attempt:
+) -> InstallAttempt:
     network = policy.network
-    refused: dict[tuple[str, RefusalReason], Refusal] = {}
+    refused: dict[tuple[str, RefusalReason], ProxyRefusal] = {}
     while True:
         async with sandbox.workspace(empty, environment=environment, network=network) as workspace:
             has_it = ("sh", "-c", 'command -v "$0"', program)
             if program == "npm" and not (await workspace.run(Command(argv=has_it, light=True))).ok:
-                return Attempt(program=program, message="npm is not on this machine")
+                return InstallAttempt(program=program, message="npm is not on this machine")
             result = await workspace.run(Command(argv=argv, light=True, merge_stderr=True, timeout_seconds=_SECONDS))
             refusals = workspace.refusals
         refused |= {(refusal.host, refusal.reason): refusal for refusal in refusals}
         private = [pattern_of(refusal) for refusal in refusals if refusal.reason is RefusalReason.PRIVATE]
         foreign = [pattern_of(refusal) for refusal in refusals if refusal.reason is RefusalReason.NOT_GRANTED]
         if result.ok and not refused:
-            return Attempt(program=program, ok=True)
+            return InstallAttempt(program=program, ok=True)
         if result.ok or not (private or foreign) or len(refused) > _MOST_HOSTS:
             break
         network = NetworkGrant(hosts=(*network.hosts, *foreign), private_hosts=(*network.private_hosts, *private))
     lines = [line for line in result.stdout.text().splitlines() if line.strip()]
-    return Attempt(
+    return InstallAttempt(
         program=program,
         message=(lines[-1] if lines else f"exit code {result.exit_code}")[:300],
         refused=tuple(refused.values()),

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from swe_ai_fleet.adapters.git_workspace.directories import DIRECTORY, open_directory
-from swe_ai_fleet.adapters.git_workspace.git import Git, GitFailed, GitResult, Layout
+from swe_ai_fleet.adapters.git_workspace.git import Git, GitFailed, GitLayout, GitResult
 from swe_ai_fleet.domain.errors import PreconditionFailed, ResourceExhausted
 from swe_ai_fleet.sandbox.runner import LAUNCHER_VARIABLES
 
@@ -35,7 +35,9 @@ _ENDLESS = (
 )
 
 
-async def check_size(git: Git, layout: Layout, commit: str, *, most_bytes: int | None = None, field: str = "") -> int:
+async def check_size(
+    git: Git, layout: GitLayout, commit: str, *, most_bytes: int | None = None, field: str = ""
+) -> int:
     """The bytes of a commit's files. Raises ResourceExhausted where they are more than a clone may hold.
 
     `most_bytes` may be less than the disk limit of a workspace (None). Of a few small trees there can be any number of
@@ -90,7 +92,7 @@ def _files(listing: bytes) -> tuple[int, list[str]]:
 async def run_on_tree(
     git: Git,
     *args: str,
-    layout: Layout,
+    layout: GitLayout,
     tree: Path,
     stdin: bytes = b"",
     expect: Sequence[int] = (0,),
@@ -140,21 +142,21 @@ async def _endless(tree: Path, confining: Sequence[str]) -> str:
     return os.fsdecode(output.rstrip(b"\0").removeprefix(b"./"))
 
 
-async def gitlinks(git: Git, layout: Layout) -> frozenset[bytes]:
+async def gitlinks(git: Git, layout: GitLayout) -> frozenset[bytes]:
     """The submodules in the index, as paths."""
     listing = await git.run("ls-files", "--stage", "-z", layout=layout)
     return frozenset(entry.split(b"\t", 1)[1] for entry in listing.stdout.split(b"\0") if entry.startswith(_GITLINK))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Changes:
+class StagedChanges:
     """What an index has against a commit: the counts as `--numstat -z` has them, the submodules that are others."""
 
     counts: bytes
     links: frozenset[bytes]
 
 
-async def changes(git: Git, layout: Layout, commit: str) -> Changes:
+async def changes(git: Git, layout: GitLayout, commit: str) -> StagedChanges:
     """What the index has against a commit, whatever stands in the tree (attributes too)."""
     form = ("--raw", "--numstat", "-z", "--no-renames", "--ignore-submodules=none")
     listing = await git.run("diff", "--cached", commit, *form, layout=replace(layout, work_tree=None))
@@ -167,12 +169,12 @@ async def changes(git: Git, layout: Layout, commit: str) -> Changes:
         path = next(entries)
         if entry.split(b" ", 2)[1] + b" " == _GITLINK:
             links.add(path)
-    return Changes(counts=b"\0".join(counts), links=frozenset(links))
+    return StagedChanges(counts=b"\0".join(counts), links=frozenset(links))
 
 
 async def stage(
     git: Git,
-    layout: Layout,
+    layout: GitLayout,
     tree: Path,
     submodules: frozenset[bytes],
     *,
@@ -228,12 +230,12 @@ async def stage(
     return False
 
 
-async def _add(git: Git, layout: Layout, tree: Path, left_alone: Iterable[bytes], confining: Sequence[str]) -> None:
+async def _add(git: Git, layout: GitLayout, tree: Path, left_alone: Iterable[bytes], confining: Sequence[str]) -> None:
     excluded = [f":(exclude,literal){os.fsdecode(path)}" for path in left_alone]
     await run_on_tree(git, "add", "--all", "--", ".", *excluded, layout=layout, tree=tree, confining=confining)
 
 
-async def _forget(git: Git, layout: Layout, paths: Iterable[bytes]) -> None:
+async def _forget(git: Git, layout: GitLayout, paths: Iterable[bytes]) -> None:
     if names := b"\0".join(paths):
         await git.run("update-index", "-z", "--force-remove", "--stdin", layout=layout, stdin=names)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from swe_ai_fleet.adapters.git_workspace.bundles import SHALLOW_REFS
 from swe_ai_fleet.adapters.git_workspace.directories import appearing, locked
-from swe_ai_fleet.adapters.git_workspace.git import COMMIT_ID, Allowance, Git, GitFailed, Layout, unpacking
+from swe_ai_fleet.adapters.git_workspace.git import COMMIT_ID, Allowance, Git, GitFailed, GitLayout, unpacking
 from swe_ai_fleet.adapters.git_workspace.git_dirs import write_git_dir
 from swe_ai_fleet.adapters.git_workspace.local import Resolved
 from swe_ai_fleet.adapters.git_workspace.staging import check_size
@@ -174,7 +174,7 @@ class UploadedRepositories:
         try:
             await self.git.run(
                 *("index-pack", "--threads=2", *options, str(pack)),
-                layout=Layout(git_dir=directory),
+                layout=GitLayout(git_dir=directory),
                 timeout_seconds=_PACK_SECONDS,
                 allowance=Allowance(memory_bytes=MEMORY_BYTES, owner=unpacking(tenant)),
             )
@@ -185,7 +185,7 @@ class UploadedRepositories:
                 if name != "HEAD" and not name.startswith(_OURS)
             )
             if lines:
-                layout = Layout(git_dir=directory)
+                layout = GitLayout(git_dir=directory)
                 await self.git.run("update-ref", "--stdin", layout=layout, stdin=lines.encode())
         except GitFailed as error:
             raise InvalidRequest(
@@ -195,7 +195,7 @@ class UploadedRepositories:
     async def _checked(self, tenant: str, cache: Path, repo: RepoRef, bundle: Path) -> Resolved:
         """What a client's header names, if it can be checked out. Raises InvalidRequest, ResourceExhausted."""
         resolved = await self._resolved(cache, repo, prefix="header.")
-        layout = Layout(git_dir=cache)
+        layout = GitLayout(git_dir=cache)
         # Every agent gets these files, whatever they came to in the bundle.
         status = await asyncio.to_thread(bundle.stat)
         most = _FREE_BYTES + _MOST_TIMES * status.st_size
@@ -224,7 +224,7 @@ class UploadedRepositories:
     async def _resolved(self, cache: Path, repo: RepoRef, *, prefix: str) -> Resolved:
         if repo.commit:
             commit = repo.commit.lower()
-            if not COMMIT_ID.fullmatch(commit) or not await self.git.commit(Layout(git_dir=cache), commit):
+            if not COMMIT_ID.fullmatch(commit) or not await self.git.commit(GitLayout(git_dir=cache), commit):
                 raise _unknown(repo.commit, f"{prefix}commit")
             return Resolved(commit=commit)
         if repo.ref in ("", "HEAD"):
@@ -234,7 +234,7 @@ class UploadedRepositories:
         names = (repo.ref, f"refs/{repo.ref}", f"refs/tags/{repo.ref}", f"refs/heads/{repo.ref}")
         for name in names:
             full = name.startswith("refs/") or COMMIT_ID.fullmatch(name) is not None
-            commit = await self.git.commit(Layout(git_dir=cache), name) if full else ""
+            commit = await self.git.commit(GitLayout(git_dir=cache), name) if full else ""
             if commit:
                 branch = name.removeprefix("refs/heads/") if name.startswith("refs/heads/") else ""
                 return Resolved(commit=commit, branch=branch)
@@ -244,7 +244,7 @@ class UploadedRepositories:
         """What the bundle calls HEAD, else its only branch."""
         head = (cache / "HEAD").read_text().strip()
         branch = head.removeprefix("ref: refs/heads/") if head.startswith("ref: ") else ""
-        commit = await self.git.commit(Layout(git_dir=cache), "HEAD")
+        commit = await self.git.commit(GitLayout(git_dir=cache), "HEAD")
         if not commit:
             raise InvalidRequest("the bundle has no HEAD", field=f"{prefix}ref", hint="choose one of its branches")
         return Resolved(commit=commit, branch=branch)

@@ -17,11 +17,11 @@ from swe_ai_fleet.adapters.jetstream import streams
 from swe_ai_fleet.adapters.jetstream.buckets import JetStreamBlobs, JetStreamKeyValue, bucket_stream
 from swe_ai_fleet.adapters.jetstream.changes import JetStreamChanges
 from swe_ai_fleet.adapters.jetstream.connection import Connection
-from swe_ai_fleet.adapters.jetstream.events import Events
+from swe_ai_fleet.adapters.jetstream.events import EventReader
 from swe_ai_fleet.adapters.jetstream.holdings import Erasing, sizes
 from swe_ai_fleet.adapters.jetstream.journal import journal, publish_result, tell
 from swe_ai_fleet.adapters.jetstream.live import LiveTexts, live_texts, watch_live
-from swe_ai_fleet.adapters.jetstream.nats_client import Credentials
+from swe_ai_fleet.adapters.jetstream.nats_client import NatsCredentials
 from swe_ai_fleet.adapters.jetstream.protocol import (
     BLOBS,
     CONTEXT_CHANGES,
@@ -32,9 +32,9 @@ from swe_ai_fleet.adapters.jetstream.protocol import (
     job_subject,
 )
 from swe_ai_fleet.adapters.jetstream.requests import (
-    Answers,
     Issuer,
     NatsLogin,
+    RequestHandlers,
     answer_hosts,
     answer_logins,
 )
@@ -45,7 +45,7 @@ from swe_ai_fleet.adapters.jetstream.work_queue import (
     PermanentError,
     RetryAfter,
     Room,
-    Work,
+    WorkMessage,
     WorkQueue,
 )
 from swe_ai_fleet.domain.access import StoredPiece
@@ -58,10 +58,10 @@ from swe_ai_fleet.snapshots import KEPT_SECONDS, Snapshots
 
 __all__ = [
     "TIMEOUT_SECONDS",
-    "Credentials",
     "Handler",
     "Issuer",
     "JetStream",
+    "NatsCredentials",
     "NatsLogin",
     "PermanentError",
     "Ping",
@@ -69,7 +69,7 @@ __all__ = [
     "Room",
     "StreamSettings",
     "StreamUsage",
-    "Work",
+    "WorkMessage",
     "WorkQueue",
 ]
 
@@ -92,7 +92,7 @@ class Ping:
     error: str = ""
 
 
-class JetStream(Events):
+class JetStream(EventReader):
     """`EventLog`, `BlobStore` and `ResultBus` over one connection. Made by `JetStream.connect`."""
 
     def __init__(
@@ -112,7 +112,7 @@ class JetStream(Events):
         cls,
         url: str,
         *,
-        credentials: Credentials | None = None,
+        credentials: NatsCredentials | None = None,
         name: str = "swe-ai-fleet",
         settings: StreamSettings | None = None,
         timeout: float = TIMEOUT_SECONDS,
@@ -134,7 +134,7 @@ class JetStream(Events):
             PreconditionFailed: The server refused the credentials.
         """
         urls = [part.strip() for part in url.split(",") if part.strip()]
-        async with Connection.open(urls, credentials or Credentials(), name=name, waits=waits) as connection:
+        async with Connection.open(urls, credentials or NatsCredentials(), name=name, waits=waits) as connection:
             yield cls(connection, settings or StreamSettings(), timeout, stamp)
 
     async def ensure_streams(self) -> None:
@@ -263,7 +263,7 @@ class JetStream(Events):
                 timeout=self._timeout,
             )
 
-        answers = Answers(
+        answers = RequestHandlers(
             events=self._of_execution,
             result=result,
             info=self._blobs.info,

@@ -23,7 +23,7 @@ from swe_ai_fleet.adapters.jetstream.protocol import (
     BLOBS_BUCKET,
     EXPECTED_SEQUENCE,
     MESSAGE_ID,
-    Refused,
+    PublishRefused,
     StoredMessage,
     chunk_prefix,
 )
@@ -72,7 +72,7 @@ class JetStreamKeyValue:
             headers[EXPECTED_SEQUENCE] = str(await self._expected(key, revision))
         try:
             ack = await self._connection.publish(subject, value, headers=headers, timeout=self._timeout)
-        except Refused as refusal:
+        except PublishRefused as refusal:
             now = await self.get(key)
             if refusal.unanswered and now is not None and now.value == value:
                 return now.revision

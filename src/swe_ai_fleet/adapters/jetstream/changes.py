@@ -19,7 +19,7 @@ from swe_ai_fleet.adapters.jetstream.protocol import (
     CONTEXT_CHANGES,
     EXPECTED_SEQUENCE,
     MESSAGE_ID,
-    Refused,
+    PublishRefused,
     StoredMessage,
     change_subject,
     work_subject,
@@ -97,7 +97,7 @@ class JetStreamChanges:
         headers = {EXPECTED_SEQUENCE: str(expected), MESSAGE_ID: name, _VERSION: str(change.version)}
         try:
             ack = await self._connection.publish(subject, to_json(change), headers=headers, timeout=self._timeout)
-        except Refused as refusal:
+        except PublishRefused as refusal:
             behind = await self._behind(subject, expected) if refusal.unanswered else None
             if behind is None or behind.headers.get(MESSAGE_ID) != name:
                 raise taken from refusal

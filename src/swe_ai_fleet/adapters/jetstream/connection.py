@@ -19,16 +19,16 @@ import nats.errors
 import structlog
 from nats.aio.subscription import Subscription
 
-from swe_ai_fleet.adapters.jetstream.nats_client import INBOX, Credentials, NatsClient, without_logins
+from swe_ai_fleet.adapters.jetstream.nats_client import INBOX, NatsClient, NatsCredentials, without_logins
 from swe_ai_fleet.adapters.jetstream.protocol import (
     FIRST_SECONDS,
     Ack,
     ApiFault,
     Backoff,
     Forbidden,
-    Message,
-    Outgoing,
-    Refused,
+    NatsMessage,
+    OutgoingMessage,
+    PublishRefused,
     Unanswered,
     as_batch,
     head_of,
@@ -47,14 +47,14 @@ class _Pending(NamedTuple):
     """A request without an answer so far; its subject in small letters."""
 
     subject: str
-    hear: Callable[[Message | Exception], None]
+    hear: Callable[[NatsMessage | Exception], None]
     timer: asyncio.TimerHandle
 
 
 class Connection:
     """A connection that reconnects for ever. Made by `Connection.open`."""
 
-    def __init__(self, urls: Sequence[str], credentials: Credentials, name: str) -> None:
+    def __init__(self, urls: Sequence[str], credentials: NatsCredentials, name: str) -> None:
         self._urls = urls
         self._expired = False
         self._credentials = credentials
@@ -67,14 +67,14 @@ class Connection:
         self._inbox = ""
         self._requests = 0
         self._pending: dict[str, _Pending] = {}
-        self._subscriptions: dict[Subscription, Callable[[Message | None], None]] = {}
+        self._subscriptions: dict[Subscription, Callable[[NatsMessage | None], None]] = {}
         self.batches = False
         """Whether to try atomic batches: the server knows them, and no stream has refused them yet."""
 
     @classmethod
     @asynccontextmanager
     async def open(
-        cls, urls: Sequence[str], credentials: Credentials, *, name: str, waits: float = 0.0
+        cls, urls: Sequence[str], credentials: NatsCredentials, *, name: str, waits: float = 0.0
     ) -> AsyncGenerator[Connection]:
         """Connect, trying for `waits` seconds while no server answers, and stay connected until the context ends.
 
@@ -126,9 +126,9 @@ class Connection:
         payload: bytes,
         *,
         headers: dict[str, str] | None = None,
-        before: Sequence[Outgoing] = (),
+        before: Sequence[OutgoingMessage] = (),
         seconds: float = REQUEST_SECONDS,
-    ) -> Message:
+    ) -> NatsMessage:
         """Ask once, at the end of an atomic batch where there are messages `before` it.
 
         Raises:
@@ -136,17 +136,17 @@ class Connection:
             Forbidden: The server does not let this user send there.
             InvalidRequest: The payload is larger than the server takes.
         """
-        future: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[NatsMessage] = asyncio.get_running_loop().create_future()
 
-        def hear(answer: Message | Exception) -> None:
+        def hear(answer: NatsMessage | Exception) -> None:
             if future.done():
                 return
-            if isinstance(answer, Message):
+            if isinstance(answer, NatsMessage):
                 future.set_result(answer)
             else:
                 future.set_exception(answer)
 
-        messages = [*before, Outgoing(payload, headers or {})]
+        messages = [*before, OutgoingMessage(payload, headers or {})]
         client = self.ask(subject, as_batch(messages) if before else messages, hear, seconds=seconds)
         try:
             await client.drained()
@@ -157,8 +157,8 @@ class Connection:
     def ask(
         self,
         subject: str,
-        messages: Sequence[Outgoing],
-        hear: Callable[[Message | Exception], None],
+        messages: Sequence[OutgoingMessage],
+        hear: Callable[[NatsMessage | Exception], None],
         *,
         seconds: float = REQUEST_SECONDS,
     ) -> NatsClient:
@@ -182,7 +182,7 @@ class Connection:
             client.write(subject, head, message.payload, reply=inbox if place == len(heads) else "")
         return client
 
-    def _settle(self, inbox: str, answer: Message | Exception) -> None:
+    def _settle(self, inbox: str, answer: NatsMessage | Exception) -> None:
         """Deliver the answer to a request, once."""
         if (request := self._pending.pop(inbox, None)) is not None:
             request.timer.cancel()
@@ -201,9 +201,9 @@ class Connection:
         backoff: Backoff,
         *,
         headers: dict[str, str] | None = None,
-        before: Sequence[Outgoing] = (),
+        before: Sequence[OutgoingMessage] = (),
         seconds: float = REQUEST_SECONDS,
-    ) -> tuple[Message, int]:
+    ) -> tuple[NatsMessage, int]:
         """The answer to a request that is sent until there is one, and how often it was sent. Raises Unavailable."""
         sent = 0
         while True:
@@ -220,7 +220,7 @@ class Connection:
         payload: bytes,
         *,
         headers: dict[str, str],
-        before: Sequence[Outgoing] = (),
+        before: Sequence[OutgoingMessage] = (),
         timeout: float | None,
         backoff: Backoff | None = None,
     ) -> Ack:
@@ -233,7 +233,7 @@ class Connection:
             backoff: Instead of `timeout`: the caller's own clock.
 
         Raises:
-            Refused: The sequence that the headers expect is not the last one, or the batch is not taken.
+            PublishRefused: The sequence that the headers expect is not the last one, or the batch is not taken.
             FleetError: The server answered with another error that repeating cannot fix.
             Unavailable: No answer in time; the message may or may not be stored.
         """
@@ -249,7 +249,7 @@ class Connection:
             fault = ApiFault.from_json(answer["error"])
             self.batches = self.batches and not fault.no_batches
             if fault.conflict or (before and not fault.passing):
-                raise Refused(fault, unanswered)
+                raise PublishRefused(fault, unanswered)
             if not fault.passing:
                 raise fault.as_fleet_error() from fault
             await backoff.wait(fault)
@@ -281,7 +281,7 @@ class Connection:
             await backoff.wait(fault)
 
     async def subscribe(
-        self, subject: str, deliver: Callable[[Message | None], None], *, queue: str = ""
+        self, subject: str, deliver: Callable[[NatsMessage | None], None], *, queue: str = ""
     ) -> Subscription:
         """Hear a subject, in turns with others of a `queue`, until the connection is lost, which is told by a None.
 
@@ -355,7 +355,7 @@ class Connection:
         if not waiting:
             _log.warning("nats.forbidden", reason=text)
 
-    def _answer(self, message: Message) -> None:
+    def _answer(self, message: NatsMessage) -> None:
         nobody = not message.data and message.status == "503"
         self._settle(message.subject, Unanswered("no stream or service listens on that subject") if nobody else message)
 

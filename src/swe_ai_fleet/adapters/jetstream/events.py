@@ -54,7 +54,7 @@ _log = structlog.get_logger(__name__)
 
 
 @dataclass(kw_only=True, eq=False)
-class History:
+class EventHistory:
     """All events of one execution so far, in order; a `closed` history gets no more."""
 
     events: list[StoredEvent] = field(default_factory=list[StoredEvent])
@@ -89,11 +89,11 @@ class Histories:
 
     def __init__(self) -> None:
         self.sizes = HeardSizes()
-        self._known: dict[tuple[str, str], History] = {}
+        self._known: dict[tuple[str, str], EventHistory] = {}
         self._bytes = 0
         self._feeder: object = None
 
-    def get(self, tenant: str, execution_id: str) -> History | None:
+    def get(self, tenant: str, execution_id: str) -> EventHistory | None:
         return self._known.get((tenant, execution_id))
 
     def begin(self, feeder: object) -> None:
@@ -122,7 +122,7 @@ class Histories:
         if history is None:
             if not isinstance(body, ExecutionStarted) or event.agent_id != EXECUTION_SUBJECT:
                 return
-            history = self._known[key] = History()
+            history = self._known[key] = EventHistory()
         history.events.append(stored)
         history.bytes += size + _EVENT_BYTES
         self._bytes += size + _EVENT_BYTES
@@ -143,7 +143,7 @@ class Histories:
             history.notify()
 
 
-class Events:
+class EventReader:
     """The reading half of an `EventLog` over one connection."""
 
     def __init__(self, connection: Connection, blobs: JetStreamBlobs, timeout: float) -> None:
@@ -235,7 +235,7 @@ class Events:
                 start = piece.sequence + 1
                 yield piece
 
-    async def _known(self, tenant: str, execution_id: str, *, follow: bool) -> History | None:
+    async def _known(self, tenant: str, execution_id: str, *, follow: bool) -> EventHistory | None:
         """The history of an execution with all that is stored by now; None where the server has to be asked for it."""
         history = self._histories.get(tenant, execution_id)
         if history is None or follow:

@@ -30,9 +30,9 @@ from swe_ai_fleet.adapters.jetstream.protocol import (
     RESULTS,
     ApiFault,
     Backoff,
-    Message,
-    Outgoing,
-    Refused,
+    NatsMessage,
+    OutgoingMessage,
+    PublishRefused,
     StoredMessage,
     Unanswered,
     event_subject,
@@ -136,7 +136,7 @@ class JetStreamJournal:
         if len(payload) > MAX_EVENT_BYTES or (self._connection.batches and len(self._queue) > 1):
             self._drain_from(0)
             return
-        message = Outgoing(payload, {**headers_of(event), EXPECTED_SEQUENCE: str(self._sequence)})
+        message = OutgoingMessage(payload, {**headers_of(event), EXPECTED_SEQUENCE: str(self._sequence)})
         self._sent = True
         try:
             self._connection.ask(self._subject, [message], self._answered)
@@ -144,14 +144,14 @@ class JetStreamJournal:
             self._sent = False
             self._drain_from(0)
 
-    def _answered(self, answer: Message | Exception) -> None:
+    def _answered(self, answer: NatsMessage | Exception) -> None:
         """Go on behind an event that is stored; one of which that is not certain is seen to by `_drain`."""
         self._sent = False
         if self._fault is not None:
             return
         if isinstance(answer, FleetError):
             self._break(answer)
-        elif isinstance(answer, Message):
+        elif isinstance(answer, NatsMessage):
             reply = json_object(answer.data)
             sequence, fault = reply.get("seq"), mapping(reply, "error")
             if isinstance(sequence, int) and not fault and not reply.get("duplicate"):
@@ -219,7 +219,7 @@ class JetStreamJournal:
                 ack = await self._connection.publish(
                     self._subject, payload, headers=headers, before=before, timeout=None, backoff=backoff
                 )
-            except Refused as refusal:
+            except PublishRefused as refusal:
                 unanswered += refusal.unanswered
                 if stored := await self._settle(messages, unanswered):
                     return stored
@@ -234,7 +234,7 @@ class JetStreamJournal:
                 self._sequence = ack.sequence
                 return together
 
-    async def _settle(self, messages: Sequence[Outgoing], unanswered: int) -> int:
+    async def _settle(self, messages: Sequence[OutgoingMessage], unanswered: int) -> int:
         """How many of refused events stand after all, 0 to send them again. Raises the fence."""
         last = await last_message(self._connection, EVENTS, self._subject, timeout=self._timeout)
         sequence = last.sequence if last is not None else 0
@@ -320,7 +320,7 @@ async def tell(
         sent[payload] = event
         try:
             ack = await connection.publish(subject, payload, headers=headers, timeout=None, backoff=backoff)
-        except Refused as refusal:
+        except PublishRefused as refusal:
             await backoff.wait(refusal)
         else:
             return StoredEvent(sequence=ack.sequence, event=event)
@@ -361,7 +361,7 @@ async def publish_result(
         headers[EXPECTED_SEQUENCE] = str(last.sequence if last is not None else 0)
         try:
             ack = await connection.publish(subject, payload, headers=headers, timeout=None, backoff=backoff)
-        except Refused as refusal:
+        except PublishRefused as refusal:
             unanswered += refusal.unanswered
             await backoff.wait(refusal)
         else:

@@ -13,7 +13,13 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 
 from swe_ai_fleet.adapters.jetstream.connection import Connection
-from swe_ai_fleet.adapters.jetstream.protocol import Message, Unanswered, live_text_subject, live_want_subject, token
+from swe_ai_fleet.adapters.jetstream.protocol import (
+    NatsMessage,
+    Unanswered,
+    live_text_subject,
+    live_want_subject,
+    token,
+)
 from swe_ai_fleet.adapters.jetstream.requests import listen
 from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.message import TextDelta
@@ -70,7 +76,7 @@ class LiveTexts:
             task.cancel()
         await asyncio.gather(*self._listening.values(), return_exceptions=True)
 
-    def _hear_want(self, message: Message) -> None:
+    def _hear_want(self, message: NatsMessage) -> None:
         now = time.monotonic()
         self._wanted = {subject: until for subject, until in self._wanted.items() if until > now}
         self._wanted[message.subject] = now + WANTED_FOR_SECONDS
@@ -92,7 +98,7 @@ async def watch_live(connection: Connection, tenant: str, execution_id: str) -> 
     """What the models of an execution say from now on, without an end; gaps are possible."""
     texts: asyncio.Queue[bytes] = asyncio.Queue(maxsize=_MOST_WAITING)
 
-    def hear(message: Message) -> None:
+    def hear(message: NatsMessage) -> None:
         if not texts.full():
             texts.put_nowait(message.data)
 

@@ -17,7 +17,7 @@ import nats.errors
 from nats.aio.client import Client
 from nats.aio.subscription import Subscription
 
-from swe_ai_fleet.adapters.jetstream.protocol import LAST_SECONDS, Message, read_headers
+from swe_ai_fleet.adapters.jetstream.protocol import LAST_SECONDS, NatsMessage, read_headers
 from swe_ai_fleet.domain.errors import PreconditionFailed, Unavailable
 
 INBOX = "_INBOX"
@@ -26,7 +26,7 @@ _REFUSALS = ("authorization", "authentication", "unexpected eof")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Credentials:
+class NatsCredentials:
     """How to log in: a token, a user with a password, the path of an nkey seed; empty for none.
 
     `host` is the login of a host of agents (`<id>.<secret>`), which may do what is its own alone. A login that stands
@@ -123,16 +123,16 @@ class NatsClient(Client):
 
     def __init__(self) -> None:
         super().__init__()
-        self._heard: dict[Subscription | None, Callable[[Message], None]] = {}
+        self._heard: dict[Subscription | None, Callable[[NatsMessage], None]] = {}
 
     async def open(
         self,
         urls: Sequence[str],
-        login: Credentials,
+        login: NatsCredentials,
         *,
         name: str,
         seconds: float,
-        answer: Callable[[Message], None],
+        answer: Callable[[NatsMessage], None],
         report: Callable[[Exception], Awaitable[None]],
         closed: Callable[[], Awaitable[None]],
     ) -> str:
@@ -191,7 +191,7 @@ class NatsClient(Client):
             ) from error
         return inbox
 
-    async def hear(self, subject: str, deliver: Callable[[Message], None], queue: str = "") -> Subscription:
+    async def hear(self, subject: str, deliver: Callable[[NatsMessage], None], queue: str = "") -> Subscription:
         """Deliver messages of a subject as they are read."""
         subscription = await self.subscribe(subject, queue)  # pyright: ignore[reportUnknownMemberType]
         self._heard[subscription] = deliver
@@ -220,7 +220,7 @@ class NatsClient(Client):
         if (deliver := self._heard.get(self._subs.get(sid))) is not None:
             headers_found = read_headers(headers) if headers else {}
             try:
-                deliver(Message(subject=subject.decode(), reply=reply.decode(), data=data, headers=headers_found))
+                deliver(NatsMessage(subject=subject.decode(), reply=reply.decode(), data=data, headers=headers_found))
             except Exception as error:  # noqa: BLE001 - the edge: a fault of one who hears is not the connection's
                 await self._error_cb(error)
 

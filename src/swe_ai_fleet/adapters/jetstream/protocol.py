@@ -231,7 +231,7 @@ class ApiFault(Exception):
         return PreconditionFailed(f"NATS refused: {self.description} [{self.error_code}]")
 
 
-class Refused(Exception):
+class PublishRefused(Exception):
     """Another message stands where a publish expected one, or a batch is not taken.
 
     `unanswered` is how often it had been sent before.
@@ -244,7 +244,7 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
+class NatsMessage:
     """A message as it came in; `status` is the server's own code (`408`), empty for content."""
 
     subject: str
@@ -257,7 +257,7 @@ class Message:
         return self.headers.get("Status", "") if self.headers else ""
 
 
-class Outgoing(NamedTuple):
+class OutgoingMessage(NamedTuple):
     """A message that is to be sent."""
 
     payload: bytes
@@ -308,18 +308,18 @@ def read_headers(raw: bytes | bytearray) -> dict[str, str]:
     return headers
 
 
-def as_batch(messages: Sequence[Outgoing]) -> list[Outgoing]:
+def as_batch(messages: Sequence[OutgoingMessage]) -> list[OutgoingMessage]:
     """Messages with the headers that make them one atomic batch: all of them are stored with the last one, or none."""
     batch = secrets.token_hex(8)
     marked = [
-        Outgoing(message.payload, {**message.headers, _BATCH: batch, _PLACE: str(place)})
+        OutgoingMessage(message.payload, {**message.headers, _BATCH: batch, _PLACE: str(place)})
         for place, message in enumerate(messages, start=1)
     ]
     marked[-1].headers[_COMMIT] = "1"
     return marked
 
 
-def head_of(message: Outgoing) -> bytes:
+def head_of(message: OutgoingMessage) -> bytes:
     """What stands before the payload of a message; values of several lines come as one."""
     if not message.headers:
         return b""
@@ -327,7 +327,7 @@ def head_of(message: Outgoing) -> bytes:
     return f"NATS/1.0\r\n{''.join(lines)}\r\n".encode()
 
 
-async def outgoing(event: Event, payload: bytes, blobs: BlobStore) -> Outgoing:
+async def outgoing(event: Event, payload: bytes, blobs: BlobStore) -> OutgoingMessage:
     """The message for an event and its JSON; where that is too large, its body is put into the blob store first."""
     if len(payload) > MAX_EVENT_BYTES:
         ref = await blobs.put(event.tenant, event.execution_id, to_json(event.body), _MEDIA_TYPE)
@@ -341,7 +341,7 @@ async def outgoing(event: Event, payload: bytes, blobs: BlobStore) -> Outgoing:
             "body_ref": to_plain(ref),
         }
         payload = json.dumps(document).encode()
-    return Outgoing(payload, headers_of(event))
+    return OutgoingMessage(payload, headers_of(event))
 
 
 def headers_of(event: Event) -> dict[str, str]:

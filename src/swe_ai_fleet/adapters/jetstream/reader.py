@@ -19,7 +19,7 @@ import structlog
 from nats.aio.subscription import Subscription
 
 from swe_ai_fleet.adapters.jetstream.connection import Connection
-from swe_ai_fleet.adapters.jetstream.protocol import ApiFault, Backoff, Message, StoredMessage, Unanswered
+from swe_ai_fleet.adapters.jetstream.protocol import ApiFault, Backoff, NatsMessage, StoredMessage, Unanswered
 from swe_ai_fleet.adapters.jetstream.streams import last_message
 
 NANOSECONDS = 1_000_000_000
@@ -38,7 +38,7 @@ class ConsumerBroken(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Delivery:
+class DeliveryPosition:
     """Where a delivered message stands, as its reply subject says."""
 
     deliveries: int
@@ -48,7 +48,7 @@ class Delivery:
     pending: int
 
     @classmethod
-    def of(cls, reply: str) -> Delivery:
+    def of(cls, reply: str) -> DeliveryPosition:
         tokens = reply.split(".")
         # $JS.ACK.[<domain>.<account>.]<stream>.<consumer>.<delivered>.<sseq>.<cseq>.<time>.<pending>[.<random>]
         deliveries, stream, consumer, at, pending = map(int, tokens[4:9] if len(tokens) == 9 else tokens[6:11])
@@ -76,7 +76,7 @@ async def pull(connection: Connection, stream: str, consumer: str, batch: int, i
     await connection.send(subject, json.dumps(request).encode(), reply=inbox)
 
 
-async def next_message(arrived: asyncio.Queue[Message | None]) -> Message | None:
+async def next_message(arrived: asyncio.Queue[NatsMessage | None]) -> NatsMessage | None:
     """The next message that was pulled, None for the end of a pull. Raises ConsumerBroken."""
     while True:
         try:
@@ -175,7 +175,7 @@ class _Consumer:
         self._start = start
         self._headers_only = headers_only
         self._inbox = connection.inbox()
-        self._arrived: asyncio.Queue[Message | None] = asyncio.Queue()
+        self._arrived: asyncio.Queue[NatsMessage | None] = asyncio.Queue()
         self._subscription: Subscription | None = None
         self._created = False
 
@@ -191,7 +191,7 @@ class _Consumer:
             if message is None:
                 wanted = 0
                 continue
-            place = Delivery.of(message.reply)
+            place = DeliveryPosition.of(message.reply)
             if place.consumer != expected:
                 raise ConsumerBroken(f"message {expected} of the consumer is missing")
             expected += 1

@@ -30,7 +30,7 @@ from urllib.parse import unquote
 import structlog
 
 from swe_ai_fleet.adapters.jetstream.connection import Connection
-from swe_ai_fleet.adapters.jetstream.protocol import ASKED, Backoff, Message, StoredMessage, Unanswered, ask_subject
+from swe_ai_fleet.adapters.jetstream.protocol import ASKED, Backoff, NatsMessage, StoredMessage, Unanswered, ask_subject
 from swe_ai_fleet.domain import errors
 from swe_ai_fleet.domain.errors import FleetError, InternalFault, InvalidRequest, PreconditionFailed, Unavailable
 
@@ -47,7 +47,7 @@ _PAGE_BYTES = 512 * 1024
 async def listen(
     connection: Connection,
     subject: str,
-    hear: Callable[[Message], None],
+    hear: Callable[[NatsMessage], None],
     *,
     queue: str = "",
     heard: asyncio.Event | None = None,
@@ -57,7 +57,7 @@ async def listen(
     while True:
         lost = asyncio.Event()
 
-        def deliver(message: Message | None, lost: asyncio.Event = lost) -> None:
+        def deliver(message: NatsMessage | None, lost: asyncio.Event = lost) -> None:
             if message is None:
                 lost.set()
             else:
@@ -80,7 +80,7 @@ async def listen(
 async def respond(
     connection: Connection,
     subject: str,
-    answer: Callable[[Message], Awaitable[bytes]],
+    answer: Callable[[NatsMessage], Awaitable[bytes]],
     *,
     queue: str,
     heard: asyncio.Event | None = None,
@@ -93,7 +93,7 @@ async def respond(
     """
     room = asyncio.Semaphore(_AT_ONCE)
 
-    async def answered(message: Message) -> None:
+    async def answered(message: NatsMessage) -> None:
         async with room:
             payload = await answer(message)
         with suppress(Unanswered):  # whoever asked asks again
@@ -101,7 +101,7 @@ async def respond(
 
     async with asyncio.TaskGroup() as group:
 
-        def hear(message: Message) -> None:
+        def hear(message: NatsMessage) -> None:
             if message.reply:
                 group.create_task(answered(message))
 
@@ -175,7 +175,7 @@ async def answer_logins(
         heard: Set once the server can ask.
     """
 
-    async def answered(message: Message) -> bytes:
+    async def answered(message: NatsMessage) -> bytes:
         claims: dict[str, Any] = json.loads(_decoded(message.data.split(b".")[1]))
         request: dict[str, Any] = claims["nats"]
         user = str(request["user_nkey"])
@@ -213,7 +213,7 @@ class Ask(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answers:
+class RequestHandlers:
     """Who answers: each gets the tenant and the execution of the subject, which the server vouches for."""
 
     events: Callable[[str, str, str, int], AsyncGenerator[StoredMessage | None, None]]
@@ -260,10 +260,10 @@ async def asked_messages(
             return
 
 
-async def answer_hosts(connection: Connection, answers: Answers) -> None:
+async def answer_hosts(connection: Connection, answers: RequestHandlers) -> None:
     """Answer what hosts of all tenants ask, in turns with the other orchestrators, until cancelled."""
 
-    async def answered(message: Message) -> bytes:
+    async def answered(message: NatsMessage) -> bytes:
         try:
             return json.dumps(await _answer(answers, message)).encode()
         except FleetError as fault:
@@ -286,7 +286,7 @@ async def answer_hosts(connection: Connection, answers: Answers) -> None:
     await respond(connection, ASKED, answered, queue=_GROUP)
 
 
-async def _answer(answers: Answers, message: Message) -> dict[str, object]:
+async def _answer(answers: RequestHandlers, message: NatsMessage) -> dict[str, object]:
     _, _, question, *rest = message.subject.split(".")
     tenant, execution_id = (unquote(part) for part in rest)
     body: dict[str, Any] = json.loads(message.data)

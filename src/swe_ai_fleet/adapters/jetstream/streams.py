@@ -28,7 +28,7 @@ from swe_ai_fleet.adapters.jetstream.protocol import (
     ApiFault,
     Backoff,
     Forbidden,
-    Message,
+    NatsMessage,
     StoredMessage,
     Unanswered,
     from_api,
@@ -273,7 +273,7 @@ async def snapshot(
         Unavailable: The connection was lost, or nothing came for `SILENCE_SECONDS`; begin anew.
     """
     inbox = f"_INBOX.fleet.snapshot.{stream}.{id(connection):x}"
-    arrived: asyncio.Queue[Message | None] = asyncio.Queue()
+    arrived: asyncio.Queue[NatsMessage | None] = asyncio.Queue()
     try:
         subscription = await connection.subscribe(inbox, arrived.put_nowait)
     except Unanswered as fault:
@@ -286,7 +286,9 @@ async def snapshot(
         await connection.unsubscribe(subscription)
 
 
-async def _chunks(connection: Connection, stream: str, arrived: asyncio.Queue[Message | None]) -> AsyncIterator[bytes]:
+async def _chunks(
+    connection: Connection, stream: str, arrived: asyncio.Queue[NatsMessage | None]
+) -> AsyncIterator[bytes]:
     while True:
         try:
             async with asyncio.timeout(SILENCE_SECONDS):

@@ -22,14 +22,14 @@ from swe_ai_fleet.adapters.jetstream.protocol import (
     MESSAGE_ID,
     ApiFault,
     Backoff,
-    Message,
+    NatsMessage,
     Unanswered,
     dead_letter_subject,
 )
 from swe_ai_fleet.adapters.jetstream.reader import (
     NANOSECONDS,
     ConsumerBroken,
-    Delivery,
+    DeliveryPosition,
     make_consumer,
     next_message,
     pull,
@@ -98,7 +98,7 @@ class WorkQueue:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class WorkMessage:
     """A message to be handled. `sequence` is its place in the stream, `deliveries` counts from 1."""
 
     subject: str
@@ -108,8 +108,8 @@ class Work:
     deliveries: int
 
     @classmethod
-    def of(cls, message: Message) -> Work:
-        place = Delivery.of(message.reply)
+    def of(cls, message: NatsMessage) -> WorkMessage:
+        place = DeliveryPosition.of(message.reply)
         return cls(
             subject=message.subject,
             data=message.data,
@@ -119,7 +119,7 @@ class Work:
         )
 
 
-Handler = Callable[[Work], Awaitable[None]]
+Handler = Callable[[WorkMessage], Awaitable[None]]
 """Handles one message. Returning acknowledges it; PermanentError dead-letters it at once, RetryAfter and any
 other fault have it delivered again later."""
 
@@ -161,9 +161,9 @@ class Consumer:
                     _log.error("nats.no_consumer", consumer=self._queue.consumer, reason=str(fault))
                     await backoff.wait(fault)
 
-    async def _messages(self) -> AsyncGenerator[Message]:
+    async def _messages(self) -> AsyncGenerator[NatsMessage]:
         """Messages of one subscription, as far as there is room. Ends by ConsumerBroken, Unanswered or ApiFault."""
-        arrived: asyncio.Queue[Message | None] = asyncio.Queue()
+        arrived: asyncio.Queue[NatsMessage | None] = asyncio.Queue()
         inbox = self._connection.inbox()
         subscription: Subscription | None = None
         try:
@@ -224,11 +224,11 @@ class Consumer:
         room = self._queue.concurrency - self._busy
         return room if self._shared is None else min(room, max(1, await self._shared()))
 
-    async def _handle(self, message: Message) -> None:
+    async def _handle(self, message: NatsMessage) -> None:
         # A task is enough to say that the work goes on: no agent runs in this loop, so nothing blocks it.
         progress_signals = asyncio.create_task(self._signal_progress(message.reply))
         try:
-            answer = await self._answer(Work.of(message))
+            answer = await self._answer(WorkMessage.of(message))
             await self._tell(message.reply, answer)
         except asyncio.CancelledError:
             with suppress(Unanswered):
@@ -239,7 +239,7 @@ class Consumer:
             self._busy -= 1
             self._freed.set()
 
-    async def _answer(self, work: Work) -> bytes:
+    async def _answer(self, work: WorkMessage) -> bytes:
         """Let the handler have a message; what to tell the server about it."""
         queue = self._queue
         try:
@@ -266,7 +266,7 @@ class Consumer:
             return await self._dead_letter(work, f"failed {work.deliveries} times; last error: {reason}")
         return _later(queue.delay(work.deliveries))
 
-    async def _dead_letter(self, work: Work, reason: str) -> bytes:
+    async def _dead_letter(self, work: WorkMessage, reason: str) -> bytes:
         """Publish a message, as it is and with the reason in its headers, to the dead letters of its consumer."""
         queue = self._queue
         headers = {

@@ -12,26 +12,26 @@ from typing import Any, Self
 from weakref import WeakValueDictionary
 
 from swe_ai_fleet.adapters.model_pool.admission import LeasedAdmission, estimated_tokens
-from swe_ai_fleet.adapters.model_pool.dispatcher import PING_SECONDS, Dispatcher, PoolRules
-from swe_ai_fleet.adapters.model_pool.endpoint import Binding, Counters, Endpoint, Member, MemberStatus, PoolStatus
-from swe_ai_fleet.adapters.model_pool.ledger import Demand, Grant, MemoryLedger, Quota
+from swe_ai_fleet.adapters.model_pool.dispatcher import PING_SECONDS, CallDispatcher, PoolRules
+from swe_ai_fleet.adapters.model_pool.endpoint import Binding, Counters, Endpoint, MemberStatus, PoolMember, PoolStatus
+from swe_ai_fleet.adapters.model_pool.ledger import CallQuota, Demand, Grant, MemoryLedger
 from swe_ai_fleet.adapters.model_pool.load import Circuit, Fault, FaultKind, vllm_load
 from swe_ai_fleet.domain.errors import ModelError, ModelUnavailable
 from swe_ai_fleet.domain.message import ModelCapabilities, ModelReply, ModelRequest
 from swe_ai_fleet.ports import ChatModel, Patience
 
 __all__ = [
+    "CallQuota",
     "Demand",
     "Fault",
     "FaultKind",
     "Grant",
     "LeasedAdmission",
-    "Member",
     "MemoryLedger",
     "ModelPool",
     "ModelSession",
+    "PoolMember",
     "PoolRules",
-    "Quota",
     "estimated_tokens",
     "vllm_load",
 ]
@@ -58,7 +58,7 @@ class ModelPool:
 
     def __init__(
         self,
-        members: Sequence[Member],
+        members: Sequence[PoolMember],
         *,
         read_fault: Callable[[ModelUnavailable], Fault],
         admission: LeasedAdmission | None = None,
@@ -68,7 +68,7 @@ class ModelPool:
         if not members and not source:
             raise ValueError("a pool needs at least one server")
         self._rules = rules or PoolRules()
-        self._dispatcher = Dispatcher(members, read_fault=read_fault, rules=self._rules, source=source)
+        self._dispatcher = CallDispatcher(members, read_fault=read_fault, rules=self._rules, source=source)
         self._admission = admission
         self._bindings: WeakValueDictionary[str, Binding] = WeakValueDictionary()
         self._polling: dict[Endpoint, asyncio.Task[None]] = {}
@@ -88,7 +88,7 @@ class ModelPool:
         for endpoint in (*self._endpoints, *leaving):
             await _close(endpoint)
 
-    def renew(self, members: Collection[Member]) -> None:
+    def renew(self, members: Collection[PoolMember]) -> None:
         """Have these members from now on, within the context.
 
         Runs stay where they are, but for those of a member that leaves: their next calls go elsewhere, what it has

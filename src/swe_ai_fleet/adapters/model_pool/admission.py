@@ -17,7 +17,7 @@ from typing import Generic, Protocol, Self, TypeVar
 import structlog
 
 from swe_ai_fleet.adapters.model_pool.endpoint import Binding
-from swe_ai_fleet.adapters.model_pool.ledger import Demand, Grant, Ledger, Quota
+from swe_ai_fleet.adapters.model_pool.ledger import CallQuota, Demand, Grant, Ledger
 from swe_ai_fleet.domain.errors import Unavailable
 from swe_ai_fleet.domain.message import AssistantMessage, ModelRequest
 
@@ -33,7 +33,7 @@ _FAREWELL_SECONDS = 1.0
 _log = structlog.get_logger()
 
 
-class Waiting(Protocol):
+class WaitingCall(Protocol):
     """A call in line. `order` grows with each call that comes; `session` is None for a call that is all there is."""
 
     @property
@@ -43,7 +43,7 @@ class Waiting(Protocol):
     def session(self) -> Binding | None: ...
 
 
-_C = TypeVar("_C", bound=Waiting)
+_C = TypeVar("_C", bound=WaitingCall)
 
 
 class CallQueue(Generic[_C]):
@@ -131,7 +131,7 @@ class LeasedAdmission:
     def __init__(
         self,
         ledger: Ledger,
-        quota: Quota,
+        quota: CallQuota,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

@@ -13,7 +13,7 @@ from typing import TypeVar
 import structlog
 
 from swe_ai_fleet.adapters.model_pool.admission import QUANTUM_TOKENS, CallQueue
-from swe_ai_fleet.adapters.model_pool.endpoint import Binding, Counters, Endpoint, Member, Routes
+from swe_ai_fleet.adapters.model_pool.endpoint import Binding, CallRoutes, Counters, Endpoint, PoolMember
 from swe_ai_fleet.adapters.model_pool.load import Circuit, CircuitBreaker, Fault, FaultKind, Window
 from swe_ai_fleet.domain.errors import ContextTooLong, ModelError, ModelRejected, ModelUnavailable
 from swe_ai_fleet.ports import ChatModel, Patience
@@ -81,7 +81,7 @@ class _Call:
             self.hear(is_away)
 
 
-class Dispatcher:
+class CallDispatcher:
     """Takes calls to endpoints: the least loaded one, or the one that the agent run is bound to.
 
     Calls that no endpoint has room for wait in a `CallQueue`; trying again does not cost a call its place. An endpoint
@@ -93,7 +93,7 @@ class Dispatcher:
 
     def __init__(
         self,
-        members: Sequence[Member],
+        members: Sequence[PoolMember],
         *,
         read_fault: Callable[[ModelUnavailable], Fault],
         rules: PoolRules,
@@ -115,7 +115,7 @@ class Dispatcher:
         """How many calls wait for an endpoint."""
         return len(self._queue)
 
-    def renew(self, members: Collection[Member]) -> tuple[list[Endpoint], list[Endpoint]]:
+    def renew(self, members: Collection[PoolMember]) -> tuple[list[Endpoint], list[Endpoint]]:
         """Have these members from now on; the endpoints that came, and those that left.
 
         One that comes is pinged first and gets more calls by and by; one that leaves ends what it has under way.
@@ -251,8 +251,8 @@ class Dispatcher:
                 loop = asyncio.get_running_loop()
                 self._timer = loop.call_at(max(at, now + _SHORTEST_WAIT), self._dispatch)
 
-    def _routes(self, now: float) -> Routes:
-        return Routes(self.endpoints, now, stale_after=self._stale_after)
+    def _routes(self, now: float) -> CallRoutes:
+        return CallRoutes(self.endpoints, now, stale_after=self._stale_after)
 
     def _assign(self, call: _Call, endpoint: Endpoint) -> Endpoint:
         endpoint.in_flight += 1
@@ -322,7 +322,7 @@ class Dispatcher:
         where = f" at {self._source}" if self._source else ""
         return ModelUnavailable(f"no model server is available{where}", field="model_url")
 
-    def _endpoint(self, member: Member) -> Endpoint:
+    def _endpoint(self, member: PoolMember) -> Endpoint:
         rules = self._rules
         breaker = CircuitBreaker(open_seconds=rules.open_for, longest_seconds=rules.longest_open)
         return Endpoint(member=member, breaker=breaker, window=Window(ramp_seconds=rules.ramp))

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from weakref import WeakSet
 
-from swe_ai_fleet.adapters.model_pool.load import Circuit, CircuitBreaker, Fault, Load, Window
+from swe_ai_fleet.adapters.model_pool.load import Circuit, CircuitBreaker, Fault, ServerLoad, Window
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import ModelUnavailable
 from swe_ai_fleet.domain.message import ModelCapabilities
@@ -22,7 +22,7 @@ _COLD_MARGIN = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
+class PoolMember:
     """What a pool is made of. `name` is shown to operators, so no secret may stand in it.
 
     The model must not retry on its own. Without `load` the pool goes by what it has under way itself. `close` is called
@@ -31,7 +31,7 @@ class Member:
 
     name: str
     model: ChatModel
-    load: Callable[[], Awaitable[Load | None]] | None = None
+    load: Callable[[], Awaitable[ServerLoad | None]] | None = None
     close: Callable[[], Awaitable[None]] | None = None
 
 
@@ -79,7 +79,7 @@ class Endpoint:
     `emptied` is there once it has left the pool, and set when its last call has ended.
     """
 
-    member: Member
+    member: PoolMember
     breaker: CircuitBreaker
     window: Window
     in_flight: int = 0
@@ -87,7 +87,7 @@ class Endpoint:
     capabilities: ModelCapabilities | None = None
     last_fault: ModelUnavailable | None = None
     paused_until: float = 0.0
-    load: Load | None = None
+    load: ServerLoad | None = None
     caches: bool = False
     emptied: asyncio.Event | None = None
     _loaded_at: float = 0.0
@@ -136,7 +136,7 @@ class Endpoint:
             pause = min(pause, _LONGEST_PAUSE_SECONDS) + pause_seconds * random.random()  # noqa: S311
             self.paused_until = max(self.paused_until, now + pause)
 
-    def take_load(self, load: Load, *, asked_with: int, now: float) -> None:
+    def take_load(self, load: ServerLoad, *, asked_with: int, now: float) -> None:
         """Its own word about its load came in; it was asked with so many calls of ours under way."""
         before, self.load, self._loaded_at = self.load, load, now
         # Whichever is more: a call that ended meanwhile is nobody else's.
@@ -165,7 +165,7 @@ class Endpoint:
         return self.load is not None and self.load.waiting > 0 and now - self._loaded_at <= stale_after
 
 
-class Routes:
+class CallRoutes:
     """Where calls can go at one moment: where their run is bound to while that serves, else where there is least to do.
 
     A run leaves its endpoint where that has no room, or says that requests wait there, and another one is much less
@@ -248,7 +248,7 @@ class MemberStatus:
     in_flight: int
     limit: float
     sessions: int
-    load: Load | None
+    load: ServerLoad | None
     last_fault: str
 
 

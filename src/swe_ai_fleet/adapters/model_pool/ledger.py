@@ -18,7 +18,7 @@ _LEASE_ROUNDS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Quota:
+class CallQuota:
     """The most calls at once, and tokens a minute (prompt and completion), of a whole fleet; 0 means no limit."""
 
     max_in_flight: int = 0
@@ -67,7 +67,7 @@ class Grant:
 class Ledger(Protocol):
     """Who in the fleet holds how much."""
 
-    async def renew(self, demand: Demand, quota: Quota) -> Grant:
+    async def renew(self, demand: Demand, quota: CallQuota) -> Grant:
         """Replace a host's lease. Raises Unavailable; then the old one stands until it ends."""
         ...
 
@@ -108,7 +108,7 @@ class MemoryLedger:
         self._level: float | None = None
         self._filled_at = self._born
 
-    async def renew(self, demand: Demand, quota: Quota) -> Grant:
+    async def renew(self, demand: Demand, quota: CallQuota) -> Grant:
         now = self._clock()
         self._leases = {host: lease for host, lease in self._leases.items() if lease.ends_at > now}
         if demand.epoch not in ("", self._epoch) and not self._successor:
@@ -151,7 +151,7 @@ class MemoryLedger:
         """Calls that each host may have under way or has."""
         return {host: lease.held for host, lease in self._leases.items()}
 
-    def _slots(self, demand: Demand, lease: _Lease, quota: Quota, now: float) -> int:
+    def _slots(self, demand: Demand, lease: _Lease, quota: CallQuota, now: float) -> int:
         if not quota.max_in_flight:
             return 0
         others = sum(other.held for host, other in self._leases.items() if host != demand.host)
@@ -185,7 +185,7 @@ class MemoryLedger:
         )
         return level + (ahead < extra)
 
-    def _pour(self, demand: Demand, lease: _Lease, quota: Quota, now: float) -> tuple[int, float]:
+    def _pour(self, demand: Demand, lease: _Lease, quota: CallQuota, now: float) -> tuple[int, float]:
         """(tokens for a host, seconds until there are some if there are none) from the bucket.
 
         Hosts whose calls wait longer have theirs first.

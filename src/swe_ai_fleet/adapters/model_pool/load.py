@@ -28,7 +28,7 @@ _HIT_SHARE = 0.9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class ServerLoad:
     """Requests that a server works on and that wait there, and the part of its KV cache in use (0 to 1).
 
     `prefix_queries` are the tokens looked up in its prefix cache since it started, `prefix_hits` those found there.
@@ -41,7 +41,7 @@ class Load:
     prefix_queries: float = 0.0
 
 
-def read_load(metrics: bytes) -> Load | None:
+def read_load(metrics: bytes) -> ServerLoad | None:
     """The load in a page of Prometheus text; None where vLLM's metrics are not in it.
 
     A server with several engines has one line for each: requests are added up, of the caches the fullest counts.
@@ -64,10 +64,12 @@ def read_load(metrics: bytes) -> Load | None:
             queries += value
     if not any_found:
         return None
-    return Load(running=round(running), waiting=round(waiting), cache=cache, prefix_hits=hits, prefix_queries=queries)
+    return ServerLoad(
+        running=round(running), waiting=round(waiting), cache=cache, prefix_hits=hits, prefix_queries=queries
+    )
 
 
-async def vllm_load(page: Callable[[], Awaitable[bytes]]) -> Load | None:
+async def vllm_load(page: Callable[[], Awaitable[bytes]]) -> ServerLoad | None:
     """The load of a vLLM server whose metrics a page has; None where it does not say."""
     return read_load(await page())
 
@@ -170,7 +172,7 @@ class Window:
             return self._size
         return max(self._size, self._by_time(now))
 
-    def adjust(self, in_flight: int, load: Load, *, hit_share: float) -> None:
+    def adjust(self, in_flight: int, load: ServerLoad, *, hit_share: float) -> None:
         """The server says how much runs and waits there while so many of the requests are ours.
 
         What would only wait there is held back here, where it can be put in order, but for a few that keep the server

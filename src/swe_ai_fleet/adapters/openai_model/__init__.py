@@ -16,12 +16,12 @@ from typing import Self
 from urllib.parse import urlsplit
 
 from swe_ai_fleet.adapters.openai_model.answers import ErrorAnswer, ReplyContext, read_reply, read_tokens
-from swe_ai_fleet.adapters.openai_model.connection import Connection
+from swe_ai_fleet.adapters.openai_model.connection import ServerConnection
 from swe_ai_fleet.adapters.openai_model.embeddings import OpenAIEmbedder
 from swe_ai_fleet.adapters.openai_model.faults import (
     Feature,
     Quirks,
-    Refusal,
+    ServerRefusal,
     StatusError,
     public_url,
     pushback,
@@ -58,7 +58,7 @@ _PROVOKED = (200, 500, 501)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class WireRequest:
     """A body, how to read its answer, and which features of the server it uses, the first to be given up first.
 
     `streams`: the answer is to be a stream; `send` is given its bytes, for a request of somebody else's agent.
@@ -78,7 +78,7 @@ class RequestWriter:
         self._quirks = quirks
         self._writer = WireWriter()
 
-    def write(self, wanted: ModelRequest, findings: Findings) -> Request:
+    def write(self, wanted: ModelRequest, findings: Findings) -> WireRequest:
         """The request for one reply, which comes as a stream where somebody hears it come in."""
         if wanted.passthrough is not None:
             return self._passed_on(wanted.passthrough, findings)
@@ -115,9 +115,9 @@ class RequestWriter:
         context = ReplyContext(
             protocol=protocol, tools_offered=bool(tools), taken=tuple(ids.values()), raw=schema is not None
         )
-        return Request(body=body, context=context, uses=tuple(uses), streams=Feature.STREAM in uses)
+        return WireRequest(body=body, context=context, uses=tuple(uses), streams=Feature.STREAM in uses)
 
-    def _passed_on(self, wanted: Passthrough, findings: Findings) -> Request:
+    def _passed_on(self, wanted: Passthrough, findings: Findings) -> WireRequest:
         """A request in somebody else's words, with the model's name, the server's name for its bound, and a stream that
         says what it cost."""
         fields = {name: value for name, value in wanted.fields.items() if name not in LIMIT_FIELDS}
@@ -130,7 +130,7 @@ class RequestWriter:
             fields["stream_options"] = {**mapping(wanted.fields, "stream_options"), "include_usage": True}
             uses.append(Feature.STREAM_OPTIONS)
         context = ReplyContext(protocol=ToolProtocol.NATIVE, tools_offered=True, raw=True)
-        return Request(body=dump_json(fields), context=context, uses=tuple(uses), streams=streams, send=wanted.send)
+        return WireRequest(body=dump_json(fields), context=context, uses=tuple(uses), streams=streams, send=wanted.send)
 
     def _stream_fields(self, wanted: bool) -> tuple[dict[str, object], list[Feature]]:
         if not wanted or not self._quirks.allow(Feature.STREAM):
@@ -179,7 +179,9 @@ class OpenAIChatModel:
         session_headers: Sequence[str] = (),
         new_call_id: Callable[[], str] = lambda: uuid.uuid4().hex[:12],
     ) -> None:
-        self._connection = Connection(base_url=base_url, model=model, api_key=api_key, timeout_seconds=timeout_seconds)
+        self._connection = ServerConnection(
+            base_url=base_url, model=model, api_key=api_key, timeout_seconds=timeout_seconds
+        )
         self._model = model
         self._session_headers, self._session = tuple(session_headers), uuid.uuid4().hex
         self._new_call_id = new_call_id
@@ -253,7 +255,7 @@ class OpenAIChatModel:
 
     async def _ask(
         self,
-        request: Request,
+        request: WireRequest,
         started: float,
         wanted: ModelRequest,
         headers: Mapping[str, str],
@@ -352,14 +354,14 @@ class OpenAIChatModel:
                 return replace(entry, id=self._model)
         return ListedModel(id=self._model, owned_by=models[0].owned_by if models else "")
 
-    async def _try_body(self, body: bytes) -> Refusal | bytes:
+    async def _try_body(self, body: bytes) -> ServerRefusal | bytes:
         """The answer to a probe, or the refusal, if it is about the request itself."""
 
         try:
             return await self._connection.complete(body)
         except ModelError as error:
             cause = error.__cause__
-            refusal = Refusal.of(cause) if isinstance(cause, StatusError) else None
+            refusal = ServerRefusal.of(cause) if isinstance(cause, StatusError) else None
             if refusal is None or not is_about_the_request(refusal):
                 raise
             return refusal

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeGuard
 
-from swe_ai_fleet.adapters.openai_model.faults import Refusal
+from swe_ai_fleet.adapters.openai_model.faults import ServerRefusal
 from swe_ai_fleet.adapters.openai_model.tool_protocols import read_envelope
 from swe_ai_fleet.agents import tool_call_dialects
 from swe_ai_fleet.domain.budget import Usage
@@ -43,7 +43,7 @@ _LEAST_LOGPROB = -1e6
 class ErrorAnswer(Exception):
     """The server answered with an error, under a status of success."""
 
-    def __init__(self, refusal: Refusal) -> None:
+    def __init__(self, refusal: ServerRefusal) -> None:
         super().__init__(refusal.message)
         self.refusal = refusal
 
@@ -119,7 +119,7 @@ def _choice(completion: Mapping[str, object]) -> Mapping[str, object]:
         ):
             return fields
     if error := completion.get("error"):
-        raise ErrorAnswer(Refusal.inside(error))
+        raise ErrorAnswer(ServerRefusal.inside(error))
     raise ValueError("a completion without choices")
 
 

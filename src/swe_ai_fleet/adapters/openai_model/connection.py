@@ -19,7 +19,7 @@ import aiohttp
 import httpx2
 from yarl import URL
 
-from swe_ai_fleet.adapters.openai_model.faults import Refusal, StatusError, public_url, quoted, status_error
+from swe_ai_fleet.adapters.openai_model.faults import ServerRefusal, StatusError, public_url, quoted, status_error
 from swe_ai_fleet.domain.errors import ModelError, ModelRejected, ModelUnavailable
 
 _CHAT = "/chat/completions"
@@ -47,7 +47,7 @@ def _trusted(environment: bool) -> ssl.SSLContext:
     return httpx2.create_ssl_context(trust_env=environment)
 
 
-class Connection:
+class ServerConnection:
     """HTTP to one server, its faults as ours. An async context manager, used within one event loop.
 
     Args: as of `OpenAIChatModel`. Raises ModelRejected for a base URL that is none.
@@ -150,7 +150,7 @@ class Connection:
         """The server, for people: without user, password and query."""
         return f"model server {public_url(self.base_url)}"
 
-    def refused(self, refusal: Refusal) -> ModelError:
+    def refused(self, refusal: ServerRefusal) -> ModelError:
         """The fault that a refusal stands for."""
         text, words = f"{self.server} answered {refusal.status}", quoted(refusal.message, self._api_key)
         return status_error(refusal, f"{text}: {words}" if words else text, self._model)
@@ -208,7 +208,7 @@ class Connection:
                     )
                 yield response
         except StatusError as error:
-            raise self.refused(Refusal.of(error)) from error
+            raise self.refused(ServerRefusal.of(error)) from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise self.unreachable(error) from error
         self.answered_at = time.monotonic()

@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from typing import Self, TypeVar
 
 from swe_ai_fleet.adapters.openai_model.answers import ErrorAnswer
-from swe_ai_fleet.adapters.openai_model.connection import Connection
-from swe_ai_fleet.adapters.openai_model.faults import Refusal, retry_after_seconds
+from swe_ai_fleet.adapters.openai_model.connection import ServerConnection
+from swe_ai_fleet.adapters.openai_model.faults import ServerRefusal, retry_after_seconds
 from swe_ai_fleet.adapters.openai_model.probing import read_models
 from swe_ai_fleet.adapters.openai_model.streaming import read_json
 from swe_ai_fleet.adapters.openai_model.wire import dump_json
@@ -106,7 +106,7 @@ class OpenAIEmbedder:
         retry_wait_seconds: float = 0.5,
     ) -> None:
         with _own_fields():
-            self._connection = Connection(
+            self._connection = ServerConnection(
                 base_url=base_url,
                 model=model,
                 api_key=api_key,
@@ -227,7 +227,7 @@ def read_vectors(answer: object, count: int) -> list[Sequence[float]]:
     listed = fields.get("data")
     if not is_list(listed):
         if error := fields.get("error"):
-            raise ErrorAnswer(Refusal.inside(error))
+            raise ErrorAnswer(ServerRefusal.inside(error))
         raise ValueError("a list `data` is missing")
     entries = [mapping(entry) for entry in listed]
     if len(entries) != count:

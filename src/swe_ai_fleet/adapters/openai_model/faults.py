@@ -51,7 +51,7 @@ class StatusError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class ServerRefusal:
     """The parts of an error answer that servers agree on."""
 
     status: int
@@ -60,20 +60,20 @@ class Refusal:
     param: str = ""
 
     @classmethod
-    def of(cls, error: StatusError) -> Refusal:
+    def of(cls, error: StatusError) -> ServerRefusal:
         # Gemini wraps its error in a list; Ollama's native one is a plain string.
         body = next(iter(items(error.body)), error.body)
         return cls._read(mapping(body).get("error", body), error.status, str(error))
 
     @classmethod
-    def inside(cls, error: object) -> Refusal:
+    def inside(cls, error: object) -> ServerRefusal:
         """Of an error that comes with a status of success: at the end of a stream, or in place of a completion."""
         code = mapping(error).get("code")
         status = int(code) if isinstance(code, int | str) and _STATUS.fullmatch(str(code)) else 500
         return cls._read(error, status, "")
 
     @classmethod
-    def _read(cls, body: object, status: int, otherwise: str) -> Refusal:
+    def _read(cls, body: object, status: int, otherwise: str) -> ServerRefusal:
         fields = mapping(body)
         return cls(
             status=status,
@@ -106,7 +106,7 @@ def public_url(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}".rstrip("/")
 
 
-def status_error(refusal: Refusal, text: str, model: str) -> ModelError:
+def status_error(refusal: ServerRefusal, text: str, model: str) -> ModelError:
     """The fault of ours that a refusal stands for."""
     if refusal.too_long:
         return ContextTooLong(text)
@@ -141,7 +141,7 @@ def pushback(error: ModelError) -> tuple[int, float | None, bool]:
         return cause.status, retry_after_seconds(cause), True
     # An error in place of a completion, or in a stream that had begun well.
     refusal = getattr(cause, "refusal", None)
-    if isinstance(refusal, Refusal):
+    if isinstance(refusal, ServerRefusal):
         return refusal.status, None, True
     if cause is None or isinstance(cause, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
         return 0, None, False
@@ -200,7 +200,7 @@ class Quirks:
             return False
         if cause.status not in _ABOUT_THE_REQUEST:
             return False
-        refusal = Refusal.of(cause)
+        refusal = ServerRefusal.of(cause)
         for feature in used:
             if _NAMED_BY[feature].search(f"{refusal.message} {refusal.param}"):
                 self.miss(feature)

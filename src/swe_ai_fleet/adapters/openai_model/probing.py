@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from swe_ai_fleet.adapters.openai_model.answers import ErrorAnswer, ReplyContext, read_reply
-from swe_ai_fleet.adapters.openai_model.faults import Refusal
+from swe_ai_fleet.adapters.openai_model.faults import ServerRefusal
 from swe_ai_fleet.adapters.openai_model.streaming import BrokenStream, read_answer
 from swe_ai_fleet.adapters.openai_model.tool_protocols import response_format
 from swe_ai_fleet.domain.json_values import is_list, items, mapping, mappings, parse_json, string
@@ -68,7 +68,7 @@ _VERDICT = {
     "additionalProperties": False,
 }
 
-Ask = Callable[[bytes], Awaitable[Refusal | bytes]]
+Ask = Callable[[bytes], Awaitable[ServerRefusal | bytes]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +79,7 @@ class Findings:
     limit_field: str
 
 
-def is_about_the_request(refusal: Refusal) -> bool:
+def is_about_the_request(refusal: ServerRefusal) -> bool:
     """Whether the server refused what was asked for, rather than who asked or the moment."""
     if refusal.status in (400, 405, 422, 501):
         return not refusal.too_long
@@ -96,13 +96,13 @@ async def probe_features(model: ListedModel, ask: Ask) -> Findings:
     """
     native, strict, parallel, limit_field = True, True, True, _OLD_LIMIT_FIELD
     answer = await ask(_with_tool(model.id, limit_field))
-    if isinstance(answer, Refusal) and answer.names(_OLD_LIMIT_FIELD):
+    if isinstance(answer, ServerRefusal) and answer.names(_OLD_LIMIT_FIELD):
         limit_field = _NEW_LIMIT_FIELD
         answer = await ask(_with_tool(model.id, limit_field))
-    if isinstance(answer, Refusal) and answer.names("parallel"):
+    if isinstance(answer, ServerRefusal) and answer.names("parallel"):
         parallel = False
         answer = await ask(_with_tool(model.id, limit_field, parallel=False))
-    if isinstance(answer, Refusal):
+    if isinstance(answer, ServerRefusal):
         strict = False
         # One that names tools means all of them; any other may be about the one unusual field.
         about_strict = answer.names("strict") or not answer.names("tool")
@@ -129,12 +129,12 @@ async def probe_features(model: ListedModel, ask: Ask) -> Findings:
     return Findings(capabilities=capabilities, limit_field=limit_field)
 
 
-def _obeys(answer: Refusal | bytes) -> bool:
+def _obeys(answer: ServerRefusal | bytes) -> bool:
     """Whether the reply is what the schema allows, or the beginning of it.
 
     Nothing at all is no disobedience: a model that thinks apart from its text may have used up the tokens.
     """
-    if isinstance(answer, Refusal):
+    if isinstance(answer, ServerRefusal):
         return False
     context = ReplyContext(protocol=ToolProtocol.TEXT, tools_offered=False, raw=True)
     try:

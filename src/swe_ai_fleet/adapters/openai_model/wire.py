@@ -43,7 +43,7 @@ _INSTRUCTIONS = {ToolProtocol.JSON: JSON_INSTRUCTIONS, ToolProtocol.TEXT: TAGGED
 
 
 @dataclass(slots=True)
-class Conversation:
+class SentMessages:
     """Messages as JSON, as far as they were sent: the next request mostly has the same and more.
 
     `ids` are those that calls go out with, by our own; `named` are calls that something was said of.
@@ -92,18 +92,18 @@ class WireWriter:
     """
 
     def __init__(self, *, cache_bytes: int = _CACHE_BYTES) -> None:
-        self._conversations: OrderedDict[int, Conversation] = OrderedDict()
+        self._conversations: OrderedDict[int, SentMessages] = OrderedDict()
         self._cache_bytes = cache_bytes
         self._tools: OrderedDict[tuple[str, tuple[int, ...]], _ToolSet] = OrderedDict()
 
-    def conversation(self, messages: Sequence[Message]) -> Conversation:
+    def conversation(self, messages: Sequence[Message]) -> SentMessages:
         """The messages as JSON, of which only those are written now that were not sent before."""
         if not messages:
-            return Conversation(lambda: None)
+            return SentMessages(lambda: None)
         key = id(messages[0])
         known = self._conversations.pop(key, None)
         if known is None or not known.begins(messages):
-            known = Conversation(ref(messages[0], lambda _: self._conversations.pop(key, None)))
+            known = SentMessages(ref(messages[0], lambda _: self._conversations.pop(key, None)))
             known.add(messages)
         else:
             known.add(messages[len(known.rest) + 1 :])
@@ -115,7 +115,7 @@ class WireWriter:
 
     def native(
         self,
-        conversation: Conversation,
+        conversation: SentMessages,
         tools: Sequence[OperationSpec],
         *,
         head: bytes,

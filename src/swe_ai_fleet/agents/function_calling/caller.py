@@ -24,7 +24,7 @@ from swe_ai_fleet.agents.model_middleware import (
 )
 from swe_ai_fleet.agents.references.naming import Naming
 from swe_ai_fleet.agents.references.phrases import NamedThing
-from swe_ai_fleet.agents.references.resolving import Standing, note, resolve
+from swe_ai_fleet.agents.references.resolving import Certainty, note, resolve
 from swe_ai_fleet.agents.tool_call_dialects import without_calls
 from swe_ai_fleet.agents.toolbox import FINAL_ANSWER
 from swe_ai_fleet.domain.errors import ContextTooLong, ModelError
@@ -84,7 +84,7 @@ def documentation(specs: Sequence[OperationSpec]) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class RunRequest:
     """What is asked of a run, checked. `before` is the conversation so far, `sections` are put before the task."""
 
     task: str
@@ -104,7 +104,7 @@ class FunctionRun:
     def __init__(
         self,
         setup: Setup,
-        request: Request,
+        request: RunRequest,
         task: AgentTask,
         model: ChatModel,
         tell: Callable[[AgentResponse], None],
@@ -238,7 +238,7 @@ class FunctionRun:
         return reply.message.content.strip()
 
 
-def opening(request: Request, attached: Attachments) -> UserMessage:
+def opening(request: RunRequest, attached: Attachments) -> UserMessage:
     parts = list(request.sections)
     parts.append(f"# Task\n{request.task}" if request.sections or attached.sections else request.task)
     if request.notes:
@@ -299,7 +299,7 @@ class FunctionCaller:
         prompt = self._system_prompt
         if TOOLS_PLACEHOLDER in prompt:
             prompt = prompt.replace(TOOLS_PLACEHOLDER, documentation(self._setup.specs))
-        request = Request(
+        request = RunRequest(
             task=task.strip(),
             before=with_system(before, prompt),
             sections=sections,
@@ -335,4 +335,4 @@ def _with_references(task: str, earlier: Sequence[str]) -> str:
         things += naming.things
     turn = len(earlier) + 1
     references = resolve(task, things, turn=turn, stale_turns=turn)
-    return note([reference for reference in references if reference.standing is Standing.RESOLVED])
+    return note([reference for reference in references if reference.standing is Certainty.RESOLVED])

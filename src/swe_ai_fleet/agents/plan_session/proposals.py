@@ -15,7 +15,7 @@ from pydantic import BeforeValidator, Field
 from swe_ai_fleet.agents.repair.reading import Understood
 from swe_ai_fleet.agents.structured_output import Shape, flat
 from swe_ai_fleet.agents.tool_call_dialects import OPENING
-from swe_ai_fleet.agents.toolbox import FINAL_ANSWER, Ruling, Toolbox, Verdict
+from swe_ai_fleet.agents.toolbox import FINAL_ANSWER, CallVerdict, Ruling, Toolbox
 from swe_ai_fleet.domain.message import ToolCall
 from swe_ai_fleet.domain.tool import OperationSpec, ToolResult
 from swe_ai_fleet.tools.builtin import ANSWER_KEYS, ASK, PROPOSE
@@ -156,18 +156,18 @@ class ProposalGate:
         name = understood.spec.name if understood.spec is not None else ""
         if self.approved:
             if name == ASK:
-                return Ruling(verdict=Verdict.REFUSE, text=NOT_NOW)
+                return Ruling(verdict=CallVerdict.REFUSE, text=NOT_NOW)
             if name != PROPOSE:
                 return Ruling()
-            return Ruling(text=APPROVED) if waiting else Ruling(verdict=Verdict.REFUSE, text=SETTLED)
+            return Ruling(text=APPROVED) if waiting else Ruling(verdict=CallVerdict.REFUSE, text=SETTLED)
         if (proposed := proposed_by(understood)) is not None:
             if waiting:
-                return Ruling(text=self.told, verdict=Verdict.GO if name == ASK else Verdict.REFUSE)
+                return Ruling(text=self.told, verdict=CallVerdict.GO if name == ASK else CallVerdict.REFUSE)
             if proposed.said and await self.look(proposed.approach) is None:
-                return Ruling(verdict=Verdict.REFUSE, text=PROPOSE_NOW)
-            return Ruling(verdict=Verdict.WAIT)
+                return Ruling(verdict=CallVerdict.REFUSE, text=PROPOSE_NOW)
+            return Ruling(verdict=CallVerdict.WAIT)
         if understood.spec is not None and has_effect(understood.spec):
-            return Ruling(verdict=Verdict.REFUSE, text=NOT_THIS if waiting else TOO_EARLY)
+            return Ruling(verdict=CallVerdict.REFUSE, text=NOT_THIS if waiting else TOO_EARLY)
         return Ruling()
 
 

@@ -144,7 +144,7 @@ class Approved:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rejected:
+class PlanRejected:
     """The session is over; nothing with an effect was done."""
 
     session_id: str

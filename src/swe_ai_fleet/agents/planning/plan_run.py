@@ -16,7 +16,7 @@ from swe_ai_fleet.agents.agent_run import AgentRun, RunParts
 from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.model_middleware import ModelWrapper
 from swe_ai_fleet.agents.planning.planner import Operations, Planner, PlanStopped
-from swe_ai_fleet.agents.planning.progress import PlanCallId, Progress, Purpose
+from swe_ai_fleet.agents.planning.progress import PlanCallId, PlanProgress, RequestPurpose
 from swe_ai_fleet.agents.planning.routing import THRESHOLD, assess, fast_path
 from swe_ai_fleet.agents.toolbox import FINAL_ANSWER
 from swe_ai_fleet.domain.budget import Usage
@@ -61,7 +61,7 @@ class PlannedModel(ModelWrapper):
         self.model = parts.model
         self._parts, self._operations, self._goal, self._direct = parts, operations, goal, direct
         self._planner = Planner(parts, operations, max_calls=limits.max_iterations - parts.budget.usage.model_calls)
-        self.progress = Progress(operations)
+        self.progress = PlanProgress(operations)
         # The last step's calls are answered, and heard of, only once the run goes on.
         self.progress.resume(parts.steps, pending=bool(parts.history.unanswered()), direct=direct)
         self._max_plans = rules.max_replans + 1 + (direct is not None)
@@ -145,12 +145,12 @@ class PlannedModel(ModelWrapper):
         if progress.looked or not progress.changed:
             return []
         names = [name for name in _LOOKS if name in self._operations and (name != _LOOKS[0] or progress.untested)]
-        ids = (PlanCallId(plan=progress.plans, purpose=Purpose.VERIFY, number=number) for number in (1, 2))
+        ids = (PlanCallId(plan=progress.plans, purpose=RequestPurpose.VERIFY, number=number) for number in (1, 2))
         return [self._plan_call(call_id, name, {}) for call_id, name in zip(ids, names, strict=False)]
 
     def _proposal(self) -> ToolCall:
         progress = self.progress
-        call_id = PlanCallId(plan=progress.plans, purpose=Purpose.APPROVE)
+        call_id = PlanCallId(plan=progress.plans, purpose=RequestPurpose.APPROVE)
         lines = [
             f"{number}. {step.tool} {step.operation} {json.dumps(step.params, ensure_ascii=False)} {step.why}".rstrip()
             for number, step in enumerate(progress.steps, start=1)
@@ -162,7 +162,7 @@ class PlannedModel(ModelWrapper):
         return self._plan_call(call_id, spec.name if spec else f"{step.tool}_{step.operation}", step.params)
 
     def _finish(self, answer: str) -> ToolCall:
-        call_id = PlanCallId(plan=self.progress.plans, purpose=Purpose.FINISH)
+        call_id = PlanCallId(plan=self.progress.plans, purpose=RequestPurpose.FINISH)
         return self._plan_call(call_id, FINAL_ANSWER.name, {"result": answer})
 
     def _saying(self, reply: ModelReply | None, *calls: ToolCall, text: str = "") -> ModelReply:

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from swe_ai_fleet.agents.agent_run import RunParts
-from swe_ai_fleet.agents.planning.reading import Verdict, read_draft, read_verdict
+from swe_ai_fleet.agents.planning.reading import StepVerdict, read_draft, read_verdict
 from swe_ai_fleet.agents.prompting import rendered
 from swe_ai_fleet.agents.repair.argument_coercion import coerce_arguments
-from swe_ai_fleet.agents.repair.names import Alias, Names, Reading
+from swe_ai_fleet.agents.repair.names import Alias, NameReading, OperationNames
 from swe_ai_fleet.agents.toolbox import FINAL_ANSWER, Toolbox
 from swe_ai_fleet.domain.errors import FleetError, ModelError
 from swe_ai_fleet.domain.event import MessageAdded, ModelReplied
@@ -72,7 +72,7 @@ class Operations:
             if toolkit.pipeline.policy.offers(definition.spec)
         }
         self._shown = {spec.name for spec in toolbox.specs if spec.name in self._found}
-        self._names = Names((*self.specs, FINAL_ANSWER))
+        self._names = OperationNames((*self.specs, FINAL_ANSWER))
 
     @property
     def specs(self) -> tuple[OperationSpec, ...]:
@@ -143,12 +143,12 @@ class Operations:
             return f"{spec.name}: {verdict.reason}"
         return replace(drafted, tool=spec.tool, operation=spec.operation, params=params)
 
-    def _read_name(self, drafted: PlanStep) -> Reading:
+    def _read_name(self, drafted: PlanStep) -> NameReading:
         tool, operation = drafted.tool.strip(), drafted.operation.strip()
         written = [f"{tool}_{operation}", operation, tool] if tool and operation else [tool or operation]
         for name in written:
             if name in self._found or name == FINAL_ANSWER.name:
-                return Reading(name=name)
+                return NameReading(name=name)
         readings = [
             self._names.read(name, lambda name, alias: self._fits(name, drafted.params, alias)) for name in written
         ]
@@ -221,7 +221,7 @@ class Planner:
         self.keep(await self._ask(None, step=1, sampling=self._parts.sampling), step=1)
         self._say(GO, step=1)
 
-    async def verdict(self, *, step: int, sampling: Sampling, goal: str, steps: str) -> tuple[Verdict, ModelReply]:
+    async def verdict(self, *, step: int, sampling: Sampling, goal: str, steps: str) -> tuple[StepVerdict, ModelReply]:
         """Whether the goal is met by what was done, and the reply that says so, which is not kept yet.
 
         Raises PlanStopped, ModelError.

@@ -33,7 +33,7 @@ _KEEP_FILES = frozenset({"git_add", "git_commit", "git_branch", "git_fetch", "gi
 """What writes to the workspace but changes no file that tests speak of."""
 
 
-class Purpose(StrEnum):
+class RequestPurpose(StrEnum):
     """A step of the plan; a look at what it changed; the question whether it is approved; the answer."""
 
     STEP = "s"
@@ -51,7 +51,7 @@ class PlanCallId:
     """
 
     plan: int
-    purpose: Purpose
+    purpose: RequestPurpose
     number: int = 1
     attempt: int = 1
     nonce: str = ""
@@ -67,7 +67,7 @@ class PlanCallId:
             return None
         return cls(
             plan=int(match[1]),
-            purpose=Purpose(match[2]),
+            purpose=RequestPurpose(match[2]),
             number=int(match[3]),
             attempt=int(match[4]),
             nonce=match[5] or "",
@@ -100,7 +100,7 @@ def _outcome_text(result: ToolResult) -> str:
     return "" if result.success else " ".join((result.error or str(result.outcome))[:_MOST_REASON_CHARS].split())
 
 
-class Progress:
+class PlanProgress:
     """The plans of one run and what became of each step."""
 
     def __init__(self, operations: Operations) -> None:
@@ -152,7 +152,9 @@ class Progress:
         for number, entry in enumerate(self._plans[-1] if self._plans else (), start=1):
             if entry.status is StepStatus.UNREACHED:
                 attempt = entry.attempts + 1
-                return PlanCallId(plan=self.plans, purpose=Purpose.STEP, number=number, attempt=attempt), entry.step
+                return PlanCallId(
+                    plan=self.plans, purpose=RequestPurpose.STEP, number=number, attempt=attempt
+                ), entry.step
         return None
 
     def resume(self, steps: Sequence[Step], *, pending: bool = False, direct: Plan | None = None) -> None:
@@ -181,13 +183,13 @@ class Progress:
             if call is None or call.plan != self.plans:
                 continue
             match call.purpose:
-                case Purpose.STEP:
+                case RequestPurpose.STEP:
                     self._carried_out(call, seen.result)
-                case Purpose.APPROVE:
+                case RequestPurpose.APPROVE:
                     self._reviewed(seen)
-                case Purpose.VERIFY:
+                case RequestPurpose.VERIFY:
                     self.looked = True
-                case Purpose.FINISH:
+                case RequestPurpose.FINISH:
                     pass
 
     def report(self) -> PlanReport:

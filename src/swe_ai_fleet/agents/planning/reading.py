@@ -39,7 +39,7 @@ _DEEPEST = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Draft:
+class PlanDraft:
     """A plan as it was written. `problems` say what could not be read; `steps` holds the others, not yet checked."""
 
     steps: tuple[tuple[int, PlanStep], ...] = ()
@@ -48,7 +48,7 @@ class Draft:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class StepVerdict:
     """What a verification said. `met` is None where the text says nothing of it; then it is the answer itself."""
 
     met: bool | None
@@ -56,16 +56,16 @@ class Verdict:
     missing: str = ""
 
 
-def read_draft(text: str) -> Draft:
+def read_draft(text: str) -> PlanDraft:
     """The plan in a reply, past thoughts, fences and prose around it, under the usual other names; never raises."""
     for value in _values(text):
         plan = _plan_in(value, _DEEPEST)
         if plan is not None:
             return plan
-    return Draft(problems=("the reply is not a JSON object with a list of steps",))
+    return PlanDraft(problems=("the reply is not a JSON object with a list of steps",))
 
 
-def read_verdict(text: str) -> Verdict:
+def read_verdict(text: str) -> StepVerdict:
     """The verdict in a reply; a reply without one is the answer as it stands. Never raises."""
     for value in _values(text):
         if not is_object(value):
@@ -73,13 +73,13 @@ def read_verdict(text: str) -> Verdict:
         fields = _normal(value)
         met = _first(fields, _MET)
         if met is not None or _first(fields, _ANSWER) is not None:
-            return Verdict(
+            return StepVerdict(
                 met=_truth(met), answer=_text(_first(fields, _ANSWER)), missing=_text(_first(fields, _MISSING))
             )
-    return Verdict(met=None, answer=_spoken(text).strip())
+    return StepVerdict(met=None, answer=_spoken(text).strip())
 
 
-def _plan_in(value: object, depth: int) -> Draft | None:
+def _plan_in(value: object, depth: int) -> PlanDraft | None:
     if is_list(value):
         return _draft(value, "") if value and all(_like_step(item) for item in value) else None
     if not is_object(value):
@@ -102,7 +102,7 @@ def _plan_in(value: object, depth: int) -> Draft | None:
     return None
 
 
-def _draft(items: list[object], reasoning: str) -> Draft:
+def _draft(items: list[object], reasoning: str) -> PlanDraft:
     steps: list[tuple[int, PlanStep]] = []
     problems: list[str] = []
     for number, item in enumerate(items, start=1):
@@ -111,7 +111,7 @@ def _draft(items: list[object], reasoning: str) -> Draft:
             problems.append(f"step {number}: {step}")
         else:
             steps.append((number, step))
-    return Draft(steps=tuple(steps), reasoning=reasoning, problems=tuple(problems))
+    return PlanDraft(steps=tuple(steps), reasoning=reasoning, problems=tuple(problems))
 
 
 def _like_step(item: object) -> bool:

@@ -2,15 +2,15 @@
 
 from swe_ai_fleet.agents.references.naming import Naming
 from swe_ai_fleet.agents.references.phrases import ANSWER, MAX_PER_TURN, PERSON, NamedThing, ThingKind
-from swe_ai_fleet.agents.references.resolving import Standing, note, question, resolve, vague_question
+from swe_ai_fleet.agents.references.resolving import Certainty, note, question, resolve, vague_question
 
 __all__ = [
     "ANSWER",
     "MAX_PER_TURN",
     "PERSON",
+    "Certainty",
     "NamedThing",
     "Naming",
-    "Standing",
     "ThingKind",
     "note",
     "question",

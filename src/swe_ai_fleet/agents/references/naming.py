@@ -74,7 +74,7 @@ _LEAST_LABEL_CHARS = 6
 _MAX_CHOSEN = 8
 
 
-class Member(NamedTuple):
+class ThingName(NamedTuple):
     """What something names: its kind, its name, what it is about, and the conversation's own nouns for it."""
 
     kind: ThingKind
@@ -83,7 +83,7 @@ class Member(NamedTuple):
     nouns: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, thing: NamedThing) -> Member:
+    def of(cls, thing: NamedThing) -> ThingName:
         return cls(thing.kind, thing.name, thing.label, thing.nouns)
 
 
@@ -106,16 +106,16 @@ def last_list(text: str) -> tuple[str, ...]:
     return tuple(long_lists[-1][:MAX_LIST]) if long_lists else ()
 
 
-def in_words(text: str) -> list[Member]:
-    things: dict[Member, None] = {}
+def in_words(text: str) -> list[ThingName]:
+    things: dict[ThingName, None] = {}
     for word in text[:MAX_TEXT_CHARS].split():
         bare = word.strip(_WRAPPING).rstrip(".")
         if address := _URL.match(bare):
-            things.setdefault(Member(ThingKind.LINK, address[0].rstrip(".,;:)")))
+            things.setdefault(ThingName(ThingKind.LINK, address[0].rstrip(".,;:)")))
         elif _ID.fullmatch(bare):
-            things.setdefault(Member(ThingKind.EXECUTION, bare))
+            things.setdefault(ThingName(ThingKind.EXECUTION, bare))
         elif _is_file(bare):
-            things.setdefault(Member(ThingKind.FILE, bare))
+            things.setdefault(ThingName(ThingKind.FILE, bare))
     return list(things)[:MAX_LIST]
 
 
@@ -175,10 +175,10 @@ def title_of(key: str, operation: str, server: str) -> str:
     return " ".join(words).capitalize()
 
 
-def named_by(call: ToolCall, result: ToolResult) -> tuple[list[Member], list[list[Member]]]:
+def named_by(call: ToolCall, result: ToolResult) -> tuple[list[ThingName], list[list[ThingName]]]:
     """What a call that succeeded was about, and what it gave: by itself, and in lists."""
     words = _words(call.name, str(result.metadata.get("server", "")))
-    single, lists = list[Member](), list[list[Member]]()
+    single, lists = list[ThingName](), list[list[ThingName]]()
     fields = fields_of(result)
     if fields:
         _walk(fields, single, lists, 0, words)
@@ -193,7 +193,7 @@ def named_by(call: ToolCall, result: ToolResult) -> tuple[list[Member], list[lis
 
 
 def _walk(
-    value: Mapping[str, object], single: list[Member], lists: list[list[Member]], depth: int, words: Sequence[str]
+    value: Mapping[str, object], single: list[ThingName], lists: list[list[ThingName]], depth: int, words: Sequence[str]
 ) -> None:
     own = _identity(value, _noun(words, last=False))
     if own is not None and (own.kind is not ThingKind.ROW or own.nouns):
@@ -207,42 +207,42 @@ def _walk(
             _walk(part, single, lists, depth + 1, named)
 
 
-def _members(key: str, parts: list[object], noun: str) -> list[Member]:
-    members: list[Member] = []
+def _members(key: str, parts: list[object], noun: str) -> list[ThingName]:
+    members: list[ThingName] = []
     kind = _PLURALS.get(key)
     for part in parts[: MAX_LIST + 1]:
         if isinstance(part, str) and part.strip():
-            members.append(Member(kind or kind_of(part), part))
+            members.append(ThingName(kind or kind_of(part), part))
         elif is_mapping(part):
             own = _identity(part, noun)
             if own is None:
                 cells = ", ".join(f"{name} {_string(cell)}" for name, cell in list(part.items())[:4] if _string(cell))
-                members.append(Member(ThingKind.ROW, cells or "(empty)", nouns=(noun,) if noun else ()))
+                members.append(ThingName(ThingKind.ROW, cells or "(empty)", nouns=(noun,) if noun else ()))
             else:
                 members.append(own._replace(kind=kind) if kind and own.kind is ThingKind.ROW else own)
     return members
 
 
-def entry(text: str) -> Member:
+def entry(text: str) -> ThingName:
     """What an entry of a list names: the one thing in it, else itself."""
     words = in_words(text)
-    return words[0]._replace(label=text) if len(words) == 1 else Member(ThingKind.ITEM, text)
+    return words[0]._replace(label=text) if len(words) == 1 else ThingName(ThingKind.ITEM, text)
 
 
-def _identity(record: Mapping[str, object], noun: str) -> Member | None:
+def _identity(record: Mapping[str, object], noun: str) -> ThingName | None:
     """What a record is about; a symbol, or what stands under the noun itself, names it better than its address does."""
     own = next((name for key in (noun, "symbol") if key and (name := _string(record.get(key)))), "")
     if own and noun:
-        return Member(ThingKind.ROW, own, _facts(record, own), (noun,))
+        return ThingName(ThingKind.ROW, own, _facts(record, own), (noun,))
     for key, kind in _KEYS.items():
         if name := _string(record.get(key)):
             label = (_string(record.get("name")) or name) if kind is ThingKind.PERSON else name
-            return Member(kind, label, _label_of(record, label))
+            return ThingName(kind, label, _label_of(record, label))
     for key in _ROW_KEYS:
         if name := _string(record.get(key)):
             # "That pair" is a row that goes by its pair, whatever its list is of.
             nouns = [word for word in dict.fromkeys((noun, key)) if word and word not in _NO_NOUNS]
-            return Member(ThingKind.ROW, name, _label_of(record, name) or _facts(record, name), tuple(nouns))
+            return ThingName(ThingKind.ROW, name, _label_of(record, name) or _facts(record, name), tuple(nouns))
     return None
 
 
@@ -256,15 +256,15 @@ def _facts(record: Mapping[str, object], name: str) -> str:
     return ", ".join(facts[:_FACTS])
 
 
-def _arguments(call: ToolCall) -> list[Member]:
+def _arguments(call: ToolCall) -> list[ThingName]:
     fields = json_object(call.arguments)
-    members = [Member(kind, name) for key, kind in _KEYS.items() if (name := _string(fields.get(key)))]
+    members = [ThingName(kind, name) for key, kind in _KEYS.items() if (name := _string(fields.get(key)))]
     for key, value in fields.items():
         words = words_of(key)
         about = words[:-1] if len(words) > 1 and words[-1] in _OF_A_THING else words
         noun = _noun(about, last=True) if len(about) == 1 and key not in _KEYS else ""
         if noun and isinstance(value, str) and 1 < len(value) <= MAX_NAME_CHARS and len(value.split()) == 1:
-            members.append(Member(ThingKind.ROW, value, nouns=(noun,)))
+            members.append(ThingName(ThingKind.ROW, value, nouns=(noun,)))
     return members
 
 
@@ -282,17 +282,17 @@ class Naming:
 
     def person(self, text: str, known: Sequence[NamedThing] = ()) -> None:
         """What the person's own words name: files, addresses, ids, and what was named before under a noun."""
-        for member in (*in_words(text), *map(Member.of, _mentioned(text, known)[:_MAX_CHOSEN])):
+        for member in (*in_words(text), *map(ThingName.of, _mentioned(text, known)[:_MAX_CHOSEN])):
             self._alone(member, PERSON)
 
     def chosen(self, things: Sequence[NamedThing]) -> None:
         if len(things) == 1:
-            self._alone(Member.of(things[0]), PERSON)
+            self._alone(ThingName.of(things[0]), PERSON)
         elif things:
-            self._list([Member.of(thing) for thing in things], PERSON)
+            self._list([ThingName.of(thing) for thing in things], PERSON)
 
     def started(self, execution_id: str, description: str) -> None:
-        self._alone(Member(ThingKind.EXECUTION, execution_id, description), ANSWER)
+        self._alone(ThingName(ThingKind.EXECUTION, execution_id, description), ANSWER)
 
     def call(self, call: ToolCall, result: ToolResult) -> None:
         """What a call that succeeded was about, and what it gave."""
@@ -305,21 +305,21 @@ class Naming:
     def answer(self, text: str) -> None:
         """The list that an answer shows, if it shows one; what it lists of this turn's things is known for them."""
         entries = last_list(text)
-        members: list[Member] = []
+        members: list[ThingName] = []
         for line in entries:
             meant = self._thing_meant(line)
             if meant is None:
                 members.append(entry(line))
             else:
                 label = meant.label if meant.noun and meant.label else line
-                members.append(Member(meant.kind, meant.name, label, meant.nouns))
+                members.append(ThingName(meant.kind, meant.name, label, meant.nouns))
         self._list(members, ANSWER)
         if not entries:
             for member in in_words(text):
                 if not any(thing.name == member.name for thing in self.things):
                     self._alone(member, ANSWER)
             if len(mentioned := _mentioned(text, self.things)) == 1:
-                self._alone(Member.of(mentioned[0]), ANSWER)
+                self._alone(ThingName.of(mentioned[0]), ANSWER)
 
     def _thing_meant(self, entry: str) -> NamedThing | None:
         """The one thing of this turn that an entry is about: by its name, the beginning of its id, its label."""
@@ -333,7 +333,7 @@ class Naming:
                 return meant[0]
         return None
 
-    def _alone(self, member: Member, source: str) -> None:
+    def _alone(self, member: ThingName, source: str) -> None:
         name = exact(member.kind, member.name)
         label, nouns = as_name(member.label), member.nouns
         thing = NamedThing(kind=member.kind, name=name, turn=self._turn, source=source, label=label, nouns=nouns)
@@ -341,7 +341,7 @@ class Naming:
         if name and not same and len(self.things) < MAX_PER_TURN - 2 * MAX_LIST:
             self.things.append(thing)
 
-    def _list(self, members: Sequence[Member], source: str) -> None:
+    def _list(self, members: Sequence[ThingName], source: str) -> None:
         named = [
             member._replace(name=display, label=as_name(member.label))
             for member in members[:MAX_LIST]

@@ -32,7 +32,7 @@ _MOST_ENCODINGS = 3
 _BROKEN = object()
 
 
-class Unreadable(ValueError):
+class UnreadableArguments(ValueError):
     """The text is not JSON even when read leniently; `position` is where that shows, in characters from its start."""
 
     def __init__(self, problem: str, position: int) -> None:
@@ -58,16 +58,16 @@ class TolerantReader:
 
     @classmethod
     def value_at(cls, text: str, start: int) -> tuple[object, int]:
-        """The value that begins there, brackets all closed, and where it ends. Raises Unreadable."""
+        """The value that begins there, brackets all closed, and where it ends. Raises UnreadableArguments."""
         return cls(text, unclosed=False).read(start)
 
     def read(self, start: int) -> tuple[object, int]:
-        """The value that begins at `start`, and where it ends. Raises Unreadable."""
+        """The value that begins at `start`, and where it ends. Raises UnreadableArguments."""
         return self._value(self._skip(start), 0)
 
     def _value(self, at: int, depth: int) -> tuple[object, int]:
         if depth >= MOST_DEPTH and self._text[at : at + 1] in ("{", "["):
-            raise Unreadable("it is nested too deeply", at)
+            raise UnreadableArguments("it is nested too deeply", at)
         text = self._text
         character = text[at : at + 1]
         if character == "(" and not depth:
@@ -85,7 +85,7 @@ class TolerantReader:
             if match[1] not in ("true", "false", "null"):
                 self._mend("json_python_constant")
             return _CONSTANTS[match[1].lower()], match.end()
-        raise Unreadable("a value is missing" if character else "it ends too early", at)
+        raise UnreadableArguments("a value is missing" if character else "it ends too early", at)
 
     def _object(self, at: int, depth: int) -> tuple[object, int]:
         closing = _CLOSING[self._text[at]]
@@ -102,7 +102,7 @@ class TolerantReader:
             elif self._text[at : at + 1] == ":":
                 at += 1
             else:
-                raise Unreadable("':' is missing" if at < len(self._text) else "it ends too early", at)
+                raise UnreadableArguments("':' is missing" if at < len(self._text) else "it ends too early", at)
             fields[key], at = self._value(self._skip(at), depth + 1)
             at = self._comma(at, closing)
 
@@ -135,10 +135,10 @@ class TolerantReader:
                 self._mend("json_trailing_comma")
             elif at >= len(self._text):
                 # More was to come, and nobody knows what.
-                raise Unreadable("it ends too early", at)
+                raise UnreadableArguments("it ends too early", at)
         elif character and character != closing:
             if closing == "]" or character not in "\"'":
-                raise Unreadable(f"',' or '{closing}' is missing", at)
+                raise UnreadableArguments(f"',' or '{closing}' is missing", at)
             self._mend("json_missing_comma")
         return at
 
@@ -147,7 +147,9 @@ class TolerantReader:
             return self._string(at)
         match = _KEY.match(self._text, at)
         if match is None:
-            raise Unreadable("a name in quotes is missing" if at < len(self._text) else "it ends too early", at)
+            raise UnreadableArguments(
+                "a name in quotes is missing" if at < len(self._text) else "it ends too early", at
+            )
         self._mend("json_unquoted_key")
         return match[0], match.end()
 
@@ -156,7 +158,7 @@ class TolerantReader:
         if quote == "'":
             self._mend("json_single_quotes")
         if text.startswith(quote * 3, at):
-            raise Unreadable("triple quotes are Python's", at)
+            raise UnreadableArguments("triple quotes are Python's", at)
         pieces: list[str] = []
         at += 1
         while True:
@@ -165,7 +167,7 @@ class TolerantReader:
             pieces.append(plain[0])
             at = plain.end()
             if at >= len(text):
-                raise Unreadable("the string that begins here is not closed", start)
+                raise UnreadableArguments("the string that begins here is not closed", start)
             if text[at] == quote:
                 break
             piece, at = self._escape(at, quote)
@@ -188,7 +190,7 @@ class TolerantReader:
         if character and character in _LITERAL_ESCAPES:
             self._mend("json_escape")
             return "\\" + character, at + 2
-        raise Unreadable("this backslash begins no escape that JSON has", at)
+        raise UnreadableArguments("this backslash begins no escape that JSON has", at)
 
     def _skip(self, at: int) -> int:
         match = _SPACE.match(self._text, at)
@@ -206,7 +208,7 @@ def _number(text: str, at: int) -> int | float:
     if any(character in text for character in ".eE"):
         value = float(text)
         if math.isinf(value):
-            raise Unreadable("the number is too large", at)
+            raise UnreadableArguments("the number is too large", at)
         return value
     return int(text)
 
@@ -220,7 +222,7 @@ def read_arguments(text: str, *, truncated: bool = False) -> tuple[dict[str, obj
     repairs: dict[str, None] = {}
     try:
         value = _read(text, truncated, repairs, _MOST_ENCODINGS)
-    except Unreadable as error:
+    except UnreadableArguments as error:
         raise ValueError(f"{error} ({_place(text, error.position)})") from None
     return value, tuple(repairs)
 
@@ -268,7 +270,7 @@ def _json(text: str, repairs: dict[str, None]) -> object:
 
 def _tolerant(text: str, truncated: bool, repairs: dict[str, None], encodings: int) -> object:
     if len(text) > MAX_MENDED_CHARS:
-        raise Unreadable(f"it is not JSON, and with {len(text)} characters too long to be repaired", 0)
+        raise UnreadableArguments(f"it is not JSON, and with {len(text)} characters too long to be repaired", 0)
     if _ENCODED.match(text) and encodings:
         try:
             inner = json.loads(f'"{text}"', strict=False)
@@ -298,7 +300,7 @@ def _beginning(text: str, start: int, repairs: dict[str, None]) -> int:
         return start
     place = text.find("{", start)
     if place < 0:
-        raise Unreadable("there is no JSON object in it", 0)
+        raise UnreadableArguments("there is no JSON object in it", 0)
     repairs["json_text_before"] = None
     return place
 
@@ -317,10 +319,10 @@ def _after(text: str, end: int, value: object, repairs: dict[str, None]) -> None
         return
     try:
         second: object = TolerantReader(text, unclosed=False).read(another)[0]
-    except Unreadable:
+    except UnreadableArguments:
         second = value if another > behind else None
     if second != value and second != {}:
-        raise Unreadable("a second object begins here; make a call of its own for it", another)
+        raise UnreadableArguments("a second object begins here; make a call of its own for it", another)
 
 
 def _tagged(text: str) -> dict[str, object] | None:

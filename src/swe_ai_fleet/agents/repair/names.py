@@ -144,7 +144,7 @@ ALIASES = _table()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class NameReading:
     """What a name was read as.
 
     `name` is ours, empty where it means nothing or several things; `repair` says how it was found, empty for a name
@@ -161,7 +161,7 @@ Fits = Callable[[str, Alias | None], bool]
 """Whether the arguments at hand can be mapped to an operation's, under an alias or as they are."""
 
 
-class Names:
+class OperationNames:
     """The names of one run's operations."""
 
     def __init__(self, specs: Iterable[OperationSpec]) -> None:
@@ -175,7 +175,7 @@ class Names:
     def _operations(self) -> dict[str, tuple[str, ...]]:
         return _index((_folded(spec.operation), name) for name, spec in self._specs.items())
 
-    def read(self, written: str, fits: Fits) -> Reading:
+    def read(self, written: str, fits: Fits) -> NameReading:
         """The operation that a model means.
 
         Only what is exact, or means one thing, is taken; a name that could mean several is taken for the one that
@@ -184,53 +184,53 @@ class Names:
         harnesses; nearly the same letters, for operations that only read.
         """
         if written in self._specs:
-            return Reading(name=written)
+            return NameReading(name=written)
         bare = split_name(written)[0]
         if bare in self._specs:
-            return Reading(name=bare, repair=f"name_cleaned: {bare}")
+            return NameReading(name=bare, repair=f"name_cleaned: {bare}")
         for folded in _spellings(bare):
             names = self._folded.get(folded, ())
             if len(names) == 1:
-                return Reading(name=names[0], repair=f"name_folded: {names[0]}")
+                return NameReading(name=names[0], repair=f"name_folded: {names[0]}")
         for folded in _spellings(bare):
             reading = self._by_operation(folded, fits) or self._by_alias(folded, fits)
             if reading is not None:
                 return reading
         return self._nearest(bare, fits)
 
-    def _by_operation(self, folded: str, fits: Fits) -> Reading | None:
+    def _by_operation(self, folded: str, fits: Fits) -> NameReading | None:
         """An operation without its toolkit's name. One word alone says too little: the arguments must fit as well."""
         operations = self._operations.get(folded, ())
         if len(operations) != 1:
-            return Reading(near=operations) if operations else None
+            return NameReading(near=operations) if operations else None
         only = operations[0]
         plain = (only,) if "_" in self._specs[only].operation else ()
         if folded in _ALIASES or not plain:
             plain = (only,) if fits(only, None) else ()
             targets = {alias.target for alias in _ALIASES.get(folded, ()) if fits(alias.target, alias)}
             if len({*plain, *targets}) > 1:
-                return Reading(near=tuple(sorted({*plain, *targets})))
+                return NameReading(near=tuple(sorted({*plain, *targets})))
         if len(plain) == 1:
-            return Reading(name=plain[0], repair=f"name_prefixed: {plain[0]}")
-        return None if folded in _ALIASES else Reading(near=operations)
+            return NameReading(name=plain[0], repair=f"name_prefixed: {plain[0]}")
+        return None if folded in _ALIASES else NameReading(near=operations)
 
-    def _by_alias(self, folded: str, fits: Fits) -> Reading | None:
+    def _by_alias(self, folded: str, fits: Fits) -> NameReading | None:
         meanings = [alias for alias in _ALIASES.get(folded, ()) if alias.target in self._specs]
         matching = [alias for alias in meanings if fits(alias.target, alias)]
         if len(matching) == 1:
             alias = matching[0]
-            return Reading(name=alias.target, repair=f"name_alias: {alias.target}", alias=alias)
-        return Reading(near=tuple(dict.fromkeys(alias.target for alias in meanings))) if meanings else None
+            return NameReading(name=alias.target, repair=f"name_alias: {alias.target}", alias=alias)
+        return NameReading(near=tuple(dict.fromkeys(alias.target for alias in meanings))) if meanings else None
 
-    def _nearest(self, bare: str, fits: Fits) -> Reading:
+    def _nearest(self, bare: str, fits: Fits) -> NameReading:
         near = difflib.get_close_matches(bare, self._specs, n=3, cutoff=0.6)
         scores = [difflib.SequenceMatcher(None, name, bare).ratio() for name in near]
         if near and scores[0] >= _NEAR and (len(near) == 1 or scores[0] - scores[1] >= _CLEARLY_NEARER):
             spec = self._specs[near[0]]
             # Taking a name for another is a guess, and a guess must not have effects.
             if spec.read_only and not spec.executes and not spec.network and fits(spec.name, None):
-                return Reading(name=spec.name, repair=f"name_nearest: {spec.name}")
-        return Reading(near=tuple(near))
+                return NameReading(name=spec.name, repair=f"name_nearest: {spec.name}")
+        return NameReading(near=tuple(near))
 
 
 def split_name(written: str) -> tuple[str, str]:

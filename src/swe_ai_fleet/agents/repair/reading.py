@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from swe_ai_fleet.agents.repair.argument_coercion import coerce_arguments, complete, sole_string
 from swe_ai_fleet.agents.repair.arguments import read_arguments
-from swe_ai_fleet.agents.repair.names import Alias, Names, split_name
+from swe_ai_fleet.agents.repair.names import Alias, OperationNames, split_name
 from swe_ai_fleet.domain.message import ToolCall
 from swe_ai_fleet.domain.tool import OperationSpec
 from swe_ai_fleet.tools.builtin import ANSWER_KEYS
@@ -47,7 +47,7 @@ class CallReader:
 
     def __init__(self, specs: Iterable[OperationSpec], *, answer: str, bare_answers: bool = True) -> None:
         self._specs = {spec.name: spec for spec in specs}
-        self._names = Names(self._specs.values())
+        self._names = OperationNames(self._specs.values())
         self._answer = answer
         self._bare_answers = bare_answers
 

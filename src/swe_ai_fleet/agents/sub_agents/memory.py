@@ -18,7 +18,7 @@ from swe_ai_fleet.domain.command import Command, CommandResult
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.event import ToolFinished
 from swe_ai_fleet.domain.memory import memory_id
-from swe_ai_fleet.domain.tool import Decision, ToolResult
+from swe_ai_fleet.domain.tool import PolicyDecision, ToolResult
 from swe_ai_fleet.domain.trajectory import Step
 from swe_ai_fleet.ports import SecretMask, Workspace
 from swe_ai_fleet.sandbox import concealment, jail
@@ -267,7 +267,7 @@ def noted_in(steps: Iterable[Step]) -> tuple[str, ...]:
 def noted_by(body: ToolFinished) -> str:
     """The fact that a call noted, as an event tells it; empty where it noted none."""
     ours = body.entry.tool == RememberingTools.name and body.entry.operation == REMEMBER
-    return _fact(body.result) if ours and body.entry.decision is Decision.ALLOWED else ""
+    return _fact(body.result) if ours and body.entry.decision is PolicyDecision.ALLOWED else ""
 
 
 def _fact(result: ToolResult) -> str:

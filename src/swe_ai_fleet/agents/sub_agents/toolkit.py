@@ -88,7 +88,7 @@ class SubAgentLimits:
     each: Limits = field(default_factory=lambda: Limits(max_iterations=5, max_tool_calls=12, timeout_seconds=90.0))
 
 
-class Allowance:
+class SubAgentBudget:
     """What a run's sub-agents may still use; one object for all levels."""
 
     def __init__(self, limits: SubAgentLimits, *, used: int = 0) -> None:
@@ -161,7 +161,7 @@ class SubAgentTools(Toolkit):
         self._toolkits = dict(toolkits or {})
         self._without = frozenset(without)
         self._memory = memory or RepositoryMemory(workspace)
-        self._allowance = Allowance(limits or SubAgentLimits(), used=used)
+        self._allowance = SubAgentBudget(limits or SubAgentLimits(), used=used)
         self._depth = 1
         self._gaps: dict[str, str] = {}
         self._searched = searched if searched is not None else []

@@ -30,7 +30,7 @@ _BLOB = re.compile(rb'"name": ?"([^"\\/]{1,200}/[^"\\/]{1,200}/[0-9a-f]{64})", ?
 
 
 @dataclass(kw_only=True)
-class Finding:
+class BackupCheck:
     """What was checked. `faults` are the first fifty inconsistencies; empty: there are none."""
 
     executions: int = 0
@@ -45,7 +45,7 @@ class Finding:
             self.faults.append(text)
 
 
-async def check_contents(log: JetStream, connection: Connection, *, sample: int = 0) -> Finding:
+async def check_contents(log: JetStream, connection: Connection, *, sample: int = 0) -> BackupCheck:
     """Read executions from their first event to their last.
 
     An execution whose first events have expired is left out, since its chains cannot be complete.
@@ -58,7 +58,7 @@ async def check_contents(log: JetStream, connection: Connection, *, sample: int 
     Raises:
         Unavailable: NATS did not answer.
     """
-    finding = Finding()
+    finding = BackupCheck()
     executions = await _begun(log)
     stored = await _blobs(connection)
     for tenant, execution_id in list(executions)[-sample:] if sample else executions:
@@ -89,7 +89,7 @@ async def _blobs(connection: Connection) -> set[str]:
     return names
 
 
-async def _execution(log: JetStream, tenant: str, execution_id: str, stored: set[str], finding: Finding) -> None:
+async def _execution(log: JetStream, tenant: str, execution_id: str, stored: set[str], finding: BackupCheck) -> None:
     finding.executions += 1
     chains, state, named = AuditChains(), None, set[str]()
     try:
@@ -164,7 +164,7 @@ async def restore(
             settings = settings.model_copy(update={"nats_url": address.url, "nats_token": address.token})
         log = await stack.enter_async_context(connect_log(settings, name="restore"))
         restored = await restore_backup(log.connection, directory, replicas=replicas, report=screen.note)
-        finding = Finding() if check < 0 else await check_contents(log, log.connection, sample=check)
+        finding = BackupCheck() if check < 0 else await check_contents(log, log.connection, sample=check)
     messages = sum(stream.messages for stream in restored)
     if screen.json:
         document = {

@@ -16,8 +16,8 @@ from swe_ai_fleet.cli.screen import CommandFault, Exit, Screen
 from swe_ai_fleet.settings import Settings
 
 if TYPE_CHECKING:
-    from swe_ai_fleet.extensions.batch.plan import Plan
-    from swe_ai_fleet.extensions.batch.verification import Bench
+    from swe_ai_fleet.extensions.batch.plan import BatchPlan
+    from swe_ai_fleet.extensions.batch.verification import HiddenTestBench
 
 
 class Form(StrEnum):
@@ -104,13 +104,13 @@ async def batch(
     ] = None,
     model_name: Annotated[str, option("What predictions are labelled with.")] = "swe-ai-fleet",
 ) -> Exit:
-    from swe_ai_fleet.extensions.batch.plan import Plan
+    from swe_ai_fleet.extensions.batch.plan import BatchPlan
     from swe_ai_fleet.extensions.batch.run import batch as work
 
     order = each.order(agents=agents, rounds=rounds, deliberate_only=not deliver)
     stem = plain_name(name or file.resolve().name.removesuffix(".jsonl"))
     directory = output or file.absolute().parent
-    plan = Plan(
+    plan = BatchPlan(
         file=file,
         name=stem,
         order=order,
@@ -135,9 +135,9 @@ async def batch(
     return await work(screen, fleet, plan, partial(open_bench, settings, plan, verifier_env))
 
 
-async def open_bench(settings: Settings, plan: Plan, variables: tuple[str, ...] = ()) -> Bench:
+async def open_bench(settings: Settings, plan: BatchPlan, variables: tuple[str, ...] = ()) -> HiddenTestBench:
     """Where the hidden tests of a plan run, on this machine. Raises CommandFault, PreconditionFailed."""
-    from swe_ai_fleet.extensions.batch.verification import Bench
+    from swe_ai_fleet.extensions.batch.verification import HiddenTestBench
     from swe_ai_fleet.runtime.factories import workspace_provider
     from swe_ai_fleet.runtime.tool_services import make_sandbox, with_isolation_level
     from swe_ai_fleet.sandbox import NetworkGrant
@@ -145,7 +145,7 @@ async def open_bench(settings: Settings, plan: Plan, variables: tuple[str, ...] 
     if wrong := [pair for pair in variables if "=" not in pair]:
         raise CommandFault(f"{wrong[0][:80]!r} is no K=V", field="verifier_env")
     chosen = await with_isolation_level(settings)
-    return Bench(
+    return HiddenTestBench(
         workspaces=workspace_provider(chosen),
         sandbox=make_sandbox(chosen),
         directory=plan.results.with_name(f"{plan.name}.evaluation"),
@@ -193,13 +193,13 @@ async def study(
         Path | None, option("For results. Default: NAME.study by the file.", words="-o --output", metavar="DIR")
     ] = None,
 ) -> Exit:
-    from swe_ai_fleet.extensions.batch.plan import Plan
+    from swe_ai_fleet.extensions.batch.plan import BatchPlan
     from swe_ai_fleet.extensions.batch.study_run import Study, parts
     from swe_ai_fleet.extensions.batch.study_run import study as work
 
     stem = plain_name(name or file.name.removesuffix(".jsonl"))
     directory = output or file.parent / f"{stem}.study"
-    plan = Plan(
+    plan = BatchPlan(
         file=file,
         name=stem,
         order=each.order(probes=True, rounds=rounds, deliberate_only=True),

@@ -10,7 +10,7 @@ from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli.order import Order, repo_ref
 from swe_ai_fleet.cli.screen import CommandFault
 from swe_ai_fleet.domain.task import UncommittedChanges
-from swe_ai_fleet.extensions.batch.records import Record, task_id
+from swe_ai_fleet.extensions.batch.records import TaskRecord, task_id
 from swe_ai_fleet.extensions.batch.verification import repository_place
 from swe_ai_fleet.runtime.library_requests import is_url
 
@@ -20,7 +20,7 @@ _PATH_STARTS = ("/", "~", "./", "../")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class BatchPlan:
     """A batch.
 
     Args:
@@ -73,7 +73,7 @@ class Plan:
     candidates: int = 0
     reviewed: bool = True
 
-    def request(self, record: Record, *, attempt: int = 1) -> pb.SubmitTaskRequest:
+    def request(self, record: TaskRecord, *, attempt: int = 1) -> pb.SubmitTaskRequest:
         """The request for a record; nothing of what is hidden is in it. Raises CommandFault."""
         place = str(repository_place(self.repositories, record.instance_id)) if record.has_made_repository else ""
         reference = repo_ref(place, ref="", uncommitted=UncommittedChanges.IGNORE) if place else self.source(record)
@@ -102,7 +102,7 @@ class Plan:
         inner.context = "\n\n".join(part for part in (record.context, hints) if part)
         return request
 
-    def source(self, record: Record) -> pb.RepoRef:
+    def source(self, record: TaskRecord) -> pb.RepoRef:
         """The repository that a record names. Raises CommandFault."""
         exact = record.base_commit if _COMMIT.fullmatch(record.base_commit) else ""
         named = bool(record.base_commit or record.ref)

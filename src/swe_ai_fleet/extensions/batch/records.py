@@ -59,7 +59,7 @@ class Hidden:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class TaskRecord:
     """One task of a batch. `line` is where it stands; numbers left at 0 take the batch's own.
 
     `image` is what it runs in, `offline` forbids a network whatever the batch opens. `fault` is a patch that puts the
@@ -109,9 +109,9 @@ class BadLine:
         return f"{self.folder or f'line {self.line}'}: {self.reason}"
 
 
-def read_records(path: Path, *, max_line_bytes: int = MAX_LINE_BYTES) -> tuple[list[Record], list[BadLine]]:
+def read_records(path: Path, *, max_line_bytes: int = MAX_LINE_BYTES) -> tuple[list[TaskRecord], list[BadLine]]:
     """The tasks of a file or of a directory, and the lines or folders that hold none. Raises OSError."""
-    records: list[Record] = []
+    records: list[TaskRecord] = []
     bad: list[BadLine] = []
     first: dict[str, int] = {}
     for number, read in _sources(path, max_line_bytes):
@@ -137,7 +137,7 @@ def _sources(path: Path, most: int) -> Generator[tuple[int, bytes | Path]]:
         yield from ((number, line) for number, line in enumerate(_lines(file, most), start=1) if line.strip())
 
 
-def chosen(records: Iterable[Record], *, only: tuple[str, ...], limit: int) -> list[Record]:
+def chosen(records: Iterable[TaskRecord], *, only: tuple[str, ...], limit: int) -> list[TaskRecord]:
     """The first records (`limit` 0: all) whose ids fit one of the patterns (none: all)."""
     fitting = [
         record for record in records if not only or any(fnmatchcase(record.instance_id, pattern) for pattern in only)
@@ -145,7 +145,7 @@ def chosen(records: Iterable[Record], *, only: tuple[str, ...], limit: int) -> l
     return fitting[: limit or None]
 
 
-def without_image(record: Record) -> Record:
+def without_image(record: TaskRecord) -> TaskRecord:
     """The record as this machine's own tools can run it, its tests by pytest and their names."""
     if not record.image:
         return record
@@ -180,7 +180,7 @@ def _lines(file: BinaryIO, most: int) -> Generator[bytes]:
             pass
 
 
-def _task_record(number: int, folder: Path) -> Record:
+def _task_record(number: int, folder: Path) -> TaskRecord:
     """A record made of a Harbor task folder."""
     task = read_task(folder)
     needs, variables = task.needs, dict[str, str]()
@@ -191,7 +191,7 @@ def _task_record(number: int, folder: Path) -> Record:
     if not task.instruction.strip() and not needs:
         raise _Bad("instruction.md is empty")
     place = f"What the task calls {task.workdir} is your workspace, the repository's own directory."
-    return Record(
+    return TaskRecord(
         line=number,
         instance_id=task.name,
         description=task.instruction or task.name,
@@ -206,7 +206,7 @@ def _task_record(number: int, folder: Path) -> Record:
     )
 
 
-def _record(number: int, line: bytes, max_line_bytes: int) -> Record:
+def _record(number: int, line: bytes, max_line_bytes: int) -> TaskRecord:
     if len(line) > max_line_bytes:
         raise _Bad(f"it has more than {max_line_bytes} bytes")
     try:
@@ -222,7 +222,7 @@ def _record(number: int, line: bytes, max_line_bytes: int) -> Record:
     description = fields.text("problem_statement", "task", "task_description", "description")
     if not description.strip():
         raise _Bad("problem_statement is empty")
-    return Record(
+    return TaskRecord(
         line=number,
         instance_id=instance_id,
         description=description,

@@ -20,8 +20,8 @@ from rich.table import Table
 
 from swe_ai_fleet.cli.tables import plain_table
 from swe_ai_fleet.domain.candidate import Verdict
-from swe_ai_fleet.extensions.batch.records import Record
-from swe_ai_fleet.extensions.batch.results import Row, write_whole
+from swe_ai_fleet.extensions.batch.records import TaskRecord
+from swe_ai_fleet.extensions.batch.results import ResultRow, write_whole
 from swe_ai_fleet.extensions.batch.verification import Evaluation
 from swe_ai_fleet.watching.text import one_line
 
@@ -75,7 +75,7 @@ def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> st
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def agreement(rows: Iterable[Row]) -> dict[str, dict[str, int]]:
+def agreement(rows: Iterable[ResultRow]) -> dict[str, dict[str, int]]:
     """How often hidden tests said what of candidates that evidence called verified, unverified or refuted."""
     counted = Counter(
         (row.verdict, _OUTCOMES[row.best_resolved]) for row in rows if row.model_patch or row.refused_patch
@@ -83,7 +83,7 @@ def agreement(rows: Iterable[Row]) -> dict[str, dict[str, int]]:
     return {verdict: {name: counted[verdict, name] for name in _OUTCOMES.values()} for verdict in Verdict}
 
 
-def document(name: str, model: str, rows: Sequence[Row], *, not_run: Mapping[str, str]) -> dict[str, Any]:
+def document(name: str, model: str, rows: Sequence[ResultRow], *, not_run: Mapping[str, str]) -> dict[str, Any]:
     """The report for programs. Rates are of the tasks that ended; one whose tests could not be run is not resolved."""
     ended = [row for row in rows if row.is_done]
     judged = any(row.resolved is not None for row in ended)
@@ -181,7 +181,7 @@ def markdown(report: Mapping[str, Any]) -> str:
     return "\n".join(parts)
 
 
-def write_report(path: Path, report: Mapping[str, Any], rows: Sequence[Row]) -> None:
+def write_report(path: Path, report: Mapping[str, Any], rows: Sequence[ResultRow]) -> None:
     """Keep the report as `.json` and `.md`, and SWE-bench's summary of the run as `.summary.json`."""
     write_whole(path.with_suffix(".json"), json.dumps(report, indent=1) + "\n")
     write_whole(path.with_suffix(".md"), markdown(report))
@@ -189,7 +189,7 @@ def write_report(path: Path, report: Mapping[str, Any], rows: Sequence[Row]) -> 
     write_whole(path.with_suffix(".summary.json"), json.dumps(summed, indent=1) + "\n")
 
 
-def summary(rows: Sequence[Row], *, not_run: Iterable[str]) -> dict[str, Any]:
+def summary(rows: Sequence[ResultRow], *, not_run: Iterable[str]) -> dict[str, Any]:
     """SWE-bench's summary of a run (its schema 2)."""
     ended = [row for row in rows if row.is_done]
     ids = {
@@ -207,7 +207,7 @@ def summary(rows: Sequence[Row], *, not_run: Iterable[str]) -> dict[str, Any]:
     return {"total_instances": total, **counted, **named, "incomplete_ids": missing, "schema_version": 2}
 
 
-def write_result(folder: Path, record: Record, row: Row, evaluation: Evaluation, *, model: str) -> None:
+def write_result(folder: Path, record: TaskRecord, row: ResultRow, evaluation: Evaluation, *, model: str) -> None:
     """Keep what the benchmark's own program would leave for a task."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     if record.hidden.task is None:

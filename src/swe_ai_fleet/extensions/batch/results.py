@@ -21,7 +21,7 @@ from rich.live import Live
 from rich.table import Table
 
 from swe_ai_fleet.cli.executions import exit_of
-from swe_ai_fleet.cli.live import Progress
+from swe_ai_fleet.cli.live import WatchedProgress
 from swe_ai_fleet.cli.screen import CommandFault, Exit, Screen
 from swe_ai_fleet.cli.tables import add_row, empty_table
 from swe_ai_fleet.domain.candidate import Verdict
@@ -35,7 +35,7 @@ _STYLES = {"completed": "green", "no_winner": "yellow"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class ResultRow:
     """How a record ended. `status` is its execution's, or `error`; `resolved` what the hidden tests said, if asked.
 
     `verdict` is what evidence says of the winner, or of the best where nobody won; empty in rows of older fleets.
@@ -85,11 +85,11 @@ class Row:
 class Results:
     """The newest row of each record, in memory and in the file."""
 
-    def __init__(self, file: BinaryIO, rows: Iterable[Row]) -> None:
+    def __init__(self, file: BinaryIO, rows: Iterable[ResultRow]) -> None:
         self._file = file
         self.rows = {row.instance_id: row for row in rows}
 
-    def add(self, row: Row) -> None:
+    def add(self, row: ResultRow) -> None:
         """Keep a row; it is on the disk when this returns."""
         self._file.write(json.dumps(asdict(row)).encode() + b"\n")
         self._file.flush()
@@ -119,8 +119,8 @@ def open_results(path: Path) -> Generator[Results]:
         yield Results(file, _rows(content))
 
 
-def _rows(content: bytes) -> Generator[Row]:
-    reader = TypeAdapter(Row)
+def _rows(content: bytes) -> Generator[ResultRow]:
+    reader = TypeAdapter(ResultRow)
     for line in content.splitlines():
         try:
             row = reader.validate_json(line)
@@ -130,7 +130,7 @@ def _rows(content: bytes) -> Generator[Row]:
             yield row
 
 
-def write_predictions(path: Path, rows: Iterable[Row], *, model: str, form: str = "list") -> None:
+def write_predictions(path: Path, rows: Iterable[ResultRow], *, model: str, form: str = "list") -> None:
     """The patches in a form that SWE-bench's own evaluation reads; an empty one where nobody won.
 
     `form` is a `list`, a `dict` by the ids, or `jsonl`: one a line.
@@ -154,7 +154,7 @@ def write_whole(path: Path, text: str) -> None:
     draft.replace(path)
 
 
-def histogram(rows: Iterable[Row], *, bad_lines: int, left: int) -> dict[str, int]:
+def histogram(rows: Iterable[ResultRow], *, bad_lines: int, left: int) -> dict[str, int]:
     """How many records ended how, the most frequent first; then what never began or was no record."""
     counted = dict(Counter(row.status for row in rows).most_common())
     rest = {"not run": left, "bad line": bad_lines}
@@ -163,7 +163,7 @@ def histogram(rows: Iterable[Row], *, bad_lines: int, left: int) -> dict[str, in
 
 @dataclass(kw_only=True)
 class _Entry:
-    progress: Progress | None = None
+    progress: WatchedProgress | None = None
     note: str = ""
     since: float = field(default_factory=time.monotonic)
 
@@ -193,7 +193,7 @@ class Board:
         with Live(console=self._screen.err, get_renderable=self.table, refresh_per_second=2, transient=True):
             yield
 
-    def begun(self, instance_id: str, execution_id: str, progress: Progress, *, existed: bool) -> None:
+    def begun(self, instance_id: str, execution_id: str, progress: WatchedProgress, *, existed: bool) -> None:
         """A record's execution runs, or has been found running."""
         entry = self._running.get(instance_id)
         self._running[instance_id] = _Entry(progress=progress, since=entry.since if entry else time.monotonic())
@@ -208,7 +208,7 @@ class Board:
             if not self._live:
                 self._screen.note(f"{instance_id}: waiting: {one_line(why, 200)}", style="yellow")
 
-    def ended(self, row: Row) -> None:
+    def ended(self, row: ResultRow) -> None:
         """A record has ended."""
         self._running.pop(row.instance_id, None)
         self._done += 1
@@ -240,7 +240,7 @@ class Board:
         return table
 
 
-def _style(row: Row) -> str:
+def _style(row: ResultRow) -> str:
     """Green for a verified winner, yellow for an unverified one and for none, red for what failed."""
     return "yellow" if row.verdict == Verdict.UNVERIFIED else _STYLES.get(row.status, "red")
 

@@ -9,26 +9,26 @@ from dataclasses import dataclass, replace
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli.client import Fleet, FleetClient
-from swe_ai_fleet.cli.live import Progress
+from swe_ai_fleet.cli.live import WatchedProgress
 from swe_ai_fleet.cli.outcome import candidate_diff
 from swe_ai_fleet.cli.screen import CommandFault, Exit, Screen, interrupts
 from swe_ai_fleet.domain.candidate import Verdict
 from swe_ai_fleet.domain.errors import FleetError, innermost
 from swe_ai_fleet.domain.execution import ExecutionState
-from swe_ai_fleet.extensions.batch.plan import Plan
-from swe_ai_fleet.extensions.batch.records import BadLine, Record, chosen, read_records, task_id, without_image
+from swe_ai_fleet.extensions.batch.plan import BatchPlan
+from swe_ai_fleet.extensions.batch.records import BadLine, TaskRecord, chosen, read_records, task_id, without_image
 from swe_ai_fleet.extensions.batch.report import agreement_table, document, write_report, write_result
 from swe_ai_fleet.extensions.batch.results import (
     ERROR,
     Board,
+    ResultRow,
     Results,
-    Row,
     histogram,
     histogram_table,
     open_results,
     write_predictions,
 )
-from swe_ai_fleet.extensions.batch.verification import Bench, repository_place
+from swe_ai_fleet.extensions.batch.verification import HiddenTestBench, repository_place
 from swe_ai_fleet.watching.text import one_line
 
 UNREACHABLE_SECONDS = 600.0
@@ -40,12 +40,12 @@ _MOST_TOLD = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class BatchItem:
     """A record to run or, where `ended` has its earlier result, only to evaluate."""
 
-    record: Record
+    record: TaskRecord
     request: pb.SubmitTaskRequest
-    ended: Row | None = None
+    ended: ResultRow | None = None
 
     @property
     def repo(self) -> pb.RepoRef:
@@ -68,8 +68,8 @@ class Work:
 async def batch(
     screen: Screen,
     fleet: Fleet,
-    plan: Plan,
-    open_bench: Callable[[], Awaitable[Bench]],
+    plan: BatchPlan,
+    open_bench: Callable[[], Awaitable[HiddenTestBench]],
     *,
     unreachable_seconds: float = UNREACHABLE_SECONDS,
 ) -> Exit:
@@ -137,7 +137,9 @@ async def batch(
         return _conclude(screen, plan, rows, bad=bad, left=left, not_run=not_run, stopped=stopped)
 
 
-async def _make_repositories(plan: Plan, records: Sequence[Record], results: Results, bench: Bench) -> dict[str, str]:
+async def _make_repositories(
+    plan: BatchPlan, records: Sequence[TaskRecord], results: Results, bench: HiddenTestBench
+) -> dict[str, str]:
     """Make the repositories that tasks bring; why some could not be made, by their tasks' ids."""
     unmade: dict[str, str] = {}
     for record in records:
@@ -159,10 +161,10 @@ async def _make_repositories(plan: Plan, records: Sequence[Record], results: Res
 
 
 def planned(
-    plan: Plan, records: Sequence[Record], results: Results, unmade: Mapping[str, str]
-) -> tuple[list[Work], list[BadLine]]:
+    plan: BatchPlan, records: Sequence[TaskRecord], results: Results, unmade: Mapping[str, str]
+) -> tuple[list[BatchItem], list[BadLine]]:
     """What is left to be done, and the records that cannot be requests; `unmade` are those without a repository."""
-    works: list[Work] = []
+    works: list[BatchItem] = []
     refused: list[BadLine] = []
     for record in records:
         if record.needs:
@@ -182,7 +184,7 @@ def planned(
         except CommandFault as fault:
             refused.append(BadLine(line=record.line, reason=fault.line))
         else:
-            works.append(Work(record=record, request=request, ended=None if again else ended))
+            works.append(BatchItem(record=record, request=request, ended=None if again else ended))
     return works, refused
 
 
@@ -190,13 +192,13 @@ def planned(
 class _Batch:
     """A batch under way."""
 
-    plan: Plan
+    plan: BatchPlan
     results: Results
     board: Board
-    bench: Bench | None
+    bench: HiddenTestBench | None
     unreachable_seconds: float
 
-    async def run(self, client: FleetClient, works: Sequence[Work]) -> None:
+    async def run(self, client: FleetClient, works: Sequence[BatchItem]) -> None:
         """Run everything. Raises CommandFault where the fleet stays unavailable."""
         room = asyncio.Semaphore(self.plan.parallel)
         try:
@@ -212,14 +214,14 @@ class _Batch:
             # The first failure is reported for all of them.
             raise innermost(faults) from None
 
-    async def _run_task(self, client: FleetClient, work: Work) -> None:
+    async def _run_task(self, client: FleetClient, work: BatchItem) -> None:
         row = work.ended or await self._ended(client, work)
         if self.bench is not None and row.is_done and work.record.hidden:
             row = await self._evaluated(self.bench, work, row)
         self.results.add(row)
         self.board.ended(row)
 
-    async def _evaluated(self, bench: Bench, work: Work, row: Row) -> Row:
+    async def _evaluated(self, bench: HiddenTestBench, work: BatchItem, row: ResultRow) -> ResultRow:
         """The row with what hidden tests say of the winner, else of the best candidate that was refused."""
         verdict = await bench.evaluate(work.record, work.repo, work.environment, row.model_patch or row.refused_patch)
         row = replace(
@@ -232,9 +234,9 @@ class _Batch:
         write_result(bench.folder(row.instance_id), work.record, row, verdict, model=self.plan.model)
         return row
 
-    async def _ended(self, client: FleetClient, work: Work) -> Row:
+    async def _ended(self, client: FleetClient, work: BatchItem) -> ResultRow:
         """Follow a record's execution to its end, across outages of the fleet."""
-        row = Row(
+        row = ResultRow(
             instance_id=work.record.instance_id,
             task_id=task_id(self.plan.name, work.record.instance_id),
             status=ERROR,
@@ -244,7 +246,7 @@ class _Batch:
         loop = asyncio.get_running_loop()
         pause, heard_at = _FIRST_PAUSE_SECONDS, loop.time()
         while True:
-            progress = Progress()
+            progress = WatchedProgress()
             try:
                 state = await self._followed(client, work, progress)
                 patch = await candidate_diff(client, state, state.winner_id)
@@ -264,7 +266,7 @@ class _Batch:
             else:
                 return _row(row, state, patch, refused)
 
-    async def _followed(self, client: FleetClient, work: Work, progress: Progress) -> ExecutionState:
+    async def _followed(self, client: FleetClient, work: BatchItem, progress: WatchedProgress) -> ExecutionState:
         accepted = await client.submit(work.request)
         self.board.begun(work.record.instance_id, accepted.execution_id, progress, existed=accepted.already_existed)
         async for event in client.events(accepted.execution_id):
@@ -274,7 +276,7 @@ class _Batch:
         return progress.state
 
 
-def _row(row: Row, state: ExecutionState, patch: str, refused: str) -> Row:
+def _row(row: ResultRow, state: ExecutionState, patch: str, refused: str) -> ResultRow:
     return replace(
         row,
         status=str(state.status),
@@ -295,8 +297,8 @@ def _row(row: Row, state: ExecutionState, patch: str, refused: str) -> Row:
 
 def _conclude(
     screen: Screen,
-    plan: Plan,
-    rows: Sequence[Row],
+    plan: BatchPlan,
+    rows: Sequence[ResultRow],
     *,
     bad: Sequence[BadLine],
     left: int,

@@ -19,7 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 from swe_ai_fleet.domain.candidate import Verdict
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.extensions.batch.report import Rate, markdown_table, wilson
-from swe_ai_fleet.extensions.batch.results import Row
+from swe_ai_fleet.extensions.batch.results import ResultRow
 
 HEADINGS = (
     "candidates",
@@ -36,7 +36,7 @@ HEADINGS = (
 )
 
 
-class Part(StrEnum):
+class AblatedPart(StrEnum):
     """What can be left out of a deliberation."""
 
     REVIEWS = "reviews"
@@ -49,7 +49,7 @@ class Variant:
     """How trials are run: with how many candidates, and without which part (empty: with all)."""
 
     candidates: int
-    without: Part | Literal[""] = ""
+    without: AblatedPart | Literal[""] = ""
 
     @property
     def name(self) -> str:
@@ -61,7 +61,7 @@ class Variant:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class ReviewStanding:
     """After so many rounds of review (0: as drafted), how many candidates stood and how many were not refuted."""
 
     round: int
@@ -76,16 +76,16 @@ class Detail:
     execution_id: str
     model_calls: int
     tool_calls: int
-    standings: tuple[Standing, ...]
+    standings: tuple[ReviewStanding, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
+class StudyTrial:
     """One task, run once. `repeat` counts from 1; without a `detail` the log was gone."""
 
     variant: Variant
     repeat: int
-    row: Row
+    row: ResultRow
     detail: Detail | None = None
 
     @property
@@ -104,10 +104,10 @@ def detail_of(state: ExecutionState) -> Detail:
     )
 
 
-def standings(state: ExecutionState) -> tuple[Standing, ...]:
+def standings(state: ExecutionState) -> tuple[ReviewStanding, ...]:
     """The candidates left after each round: each author's latest one that was not dropped."""
     last = max((candidate.round for candidate in state.candidates.values()), default=0)
-    rounds: list[Standing] = []
+    rounds: list[ReviewStanding] = []
     for number in range(last + 1):
         standing: dict[str, tuple[int, str]] = {}
         for name, candidate in state.candidates.items():
@@ -116,7 +116,7 @@ def standings(state: ExecutionState) -> tuple[Standing, ...]:
                 standing[candidate.author] = max(latest, (candidate.round, name))
         reports = [state.reports.get(name) for _, name in standing.values()]
         passed = sum(report is not None and report.accepted for report in reports)
-        rounds.append(Standing(round=number, candidates=len(standing), passed=passed))
+        rounds.append(ReviewStanding(round=number, candidates=len(standing), passed=passed))
     return tuple(rounds)
 
 
@@ -172,9 +172,9 @@ class Arm:
     lost: int
 
 
-def arms(trials: Iterable[Trial]) -> tuple[Arm, ...]:
+def arms(trials: Iterable[StudyTrial]) -> tuple[Arm, ...]:
     """The trials that have ended, put together by their variant."""
-    groups: dict[Variant, list[Trial]] = defaultdict(list)
+    groups: dict[Variant, list[StudyTrial]] = defaultdict(list)
     for trial in trials:
         if trial.row.is_done:
             groups[trial.variant].append(trial)
@@ -185,7 +185,7 @@ def arms(trials: Iterable[Trial]) -> tuple[Arm, ...]:
     return tuple(_arm(variant, groups[variant], fewest) for variant in order)
 
 
-def _arm(variant: Variant, trials: Sequence[Trial], fewest: Mapping[tuple[str, int], bool]) -> Arm:
+def _arm(variant: Variant, trials: Sequence[StudyTrial], fewest: Mapping[tuple[str, int], bool]) -> Arm:
     passed = sum(trial.row.accepted for trial in trials)
     verified = sum(trial.row.accepted and trial.row.verdict == Verdict.VERIFIED for trial in trials)
     judged = [trial.row.resolved for trial in trials if trial.row.resolved is not None]
@@ -212,12 +212,12 @@ def _arm(variant: Variant, trials: Sequence[Trial], fewest: Mapping[tuple[str, i
     )
 
 
-def _success(trial: Trial) -> bool:
+def _success(trial: StudyTrial) -> bool:
     """By the hidden tests where they were run, else by the checks."""
     return trial.row.accepted if trial.row.resolved is None else trial.row.resolved
 
 
-def _rounds(executions: Sequence[tuple[Standing, ...]]) -> tuple[tuple[int, Rate], ...]:
+def _rounds(executions: Sequence[tuple[ReviewStanding, ...]]) -> tuple[tuple[int, Rate], ...]:
     """Single candidates after each round; an execution without that many stands as it last stood."""
     last = max((len(standings) for standings in executions), default=0)
     rates: list[tuple[int, Rate]] = []

@@ -14,15 +14,15 @@ from rich.console import Console
 from swe_ai_fleet.cli.client import Fleet, FleetClient
 from swe_ai_fleet.cli.screen import CommandFault, Exit, Screen
 from swe_ai_fleet.cli.tables import plain_table
-from swe_ai_fleet.extensions.batch.plan import Plan
+from swe_ai_fleet.extensions.batch.plan import BatchPlan
 from swe_ai_fleet.extensions.batch.records import read_records
-from swe_ai_fleet.extensions.batch.results import Row, open_results
+from swe_ai_fleet.extensions.batch.results import ResultRow, open_results
 from swe_ai_fleet.extensions.batch.run import batch
 from swe_ai_fleet.extensions.batch.study_report import (
     HEADINGS,
+    AblatedPart,
     Detail,
-    Part,
-    Trial,
+    StudyTrial,
     Variant,
     arms,
     cells,
@@ -32,7 +32,7 @@ from swe_ai_fleet.extensions.batch.study_report import (
     markdown,
     read_details,
 )
-from swe_ai_fleet.extensions.batch.verification import Bench
+from swe_ai_fleet.extensions.batch.verification import HiddenTestBench
 from swe_ai_fleet.watching.events import fold_events
 
 
@@ -48,11 +48,11 @@ class Study:
         directory: Where everything is kept.
     """
 
-    plan: Plan
+    plan: BatchPlan
     candidates: tuple[int, ...]
     repeats: int
     directory: Path
-    without: tuple[Part, ...] = ()
+    without: tuple[AblatedPart, ...] = ()
 
     @property
     def details(self) -> Path:
@@ -66,10 +66,10 @@ class Study:
             *(Variant(candidates=most, without=part) for part in self.without),
         )
 
-    def part(self, variant: Variant, repeat: int) -> Plan:
+    def part(self, variant: Variant, repeat: int) -> BatchPlan:
         """The batch of one variant and one repeat."""
         name = f"{variant.name}-r{repeat}"
-        probes = self.plan.order.probes and variant.without is not Part.PROBES
+        probes = self.plan.order.probes and variant.without is not AblatedPart.PROBES
         return replace(
             self.plan,
             name=f"{self.plan.name}-{name}",
@@ -77,7 +77,7 @@ class Study:
             predictions=self.directory / f"{name}.preds.json",
             order=replace(self.plan.order, probes=probes),
             candidates=variant.candidates,
-            reviewed=variant.without is not Part.REVIEWS,
+            reviewed=variant.without is not AblatedPart.REVIEWS,
         )
 
     def parts(self) -> list[tuple[Variant, int]]:
@@ -89,7 +89,7 @@ async def study(
     screen: Screen,
     fleet: Fleet,
     wanted: Study,
-    open_bench: Callable[[], Awaitable[Bench]],
+    open_bench: Callable[[], Awaitable[HiddenTestBench]],
 ) -> Exit:
     """Run what is missing of a study, and report on everything. Ctrl-C stops; the same command goes on from there.
 
@@ -124,7 +124,7 @@ async def _shared_client(client: FleetClient) -> AsyncGenerator[FleetClient]:
     yield client
 
 
-async def _detailed(client: FleetClient, details: Path, part: Plan) -> None:
+async def _detailed(client: FleetClient, details: Path, part: BatchPlan) -> None:
     """Store the details of trials that have just ended, except those whose events are gone."""
     recorded = read_details(details)
     new: list[Detail] = []
@@ -142,27 +142,27 @@ async def _detailed(client: FleetClient, details: Path, part: Plan) -> None:
     keep_details(details, new)
 
 
-def collected(wanted: Study) -> list[Trial]:
+def collected(wanted: Study) -> list[StudyTrial]:
     """All trials kept so far, of tasks that are still in the file."""
     records, _ = read_records(wanted.plan.file)
     ids = {record.instance_id for record in records}
     details = read_details(wanted.details)
     return [
-        Trial(variant=variant, repeat=repeat, row=row, detail=details.get(row.execution_id))
+        StudyTrial(variant=variant, repeat=repeat, row=row, detail=details.get(row.execution_id))
         for variant, repeat in wanted.parts()
         for row in _rows(wanted.part(variant, repeat))
         if row.instance_id in ids
     ]
 
 
-def _rows(plan: Plan) -> list[Row]:
+def _rows(plan: BatchPlan) -> list[ResultRow]:
     if not plan.results.exists():
         return []
     with open_results(plan.results) as results:
         return list(results.rows.values())
 
 
-def _conclude(screen: Screen, wanted: Study, trials: Sequence[Trial], *, missing: int, stopped: bool) -> Exit:
+def _conclude(screen: Screen, wanted: Study, trials: Sequence[StudyTrial], *, missing: int, stopped: bool) -> Exit:
     """Print and keep the report; the exit code says whether it is whole."""
     all_arms = arms(trials)
     name = wanted.plan.name
@@ -180,11 +180,11 @@ def _conclude(screen: Screen, wanted: Study, trials: Sequence[Trial], *, missing
     return code
 
 
-def parts(text: str) -> tuple[Part, ...]:
+def parts(text: str) -> tuple[AblatedPart, ...]:
     """What is left out in turn, each once. Raises CommandFault."""
     wanted = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
-    if unknown := [part for part in wanted if part not in set(Part)]:
+    if unknown := [part for part in wanted if part not in set(AblatedPart)]:
         raise CommandFault(
-            f"{unknown[0][:80]!r} is not a phase of a deliberation", field="without", hint=" or ".join(Part)
+            f"{unknown[0][:80]!r} is not a phase of a deliberation", field="without", hint=" or ".join(AblatedPart)
         )
-    return tuple(map(Part, wanted))
+    return tuple(map(AblatedPart, wanted))

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from swe_ai_fleet.adapters.git_workspace.git import Git, Layout
+from swe_ai_fleet.adapters.git_workspace.git import Git, GitLayout
 from swe_ai_fleet.adapters.git_workspace.git_dirs import FIXED_IDENTITY
 from swe_ai_fleet.contract import from_message
 from swe_ai_fleet.domain.command import Command, CommandResult
@@ -30,7 +30,7 @@ from swe_ai_fleet.domain.task import DEFAULT_TENANT, EnvironmentSpec, RepoRef, U
 from swe_ai_fleet.extensions.batch import harbor
 from swe_ai_fleet.extensions.batch.harbor import HarborTask
 from swe_ai_fleet.extensions.batch.log_parsers import grade, read_log, recording_exit_code
-from swe_ai_fleet.extensions.batch.records import Hidden, Record
+from swe_ai_fleet.extensions.batch.records import Hidden, TaskRecord
 from swe_ai_fleet.ports import Clone, WorkspaceProvider
 from swe_ai_fleet.sandbox import LocalWorkspace, NetworkGrant, Sandbox
 from swe_ai_fleet.sandbox.disk import remove_tree
@@ -80,7 +80,7 @@ class Evaluation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bench:
+class HiddenTestBench:
     """Where hidden tests run, and repositories are made that tasks bring as files.
 
     Attributes:
@@ -105,7 +105,7 @@ class Bench:
         """A task's folder among the results."""
         return self.directory / folder_name(instance_id)
 
-    async def make_repository(self, record: Record, repo: pb.RepoRef) -> None:
+    async def make_repository(self, record: TaskRecord, repo: pb.RepoRef) -> None:
         """Make the repository of a task that brings files, or a fault to put in; the same content, the same commit.
 
         It has one commit: a history would tell what was there without the fault. Raises FleetError, OSError.
@@ -147,7 +147,7 @@ class Bench:
             harbor.copy_folder(Path(root.path), root.directory.strip("/"), tree, links=True, times=_LARGER)
 
     async def evaluate(
-        self, record: Record, repo: pb.RepoRef, environment: pb.EnvironmentSpec, patch: str
+        self, record: TaskRecord, repo: pb.RepoRef, environment: pb.EnvironmentSpec, patch: str
     ) -> Evaluation:
         """Run a task's hidden tests on a patch of its repository."""
         hidden = record.hidden
@@ -208,7 +208,7 @@ class Bench:
         ) as workspace:
             yield workspace
 
-    async def _scripted(self, record: Record, clone: Clone, patch: str, folder: Path) -> Evaluation:
+    async def _scripted(self, record: TaskRecord, clone: Clone, patch: str, folder: Path) -> Evaluation:
         hidden, script = record.hidden, recording_exit_code(record.hidden.script)
         image = clone.environment.image
         if image is None:
@@ -300,14 +300,14 @@ def repository_place(repositories: Path, instance_id: str) -> Path:
 async def _commit(tree: Path) -> None:
     git = Git(os.environ)
     await git.run("init", "--quiet", "--initial-branch=main", "--template=", str(tree), cwd=tree)
-    layout = Layout(git_dir=tree / ".git", work_tree=tree)
+    layout = GitLayout(git_dir=tree / ".git", work_tree=tree)
     await git.run("add", "--all", "--force", "--", ".", layout=layout, cwd=tree)
     commit = ("commit", "--quiet", "--allow-empty", "--no-verify", "--message=The task")
     await git.run(*commit, layout=layout, cwd=tree, variables=FIXED_IDENTITY)
 
 
 async def _head(place: Path) -> str:
-    return await Git(os.environ).commit(Layout(git_dir=place / ".git"), "HEAD")
+    return await Git(os.environ).commit(GitLayout(git_dir=place / ".git"), "HEAD")
 
 
 def _hand_over(left: Path, artifact: str, clean: Path) -> None:

@@ -14,7 +14,7 @@ from swe_ai_fleet.agents.function_calling.setup import AgentResponse, Setup
 from swe_ai_fleet.agents.recollections import presented
 from swe_ai_fleet.agents.references.naming import Naming, last_list
 from swe_ai_fleet.agents.references.phrases import NamedThing
-from swe_ai_fleet.agents.references.resolving import Reference, Standing, note, question, resolve, vague_question
+from swe_ai_fleet.agents.references.resolving import Certainty, ResolvedPhrase, note, question, resolve, vague_question
 from swe_ai_fleet.conversations.document import Table, read
 from swe_ai_fleet.conversations.pages import Channel, pages, rendered
 from swe_ai_fleet.domain.budget import Usage
@@ -26,7 +26,7 @@ from swe_ai_fleet.domain.text import well_formed
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.extensions.chat import reply_run
 from swe_ai_fleet.extensions.chat.reply_run import ChatRules, Reply, reply_to
-from swe_ai_fleet.extensions.chat.session import MAX_ANSWER_CHARS, Session, Turn
+from swe_ai_fleet.extensions.chat.session import MAX_ANSWER_CHARS, ChatState, ChatTurn
 from swe_ai_fleet.extensions.chat.tools import (
     TurnContext,
     asks_to_remember,
@@ -58,7 +58,7 @@ class Answered:
     text: str
     messages: tuple[Message, ...]
     things: tuple[NamedThing, ...] = ()
-    references: tuple[Reference, ...] = ()
+    references: tuple[ResolvedPhrase, ...] = ()
     tables: tuple[Table, ...] = ()
     tools: tuple[str, ...] = ()
     proposal: Proposal | None = None
@@ -94,7 +94,7 @@ class Answering:
 
     async def answer(
         self,
-        session: Session,
+        session: ChatState,
         text: str,
         now: str,
         tell: Callable[[AgentResponse], None],
@@ -129,7 +129,7 @@ class Answering:
                 stop_reason=QUESTION,
             )
         for reference in references:
-            if reference.standing is Standing.RESOLVED:
+            if reference.standing is Certainty.RESOLVED:
                 naming.chosen(reference.things)
         context = TurnContext(
             text=text,
@@ -145,7 +145,7 @@ class Answering:
         notes.append(await self._remember(context))
         return await self._replied(session, text, [text for text in notes if text], context, naming, references, tell)
 
-    def starts(self, session: Session, text: str, seen_turn: int | None) -> bool:
+    def starts(self, session: ChatState, text: str, seen_turn: int | None) -> bool:
         """Whether a message is the person's yes to a task that was proposed, and that the person had seen."""
         waiting = session.waiting
         seen = waiting is not None and (seen_turn is None or seen_turn == waiting.turn)
@@ -153,12 +153,12 @@ class Answering:
 
     async def _replied(
         self,
-        session: Session,
+        session: ChatState,
         text: str,
         notes: Sequence[str],
         context: TurnContext,
         naming: Naming,
-        references: tuple[Reference, ...],
+        references: tuple[ResolvedPhrase, ...],
         tell: Callable[[AgentResponse], None],
     ) -> Answered:
         setup = self._setup(context)
@@ -194,7 +194,7 @@ class Answering:
         )
 
     async def _started(
-        self, starter: TaskStarter, session: Session, proposal: Proposal, text: str, naming: Naming
+        self, starter: TaskStarter, session: ChatState, proposal: Proposal, text: str, naming: Naming
     ) -> Answered:
         """Start the task that the person confirmed; the model has no part in it."""
         key = session.proposal.key if session.proposal else ""
@@ -299,7 +299,7 @@ class ProgressKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class AnswerStep:
     """One step on the way to an answer; `text` is a piece of the model's text."""
 
     kind: ProgressKind
@@ -309,7 +309,7 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class ChatAnswer:
     """The answer to one message.
 
     Attributes:
@@ -337,7 +337,7 @@ class Answer:
     tables: tuple[Table, ...] = ()
     success: bool = True
     stop_reason: str = ""
-    references: tuple[Reference, ...] = ()
+    references: tuple[ResolvedPhrase, ...] = ()
     tools: tuple[str, ...] = ()
     proposed: bool = False
     execution_id: str = ""
@@ -345,7 +345,7 @@ class Answer:
     usage: Usage = field(default_factory=Usage)
 
     @classmethod
-    def to(cls, session: Session, turn: Turn, channel: Channel) -> Answer:
+    def to(cls, session: ChatState, turn: ChatTurn, channel: Channel) -> ChatAnswer:
         """The answer to a message in the format of a channel; `session` is the state after it."""
         return cls(
             session_id=session.session_id,
@@ -371,7 +371,7 @@ class ProgressNotifier:
         tell: Receives what happens.
     """
 
-    def __init__(self, secrets: Secrets, tell: Callable[[Progress], None]) -> None:
+    def __init__(self, secrets: Secrets, tell: Callable[[AnswerStep], None]) -> None:
         self._secrets = secrets
         self._tell = tell
         self._stream = secrets.stream()
@@ -387,13 +387,13 @@ class ProgressNotifier:
                 self._stream = self._secrets.stream()
                 for call in mappings(metadata.get("tool_calls")):
                     if (name := well_formed(str(call.get("name", "")))[:64]) != FINAL_ANSWER:
-                        self._tell(Progress(kind=ProgressKind.TOOL, tool=name))
+                        self._tell(AnswerStep(kind=ProgressKind.TOOL, tool=name))
             case "tool_finished":
                 success = bool(metadata.get("success"))
-                self._tell(Progress(kind=ProgressKind.RESULT, tool=str(metadata.get("tool", "")), success=success))
+                self._tell(AnswerStep(kind=ProgressKind.RESULT, tool=str(metadata.get("tool", "")), success=success))
             case _:
                 pass
 
     def _say(self, text: str) -> None:
         if text:
-            self._tell(Progress(kind=ProgressKind.TEXT, text=text))
+            self._tell(AnswerStep(kind=ProgressKind.TEXT, text=text))

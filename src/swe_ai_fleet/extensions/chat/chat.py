@@ -14,13 +14,13 @@ from swe_ai_fleet.agents.function_calling.setup import AgentResponse, Setup, Too
 from swe_ai_fleet.conversations.pages import Channel
 from swe_ai_fleet.domain.errors import Fenced, FleetError, NotFound, PreconditionFailed, ResourceExhausted
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
-from swe_ai_fleet.extensions.chat.answering import Answer, Answered, Answering, Progress, ProgressNotifier
+from swe_ai_fleet.extensions.chat.answering import Answered, Answering, AnswerStep, ChatAnswer, ProgressNotifier
 from swe_ai_fleet.extensions.chat.reply_run import SYSTEM_PROMPT, ChatRules
 from swe_ai_fleet.extensions.chat.session import (
+    ChatState,
     ChatStore,
+    ChatTurn,
     KeyValueChats,
-    Session,
-    Turn,
     check_message_id,
     check_namespaces,
     check_session_id,
@@ -115,14 +115,14 @@ class Chat:
         message_id: str = "",
         namespaces: Sequence[str] | None = None,
         seen_turn: int | None = None,
-    ) -> Answer:
+    ) -> ChatAnswer:
         """The answer to a message; `stream` documents the arguments and errors."""
         answers = self.stream(
             session_id, text, channel=channel, message_id=message_id, namespaces=namespaces, seen_turn=seen_turn
         )
         async with aclosing(answers) as updates:
             async for update in updates:
-                if isinstance(update, Answer):
+                if isinstance(update, ChatAnswer):
                     return update
         raise AssertionError("a message that is not answered raises")
 
@@ -135,7 +135,7 @@ class Chat:
         message_id: str = "",
         namespaces: Sequence[str] | None = None,
         seen_turn: int | None = None,
-    ) -> AsyncGenerator[Progress | Answer, None]:
+    ) -> AsyncGenerator[AnswerStep | ChatAnswer, None]:
         """The progress on the way to the answer, and at last the answer.
 
         Closing it early ends the work; the message then counts as never sent.
@@ -168,14 +168,14 @@ class Chat:
         finally:
             self._answered -= 1
 
-    async def session(self, session_id: str) -> Session:
+    async def session(self, session_id: str) -> ChatState:
         """The state of a session. Raises NotFound, InvalidRequest, Unavailable."""
         stored = await self._store.get(self._tenant, check_session_id(session_id))
         if stored is None:
             raise NotFound(f"there is no session {session_id!r}", field="session_id")
         return stored.session
 
-    async def sessions(self) -> tuple[Session, ...]:
+    async def sessions(self) -> tuple[ChatState, ...]:
         """The cards of every session, the one that was spoken to last first. Raises Unavailable."""
         return await self._store.listed(self._tenant)
 
@@ -193,10 +193,10 @@ class Chat:
         message_id: str,
         namespaces: tuple[str, ...] | None,
         seen_turn: int | None,
-    ) -> AsyncGenerator[Progress | Answer, None]:
+    ) -> AsyncGenerator[AnswerStep | ChatAnswer, None]:
         stored = await self._store.get(self._tenant, session_id)
         if stored is not None and (before := stored.session.turn_of(message_id)) is not None:
-            yield replace(Answer.to(stored.session, before, channel), repeated=True)
+            yield replace(ChatAnswer.to(stored.session, before, channel), repeated=True)
             return
         now = self._clock()
         session = stored.session if stored else self._new(session_id, now)
@@ -211,7 +211,7 @@ class Chat:
         if self._answering.starts(session, text, seen_turn):
             session = session.trying()
         revision = await self._put(session, stored.revision if stored else 0)
-        queue: asyncio.Queue[Progress | None] = asyncio.Queue()
+        queue: asyncio.Queue[AnswerStep | None] = asyncio.Queue()
         notifier = ProgressNotifier(self._secrets, queue.put_nowait)
         work = asyncio.create_task(self._work(session, revision, text, channel, message_id, seen_turn, notifier.hear))
         work.add_done_callback(lambda _: queue.put_nowait(None))
@@ -224,14 +224,14 @@ class Chat:
 
     async def _work(
         self,
-        session: Session,
+        session: ChatState,
         revision: int,
         text: str,
         channel: Channel,
         message_id: str,
         seen_turn: int | None,
         tell: Callable[[AgentResponse], None],
-    ) -> Answer:
+    ) -> ChatAnswer:
         """Answer a message of a claimed session; the claim ends in any case."""
         done = False
         try:
@@ -246,9 +246,9 @@ class Chat:
             if not done:
                 with suppress(FleetError):
                     await self._store.put(replace(session, busy_until=""), revision=revision)
-        return replace(Answer.to(after, turn, channel), references=answered.references, usage=answered.usage)
+        return replace(ChatAnswer.to(after, turn, channel), references=answered.references, usage=answered.usage)
 
-    def _answering_for(self, session: Session) -> Answering:
+    def _answering_for(self, session: ChatState) -> Answering:
         """With several model servers, the one that has this session's prompts cached."""
         model, key = self._answering.model, session.session_id
         if not isinstance(model, ModelSessions):
@@ -260,8 +260,8 @@ class Chat:
             self._models.popitem(last=False)
         return replace(self._answering, model=held)
 
-    def _turn(self, session: Session, text: str, channel: Channel, message_id: str, answered: Answered) -> Turn:
-        return Turn(
+    def _turn(self, session: ChatState, text: str, channel: Channel, message_id: str, answered: Answered) -> ChatTurn:
+        return ChatTurn(
             number=session.count + 1,
             text=text,
             answer=answered.text,
@@ -277,13 +277,13 @@ class Chat:
             references=shown_again(answered.references),
         )
 
-    async def _put(self, session: Session, revision: int) -> int:
+    async def _put(self, session: ChatState, revision: int) -> int:
         try:
             return await self._store.put(session, revision=revision)
         except Fenced as fault:
             raise PreconditionFailed(_BUSY, field="session_id", hint="send it again") from fault
 
-    def _new(self, session_id: str, now: datetime) -> Session:
-        return Session(
+    def _new(self, session_id: str, now: datetime) -> ChatState:
+        return ChatState(
             session_id=session_id, started_at=now.isoformat(), nonce=random.token_hex(8), tenant=self._tenant
         )

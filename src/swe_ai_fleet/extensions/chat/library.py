@@ -21,13 +21,13 @@ from swe_ai_fleet.codec import from_json
 from swe_ai_fleet.conversations.pages import Channel
 from swe_ai_fleet.domain.errors import Fenced, Unavailable
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
-from swe_ai_fleet.extensions.chat.answering import Answer, Progress
+from swe_ai_fleet.extensions.chat.answering import AnswerStep, ChatAnswer
 from swe_ai_fleet.extensions.chat.chat import Chat
 from swe_ai_fleet.extensions.chat.opening import chat_rules, chat_tools, mcp_tools
 from swe_ai_fleet.extensions.chat.reply_run import SYSTEM_PROMPT
 from swe_ai_fleet.extensions.chat.session import (
+    ChatState,
     KeptSession,
-    Session,
     check_namespaces,
     check_session_id,
     encoded,
@@ -58,7 +58,7 @@ class ChatFiles:
         """The session as it was put last; None for an unknown one. Raises Unavailable."""
         return await asyncio.to_thread(self._get, tenant, session_id)
 
-    async def put(self, session: Session, *, revision: int) -> int:
+    async def put(self, session: ChatState, *, revision: int) -> int:
         """Keep it on a revision (0: only where there is none); the new one. Raises Fenced, Unavailable."""
         return await asyncio.to_thread(self._put, session, revision)
 
@@ -66,7 +66,7 @@ class ChatFiles:
         """Forget it. Raises Unavailable."""
         await asyncio.to_thread(self._delete, tenant, session_id)
 
-    async def listed(self, tenant: str) -> tuple[Session, ...]:
+    async def listed(self, tenant: str) -> tuple[ChatState, ...]:
         """The cards of all of a tenant's, the one that was spoken to last first. Raises Unavailable."""
         return await asyncio.to_thread(self._listed, tenant)
 
@@ -74,7 +74,7 @@ class ChatFiles:
         with self._locked():
             return self._read(self._path(tenant, session_id))
 
-    def _put(self, session: Session, revision: int) -> int:
+    def _put(self, session: ChatState, revision: int) -> int:
         path = self._path(session.tenant, session.session_id)
         with self._locked():
             known = self._read(path)
@@ -89,7 +89,7 @@ class ChatFiles:
         with self._locked():
             self._path(tenant, session_id).unlink(missing_ok=True)
 
-    def _listed(self, tenant: str) -> tuple[Session, ...]:
+    def _listed(self, tenant: str) -> tuple[ChatState, ...]:
         with self._locked():
             chats = [self._read(path) for path in sorted(self._directory.glob("*.chat"))]
         return newest_first(kept.session.card for kept in chats if kept is not None and kept.session.tenant == tenant)
@@ -100,7 +100,7 @@ class ChatFiles:
         except FileNotFoundError:
             return None
         try:
-            return KeptSession(session=from_json(Session, body), revision=int(json.loads(head)["revision"]))
+            return KeptSession(session=from_json(ChatState, body), revision=int(json.loads(head)["revision"]))
         except (ValueError, KeyError, TypeError) as fault:
             raise Unavailable(f"the file {path.name} is no longer a session: {fault}"[:300]) from fault
 
@@ -188,15 +188,15 @@ class ChatSession:
         self._chat = None
         await self._held.aclose()
 
-    async def send(self, text: str, *, channel: str | None = None) -> Answer:
+    async def send(self, text: str, *, channel: str | None = None) -> ChatAnswer:
         """The answer to a message. Raises as `stream` does."""
         async with aclosing(self.stream(text, channel=channel)) as updates:
             async for update in updates:
-                if isinstance(update, Answer):
+                if isinstance(update, ChatAnswer):
                     return update
         raise AssertionError("a message that is not answered raises")
 
-    async def stream(self, text: str, *, channel: str | None = None) -> AsyncGenerator[Progress | Answer, None]:
+    async def stream(self, text: str, *, channel: str | None = None) -> AsyncGenerator[AnswerStep | ChatAnswer, None]:
         """What happens on the way to the answer (calls, results, text), and as the last thing the answer.
 
         Args:
@@ -217,7 +217,7 @@ class ChatSession:
                 async for answer in answers:
                     yield answer
 
-    async def session(self) -> Session | None:
+    async def session(self) -> ChatState | None:
         """The chat as it stands; None before its first message. Raises Unavailable."""
         kept = await self._store.get(DEFAULT_TENANT, self.session_id)
         return kept.session if kept is not None else None

@@ -18,7 +18,7 @@ from swe_ai_fleet.ports import KeyValue, Memories
 from swe_ai_fleet.runtime.equipment import model_prices
 from swe_ai_fleet.runtime.execution_tools import FleetView, TaskStarter
 from swe_ai_fleet.runtime.factories import open_model
-from swe_ai_fleet.runtime.spending import Spending
+from swe_ai_fleet.runtime.spending import TenantSpending
 from swe_ai_fleet.runtime.tool_services import operator_tools, secret_mask, tool_access, with_isolation_level
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.tools.base_tool import BaseTool
@@ -61,7 +61,7 @@ async def open_chats(
     starter: Callable[[str], TaskStarter | None] = lambda _: None,
     memories: Memories | None = None,
     tools: Sequence[Tool] = (),
-    spending: Spending | None = None,
+    spending: TenantSpending | None = None,
 ) -> AsyncGenerator[Chats]:
     """The chats of a service, with a model client of their own, until the context ends.
 

@@ -15,10 +15,10 @@ from swe_ai_fleet.contract import from_enum, to_message
 from swe_ai_fleet.conversations.pages import Channel
 from swe_ai_fleet.domain.errors import fields_named
 from swe_ai_fleet.domain.text import milliseconds
-from swe_ai_fleet.extensions.chat.answering import Answer, Progress, ProgressKind
+from swe_ai_fleet.extensions.chat.answering import AnswerStep, ChatAnswer, ProgressKind
 from swe_ai_fleet.extensions.chat.chat import Chat
 from swe_ai_fleet.extensions.chat.opening import open_chats
-from swe_ai_fleet.extensions.chat.session import CHATS_BUCKET, MAX_CARD_CHARS, Session, check_namespaces
+from swe_ai_fleet.extensions.chat.session import CHATS_BUCKET, MAX_CARD_CHARS, ChatState, check_namespaces
 from swe_ai_fleet.runtime.execution_tools import ExecutionsView
 from swe_ai_fleet.runtime.stack import Stack
 
@@ -62,7 +62,7 @@ class ConversationServicer(ConversationServiceServicer):
         )
         async with aclosing(progress):
             async for update in progress:
-                if isinstance(update, Answer):
+                if isinstance(update, ChatAnswer):
                     yield pb.SendResponse(answer=_answer(update))
                 else:
                     yield _progress(update)
@@ -109,7 +109,7 @@ async def open_service(deps: Stack) -> AsyncGenerator[Service]:
         yield service_of(ConversationServicer(chats.of, admit=deps.executions.check_tokens))
 
 
-def _progress(progress: Progress) -> pb.SendResponse:
+def _progress(progress: AnswerStep) -> pb.SendResponse:
     match progress.kind:
         case ProgressKind.TOOL:
             return pb.SendResponse(tool_called=pb.ToolCalled(tool=progress.tool))
@@ -119,7 +119,7 @@ def _progress(progress: Progress) -> pb.SendResponse:
             return pb.SendResponse(text_delta=progress.text)
 
 
-def _answer(answer: Answer) -> pb.Answer:
+def _answer(answer: ChatAnswer) -> pb.Answer:
     spent = answer.usage
     return to_message(
         pb.Answer,
@@ -130,7 +130,7 @@ def _answer(answer: Answer) -> pb.Answer:
     )
 
 
-def _conversation(session: Session) -> pb.Conversation:
+def _conversation(session: ChatState) -> pb.Conversation:
     return to_message(
         pb.Conversation,
         session,

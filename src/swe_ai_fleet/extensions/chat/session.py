@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from swe_ai_fleet.agents.references.phrases import MAX_NAME_CHARS, NamedThing, newest
-from swe_ai_fleet.agents.references.resolving import Reference
+from swe_ai_fleet.agents.references.resolving import ResolvedPhrase
 from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.conversations.document import Table
 from swe_ai_fleet.domain import memory
@@ -34,7 +34,7 @@ _SESSION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
+class ChatTurn:
     """A message and its answer.
 
     `messages` are those of the model's conversation; empty once they are too old. `message_id` is the caller's: the
@@ -54,11 +54,11 @@ class Turn:
     messages: tuple[Message, ...] = ()
     tables: tuple[Table, ...] = ()
     execution_id: str = ""
-    references: tuple[Reference, ...] = ()
+    references: tuple[ResolvedPhrase, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Session:
+class ChatState:
     """A chat.
 
     Attributes:
@@ -80,7 +80,7 @@ class Session:
     tenant: str = DEFAULT_TENANT
     updated_at: str = ""
     namespaces: tuple[str, ...] = ()
-    turns: tuple[Turn, ...] = ()
+    turns: tuple[ChatTurn, ...] = ()
     things: tuple[NamedThing, ...] = ()
     groups: int = 0
     count: int = 0
@@ -93,7 +93,7 @@ class Session:
         return tuple(message for turn in self.turns for message in turn.messages)
 
     @property
-    def card(self) -> Session:
+    def card(self) -> ChatState:
         """The session for a list: of its content, only the beginning of the last message."""
         last = [
             replace(turn, text=turn.text[:MAX_CARD_CHARS], answer="", messages=(), tables=(), tools=(), references=())
@@ -107,18 +107,18 @@ class Session:
         """The proposal that the person's next message can confirm."""
         return self.proposal if self.proposal and self.proposal.turn == self.count else None
 
-    def trying(self) -> Session:
+    def trying(self) -> ChatState:
         """The session after the confirmation: a process that resumes it knows that the task may have started."""
         if self.proposal is None or self.proposal.key:
             return self
         key = f"chat-{self.session_id}-{self.nonce[:8]}-{self.proposal.turn}"
         return replace(self, proposal=replace(self.proposal, key=key))
 
-    def turn_of(self, message_id: str) -> Turn | None:
+    def turn_of(self, message_id: str) -> ChatTurn | None:
         """The turn in which a message was answered already."""
         return next((turn for turn in reversed(self.turns) if message_id and turn.message_id == message_id), None)
 
-    def with_turn(self, turn: Turn, things: tuple[NamedThing, ...], proposal: Proposal | None) -> Session:
+    def with_turn(self, turn: ChatTurn, things: tuple[NamedThing, ...], proposal: Proposal | None) -> ChatState:
         """The session after one more turn, without items that are too old."""
         everything = newest((*self.things, *things))
         return replace(
@@ -133,7 +133,7 @@ class Session:
         )
 
 
-def shown_again(references: Sequence[Reference]) -> tuple[Reference, ...]:
+def shown_again(references: Sequence[ResolvedPhrase]) -> tuple[ResolvedPhrase, ...]:
     """The references of a turn, cut to what is needed to show them."""
     return tuple(
         replace(
@@ -145,7 +145,7 @@ def shown_again(references: Sequence[Reference]) -> tuple[Reference, ...]:
     )
 
 
-def _within(turns: tuple[Turn, ...]) -> tuple[Turn, ...]:
+def _within(turns: tuple[ChatTurn, ...]) -> tuple[ChatTurn, ...]:
     """The turns with the messages for the model; where these are too long, half of them are dropped at once.
 
     So the beginning of the prompt stays the same from turn to turn, as a server's prefix cache needs it.
@@ -220,7 +220,7 @@ _CARD = "card"
 class KeptSession:
     """A stored session, and the revision that a replacement names."""
 
-    session: Session
+    session: ChatState
     revision: int
 
 
@@ -231,7 +231,7 @@ class ChatStore(Protocol):
         """The session as it was put last; None for an unknown one. Raises Unavailable."""
         ...
 
-    async def put(self, session: Session, *, revision: int) -> int:
+    async def put(self, session: ChatState, *, revision: int) -> int:
         """Store it on a revision (0: only where there is none); returns the new one. Raises Fenced, Unavailable."""
         ...
 
@@ -239,7 +239,7 @@ class ChatStore(Protocol):
         """Delete it; nothing happens where there is none. Raises Unavailable."""
         ...
 
-    async def listed(self, tenant: str) -> tuple[Session, ...]:
+    async def listed(self, tenant: str) -> tuple[ChatState, ...]:
         """The cards of all of a tenant's, the one that was spoken to last first. Raises Unavailable."""
         ...
 
@@ -258,9 +258,9 @@ class KeyValueChats:
         entry = await self._store.get(_key(tenant, session_id))
         if entry is None:
             return None
-        return KeptSession(session=from_json(Session, entry.value), revision=entry.revision)
+        return KeptSession(session=from_json(ChatState, entry.value), revision=entry.revision)
 
-    async def put(self, session: Session, *, revision: int) -> int:
+    async def put(self, session: ChatState, *, revision: int) -> int:
         """Store it on a revision; returns the new one. Raises Fenced, Unavailable."""
         key = _key(session.tenant, session.session_id)
         stored = await self._store.put(key, encoded(session), revision=revision)
@@ -273,13 +273,13 @@ class KeyValueChats:
         await self._store.delete(_key(tenant, session_id))
         await self._store.delete(f"{_CARD}.{_key(tenant, session_id)}")
 
-    async def listed(self, tenant: str) -> tuple[Session, ...]:
+    async def listed(self, tenant: str) -> tuple[ChatState, ...]:
         """The cards of all of a tenant's, the one that was spoken to last first. Raises Unavailable."""
         entries = await self._store.entries(f"{_CARD}.{_key(tenant, '')}")
-        return newest_first(from_json(Session, entry.value) for entry in entries)
+        return newest_first(from_json(ChatState, entry.value) for entry in entries)
 
 
-def encoded(session: Session) -> bytes:
+def encoded(session: ChatState) -> bytes:
     """The session as JSON, without its oldest turns where it is too long, and at last without named things."""
     data = to_json(session)
     while len(data) > MAX_SESSION_BYTES and len(session.turns) > 1:
@@ -295,7 +295,7 @@ def encoded(session: Session) -> bytes:
     return data
 
 
-def newest_first(sessions: Iterable[Session]) -> tuple[Session, ...]:
+def newest_first(sessions: Iterable[ChatState]) -> tuple[ChatState, ...]:
     """Sessions by their last use, the newest first."""
     return tuple(sorted(sessions, key=lambda chat: (chat.updated_at or chat.started_at, chat.session_id), reverse=True))
 

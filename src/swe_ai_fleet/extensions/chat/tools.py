@@ -208,7 +208,7 @@ async def keep(memories: Memories, context: TurnContext) -> str:
     return text
 
 
-class StartTask(BaseTool):
+class ProposeTask(BaseTool):
     """`start_task(description, repository, ref="", agents=0)`: proposes it; only the person's yes starts it."""
 
     name = "start_task"
@@ -261,7 +261,7 @@ def fleet_tools(
     if fleet is not None:
         tools += [ListExecutions(fleet), ShowExecution(fleet)]
     if proposes:
-        tools.append(StartTask(context))
+        tools.append(ProposeTask(context))
     if memories is not None and context.scope.namespaces:
         tools += [SearchMemory(memories, context, mask), Remember(memories, context)]
     return tools

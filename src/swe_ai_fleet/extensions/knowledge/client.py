@@ -32,7 +32,7 @@ from swe_ai_fleet.domain.errors import (
     ResourceExhausted,
     Unavailable,
 )
-from swe_ai_fleet.domain.memory import OUTCOMES_BUCKET, Memory, MemoryScope, Outcome, Recollection
+from swe_ai_fleet.domain.memory import OUTCOMES_BUCKET, Memory, MemoryScope, Recollection, WorkOutcome
 from swe_ai_fleet.extensions.knowledge.embedding import settings_embedder
 from swe_ai_fleet.extensions.knowledge.endings import planned_outcome
 from swe_ai_fleet.extensions.knowledge.tracker import LearningTracker
@@ -171,11 +171,11 @@ class ContextServiceClient:
         reply = await self._answer(self._stub.ClearMemory, request, pb.ClearMemoryResponse, tenant=scope.tenant)
         return reply.removed
 
-    async def record_outcome(self, outcome: Outcome) -> Outcome:
+    async def record_outcome(self, outcome: WorkOutcome) -> WorkOutcome:
         """Keep how a piece of work went; as it is kept. Raises InvalidRequest, Unavailable."""
         request = pb.RecordOutcomeRequest(outcome=to_message(pb.Outcome, outcome))
         reply = await self._answer(self._stub.RecordOutcome, request, pb.RecordOutcomeResponse, tenant=outcome.tenant)
-        return from_message(Outcome, reply.outcome, tenant=outcome.tenant)
+        return from_message(WorkOutcome, reply.outcome, tenant=outcome.tenant)
 
     async def record_plan(self, outcome: PlanOutcome, *, tenant: str) -> None:
         """Keep how a plan session went. Raises InvalidRequest, Unavailable."""
@@ -246,7 +246,7 @@ class FleetKnowledge:
         )
 
     @asynccontextmanager
-    async def outcomes(self, log: JetStream) -> AsyncGenerator[Callable[[str], Sequence[Outcome]]]:
+    async def outcomes(self, log: JetStream) -> AsyncGenerator[Callable[[str], Sequence[WorkOutcome]]]:
         async with LearningTracker(await log.bucket(OUTCOMES_BUCKET)) as tracker:
             yield tracker.outcomes
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from fleet.context.v1 import context_pb2 as pb_context
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli.client import connect, is_execution_id
-from swe_ai_fleet.cli.command import Given, Row
+from swe_ai_fleet.cli.command import Given, TableRow
 from swe_ai_fleet.cli.messages import document, enum_word, local_time
 from swe_ai_fleet.cli.options import PHASES, ROLES, argument, option
 from swe_ai_fleet.cli.order import named_repository
@@ -174,8 +174,8 @@ def show_recollections(screen: Screen, answer: pb_context.RecallResponse, _: Any
         screen.line(f"      {memory.namespace}, from {memory.source or 'nobody'}, {memory.memory_id}", style="dim")
 
 
-ROWS: Mapping[str, Row] = {
-    "rate": Row(
+ROWS: Mapping[str, TableRow] = {
+    "rate": TableRow(
         rpc=f"{_CONTEXT}.RecordOutcome",
         takes={
             "name": argument("An execution id, a task id, or a plan session's id.", "rating.subject_id", metavar="ID"),
@@ -189,7 +189,7 @@ ROWS: Mapping[str, Row] = {
         json=lambda answer: document(answer.outcome),
         view=show_rating,
     ),
-    "recommend": Row(
+    "recommend": TableRow(
         rpc=f"{_CONTEXT}.RecommendApproach",
         takes={
             "goal": argument("What is to be done, in your own words."),
@@ -203,7 +203,7 @@ ROWS: Mapping[str, Row] = {
         before=with_profiles,
         view=show_recommendation,
     ),
-    "context stories": Row(
+    "context stories": TableRow(
         rpc=f"{_CONTEXT}.ListStories",
         takes={
             "case": option("Only those of this case.", "case_id", metavar="ID"),
@@ -217,7 +217,7 @@ ROWS: Mapping[str, Row] = {
         },
         view=show_stories,
     ),
-    "context story": Row(
+    "context story": TableRow(
         rpc=f"{_CONTEXT}.CreateStory",
         takes={
             "story_id": _STORY,
@@ -229,7 +229,7 @@ ROWS: Mapping[str, Row] = {
         },
         line="story {story[story_id]} is in phase {story[phase]} (version {version})",
     ),
-    "context task": Row(
+    "context task": TableRow(
         rpc=f"{_CONTEXT}.CreateTask",
         takes={
             "story_id": _STORY,
@@ -242,7 +242,7 @@ ROWS: Mapping[str, Row] = {
         },
         line="task {task[task_id]} is in story {task[story_id]} (version {version})",
     ),
-    "context decide": Row(
+    "context decide": TableRow(
         rpc=f"{_CONTEXT}.AddProjectDecision",
         takes={
             "decision_id": argument("The decision's id.", "decision.decision_id", metavar="DECISION"),
@@ -263,7 +263,7 @@ ROWS: Mapping[str, Row] = {
         },
         line="decision {decision[decision_id]} is {decision[state]} (version {version})",
     ),
-    "context phase": Row(
+    "context phase": TableRow(
         rpc=f"{_CONTEXT}.TransitionPhase",
         takes={
             "story_id": _STORY,
@@ -273,7 +273,7 @@ ROWS: Mapping[str, Row] = {
         },
         line="story {story[story_id]}: {previous} -> {story[phase]} (version {version})",
     ),
-    "context show": Row(
+    "context show": TableRow(
         rpc=f"{_CONTEXT}.GetContext",
         takes={
             "story_id": argument("The story's id.", metavar="[STORY]", default=""),
@@ -292,7 +292,7 @@ ROWS: Mapping[str, Row] = {
         },
         view=show_context,
     ),
-    "context relations": Row(
+    "context relations": TableRow(
         rpc=f"{_CONTEXT}.GetGraphRelationships",
         takes={
             "node": argument("<kind>:<id>, the kind one of case, story, task, decision, execution, commit, file."),
@@ -303,7 +303,7 @@ ROWS: Mapping[str, Row] = {
         json="relations truncated version",
         view=show_relations,
     ),
-    "context change": Row(
+    "context change": TableRow(
         rpc=f"{_CONTEXT}.UpdateContext",
         takes={
             "story_id": argument(
@@ -333,7 +333,7 @@ ROWS: Mapping[str, Row] = {
         before=with_first,
         line=changed,
     ),
-    "memory add": Row(
+    "memory add": TableRow(
         rpc=f"{_CONTEXT}.AddFact",
         takes={
             "text": argument("What to remember."),
@@ -344,7 +344,7 @@ ROWS: Mapping[str, Row] = {
         },
         line=lambda answer: f"{'known already' if answer['already_existed'] else 'remembered'}: {answer['memory_id']}",
     ),
-    "memory recall": Row(
+    "memory recall": TableRow(
         rpc=f"{_CONTEXT}.Recall",
         takes={
             "query": argument("What to look for, in words."),
@@ -353,7 +353,7 @@ ROWS: Mapping[str, Row] = {
         },
         view=show_recollections,
     ),
-    "memory clear": Row(
+    "memory clear": TableRow(
         rpc=f"{_CONTEXT}.ClearMemory",
         takes={
             "memory_ids": argument("Only these.", metavar="[ID]...", default=()),

@@ -13,7 +13,7 @@ from swe_ai_fleet.domain.context import NO_STORY, Decision, DecisionState, Phase
 from swe_ai_fleet.domain.memory import Recollection
 from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.domain.text import one_line
-from swe_ai_fleet.extensions.knowledge.graph import ContextGraph, Work, file_node, repository_name
+from swe_ai_fleet.extensions.knowledge.graph import ContextGraph, LoggedWork, file_node, repository_name
 from swe_ai_fleet.extensions.knowledge.story import StoryState, in_order
 
 
@@ -104,7 +104,7 @@ _KINDS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Draft:
+class ContextDraft:
     """A part of a context. `nearness` (0 to 1) says how close it is to the purpose of the context.
 
     `place` is its sequence number in the log, 0 for a part that is not from the log.
@@ -122,17 +122,19 @@ class Draft:
         return _KINDS[self.section]
 
 
-def drafts(graph: ContextGraph, state: StoryState, *, task_id: str = "", role: Role | None = None) -> tuple[Draft, ...]:
+def drafts(
+    graph: ContextGraph, state: StoryState, *, task_id: str = "", role: Role | None = None
+) -> tuple[ContextDraft, ...]:
     """All parts of a story, for one of its tasks and a role. Decisions for other roles only are left out."""
     return (*_of_story(graph, state), *_of_tasks(state, task_id, role), *_of_decisions(graph, state, task_id, role),
             *_of_work(graph, state, task_id))  # fmt: skip
 
 
-def of_memory(recalled: Recollection, *, wanted: bool = False) -> Draft:
+def of_memory(recalled: Recollection, *, wanted: bool = False) -> ContextDraft:
     """A memory as a part of the context; a memory `wanted` by name has the greatest nearness."""
     memory = recalled.memory
     origin = f", from {memory.source}" if memory.source else ""
-    return Draft(
+    return ContextDraft(
         section=Section.MEMORY,
         title=titled(f"remembered ({memory.kind}{origin})"),
         text=memory.text,
@@ -158,7 +160,7 @@ def in_force(graph: ContextGraph, state: StoryState, role: Role | None) -> tuple
     )
 
 
-def _of_story(graph: ContextGraph, state: StoryState) -> Iterator[Draft]:
+def _of_story(graph: ContextGraph, state: StoryState) -> Iterator[ContextDraft]:
     story = state.story
     if story is None:
         return
@@ -169,25 +171,25 @@ def _of_story(graph: ContextGraph, state: StoryState) -> Iterator[Draft]:
         lines.append(f"reason for the phase: {last.reason}")
     if story.description.strip():
         lines += ["", story.description.strip()]
-    yield Draft(
+    yield ContextDraft(
         section=Section.STORY,
         title=f"story {story.story_id}: {titled(story.title)}",
         text="\n".join(lines),
         place=place,
     )
     if story.acceptance_criteria:
-        yield Draft(
+        yield ContextDraft(
             section=Section.CRITERIA,
             title=f"acceptance criteria of {story.story_id}",
             text=_listed(story.acceptance_criteria),
             place=place,
         )
     for name, text in story.notes.items():
-        yield Draft(section=Section.NOTES, title=f"note {name} of {story.story_id}", text=text, place=place)
+        yield ContextDraft(section=Section.NOTES, title=f"note {name} of {story.story_id}", text=text, place=place)
     stories = graph.case(story.case_id, limit=MAX_SIBLINGS + 1)
     siblings = [sibling.story for sibling in stories if sibling.story_id != story.story_id and sibling.story]
     if siblings:
-        yield Draft(
+        yield ContextDraft(
             section=Section.CASE,
             title=f"other stories of case {story.case_id}",
             text=_listed(f"{near.story_id} ({near.phase}): {titled(near.title)}" for near in siblings[-MAX_SIBLINGS:]),
@@ -195,7 +197,7 @@ def _of_story(graph: ContextGraph, state: StoryState) -> Iterator[Draft]:
         )
 
 
-def _of_tasks(state: StoryState, task_id: str, role: Role | None) -> Iterator[Draft]:
+def _of_tasks(state: StoryState, task_id: str, role: Role | None) -> Iterator[ContextDraft]:
     own = state.tasks.get(task_id)
     near = frozenset(own.depends_on) if own else frozenset[str]()
     shown = [task for task in in_order(state.tasks.values()) if task.state in OPEN or task.task_id in (task_id, *near)]
@@ -207,7 +209,7 @@ def _of_tasks(state: StoryState, task_id: str, role: Role | None) -> Iterator[Dr
         else:
             nearness = 0.6 if role in (None, task.role) or task.role is None else 0.4
         of = f", {task.role}" if task.role else ""
-        yield Draft(
+        yield ContextDraft(
             section=Section.TASKS,
             title=f"task {task.task_id} ({task.state}{of}): {titled(task.title)}",
             text="\n".join((*_needs(state, task), task.description.strip())).strip(),
@@ -222,7 +224,7 @@ def _needs(state: StoryState, task: StoryTask) -> Iterator[str]:
         yield f"depends on: {', '.join(f'{other.task_id} ({other.state})' for other in others)}"
 
 
-def _of_decisions(graph: ContextGraph, state: StoryState, task_id: str, role: Role | None) -> Iterator[Draft]:
+def _of_decisions(graph: ContextGraph, state: StoryState, task_id: str, role: Role | None) -> Iterator[ContextDraft]:
     common = graph.common().places
     for decision in in_force(graph, state, role)[:MAX_DECISIONS]:
         name = f"decision:{decision.decision_id}"
@@ -230,7 +232,7 @@ def _of_decisions(graph: ContextGraph, state: StoryState, task_id: str, role: Ro
         nearness = _nearness(decision, task_id)
         of = "the project" if decision.story_id == NO_STORY else decision.story_id
         lines = [decision.rationale.strip(), f"decided by: {decision.decided_by}" if decision.decided_by else ""]
-        yield Draft(
+        yield ContextDraft(
             section=Section.DECISIONS,
             title=f"decision {decision.decision_id} of {of} ({decision.state}): {titled(decision.title)}",
             text="\n".join(line for line in lines if line),
@@ -238,7 +240,7 @@ def _of_decisions(graph: ContextGraph, state: StoryState, task_id: str, role: Ro
             place=place,
         )
         if decision.alternatives:
-            yield Draft(
+            yield ContextDraft(
                 section=Section.ALTERNATIVES,
                 title=f"turned down for decision {decision.decision_id}",
                 text=_listed(decision.alternatives),
@@ -248,7 +250,7 @@ def _of_decisions(graph: ContextGraph, state: StoryState, task_id: str, role: Ro
     old = [decision for decision in _newest_first(state) if decision.state is DecisionState.SUPERSEDED]
     for decision in old[:MAX_SIBLINGS]:
         if role is None or not decision.roles or role in decision.roles:
-            yield Draft(
+            yield ContextDraft(
                 section=Section.ALTERNATIVES,
                 title=f"decision {decision.decision_id} (superseded): {titled(decision.title)}",
                 text=decision.rationale.strip(),
@@ -268,7 +270,7 @@ def _newest_first(state: StoryState) -> list[Decision]:
     return list(state.decisions.values())[::-1]
 
 
-def _of_work(graph: ContextGraph, state: StoryState, task_id: str) -> Iterator[Draft]:
+def _of_work(graph: ContextGraph, state: StoryState, task_id: str) -> Iterator[ContextDraft]:
     own = graph.work(f"task:{task_id}", limit=_FILES_OF) if task_id else ()
     others = graph.work(f"story:{state.story_id}", limit=_FILES_OF)
     by_id = {work.record.execution_id: work for work in (*own, *others)}
@@ -277,7 +279,7 @@ def _of_work(graph: ContextGraph, state: StoryState, task_id: str) -> Iterator[D
     if tested is not None and tested.record.tests is not None:
         tests = tested.record.tests
         counts = f"{tests.passed} passed, {tests.failed} failed, {tests.errors} with errors, {tests.skipped} skipped"
-        yield Draft(
+        yield ContextDraft(
             section=Section.TESTS,
             title=f"tests at the end of {_name(tested)}",
             text="\n".join((counts, _listed(f"failing: {name}" for name in tests.failing))).strip(),
@@ -291,7 +293,7 @@ def _of_work(graph: ContextGraph, state: StoryState, task_id: str) -> Iterator[D
             name = file_node(work.record.repository, path).partition(":")[2] if several else path
             changed.setdefault(name, []).append(work.record.execution_id[:8])
     if changed:
-        yield Draft(
+        yield ContextDraft(
             section=Section.FILES,
             title="files that executions changed, the last change first",
             text=_listed(f"{path} (by {', '.join(by[:3])})" for path, by in list(changed.items())[:_MAX_FILES]),
@@ -299,7 +301,7 @@ def _of_work(graph: ContextGraph, state: StoryState, task_id: str) -> Iterator[D
         )
     for work in works[:MAX_EXECUTIONS]:
         record = work.record
-        yield Draft(
+        yield ContextDraft(
             section=Section.HISTORY,
             title=f"{_name(work)} ({_ended(record)}, {record.ended_at[:10]}): {titled(record.instruction)}",
             text="\n".join(_work_lines(work)),
@@ -313,7 +315,7 @@ def _ended(record: WorkRecord) -> str:
     return ", ".join(part for part in (record.status, record.verdict) if part)
 
 
-def _work_lines(work: Work) -> Iterator[str]:
+def _work_lines(work: LoggedWork) -> Iterator[str]:
     record = work.record
     if record.summary.strip():
         yield record.summary.strip()
@@ -328,7 +330,7 @@ def _work_lines(work: Work) -> Iterator[str]:
         yield f"tool calls: {', '.join(f'{name} {count}' for name, count in most)}"
 
 
-def _name(work: Work) -> str:
+def _name(work: LoggedWork) -> str:
     return f"execution {work.record.execution_id[:8]}"
 
 

@@ -24,7 +24,7 @@ from swe_ai_fleet.domain.memory import (
     VERIFIER_SCORE,
     Memory,
     MemoryKind,
-    Outcome,
+    WorkOutcome,
     goal_type,
     task_namespaces,
 )
@@ -121,12 +121,12 @@ def approach_of(task: Task) -> str:
     return f"{task.kind}{mode}"
 
 
-def outcome_of(state: ExecutionState, events: Iterable[StoredEvent]) -> Outcome:
+def outcome_of(state: ExecutionState, events: Iterable[StoredEvent]) -> WorkOutcome:
     """The outcome of an execution that ended, from its state and all of its events."""
     task = state.task
     winner = state.candidates.get(state.winner_id)
     facts = {PART_OF: task.parent_execution_id, VERDICT: state.verdict or "", **_scored(state)}
-    outcome = Outcome(
+    outcome = WorkOutcome(
         subject_id=state.execution_id,
         tenant=task.tenant,
         goal=" ".join(task.description.split())[:_GOAL_CHARS],
@@ -152,9 +152,9 @@ def outcome_of(state: ExecutionState, events: Iterable[StoredEvent]) -> Outcome:
     return _shared(outcome, (entry.operation for entry in tool_calls(events)))
 
 
-def planned_outcome(planned: PlanOutcome, *, ended_at: str, tenant: str) -> Outcome:
+def planned_outcome(planned: PlanOutcome, *, ended_at: str, tenant: str) -> WorkOutcome:
     """The outcome of a plan session; its sub-agents are the agents used."""
-    outcome = Outcome(
+    outcome = WorkOutcome(
         subject_id=planned.session_id,
         tenant=tenant,
         goal=" ".join(planned.goal.split())[:_GOAL_CHARS],
@@ -184,7 +184,7 @@ def _scored(state: ExecutionState) -> dict[str, str]:
     return {VERIFIER_SCORE: f"{score.raw:.6f}", VERIFIER_MODEL: score.model}
 
 
-def _shared(outcome: Outcome, operations: Iterable[str]) -> Outcome:
+def _shared(outcome: WorkOutcome, operations: Iterable[str]) -> WorkOutcome:
     """The outcome with the shares of its calls for memory, research and other tools."""
     calls = Counter(_kind(operation) for operation in operations)
     total = max(1, calls.total())

@@ -20,7 +20,7 @@ from swe_ai_fleet.domain.errors import InvalidRequest, NotFound
 from swe_ai_fleet.domain.memory import MemoryScope, Recollection, check_entities, check_namespaces
 from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.domain.text import disarmed, one_line, visible
-from swe_ai_fleet.extensions.knowledge.drafts import MAX_SIBLINGS, Draft, Section, drafts, of_memory, weight
+from swe_ai_fleet.extensions.knowledge.drafts import MAX_SIBLINGS, ContextDraft, Section, drafts, of_memory, weight
 from swe_ai_fleet.extensions.knowledge.graph import ContextGraph
 from swe_ai_fleet.extensions.knowledge.store import ContextStore
 from swe_ai_fleet.extensions.knowledge.story import StoryState
@@ -60,7 +60,7 @@ def check_token_budget(token_budget: int) -> None:
 
 
 def compose(
-    drafts: Sequence[Draft],
+    drafts: Sequence[ContextDraft],
     viewpoint: Viewpoint,
     *,
     token_budget: int,
@@ -92,7 +92,7 @@ def compose(
     )
 
 
-def rank(drafts: Sequence[Draft], viewpoint: Viewpoint) -> list[tuple[float, Draft]]:
+def rank(drafts: Sequence[ContextDraft], viewpoint: Viewpoint) -> list[tuple[float, ContextDraft]]:
     """(relevance from 0 to 1, draft) of those that the viewpoint sees, the most relevant first."""
     seen = [draft for draft in drafts if weight(draft.section, viewpoint.role, viewpoint.phase) > 0]
     fits = [0.0] * len(seen)
@@ -116,7 +116,7 @@ def rank(drafts: Sequence[Draft], viewpoint: Viewpoint) -> list[tuple[float, Dra
 
 
 def _packed(
-    ranked: Sequence[tuple[float, Draft]], room: int, clean: Callable[[str], str]
+    ranked: Sequence[tuple[float, ContextDraft]], room: int, clean: Callable[[str], str]
 ) -> tuple[list[ContextBlock], list[str]]:
     """The blocks that fit so many bytes, and the titles of those that do not."""
     placed: list[tuple[ContextBlock, str]] = []
@@ -323,7 +323,7 @@ def _each_once(*groups: tuple[Recollection, ...]) -> tuple[Recollection, ...]:
     return tuple(once.values())
 
 
-def _is_wanted(draft: Draft, request: ContextRequest) -> bool:
+def _is_wanted(draft: ContextDraft, request: ContextRequest) -> bool:
     if draft.kind == "decision":
         return request.include_decisions
     return request.include_history or draft.kind != "history"

@@ -60,7 +60,7 @@ def repository_name(location: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class LoggedWork:
     """A record of work with its sequence number in the log."""
 
     sequence: int
@@ -73,9 +73,9 @@ class ContextGraph:
     Stories are in memory, what executions did lies in a file of this process.
     """
 
-    def __init__(self, work: Shelf[Work] | None = None) -> None:
+    def __init__(self, work: Shelf[LoggedWork] | None = None) -> None:
         self._stories: dict[str, StoryState] = {}
-        self._work = work or Shelf(Work)
+        self._work = work or Shelf(LoggedWork)
         self._cases: dict[str, list[tuple[str, str]]] = {}
         self._holders: dict[str, set[str]] = {}
         self._erased_at = 0
@@ -136,7 +136,7 @@ class ContextGraph:
         """
         return tuple(self._stories[story_id] for _, story_id in self._cases.get(case_id, ())[-limit:])
 
-    def work(self, node: str, *, limit: int = 0) -> tuple[Work, ...]:
+    def work(self, node: str, *, limit: int = 0) -> tuple[LoggedWork, ...]:
         """What executions did for a story, a task or a case, to a file, with a commit, or as parts of an execution.
 
         The newest first; `limit` 0: all of it.
@@ -148,7 +148,7 @@ class ContextGraph:
         """
         return tuple(self._work.newest(node, limit=limit or -1))
 
-    def execution(self, execution_id: str) -> Work | None:
+    def execution(self, execution_id: str) -> LoggedWork | None:
         """What one execution did, None where it is not recorded."""
         return self._work.get(execution_id)
 
@@ -223,7 +223,7 @@ class ContextGraph:
     def _record(self, record: WorkRecord, sequence: int) -> bool:
         if self._work.get(record.execution_id) is not None:
             return False
-        work = Work(sequence=sequence, record=record)
+        work = LoggedWork(sequence=sequence, record=record)
         self._work.put(record.execution_id, work, sort=f"{sequence:020}", labels=dict.fromkeys(_worked_on(record)))
         return True
 

@@ -35,7 +35,7 @@ from swe_ai_fleet.extensions.knowledge.drafts import OPEN
 from swe_ai_fleet.extensions.knowledge.graph import ContextGraph
 from swe_ai_fleet.extensions.knowledge.memory_calls import (
     MAX_REPLY_BYTES,
-    Calls,
+    ContextCalls,
     fields_within,
     fitting,
     foreign,
@@ -113,7 +113,7 @@ def _card(state: StoryState, story: Story) -> pb.StoryCard:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GraphCalls(Calls):
+class GraphCalls(ContextCalls):
     """The RPCs about stories and work.
 
     Attributes:

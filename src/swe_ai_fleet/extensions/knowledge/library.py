@@ -42,7 +42,7 @@ _LOCK_PAUSE = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
+class StoredTurn:
     """A user's message and its answer. `at` is UTC, ISO 8601."""
 
     user: str
@@ -53,7 +53,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Stored:
-    turns: tuple[Turn, ...] = ()
+    turns: tuple[StoredTurn, ...] = ()
 
 
 class ConversationMemory:
@@ -74,27 +74,27 @@ class ConversationMemory:
                 hint=f"an even number from 2 to {_MOST_MESSAGES}, or 0 to keep none; a turn has two messages",
             )
         self._most_turns = max_messages // 2
-        self._turns: tuple[Turn, ...] = ()
+        self._turns: tuple[StoredTurn, ...] = ()
 
     def __len__(self) -> int:
         """How many messages are kept."""
         return 2 * len(self._turns)
 
     @property
-    def turns(self) -> tuple[Turn, ...]:
+    def turns(self) -> tuple[StoredTurn, ...]:
         """The turns that are kept, oldest first."""
         return self._turns
 
-    def replace(self, turns: tuple[Turn, ...]) -> None:
+    def replace(self, turns: tuple[StoredTurn, ...]) -> None:
         """Replace all turns by these, as far as they fit."""
         self._turns = self.fitting(turns)
 
-    def fitting(self, turns: tuple[Turn, ...]) -> tuple[Turn, ...]:
+    def fitting(self, turns: tuple[StoredTurn, ...]) -> tuple[StoredTurn, ...]:
         """The newest of these turns that fit the limits."""
         limit, room = MAX_CHARS // 4, MAX_CHARS
-        newest: list[Turn] = []
+        newest: list[StoredTurn] = []
         for turn in reversed(turns[max(0, len(turns) - self._most_turns) :] if self._most_turns else ()):
-            fitted = Turn(
+            fitted = StoredTurn(
                 user=_cut(turn.user, limit), assistant=_cut(turn.assistant, limit), at=turn.at, metadata=turn.metadata
             )
             room -= len(fitted.user) + len(fitted.assistant)
@@ -139,18 +139,20 @@ class ConversationFile:
         # Names that read the same are told apart by their digest.
         self._path = directory / f"{readable}-{hashlib.sha256(name.encode()).hexdigest()[:16]}.json"
 
-    async def read(self) -> tuple[Turn, ...]:
+    async def read(self) -> tuple[StoredTurn, ...]:
         """The turns as they stand. Raises PreconditionFailed, Unavailable."""
         return await asyncio.to_thread(self._read)
 
-    async def update(self, change: Callable[[tuple[Turn, ...]], tuple[Turn, ...]]) -> tuple[Turn, ...]:
+    async def update(
+        self, change: Callable[[tuple[StoredTurn, ...]], tuple[StoredTurn, ...]]
+    ) -> tuple[StoredTurn, ...]:
         """Replace the turns by the result of a function on them, in a thread, under an exclusive lock.
 
         Raises as `read` does.
         """
         return await asyncio.to_thread(self._update, change)
 
-    def _read(self) -> tuple[Turn, ...]:
+    def _read(self) -> tuple[StoredTurn, ...]:
         try:
             data = self._path.read_bytes()
         except FileNotFoundError:
@@ -164,7 +166,7 @@ class ConversationFile:
                 f"{self._path} is not a conversation", field="home", hint="remove the file; nothing else depends on it"
             ) from None
 
-    def _update(self, change: Callable[[tuple[Turn, ...]], tuple[Turn, ...]]) -> tuple[Turn, ...]:
+    def _update(self, change: Callable[[tuple[StoredTurn, ...]], tuple[StoredTurn, ...]]) -> tuple[StoredTurn, ...]:
         try:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with self._locked():

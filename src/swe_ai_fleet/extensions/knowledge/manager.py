@@ -31,7 +31,7 @@ from swe_ai_fleet.extensions.knowledge.library import (
     ConversationFile,
     ConversationMemory,
     KeptMemories,
-    Turn,
+    StoredTurn,
 )
 from swe_ai_fleet.extensions.knowledge.recalling import MAX_RECALLED, MemoryLimits, admitted_metadata, moment
 from swe_ai_fleet.extensions.knowledge.sqlite_index import SqliteMemoryIndex
@@ -154,7 +154,7 @@ class MemoryManager:
 
         Raises InvalidRequest, Unavailable.
         """
-        turn = Turn(
+        turn = StoredTurn(
             user=self._cleaned(user_message),
             assistant=self._cleaned(assistant_message),
             at=moment(datetime.now(UTC)),
@@ -274,6 +274,6 @@ class MemoryManager:
         return memories
 
 
-def _text(turn: Turn) -> str:
+def _text(turn: StoredTurn) -> str:
     """A turn as it is remembered."""
     return f"User: {truncate(turn.user, _SIDE_CHARS)}\nAssistant: {truncate(turn.assistant, _SIDE_CHARS)}".strip()

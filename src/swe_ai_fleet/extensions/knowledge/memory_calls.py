@@ -17,7 +17,7 @@ from services.auth import caller_of, tenant
 from services.errors import Context
 from swe_ai_fleet.contract import from_enum, from_message, to_message
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed, fields_named
-from swe_ai_fleet.domain.memory import MAX_MEMORY_CHARS, Memory, MemoryKind, MemoryScope, Outcome, goal_type
+from swe_ai_fleet.domain.memory import MAX_MEMORY_CHARS, Memory, MemoryKind, MemoryScope, WorkOutcome, goal_type
 from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.domain.text import check_length, now, well_formed, without_login
 from swe_ai_fleet.extensions.knowledge.recommending import Question
@@ -89,7 +89,7 @@ async def _room_for_all(_: str, __: int) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Calls(ContextServiceServicer):
+class ContextCalls(ContextServiceServicer):
     """Some of the service's RPCs.
 
     Attributes:
@@ -104,7 +104,7 @@ class Calls(ContextServiceServicer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MemoryCalls(Calls):
+class MemoryCalls(ContextCalls):
     """The RPCs about memory.
 
     Attributes:
@@ -169,7 +169,7 @@ def _scope(request: pb.RecallRequest | pb.ClearMemoryRequest) -> MemoryScope:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LearningCalls(Calls):
+class LearningCalls(ContextCalls):
     """The RPCs about learning.
 
     Attributes:
@@ -212,11 +212,11 @@ class LearningCalls(Calls):
         return to_message(pb.RecommendApproachResponse, await self.outcomes.recommend(question, tenant()))
 
 
-def _outcome(message: pb.Outcome, caller: str) -> Outcome:
+def _outcome(message: pb.Outcome, caller: str) -> WorkOutcome:
     """An outcome from a caller. Raises InvalidRequest, naming the field inside of it."""
     foreign(message.subject_id, field="subject_id")
     kind = message.goal_type or goal_type(message.goal)
-    outcome = from_message(Outcome, message, tenant=tenant(), goal_type=kind)
+    outcome = from_message(WorkOutcome, message, tenant=tenant(), goal_type=kind)
     return replace(
         outcome,
         repository=without_login(outcome.repository),

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.memory import Memory, MemoryKind, MemoryScope
-from swe_ai_fleet.extensions.knowledge.ranking import SAY_NOTHING, Match, stem
+from swe_ai_fleet.extensions.knowledge.ranking import SAY_NOTHING, MemoryMatch, stem
 
 FILE_NAME = "memory-index.db"
 MAX_INDEXED_CHARS = 100_000
@@ -51,7 +51,7 @@ class MemoryIndex(Protocol):
 
     async def search(
         self, scope: MemoryScope, *, words: str = "", vector: Sequence[float] = (), space: str = "", limit: int = 10
-    ) -> tuple[Match, ...]:
+    ) -> tuple[MemoryMatch, ...]:
         """The memories that fit best, either the words (BM25) or the vector of this space (cosine), best first.
 
         Raises InvalidRequest, Unavailable.

@@ -84,7 +84,7 @@ async def _there(connection: AsyncConnection[TupleRow], statement: str, name: st
     return await (await connection.execute(statement.encode(), (name,))).fetchone() is not None
 
 
-class Sessions:
+class DatabaseConnections:
     """Connections that are opened when they are needed, and again where they were lost.
 
     Args:

@@ -25,8 +25,8 @@ from swe_ai_fleet.extensions.knowledge.memory_index import (
     storable,
     unit,
 )
-from swe_ai_fleet.extensions.knowledge.postgresql_database import Sessions, prepare, schema_of, space_table
-from swe_ai_fleet.extensions.knowledge.ranking import Match
+from swe_ai_fleet.extensions.knowledge.postgresql_database import DatabaseConnections, prepare, schema_of, space_table
+from swe_ai_fleet.extensions.knowledge.ranking import MemoryMatch
 
 if TYPE_CHECKING:
     from psycopg import AsyncConnection
@@ -73,7 +73,7 @@ class PostgresqlMemoryIndex:
     stand in very many memories only weigh where others, which stand in `_WORDS_READ` memories together, find enough.
     """
 
-    def __init__(self, sessions: Sessions) -> None:
+    def __init__(self, sessions: DatabaseConnections) -> None:
         self._sessions = sessions
 
     @classmethod
@@ -95,7 +95,7 @@ class PostgresqlMemoryIndex:
                 "PostgreSQL needs its driver", field="memory_store", hint="pip install 'swe-ai-fleet[db]'"
             ) from None
         schema = schema_of(source)
-        sessions = Sessions(url, schema)
+        sessions = DatabaseConnections(url, schema)
         try:
             async with sessions.transaction() as connection:
                 await prepare(connection, schema)
@@ -140,7 +140,7 @@ class PostgresqlMemoryIndex:
 
     async def search(
         self, scope: MemoryScope, *, words: str = "", vector: Sequence[float] = (), space: str = "", limit: int = 10
-    ) -> tuple[Match, ...]:
+    ) -> tuple[MemoryMatch, ...]:
         """The memories that fit best, by words or by a vector. Raises InvalidRequest, PreconditionFailed, Unavailable.
 
         The score of words is BM25, that of a vector the cosine.
@@ -155,7 +155,7 @@ class PostgresqlMemoryIndex:
             else:
                 rows = await _by_vector(connection, scope, space, direction, limit)
         return await asyncio.to_thread(
-            lambda: tuple(Match(memory=loaded(payload), score=score) for payload, score in rows)
+            lambda: tuple(MemoryMatch(memory=loaded(payload), score=score) for payload, score in rows)
         )
 
     async def listed(self, scope: MemoryScope, *, limit: int = 1000) -> tuple[Memory, ...]:

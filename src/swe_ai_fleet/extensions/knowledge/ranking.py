@@ -50,7 +50,7 @@ _LEAST_SHARED = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Match:
+class MemoryMatch:
     """A memory that an index found. `score` grows with fitness; its scale is the index's own for each way to search."""
 
     memory: Memory
@@ -147,7 +147,7 @@ _DENIALS = frozenset(
 )
 
 
-def near_duplicate(memory: Memory, matches: Iterable[Match]) -> Memory | None:
+def near_duplicate(memory: Memory, matches: Iterable[MemoryMatch]) -> Memory | None:
     """Another memory that says nearly the same.
 
     Vectors hardly distinguish what matters most in a fact of a project: a number, a name, a path, a "not"; and in a
@@ -219,7 +219,7 @@ class _Evidence:
 
 
 def fused(
-    by_words: Sequence[Match], by_meaning: Sequence[Match], *, query: str, limit: int
+    by_words: Sequence[MemoryMatch], by_meaning: Sequence[MemoryMatch], *, query: str, limit: int
 ) -> tuple[Recollection, ...]:
     """The memories that fit a query, best first; may be empty.
 
@@ -242,7 +242,9 @@ def fused(
     return tuple(recalled[: max(limit, 0)])
 
 
-def _gathered(by_words: Sequence[Match], by_meaning: Sequence[Match], wording: Wording) -> Collection[_Evidence]:
+def _gathered(
+    by_words: Sequence[MemoryMatch], by_meaning: Sequence[MemoryMatch], wording: Wording
+) -> Collection[_Evidence]:
     best = max((match.score for match in by_words), default=0.0)
     fitness = {match.memory.memory_id: match.score / best if best > 0 else 0.0 for match in by_words}
     cosines = {match.memory.memory_id: match.score for match in by_meaning}

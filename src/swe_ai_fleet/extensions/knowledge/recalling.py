@@ -27,7 +27,7 @@ from swe_ai_fleet.domain.memory import (
 from swe_ai_fleet.domain.task import check_identifier
 from swe_ai_fleet.domain.text import check_length, well_formed
 from swe_ai_fleet.extensions.knowledge.memory_index import MemoryIndex
-from swe_ai_fleet.extensions.knowledge.ranking import CANDIDATES, Match, fused, near_duplicate
+from swe_ai_fleet.extensions.knowledge.ranking import CANDIDATES, MemoryMatch, fused, near_duplicate
 from swe_ai_fleet.ports import Embedder, SecretMask
 
 _SLACK = 100
@@ -316,11 +316,11 @@ class Recalling:
         now, most = self._clock(), self._limits.per_namespace
         return tuple(each for number, each in enumerate(listed) if number >= most or self._limits.too_old(each, now))
 
-    async def _by_meaning(self, text: str, scope: MemoryScope) -> tuple[Match, ...]:
+    async def _by_meaning(self, text: str, scope: MemoryScope) -> tuple[MemoryMatch, ...]:
         vector = await self._meaning.of(text)
         return await self._neighbours(scope, vector, limit=CANDIDATES)
 
-    async def _neighbours(self, scope: MemoryScope, vector: Sequence[float], *, limit: int) -> tuple[Match, ...]:
+    async def _neighbours(self, scope: MemoryScope, vector: Sequence[float], *, limit: int) -> tuple[MemoryMatch, ...]:
         if not len(vector):
             return ()
         try:
@@ -330,7 +330,7 @@ class Recalling:
             _log.warning("memory.vector_refused", reason=refusal.message)
             return ()
 
-    def _young(self, matches: Sequence[Match]) -> list[Match]:
+    def _young(self, matches: Sequence[MemoryMatch]) -> list[MemoryMatch]:
         """Without those that are too old."""
         now = self._clock()
         return [match for match in matches if not self._limits.too_old(match.memory, now)]

@@ -31,8 +31,8 @@ from swe_ai_fleet.domain.memory import (
     VERDICT,
     Advice,
     Option,
-    Outcome,
     Recommendation,
+    WorkOutcome,
     goal_type,
 )
 from swe_ai_fleet.domain.task import TaskKind
@@ -99,13 +99,13 @@ class _Belief:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Bandit:
     choice: str
-    value: Callable[[Outcome], str]
+    value: Callable[[WorkOutcome], str]
     offered: Sequence[str] = field(default_factory=tuple[str, ...])
     seated: bool = True
     """Whether it is a choice of agents, about which approaches without a council say nothing."""
 
 
-def recommend(question: Question, outcomes: Sequence[Outcome]) -> Recommendation:
+def recommend(question: Question, outcomes: Sequence[WorkOutcome]) -> Recommendation:
     """The recommendation for a task. The same question over the same outcomes has the same answer.
 
     Args:
@@ -141,7 +141,7 @@ def recommend(question: Question, outcomes: Sequence[Outcome]) -> Recommendation
     )
 
 
-def teaches(outcome: Outcome) -> bool:
+def teaches(outcome: WorkOutcome) -> bool:
     """Whether an outcome says something about the choices that were made for it.
 
     A cancelled execution says nothing, nor one that failed or timed out before any work was done; a rated one always
@@ -154,7 +154,7 @@ def teaches(outcome: Outcome) -> bool:
     return outcome.status not in _IDLE or bool(outcome.agents_used) or spent_on(outcome) > 0
 
 
-def reward(outcome: Outcome, *, typical_cost: float) -> float:
+def reward(outcome: WorkOutcome, *, typical_cost: float) -> float:
     """The reward of an outcome, 0 to 1: evidence and people's rating, a little less where it was costly.
 
     `typical_cost` is the median of the compared outcomes, in money or, where nothing has a price, in tokens.
@@ -170,12 +170,12 @@ def reward(outcome: Outcome, *, typical_cost: float) -> float:
     return quality * (1 - COST_SHARE * dear)
 
 
-def spent_on(outcome: Outcome) -> float:
+def spent_on(outcome: WorkOutcome) -> float:
     """Money, or tokens where nothing has a price."""
     return outcome.usage.cost if _priced(outcome) else float(max(0, outcome.usage.total_tokens))
 
 
-def _rewards(outcomes: Sequence[Outcome]) -> list[float]:
+def _rewards(outcomes: Sequence[WorkOutcome]) -> list[float]:
     spent: dict[bool, list[float]] = {True: [], False: []}
     for outcome in outcomes:
         spent[_priced(outcome)].append(spent_on(outcome))
@@ -183,11 +183,11 @@ def _rewards(outcomes: Sequence[Outcome]) -> list[float]:
     return [reward(outcome, typical_cost=typical[_priced(outcome)]) for outcome in outcomes]
 
 
-def _priced(outcome: Outcome) -> bool:
+def _priced(outcome: WorkOutcome) -> bool:
     return math.isfinite(outcome.usage.cost) and outcome.usage.cost > 0
 
 
-def _weight(outcome: Outcome, question: Question, kind: str) -> float:
+def _weight(outcome: WorkOutcome, question: Question, kind: str) -> float:
     weight = 1.0 if outcome.goal_type == kind else OTHER_GOAL
     if question.repository and outcome.repository != question.repository:
         weight *= OTHER_REPOSITORY
@@ -212,7 +212,7 @@ def _random(question: Question) -> random.Random:
 
 def _advice(
     bandit: _Bandit,
-    outcomes: Sequence[Outcome],
+    outcomes: Sequence[WorkOutcome],
     rewards: Sequence[float],
     weights: Sequence[float],
     draws: random.Random,

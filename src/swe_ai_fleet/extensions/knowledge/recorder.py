@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import structlog
 from structlog.contextvars import bound_contextvars
 
-from swe_ai_fleet.adapters.jetstream import JetStream, PermanentError, Work, WorkQueue
+from swe_ai_fleet.adapters.jetstream import JetStream, PermanentError, WorkMessage, WorkQueue
 from swe_ai_fleet.adapters.jetstream.protocol import event_of
 from swe_ai_fleet.domain.context import StoryUpdated, TaskState
 from swe_ai_fleet.domain.errors import (
@@ -71,7 +71,7 @@ class Recorder:
     outcomes: LearningTracker
     memories: Memories
 
-    async def handle(self, work: Work) -> None:
+    async def handle(self, work: WorkMessage) -> None:
         """Handle one message of the log.
 
         Raises PermanentError for an end that can never be read, another FleetError for a retry.

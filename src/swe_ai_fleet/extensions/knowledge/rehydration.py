@@ -14,14 +14,14 @@ from swe_ai_fleet.extensions.knowledge.drafts import (
     MAX_EXECUTIONS,
     MAX_SIBLINGS,
     OPEN,
-    Draft,
+    ContextDraft,
     Section,
     drafts,
     in_force,
     titled,
 )
 from swe_ai_fleet.extensions.knowledge.gathering import Viewpoint, check_token_budget, compose
-from swe_ai_fleet.extensions.knowledge.graph import ContextGraph, Work
+from swe_ai_fleet.extensions.knowledge.graph import ContextGraph, LoggedWork
 from swe_ai_fleet.extensions.knowledge.story import StoryState, in_order
 from swe_ai_fleet.ports import SecretMask
 
@@ -52,7 +52,7 @@ class StorySession:
     open_tasks: tuple[StoryTask, ...] = ()
     ready: tuple[str, ...] = ()
     decisions: tuple[Decision, ...] = ()
-    work: tuple[Work, ...] = ()
+    work: tuple[LoggedWork, ...] = ()
     next_steps: tuple[str, ...] = ()
 
 
@@ -103,7 +103,7 @@ def _rehydrated(
     mask: SecretMask,
 ) -> RehydratedSession:
     sessions = tuple(_session(graph, state, role) for state in states)
-    parts: dict[Draft, None] = {}
+    parts: dict[ContextDraft, None] = {}
     for session in sessions:
         parts[_steps_draft(session)] = None
         parts |= dict.fromkeys(drafts(graph, session.state, role=role))
@@ -166,8 +166,8 @@ def _next_steps(session: StorySession) -> Iterator[str]:
     yield f"the story is in phase {session.phase}: {_AFTER[session.phase]}"
 
 
-def _steps_draft(session: StorySession) -> Draft:
-    return Draft(
+def _steps_draft(session: StorySession) -> ContextDraft:
+    return ContextDraft(
         section=Section.STORY,
         title=f"next steps of {session.state.story_id}",
         text="\n".join(f"- {step}" for step in session.next_steps),

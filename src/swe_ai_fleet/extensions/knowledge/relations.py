@@ -11,7 +11,7 @@ from swe_ai_fleet.domain.context import NO_STORY, DecisionState, Phase, Relation
 from swe_ai_fleet.domain.errors import InvalidRequest, NotFound
 from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.extensions.knowledge.drafts import Section, drafts, needed, weight
-from swe_ai_fleet.extensions.knowledge.graph import ContextGraph, Work, file_node
+from swe_ai_fleet.extensions.knowledge.graph import ContextGraph, LoggedWork, file_node
 from swe_ai_fleet.extensions.knowledge.story import StoryState
 
 MAX_DEPTH = 5
@@ -217,7 +217,7 @@ def _of_execution(graph: ContextGraph, execution_id: str) -> Iterator[Relation]:
         yield _edge(_execution(part), RelationKind.PART_OF, node)
 
 
-def _execution(work: Work) -> str:
+def _execution(work: LoggedWork) -> str:
     return f"execution:{work.record.execution_id}"
 
 

@@ -57,7 +57,7 @@ class _Apsw(Protocol):
     def close(self) -> None: ...
 
 
-class Connection:
+class SqliteConnection:
     """One connection, for one thread at a time; every statement is carried out to its end."""
 
     def __init__(self, path: Path) -> None:
@@ -121,8 +121,8 @@ class SqliteFile:
         self._version = version
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="memory-writer")
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="memory-reader")
-        self._writing: SimpleQueue[Connection] = SimpleQueue()
-        self._reading: SimpleQueue[Connection] = SimpleQueue()
+        self._writing: SimpleQueue[SqliteConnection] = SimpleQueue()
+        self._reading: SimpleQueue[SqliteConnection] = SimpleQueue()
 
     async def __aenter__(self) -> SqliteFile:
         """Raises PreconditionFailed for a file that is no index or cannot be used, Unavailable."""
@@ -136,7 +136,7 @@ class SqliteFile:
     async def __aexit__(self, *_: object) -> None:
         await asyncio.to_thread(self._close)
 
-    async def write(self, work: Callable[[Connection], Result]) -> Result:
+    async def write(self, work: Callable[[SqliteConnection], Result]) -> Result:
         """Do this in a transaction: all of it is on the disk at the end, or nothing.
 
         Raises PreconditionFailed, ResourceExhausted, Unavailable.
@@ -148,7 +148,7 @@ class SqliteFile:
 
         return await asyncio.get_running_loop().run_in_executor(self._writer, transaction)
 
-    async def read(self, work: Callable[[Connection], Result]) -> Result:
+    async def read(self, work: Callable[[SqliteConnection], Result]) -> Result:
         """Look something up, with one statement, while others write. Raises PreconditionFailed, Unavailable."""
 
         def look() -> Result:
@@ -170,7 +170,7 @@ class SqliteFile:
         with _faults(self._path):
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             os.close(os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
-            writer = Connection(self._path)
+            writer = SqliteConnection(self._path)
             self._writing.put(writer)
             self._check(writer)
             _write_ahead(writer)
@@ -181,11 +181,11 @@ class SqliteFile:
                     writer.rows(f"PRAGMA user_version = {self._version}")
                     writer.rows(self._schema)
             for _ in range(_READERS):
-                reader = Connection(self._path)
+                reader = SqliteConnection(self._path)
                 self._reading.put(reader)
                 reader.rows("PRAGMA query_only = ON")
 
-    def _check(self, connection: Connection) -> bool:
+    def _check(self, connection: SqliteConnection) -> bool:
         """Whether it is an index already; False for an empty file."""
         [(tables,)] = connection.rows("SELECT count(*) FROM sqlite_schema")
         [(application,)] = connection.rows("PRAGMA application_id")
@@ -199,7 +199,7 @@ class SqliteFile:
         return True
 
     @contextmanager
-    def _borrowed(self, connections: SimpleQueue[Connection]) -> Generator[Connection]:
+    def _borrowed(self, connections: SimpleQueue[SqliteConnection]) -> Generator[SqliteConnection]:
         # There are as many connections as threads that take one.
         connection = connections.get_nowait()
         try:
@@ -216,7 +216,7 @@ class SqliteFile:
                 connections.get_nowait().close()
 
 
-def _write_ahead(connection: Connection) -> None:
+def _write_ahead(connection: SqliteConnection) -> None:
     """Switch to write-ahead logging; SQLite does not wait for others while it does."""
     import apsw
 

@@ -22,8 +22,8 @@ from swe_ai_fleet.extensions.knowledge.memory_index import (
     storable,
     unit,
 )
-from swe_ai_fleet.extensions.knowledge.ranking import Match
-from swe_ai_fleet.extensions.knowledge.sqlite_file import TOKENIZER, Connection, SqliteFile, Value
+from swe_ai_fleet.extensions.knowledge.ranking import MemoryMatch
+from swe_ai_fleet.extensions.knowledge.sqlite_file import TOKENIZER, SqliteConnection, SqliteFile, Value
 
 # A place is what nearly every search is limited by, as one number that stands beside the vectors too.
 _SCHEMA = f"""
@@ -93,7 +93,7 @@ class SqliteMemoryIndex:
         Raises InvalidRequest, PreconditionFailed, ResourceExhausted, Unavailable.
         """
 
-        def work(connection: Connection) -> None:
+        def work(connection: SqliteConnection) -> None:
             number, dimension = _space(connection, space)
             for memory, vector in memories:
                 row = _store(connection, memory)
@@ -112,7 +112,7 @@ class SqliteMemoryIndex:
     async def remove(self, memory_ids: Collection[str], *, space: str = "", position: int = 0) -> None:
         """Forget memories, words and the vectors of all spaces. Raises as `put` does."""
 
-        def work(connection: Connection) -> None:
+        def work(connection: SqliteConnection) -> None:
             number, _ = _space(connection, space)
             spaces = connection.rows("SELECT id FROM space WHERE dimension > 0")
             tables = ["label", *(f"{table}_{space}" for (space,) in spaces for table in ("signs", "vector"))]
@@ -129,7 +129,7 @@ class SqliteMemoryIndex:
 
     async def search(
         self, scope: MemoryScope, *, words: str = "", vector: Sequence[float] = (), space: str = "", limit: int = 10
-    ) -> tuple[Match, ...]:
+    ) -> tuple[MemoryMatch, ...]:
         """The memories that fit best, by words or by a vector. Raises InvalidRequest, PreconditionFailed, Unavailable.
 
         The score of words is what FTS5 makes of BM25, that of a vector the cosine.
@@ -139,12 +139,12 @@ class SqliteMemoryIndex:
         if not limit or not (direction or terms):
             return ()
 
-        def work(connection: Connection) -> tuple[Match, ...]:
+        def work(connection: SqliteConnection) -> tuple[MemoryMatch, ...]:
             if terms:
                 rows = _by_words(connection, scope, terms, limit, self._words_read)
             else:
                 rows = _by_vector(connection, scope, space, direction, limit, max(_CANDIDATES, 4 * limit))
-            return tuple(Match(memory=loaded(payload), score=score) for payload, score in rows)
+            return tuple(MemoryMatch(memory=loaded(payload), score=score) for payload, score in rows)
 
         return await self._file.read(work)
 
@@ -166,19 +166,19 @@ class SqliteMemoryIndex:
         return rows[0][0] or 0
 
 
-def _space(connection: Connection, space: str) -> tuple[int, int]:
+def _space(connection: SqliteConnection, space: str) -> tuple[int, int]:
     """(id, dimension) of a space, 0 while it has no vectors."""
     connection.rows("INSERT OR IGNORE INTO space (name, dimension, position) VALUES (?, 0, 0)", (storable(space),))
     [(number, dimension)] = connection.rows("SELECT id, dimension FROM space WHERE name = ?", (storable(space),))
     return number, dimension
 
 
-def _advance(connection: Connection, number: int, position: int) -> None:
+def _advance(connection: SqliteConnection, number: int, position: int) -> None:
     if position:
         connection.rows("UPDATE space SET position = ? WHERE id = ?", (position, number))
 
 
-def _store(connection: Connection, memory: Memory) -> tuple[int, int]:
+def _store(connection: SqliteConnection, memory: Memory) -> tuple[int, int]:
     """(id, place) of the memory, put in or replaced."""
     where = (storable(memory.tenant), storable(memory.namespace), memory.kind.value)
     connection.rows("INSERT OR IGNORE INTO place (tenant, namespace, kind) VALUES (?, ?, ?)", where)
@@ -198,13 +198,13 @@ def _store(connection: Connection, memory: Memory) -> tuple[int, int]:
     return number, place
 
 
-def _store_vector(connection: Connection, number: int, row: tuple[int, int], direction: list[float]) -> None:
+def _store_vector(connection: SqliteConnection, number: int, row: tuple[int, int], direction: list[float]) -> None:
     connection.rows(f"INSERT OR REPLACE INTO signs_{number} VALUES (?, ?, ?)", (*row, _signs(direction)))
     connection.rows(f"INSERT OR REPLACE INTO vector_{number} VALUES (?, ?)", (row[0], _floats(direction)))
 
 
 def _by_words(
-    connection: Connection, scope: MemoryScope, terms: Sequence[str], limit: int, words_read: int
+    connection: SqliteConnection, scope: MemoryScope, terms: Sequence[str], limit: int, words_read: int
 ) -> list[tuple[str, float]]:
     condition, values = _within(scope, table="memory.")
 
@@ -230,7 +230,7 @@ def _any(words: Sequence[str]) -> str:
     return " OR ".join(f'"{word}"' for word in words)
 
 
-def _rare(connection: Connection, words: Sequence[str], words_read: int) -> list[str]:
+def _rare(connection: SqliteConnection, words: Sequence[str], words_read: int) -> list[str]:
     """The rarest of the words, as many as together stand in few memories; one at least."""
     uses: list[tuple[int, str]] = []
     for word in words:
@@ -242,7 +242,7 @@ def _rare(connection: Connection, words: Sequence[str], words_read: int) -> list
 
 
 def _by_vector(
-    connection: Connection, scope: MemoryScope, space: str, direction: list[float], limit: int, candidates: int
+    connection: SqliteConnection, scope: MemoryScope, space: str, direction: list[float], limit: int, candidates: int
 ) -> list[tuple[str, float]]:
     spaces = connection.rows("SELECT id FROM space WHERE name = ? AND dimension = ?", (storable(space), len(direction)))
     if not spaces:

@@ -19,8 +19,8 @@ from swe_ai_fleet.domain.memory import (
     LEAST_RATING,
     MAX_COMMENT_CHARS,
     MAX_REASON_CHARS,
-    Outcome,
     Recommendation,
+    WorkOutcome,
     check_metadata,
 )
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
@@ -58,7 +58,7 @@ class LearningTracker:
         self._store = store
         self._mask = mask or Secrets()
         self._now = now
-        self._known: dict[str, dict[str, tuple[int, Outcome]]] = {}
+        self._known: dict[str, dict[str, tuple[int, WorkOutcome]]] = {}
         self._follower = Follower(
             "the bucket of outcomes",
             lambda revision: store.changes(from_revision=revision, follow=True),
@@ -78,7 +78,7 @@ class LearningTracker:
         """Raises Unavailable where the outcomes would become stale unnoticed."""
         self._follower.check()
 
-    async def record(self, outcome: Outcome) -> Outcome:
+    async def record(self, outcome: WorkOutcome) -> WorkOutcome:
         """Store an outcome; a repetition changes nothing, and an earlier rating by people stays.
 
         Raises InvalidRequest naming the field, Unavailable.
@@ -86,7 +86,7 @@ class LearningTracker:
         _check(outcome)
         outcome = self._masked(replace(outcome, ended_at=outcome.ended_at or self._at()))
 
-        def merged(earlier: Outcome | None) -> Outcome:
+        def merged(earlier: WorkOutcome | None) -> WorkOutcome:
             if earlier is None or outcome.rating:
                 return outcome
             return replace(outcome, rating=earlier.rating, rated_by=earlier.rated_by, comment=earlier.comment)
@@ -95,7 +95,7 @@ class LearningTracker:
 
     async def rate(
         self, tenant: str, subject_id: str, rating: int, *, by: str = "", comment: str | None = None
-    ) -> Outcome:
+    ) -> WorkOutcome:
         """Rate an outcome from 1 to 5, with a comment; the last rating stands.
 
         A `comment` has at most `MAX_COMMENT_CHARS`; None leaves the one that was given before.
@@ -105,7 +105,7 @@ class LearningTracker:
         if comment is not None:
             check_length(comment, MAX_COMMENT_CHARS, field="comment")
 
-        def rated(outcome: Outcome | None) -> Outcome:
+        def rated(outcome: WorkOutcome | None) -> WorkOutcome:
             if outcome is None:
                 raise _unknown(subject_id)
             words = outcome.comment if comment is None else self._clean(comment)
@@ -113,14 +113,14 @@ class LearningTracker:
 
         return await self._change(tenant, subject_id, rated)
 
-    async def get(self, tenant: str, subject_id: str) -> Outcome:
+    async def get(self, tenant: str, subject_id: str) -> WorkOutcome:
         """One outcome. Raises NotFound, Unavailable."""
         outcome = _loaded(await self._store.get(_key(tenant, subject_id)))
         if outcome is None:
             raise _unknown(subject_id)
         return outcome
 
-    def outcomes(self, tenant: str = DEFAULT_TENANT) -> list[Outcome]:
+    def outcomes(self, tenant: str = DEFAULT_TENANT) -> list[WorkOutcome]:
         """The outcomes that are weighed, the newest first. Raises Unavailable where they would be stale."""
         self._follower.check()
         outcomes = [outcome for _, outcome in self._known.get(_token(tenant), {}).values()]
@@ -131,7 +131,9 @@ class LearningTracker:
         outcomes = self.outcomes(tenant)
         return await asyncio.to_thread(lambda: recommend(question, outcomes))
 
-    async def _change(self, tenant: str, subject_id: str, change: Callable[[Outcome | None], Outcome]) -> Outcome:
+    async def _change(
+        self, tenant: str, subject_id: str, change: Callable[[WorkOutcome | None], WorkOutcome]
+    ) -> WorkOutcome:
         def changed(entry: KeyValueEntry | None) -> bytes | None:
             current = _loaded(entry)
             changed_outcome = change(current)
@@ -141,7 +143,7 @@ class LearningTracker:
         entry = await rewritten(self._store, _key(tenant, subject_id), changed, name=name)
         assert entry is not None
         self._take(KeyValueChange(key=entry.key, value=entry.value, revision=entry.revision))
-        return from_json(Outcome, entry.value)
+        return from_json(WorkOutcome, entry.value)
 
     def _take(self, change: KeyValueChange) -> int:
         outcomes = self._known.setdefault(change.key.partition(".")[0], {})
@@ -161,7 +163,7 @@ class LearningTracker:
                 del outcomes[key]
         return change.revision
 
-    def _masked(self, outcome: Outcome) -> Outcome:
+    def _masked(self, outcome: WorkOutcome) -> WorkOutcome:
         texts = {name: self._clean(getattr(outcome, name)) for name in _TEXTS}
         return replace(
             outcome,
@@ -177,7 +179,7 @@ class LearningTracker:
         return self._now().isoformat()
 
 
-def _age(outcome: Outcome) -> tuple[str, str]:
+def _age(outcome: WorkOutcome) -> tuple[str, str]:
     """The sort key of outcomes, the oldest first."""
     return outcome.ended_at, outcome.subject_id
 
@@ -190,12 +192,12 @@ def _unknown(subject_id: str) -> NotFound:
     )
 
 
-def _loaded(entry: KeyValueEntry | None) -> Outcome | None:
+def _loaded(entry: KeyValueEntry | None) -> WorkOutcome | None:
     """The stored outcome; None where there is none, or it is unreadable."""
     if entry is None:
         return None
     try:
-        return from_json(Outcome, entry.value)
+        return from_json(WorkOutcome, entry.value)
     except ValueError as error:
         # An unreadable outcome must not hide the others.
         _log.error("learning.unreadable_outcome", key=entry.key, reason=str(error)[:300])
@@ -213,7 +215,7 @@ def _token(text: str) -> str:
     return text if _TOKEN.fullmatch(text) else f"={utf8(text).hex()}"
 
 
-def _check(outcome: Outcome) -> None:
+def _check(outcome: WorkOutcome) -> None:
     _token(outcome.subject_id)
     _check_rating(outcome.rating, least=0)
     shares = {

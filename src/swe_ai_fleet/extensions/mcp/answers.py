@@ -69,7 +69,7 @@ class AgentState(BaseModel):
     last_tool: str
 
 
-class ExecutionState(BaseModel):
+class ExecutionOverview(BaseModel):
     """Where an execution stands."""
 
     execution_id: str
@@ -94,7 +94,7 @@ class ExecutionState(BaseModel):
 class Waited(BaseModel):
     """Where an execution stands after some waiting."""
 
-    execution: ExecutionState
+    execution: ExecutionOverview
     percent: int
     step: str = Field(description="What is being done.")
     news: list[str] = Field(description=f"What happened while you waited, the last lines of it. {_UNTRUSTED}")
@@ -109,7 +109,7 @@ class Check(BaseModel):
     message: Cut = Field(description=f"Cut. {_UNTRUSTED}")
 
 
-class Candidate(BaseModel):
+class CandidateOverview(BaseModel):
     """One agent's solution."""
 
     candidate_id: str
@@ -127,7 +127,7 @@ class Candidate(BaseModel):
     reason: Cut = Field(description="Why it stands at this rank.")
 
 
-class Result(BaseModel):
+class ExecutionResult(BaseModel):
     """What came of a task."""
 
     execution_id: str
@@ -139,7 +139,7 @@ class Result(BaseModel):
     verdict_reasons: list[Cut] = Field(description=f"Why, the most telling first. {_UNTRUSTED}")
     branch: str = Field(description="The branch that the winner stands on; empty where nothing was applied.")
     commit: str
-    candidates: list[Candidate] = Field(description="Best first.")
+    candidates: list[CandidateOverview] = Field(description="Best first.")
     diff: str = Field(
         description=f"The winner's change, for reading; control characters are shown by name. {_UNTRUSTED}"
     )
@@ -161,13 +161,13 @@ class Listed(BaseModel):
     created_at: str
 
 
-class Executions(BaseModel):
+class ExecutionList(BaseModel):
     """The newest first."""
 
     executions: list[Listed]
 
 
-class Resolved(BaseModel):
+class ApprovalResult(BaseModel):
     """Where an execution stands after an answer."""
 
     execution_id: str
@@ -175,7 +175,7 @@ class Resolved(BaseModel):
     still_pending: int
 
 
-class Cancelled(BaseModel):
+class CancelResult(BaseModel):
     """What a cancellation met."""
 
     execution_id: str
@@ -183,7 +183,7 @@ class Cancelled(BaseModel):
     already_ended: bool
 
 
-class Council(BaseModel):
+class CouncilSummary(BaseModel):
     """Who works for a role."""
 
     council_id: str
@@ -193,13 +193,13 @@ class Council(BaseModel):
     model: str
 
 
-class Councils(BaseModel):
+class CouncilList(BaseModel):
     """Every council."""
 
-    councils: list[Council]
+    councils: list[CouncilSummary]
 
 
-class Component(BaseModel):
+class ComponentHealth(BaseModel):
     """One of the things that the fleet stands on."""
 
     name: str
@@ -212,7 +212,7 @@ class Status(BaseModel):
 
     status: str
     uptime_seconds: int
-    components: list[Component]
+    components: list[ComponentHealth]
 
 
 def tool_result(summary: str, answer: BaseModel) -> CallToolResult:
@@ -231,10 +231,10 @@ def shaped(kind: type[A], message: Message, /, **members: object) -> A:
     return kind.model_validate({**document(message, kind.model_fields), **members})
 
 
-def execution(message: pb.Execution) -> ExecutionState:
+def execution(message: pb.Execution) -> ExecutionOverview:
     """Where an execution stands."""
     return shaped(
-        ExecutionState,
+        ExecutionOverview,
         message,
         ended=enum_word(pb.DeliberationStatus, message.status) in _ENDED,
         task=cut(message.task_description, TASK_CHARS),
@@ -257,7 +257,7 @@ def execution(message: pb.Execution) -> ExecutionState:
     )
 
 
-def standing(state: ExecutionState, *, may_approve: bool) -> str:
+def standing(state: ExecutionOverview, *, may_approve: bool) -> str:
     """An execution in a sentence, with what to do next."""
     line = f"execution {state.execution_id}: {state.status}"
     if state.pending_approvals:
@@ -275,12 +275,12 @@ def standing(state: ExecutionState, *, may_approve: bool) -> str:
     return f"{line}; wait_for_result waits for its end"
 
 
-def result(message: pb.Execution, diff: str, *, characters: int) -> Result:
+def result(message: pb.Execution, diff: str, *, characters: int) -> ExecutionResult:
     """What came of an execution, with at most so many characters of the winner's diff."""
     # Only the part that is shown is processed: a diff may be of any size.
     shown = visible(diff[:characters])
     return shaped(
-        Result,
+        ExecutionResult,
         message,
         ended=enum_word(pb.DeliberationStatus, message.status) in _ENDED,
         commit=message.commit_sha,
@@ -292,9 +292,9 @@ def result(message: pb.Execution, diff: str, *, characters: int) -> Result:
     )
 
 
-def listed(messages: Iterable[pb.Execution]) -> Executions:
+def listed(messages: Iterable[pb.Execution]) -> ExecutionList:
     """Executions in a list."""
-    return Executions(
+    return ExecutionList(
         executions=[
             shaped(Listed, each, task=one_line(each.task_description, 200), created_at=moment(each.created_at_ms))
             for each in messages
@@ -302,9 +302,9 @@ def listed(messages: Iterable[pb.Execution]) -> Executions:
     )
 
 
-def _candidate(message: pb.DeliberationResult) -> Candidate:
+def _candidate(message: pb.DeliberationResult) -> CandidateOverview:
     return shaped(
-        Candidate,
+        CandidateOverview,
         message,
         agent_id=message.proposal.author_id,
         score=round(message.score, 4),

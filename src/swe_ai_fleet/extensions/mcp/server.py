@@ -37,7 +37,7 @@ MOST_NEWS = 20
 _NEXT_TO_NOTHING = 0.001
 
 
-class Waiting:
+class ExecutionWait:
     """Follows an execution until it ends, waits for a person, or the time is over.
 
     Args:
@@ -240,12 +240,12 @@ class FleetTools:
 
         async with self._fleet() as client:
             found_id = await client.find(execution_id)
-            waiting = Waiting(client, tell)
+            waiting = ExecutionWait(client, tell)
             await waiting.wait(found_id, seconds=seconds, until_approval=until == "approval")
             message = await client.execution(found_id)
         return self._waited(message, waiting)
 
-    async def get_execution(self, execution_id: Id) -> Annotated[CallToolResult, answers.ExecutionState]:
+    async def get_execution(self, execution_id: Id) -> Annotated[CallToolResult, answers.ExecutionOverview]:
         """Say where an execution stands: its agents, what it waits for, its winner."""
         async with self._fleet() as client:
             message = await client.execution(await client.find(execution_id))
@@ -257,7 +257,7 @@ class FleetTools:
         diff_characters: Annotated[
             int, Field(description="So many of the winner's diff.", ge=0, le=MAX_DIFF_CHARS)
         ] = 20_000,
-    ) -> Annotated[CallToolResult, answers.Result]:
+    ) -> Annotated[CallToolResult, answers.ExecutionResult]:
         """Say what came of a task: verdict, winner, candidates with their checks, the winner's diff, the branch."""
         async with self._fleet() as client:
             message = await client.execution(await client.find(execution_id))
@@ -273,7 +273,7 @@ class FleetTools:
         status: Annotated[list[StatusWord] | None, Field(description="Only those; default: all.")] = None,
         task_id: Annotated[str, Field(description="Only this task's.", max_length=200)] = "",
         limit: Annotated[int, Field(description="At most so many.", ge=1, le=100)] = 20,
-    ) -> Annotated[CallToolResult, answers.Executions]:
+    ) -> Annotated[CallToolResult, answers.ExecutionList]:
         """List executions, the newest first."""
         async with self._fleet() as client:
             wanted = [enum_name(pb.DeliberationStatus, word, field="status") for word in status or ()]
@@ -290,31 +290,31 @@ class FleetTools:
             str, Field(description="What to tell the agent; for adjusted: what to do otherwise.", max_length=20_000)
         ] = "",
         approval_id: Annotated[str, Field(description="Which one, where several wait.", max_length=300)] = "",
-    ) -> Annotated[CallToolResult, answers.Resolved]:
+    ) -> Annotated[CallToolResult, answers.ApprovalResult]:
         """Answer what an execution waits for, as the person whom you asked has decided. Never decide it yourself."""
         async with self._fleet() as client:
             wanted = resolution(decision, approval_id=approval_id, text=text, approver=APPROVER)
             wanted.execution_id = await client.find(execution_id)
             reply = await client.resolve(wanted)
-        answer = shaped(answers.Resolved, reply, still_pending=reply.pending_approvals)
+        answer = shaped(answers.ApprovalResult, reply, still_pending=reply.pending_approvals)
         return tool_result(f"execution {answer.execution_id}: {decision}; {answer.status}", answer)
 
     async def cancel_execution(
         self,
         execution_id: Id,
         reason: Annotated[str, Field(description="Why, for the log.", max_length=1_000)] = "cancelled over MCP",
-    ) -> Annotated[CallToolResult, answers.Cancelled]:
+    ) -> Annotated[CallToolResult, answers.CancelResult]:
         """Stop an execution's agents and their processes; what they did stays in the log."""
         async with self._fleet() as client:
             reply = await client.cancel(await client.find(execution_id), reason)
-        answer = shaped(answers.Cancelled, reply)
+        answer = shaped(answers.CancelResult, reply)
         return tool_result(f"execution {answer.execution_id}: {answer.status}", answer)
 
-    async def list_councils(self) -> Annotated[CallToolResult, answers.Councils]:
+    async def list_councils(self) -> Annotated[CallToolResult, answers.CouncilList]:
         """List who works for which role."""
         async with self._fleet() as client:
             reply = await client.councils(pb.ListCouncilsRequest())
-        answer = shaped(answers.Councils, reply)
+        answer = shaped(answers.CouncilList, reply)
         return tool_result(counted(len(answer.councils), "council"), answer)
 
     async def get_status(self) -> Annotated[CallToolResult, answers.Status]:
@@ -351,7 +351,7 @@ class FleetTools:
         answer = execution(message)
         return tool_result(standing(answer, may_approve=self._may_approve), answer)
 
-    def _waited(self, message: pb.Execution, waiting: Waiting) -> CallToolResult:
+    def _waited(self, message: pb.Execution, waiting: ExecutionWait) -> CallToolResult:
         answer = answers.Waited(
             execution=execution(message), percent=waiting.percent, step=waiting.step, news=list(waiting.news)
         )

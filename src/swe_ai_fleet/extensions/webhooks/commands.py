@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fleet.notification.v1 import notification_pb2 as pb
-from swe_ai_fleet.cli.command import Row, table
+from swe_ai_fleet.cli.command import TableRow, table
 from swe_ai_fleet.cli.messages import document, enum_word, local_time
 from swe_ai_fleet.cli.options import argument, option
 from swe_ai_fleet.cli.screen import CommandFault, Exit, Screen
@@ -101,8 +101,8 @@ def _delivery(delivery: pb.Delivery) -> str:
     return "  ".join(filter(None, parts))
 
 
-ROWS: Mapping[str, Row] = {
-    "webhooks add": Row(
+ROWS: Mapping[str, TableRow] = {
+    "webhooks add": TableRow(
         rpc=f"{_SERVICE}.CreateWebhook",
         takes={
             "url": argument(
@@ -130,25 +130,25 @@ ROWS: Mapping[str, Row] = {
         json=webhook_document,
         view=show_new_webhook,
     ),
-    "webhooks list": Row(
+    "webhooks list": TableRow(
         rpc=f"{_SERVICE}.ListWebhooks",
         view=table("webhooks", WEBHOOK_COLUMNS, "no webhooks"),
     ),
-    "webhooks remove": Row(
+    "webhooks remove": TableRow(
         rpc=f"{_SERVICE}.DeleteWebhook",
         takes={"name": _WEBHOOK},
         ends=webhook_existed,
         json="webhook_id existed",
         line="{webhook_id} removed",
     ),
-    "webhooks test": Row(
+    "webhooks test": TableRow(
         rpc=f"{_SERVICE}.TestWebhook",
         takes={"name": _WEBHOOK},
         ends=message_taken,
         json=lambda answer: {**document(answer.delivery), "enabled": answer.enabled},
         view=show_test,
     ),
-    "webhooks deliveries": Row(
+    "webhooks deliveries": TableRow(
         rpc=f"{_SERVICE}.ListDeliveries",
         takes={"name": _WEBHOOK, "limit": option("Most of them.", min=1, max=50, default=20)},
         view=show_deliveries,

@@ -17,13 +17,13 @@ from datetime import UTC, datetime, timedelta
 
 import structlog
 
-from swe_ai_fleet.adapters.jetstream import JetStream, PermanentError, RetryAfter, Work, WorkQueue
+from swe_ai_fleet.adapters.jetstream import JetStream, PermanentError, RetryAfter, WorkMessage, WorkQueue
 from swe_ai_fleet.adapters.jetstream.protocol import EVENTS, event_of, token
 from swe_ai_fleet.domain.errors import FleetError, NotFound, PreconditionFailed
 from swe_ai_fleet.domain.event import CONTROL_SUBJECT, EXECUTION_SUBJECT, StoredEvent
 from swe_ai_fleet.extensions.webhooks.notification import Notification, notification_of, trial, type_of, wants
-from swe_ai_fleet.extensions.webhooks.sender import Reply, Schedule, WebhookRules, WebhookSender, message
-from swe_ai_fleet.extensions.webhooks.store import Attempt, DeliveryStatus, DeliveryStore, Pending, WebhookStore
+from swe_ai_fleet.extensions.webhooks.sender import ReceiverResponse, Schedule, WebhookRules, WebhookSender, message
+from swe_ai_fleet.extensions.webhooks.store import DeliveryAttempt, DeliveryStatus, DeliveryStore, Pending, WebhookStore
 from swe_ai_fleet.extensions.webhooks.webhook import Webhook
 from swe_ai_fleet.following import in_background
 from swe_ai_fleet.ports import SecretMask
@@ -92,7 +92,7 @@ class WebhookNotifier:
 
     async def attempt(
         self, webhook: Webhook, notification: Notification, sender: WebhookSender, *, number: int, sequence: int
-    ) -> tuple[Reply, Attempt]:
+    ) -> tuple[ReceiverResponse, DeliveryAttempt]:
         """Notify a webhook once, and record the attempt. `number` counts from 1, `sequence` is 0 for a test."""
         at = self.now()
         sent = message(webhook, notification, int(at.timestamp()))
@@ -101,7 +101,7 @@ class WebhookNotifier:
         last = reply.gone or not sequence
         wait = None if reply.delivered or last else self.schedule.wait(number, reply, self.chance)
         failed = DeliveryStatus.DEAD if wait is None else DeliveryStatus.RETRYING
-        attempt_made = Attempt(
+        attempt_made = DeliveryAttempt(
             sequence=sequence,
             event_id=notification.event_id,
             type=notification.type,
@@ -120,7 +120,7 @@ class WebhookNotifier:
         await self.deliveries.note(webhook, attempt_made)
         return reply, attempt_made
 
-    async def test(self, webhook: Webhook) -> tuple[Attempt, bool]:
+    async def test(self, webhook: Webhook) -> tuple[DeliveryAttempt, bool]:
         """Send a test message once; and whether the webhook was disabled and is not any more. Raises Unavailable."""
         sender = self.sender()
         try:
@@ -142,7 +142,7 @@ class Listener:
     consumer: str
     sender: WebhookSender
 
-    async def handle(self, work: Work) -> None:
+    async def handle(self, work: WorkMessage) -> None:
         """Notify the webhook, if it subscribes to the event.
 
         Raises RetryAfter for a failure that is retried, PermanentError for one that is not, FleetError for faults of
@@ -177,7 +177,7 @@ class Listener:
             await notifier.webhooks.given_up(webhook, reply.error)
         raise PermanentError(f"webhook {webhook.webhook_id} was tried {number} times; last error: {reply.error}")
 
-    async def _notification(self, webhook: Webhook, work: Work) -> Notification | None:
+    async def _notification(self, webhook: Webhook, work: WorkMessage) -> Notification | None:
         log = self.notifier.log
         try:
             event = await event_of(work.data, log)
@@ -187,7 +187,7 @@ class Listener:
         except (ValueError, NotFound, PreconditionFailed) as fault:
             raise PermanentError(f"the event cannot be read: {str(fault)[:300]}") from fault
 
-    async def _number(self, webhook: Webhook, work: Work) -> int:
+    async def _number(self, webhook: Webhook, work: WorkMessage) -> int:
         """The number of this attempt; 0 where none is needed. Raises RetryAfter where it is too early."""
         if work.deliveries == 1:
             return 1

@@ -18,7 +18,7 @@ from functools import partial
 
 import httpx2
 
-from swe_ai_fleet.conversations.document import Kind
+from swe_ai_fleet.conversations.document import LineKind
 from swe_ai_fleet.conversations.inline import Mark, Span
 from swe_ai_fleet.conversations.pages import TELEGRAM_UNITS, MarkdownV2, units
 from swe_ai_fleet.domain.command import HostPattern
@@ -39,7 +39,7 @@ _GONE = 410
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
+class ReceiverResponse:
     """The response of a receiver. `http_status` is 0 without one; `retry_after` is in seconds, 0: not given.
 
     `error` is untrusted text, empty on success.
@@ -72,7 +72,7 @@ class Schedule:
     waits: tuple[float, ...] = WAITS
     spread: float = 0.1
 
-    def wait(self, attempt: int, reply: Reply, chance: Callable[[], float]) -> float | None:
+    def wait(self, attempt: int, reply: ReceiverResponse, chance: Callable[[], float]) -> float | None:
         """Seconds to wait after a failed attempt (counted from 1); None where it was the last.
 
         A receiver that says when to come back is left alone until then, for six hours at most. `chance` gives a number
@@ -133,7 +133,7 @@ def telegram(notification: Notification, chat_id: str) -> Mapping[str, object]:
     dialect = MarkdownV2()
 
     def written(*spans: Span) -> str:
-        return dialect.line(spans, Kind.TEXT)
+        return dialect.line(spans, LineKind.TEXT)
 
     def line(name: str, value: str) -> str:
         return written(
@@ -167,7 +167,7 @@ def _value(text: str, limit: int) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outgoing:
+class WebhookRequest:
     """A POST request; the URL may be a secret."""
 
     url: str = field(repr=False)
@@ -175,7 +175,7 @@ class Outgoing:
     body: bytes
 
 
-def message(webhook: Webhook, notification: Notification, timestamp: int) -> Outgoing:
+def message(webhook: Webhook, notification: Notification, timestamp: int) -> WebhookRequest:
     """What is sent at `timestamp` (seconds since the epoch). The body is the same in every attempt."""
     body = json.dumps(_content(webhook, notification), ensure_ascii=False, separators=(",", ":")).encode()
     if len(body) > MAX_BODY_BYTES:
@@ -187,7 +187,7 @@ def message(webhook: Webhook, notification: Notification, timestamp: int) -> Out
         # A connection that waits for the next event may be dead by then.
         "Connection": "close",
     }
-    return Outgoing(
+    return WebhookRequest(
         url=webhook.url,
         headers=headers | signed_headers(webhook.secret, notification.event_id, timestamp, body),
         body=body,
@@ -323,7 +323,7 @@ class WebhookSender:
         self._resolver.close()
         await self._transport.aclose()
 
-    async def send(self, message: Outgoing, *, secrets: tuple[str, ...] = ()) -> Reply:
+    async def send(self, message: WebhookRequest, *, secrets: tuple[str, ...] = ()) -> ReceiverResponse:
         """Send a message; the reply holds any failure, which is never raised.
 
         Args:
@@ -340,18 +340,18 @@ class WebhookSender:
                 finally:
                     await response.aclose()
         except ToolFailure as fault:
-            return Reply(error=plain_line(fault.message, _ERROR_CHARS))
+            return ReceiverResponse(error=plain_line(fault.message, _ERROR_CHARS))
         except TimeoutError:
-            return Reply(error=f"no answer within {self._seconds:g} seconds")
+            return ReceiverResponse(error=f"no answer within {self._seconds:g} seconds")
 
-    async def _read(self, response: httpx2.Response, mask: Secrets) -> Reply:
+    async def _read(self, response: httpx2.Response, mask: Secrets) -> ReceiverResponse:
         status = response.status_code
         if 200 <= status < 300:
             # The body of a success does not matter.
-            return Reply(http_status=status)
+            return ReceiverResponse(http_status=status)
         summary = f"HTTP {status}"
         if 300 <= status < 400:
-            return Reply(http_status=status, error=f"{summary}: redirects are not followed")
+            return ReceiverResponse(http_status=status, error=f"{summary}: redirects are not followed")
         try:
             body = await read_body(response, MAX_ERROR_BYTES)
         except ToolFailure as fault:
@@ -360,7 +360,7 @@ class WebhookSender:
             detail = "" if body.encoding else body.data.decode("utf-8", "replace")
         wait = retry_after_seconds(response.headers.get("retry-after", ""), self._now())
         error = plain_line(mask(well_formed(f"{summary}: {detail}" if detail.strip() else summary)), _ERROR_CHARS)
-        return Reply(http_status=status, error=error, retry_after=wait if status in _RETRIED_LATER else 0.0)
+        return ReceiverResponse(http_status=status, error=error, retry_after=wait if status in _RETRIED_LATER else 0.0)
 
 
 def _parts(url: httpx2.URL) -> tuple[str, ...]:

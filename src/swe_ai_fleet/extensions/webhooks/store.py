@@ -233,7 +233,7 @@ class DeliveryStatus(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
+class DeliveryAttempt:
     """One attempt to deliver. `sequence` is the event's place in the log, 0 for a test; `number` counts from 1.
 
     `error` is untrusted text. Times are ISO 8601, UTC.
@@ -262,7 +262,7 @@ class Pending:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kept:
-    attempts: tuple[Attempt, ...] = ()
+    attempts: tuple[DeliveryAttempt, ...] = ()
 
 
 class DeliveryStore:
@@ -275,7 +275,7 @@ class DeliveryStore:
     def __init__(self, store: KeyValue) -> None:
         self._store = store
 
-    async def last(self, webhook: Webhook) -> tuple[Attempt, ...]:
+    async def last(self, webhook: Webhook) -> tuple[DeliveryAttempt, ...]:
         """The last attempts, the newest first. Raises Unavailable."""
         entry = await self._store.get(_list_key(webhook))
         return tuple(reversed(_kept(entry.value).attempts)) if entry else ()
@@ -298,7 +298,7 @@ class DeliveryStore:
         """Delete the progress of a delivery. Raises Unavailable."""
         await self._store.delete(_pending_key(webhook, sequence))
 
-    async def note(self, webhook: Webhook, attempt: Attempt) -> None:
+    async def note(self, webhook: Webhook, attempt: DeliveryAttempt) -> None:
         """Add an attempt to the list; a failure to do so is only logged."""
 
         def longer(entry: KeyValueEntry | None) -> bytes:

@@ -14,7 +14,7 @@ from fleet.orchestrator.v1 import orchestrator_pb2 as orchestrator
 from fleet.workflow.v1 import workflow_pb2 as pb
 from swe_ai_fleet.cli.client import SUBMIT_SECONDS, Fleet, FleetClient
 from swe_ai_fleet.cli.executions import exit_of, gist, json_fields, node_row, nodes_table, print_outputs
-from swe_ai_fleet.cli.live import Progress, follow, view
+from swe_ai_fleet.cli.live import WatchedProgress, follow, view
 from swe_ai_fleet.cli.messages import enum_word
 from swe_ai_fleet.cli.screen import CommandFault, Exit, Screen, interrupts
 from swe_ai_fleet.domain.errors import NotFound
@@ -149,7 +149,7 @@ async def show(screen: Screen, client: FleetClient, name: str) -> Exit:
     return Exit.ACCEPTED
 
 
-class NodeProgress(Progress):
+class NodeProgress(WatchedProgress):
     """What a watcher of a run has seen so far, node by node."""
 
     def table(self) -> Table:

@@ -13,7 +13,7 @@ from fleet.orchestrator.v1 import orchestrator_pb2 as orchestrator
 from fleet.workflow.v1 import workflow_pb2 as pb
 from swe_ai_fleet.cli import options
 from swe_ai_fleet.cli.client import Fleet, FleetClient
-from swe_ai_fleet.cli.command import Row
+from swe_ai_fleet.cli.command import TableRow
 from swe_ai_fleet.cli.messages import document, pairs
 from swe_ai_fleet.cli.options import argument, option
 from swe_ai_fleet.cli.order import IncludeDirty, fill, made_up_id, repo_ref
@@ -174,13 +174,13 @@ def show_workflows(screen: Screen, answer: Any, _: Any) -> None:
         screen.note(fault, style="yellow")
 
 
-ROWS: Mapping[str, Row] = {
-    "workflow list": Row(
+ROWS: Mapping[str, TableRow] = {
+    "workflow list": TableRow(
         rpc=f"{_SERVICE}.ListWorkflows",
         json=workflows_document,
         view=show_workflows,
     ),
-    "workflow steer": Row(
+    "workflow steer": TableRow(
         rpc=f"{_SERVICE}.SteerWorkflow",
         takes={
             "execution": options.Execution,

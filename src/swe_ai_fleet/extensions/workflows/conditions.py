@@ -10,7 +10,7 @@ from swe_ai_fleet.domain.workflow import Condition, JsonValue, json_type
 from swe_ai_fleet.extensions.workflows.references import (
     BadReference,
     Reference,
-    Scope,
+    ReferenceScope,
     looked_up,
     parsed,
     references_in,
@@ -83,7 +83,7 @@ def condition_references(condition: Condition) -> Iterator[Reference]:
         yield from references_in(condition.value)
 
 
-def holds(condition: Condition, scope: Scope) -> bool:
+def holds(condition: Condition, scope: ReferenceScope) -> bool:
     """Whether a condition holds.
 
     Raises:
@@ -119,7 +119,7 @@ def _inner(condition: Condition) -> Iterator[Condition]:
             return
 
 
-def _resolve(condition: Condition, scope: Scope) -> tuple[bool, JsonValue]:
+def _resolve(condition: Condition, scope: ReferenceScope) -> tuple[bool, JsonValue]:
     (reference,) = references_in(condition.ref)
     try:
         return True, looked_up(reference, scope)

@@ -33,7 +33,7 @@ LEFT_OVER = "the workflow ended without it"
 
 
 @dataclass(kw_only=True)
-class WorkflowDrive:
+class RunDrive:
     """One run under way.
 
     Args:
@@ -147,7 +147,7 @@ class FleetWorkflows:
     """Checks and drives workflow runs for the orchestrator."""
 
     check = staticmethod(check_workflow)
-    drive = WorkflowDrive
+    drive = RunDrive
 
 
 WORKFLOWS = FleetWorkflows()

@@ -16,16 +16,16 @@ from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.event import BreakpointsSet, ExecutionStatus, NodeUpdated
 from swe_ai_fleet.domain.workflow import Edge, JsonValue, Node, NodeStatus, NodeType, Workflow
 from swe_ai_fleet.extensions.workflows.node_checks import inputs_of, outputs_of
-from swe_ai_fleet.extensions.workflows.references import NodeValue, Scope
+from swe_ai_fleet.extensions.workflows.references import NodeValue, ReferenceScope
 from swe_ai_fleet.extensions.workflows.runner import ExecutionState, NodeOutcome, NodeRunner, checked_inputs, shown_json
 from swe_ai_fleet.extensions.workflows.tries import (
     Cancelled,
     Journal,
     NodeFailed,
-    Record,
+    NodeStep,
+    NodeUpdates,
     Rejected,
     Sleep,
-    Step,
     Tries,
     TryFailed,
     Work,
@@ -143,7 +143,7 @@ class WorkflowRun:
     ) -> None:
         self._workflow = workflow
         self._inputs = checked_inputs(workflow, inputs)
-        self._record = Record(journal, known or {})
+        self._record = NodeUpdates(journal, known or {})
         self._tries = Tries(runner, self._record, sleep, at_once)
         self._runner = runner
         self._steering = steering or Steering()
@@ -189,7 +189,7 @@ class WorkflowRun:
         async with together() as group:
             watch = group.create_task(self._watch())
             try:
-                return await self._graph(self._workflow, Scope(inputs=self._inputs), "")
+                return await self._graph(self._workflow, ReferenceScope(inputs=self._inputs), "")
             except TryFailed as error:
                 raise NodeFailed("", str(error)) from error
             finally:
@@ -213,7 +213,7 @@ class WorkflowRun:
         for update in self._record.below(node_id):
             await self._record.put(replace(update, status=NodeStatus.SKIPPED, error=f"stopped: {why}"[:500]))
 
-    async def _graph(self, workflow: Workflow, scope: Scope, prefix: str) -> Mapping[str, JsonValue]:
+    async def _graph(self, workflow: Workflow, scope: ReferenceScope, prefix: str) -> Mapping[str, JsonValue]:
         """The outputs of a workflow, all of whose nodes have ended. Raises TryFailed where its outputs fail."""
         into: dict[str, list[Edge]] = defaultdict(list)
         after: dict[str, dict[str, None]] = defaultdict(dict)
@@ -266,7 +266,7 @@ class WorkflowRun:
             await self._record.put(NodeUpdated(node_id=node_id, status=NodeStatus.SKIPPED))
         return NodeValue(status=NodeStatus.SKIPPED.value)
 
-    async def _node(self, node: Node, node_id: str, scope: Scope, *, may_reject: bool = False) -> NodeValue:
+    async def _node(self, node: Node, node_id: str, scope: ReferenceScope, *, may_reject: bool = False) -> NodeValue:
         """A node's value, of this run or an earlier one. Raises Ended where it ends the run."""
         update = self._record.updates.get(node_id)
         if update is None or update.status not in (NodeStatus.COMPLETED, NodeStatus.FAILED):
@@ -288,11 +288,11 @@ class WorkflowRun:
             case _:
                 pass
 
-    async def _run_node(self, node: Node, node_id: str, scope: Scope, update: NodeUpdated | None) -> None:
+    async def _run_node(self, node: Node, node_id: str, scope: ReferenceScope, update: NodeUpdated | None) -> None:
         """Bring a node to its end, completed or failed; either stands in the record."""
         try:
             inputs = inputs_of(node, scope)
-            step = Step(node=node, node_id=node_id, inputs=inputs, shown=shown_json(inputs), known=update)
+            step = NodeStep(node=node, node_id=node_id, inputs=inputs, shown=shown_json(inputs), known=update)
         except InvalidRequest as error:
             await self._tries.refused(node, node_id, str(error), update)
             return
@@ -308,7 +308,7 @@ class WorkflowRun:
             case _:
                 await self._tries.work(step)
 
-    def _within(self, step: Step, scope: Scope) -> Work:
+    def _within(self, step: NodeStep, scope: ReferenceScope) -> Work:
         """The work of a map or a sub-workflow; its inner nodes are tried again, not the node itself."""
 
         async def work(attempt: int, earlier: str) -> NodeOutcome:
@@ -322,7 +322,7 @@ class WorkflowRun:
 
         return work
 
-    async def _inner(self, step: Step) -> JsonValue:
+    async def _inner(self, step: NodeStep) -> JsonValue:
         workflow = step.node.workflow
         if not isinstance(workflow, Workflow):
             raise TryFailed(f"the workflow {workflow!r} is not resolved")
@@ -330,9 +330,9 @@ class WorkflowRun:
             inputs = checked_inputs(workflow, step.inputs)
         except InvalidRequest as error:
             raise TryFailed(str(error)) from error
-        return await self._graph(workflow, Scope(inputs=inputs), f"{step.node_id}/")
+        return await self._graph(workflow, ReferenceScope(inputs=inputs), f"{step.node_id}/")
 
-    async def _items(self, step: Step, scope: Scope) -> JsonValue:
+    async def _items(self, step: NodeStep, scope: ReferenceScope) -> JsonValue:
         items, inner = step.inputs["items"], step.node.node
         if inner is None:
             raise TryFailed("it has no node for its items")

@@ -16,7 +16,7 @@ from swe_ai_fleet.extensions.workflows.documents import DocumentPath, Problem
 from swe_ai_fleet.extensions.workflows.references import (
     BadReference,
     Reference,
-    Scope,
+    ReferenceScope,
     looked_up,
     parsed,
     references_in,
@@ -54,7 +54,7 @@ def _data(answer: str) -> JsonValue:
         return None
 
 
-def inputs_of(node: Node, scope: Scope) -> Mapping[str, JsonValue]:
+def inputs_of(node: Node, scope: ReferenceScope) -> Mapping[str, JsonValue]:
     """What a node is given, references resolved. Raises InvalidRequest (BadReference) where that fails."""
     match node.type:
         case NodeType.AGENT:
@@ -76,7 +76,7 @@ def inputs_of(node: Node, scope: Scope) -> Mapping[str, JsonValue]:
             return _each(node.inputs, scope)
 
 
-def outputs_of(workflow: Workflow, scope: Scope, *, last: list[str]) -> Mapping[str, JsonValue]:
+def outputs_of(workflow: Workflow, scope: ReferenceScope, *, last: list[str]) -> Mapping[str, JsonValue]:
     """What a workflow gives: the outputs it names, else those of its last nodes that were not skipped, by id.
 
     Raises InvalidRequest where one of them fails.
@@ -95,7 +95,7 @@ def outputs_of(workflow: Workflow, scope: Scope, *, last: list[str]) -> Mapping[
     return outputs
 
 
-def _query(scope: Scope) -> str:
+def _query(scope: ReferenceScope) -> str:
     """The query of an agent that has none of its own: the run's, and what the nodes before it gave, or its item.
 
     Raises BadReference where there is none of all that.
@@ -115,12 +115,12 @@ def _spoken(output: JsonValue) -> str:
     return output if isinstance(output, str) else exact_json(output, "query")
 
 
-def _each(values: Mapping[str, JsonValue], scope: Scope) -> Mapping[str, JsonValue]:
+def _each(values: Mapping[str, JsonValue], scope: ReferenceScope) -> Mapping[str, JsonValue]:
     inputs: dict[str, JsonValue] = resolved(values, scope)
     return inputs
 
 
-def _looked_at(node: Node, scope: Scope) -> Mapping[str, JsonValue]:
+def _looked_at(node: Node, scope: ReferenceScope) -> Mapping[str, JsonValue]:
     """What the conditions of a branch look at, as far as it is there."""
     values: dict[str, JsonValue] = {}
     for case in node.cases:

@@ -47,7 +47,7 @@ class NodeValue:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scope:
+class ReferenceScope:
     """What references can name. `has_item` says whether this is within a map.
 
     `before` are the nodes whose ends the node waited for; what it is given where it does not say what it wants.
@@ -101,7 +101,7 @@ def references_in(value: JsonValue) -> Iterator[Reference]:
                 pass
 
 
-def resolved(value: JsonValue, scope: Scope) -> JsonValue:
+def resolved(value: JsonValue, scope: ReferenceScope) -> JsonValue:
     """The value with its references replaced by what they name.
 
     A text that is one reference becomes what that names, of whatever type; within a longer text it becomes text:
@@ -113,12 +113,12 @@ def resolved(value: JsonValue, scope: Scope) -> JsonValue:
     return _Resolution(scope).of(value, 0)
 
 
-def resolved_text(text: str, scope: Scope) -> str:
+def resolved_text(text: str, scope: ReferenceScope) -> str:
     """As `resolved`, as a text whatever the reference names."""
     return as_text(resolved(text, scope))
 
 
-def looked_up(reference: Reference, scope: Scope) -> JsonValue:
+def looked_up(reference: Reference, scope: ReferenceScope) -> JsonValue:
     """What a reference names. Raises BadReference saying which part of it is missing.
 
     Whatever is asked of the output of a node that was skipped is null.
@@ -151,7 +151,7 @@ def as_text(value: JsonValue) -> str:
 
 
 class _Resolution:
-    def __init__(self, scope: Scope) -> None:
+    def __init__(self, scope: ReferenceScope) -> None:
         self._scope = scope
         self._left = MAX_CHARS
 
@@ -237,7 +237,7 @@ def _number(part: str | int) -> int | None:
     return int(part) if part.isascii() and part.isdigit() and len(part) < 10 else None
 
 
-def _within(reference: Reference, scope: Scope) -> None:
+def _within(reference: Reference, scope: ReferenceScope) -> None:
     if not scope.has_item:
         raise BadReference(f"{reference.text} names something only within a map", field="reference")
 

@@ -18,7 +18,7 @@ from swe_ai_fleet.domain.errors import Fenced, FleetError, InvalidRequest, Model
 from swe_ai_fleet.domain.event import NodeUpdated
 from swe_ai_fleet.domain.workflow import JsonValue, Node, NodeStatus
 from swe_ai_fleet.extensions.workflows.conditions import holds
-from swe_ai_fleet.extensions.workflows.references import NodeValue, Scope
+from swe_ai_fleet.extensions.workflows.references import NodeValue, ReferenceScope
 from swe_ai_fleet.extensions.workflows.runner import NodeApproval, NodeOutcome, NodeRunner, exact_json, parsed_json
 
 T = TypeVar("T")
@@ -71,7 +71,7 @@ MAX_CHARS = 128_000_000
 Journal = Callable[[NodeUpdated], Awaitable[None]]
 
 
-class Record:
+class NodeUpdates:
     """The last update of each node, by its place in the run.
 
     Args:
@@ -151,7 +151,7 @@ Stop = Callable[[str, str], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class NodeStep:
     """A node at its place in a run: what it is given (`shown`: as the log has it), and where it stood before."""
 
     node: Node
@@ -175,13 +175,13 @@ class Step:
 class Tries:
     """Brings nodes to their end."""
 
-    def __init__(self, runner: NodeRunner, record: Record, sleep: Sleep, at_once: int = 0) -> None:
+    def __init__(self, runner: NodeRunner, record: NodeUpdates, sleep: Sleep, at_once: int = 0) -> None:
         self._runner = runner
         self._record = record
         self._sleep = sleep
         self._slots = asyncio.Semaphore(at_once) if at_once else nullcontext()
 
-    async def paused(self, step: Step) -> None:
+    async def paused(self, step: NodeStep) -> None:
         """Note that a node waits at a breakpoint."""
         if step.known is None or step.known.status is not NodeStatus.PAUSED:
             await self._record.put(step.update(NodeStatus.PAUSED))
@@ -191,7 +191,7 @@ class Tries:
         base = earlier or NodeUpdated(node_id=node_id, status=NodeStatus.PENDING)
         await self._failed(node, replace(base, failures=base.failures + 1), error)
 
-    async def branch(self, step: Step, scope: Scope) -> None:
+    async def branch(self, step: NodeStep, scope: ReferenceScope) -> None:
         """Decide which way is taken: that of the first case that holds, or none (an empty label)."""
         update, cases = step.update(NodeStatus.RUNNING), step.node.cases
         try:
@@ -202,7 +202,7 @@ class Tries:
         output = {"label": label}
         await self._completed(replace(update, label=label, output=exact_json(output, "its output")))
 
-    async def approval(self, step: Step) -> None:
+    async def approval(self, step: NodeStep) -> None:
         """Wait for a person. After a resumption the same is asked again, so that an answer given meanwhile counts."""
         node, update = step.node, step.update(NodeStatus.WAITING)
 
@@ -228,7 +228,7 @@ class Tries:
         update = replace(update, label=decision, duration_ms=_since(began), output=exact_json(output, "its output"))
         await self._completed(update)
 
-    async def work(self, step: Step) -> None:
+    async def work(self, step: NodeStep) -> None:
         """Have an agent or a tool do it."""
 
         async def work(attempt: int, earlier: str) -> NodeOutcome:
@@ -237,7 +237,7 @@ class Tries:
 
         await self.run(step, work)
 
-    async def run(self, step: Step, work: Work, stop: Stop | None = None) -> None:
+    async def run(self, step: NodeStep, work: Work, stop: Stop | None = None) -> None:
         """Try until it is done or given up.
 
         Args:

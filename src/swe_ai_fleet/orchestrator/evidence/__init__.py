@@ -28,7 +28,7 @@ from swe_ai_fleet.orchestrator.evidence.rubric import rubric_check
 from swe_ai_fleet.orchestrator.evidence.settings_changes import changed_rules
 from swe_ai_fleet.orchestrator.evidence.source_files import CloneFiles, inline_tests, is_test, language_of
 from swe_ai_fleet.orchestrator.evidence.static_checks import LintCheck, compile_faults
-from swe_ai_fleet.orchestrator.evidence.test_runs import TEST_SECONDS, Bench, NoRun, Subject, Suite, TestRuns
+from swe_ai_fleet.orchestrator.evidence.test_runs import TEST_SECONDS, NoRun, Suite, SuiteBench, SuiteSubject, TestRuns
 from swe_ai_fleet.orchestrator.evidence.trial import Trial
 from swe_ai_fleet.orchestrator.evidence.weakened_tests import changed_tests
 from swe_ai_fleet.ports import BlobStore, EvidenceWorkspaces, SecretMask
@@ -78,7 +78,7 @@ class EvidenceGatherer:
         """What the tests and checks say of the untouched commit. Raises what making its environment raises."""
         started_at = time.monotonic()
         task, base = assignment.task, await self.subject("baseline", assignment.repository, assignment.task)
-        bench = Bench(execution_id=assignment.execution_id, workspaces=self.workspaces, runs=self.runs)
+        bench = SuiteBench(execution_id=assignment.execution_id, workspaces=self.workspaces, runs=self.runs)
         suites = [await self._suite(bench, base, suite) for suite in suites_of(task, base.environment)]
         return Baseline(
             commit=assignment.repository.commit,
@@ -96,19 +96,19 @@ class EvidenceGatherer:
             assignment=assignment,
             workspaces=self.workspaces,
             blobs=self.blobs,
-            bench=Bench(execution_id=assignment.execution_id, workspaces=self.workspaces, runs=self.runs),
+            bench=SuiteBench(execution_id=assignment.execution_id, workspaces=self.workspaces, runs=self.runs),
             base=base,
             suites=suites_of(assignment.task, base.environment),
             mask=self.mask,
         ).run()
 
-    async def subject(self, name: str, repository: PinnedRepository, task: Task) -> Subject:
+    async def subject(self, name: str, repository: PinnedRepository, task: Task) -> SuiteSubject:
         """A commit with its environment, and the network that the task's tools have. Raises what making it raises."""
         environment = await self.workspaces.environment(repository, task.environment)
         environment = replace(environment, network=self.access.hosts(task.constraints))
-        return Subject(name=name, repository=repository, environment=environment)
+        return SuiteSubject(name=name, repository=repository, environment=environment)
 
-    async def _suite(self, bench: Bench, base: Subject, suite: Suite) -> SuiteBaseline:
+    async def _suite(self, bench: SuiteBench, base: SuiteSubject, suite: Suite) -> SuiteBaseline:
         command = suite.line or " ".join(suite.argv)
         run = await bench.attempt(base, suite)
         return SuiteBaseline(command=command, unusable=run.reason) if isinstance(run, NoRun) else suite_baseline(run)
@@ -163,13 +163,13 @@ class _Gathering:
         self._own = own
         self._assignment = assignment
         self._task = assignment.task
-        self._bench = Bench(
+        self._bench = SuiteBench(
             execution_id=assignment.execution_id,
             workspaces=own.workspaces,
             runs=own.runs,
             owner=assignment.candidate_id,
         )
-        self._own_tests: Subject | None = None
+        self._own_tests: SuiteSubject | None = None
         self.changed_tests: tuple[ChangedTest, ...] = ()
 
     async def results(self, data: bytes | None) -> tuple[list[CheckResult], str]:
@@ -246,7 +246,9 @@ class _Gathering:
         )
         return result, patched
 
-    async def _dynamic(self, patch: Patch, files: CloneFiles, base: Subject, candidate: Subject) -> list[CheckResult]:
+    async def _dynamic(
+        self, patch: Patch, files: CloneFiles, base: SuiteSubject, candidate: SuiteSubject
+    ) -> list[CheckResult]:
         """The task's commands; without any, the repository's own build and tests."""
         # The untouched commit says how its tests are run; only where it has none does the candidate.
         suites = suites_of(self._task, base.environment) or suites_of(self._task, candidate.environment)
@@ -263,7 +265,7 @@ class _Gathering:
         listed = await files.paths()
         first = await asyncio.to_thread(first_tests, patch, names, listed, files.text)
 
-        async def own_tests() -> Subject | None:
+        async def own_tests() -> SuiteSubject | None:
             if self._own_tests is None:
                 self._own_tests = await self._with_own_tests(patch, base, inline)
             return self._own_tests
@@ -271,7 +273,7 @@ class _Gathering:
         settings = await changed_rules(patch, files, suites, base.environment)
         inline = await asyncio.to_thread(_inline_tests, patch, files.text)
 
-        async def by_old_rules() -> Subject | None:
+        async def by_old_rules() -> SuiteSubject | None:
             if not settings:
                 return candidate
             return await self._patched("old-rules", base, patch.without(settings))
@@ -292,7 +294,9 @@ class _Gathering:
             results += await self._stored(await trial.result(files))
         return results
 
-    async def _with_own_tests(self, patch: Patch, base: Subject, inline: Mapping[str, bytes]) -> Subject | None:
+    async def _with_own_tests(
+        self, patch: Patch, base: SuiteSubject, inline: Mapping[str, bytes]
+    ) -> SuiteSubject | None:
         """The untouched source with the candidate's test files; None where it changes none, or nothing else."""
         source = [file.path for file in patch.files if not is_test(file.path)]
         data = patch.without(source) + b"".join(inline.values())
@@ -302,7 +306,7 @@ class _Gathering:
         # The environment is the untouched commit's: what the change brings there belongs to the change.
         return replace(subject, environment=replace(base.environment, tree=subject.environment.tree))
 
-    async def _patched(self, name: str, base: Subject, data: bytes) -> Subject | None:
+    async def _patched(self, name: str, base: SuiteSubject, data: bytes) -> SuiteSubject | None:
         """The untouched commit with a part of the patch, in an environment of its own; None where that part is none."""
         if not data.strip():
             return None

@@ -26,7 +26,7 @@ from swe_ai_fleet.orchestrator.evidence.comparison import (
 from swe_ai_fleet.orchestrator.evidence.patch import Patch, parse_patch
 from swe_ai_fleet.orchestrator.evidence.settings_changes import changed_rules
 from swe_ai_fleet.orchestrator.evidence.source_files import CloneFiles, holds_tests, is_test, language_of
-from swe_ai_fleet.orchestrator.evidence.test_runs import Bench, NoRun, Subject, Suite, selected
+from swe_ai_fleet.orchestrator.evidence.test_runs import NoRun, Suite, SuiteBench, SuiteSubject, selected
 from swe_ai_fleet.ports import BlobStore, EvidenceWorkspaces, SecretMask
 
 EXAMINE_SECONDS = 300.0
@@ -67,7 +67,7 @@ class _Part:
     """
 
     name: str
-    subject: Subject
+    subject: SuiteSubject
     own: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     source: bytes = b""
     tests: bytes = b""
@@ -101,8 +101,8 @@ class Examining:
     assignment: ExamineAssignment
     workspaces: EvidenceWorkspaces
     blobs: BlobStore
-    bench: Bench
-    base: Subject
+    bench: SuiteBench
+    base: SuiteSubject
     suites: Sequence[Suite]
     mask: SecretMask
     _notes: list[str] = field(default_factory=list[str])
@@ -169,13 +169,13 @@ class Examining:
             changed=tuple(path for path in patch.paths if not is_test(path)),
         )
 
-    async def _subject(self, name: str, data: bytes, environment: Subject | None = None) -> Subject:
+    async def _subject(self, name: str, data: bytes, environment: SuiteSubject | None = None) -> SuiteSubject:
         """The untouched commit with a patch, in an environment of its own or in that of another one. Raises of both."""
         patched = await self.workspaces.patched(self.assignment.execution_id, self.base.repository, data)
         environment_found = await self.workspaces.environment(patched, self.assignment.task.environment)
         if environment is not None:
             environment_found = replace(environment.environment, tree=environment_found.tree)
-        return Subject(
+        return SuiteSubject(
             name=name, repository=patched, environment=replace(environment_found, network=self.base.environment.network)
         )
 
@@ -268,7 +268,7 @@ class Examining:
             return str(error)
         return ran
 
-    async def _probe(self, command: str, subject: Subject, *, spoiled: Sequence[str] = ()) -> CommandResult:
+    async def _probe(self, command: str, subject: SuiteSubject, *, spoiled: Sequence[str] = ()) -> CommandResult:
         """One run in a clean clone, in which some files were made useless. Raises what opening a clone raises."""
         task = self.assignment.task
         sources = [path for path in spoiled if language_of(path)]

@@ -44,7 +44,7 @@ class PatchUnreadable(FleetError):
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class PatchLine:
     """A line of a hunk: its sign (blank, `+`, `-`), its text, its number (a removed one's in the old file)."""
 
     sign: str
@@ -59,7 +59,7 @@ class Hunk:
     new_start: int
     new_count: int
     section: str
-    lines: tuple[Line, ...]
+    lines: tuple[PatchLine, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +87,7 @@ class FilePatch:
         removal = replace(self, path=self.old_path, is_deleted=True, moved_to=self.path)
         return removal, replace(self, old_path=self.path, is_new=True)
 
-    def lines(self, signs: str) -> Iterator[Line]:
+    def lines(self, signs: str) -> Iterator[PatchLine]:
         """The lines of these signs, in their order."""
         return (line for hunk in self.hunks for line in hunk.lines if line.sign in signs)
 
@@ -205,7 +205,7 @@ class _Reader:
         old_at, new_at = int(match[1]), int(match[3])
         new_start = new_at
         old_left, new_left = int(match[2] or 1), int(match[4] or 1)
-        new_count, lines = new_left, list[Line]()
+        new_count, lines = new_left, list[PatchLine]()
         while old_left > 0 or new_left > 0:
             if self._at >= len(self._lines):
                 raise self._unreadable("a hunk is truncated")
@@ -216,7 +216,7 @@ class _Reader:
             if sign not in " +-":
                 raise self._unreadable("expected a line of a hunk")
             text = raw[1:].decode("utf-8", "replace")
-            lines.append(Line(sign, text, old_at if sign == "-" else new_at))
+            lines.append(PatchLine(sign, text, old_at if sign == "-" else new_at))
             old_at, old_left = old_at + (sign != "+"), old_left - (sign != "+")
             new_at, new_left = new_at + (sign != "-"), new_left - (sign != "-")
         if old_left or new_left:

@@ -20,7 +20,7 @@ from pathlib import PurePosixPath
 from swe_ai_fleet.domain.candidate import CheckKind, CheckResult
 from swe_ai_fleet.domain.task import Role, Task
 from swe_ai_fleet.orchestrator.evidence.check_results import Concern, Violation, allowed_concerns
-from swe_ai_fleet.orchestrator.evidence.patch import FilePatch, Line, Patch
+from swe_ai_fleet.orchestrator.evidence.patch import FilePatch, Patch, PatchLine
 from swe_ai_fleet.orchestrator.evidence.settings_changes import added_silencers, changed_settings
 from swe_ai_fleet.orchestrator.evidence.source_files import is_comment, is_document, is_test, language_of
 from swe_ai_fleet.orchestrator.evidence.weakened_tests import weakened_tests
@@ -70,7 +70,7 @@ class Secret:
     certain: bool = True
 
 
-def secrets_in(path: str, lines: Sequence[Line], mask: SecretMask) -> Iterator[Secret]:
+def secrets_in(path: str, lines: Sequence[PatchLine], mask: SecretMask) -> Iterator[Secret]:
     """The secrets among added lines of a file; in files of settings values need no quotes."""
     text = "\n".join(line.text for line in lines)
     starts = [0, *accumulate(len(line.text) + 1 for line in lines)]

@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.json_values import json_object, mapping
 from swe_ai_fleet.orchestrator.evidence.check_results import Concern, Violation
-from swe_ai_fleet.orchestrator.evidence.patch import FilePatch, Line, Patch
+from swe_ai_fleet.orchestrator.evidence.patch import FilePatch, Patch, PatchLine
 from swe_ai_fleet.orchestrator.evidence.source_files import CloneFiles, is_document, is_test
 from swe_ai_fleet.orchestrator.evidence.test_runs import Suite
 from swe_ai_fleet.tools.tests.inventory import MAKEFILES, parsed_ini, parsed_toml
@@ -182,7 +182,7 @@ def added_silencers(patch: Patch) -> Iterator[Violation]:
             yield Violation(concern=Concern.SUPPRESSIONS, path=file.path, line=number, text=text, required=False)
 
 
-def _silences(line: Line) -> bool:
+def _silences(line: PatchLine) -> bool:
     return bool(_SILENCERS.search(line.text[:1_000]))
 
 

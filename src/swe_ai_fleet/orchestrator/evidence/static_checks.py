@@ -24,7 +24,7 @@ from swe_ai_fleet.ports import Clone
 from swe_ai_fleet.tools.definition import ToolFailure
 from swe_ai_fleet.tools.tests.inventory import Inventory
 from swe_ai_fleet.tools.tests.linters import configured_linters, is_lint_setting
-from swe_ai_fleet.tools.tests.linting import TYPE_CHECKERS, Finding, Linted, changes_since, run_linters
+from swe_ai_fleet.tools.tests.linting import TYPE_CHECKERS, Linted, LintFinding, changes_since, run_linters
 
 _LINT_SECONDS = 120.0
 """What all linters together may take on one clone."""
@@ -112,17 +112,17 @@ class LintCheck:
         return await run_linters(linters, files.clone, inventory, there, seconds=_LINT_SECONDS)
 
 
-def _counted(findings: Iterable[Finding]) -> Counter[tuple[str, str, str]]:
+def _counted(findings: Iterable[LintFinding]) -> Counter[tuple[str, str, str]]:
     return Counter(map(_identity, findings))
 
 
-def _take_one(finding: Finding, counts: Counter[tuple[str, str, str]]) -> bool:
+def _take_one(finding: LintFinding, counts: Counter[tuple[str, str, str]]) -> bool:
     """Whether there are more findings like this one than before; takes it off them."""
     counts[_identity(finding)] -= 1
     return counts[_identity(finding)] >= 0
 
 
-def _identity(finding: Finding) -> tuple[str, str, str]:
+def _identity(finding: LintFinding) -> tuple[str, str, str]:
     """What makes findings alike: lines move with the code, and numbers in messages grow with it."""
     return finding.path, finding.code, _NUMBER.sub("", finding.message)
 

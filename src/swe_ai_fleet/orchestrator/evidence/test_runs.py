@@ -28,7 +28,7 @@ from swe_ai_fleet.orchestrator.recipes import tenant_key
 from swe_ai_fleet.ports import Clone, KeyValue, Workspace, WorkspaceProvider
 from swe_ai_fleet.tools.tests.compiled import DOCUMENTATION, go_module
 from swe_ai_fleet.tools.tests.plan import Selection
-from swe_ai_fleet.tools.tests.planning import Planner
+from swe_ai_fleet.tools.tests.planning import SuitePlanner
 from swe_ai_fleet.tools.tests.running import TestLimits, own_digest, run_tests
 from swe_ai_fleet.tools.tests.scripts import ShellLine, framework_of, read_shell_line
 
@@ -45,7 +45,7 @@ _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
+class SuiteSubject:
     """A commit with its environment: what tests run on. `name` tells its clones from others'."""
 
     name: str
@@ -216,7 +216,7 @@ class NoRun:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bench:
+class SuiteBench:
     """Runs suites for one execution; `owner` tells the clones of this piece of evidence from those of others."""
 
     execution_id: str
@@ -224,7 +224,7 @@ class Bench:
     runs: TestRuns
     owner: str = ""
 
-    def clone(self, name: str, subject: Subject) -> AbstractAsyncContextManager[Clone]:
+    def clone(self, name: str, subject: SuiteSubject) -> AbstractAsyncContextManager[Clone]:
         """A clean clone of a subject."""
         # Short enough for an id, whatever the candidate is called.
         name = "-".join(filter(None, (name, self.owner)))[:128].rstrip(".-")
@@ -232,7 +232,7 @@ class Bench:
 
     async def attempt(
         self,
-        subject: Subject,
+        subject: SuiteSubject,
         suite: Suite,
         selection: Selection = _ALL,
         *,
@@ -265,7 +265,7 @@ async def _run(workspace: Workspace, suite: Suite, selection: Selection, before:
         usual = {name: _HANG_FACTOR * result.duration_ms / 1000 for name, result in before.results.items()}
         durations = {name: seconds for name, seconds in usual.items() if seconds > FLOOR_SECONDS}
     test_seconds = FLOOR_SECONDS if before is not None and before.reported else FIRST_SECONDS
-    planner = Planner(workspace=workspace, known_seconds=durations)
+    planner = SuitePlanner(workspace=workspace, known_seconds=durations)
     if suite.argv:
         plan = await planner.plan(suite.argv, selection, suite.directory)
     else:

@@ -26,7 +26,7 @@ from swe_ai_fleet.orchestrator.evidence.comparison import (
 )
 from swe_ai_fleet.orchestrator.evidence.relevance import TaskNames, Touched, readers
 from swe_ai_fleet.orchestrator.evidence.source_files import CloneFiles, holds_tests
-from swe_ai_fleet.orchestrator.evidence.test_runs import Bench, NoRun, Subject, Suite, files_of, selected
+from swe_ai_fleet.orchestrator.evidence.test_runs import NoRun, Suite, SuiteBench, SuiteSubject, files_of, selected
 from swe_ai_fleet.tools.tests.plan import Selection
 
 RERUNS = 2
@@ -41,7 +41,7 @@ MAX_WHOLE_RERUN_SECONDS = 300.0
 """A longer one is, where its tests cannot be chosen from, not run again at all."""
 _MAX_PROBLEMS = 50
 
-Variant = Callable[[], Awaitable[Subject | None]]
+Variant = Callable[[], Awaitable[SuiteSubject | None]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,11 +58,11 @@ class Trial:
             they can't be told apart.
     """
 
-    bench: Bench
+    bench: SuiteBench
     suite: Suite
     task: Task
-    base: Subject
-    candidate: Subject
+    base: SuiteSubject
+    candidate: SuiteSubject
     touched: Touched
     first: tuple[tuple[str, ...], ...]
     own_tests: Variant
@@ -227,7 +227,7 @@ class Trial:
 
     async def _again(
         self,
-        subject: Subject,
+        subject: SuiteSubject,
         tests: Sequence[str],
         last: TestRun,
         files: CloneFiles,

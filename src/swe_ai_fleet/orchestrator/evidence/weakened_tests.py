@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from swe_ai_fleet.domain.candidate import ChangedTest
 from swe_ai_fleet.orchestrator.evidence.check_results import Concern, Violation
-from swe_ai_fleet.orchestrator.evidence.patch import FilePatch, Hunk, Line, Patch
+from swe_ai_fleet.orchestrator.evidence.patch import FilePatch, Hunk, Patch, PatchLine
 from swe_ai_fleet.orchestrator.evidence.source_files import is_test, language_of
 
 _NAMED = 5
@@ -203,9 +203,9 @@ def _side(file: FilePatch, dialect: _Dialect, signs: str) -> _Side:
     return side
 
 
-def _scan(hunk: Hunk, lines: Iterable[Line], dialect: _Dialect, side: _Side) -> None:
+def _scan(hunk: Hunk, lines: Iterable[PatchLine], dialect: _Dialect, side: _Side) -> None:
     owner = match["name"] if (match := dialect.test.match(hunk.section)) and not dialect.attribute else ""
-    marked: Line | None = None
+    marked: PatchLine | None = None
     attributed = dialect.attribute is None
     for line in lines:
         text = line.text[:1_000]

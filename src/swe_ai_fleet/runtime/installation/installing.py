@@ -24,7 +24,15 @@ from swe_ai_fleet.runtime.installation.authority import (
     server_names,
     update_private,
 )
-from swe_ai_fleet.runtime.installation.layout import ISSUER, SERVERS, SERVICES, Layout, accounts_of, manifests, users
+from swe_ai_fleet.runtime.installation.layout import (
+    ISSUER,
+    SERVERS,
+    SERVICES,
+    InstallationLayout,
+    accounts_of,
+    manifests,
+    users,
+)
 from swe_ai_fleet.runtime.installation.nats_accounts import server_file
 from swe_ai_fleet.runtime.private_files import keep_private, new_seed, public_key
 
@@ -96,7 +104,7 @@ def install(
     for name in rotate:
         if name not in ROTATIONS:
             raise InvalidRequest(f"{name[:40]!r} cannot be rotated", field="rotate", hint=", ".join(ROTATIONS))
-    layout = Layout(directory=directory.absolute())
+    layout = InstallationLayout(directory=directory.absolute())
     done = Installed()
     for path in layout.directories:
         make_directory(path)
@@ -139,7 +147,7 @@ def install(
     return done
 
 
-def _certificates(layout: Layout, done: Installed, hosts: Sequence[str], *, anew: bool) -> None:
+def _certificates(layout: InstallationLayout, done: Installed, hosts: Sequence[str], *, anew: bool) -> None:
     certificate, key = layout.authority, layout.authority_key
     if not certificate.exists():
         if key.exists():
@@ -177,7 +185,9 @@ def _names_in(certificate: Path) -> tuple[str, ...]:
         return ()
 
 
-def _nkeys(layout: Layout, done: Installed, tenants: tuple[str, ...], rotate: Sequence[str], until: float) -> None:
+def _nkeys(
+    layout: InstallationLayout, done: Installed, tenants: tuple[str, ...], rotate: Sequence[str], until: float
+) -> None:
     # Tenants hold theirs in their own hands.
     anew = {user for user in users(tenants) if "nats" in rotate and not user.startswith("tenant-")}
     if until:
@@ -190,7 +200,7 @@ def _nkeys(layout: Layout, done: Installed, tenants: tuple[str, ...], rotate: Se
     (_write if ISSUER in rotate else _keep)(done, layout.nkey(ISSUER), new_seed(account=True))
 
 
-def _tokens(layout: Layout, done: Installed, rotate: Sequence[str]) -> None:
+def _tokens(layout: InstallationLayout, done: Installed, rotate: Sequence[str]) -> None:
     write = _write if "ray" in rotate else _keep
     write(done, layout.ray_token, f"{secrets.token_hex(_TOKEN_BYTES)}\n")
     for service in SERVICES:
@@ -198,7 +208,7 @@ def _tokens(layout: Layout, done: Installed, rotate: Sequence[str]) -> None:
         write(done, layout.service_token(service), f"{_new_token()}\n")
 
 
-def _audit_keys(layout: Layout, done: Installed, *, anew: bool) -> None:
+def _audit_keys(layout: InstallationLayout, done: Installed, *, anew: bool) -> None:
     """The key, and the public keys: one that was rotated away goes on counting for what it signed."""
     write = _write if anew else _keep
     write(done, layout.audit_key, new_key_pem())
@@ -207,7 +217,7 @@ def _audit_keys(layout: Layout, done: Installed, *, anew: bool) -> None:
     _write(done, layout.audit_public_keys, earlier.with_key(own).pem())
 
 
-def _access(layout: Layout, done: Installed, tenants: tuple[str, ...], until: float) -> None:
+def _access(layout: InstallationLayout, done: Installed, tenants: tuple[str, ...], until: float) -> None:
     """Who may come in: what is there stays, what is missing is added at its end."""
     text = layout.access.read_text(encoding="utf-8") if layout.access.exists() else _ACCESS_NOTE
     named, tokens = layout.named_tenants(), layout.named_tokens()
@@ -238,7 +248,7 @@ def _entry(name: str, tenant: str, role: str, digest: str) -> str:
     return f'\n[[tokens]]\nname = "{name}"\ntenant = "{tenant}"\nroles = ["{role}"]\nsha256 = "{digest}"\n'
 
 
-def _settings(layout: Layout, nats_listen: str) -> str:
+def _settings(layout: InstallationLayout, nats_listen: str) -> str:
     values = {
         "home": layout.directory / "home",
         "access_file": layout.access,

@@ -49,7 +49,7 @@ SOON_DAYS = 30.0
 _Section = TypeVar("_Section", dict[str, object], list[object])
 
 
-class Layout:
+class InstallationLayout:
     """The files below a directory that `fleet init` writes."""
 
     def __init__(self, *, directory: Path) -> None:
@@ -132,7 +132,7 @@ def users(tenants: tuple[str, ...]) -> tuple[str, ...]:
     return (*(user.name for user in fleet_users()), "sys", *(f"tenant-{tenant}" for tenant in tenants))
 
 
-def accounts_of(layout: Layout, tenants: tuple[str, ...]) -> str:
+def accounts_of(layout: InstallationLayout, tenants: tuple[str, ...]) -> str:
     """The configuration of NATS' accounts that fits the nkeys and tenants. Raises PreconditionFailed."""
     keys = {name: public_key(layout.nkey(name)) for name in (*users(tenants), ISSUER)}
     former = {name: key for name, key in layout.former_keys()[0].items() if key != keys.get(name)}
@@ -140,7 +140,7 @@ def accounts_of(layout: Layout, tenants: tuple[str, ...]) -> str:
     return accounts_file(keys, tenants, others=layout.named_tenants(), former=former)
 
 
-def manifests(layout: Layout) -> Mapping[str, str]:
+def manifests(layout: InstallationLayout) -> Mapping[str, str]:
     """The files of a directory that `kubectl apply -k` takes, by name: a secret each, and what names them all.
 
     The authority's key, the operator's and tenants' nkeys stay out: nothing in a cluster needs them. `fleet-model`
@@ -211,7 +211,7 @@ def _secret(name: str, files: Mapping[str, str], *, namespace: str = NAMESPACE) 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class LayoutFinding:
     """Something that is, or soon will be, wrong with a file, and what mends it."""
 
     file: Path
@@ -219,9 +219,9 @@ class Finding:
     mend: str
 
 
-def check(directory: Path) -> tuple[Finding, ...]:
+def check(directory: Path) -> tuple[LayoutFinding, ...]:
     """Every fault of an installation: what is missing, open to others, running out or does not fit. Blocks."""
-    layout = Layout(directory=directory.absolute())
+    layout = InstallationLayout(directory=directory.absolute())
     again = f"fleet init {directory}"
     tenants = layout.tenants()
     needed = [layout.settings, layout.access, layout.authority, layout.accounts, layout.server, layout.ray_token]
@@ -229,9 +229,9 @@ def check(directory: Path) -> tuple[Finding, ...]:
     needed += [layout.service_token(service) for service in SERVICES]
     needed += [layout.nkey(user) for user in (*users(tenants), ISSUER)]
     needed += [path for server in SERVERS for path in (layout.certificate(server), layout.key(server))]
-    missing = [Finding(file=path, fault="is missing", mend=again) for path in needed if not path.exists()]
+    missing = [LayoutFinding(file=path, fault="is missing", mend=again) for path in needed if not path.exists()]
     if not tenants:
-        missing.append(Finding(file=layout.accounts, fault="has no tenant", mend=f"{again} --tenants NAME"))
+        missing.append(LayoutFinding(file=layout.accounts, fault="has no tenant", mend=f"{again} --tenants NAME"))
     faults = [*missing, *_open(layout, needed)]
     if layout.authority.exists():
         faults += _authority(layout, again)
@@ -242,16 +242,16 @@ def check(directory: Path) -> tuple[Finding, ...]:
     return tuple(faults)
 
 
-def _open(layout: Layout, needed: list[Path]) -> list[Finding]:
+def _open(layout: InstallationLayout, needed: list[Path]) -> list[LayoutFinding]:
     paths = [*needed, layout.authority_key, *layout.kubernetes.rglob("*.json")]
     return [
-        Finding(file=path, fault="can be read by others", mend=f"chmod 600 {path}")
+        LayoutFinding(file=path, fault="can be read by others", mend=f"chmod 600 {path}")
         for path in paths
         if path.exists() and others_may_read(path)
     ]
 
 
-def _authority(layout: Layout, again: str) -> list[Finding]:
+def _authority(layout: InstallationLayout, again: str) -> list[LayoutFinding]:
     path = layout.authority
     mend = (
         f"move it and {layout.authority_key.name} away, {again} --rotate certificates, give the new one to all clients"
@@ -259,13 +259,13 @@ def _authority(layout: Layout, again: str) -> list[Finding]:
     try:
         days = days_left(path.read_text())
     except ValueError as error:
-        return [Finding(file=path, fault=f"is not a certificate: {error}", mend=mend)]
+        return [LayoutFinding(file=path, fault=f"is not a certificate: {error}", mend=mend)]
     if days < SOON_DAYS:
-        return [Finding(file=path, fault="has expired" if days < 0 else f"expires in {days:.0f} days", mend=mend)]
+        return [LayoutFinding(file=path, fault="has expired" if days < 0 else f"expires in {days:.0f} days", mend=mend)]
     return []
 
 
-def _certificate(layout: Layout, server: str, mend: str) -> list[Finding]:
+def _certificate(layout: InstallationLayout, server: str, mend: str) -> list[LayoutFinding]:
     path, key = layout.certificate(server), layout.key(server)
     if not path.exists() or not key.exists():
         return []
@@ -273,38 +273,38 @@ def _certificate(layout: Layout, server: str, mend: str) -> list[Finding]:
         days = days_left(path.read_text())
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(path, key, password="")
     except (ValueError, ssl.SSLError) as error:
-        return [Finding(file=path, fault=f"is not a certificate of {key.name}: {error}", mend=mend)]
+        return [LayoutFinding(file=path, fault=f"is not a certificate of {key.name}: {error}", mend=mend)]
     if not signed_by(path.read_text(), layout.authority.read_text()):
-        return [Finding(file=path, fault=f"is not signed by {layout.authority.name}", mend=mend)]
+        return [LayoutFinding(file=path, fault=f"is not signed by {layout.authority.name}", mend=mend)]
     if days < SOON_DAYS:
-        return [Finding(file=path, fault="has expired" if days < 0 else f"expires in {days:.0f} days", mend=mend)]
+        return [LayoutFinding(file=path, fault="has expired" if days < 0 else f"expires in {days:.0f} days", mend=mend)]
     return []
 
 
-def _accounts(layout: Layout, tenants: tuple[str, ...], mend: str) -> list[Finding]:
+def _accounts(layout: InstallationLayout, tenants: tuple[str, ...], mend: str) -> list[LayoutFinding]:
     try:
         expected, (former, until) = accounts_of(layout, tenants), layout.former_keys()
     except FleetError as error:
-        return [Finding(file=layout.accounts, fault=str(error), mend=error.hint)]
+        return [LayoutFinding(file=layout.accounts, fault=str(error), mend=error.hint)]
     if layout.accounts.read_text() != expected:
-        return [Finding(file=layout.accounts, fault="does not match the nkeys and tenants", mend=mend)]
+        return [LayoutFinding(file=layout.accounts, fault="does not match the nkeys and tenants", mend=mend)]
     if former and until < time.time():
         mend += ", and have NATS reload"
-        return [Finding(file=layout.former, fault="lets nkeys in whose overlap is over", mend=mend)]
+        return [LayoutFinding(file=layout.former, fault="lets nkeys in whose overlap is over", mend=mend)]
     return []
 
 
-def _manifests(layout: Layout, again: str) -> list[Finding]:
+def _manifests(layout: InstallationLayout, again: str) -> list[LayoutFinding]:
     """A token that was revoked in the access file alone still counts in the cluster."""
     if not layout.kubernetes.exists():
         return []
     try:
         made = {layout.kubernetes / name: manifest for name, manifest in manifests(layout).items()}
     except FleetError as error:
-        return [Finding(file=layout.kubernetes, fault=str(error), mend=error.hint)]
+        return [LayoutFinding(file=layout.kubernetes, fault=str(error), mend=error.hint)]
     mend = f"{again}, then `kubectl apply -k {layout.kubernetes}`"
     return [
-        Finding(file=path, fault="is out of date", mend=mend)
+        LayoutFinding(file=path, fault="is out of date", mend=mend)
         for path, manifest in made.items()
         if not path.exists() or path.read_text() != manifest
     ]

@@ -9,7 +9,7 @@ from typing import Any, cast
 import ray
 from ray.exceptions import RayError
 
-from swe_ai_fleet.adapters.model_pool.ledger import Demand, Grant, MemoryLedger, Quota
+from swe_ai_fleet.adapters.model_pool.ledger import CallQuota, Demand, Grant, MemoryLedger
 from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.errors import Unavailable
 
@@ -26,8 +26,8 @@ class AdmissionLedger:
         self._ledger = MemoryLedger()
 
     async def renew(self, demand: bytes, quota: bytes) -> bytes:
-        """Replace a host's lease; `Demand`, `Quota` and `Grant` cross as JSON."""
-        return to_json(await self._ledger.renew(from_json(Demand, demand), from_json(Quota, quota)))
+        """Replace a host's lease; `Demand`, `CallQuota` and `Grant` cross as JSON."""
+        return to_json(await self._ledger.renew(from_json(Demand, demand), from_json(CallQuota, quota)))
 
 
 class RayLedger:
@@ -41,7 +41,7 @@ class RayLedger:
         self._actor: Any = None
         self._answered = False
 
-    async def renew(self, demand: Demand, quota: Quota) -> Grant:
+    async def renew(self, demand: Demand, quota: CallQuota) -> Grant:
         """Ask the actor. Raises Unavailable where it does not answer; the next try finds or makes another one."""
         try:
             if self._actor is None:

@@ -16,7 +16,7 @@ from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.domain.tool import Risk, ToolResult
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.tools.db import neo4j, postgresql, redis, sqlite
-from swe_ai_fleet.tools.db.results import MAX_ROWS, Bounds, Rows, Value, result
+from swe_ai_fleet.tools.db.results import MAX_ROWS, QueryBounds, Rows, Value, result
 from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal, ToolTimeout
 from swe_ai_fleet.tools.files.paths import Tree
 from swe_ai_fleet.tools.operation import Toolkit, operation
@@ -80,7 +80,7 @@ _CALLS_OFF = 5
 _CANCEL_SECONDS = 1.0
 """How long a database may take to hear that its statement is called off, and how often it is told."""
 
-_DESCRIBING = Bounds(max_rows=1_000, timeout_seconds=30.0)
+_DESCRIBING = QueryBounds(max_rows=1_000, timeout_seconds=30.0)
 _DESCRIBE = {Database.POSTGRESQL: postgresql.describe, Database.REDIS: redis.describe, Database.NEO4J: neo4j.describe}
 _EXPLAIN = {Database.POSTGRESQL: postgresql.explain, Database.REDIS: redis.explain, Database.NEO4J: neo4j.explain}
 Connection = Annotated[str, Field(description="Name of a configured connection, such as main.")]
@@ -139,7 +139,7 @@ class DatabaseTool(Toolkit):
         timeout_seconds: Seconds = 30.0,
     ) -> ToolResult:
         """Run one SQL statement on PostgreSQL, in a transaction of its own; values go into params."""
-        bounds = Bounds(read_only=read_only, max_rows=max_rows, timeout_seconds=timeout_seconds)
+        bounds = QueryBounds(read_only=read_only, max_rows=max_rows, timeout_seconds=timeout_seconds)
         url = self._url(connection, Database.POSTGRESQL, bounds)
         return await self._answer("postgresql_query", postgresql.query(url, sql, params, bounds), bounds)
 
@@ -154,7 +154,7 @@ class DatabaseTool(Toolkit):
         timeout_seconds: Seconds = 30.0,
     ) -> ToolResult:
         """Run one command on Redis or Valkey."""
-        bounds = Bounds(read_only=read_only, max_rows=max_rows, timeout_seconds=timeout_seconds)
+        bounds = QueryBounds(read_only=read_only, max_rows=max_rows, timeout_seconds=timeout_seconds)
         url = self._url(connection, Database.REDIS, bounds)
         return await self._answer("redis_command", redis.command(url, command, args, bounds), bounds)
 
@@ -169,7 +169,7 @@ class DatabaseTool(Toolkit):
         timeout_seconds: Seconds = 30.0,
     ) -> ToolResult:
         """Run one Cypher statement on Neo4j, in a transaction of its own."""
-        bounds = Bounds(read_only=read_only, max_rows=max_rows, timeout_seconds=timeout_seconds)
+        bounds = QueryBounds(read_only=read_only, max_rows=max_rows, timeout_seconds=timeout_seconds)
         url = self._url(connection, Database.NEO4J, bounds)
         return await self._answer("neo4j_query", neo4j.query(url, cypher, params, bounds), bounds)
 
@@ -185,7 +185,7 @@ class DatabaseTool(Toolkit):
         timeout_seconds: Seconds = 30.0,
     ) -> ToolResult:
         """Run one SQL statement on a SQLite file: give its path in the workspace, or the name of a connection."""
-        bounds = Bounds(read_only=read_only, max_rows=max_rows, timeout_seconds=timeout_seconds)
+        bounds = QueryBounds(read_only=read_only, max_rows=max_rows, timeout_seconds=timeout_seconds)
         return await self._answer("sqlite_query", self._sqlite(sql, params, path, connection, bounds), bounds)
 
     @_LOOKING
@@ -210,7 +210,7 @@ class DatabaseTool(Toolkit):
             return await self._sqlite(sqlite.EXPLAIN + sql, (), path, connection, _DESCRIBING)
         return await _EXPLAIN[kind](url, sql, _DESCRIBING)
 
-    def _url(self, connection: str, kind: Database, bounds: Bounds) -> str:
+    def _url(self, connection: str, kind: Database, bounds: QueryBounds) -> str:
         """The URL of a connection to a database of this kind. Raises ToolFailure, which never holds a URL."""
         if not bounds.read_only and connection not in self._writable:
             writable = ", ".join(sorted(self._writable)) or "none is"
@@ -236,7 +236,7 @@ class DatabaseTool(Toolkit):
         return kind, url
 
     async def _sqlite(
-        self, sql: str, params: Sequence[Value], path: str | None, connection: str | None, bounds: Bounds
+        self, sql: str, params: Sequence[Value], path: str | None, connection: str | None, bounds: QueryBounds
     ) -> Rows:
         self._server(connection, path)
         if connection is not None:
@@ -245,7 +245,7 @@ class DatabaseTool(Toolkit):
             raise ToolFailure("there is no workspace here; give the name of a connection")
         return await sqlite.query_file(self._tree, path, sql, params, bounds)
 
-    async def _answer(self, operation_name: str, work: Coroutine[Any, Any, Rows], bounds: Bounds) -> ToolResult:
+    async def _answer(self, operation_name: str, work: Coroutine[Any, Any, Rows], bounds: QueryBounds) -> ToolResult:
         """The rows as a result without secrets, whoever's mask the pipeline has."""
         seconds = bounds.timeout_seconds
         try:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, LiteralString, cast
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from swe_ai_fleet.domain.json_values import is_list, is_object, mappings
-from swe_ai_fleet.tools.db.results import Bounds, Collector, Rows
+from swe_ai_fleet.tools.db.results import Collector, QueryBounds, Rows
 from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ _SCHEMA: tuple[tuple[str, LiteralString], ...] = (
 )
 
 
-async def query(url: str, cypher: str, params: Mapping[str, object], bounds: Bounds) -> Rows:
+async def query(url: str, cypher: str, params: Mapping[str, object], bounds: QueryBounds) -> Rows:
     """Run one statement with `$name` as parameters. Raises ToolFailure, TimeoutError."""
     check(cypher)
     _check_values(params)
@@ -67,7 +67,7 @@ async def query(url: str, cypher: str, params: Mapping[str, object], bounds: Bou
     return collector.rows(counter_text, {"counters": counters})
 
 
-async def describe(url: str, bounds: Bounds) -> Rows:
+async def describe(url: str, bounds: QueryBounds) -> Rows:
     collector = Collector(("kind", "name"), bounds.max_rows)
     async with _transaction(url, bounds) as transaction:
         for kind, statement in _SCHEMA:
@@ -78,7 +78,7 @@ async def describe(url: str, bounds: Bounds) -> Rows:
     return collector.rows()
 
 
-async def explain(url: str, cypher: str, bounds: Bounds) -> Rows:
+async def explain(url: str, cypher: str, bounds: QueryBounds) -> Rows:
     """The plan of a statement, which is not run."""
     check(cypher)
     if re.match(r"(explain|profile)\b", _bare(cypher).strip(), re.IGNORECASE):
@@ -172,7 +172,7 @@ def _path_lines(path: Path) -> Iterator[str]:
 
 
 @asynccontextmanager
-async def _transaction(url: str, bounds: Bounds) -> AsyncGenerator[AsyncTransaction]:
+async def _transaction(url: str, bounds: QueryBounds) -> AsyncGenerator[AsyncTransaction]:
     """A transaction on a driver of its own; one for reading is rolled back at its end, as any is by an exception."""
     try:
         import neo4j

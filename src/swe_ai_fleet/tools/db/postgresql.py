@@ -19,7 +19,7 @@ from enum import StrEnum
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING
 
-from swe_ai_fleet.tools.db.results import Bounds, Collector, Rows, Value
+from swe_ai_fleet.tools.db.results import Collector, QueryBounds, Rows, Value
 from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ _LETTERS = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 _MAX_NAME_BYTES = 63
 
 
-class Kind(StrEnum):
+class TokenKind(StrEnum):
     NAME = "name"
     STRING = "string"
     SIGN = "sign"
@@ -57,20 +57,20 @@ class Token:
     `escaped` says that its Unicode escapes are still there: their sign may be named behind it.
     """
 
-    kind: Kind
+    kind: TokenKind
     text: str
     escaped: bool = False
 
 
-_OPENING = Token(kind=Kind.SIGN, text="(")
+_OPENING = Token(kind=TokenKind.SIGN, text="(")
 
 
 def tokens(sql: str) -> Iterator[Token]:
     """The tokens of a statement; strings that the server joins are one."""
     joined: Token | None = None
     for token in _decoded(list(_raw(sql))):
-        if token.kind is Kind.STRING:
-            joined = token if joined is None else Token(kind=Kind.STRING, text=joined.text + token.text)
+        if token.kind is TokenKind.STRING:
+            joined = token if joined is None else Token(kind=TokenKind.STRING, text=joined.text + token.text)
             continue
         if joined is not None:
             yield joined
@@ -88,32 +88,32 @@ def _raw(sql: str) -> Iterator[Token]:
         elif sql.startswith("/*", at):
             end = _after_comment(sql, at)
             if end < 0:
-                yield Token(kind=Kind.UNCLOSED, text="/*")
+                yield Token(kind=TokenKind.UNCLOSED, text="/*")
                 return
             at = end
         elif opened := _PREFIXED.match(sql, at):
             quote = sql[opened.end() - 1]
             rest = _QUOTED["e" if opened["escapes"] else quote].match(sql, opened.end())
             if rest is None:
-                yield Token(kind=Kind.UNCLOSED, text=quote)
+                yield Token(kind=TokenKind.UNCLOSED, text=quote)
                 return
             content = rest[1].replace(quote * 2, quote)
-            kind = Kind.NAME if quote == '"' else Kind.STRING
+            kind = TokenKind.NAME if quote == '"' else TokenKind.STRING
             content = _unescaped(content) if opened["escapes"] else content
             yield Token(kind=kind, text=content, escaped=bool(opened["unicode"]))
             at = rest.end()
         elif name := _NAME.match(sql, at):
-            yield Token(kind=Kind.NAME, text=re.sub("[A-Z]+", lambda match: match[0].lower(), name[0]))
+            yield Token(kind=TokenKind.NAME, text=re.sub("[A-Z]+", lambda match: match[0].lower(), name[0]))
             at = name.end()
         elif tag := _DOLLAR.match(sql, at):
             end = sql.find(tag[0], tag.end())
             if end < 0:
-                yield Token(kind=Kind.UNCLOSED, text="$")
+                yield Token(kind=TokenKind.UNCLOSED, text="$")
                 return
-            yield Token(kind=Kind.STRING, text=sql[tag.end() : end])
+            yield Token(kind=TokenKind.STRING, text=sql[tag.end() : end])
             at = end + len(tag[0])
         else:
-            yield Token(kind=Kind.SIGN, text=sql[at])
+            yield Token(kind=TokenKind.SIGN, text=sql[at])
             at += 1
 
 
@@ -130,7 +130,7 @@ def _decoded(raw: list[Token]) -> Iterator[Token]:
             if len(following) == 2 and following[0].text == "uescape" and len(following[1].text) == 1:
                 sign, skipped = following[1].text, 2
             text = _with_unicode(text, sign)
-        if token.kind is Kind.NAME:
+        if token.kind is TokenKind.NAME:
             text = text.encode("utf-8", "replace")[:_MAX_NAME_BYTES].decode("utf-8", "ignore")
         yield Token(kind=token.kind, text=text)
 
@@ -221,7 +221,7 @@ SELECT t, n, d FROM (
 """
 
 
-async def query(url: str, sql: str, params: Sequence[Value], bounds: Bounds) -> Rows:
+async def query(url: str, sql: str, params: Sequence[Value], bounds: QueryBounds) -> Rows:
     """Run one statement with `$1`, `$2` … as parameters. Raises ToolFailure, TimeoutError."""
     called = check(sql, read_only=bounds.read_only)
     async with _session(url, bounds) as connection:
@@ -233,13 +233,13 @@ async def query(url: str, sql: str, params: Sequence[Value], bounds: Bounds) -> 
         return rows
 
 
-async def describe(url: str, bounds: Bounds) -> Rows:
+async def describe(url: str, bounds: QueryBounds) -> Rows:
     async with _session(url, bounds) as connection:
         rows = await _stream(connection, _SCHEMA, (), max_rows=bounds.max_rows, drain=False)
     return replace(rows, columns=("table", "name", "definition"))
 
 
-async def explain(url: str, sql: str, bounds: Bounds) -> Rows:
+async def explain(url: str, sql: str, bounds: QueryBounds) -> Rows:
     """How the server would run the statement; it is not run."""
     check(sql, read_only=True)
     async with _session(url, bounds) as connection:
@@ -251,7 +251,7 @@ def check(sql: str, *, read_only: bool) -> frozenset[str]:
     if "\0" in sql:
         raise ToolFailure("the statement contains a NUL character")
     words_of = list(tokens(sql))
-    if any(token.kind is Kind.UNCLOSED for token in words_of):
+    if any(token.kind is TokenKind.UNCLOSED for token in words_of):
         raise ToolFailure("the statement is empty or cannot be read: a quote or a comment in it is not closed")
     # The keyword that it begins with stands behind comments and parentheses.
     word = next((token.text for token in words_of if token != _OPENING), "")
@@ -271,14 +271,16 @@ def check(sql: str, *, read_only: bool) -> frozenset[str]:
 
 
 def _calls(words_of: Sequence[Token]) -> Iterator[str]:
-    return (token.text for token, following in pairwise(words_of) if token.kind is Kind.NAME and following == _OPENING)
+    return (
+        token.text for token, following in pairwise(words_of) if token.kind is TokenKind.NAME and following == _OPENING
+    )
 
 
 def _names(words_of: Sequence[Token], *, everywhere: bool, depth: int) -> Iterator[str]:
     """The functions that a statement calls, also in the statements and bodies that its strings may be."""
-    yield from (token.text for token in words_of if token.kind is Kind.NAME) if everywhere else _calls(words_of)
+    yield from (token.text for token in words_of if token.kind is TokenKind.NAME) if everywhere else _calls(words_of)
     for token in words_of:
-        if token.kind is Kind.STRING and depth < _MAX_DEPTH:
+        if token.kind is TokenKind.STRING and depth < _MAX_DEPTH:
             yield from _names(list(tokens(token.text)), everywhere=False, depth=depth + 1)
 
 
@@ -295,7 +297,7 @@ async def _prove(connection: AsyncConnection[TupleRow], called: Collection[str])
 
 
 @asynccontextmanager
-async def _session(url: str, bounds: Bounds) -> AsyncGenerator[AsyncConnection[TupleRow]]:
+async def _session(url: str, bounds: QueryBounds) -> AsyncGenerator[AsyncConnection[TupleRow]]:
     """A connection of its own inside a transaction; leaving it without COMMIT leaves no trace."""
     try:
         import psycopg

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, cast
 
 from swe_ai_fleet.domain.json_values import is_mapping, items
-from swe_ai_fleet.tools.db.results import Bounds, Collector, Rows, cell
+from swe_ai_fleet.tools.db.results import Collector, QueryBounds, Rows, cell
 from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ _SMALL_REPLIES = _SCANS | frozenset(_WORDS_OF_SMALL_REPLIES.split())
 _NAME = re.compile(r"[A-Za-z][A-Za-z_-]{0,40}")
 
 
-async def command(url: str, name: str, args: Sequence[Argument], bounds: Bounds) -> Rows:
+async def command(url: str, name: str, args: Sequence[Argument], bounds: QueryBounds) -> Rows:
     check(name, args)
     async with _session(url) as connection:
         await _check_flags(connection, name, args, read_only=bounds.read_only)
@@ -55,7 +55,7 @@ async def command(url: str, name: str, args: Sequence[Argument], bounds: Bounds)
         return _rows(await _ask(connection, name, *args), bounds.max_rows)
 
 
-async def describe(url: str, _: Bounds) -> Rows:
+async def describe(url: str, _: QueryBounds) -> Rows:
     """How many keys there are, and some of them with their types."""
     async with _session(url) as connection:
         total = await _ask(connection, "DBSIZE")
@@ -72,7 +72,7 @@ async def describe(url: str, _: Bounds) -> Rows:
     return collector.rows(f"{cell(total)} keys in all.", {"keys": total})
 
 
-async def explain(_url: str, _command: str, _: Bounds) -> Rows:
+async def explain(_url: str, _command: str, _: QueryBounds) -> Rows:
     raise ToolFailure("Redis has no plans to explain")
 
 

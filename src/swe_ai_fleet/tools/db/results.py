@@ -17,7 +17,7 @@ _ESCAPES = {code: f"\\x{code:02x}" for code in (*range(32), 127)} | {9: "\\t", 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
+class QueryBounds:
     """What one statement may do, and how much of it: rows that are kept, seconds that it may take."""
 
     read_only: bool = True

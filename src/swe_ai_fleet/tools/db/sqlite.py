@@ -21,7 +21,15 @@ from typing import Any, TypeVar
 from urllib.parse import quote, urlsplit
 
 from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
-from swe_ai_fleet.tools.db.results import MAX_CELL_CHARS, MAX_RESULT_CHARS, Beginning, Bounds, Collector, Rows, Value
+from swe_ai_fleet.tools.db.results import (
+    MAX_CELL_CHARS,
+    MAX_RESULT_CHARS,
+    Beginning,
+    Collector,
+    QueryBounds,
+    Rows,
+    Value,
+)
 from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
 from swe_ai_fleet.tools.files.paths import MissingPath, Tree, quoted
 
@@ -42,7 +50,7 @@ EXPLAIN = "EXPLAIN QUERY PLAN "
 SCHEMA = "SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL ORDER BY tbl_name, type DESC, name"
 
 
-async def query_file(tree: Tree, path: str, sql: str, params: Sequence[Value], bounds: Bounds) -> Rows:
+async def query_file(tree: Tree, path: str, sql: str, params: Sequence[Value], bounds: QueryBounds) -> Rows:
     """Run one statement on a file of the workspace; a missing one is created when writing is allowed."""
     with tempfile.TemporaryDirectory(prefix="fleet-sqlite-") as directory:
         copy = Path(directory) / "copy.db"
@@ -53,7 +61,7 @@ async def query_file(tree: Tree, path: str, sql: str, params: Sequence[Value], b
         return rows
 
 
-async def query_url(url: str, sql: str, params: Sequence[Value], bounds: Bounds) -> Rows:
+async def query_url(url: str, sql: str, params: Sequence[Value], bounds: QueryBounds) -> Rows:
     """Run one statement on the file that a connection of the settings names (`sqlite:///path`)."""
     path = Path("/" + urlsplit(url).path.lstrip("/"))
     return await _run(path, "ro" if bounds.read_only else "rw", sql, params, bounds)
@@ -97,7 +105,7 @@ def _put_back(tree: Tree, path: str, copy: Path, before: str) -> None:
     tree.write(path, data, limit=MAX_FILE_BYTES)
 
 
-async def _run(file: Path, mode: str, sql: str, params: Sequence[Value], bounds: Bounds) -> Rows:
+async def _run(file: Path, mode: str, sql: str, params: Sequence[Value], bounds: QueryBounds) -> Rows:
     """Run a statement in a process that does not outlive this. Raises ToolFailure, TimeoutError."""
     request = {
         "file": str(file),
@@ -162,7 +170,7 @@ async def _end(process: asyncio.subprocess.Process, *, gently: bool) -> None:
     await process.wait()
 
 
-def _rows(data: bytes, bounds: Bounds) -> Rows:
+def _rows(data: bytes, bounds: QueryBounds) -> Rows:
     try:
         answer: Mapping[str, Any] = json.loads(data)
     except ValueError:

@@ -33,7 +33,7 @@ _PRAGMAS_WITH_ARGUMENT = _PRAGMAS - {"user_version", "schema_version", "page_siz
 _FUNCTIONS_REFUSED = frozenset({"load_extension", "fts3_tokenizer", "readfile", "writefile", "edit"})
 
 
-class Request(NamedTuple):
+class StatementRequest(NamedTuple):
     """What is asked, as `sqlite.py` writes it."""
 
     file: str
@@ -53,7 +53,7 @@ class Request(NamedTuple):
 
 def main() -> None:
     """Answer one request: `columns` and `rows` with `changed`, or `error`, or `timeout`."""
-    request = Request(**json.load(sys.stdin))
+    request = StatementRequest(**json.load(sys.stdin))
     _bound(request)
     deadline = time.monotonic() + request.timeout_seconds
     try:
@@ -66,7 +66,7 @@ def main() -> None:
     sys.stdout.flush()
 
 
-def _bound(request: Request) -> None:
+def _bound(request: StatementRequest) -> None:
     seconds = int(request.timeout_seconds) + _GRACE_SECONDS
     signal.alarm(seconds)
     limits = {
@@ -88,7 +88,7 @@ def _size(path: str) -> int:
         return 0
 
 
-def _run(request: Request, deadline: float) -> dict[str, object]:
+def _run(request: StatementRequest, deadline: float) -> dict[str, object]:
     # Told to end, it ends between two steps, and takes back what it changed.
     ended: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: ended.append(number))
@@ -117,7 +117,7 @@ def _run(request: Request, deadline: float) -> dict[str, object]:
         return answer
 
 
-def _collect(cursor: sqlite3.Cursor, request: Request) -> dict[str, object]:
+def _collect(cursor: sqlite3.Cursor, request: StatementRequest) -> dict[str, object]:
     """A little more than will be kept, so that the reader sees that there is more; a change runs on to its end."""
     if cursor.description is None:
         return {"columns": None, "rows": []}

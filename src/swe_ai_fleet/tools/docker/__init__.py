@@ -19,15 +19,15 @@ from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
 from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
 from swe_ai_fleet.tools.docker import building, containers
 from swe_ai_fleet.tools.docker.containers import MOUNT, Access, ContainerRequest, image_facts, safe_facts, short_id
-from swe_ai_fleet.tools.docker.engine import Engine, Printout
-from swe_ai_fleet.tools.docker.ownership import Kind, Names, Owner, Reaped, reap, remove_run
-from swe_ai_fleet.tools.docker.policy import NO_NETWORK, DockerPolicy, GuardedOperation, Limits
+from swe_ai_fleet.tools.docker.engine import DockerEngine, Printout
+from swe_ai_fleet.tools.docker.ownership import OwnedKind, OwnedNames, OwningRun, RemovedObjects, reap, remove_run
+from swe_ai_fleet.tools.docker.policy import NO_NETWORK, ContainerLimits, DockerPolicy, GuardedOperation
 from swe_ai_fleet.tools.files.paths import Tree
 from swe_ai_fleet.tools.operation import Toolkit, operation
 from swe_ai_fleet.tools.pipeline import Pipeline
 from swe_ai_fleet.tools.secrets import MASK
 
-__all__ = ["DockerPolicy", "DockerTool", "Limits", "Owner", "Reaped", "reap"]
+__all__ = ["ContainerLimits", "DockerPolicy", "DockerTool", "OwningRun", "RemovedObjects", "reap"]
 
 _ROLES = frozenset({Role.DEV, Role.QA, Role.DEVOPS})
 _MIB = 1024 * 1024
@@ -68,14 +68,14 @@ class DockerTool(Toolkit):
         pipeline: Pipeline | None = None,
         *,
         policy: DockerPolicy | None = None,
-        owner: Owner | None = None,
+        owner: OwningRun | None = None,
     ) -> None:
         super().__init__(workspace, pipeline)
         self.policy = policy or DockerPolicy()
-        self.owner = owner or Owner()
+        self.owner = owner or OwningRun()
         self.definitions = {name: GuardedOperation(inner=inner) for name, inner in type(self).definitions.items()}
-        self._engine = Engine(self.policy.host, call_seconds=self.policy.call_seconds)
-        self._names = Names(self._engine, self.owner, self.policy)
+        self._engine = DockerEngine(self.policy.host, call_seconds=self.policy.call_seconds)
+        self._names = OwnedNames(self._engine, self.owner, self.policy)
         self._tree = Tree(self.workspace.root, self.workspace.mount)
 
     async def __aenter__(self) -> DockerTool:
@@ -84,7 +84,7 @@ class DockerTool(Toolkit):
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def close(self) -> Reaped:
+    async def close(self) -> RemovedObjects:
         """Remove the run's containers and images, where the engine was used at all; what was removed.
 
         Raises ToolFailure where the engine has gone away; a later `reap` removes what is left.
@@ -112,7 +112,7 @@ class DockerTool(Toolkit):
         Steps have no network unless one is granted. Here-documents, RUN options and ADD of URLs are not supported.
         """
         _bounded(build_args, "build_args")
-        request = building.BuildRequest(
+        request = building.ImageBuildRequest(
             tag=tag,
             directory=path,
             dockerfile=dockerfile,
@@ -167,7 +167,7 @@ class DockerTool(Toolkit):
             image=reference,
             command=command,
             variables=environment,
-            labels=self.owner.labels(Kind.CONTAINER),
+            labels=self.owner.labels(OwnedKind.CONTAINER),
             limits=limits,
             network=granted,
             user=self.policy.user or _owner_of(self.workspace.root),
@@ -322,9 +322,9 @@ class DockerTool(Toolkit):
             raise ToolFailure(f"working_directory {path[:80]!r} is a {kind}")
         return MOUNT if real == "." else f"{MOUNT}/{real}"
 
-    async def _close(self) -> Reaped:
+    async def _close(self) -> RemovedObjects:
         try:
-            return await remove_run(self._engine, self.owner) if self._engine.connected else Reaped()
+            return await remove_run(self._engine, self.owner) if self._engine.connected else RemovedObjects()
         finally:
             await self._engine.close()
 

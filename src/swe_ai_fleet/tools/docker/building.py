@@ -25,8 +25,8 @@ from swe_ai_fleet.tools.definition import ToolFailure, time_limit
 from swe_ai_fleet.tools.docker import dockerfile
 from swe_ai_fleet.tools.docker.containers import ended
 from swe_ai_fleet.tools.docker.engine import Printout
-from swe_ai_fleet.tools.docker.ownership import Kind, Names
-from swe_ai_fleet.tools.docker.policy import Limits
+from swe_ai_fleet.tools.docker.ownership import OwnedKind, OwnedNames
+from swe_ai_fleet.tools.docker.policy import ContainerLimits
 from swe_ai_fleet.tools.files.paths import MissingPath, Tree, is_git_directory, quoted
 
 MAX_PATTERNS = 500
@@ -237,7 +237,7 @@ _CPU_PERIOD = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BuildRequest:
+class ImageBuildRequest:
     """What is to be built: paths are the caller's, the network and the limits are checked already."""
 
     tag: str
@@ -245,12 +245,12 @@ class BuildRequest:
     dockerfile: str
     arguments: Mapping[str, str]
     network: str
-    limits: Limits
+    limits: ContainerLimits
     target: str = ""
     seconds: float
 
 
-async def build(names: Names, root: Path, tree: Tree, request: BuildRequest) -> ToolResult:
+async def build(names: OwnedNames, root: Path, tree: Tree, request: ImageBuildRequest) -> ToolResult:
     """Build, tag and describe an image. Raises ToolFailure, ToolRefusal."""
     started_at = time.monotonic()
     tag = names.tag(request.tag)
@@ -260,7 +260,7 @@ async def build(names: Names, root: Path, tree: Tree, request: BuildRequest) -> 
     if names.short(tag) not in images and len(images) >= names.policy.max_images:
         raise ToolFailure(f"this run has {len(images)} images, its most; remove one with docker_rm")
     references = {image: await names.image(image, pull=names.policy.pull) for image in sorted(checked.images)}
-    labels = names.owner.labels(Kind.IMAGE)
+    labels = names.owner.labels(OwnedKind.IMAGE)
     # Without the moment, so that the steps of a stage are taken from the cache.
     every = {label: value for label, value in labels.items() if not label.endswith(".created-at")}
     written = checked.text(references, every=every, last=labels)
@@ -302,7 +302,7 @@ def _text(tree: Tree, path: str) -> str:
         raise ToolFailure(f"{quoted(path)} is not UTF-8 text") from None
 
 
-def _packed(names: Names, root: Path, tree: Tree, directory: str, name: str, written: str) -> IO[bytes]:
+def _packed(names: OwnedNames, root: Path, tree: Tree, directory: str, name: str, written: str) -> IO[bytes]:
     try:
         ignored = _text(tree, _below(directory, IGNORE_FILE))
     except MissingPath:
@@ -322,7 +322,7 @@ def _packed(names: Names, root: Path, tree: Tree, directory: str, name: str, wri
     )
 
 
-def _params(request: BuildRequest, tag: str, name: str) -> dict[str, str]:
+def _params(request: ImageBuildRequest, tag: str, name: str) -> dict[str, str]:
     memory = str(request.limits.memory_mb * _MIB)
     return {
         "t": tag,

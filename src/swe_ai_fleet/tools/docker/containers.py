@@ -18,9 +18,9 @@ from typing import Any
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
 from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
 from swe_ai_fleet.tools.definition import ToolFailure, time_limit
-from swe_ai_fleet.tools.docker.engine import Engine, Printout
-from swe_ai_fleet.tools.docker.ownership import Entry
-from swe_ai_fleet.tools.docker.policy import Limits
+from swe_ai_fleet.tools.docker.engine import DockerEngine, Printout
+from swe_ai_fleet.tools.docker.ownership import OwnedEntry
+from swe_ai_fleet.tools.docker.policy import ContainerLimits
 
 MOUNT = "/workspace"
 _MIB = 1024 * 1024
@@ -50,7 +50,7 @@ class ContainerRequest:
     command: Sequence[str]
     variables: Mapping[str, str]
     labels: Mapping[str, str]
-    limits: Limits
+    limits: ContainerLimits
     network: str
     user: str
     root: Path
@@ -195,7 +195,9 @@ def _names_of(config: Mapping[str, Any]) -> list[str]:
     return sorted(str(variable).partition("=")[0] for variable in config.get("Env") or ())
 
 
-async def run_to_end(engine: Engine, request: ContainerRequest, name: str, *, seconds: float, limit: int) -> ToolResult:
+async def run_to_end(
+    engine: DockerEngine, request: ContainerRequest, name: str, *, seconds: float, limit: int
+) -> ToolResult:
     """Run a new container and remove it, whatever happens. Raises ToolFailure."""
     printout = Printout(limit)
     identifier = await engine.create(request.config(), name)
@@ -216,7 +218,7 @@ async def run_to_end(engine: Engine, request: ContainerRequest, name: str, *, se
     return ended("docker_run", printout, code=state["ExitCode"], late=scope.expired(), started_at=started_at, note=note)
 
 
-async def start(engine: Engine, request: ContainerRequest, name: str) -> str:
+async def start(engine: DockerEngine, request: ContainerRequest, name: str) -> str:
     """Start a container that runs on by itself; its id. One that does not start is removed. Raises ToolFailure."""
     identifier = await engine.create(request.config(), name)
     try:
@@ -229,7 +231,7 @@ async def start(engine: Engine, request: ContainerRequest, name: str) -> str:
 
 
 async def execute(
-    engine: Engine, entry: Entry, command: Sequence[str], *, directory: str, seconds: float, limit: int
+    engine: DockerEngine, entry: OwnedEntry, command: Sequence[str], *, directory: str, seconds: float, limit: int
 ) -> ToolResult:
     """Run a command in a running container. Raises ToolFailure.
 

@@ -53,14 +53,14 @@ class Printout:
         self._kept.feed(data)
         return not self.flooded
 
-    def collect(self, stream: Stream) -> None:
+    def collect(self, stream: EngineStream) -> None:
         """Read a multiplexed stream (eight bytes of header, then so many of output) to its end or to the limit."""
         for data in _frames(stream):
             if not self.add(data):
                 return
 
 
-def _frames(stream: Stream) -> Iterator[bytes]:
+def _frames(stream: EngineStream) -> Iterator[bytes]:
     while len(header := _exactly(stream, _HEADER_BYTES)) == _HEADER_BYTES:
         remaining = int.from_bytes(header[4:], "big")
         while remaining:
@@ -71,7 +71,7 @@ def _frames(stream: Stream) -> Iterator[bytes]:
             yield data
 
 
-def _exactly(stream: Stream, size: int) -> bytes:
+def _exactly(stream: EngineStream, size: int) -> bytes:
     data = b""
     while len(data) < size:
         piece = stream.read(size - len(data))
@@ -95,7 +95,7 @@ class MissingOnEngine(ToolFailure):
     """The engine has no such container or image."""
 
 
-class Stream:
+class EngineStream:
     """An answer of the engine that is read piece by piece in a thread; `stop` ends the reading from outside."""
 
     def __init__(self, response: Any) -> None:
@@ -122,7 +122,7 @@ class Stream:
             self._response.close()
 
 
-class Engine:
+class DockerEngine:
     """A docker or podman engine.
 
     Args:
@@ -262,8 +262,8 @@ class Engine:
         body: Mapping[str, object] | None = None,
         upload: IO[bytes] | None = None,
         seconds: float,
-    ) -> Stream:
-        def opened(client: Any) -> Stream:
+    ) -> EngineStream:
+        def opened(client: Any) -> EngineStream:
             headers = {"Content-Type": "application/x-tar"} if upload is not None else {}
             response = client.request(
                 method,
@@ -280,7 +280,7 @@ class Engine:
                 message = response.raw.read(_MAX_LINE_BYTES, decode_content=True)
                 response.close()
                 raise _failure_of(response.status_code, message)
-            return Stream(response)
+            return EngineStream(response)
 
         future = self._threads(self._streams, self._ask, opened)
         try:
@@ -289,7 +289,7 @@ class Engine:
             future.add_done_callback(_close_unheard)
             raise
 
-    async def _read(self, stream: Stream, read: Callable[[], T]) -> T:
+    async def _read(self, stream: EngineStream, read: Callable[[], T]) -> T:
         """Read in a thread; a cancelled reader is woken and waited for."""
         reading = self._threads(self._streams, self._guarded, read)
         try:
@@ -362,7 +362,7 @@ async def _seen_through(future: asyncio.Future[T], limit: float, host: str) -> T
     return future.result()
 
 
-def _close_unheard(future: asyncio.Future[Stream]) -> None:
+def _close_unheard(future: asyncio.Future[EngineStream]) -> None:
     if not future.cancelled() and future.exception() is None:
         future.result().close()
 
@@ -376,7 +376,7 @@ def _failure_of(status: int, body: bytes) -> ToolFailure:
     return kind(f"the container engine refused ({status}): {text}")
 
 
-def _build_error(stream: Stream, printout: Printout) -> str:
+def _build_error(stream: EngineStream, printout: Printout) -> str:
     """The error out of the JSON objects, one a line, that tell of a build; what it prints goes to the printout."""
     error, pending = "", b""
     for piece in stream.pieces():

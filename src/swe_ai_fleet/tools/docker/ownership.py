@@ -17,7 +17,7 @@ from typing import Any
 
 from swe_ai_fleet.domain.text import utf8
 from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
-from swe_ai_fleet.tools.docker.engine import Engine, MissingOnEngine
+from swe_ai_fleet.tools.docker.engine import DockerEngine, MissingOnEngine
 from swe_ai_fleet.tools.docker.policy import DockerPolicy, canonical, checked_image
 
 LABEL_PREFIX = "swe-ai-fleet."
@@ -28,7 +28,7 @@ _RETRY_SECONDS = (0.1, 0.3, 0.6, 1.0, 2.0)
 """The engine takes a moment over the end of a build that was broken off, and holds its images until then."""
 
 
-class Kind(StrEnum):
+class OwnedKind(StrEnum):
     """Containers inherit the labels of their image, whoever starts them: so each kind has labels of its own."""
 
     CONTAINER = "container"
@@ -36,7 +36,7 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Owner:
+class OwningRun:
     """The run that containers and images are made for.
 
     Nothing of another owner can be seen through the tool. `workspace_id` is random where none is given, so that two
@@ -59,11 +59,11 @@ class Owner:
         """What the names of this owner's images and containers begin with."""
         return f"fleet-{self.key}"
 
-    def selector(self, kind: Kind) -> str:
+    def selector(self, kind: OwnedKind) -> str:
         """The label that this owner's things of a kind carry, and nobody else's."""
         return f"{LABEL_PREFIX}{kind}.owner={self.key}"
 
-    def labels(self, kind: Kind) -> dict[str, str]:
+    def labels(self, kind: OwnedKind) -> dict[str, str]:
         """Everything that is written on a new container or image."""
         prefix = f"{LABEL_PREFIX}{kind}."
         return {
@@ -77,7 +77,7 @@ class Owner:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class OwnedEntry:
     """A container or an image of the run: the name its agent knows, the engine's id, and what the engine lists."""
 
     name: str
@@ -85,10 +85,10 @@ class Entry:
     listed: Mapping[str, Any]
 
 
-class Names:
+class OwnedNames:
     """Names of one run, to and from what the engine calls them."""
 
-    def __init__(self, engine: Engine, owner: Owner, policy: DockerPolicy) -> None:
+    def __init__(self, engine: DockerEngine, owner: OwningRun, policy: DockerPolicy) -> None:
         self.engine = engine
         self.owner = owner
         self.policy = policy
@@ -97,15 +97,15 @@ class Names:
         """The name of a container or an image as the run's agent knows it."""
         return name.removeprefix(f"{self.owner.namespace}/").removeprefix(f"{self.owner.namespace}-")
 
-    async def containers(self) -> list[Entry]:
+    async def containers(self) -> list[OwnedEntry]:
         """The run's containers, running or not."""
-        entries: list[Entry] = []
-        for listed in await self.engine.containers(self.owner.selector(Kind.CONTAINER)):
+        entries: list[OwnedEntry] = []
+        for listed in await self.engine.containers(self.owner.selector(OwnedKind.CONTAINER)):
             name = str((listed.get("Names") or [listed["Id"][:12]])[0]).lstrip("/")
-            entries.append(Entry(name=self.short(name), id=listed["Id"], listed=listed))
+            entries.append(OwnedEntry(name=self.short(name), id=listed["Id"], listed=listed))
         return entries
 
-    async def container(self, name: str) -> Entry:
+    async def container(self, name: str) -> OwnedEntry:
         """One of the run's containers, by name or by the beginning of its id. Raises ToolFailure."""
         containers = await self.containers()
         container = _entry_named(containers, name)
@@ -114,20 +114,20 @@ class Names:
             raise ToolFailure(f"this run has no container {name[:80]!r}; its containers: {names}")
         return container
 
-    async def images(self) -> list[Entry]:
+    async def images(self) -> list[OwnedEntry]:
         """The images that were built in this run and have a name."""
         return [
-            Entry(name=self.short(tag), id=listed["Id"], listed=listed)
-            for listed in await self.engine.images(self.owner.selector(Kind.IMAGE))
+            OwnedEntry(name=self.short(tag), id=listed["Id"], listed=listed)
+            for listed in await self.engine.images(self.owner.selector(OwnedKind.IMAGE))
             for tag in listed.get("RepoTags") or ()
             if tag.startswith(f"{self.owner.namespace}/")
         ]
 
-    async def own_image(self, name: str) -> Entry | None:
+    async def own_image(self, name: str) -> OwnedEntry | None:
         """An image built in this run, by name or by the beginning of its id; None where there is none."""
         return _entry_named(await self.images(), name, canonical(name))
 
-    async def image_only(self, name: str) -> Entry | None:
+    async def image_only(self, name: str) -> OwnedEntry | None:
         """The run's image of this name, where no container of it has the name too."""
         image = await self.own_image(name)
         is_container = image is not None and name in {entry.name for entry in await self.containers()}
@@ -168,7 +168,7 @@ class Names:
         return f"{self.owner.namespace}/{canonical(name)}"
 
 
-def _entry_named(entries: list[Entry], *names: str) -> Entry | None:
+def _entry_named(entries: list[OwnedEntry], *names: str) -> OwnedEntry | None:
     for entry in entries:
         if entry.name in names:
             return entry
@@ -180,7 +180,7 @@ def _entry_named(entries: list[Entry], *names: str) -> Entry | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reaped:
+class RemovedObjects:
     """How many containers and images were removed, and what could not be, by name with the reason."""
 
     containers: int = 0
@@ -188,32 +188,32 @@ class Reaped:
     failures: tuple[str, ...] = ()
 
 
-async def reap(policy: DockerPolicy, *, executions: Collection[str]) -> Reaped:
+async def reap(policy: DockerPolicy, *, executions: Collection[str]) -> RemovedObjects:
     """Remove the fleet's containers and images of ended executions, whichever run made them.
 
     Raises ToolFailure where there is no engine.
     """
-    engine = Engine(policy.host, call_seconds=policy.call_seconds)
+    engine = DockerEngine(policy.host, call_seconds=policy.call_seconds)
     try:
         return await _remove(engine, [item for item in await _leftovers(engine, "") if item.execution in executions])
     finally:
         await engine.close()
 
 
-async def remove_run(engine: Engine, owner: Owner) -> Reaped:
+async def remove_run(engine: DockerEngine, owner: OwningRun) -> RemovedObjects:
     return await _remove(engine, await _leftovers(engine, f"={owner.key}"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Item:
-    kind: Kind
+    kind: OwnedKind
     id: str
     execution: str
 
 
-async def _leftovers(engine: Engine, owner: str) -> list[_Item]:
+async def _leftovers(engine: DockerEngine, owner: str) -> list[_Item]:
     items: list[_Item] = []
-    for kind, ask in ((Kind.CONTAINER, engine.containers), (Kind.IMAGE, engine.images)):
+    for kind, ask in ((OwnedKind.CONTAINER, engine.containers), (OwnedKind.IMAGE, engine.images)):
         for listed in await ask(f"{LABEL_PREFIX}{kind}.owner{owner}"):
             labels: Mapping[str, str] = listed.get("Labels") or {}
             execution = labels.get(f"{LABEL_PREFIX}{kind}.execution", "")
@@ -221,9 +221,9 @@ async def _leftovers(engine: Engine, owner: str) -> list[_Item]:
     return items
 
 
-async def _remove(engine: Engine, items: list[_Item]) -> Reaped:
-    first, failures = await _removed([item.id for item in items if item.kind is Kind.CONTAINER], engine.remove)
-    images, second, pauses = [item.id for item in items if item.kind is Kind.IMAGE], 0, iter(_RETRY_SECONDS)
+async def _remove(engine: DockerEngine, items: list[_Item]) -> RemovedObjects:
+    first, failures = await _removed([item.id for item in items if item.kind is OwnedKind.CONTAINER], engine.remove)
+    images, second, pauses = [item.id for item in items if item.kind is OwnedKind.IMAGE], 0, iter(_RETRY_SECONDS)
     while images:
         count, refused = await _removed(images, engine.remove_image)
         second += count
@@ -235,7 +235,7 @@ async def _remove(engine: Engine, items: list[_Item]) -> Reaped:
                 break
             await asyncio.sleep(wait)
     reasons = tuple(f"{identifier}: {reason}" for identifier, reason in failures.items())
-    return Reaped(containers=first, images=second, failures=reasons)
+    return RemovedObjects(containers=first, images=second, failures=reasons)
 
 
 async def _removed(identifiers: list[str], remove: Callable[[str], Awaitable[None]]) -> tuple[int, dict[str, str]]:

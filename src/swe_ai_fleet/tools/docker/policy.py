@@ -48,7 +48,7 @@ NEVER: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class ContainerLimits:
     """Memory in MiB (swap included), CPUs and processes of one container. All of them are always set."""
 
     memory_mb: int = 512
@@ -89,8 +89,8 @@ class DockerPolicy:
     images: tuple[str, ...] = ()
     networks: frozenset[str] = frozenset()
     pull: bool = False
-    defaults: Limits = field(default_factory=Limits)
-    ceiling: Limits = field(default_factory=lambda: Limits(memory_mb=4096, cpus=4.0, pids=1024))
+    defaults: ContainerLimits = field(default_factory=ContainerLimits)
+    ceiling: ContainerLimits = field(default_factory=lambda: ContainerLimits(memory_mb=4096, cpus=4.0, pids=1024))
     user: str | None = None
     read_only_root: bool = False
     max_containers: int = 8
@@ -125,11 +125,11 @@ class DockerPolicy:
         raise ToolRefusal(f"the network {name[:80]!r} is not granted; networks: {granted}")
 
     def limits(
-        self, memory_mb: int | None, cpus: float | None, pids: int | None, *, unset: Limits | None = None
-    ) -> Limits:
+        self, memory_mb: int | None, cpus: float | None, pids: int | None, *, unset: ContainerLimits | None = None
+    ) -> ContainerLimits:
         """The limits of one container, `unset` (or the defaults) for None. Raises ToolRefusal above the ceiling."""
         rest = unset or self.defaults
-        limits = Limits(
+        limits = ContainerLimits(
             memory_mb=rest.memory_mb if memory_mb is None else memory_mb,
             cpus=rest.cpus if cpus is None else cpus,
             pids=rest.pids if pids is None else pids,

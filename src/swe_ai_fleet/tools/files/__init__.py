@@ -16,8 +16,8 @@ from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.tools.definition import ToolFailure
 from swe_ai_fleet.tools.files.editor import Edit, Editor, count, succeeded
 from swe_ai_fleet.tools.files.paths import Tree, quoted, wrong_kind
-from swe_ai_fleet.tools.files.search import Scope, excerpts, find_files, find_matches
-from swe_ai_fleet.tools.files.text import Text, decode, numbered, unified_diff
+from swe_ai_fleet.tools.files.search import SearchScope, excerpts, find_files, find_matches
+from swe_ai_fleet.tools.files.text import DecodedText, decode, numbered, unified_diff
 from swe_ai_fleet.tools.operation import Toolkit, operation
 from swe_ai_fleet.tools.pipeline import Pipeline
 from swe_ai_fleet.tools.repo_map.mapper import CHARS_PER_TOKEN, MAX_FOCUS_CHARS, RepoMapper, described
@@ -249,7 +249,7 @@ class FileTool(Toolkit):
             return await asyncio.to_thread(work, path, *args, **kwargs)
         return work(path, *args, **kwargs)
 
-    def _read(self, path: str) -> tuple[str, bytes, Text]:
+    def _read(self, path: str) -> tuple[str, bytes, DecodedText]:
         content = self._tree.read(path, limit=self.pipeline.limits.max_file_bytes)
         return content.path, content.data, decode(path, content.data)
 
@@ -311,15 +311,15 @@ class FileTool(Toolkit):
             content = f"{real_a} is {a.encoding} and {real_b} is {b.encoding}; their text is the same."
         return succeeded("diff_files", content, {"same": data_a == data_b})
 
-    def _scope(self, path: str, glob: str | None) -> Scope:
+    def _scope(self, path: str, glob: str | None) -> SearchScope:
         real = self._tree.find(path)
         kind, _, _ = self._tree.info(real)
         if kind == "directory":
-            return Scope(directory=real, glob=glob or "")
+            return SearchScope(directory=real, glob=glob or "")
         if kind != "file":
             raise wrong_kind(kind)(f"{quoted(path)} is a {kind}; give a directory or a file")
         parent, _, name = real.rpartition("/")
-        return Scope(directory=parent or ".", file=f"./{name}", glob=glob or "")
+        return SearchScope(directory=parent or ".", file=f"./{name}", glob=glob or "")
 
 
 def _ranges(text: str) -> list[tuple[int, int | None]]:

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
 from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
-from swe_ai_fleet.tools.files.patches import FilePatch, apply_hunks
+from swe_ai_fleet.tools.files.patches import FileEdit, apply_hunks
 from swe_ai_fleet.tools.files.paths import MissingPath, Tree, quoted
-from swe_ai_fleet.tools.files.text import Text, decode, syntax_error
+from swe_ai_fleet.tools.files.text import DecodedText, decode, syntax_error
 from swe_ai_fleet.tools.policy import path_allowed
 
 MAX_VERSIONS = 20
@@ -31,7 +31,7 @@ class FileState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class FileChange:
     """A file before and after, by its real path; None where there is no file."""
 
     path: str
@@ -48,7 +48,7 @@ def file_state(tree: Tree, path: str, *, limit: int) -> FileState | None:
     return FileState(data=content.data, mode=content.mode)
 
 
-def make_changes(tree: Tree, changes: Sequence[Change], *, limit: int) -> None:
+def make_changes(tree: Tree, changes: Sequence[FileChange], *, limit: int) -> None:
     """Make all changes, in order.
 
     Raises:
@@ -62,7 +62,7 @@ def make_changes(tree: Tree, changes: Sequence[Change], *, limit: int) -> None:
             )
     above = [str(directory) for change in changes if change.before is None for directory in _parents(change.path)]
     absent = {directory for directory in above if not tree.exists(directory)}
-    changes_made: list[Change] = []
+    changes_made: list[FileChange] = []
     try:
         for change in changes:
             _write_state(tree, change.path, change.after, limit)
@@ -108,13 +108,13 @@ class Undoable:
         return sum(len(before.data) for _, before, _ in self.versions if before)
 
 
-class History:
+class ChangeHistory:
     """The last changes, newest last; the oldest are forgotten once there are too many or they hold too much."""
 
     def __init__(self) -> None:
         self._entries: list[Undoable] = []
 
-    def record(self, operation: str, changes: Sequence[Change]) -> None:
+    def record(self, operation: str, changes: Sequence[FileChange]) -> None:
         versions = tuple((change.path, change.before, digest(change.after)) for change in changes)
         self._entries.append(Undoable(operation=operation, versions=versions))
         while self._entries and self._too_much():
@@ -160,13 +160,13 @@ class PatchedFiles:
         self._expected = dict(expected)
         self._allowed_paths = allowed_paths
         self._touched: set[str] = set()
-        self.groups: list[tuple[Change, ...]] = []
+        self.groups: list[tuple[FileChange, ...]] = []
         self.said: list[str] = []
         self.warnings: list[str] = []
         self._added = self._removed = 0
 
     @property
-    def changes(self) -> tuple[Change, ...]:
+    def changes(self) -> tuple[FileChange, ...]:
         """What is to be written, in order."""
         return tuple(change for group in self.groups for change in group)
 
@@ -175,7 +175,7 @@ class PatchedFiles:
         paths = [change.path for change in self.changes]
         return {"paths": paths, "added": self._added, "removed": self._removed, "syntax_errors": len(self.warnings)}
 
-    def add(self, file: FilePatch) -> None:
+    def add(self, file: FileEdit) -> None:
         """Take in one file of the patch. Raises ToolFailure where it does not fit the workspace or may not touch it."""
         name = file.target or file.source or ""
         try:
@@ -192,16 +192,16 @@ class PatchedFiles:
         for path in self._expected:
             raise ToolFailure(f"expected_sha256 names {quoted(path)}, which the patch does not read")
 
-    def _add(self, file: FilePatch) -> None:
+    def _add(self, file: FileEdit) -> None:
         before = self._before(file)
         after, offsets = self._after(file, before)
         moved = file.source is not None and file.target is not None and file.source != file.target
-        changes: list[Change] = []
+        changes: list[FileChange] = []
         if file.target is not None:
             replaced = None if moved else before
-            changes.append(Change(path=file.target, before=replaced, after=after))
+            changes.append(FileChange(path=file.target, before=replaced, after=after))
         if file.source is not None and (file.target is None or (moved and not file.copy)):
-            changes.append(Change(path=file.source, before=before, after=None))
+            changes.append(FileChange(path=file.source, before=before, after=None))
         for change in changes:
             self._touch(change.path)
         self.groups.append(tuple(changes))
@@ -216,7 +216,7 @@ class PatchedFiles:
             raise ToolRefusal(f"it lies outside the paths allowed for this task: {', '.join(self._allowed_paths)}")
         self._touched.add(path)
 
-    def _before(self, file: FilePatch) -> FileState | None:
+    def _before(self, file: FileEdit) -> FileState | None:
         for path in {file.source, file.target} - {None}:
             self._refuse_links(str(path))
         if file.target is not None and file.source != file.target and self._tree.exists(file.target):
@@ -231,11 +231,11 @@ class PatchedFiles:
         check_expected(file.source, state, self._expected.pop(file.source, None))
         return state
 
-    def _after(self, file: FilePatch, before: FileState | None) -> tuple[FileState | None, tuple[int, ...]]:
+    def _after(self, file: FileEdit, before: FileState | None) -> tuple[FileState | None, tuple[int, ...]]:
         if not file.hunks:
             data, offsets = before.data if before else b"", ()
         else:
-            text = _as_patched(decode(file.source or "", before.data) if before else Text(content=""), file)
+            text = _as_patched(decode(file.source or "", before.data) if before else DecodedText(content=""), file)
             content, offsets = apply_hunks(text.content, file.hunks)
             data = text.with_content(content).encode(file.target or "")
         if file.target is None:
@@ -275,7 +275,7 @@ class PatchedFiles:
             self.warnings.append(f"Warning: {path} does not parse{' any more' if old else ''}: {error}")
 
 
-def _as_patched(text: Text, file: FilePatch) -> Text:
+def _as_patched(text: DecodedText, file: FileEdit) -> DecodedText:
     """The text in the form that the patch has it in.
 
     A patch made from the files themselves has their carriage returns and byte order mark; one written by a model that
@@ -289,7 +289,7 @@ def _as_patched(text: Text, file: FilePatch) -> Text:
     return text
 
 
-def _change_text(file: FilePatch, *, created: bool, offsets: tuple[int, ...]) -> str:
+def _change_text(file: FileEdit, *, created: bool, offsets: tuple[int, ...]) -> str:
     counts = f"+{file.added} -{file.removed}"
     if file.target is None:
         return f"Deleted {file.source}."

@@ -12,9 +12,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from swe_ai_fleet.domain.tool import ToolResult
 from swe_ai_fleet.tools.definition import ToolFailure
 from swe_ai_fleet.tools.files.changes import (
-    Change,
+    ChangeHistory,
+    FileChange,
     FileState,
-    History,
     PatchedFiles,
     check_expected,
     digest,
@@ -25,8 +25,8 @@ from swe_ai_fleet.tools.files.patches import parse_patch
 from swe_ai_fleet.tools.files.paths import MissingPath, Tree, outside, quoted, wrong_kind
 from swe_ai_fleet.tools.files.text import (
     MAX_LINES,
+    DecodedText,
     Replacement,
-    Text,
     border,
     decode,
     replace_passage,
@@ -57,7 +57,7 @@ class Editor:
     def __init__(self, tree: Tree, *, limit: int) -> None:
         self._tree = tree
         self._limit = limit
-        self._history = History()
+        self._history = ChangeHistory()
 
     def write(self, path: str, content: str, *, name: str = "write_file") -> ToolResult:
         """Create a file or replace one whole, as the operation `name`."""
@@ -67,9 +67,9 @@ class Editor:
             try:
                 old = decode(path, before.data)
             except ToolFailure:  # no text: nothing of it has to be kept
-                old = Text(content="")
+                old = DecodedText(content="")
         elif self._tree.size(path):
-            old = Text(content="")  # too large to be read
+            old = DecodedText(content="")  # too large to be read
         text, data = rewritten(old, content, path)
         real = self._write(name, path, before, data)
         sentence = f"{'Replaced' if old else 'Created'} {real}: {count(text.lines, 'line')}, {len(data)} bytes."
@@ -77,7 +77,7 @@ class Editor:
 
     def append(self, path: str, content: str) -> ToolResult:
         before = file_state(self._tree, path, limit=self._limit)
-        old = decode(path, before.data) if before is not None else Text(content="")
+        old = decode(path, before.data) if before is not None else DecodedText(content="")
         joint = "\n" if old.content and not old.content.endswith("\n") else ""
         text = old.with_content(old.content + joint + content)
         data = text.encode(path)
@@ -133,14 +133,17 @@ class Editor:
             raise ToolFailure(f"{quoted(source)} is a symbolic link; move the file that it leads to, or use a command")
         real, before = self._read(source, expected_sha256)
         target, replaced = self._destination(real, destination, overwrite)
-        changes = Change(path=target, before=replaced, after=before), Change(path=real, before=before, after=None)
+        changes = (
+            FileChange(path=target, before=replaced, after=before),
+            FileChange(path=real, before=before, after=None),
+        )
         return self._placed("move_file", "Moved", real, changes)
 
     def copy(self, source: str, destination: str, overwrite: bool, expected_sha256: str | None) -> ToolResult:
         real, content = self._read(source, expected_sha256)
         target, replaced = self._destination(real, destination, overwrite)
         after = replace(content, mode=replaced.mode) if replaced else content
-        return self._placed("copy_file", "Copied", real, (Change(path=target, before=replaced, after=after),))
+        return self._placed("copy_file", "Copied", real, (FileChange(path=target, before=replaced, after=after),))
 
     def delete(self, path: str) -> ToolResult:
         """Delete a file, a link or an empty directory; a file can be put back."""
@@ -150,7 +153,7 @@ class Editor:
             before, real = file_state(self._tree, path, limit=self._limit), self._tree.find(path)
         kind = self._tree.remove(path)
         if before is not None:
-            self._history.record("delete_file", (Change(path=real, before=before, after=None),))
+            self._history.record("delete_file", (FileChange(path=real, before=before, after=None),))
         return succeeded("delete_file", f"Deleted the {kind} {path}.", {"path": path, "kind": kind})
 
     def undo(self, path: str) -> ToolResult:
@@ -163,12 +166,12 @@ class Editor:
             raise ToolFailure(
                 f"no change of {quoted(path)} by the files tool is remembered; git_checkout restores files"
             )
-        changes: list[Change] = []
+        changes: list[FileChange] = []
         for changed, before, after in entry.versions:
             now = file_state(self._tree, changed, limit=self._limit)
             if digest(now) != after:
                 raise ToolFailure(f"{quoted(changed)} was changed by something else since; undoing would lose that")
-            changes.append(Change(path=changed, before=now, after=before))
+            changes.append(FileChange(path=changed, before=now, after=before))
         make_changes(self._tree, changes, limit=self._limit)
         self._history.forget(entry)
         sentences = [f"Undid the last files_{entry.operation} of {real}."]
@@ -196,10 +199,10 @@ class Editor:
         unknown = before is None and self._tree.size(path) > 0
         real = self._tree.write(path, data, limit=self._limit)
         if not unknown:
-            self._history.record(operation, (Change(path=real, before=before, after=FileState(data=data)),))
+            self._history.record(operation, (FileChange(path=real, before=before, after=FileState(data=data)),))
         return real
 
-    def _placed(self, operation: str, verb: str, source: str, changes: tuple[Change, ...]) -> ToolResult:
+    def _placed(self, operation: str, verb: str, source: str, changes: tuple[FileChange, ...]) -> ToolResult:
         """Make the changes of a move or a copy; the first is about the file's new place."""
         make_changes(self._tree, changes, limit=self._limit)
         self._history.record(operation, changes)
@@ -253,7 +256,7 @@ def count(items: Collection[object], noun: str) -> str:
     return f"{len(items)} {noun}{ending}"
 
 
-def _edited(path: str, text: Text, edit: Edit) -> tuple[Text, Replacement]:
+def _edited(path: str, text: DecodedText, edit: Edit) -> tuple[DecodedText, Replacement]:
     old, new = edit.old, edit.new
     if text.newline == "\r\n":
         old, new = old.replace("\r\n", "\n"), new.replace("\r\n", "\n")
@@ -264,7 +267,7 @@ def _edited(path: str, text: Text, edit: Edit) -> tuple[Text, Replacement]:
     return text.with_content(replacement.text), replacement
 
 
-def _result_of(name: str, path: str, sentence: str, data: bytes, text: Text, *, before: str) -> ToolResult:
+def _result_of(name: str, path: str, sentence: str, data: bytes, text: DecodedText, *, before: str) -> ToolResult:
     """The result of a change, with the syntax error that it brought in, if it did."""
     error = syntax_error(path, text.content)
     if error and before and syntax_error(path, before):

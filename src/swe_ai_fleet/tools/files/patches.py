@@ -32,7 +32,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hunk:
+class EditHunk:
     """Lines with their ends that stand at `start` (from 0) before and after."""
 
     start: int
@@ -43,7 +43,7 @@ class Hunk:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FilePatch:
+class FileEdit:
     """What a patch does to one file.
 
     `source` is None for a new file, `target` None for a deleted one; both differ for a renamed or (`copy`) a copied
@@ -52,7 +52,7 @@ class FilePatch:
 
     source: str | None
     target: str | None
-    hunks: tuple[Hunk, ...]
+    hunks: tuple[EditHunk, ...]
     executable: bool | None = None
     copy: bool = False
 
@@ -65,7 +65,7 @@ class FilePatch:
         return sum(hunk.removed for hunk in self.hunks)
 
 
-def parse_patch(text: str) -> tuple[FilePatch, ...]:
+def parse_patch(text: str) -> tuple[FileEdit, ...]:
     """The files of a patch, in its order.
 
     Raises:
@@ -100,7 +100,7 @@ def parse_patch(text: str) -> tuple[FilePatch, ...]:
     return files
 
 
-def apply_hunks(content: str, hunks: Sequence[Hunk]) -> tuple[str, tuple[int, ...]]:
+def apply_hunks(content: str, hunks: Sequence[EditHunk]) -> tuple[str, tuple[int, ...]]:
     """The content with the hunks applied, and by how many lines each stood away from its place.
 
     Raises:
@@ -124,7 +124,7 @@ def apply_hunks(content: str, hunks: Sequence[Hunk]) -> tuple[str, tuple[int, ..
     return "".join(result), tuple(offsets)
 
 
-def _place(lines: list[str], hunk: Hunk, expected: int, first: int, number: int) -> int:
+def _place(lines: list[str], hunk: EditHunk, expected: int, first: int, number: int) -> int:
     old = list(hunk.old)
     last = len(lines) - len(old)
     if first <= expected <= last and lines[expected : expected + len(old)] == old:
@@ -171,7 +171,7 @@ def _refuse_leftovers(lines: list[str], parsed: PatchSet) -> None:
             )
 
 
-def _file(file: PatchedFile) -> FilePatch:
+def _file(file: PatchedFile) -> FileEdit:
     information = [str(line).rstrip("\r\n") for line in file.patch_info or ()]
     headers = {key: line[len(key) :] for line in information for key in _RENAMES if line.startswith(key)}
     source, target = _name(file.source_file), _name(file.target_file)
@@ -195,7 +195,7 @@ def _file(file: PatchedFile) -> FilePatch:
         source = target  # `diff -u x.orig x`: the second is what is meant
     mode = str(file.target_mode) if file.target_mode is not None and target is not None else ""
     changed = source is None or any(line.startswith("new mode ") for line in information)
-    return FilePatch(
+    return FileEdit(
         source=source,
         target=target,
         hunks=tuple(_hunk(hunk) for hunk in file),
@@ -207,7 +207,7 @@ def _file(file: PatchedFile) -> FilePatch:
 _RENAMES = ("rename from ", "rename to ", "copy from ", "copy to ")
 
 
-def _hunk(hunk: ParsedHunk) -> Hunk:
+def _hunk(hunk: ParsedHunk) -> EditHunk:
     old, new = list[str](), list[str]()
     last: tuple[list[str], ...] = ()
     for line in hunk:
@@ -228,7 +228,7 @@ def _hunk(hunk: ParsedHunk) -> Hunk:
             side.append(str(line.value))
     # A hunk that takes no line names the one it stands behind, any other its own first.
     start = hunk.source_start - 1 if hunk.source_length else hunk.source_start
-    return Hunk(start=max(start, 0), old=tuple(old), new=tuple(new), added=hunk.added, removed=hunk.removed)
+    return EditHunk(start=max(start, 0), old=tuple(old), new=tuple(new), added=hunk.added, removed=hunk.removed)
 
 
 def _name(text: str | None) -> str | None:

@@ -43,7 +43,7 @@ class MissingPath(ToolFailure):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class ResolvedPath:
     """Where a path leads: a name in an open directory. `info` is None where nothing has that name yet.
 
     `path` is the real path beneath the root, without links and `..`; the root itself is `.`. Closed by its context.
@@ -59,7 +59,7 @@ class Place:
         """`file`, `directory`, `fifo` and so on; empty where nothing is there."""
         return KINDS.get(stat.S_IFMT(self.info.st_mode), "special file") if self.info else ""
 
-    def __enter__(self) -> Place:
+    def __enter__(self) -> ResolvedPath:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -177,7 +177,7 @@ class Tree:
             return place.kind
 
     @contextmanager
-    def _open_file(self, path: str) -> Generator[tuple[int, Place]]:
+    def _open_file(self, path: str) -> Generator[tuple[int, ResolvedPath]]:
         with self._walk(path) as place:
             if place.info is None:
                 raise _missing(path, place)
@@ -196,7 +196,7 @@ class Tree:
             finally:
                 os.close(handle)
 
-    def _walk(self, path: str, *, create: bool = False, follow: bool = True) -> Place:
+    def _walk(self, path: str, *, create: bool = False, follow: bool = True) -> ResolvedPath:
         """Where a path leads. With `create`, missing parents are made; `follow` is about the last component only."""
         pending = self._components(path)[::-1]
         handles, names, links = [os.open(self._root, _DIRECTORY & ~os.O_NOFOLLOW)], list[str](), 0
@@ -227,7 +227,9 @@ class Tree:
                     pending.extend(self._components(target, through=path)[::-1])
                     continue
                 if not pending:
-                    return Place(directory=os.dup(handles[-1]), name=name, path="/".join((*names, name)), info=info)
+                    return ResolvedPath(
+                        directory=os.dup(handles[-1]), name=name, path="/".join((*names, name)), info=info
+                    )
                 if info is None:
                     self._check_unmade(path, len(names) + 1, pending[::-1])
                     if not create:
@@ -244,7 +246,7 @@ class Tree:
                     pending.append(name)
                     continue
                 names.append(name)
-            return Place(
+            return ResolvedPath(
                 directory=os.dup(handles[-1]), name=".", path="/".join(names) or ".", info=os.fstat(handles[-1])
             )
         finally:
@@ -320,7 +322,7 @@ def _too_large(path: str, size: int, limit: int) -> str:
     )
 
 
-def _missing(path: str, place: Place) -> MissingPath:
+def _missing(path: str, place: ResolvedPath) -> MissingPath:
     siblings = _names(place.directory, ".")[:_MAX_SIBLINGS]
     prefix = place.path[: -len(place.name)]
     close = [quoted(prefix + name) for name in get_close_matches(place.name[:100], siblings, n=3, cutoff=0.7)]
@@ -365,7 +367,7 @@ def _make_directory(directory: int, name: str) -> None:
         os.close(handle)
 
 
-def _replace(place: Place, data: bytes, mode: int | None) -> None:
+def _replace(place: ResolvedPath, data: bytes, mode: int | None) -> None:
     """Write beside the file and rename over it: a reader sees the old content or the new, never a part."""
     temporary = f".fleet-{secrets.token_hex(8)}.tmp"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -28,7 +28,7 @@ _GIT_GREP = ("git", "--no-pager", "-c", "core.quotePath=false", "grep", "--no-in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scope:
+class SearchScope:
     """Where to look: a directory or one file in it, and which names.
 
     `directory` is a real path beneath the workspace's root (see `paths.Tree.find`). A `glob` without a slash is about
@@ -41,7 +41,7 @@ class Scope:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Match:
+class SearchMatch:
     """A line that matched, or stands near one; `path` is relative to the workspace, `line` counts from 1."""
 
     path: str
@@ -58,7 +58,7 @@ class Found(Generic[T]):
     complete: bool
 
 
-async def find_files(workspace: Workspace, scope: Scope, *, limit: int) -> Found[str]:
+async def find_files(workspace: Workspace, scope: SearchScope, *, limit: int) -> Found[str]:
     """The files in scope. Raises ToolFailure where the glob is wrong or it takes too long."""
     ripgrep = (*_RIPGREP, "--files", *_ripgrep_globs(scope.glob), "--", scope.file)
     # Files without a match for what nothing contains are all files, empty ones included.
@@ -71,8 +71,8 @@ async def find_files(workspace: Workspace, scope: Scope, *, limit: int) -> Found
 
 
 async def find_matches(
-    workspace: Workspace, scope: Scope, pattern: str, *, ignore_case: bool, limit: int, context: int = 0
-) -> Found[Match]:
+    workspace: Workspace, scope: SearchScope, pattern: str, *, ignore_case: bool, limit: int, context: int = 0
+) -> Found[SearchMatch]:
     """The lines in scope that match a regular expression, and `context` lines around each.
 
     `limit` bounds those that match. Raises ToolFailure where the pattern is no regular expression.
@@ -85,7 +85,7 @@ async def find_matches(
     git = (*git, "-e", pattern, "--", *_git_globs(scope))
     output = await _run(workspace, scope, ripgrep, git)
     lines = output.head.split(b"\n")[:-1] if output.elided else (output.head + output.tail).split(b"\n")
-    matches: list[Match] = []
+    matches: list[SearchMatch] = []
     for line in lines:
         name, _, rest = line.partition(b"\0")
         if (row := _ROW.fullmatch(rest)) is None:
@@ -95,14 +95,14 @@ async def find_matches(
             return Found(items=tuple(matches), complete=False)
         limit -= matched
         shown = row[3].decode("utf-8", "replace").rstrip("\r")[: _LINE_CHARS + 40]
-        matches.append(Match(path=_path(scope, name), line=int(row[1]), text=shown, matched=matched))
+        matches.append(SearchMatch(path=_path(scope, name), line=int(row[1]), text=shown, matched=matched))
     return Found(items=tuple(matches), complete=not output.elided)
 
 
-def excerpts(lines: Sequence[Match]) -> list[str]:
+def excerpts(lines: Sequence[SearchMatch]) -> list[str]:
     """The lines as ripgrep shows them to people, each file's under its path, gaps around lines near matches marked."""
     gaps = not all(line.matched for line in lines)
-    rows, last = list[str](), Match(path="", line=0, text="")
+    rows, last = list[str](), SearchMatch(path="", line=0, text="")
     for line in lines:
         if line.path != last.path:
             rows.append(f"{line.path}:")
@@ -113,7 +113,7 @@ def excerpts(lines: Sequence[Match]) -> list[str]:
     return rows
 
 
-async def _run(workspace: Workspace, scope: Scope, ripgrep: tuple[str, ...], git: tuple[str, ...]) -> Output:
+async def _run(workspace: Workspace, scope: SearchScope, ripgrep: tuple[str, ...], git: tuple[str, ...]) -> Output:
     command = Command(
         argv=ripgrep, cwd=scope.directory, timeout_seconds=TIMEOUT_SECONDS, output_limit=OUTPUT_LIMIT, light=True
     )
@@ -140,7 +140,7 @@ def _ripgrep_globs(glob: str) -> tuple[str, ...]:
     return (*own, "--glob=!.git")
 
 
-def _git_globs(scope: Scope) -> tuple[str, ...]:
+def _git_globs(scope: SearchScope) -> tuple[str, ...]:
     place = f":(literal){scope.file}"
     if not scope.glob:
         return (place,)
@@ -150,6 +150,6 @@ def _git_globs(scope: Scope) -> tuple[str, ...]:
     return (place, spec) if scope.glob.startswith("!") else (spec,)
 
 
-def _path(scope: Scope, name: bytes) -> str:
+def _path(scope: SearchScope, name: bytes) -> str:
     inner = name.decode("utf-8", "replace").removeprefix("./")
     return inner if scope.directory == "." else f"{scope.directory}/{inner}"

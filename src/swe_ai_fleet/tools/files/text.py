@@ -229,7 +229,7 @@ _MAGIC = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Text:
+class DecodedText:
     """Decoded content with `\\n` line ends where the file's are all alike, and how to write it back.
 
     `newline` is `\\n`, `\\r\\n` or `mixed`; mixed ones stand in `content` as they are.
@@ -252,7 +252,7 @@ class Text:
         """The content with the line ends that the file has."""
         return self.content.replace("\n", "\r\n") if self.newline == "\r\n" else self.content
 
-    def with_content(self, content: str) -> Text:
+    def with_content(self, content: str) -> DecodedText:
         """Other content in the same encoding and with the same line ends."""
         return replace(self, content=content)
 
@@ -271,20 +271,20 @@ class Text:
             ) from None
 
 
-def decode(path: str, data: bytes) -> Text:
+def decode(path: str, data: bytes) -> DecodedText:
     """A file's content as text: UTF-8, UTF-8 or UTF-16 with a byte order mark, else Latin-1. Raises ToolFailure."""
     encoding, content = _decode(data)
     if content is None:
         raise ToolFailure(f"{quoted(path)} is a binary file of {len(data)} bytes ({_kind(data)}), not text")
     windows = content.count("\r\n")
     if not windows:
-        return Text(content=content, encoding=encoding)
+        return DecodedText(content=content, encoding=encoding)
     if windows == content.count("\n"):
-        return Text(content=content.replace("\r\n", "\n"), encoding=encoding, newline="\r\n")
-    return Text(content=content, encoding=encoding, newline="mixed")
+        return DecodedText(content=content.replace("\r\n", "\n"), encoding=encoding, newline="\r\n")
+    return DecodedText(content=content, encoding=encoding, newline="mixed")
 
 
-def rewritten(old: Text | None, content: str, path: str) -> tuple[Text, bytes]:
+def rewritten(old: DecodedText | None, content: str, path: str) -> tuple[DecodedText, bytes]:
     """New content for a file, as text and as bytes: in the encoding and line ends of the old where it can keep them.
 
     Content that has carriage returns of its own keeps them; content that the old encoding cannot hold becomes UTF-8.
@@ -292,11 +292,11 @@ def rewritten(old: Text | None, content: str, path: str) -> tuple[Text, bytes]:
     if old is not None and "\r" not in content:
         text = old.with_content(content)
     else:
-        text = Text(content=content, encoding=old.encoding if old else "utf-8")
+        text = DecodedText(content=content, encoding=old.encoding if old else "utf-8")
     try:
         return text, text.encode(path)
     except ToolFailure:
-        text = Text(content=content, newline=text.newline)
+        text = DecodedText(content=content, newline=text.newline)
         return text, text.encode(path)
 
 

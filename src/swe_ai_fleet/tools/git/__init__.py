@@ -14,8 +14,8 @@ from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.domain.tool import FOR_PROGRAMS, Risk, ToolResult
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
+from swe_ai_fleet.tools.git.gateway import GrantedRepository, checked_branch, shown_url
 from swe_ai_fleet.tools.git.gateway import RemoteGrant as RemoteGrant
-from swe_ai_fleet.tools.git.gateway import Target, checked_branch, shown_url
 from swe_ai_fleet.tools.git.remotes import GitRemotes
 from swe_ai_fleet.tools.git.repository import (
     MAX_FILES_LISTED,
@@ -336,7 +336,7 @@ class GitTool(Toolkit):
             for name, value in arguments.items()
         }
 
-    def _granted(self, remote: str) -> tuple[GitRemotes, Target]:
+    def _granted(self, remote: str) -> tuple[GitRemotes, GrantedRepository]:
         if self._remotes is None or not self._remotes.grants:
             raise ToolRefusal(
                 "no remote repository is granted to this run; work in the clone that is there (whoever runs the "

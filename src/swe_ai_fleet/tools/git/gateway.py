@@ -308,7 +308,7 @@ class RemoteGrant:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class GrantedRepository:
     """One repository that a grant allows."""
 
     grant: RemoteGrant
@@ -319,18 +319,18 @@ class Target:
         return self.grant.name
 
 
-def find_target(grants: tuple[RemoteGrant, ...], remote: str) -> Target:
+def find_target(grants: tuple[RemoteGrant, ...], remote: str) -> GrantedRepository:
     """What a remote's name or URL stands for. Raises ToolRefusal, saying what is granted."""
     granted = ", ".join(f"{grant.name} ({grant.url})" for grant in grants) or "none"
     for grant in grants:
         if grant.name == remote and not grant.is_pattern:
-            return Target(grant=grant, url=checked_url(grant.url))
+            return GrantedRepository(grant=grant, url=checked_url(grant.url))
     if not _TRANSPORT.match(remote):
         raise ToolRefusal(f"{shown_url(remote)!r} is not a granted remote; allowed are: {granted}")
     url = checked_url(remote)
     for grant in grants:
         if grant.covers(url):
-            return Target(grant=grant, url=url)
+            return GrantedRepository(grant=grant, url=url)
     raise ToolRefusal(f"{url[:200]!r} is not granted; allowed are: {granted}")
 
 

@@ -16,9 +16,16 @@ from swe_ai_fleet.sandbox import IsolationLevel, Sandbox
 from swe_ai_fleet.sandbox.network import Resolver
 from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal, ToolTimeout
 from swe_ai_fleet.tools.files.paths import MissingPath, Tree
-from swe_ai_fleet.tools.git.gateway import Gateway, RefUpdate, RemoteGrant, Target, checked_branch, find_target
+from swe_ai_fleet.tools.git.gateway import (
+    Gateway,
+    GrantedRepository,
+    RefUpdate,
+    RemoteGrant,
+    checked_branch,
+    find_target,
+)
 from swe_ai_fleet.tools.git.repository import MAX_FILES_LISTED
-from swe_ai_fleet.tools.git.transport import PLACE, GitTransport, Origins
+from swe_ai_fleet.tools.git.transport import PLACE, GitTransport, TransportSource
 from swe_ai_fleet.tools.http_transport import GuardedTransport, HttpPolicy, port_of
 from swe_ai_fleet.tools.secrets import Secrets
 
@@ -67,11 +74,13 @@ class GitRemotes:
             value for grant in self.grants for value in (grant.secret, grant.authorization.removeprefix("Basic "))
         )
 
-    def target(self, remote: str) -> Target:
+    def target(self, remote: str) -> GrantedRepository:
         """What a remote's name or URL stands for. Raises ToolRefusal where it is not granted."""
         return find_target(self.grants, remote)
 
-    async def fetch(self, workspace: Workspace, target: Target, branches: Iterable[str], *, tags: bool) -> ToolResult:
+    async def fetch(
+        self, workspace: Workspace, target: GrantedRepository, branches: Iterable[str], *, tags: bool
+    ) -> ToolResult:
         """Bring branches (none: all) of a remote up to date below `refs/remotes/<name>/`; all of them or none."""
         async with self._transport(workspace, target) as transport:
             origins = await transport.origins()
@@ -82,7 +91,9 @@ class GitRemotes:
                 await transport.update_refs(changes)
             return _fetched("git_fetch", target, changes, transport.gateway.received)
 
-    async def push(self, workspace: Workspace, target: Target, branch: str, to: str, *, force: bool) -> ToolResult:
+    async def push(
+        self, workspace: Workspace, target: GrantedRepository, branch: str, to: str, *, force: bool
+    ) -> ToolResult:
         """Push a branch of the clone to one of the remote; with `force`, over what the clone last saw there."""
         ref, tracking = f"refs/heads/{to}", f"refs/remotes/{target.name}/{to}"
         if not target.grant.may_push(to, default_branch=""):
@@ -120,13 +131,13 @@ class GitRemotes:
             return _pushed(target, to, old, new, forced=forced)
 
     async def clone(
-        self, workspace: Workspace, target: Target, directory: str, branch: str | None, depth: int | None
+        self, workspace: Workspace, target: GrantedRepository, directory: str, branch: str | None, depth: int | None
     ) -> ToolResult:
         """Clone into an empty directory of the workspace; where it fails, the directory is empty again."""
         tree = Tree(workspace.root, workspace.mount)
         await asyncio.to_thread(_must_be_empty, tree, directory)
         async with self._transport(workspace, target) as transport:
-            await asyncio.to_thread(transport.prepare, Origins(refs={}))
+            await asyncio.to_thread(transport.prepare, TransportSource(refs={}))
             pattern = f"refs/heads/{branch}" if branch else "refs/heads/*"
             advertised, default = await transport.advertised(pattern)
             if branch and pattern not in advertised:
@@ -134,7 +145,7 @@ class GitRemotes:
             # The default is a stranger's text until it was looked at.
             branch = branch or checked_branch(default or "main")
             lengths = {len(commit) for commit in advertised.values()}
-            origins = Origins(object_format="sha256" if lengths == {64} else "sha1", refs={})
+            origins = TransportSource(object_format="sha256" if lengths == {64} else "sha1", refs={})
             await asyncio.to_thread(transport.prepare, origins)  # once more, now that the format is known
             if advertised:
                 only = [branch] if depth else []
@@ -156,7 +167,7 @@ class GitRemotes:
         return not (await transport.run("merge-base", "--is-ancestor", old, new)).ok
 
     @asynccontextmanager
-    async def _transport(self, workspace: Workspace, target: Target) -> AsyncGenerator[GitTransport]:
+    async def _transport(self, workspace: Workspace, target: GrantedRepository) -> AsyncGenerator[GitTransport]:
         if self._sandbox.policy.level is not IsolationLevel.BUBBLEWRAP:
             raise ToolRefusal("remotes are reached from a sandbox with a network of its own only: it takes bubblewrap")
         url = httpx2.URL(target.url)
@@ -187,7 +198,12 @@ class GitRemotes:
 
 
 async def _settle(
-    transport: GitTransport, place: str, target: Target, object_format: str, branch: str, refs: Mapping[str, str]
+    transport: GitTransport,
+    place: str,
+    target: GrantedRepository,
+    object_format: str,
+    branch: str,
+    refs: Mapping[str, str],
 ) -> None:
     """Make the clone out of what the transport brought: objects, refs, one remote in its config, files."""
     source = f"{PLACE}/repository"
@@ -210,13 +226,13 @@ async def _settle(
         raise
 
 
-def _specifications(target: Target, branches: Iterable[str], *, tags: bool) -> list[str]:
+def _specifications(target: GrantedRepository, branches: Iterable[str], *, tags: bool) -> list[str]:
     names = list(branches) or ["*"]
     refspecs = [f"+refs/heads/{name}:refs/remotes/{target.name}/{name}" for name in names]
     return [*refspecs, "refs/tags/*:refs/tags/*"] if tags else refspecs
 
 
-def _changes(before: Mapping[str, str], after: Mapping[str, str], target: Target) -> Changes:
+def _changes(before: Mapping[str, str], after: Mapping[str, str], target: GrantedRepository) -> Changes:
     ours = (f"refs/remotes/{target.name}/", "refs/tags/")
     return {
         name: (before.get(name, ""), commit)
@@ -225,7 +241,7 @@ def _changes(before: Mapping[str, str], after: Mapping[str, str], target: Target
     }
 
 
-def _not_granted(target: Target, branch: str) -> ToolRefusal:
+def _not_granted(target: GrantedRepository, branch: str) -> ToolRefusal:
     granted = ", ".join(target.grant.push) or "none"
     return ToolRefusal(
         f"pushing {branch!r} to {target.name} is not granted; branches that are: {granted} (the default branch and "
@@ -249,7 +265,7 @@ def _make(tree: Tree, directory: str) -> str:
     return tree.find(directory)
 
 
-def _fetched(operation: str, target: Target, changes: Changes, received: int) -> ToolResult:
+def _fetched(operation: str, target: GrantedRepository, changes: Changes, received: int) -> ToolResult:
     """Each ref that is new or has moved, and how many bytes the server sent."""
     lines = [
         f"{old[:_SHORT]}..{new[:_SHORT]} {_short(name)}" if old else f"[new] {_short(name)} at {new[:_SHORT]}"
@@ -268,7 +284,7 @@ def _fetched(operation: str, target: Target, changes: Changes, received: int) ->
     )
 
 
-def _pushed(target: Target, branch: str, old: str, new: str, *, forced: bool) -> ToolResult:
+def _pushed(target: GrantedRepository, branch: str, old: str, new: str, *, forced: bool) -> ToolResult:
     """What a push changed; `old` is empty for a new branch, and equal to `new` where there was nothing to do."""
     where = f"{target.name}/{branch}"
     if old == new:

@@ -96,7 +96,7 @@ _UPDATE_REFS = 'exec git -c core.hooksPath=/dev/null -c "safe.directory=*" updat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Origins:
+class TransportSource:
     """What the transport takes from a clone: where its objects lie, its refs, and where a shallow history ends."""
 
     object_format: str = "sha1"
@@ -149,7 +149,7 @@ class GitTransport:
         finally:
             await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
 
-    async def origins(self) -> Origins:
+    async def origins(self) -> TransportSource:
         """What there is of the clone at the workspace's root. Raises ToolFailure where there is none."""
         options = ("--path-format=absolute", "--show-object-format", "--git-path", "objects", "--git-path", "shallow")
         lines = (await self.clone.git("rev-parse", *options)).stdout.text().splitlines()
@@ -160,14 +160,14 @@ class GitTransport:
             "refs/tags",
         )  # fmt: skip
         shallow = await self._run(("cat", "--", lines[2]), {})
-        return Origins(
+        return TransportSource(
             object_format=lines[0],
             objects=lines[1],
             refs=_refs(listed.stdout.text()),
             shallow=tuple(line for line in shallow.stdout.text().splitlines() if _COMMIT.fullmatch(line)),
         )
 
-    def prepare(self, origins: Origins) -> None:
+    def prepare(self, origins: TransportSource) -> None:
         """Write the transport's git directory. Without `objects` it gets a store of its own."""
         repository = self.directory / "repository"
         for name in ("objects", "refs"):

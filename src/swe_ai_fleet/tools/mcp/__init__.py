@@ -16,13 +16,13 @@ from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.sandbox.policy import SandboxPolicy
 from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
 from swe_ai_fleet.tools.definition import Definition, ToolFailure, ToolRefusal
-from swe_ai_fleet.tools.mcp.listing import McpServer, Offer, ServerTool, offers
+from swe_ai_fleet.tools.mcp.listing import ListedTool, McpServer, ServerTool, offers
 from swe_ai_fleet.tools.operation import SchemaOperation, Toolkit
 from swe_ai_fleet.tools.pipeline import Pipeline
 from swe_ai_fleet.tools.secrets import Secrets
 
 if TYPE_CHECKING:
-    from swe_ai_fleet.tools.mcp.connection import Connection
+    from swe_ai_fleet.tools.mcp.connection import McpConnection
 
 MAX_RESTARTS = 3
 """In a row: an answered call in between starts the count again."""
@@ -47,7 +47,7 @@ class Link:
         self._policy = policy
         self._restart_seconds = restart_seconds
         self._mask = Secrets(server.secrets)
-        self._connection: Connection | None = None
+        self._connection: McpConnection | None = None
         self._connecting = asyncio.Lock()
         self._listed: dict[str, ServerTool] = {}
         self._restarts = 0
@@ -64,7 +64,7 @@ class Link:
         except FleetError as error:
             self._note(f"its tools are absent: {error}")
 
-    def offer(self, taken: Collection[str], *, hints: bool) -> list[Offer]:
+    def offer(self, taken: Collection[str], *, hints: bool) -> list[ListedTool]:
         """The tools that agents may see, named around names that are `taken`; see `offers` for `hints`."""
         if self._connection is None:
             return []
@@ -73,7 +73,7 @@ class Link:
             self._note(note)
         return offers_made
 
-    async def call(self, offer: Offer, arguments: Mapping[str, object]) -> ToolResult:
+    async def call(self, offer: ListedTool, arguments: Mapping[str, object]) -> ToolResult:
         try:
             connection = await self._connected()
             self._check(offer)
@@ -99,7 +99,7 @@ class Link:
         if connection is not None:
             await uninterrupted(connection.close(grace_seconds=grace_seconds))
 
-    async def _connected(self) -> Connection:
+    async def _connected(self) -> McpConnection:
         """A connection that works, and what it lists at the moment."""
         async with self._connecting:
             connection = self._connection
@@ -116,7 +116,7 @@ class Link:
                 self._listed = await connection.tools()
             return connection
 
-    async def _restart(self) -> Connection:
+    async def _restart(self) -> McpConnection:
         if self._restarts >= MAX_RESTARTS:
             raise ToolFailure(
                 f"the MCP server {self.server.name} was restarted {MAX_RESTARTS} times and keeps failing; "
@@ -133,7 +133,7 @@ class Link:
         except FleetError as error:
             raise ToolFailure(f"the MCP server {self.server.name} could not be restarted: {error}") from None
 
-    async def _connect(self) -> Connection:
+    async def _connect(self) -> McpConnection:
         connection = await (await _session_kind()).open(self.server, self._root, self._policy)
         try:
             self._listed = await connection.tools()
@@ -144,7 +144,7 @@ class Link:
         self._doubtful = False
         return connection
 
-    def _check(self, offer: Offer) -> None:
+    def _check(self, offer: ListedTool) -> None:
         """Whether the tool is still the one that was offered. Raises ToolFailure, ToolRefusal."""
         tool = self._listed.get(offer.tool)
         if tool is None:
@@ -159,10 +159,10 @@ class Link:
         self.notes.append(self._mask(f"MCP server {self.server.name}: {text}"))
 
 
-async def _session_kind() -> type[Connection]:
+async def _session_kind() -> type[McpConnection]:
     # It brings the SDK, which takes half a second to load: the first server of a process does, beside the event loop.
     module = await asyncio.to_thread(import_module, "swe_ai_fleet.tools.mcp.connection")
-    return cast("type[Connection]", module.Connection)
+    return cast("type[McpConnection]", module.McpConnection)
 
 
 class McpTool(Toolkit):

@@ -54,7 +54,7 @@ Result = TypeVar("Result", bound=BaseModel)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class McpAnswer:
     """One answer; `structured` is its JSON value where it has one that is not too large, else a description of it."""
 
     text: str
@@ -62,17 +62,17 @@ class Answer:
     failed: bool = False
 
 
-def answer(result: CallToolResult) -> Answer:
+def answer(result: CallToolResult) -> McpAnswer:
     """Read an answer. Whatever is not text is described by its kind, size and digest."""
     text = "\n".join(_text(part) for part in result.content)
     value: object = result.structured_content
     if value is None:
-        return Answer(text=text, failed=result.is_error)
+        return McpAnswer(text=text, failed=result.is_error)
     written = json.dumps(value, ensure_ascii=False)
     if len(written) > MAX_STRUCTURED_CHARS:
         data = written.encode()
         value = {"left_out": True, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-    return Answer(text=text or written, structured=value, failed=result.is_error)
+    return McpAnswer(text=text or written, structured=value, failed=result.is_error)
 
 
 def _text(part: ContentBlock) -> str:
@@ -107,7 +107,7 @@ class LostServer(ToolFailure):
     """The server is gone; a new one has to be started."""
 
 
-class Connection:
+class McpConnection:
     """A running session. No capability is announced: a server's wishes (sampling, roots, elicitation) are refused."""
 
     def __init__(self, server: McpServer, wire: Wire) -> None:
@@ -119,7 +119,7 @@ class Connection:
         self._task = asyncio.create_task(self._serve())
 
     @classmethod
-    async def open(cls, server: McpServer, root: Path, policy: SandboxPolicy) -> Connection:
+    async def open(cls, server: McpServer, root: Path, policy: SandboxPolicy) -> McpConnection:
         """Reach a server and shake hands. Raises ToolFailure, PreconditionFailed, Unavailable."""
         wire = HttpWire.open(server) if server.url else await StdioWire.open(server, root, policy)
         connection = cls(server, wire)
@@ -175,7 +175,7 @@ class Connection:
             seen.add(cursor)
         return server_tools
 
-    async def call(self, tool: str, arguments: Mapping[str, object]) -> Answer:
+    async def call(self, tool: str, arguments: Mapping[str, object]) -> McpAnswer:
         params = CallToolRequestParams(name=tool, arguments=dict(arguments))
         return answer(await self._ask(CallToolRequest(params=params), CallToolResult))
 

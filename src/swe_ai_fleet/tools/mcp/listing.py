@@ -276,7 +276,7 @@ class ServerTool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
+class ListedTool:
     """A tool as agents see it, and the fingerprint of what it was made from."""
 
     tool: str
@@ -286,7 +286,7 @@ class Offer:
 
 def offers(
     server: McpServer, listed: Mapping[str, ServerTool], *, taken: Collection[str], mask: SecretMask, hints: bool
-) -> tuple[list[Offer], list[str]]:
+) -> tuple[list[ListedTool], list[str]]:
     """The offered tools, and a note on each that an operator may miss. `taken` are names in use already.
 
     With `hints` a tool only reads where its server says so, too.
@@ -294,7 +294,7 @@ def offers(
     notes: list[str] = []
     offered = {name: tool for name, tool in listed.items() if server.offers(name)}
     names = operation_names(server.name, offered, taken=taken)
-    offers_made: list[Offer] = []
+    offers_made: list[ListedTool] = []
     room = MAX_LISTING_CHARS
     for name, tool in offered.items():
         if len(offers_made) == MAX_TOOLS:
@@ -311,7 +311,7 @@ def offers(
                 f"its tools from {spec.name} on are left out: they take more than {MAX_LISTING_CHARS} characters"
             )
             break
-        offers_made.append(Offer(tool=name, spec=spec, fingerprint=tool.fingerprint))
+        offers_made.append(ListedTool(tool=name, spec=spec, fingerprint=tool.fingerprint))
     if listed and not offered:
         notes.append("none of its tools is allowed; name some in its list of tools")
     return offers_made, notes

@@ -29,7 +29,7 @@ _SIGNATURES = frozenset(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Definition:
+class SymbolDefinition:
     """A definition: its line from 1, its first line as written, and the index of the one around it, -1 for none.
 
     `name` is empty for what only holds others together, such as an `impl` block.
@@ -45,7 +45,7 @@ class Definition:
 class FileTags:
     """Definitions in the order of a file, and how often it uses which name of any file."""
 
-    definitions: tuple[Definition, ...] = ()
+    definitions: tuple[SymbolDefinition, ...] = ()
     references: Mapping[str, int]
 
 
@@ -58,7 +58,7 @@ def extract(language: str, source: bytes) -> FileTags:
     parser, query = _machine(language)
     tree = parser.parse(source)
     captured, names, uses = _captured(query, tree.root_node)
-    definitions: list[Definition] = []
+    definitions: list[SymbolDefinition] = []
     around: list[tuple[int, int, bool]] = []  # (end, index, whether it is a function) of those not closed yet
     for node, name in sorted(captured, key=lambda pair: (pair[0].start_byte, -pair[0].end_byte)):
         while around and around[-1][0] <= node.start_byte:
@@ -70,7 +70,7 @@ def extract(language: str, source: bytes) -> FileTags:
         parent = around[-1][1] if around else -1
         around.append((node.end_byte, len(definitions), _is_function(node)))
         definitions.append(
-            Definition(
+            SymbolDefinition(
                 name=_text(name)[:MAX_NAME_CHARS] if name is not None else "",
                 line=node.start_point[0] + 1,
                 parent=parent,
@@ -106,13 +106,13 @@ def load(text: str) -> FileTags | None:
             return None
     if len(rows) > MAX_DEFINITIONS or len(references) > MAX_REFERENCES:
         return None
-    definitions: list[Definition] = []
+    definitions: list[SymbolDefinition] = []
     for index, row in enumerate(rows):
         match row:
             case [str() as name, int() as line, int() as parent, str() as signature] if (
                 -1 <= parent < index and len(name) <= MAX_NAME_CHARS and len(signature) <= MAX_SIGNATURE_CHARS
             ):
-                definitions.append(Definition(name=name, line=line, parent=parent, signature=signature))
+                definitions.append(SymbolDefinition(name=name, line=line, parent=parent, signature=signature))
             case _:
                 return None
     counts = {name: count for name, count in references.items() if isinstance(count, int) and 0 < count < 1 << 31}

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from swe_ai_fleet.tools.shell_risk.languages import awk_prints, git_risks, printf_prints, sed_edits
-from swe_ai_fleet.tools.shell_risk.reader import Command, Redirection, read
+from swe_ai_fleet.tools.shell_risk.reader import Redirection, SimpleCommand, read
 from swe_ai_fleet.tools.shell_risk.starters import (
     CHECKERS,
     RUNNERS,
@@ -16,10 +16,10 @@ from swe_ai_fleet.tools.shell_risk.starters import (
     python_risks,
     runner_risks,
 )
-from swe_ai_fleet.tools.shell_risk.text import Unreadable
+from swe_ai_fleet.tools.shell_risk.text import UnreadableShell
 from swe_ai_fleet.tools.shell_risk.words import (
+    CommandScope,
     Options,
-    Scope,
     Words,
     harmless_variable,
     names,
@@ -126,7 +126,7 @@ def moves(words: Words) -> bool:
     return texts not in (["cd", "."], ["cd", "/workspace"]) and not _MOVING.isdisjoint(texts)
 
 
-def command_risks(words: Words, scope: Scope) -> Iterator[str]:
+def command_risks(words: Words, scope: CommandScope) -> Iterator[str]:
     """Why one command should be looked at; nothing where it is known to be harmless."""
     if words[0].text is None:
         yield "unknown: the command's name is computed"
@@ -180,7 +180,7 @@ def _written_paths(name: str, words: Words) -> Iterator[str]:
         yield from write_risk(word)
 
 
-def _sed(words: Words, _: Scope) -> Iterator[str]:
+def _sed(words: Words, _: CommandScope) -> Iterator[str]:
     options = Options(
         flags="nErzsu",
         valued="el",
@@ -206,7 +206,7 @@ def _sed(words: Words, _: Scope) -> Iterator[str]:
             yield from write_risk(word)
 
 
-def _awk(words: Words, _: Scope) -> Iterator[str]:
+def _awk(words: Words, _: CommandScope) -> Iterator[str]:
     parsed = Options(valued="Fv", permuted=False).parse(words)
     if parsed is None or not parsed.operands or parsed.operands[0].text is None:
         yield "unknown: awk's program is computed, or stands elsewhere"
@@ -217,20 +217,20 @@ def _awk(words: Words, _: Scope) -> Iterator[str]:
         yield "unknown: an argument of awk that may be an option"
 
 
-def _printf(words: Words, _: Scope) -> Iterator[str]:
+def _printf(words: Words, _: CommandScope) -> Iterator[str]:
     form = words[0].text if words else None
     if form is None or form.startswith("-") or not printf_prints(form):
         yield "unknown: a format of printf that may set a variable, or one that is computed"
 
 
-def _bracket(words: Words, scope: Scope) -> Iterator[str]:
+def _bracket(words: Words, scope: CommandScope) -> Iterator[str]:
     if not words or words[-1].text != "]":
         yield "unknown: a test without its end"
         return
     yield from _test(words[:-1], scope)
 
 
-def _test(words: Words, _: Scope) -> Iterator[str]:
+def _test(words: Words, _: CommandScope) -> Iterator[str]:
     if any(word.many for word in words) or not _asks(words, comparing=_COMPARING):
         yield "unknown: a test that may evaluate what is computed"
 
@@ -262,25 +262,25 @@ def _asks(words: Words, *, comparing: frozenset[str]) -> bool:
             return False
 
 
-def _changes_directory(words: Words, _: Scope) -> Iterator[str]:
+def _changes_directory(words: Words, _: CommandScope) -> Iterator[str]:
     """What stands behind a change of directory is judged as if there were none, so it may lead only into the tree."""
     path = words[0].text if len(words) == 1 else None
     if path is None or path.startswith("-") or path_risk(path, writes=True):
         yield "unknown: it leaves the directory by which the rest is judged"
 
 
-def _simple(allowed: str) -> Callable[[Words, Scope], Iterator[str]]:
+def _simple(allowed: str) -> Callable[[Words, CommandScope], Iterator[str]]:
     """A command that is harmless with arguments of this form alone."""
     form = re.compile(allowed, re.DOTALL)
 
-    def judge(words: Words, _: Scope) -> Iterator[str]:
+    def judge(words: Words, _: CommandScope) -> Iterator[str]:
         if any(word.text is None or not form.fullmatch(word.text) for word in words):
             yield "unknown: an argument that may change something, or one that is computed"
 
     return judge
 
 
-_JUDGES: Mapping[str, Callable[[Words, Scope], Iterator[str]]] = {
+_JUDGES: Mapping[str, Callable[[Words, CommandScope], Iterator[str]]] = {
     "python": lambda words, _: python_risks(words),
     "python3": lambda words, _: python_risks(words),
     **STARTERS,
@@ -310,7 +310,7 @@ _DOWNLOADERS = ("curl", "wget", "fetch", "http", "nc", "ncat")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class RiskAssessment:
     """Why a command line should be looked at by a person, nothing where it is harmless; and the programs it names."""
 
     reasons: tuple[str, ...]
@@ -322,7 +322,7 @@ def shell_risks(command: str) -> tuple[str, ...]:
     return judge(command).reasons
 
 
-def judge(command: str, *, depth: int = 0, moved: bool = False) -> Verdict:
+def judge(command: str, *, depth: int = 0, moved: bool = False) -> RiskAssessment:
     """Judge a command line by what can be proven of it, in bash and in any POSIX shell.
 
     Judged are the commands as they are written, in whatever list, pipeline, loop, function or substitution they stand,
@@ -331,13 +331,15 @@ def judge(command: str, *, depth: int = 0, moved: bool = False) -> Verdict:
     it may run in another directory than the clone's own.
     """
     if depth > MAX_DEPTH:
-        return Verdict(reasons=("unknown: shells are nested too deeply",))
+        return RiskAssessment(reasons=("unknown: shells are nested too deeply",))
     if len(command) > MAX_CHARS or "\0" in command:
-        return Verdict(reasons=("unknown: it is too long to judge, or holds a NUL",))
+        return RiskAssessment(reasons=("unknown: it is too long to judge, or holds a NUL",))
     try:
         script = read(command)
-    except Unreadable as error:
-        return Verdict(reasons=(f"unknown: it is not in the part of a shell's language that can be judged: {error}",))
+    except UnreadableShell as error:
+        return RiskAssessment(
+            reasons=(f"unknown: it is not in the part of a shell's language that can be judged: {error}",)
+        )
     moved = moved or any(moves(each.words) for each in script.commands)
     programs: set[str] = set()
 
@@ -346,7 +348,7 @@ def judge(command: str, *, depth: int = 0, moved: bool = False) -> Verdict:
         programs.update(verdict.programs)
         return verdict.reasons
 
-    scope = Scope(command=command_risks, nested=nested, programs=programs, moved=moved)
+    scope = CommandScope(command=command_risks, nested=nested, programs=programs, moved=moved)
     reasons: dict[str, None] = {}
     if script.functions:
         reasons["unknown: it defines a function"] = None
@@ -354,10 +356,10 @@ def judge(command: str, *, depth: int = 0, moved: bool = False) -> Verdict:
         reasons.update(dict.fromkeys(_risks(each, scope)))
     for pipeline in script.pipelines:
         reasons.update(dict.fromkeys(_pipeline_risks(pipeline)))
-    return Verdict(reasons=tuple(reasons), programs=frozenset(programs))
+    return RiskAssessment(reasons=tuple(reasons), programs=frozenset(programs))
 
 
-def _risks(command: Command, scope: Scope) -> Iterator[str]:
+def _risks(command: SimpleCommand, scope: CommandScope) -> Iterator[str]:
     for name in command.assigned:
         if not harmless_variable(name):
             yield f"environment: it sets {name[:64]}"
@@ -386,7 +388,7 @@ def _redirection_risks(redirection: Redirection) -> Iterator[str]:
         yield "unknown: what it reads from is computed, and may be a network connection"
 
 
-def _pipeline_risks(pipeline: list[Command]) -> Iterator[str]:
+def _pipeline_risks(pipeline: list[SimpleCommand]) -> Iterator[str]:
     """What is fetched and goes straight into an interpreter."""
     names = [places(command.words[0].text or "") for command in pipeline if command.words]
     fetches = [index for index, name in enumerate(names) if name in _DOWNLOADERS]

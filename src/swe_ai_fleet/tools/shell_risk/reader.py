@@ -1,6 +1,6 @@
 """Reads the part of a shell's language that bash and every POSIX shell read in the same way, and nothing beyond it.
 
-What is not in that part raises `Unreadable`: arithmetic on names, arrays, indirection, `${x@P}`, `$[…]`, `select`,
+What is not in that part raises `UnreadableShell`: arithmetic on names, arrays, indirection, `${x@P}`, `$[…]`, `select`,
 `coproc`, odd quoting. Commands inside substitutions, loops and functions are found like all others.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from swe_ai_fleet.tools.shell_risk.text import ENDS, MAX_DEPTH, Text, Unreadable
+from swe_ai_fleet.tools.shell_risk.text import ENDS, MAX_DEPTH, ShellText, UnreadableShell
 from swe_ai_fleet.tools.shell_risk.words import Word
 
 _RESERVED = re.compile(r"(then|do|done|fi|else|elif|esac|\})(?=[\s;&|()<>]|$)")
@@ -31,7 +31,7 @@ class Redirection:
 
 
 @dataclass(slots=True, kw_only=True)
-class Command:
+class SimpleCommand:
     """A simple command: what it assigns, its words, what it opens."""
 
     assigned: list[str] = field(default_factory=list[str])
@@ -40,23 +40,23 @@ class Command:
 
 
 @dataclass(slots=True, kw_only=True)
-class Script:
+class ShellScript:
     """All that a text would run, in whatever construct it stands."""
 
-    commands: list[Command] = field(default_factory=list[Command])
-    pipelines: list[list[Command]] = field(default_factory=list[list[Command]])
+    commands: list[SimpleCommand] = field(default_factory=list[SimpleCommand])
+    pipelines: list[list[SimpleCommand]] = field(default_factory=list[list[SimpleCommand]])
     functions: int = 0
 
 
-def read(text: str) -> Script:
-    """Everything that a text runs. Raises Unreadable."""
-    script = Script()
+def read(text: str) -> ShellScript:
+    """Everything that a text runs. Raises UnreadableShell."""
+    script = ShellScript()
     _Reader(text, script, nesting=0).whole()
     return script
 
 
-class _Reader(Text):
-    def __init__(self, text: str, script: Script, *, nesting: int) -> None:
+class _Reader(ShellText):
+    def __init__(self, text: str, script: ShellScript, *, nesting: int) -> None:
         super().__init__(text, nesting=nesting)
         self._script = script
         self._depth = 0
@@ -64,12 +64,12 @@ class _Reader(Text):
     def whole(self) -> None:
         self._list(frozenset())
         if self._at < len(self._text) or self._documents:
-            raise Unreadable("a sign out of place")
+            raise UnreadableShell("a sign out of place")
 
     def _commands(self) -> None:
         self._list(frozenset())
 
-    def _inner(self, text: str) -> Text:
+    def _inner(self, text: str) -> ShellText:
         return _Reader(text, self._script, nesting=self._nesting + 1)
 
     # Lists and compound commands
@@ -78,14 +78,14 @@ class _Reader(Text):
         """Commands up to a reserved word of `stops`, `)`, `;;` or the end."""
         self._depth += 1
         if self._depth + self._nesting > MAX_DEPTH:
-            raise Unreadable("it is nested too deeply")
+            raise UnreadableShell("it is nested too deeply")
         while True:
             self._lines()
             if self._at >= len(self._text) or self._peek(")") or self._peek(";;"):
                 break
             if match := _RESERVED.match(self._text, self._at):
                 if match[1] not in stops:
-                    raise Unreadable(f"{match[1]} out of place")
+                    raise UnreadableShell(f"{match[1]} out of place")
                 break
             self._pipelines()
             self._blanks()
@@ -106,7 +106,7 @@ class _Reader(Text):
             self._pipeline()
 
     def _pipeline(self) -> None:
-        pipeline: list[Command] = []
+        pipeline: list[SimpleCommand] = []
         while re.match(r"![ \t]", self._text[self._at : self._at + 2]):
             self._at += 1
             self._blanks()
@@ -120,9 +120,9 @@ class _Reader(Text):
             self._lines()
         self._script.pipelines.append(pipeline)
 
-    def _command(self) -> Command | None:
+    def _command(self) -> SimpleCommand | None:
         if self._peek("(("):
-            raise Unreadable("arithmetic")
+            raise UnreadableShell("arithmetic")
         if self._peek("("):
             self._at += 1
             self._group(")")
@@ -144,7 +144,7 @@ class _Reader(Text):
             case "case":
                 self._case()
             case other:
-                raise Unreadable(other)
+                raise UnreadableShell(other)
         self._redirections()
         return None
 
@@ -179,11 +179,11 @@ class _Reader(Text):
         self._blanks()
         name = self._take(_NAME)
         if not name:
-            raise Unreadable("arithmetic")
+            raise UnreadableShell("arithmetic")
         self._blanks()
         if not self._take(_IN):
-            raise Unreadable("a loop without its words")
-        self._script.commands.append(Command(assigned=[name[0]]))
+            raise UnreadableShell("a loop without its words")
+        self._script.commands.append(SimpleCommand(assigned=[name[0]]))
         self._blanks()
         while not (self._peek(";") or self._peek("\n")):
             self._word()
@@ -194,12 +194,12 @@ class _Reader(Text):
 
     def _case(self) -> None:
         if self._nesting:
-            raise Unreadable("case inside a substitution")
+            raise UnreadableShell("case inside a substitution")
         self._blanks()
         self._word()
         self._blanks()
         if not self._take(_CASE_IN):
-            raise Unreadable("case without in")
+            raise UnreadableShell("case without in")
         while True:
             self._lines()
             if self._take(_ESAC):
@@ -218,18 +218,18 @@ class _Reader(Text):
             if self._peek(";;"):
                 self._at += 2
                 if self._peek("&"):
-                    raise Unreadable("case that falls through")
+                    raise UnreadableShell("case that falls through")
 
     def _reserved(self, *words: str) -> str:
         match = self._take(_RESERVED)
         if not match or match[1] not in words:
-            raise Unreadable(f"{words[-1]} is missing")
+            raise UnreadableShell(f"{words[-1]} is missing")
         return match[1]
 
     # Simple commands
 
-    def _simple(self) -> Command:
-        command = Command()
+    def _simple(self) -> SimpleCommand:
+        command = SimpleCommand()
         began = self._at
         while True:
             self._blanks()
@@ -243,17 +243,17 @@ class _Reader(Text):
             ):
                 break
             if any(each.sign.startswith("&") for each in command.redirections):
-                raise Unreadable("words behind &>, which some shells read as another command")
+                raise UnreadableShell("words behind &>, which some shells read as another command")
             if not command.words and (assignment := self._take(_ASSIGNMENT)):
                 command.assigned.append(assignment[1])
                 if self._peek("("):
-                    raise Unreadable("an array")
+                    raise UnreadableShell("an array")
                 if self._at < len(self._text) and not self._peek_any(ENDS):
                     self._word()
                 continue
             command.words.append(self._word())
         if self._at == began:
-            raise Unreadable("a sign out of place")
+            raise UnreadableShell("a sign out of place")
         self._script.commands.append(command)
         return command
 
@@ -265,18 +265,18 @@ class _Reader(Text):
         self._script.functions += 1
         self._depth += 1
         if self._depth + self._nesting > MAX_DEPTH:
-            raise Unreadable("it is nested too deeply")
+            raise UnreadableShell("it is nested too deeply")
         self._lines()
         self._command()
 
     def _redirections(self) -> None:
-        command = Command()
+        command = SimpleCommand()
         self._blanks()
         while self._redirection(command):
             self._blanks()
         self._script.commands.append(command)
 
-    def _redirection(self, command: Command) -> bool:
+    def _redirection(self, command: SimpleCommand) -> bool:
         """Read one that stands here; whether there is one."""
         match = _REDIRECTION.match(self._text, self._at)
         if not match or self._peek("<(") or self._peek(">(") or (match[1] and match[2].startswith("&")):
@@ -293,14 +293,14 @@ class _Reader(Text):
         # bash expands what stands behind `>&` a second time, quotes or not.
         plain = target.text is not None and _NAME_OF_FILE.fullmatch(target.text)
         if sign == "<&" or (sign == ">&" and (number or not plain)):
-            raise Unreadable("a descriptor that is computed")
+            raise UnreadableShell("a descriptor that is computed")
         command.redirections.append(Redirection(sign=sign, target=target))
         return True
 
     def _document(self, *, strip: bool) -> None:
         delimiter = self._word()
         if self._nesting > 1 or not delimiter.text or not _DELIMITER.fullmatch(delimiter.text):
-            raise Unreadable("a here-document with such an end")
+            raise UnreadableShell("a here-document with such an end")
         self._documents.append((delimiter.text, strip, not delimiter.quoted))
 
     def _read_documents(self) -> None:
@@ -316,7 +316,7 @@ class _Reader(Text):
                     break
                 # Some shells end a document at a line that only begins like its end, in a substitution.
                 if end < 0 or bare.startswith(delimiter) or (expands and line.endswith("\\")):
-                    raise Unreadable("a here-document without a plain end")
+                    raise UnreadableShell("a here-document without a plain end")
                 body.append(bare)
             if expands:
                 self._inner("\n".join(body)).quoted_text()

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from swe_ai_fleet.tools.shell_risk.words import (
+    CommandScope,
     Options,
-    Scope,
     Word,
     Words,
     computed,
@@ -25,7 +25,7 @@ from swe_ai_fleet.tools.shell_risk.words import (
 _DURATION = re.compile(r"\d+(\.\d+)?[smhd]?", re.ASCII)
 
 
-def _env(words: Words, scope: Scope) -> Iterator[str]:
+def _env(words: Words, scope: CommandScope) -> Iterator[str]:
     rest = list(words)
     while rest and rest[0].text is not None and "=" in rest[0].text and not rest[0].text.startswith("-"):
         name = rest.pop(0).text or ""
@@ -34,7 +34,7 @@ def _env(words: Words, scope: Scope) -> Iterator[str]:
     yield from _wrapped(rest, scope)
 
 
-def _timeout(words: Words, scope: Scope) -> Iterator[str]:
+def _timeout(words: Words, scope: CommandScope) -> Iterator[str]:
     options = Options(
         valued="ks", flags="v", long=names("foreground preserve-status kill-after= signal="), permuted=False
     )
@@ -45,7 +45,7 @@ def _timeout(words: Words, scope: Scope) -> Iterator[str]:
     yield from _wrapped(parsed.operands[1:], scope)
 
 
-def _nice(words: Words, scope: Scope) -> Iterator[str]:
+def _nice(words: Words, scope: CommandScope) -> Iterator[str]:
     parsed = Options(valued="nc", numbers=True, permuted=False).parse(words)
     if parsed is None:
         yield "unknown: an option of a command that starts another"
@@ -53,14 +53,14 @@ def _nice(words: Words, scope: Scope) -> Iterator[str]:
     yield from _wrapped(parsed.operands, scope)
 
 
-def _command(words: Words, scope: Scope) -> Iterator[str]:
+def _command(words: Words, scope: CommandScope) -> Iterator[str]:
     """`command -v` looks a name up."""
     if words and words[0].text in ("-v", "-V"):
         return
     yield from _wrapped(words, scope)
 
 
-def _wrapped(words: Words, scope: Scope) -> Iterator[str]:
+def _wrapped(words: Words, scope: CommandScope) -> Iterator[str]:
     """A command that runs its arguments as another: that is judged; options of its own are not known."""
     if words and (text := words[0].text) is not None and (text.startswith("-") or "=" in text):
         yield "unknown: an option or a variable given to a command that runs another"
@@ -68,7 +68,7 @@ def _wrapped(words: Words, scope: Scope) -> Iterator[str]:
         yield from scope.command(words, scope)
 
 
-def _shell(words: Words, scope: Scope) -> Iterator[str]:
+def _shell(words: Words, scope: CommandScope) -> Iterator[str]:
     flag = words[0].text if words else None
     line = words[1].text if len(words) > 1 else None
     if flag is None or not re.fullmatch(r"-[eux]*c", flag) or line is None or line.startswith(("-", "+")):
@@ -88,7 +88,7 @@ _FIND_SIGNS = names(
 )
 
 
-def _find(words: Words, scope: Scope) -> Iterator[str]:
+def _find(words: Words, scope: CommandScope) -> Iterator[str]:
     rest = list(words)
     while rest:
         word = rest.pop(0)
@@ -133,7 +133,7 @@ def _filled(word: Word, sign: str, head: str) -> Word:
     return computed(before or head)
 
 
-def _xargs(words: Words, scope: Scope) -> Iterator[str]:
+def _xargs(words: Words, scope: CommandScope) -> Iterator[str]:
     options = Options(
         flags="0rtx",
         valued="nPLIdaEs",
@@ -155,7 +155,7 @@ def _xargs(words: Words, scope: Scope) -> Iterator[str]:
     yield from scope.command(command if signs else [*command, computed(many=True)], scope)
 
 
-STARTERS: Mapping[str, Callable[[Words, Scope], Iterator[str]]] = {
+STARTERS: Mapping[str, Callable[[Words, CommandScope], Iterator[str]]] = {
     **dict.fromkeys(("sh", "bash", "dash"), _shell),
     **dict.fromkeys(("builtin", "time", "nohup", "stdbuf", "setsid"), _wrapped),
     **dict.fromkeys(("nice", "ionice"), _nice),
@@ -183,7 +183,7 @@ _PYTHON_MODULES = names("pytest unittest py_compile compileall ruff mypy pyright
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Runner:
+class GoalRunner:
     """A program that runs what a repository says: its harmless goals, and its options behind them."""
 
     goals: frozenset[str]
@@ -192,15 +192,15 @@ class Runner:
 
 
 _SCRIPTS = (("run", "test"), ("run", "lint"))
-RUNNERS: Mapping[str, Runner] = {
-    "go": Runner(
+RUNNERS: Mapping[str, GoalRunner] = {
+    "go": GoalRunner(
         goals=names("test vet build fmt list version"),
         options=Options(
             flags="v",
             long=names("v run= race count= timeout= short cover bench= tags= failfast json parallel= benchmem"),
         ),
     ),
-    "cargo": Runner(
+    "cargo": GoalRunner(
         goals=names("test check clippy fmt build tree --version"),
         options=Options(
             flags="qv",
@@ -211,11 +211,13 @@ RUNNERS: Mapping[str, Runner] = {
             ),
         ),
     ),
-    "npm": Runner(goals=names("test t --version"), options=Options(flags="s", long=names("silent")), lists=_SCRIPTS),
-    "yarn": Runner(goals=names("test --version"), lists=_SCRIPTS),
-    "pnpm": Runner(goals=names("test --version"), lists=_SCRIPTS),
-    "make": Runner(goals=names("test tests check lint build all")),
-    "tox": Runner(goals=frozenset(), options=Options(flags="qvr")),
+    "npm": GoalRunner(
+        goals=names("test t --version"), options=Options(flags="s", long=names("silent")), lists=_SCRIPTS
+    ),
+    "yarn": GoalRunner(goals=names("test --version"), lists=_SCRIPTS),
+    "pnpm": GoalRunner(goals=names("test --version"), lists=_SCRIPTS),
+    "make": GoalRunner(goals=names("test tests check lint build all")),
+    "tox": GoalRunner(goals=frozenset(), options=Options(flags="qvr")),
 }
 
 

@@ -25,16 +25,16 @@ _NUMBER = re.compile(r"\"?(\$[?#]|\$\(\([^$]*\)\))\"?|[0-9]+")
 _TEST = re.compile(r"\[\[?(?=[\s;&|<>()]|$)")
 
 
-class Unreadable(Exception):
+class UnreadableShell(Exception):
     """The text holds what this reader does not read; its argument says what."""
 
 
-class Text(ABC):
+class ShellText(ABC):
     """A place in a text. `nesting` is how many substitutions the text stands in."""
 
     def __init__(self, text: str, *, nesting: int) -> None:
         if nesting > MAX_DEPTH:
-            raise Unreadable("it is nested too deeply")
+            raise UnreadableShell("it is nested too deeply")
         self._text = text
         self._nesting = nesting
         self._at = 0
@@ -50,7 +50,7 @@ class Text(ABC):
         """Read the commands of a substitution that begins here, up to its end."""
 
     @abstractmethod
-    def _inner(self, text: str) -> Text:
+    def _inner(self, text: str) -> ShellText:
         """Another text inside of this one, such as what stands in backquotes."""
 
     @abstractmethod
@@ -62,7 +62,7 @@ class Text(ABC):
         """The bodies of the here-documents that the line before announced."""
 
     def _word(self) -> Word:
-        """The word that begins here. Raises Unreadable where there is none."""
+        """The word that begins here. Raises UnreadableShell where there is none."""
         start, text, head = self._at, "", ""
         literal, many, quoted, pattern = True, False, False, False
         if self._peek("<(") or self._peek(">("):
@@ -92,9 +92,9 @@ class Text(ABC):
                 head = head if pattern else text
         source = self._text[start : self._at]
         if not source:
-            raise Unreadable("a sign out of place")
+            raise UnreadableShell("a sign out of place")
         if self._peek("<(") or self._peek(">(") or (self._peek_any("<>") and (source.isdigit() or source[-1] == "}")):
-            raise Unreadable("a redirection within a word")
+            raise UnreadableShell("a redirection within a word")
         is_literal = literal and not pattern
         return Word(
             text=text if is_literal else None,
@@ -111,14 +111,14 @@ class Text(ABC):
         if sign == "\\":
             piece = self._text[self._at + 1 : self._at + 2]
             if piece in ("", "\n"):
-                raise Unreadable("a line that goes on within a word")
+                raise UnreadableShell("a line that goes on within a word")
             self._plain(piece)
             self._at += 2
             return piece
         end = self._text.find("'", self._at + 1)
         piece = self._text[self._at + 1 : end]
         if end < 0:
-            raise Unreadable("a quote that is not closed")
+            raise UnreadableShell("a quote that is not closed")
         self._no_document_over("\n" in piece)
         self._at = end + 1
         return piece
@@ -136,7 +136,7 @@ class Text(ABC):
         several = False
         while not self._peek('"'):
             if self._at >= len(self._text):
-                raise Unreadable("a quote that is not closed")
+                raise UnreadableShell("a quote that is not closed")
             several = several or bool(re.match(r"\$(\{?@|\{[A-Za-z_]\w*\[)", self._text[self._at : self._at + 99]))
             piece = self._quoted_part()
             text = None if text is None or piece is None else text + piece
@@ -153,7 +153,7 @@ class Text(ABC):
                 self._at += 2
                 return following
             if following == "\n":
-                raise Unreadable("a line that goes on within quotes")
+                raise UnreadableShell("a line that goes on within quotes")
         self._no_document_over(char == "\n")
         if char in "\t\n":
             self._at += 1
@@ -170,27 +170,27 @@ class Text(ABC):
         self._at += 1
         if match := self._take(_NUMBERS):
             if _unbalanced(match[1]) or not match[1].strip():
-                raise Unreadable("arithmetic")
+                raise UnreadableShell("arithmetic")
             return None
         if self._peek("((") or self._peek("["):
-            raise Unreadable("arithmetic")
+            raise UnreadableShell("arithmetic")
         if self._peek("("):
             self._at += 1
             self._substituted(")")
             return None
         if self._peek("{"):
             if not self._take(_BRACED):
-                raise Unreadable("an expansion of a kind that is not known to be harmless")
+                raise UnreadableShell("an expansion of a kind that is not known to be harmless")
             return None
         if self._take(_PARAMETER):
             if self._peek("["):
-                raise Unreadable("a subscript")
+                raise UnreadableShell("a subscript")
             return None
         if not in_quotes and self._peek('"'):
-            raise Unreadable("a quote that is translated")
+            raise UnreadableShell("a quote that is translated")
         if not in_quotes and self._peek("'"):
             if not self._take(_ANSI):
-                raise Unreadable("a quote with escapes")
+                raise UnreadableShell("a quote with escapes")
             return None
         return "$"
 
@@ -199,10 +199,10 @@ class Text(ABC):
         self._no_document_over(True)
         self._nesting += 1
         if self._nesting > MAX_DEPTH:
-            raise Unreadable("it is nested too deeply")
+            raise UnreadableShell("it is nested too deeply")
         self._commands()
         if self._documents:
-            raise Unreadable("a here-document that is not complete")
+            raise UnreadableShell("a here-document that is not complete")
         self._expect(end)
         self._nesting -= 1
 
@@ -211,7 +211,7 @@ class Text(ABC):
         inner = self._text[self._at + 1 : end]
         self._no_document_over("\n" in inner)
         if end < 0 or "\\" in inner or "<<" in inner or (in_quotes and '"' in inner):
-            raise Unreadable("backquotes with something quoted in them")
+            raise UnreadableShell("backquotes with something quoted in them")
         self._inner(inner).whole()
         self._at = end + 1
 
@@ -219,11 +219,11 @@ class Text(ABC):
 
     def _plain(self, char: str, *, in_quotes: bool = False) -> None:
         if not char.isprintable() and (not in_quotes or ord(char) < 128 or 0xD800 <= ord(char) < 0xE000):
-            raise Unreadable("a character that cannot be seen")
+            raise UnreadableShell("a character that cannot be seen")
 
     def _no_document_over(self, spans_lines: bool) -> None:
         if spans_lines and self._documents:
-            raise Unreadable("a here-document that begins within a word")
+            raise UnreadableShell("a here-document that begins within a word")
 
     def _blanks(self) -> None:
         while self._at < len(self._text):
@@ -232,12 +232,12 @@ class Text(ABC):
             elif self._text.startswith("\\\n", self._at) and self._at and self._text[self._at - 1] in _BLANK:
                 self._at += 2
                 if self._peek("#"):
-                    raise Unreadable("a comment behind a line that goes on")
+                    raise UnreadableShell("a comment behind a line that goes on")
             else:
                 break
         if self._peek("#") and (self._at == 0 or self._text[self._at - 1] in " \t\n;&|()"):
             if self._nesting:
-                raise Unreadable("a comment inside a substitution")
+                raise UnreadableShell("a comment inside a substitution")
             end = self._text.find("\n", self._at)
             self._at = len(self._text) if end < 0 else end
 
@@ -263,7 +263,7 @@ class Text(ABC):
 
     def _expect(self, sign: str) -> None:
         if not self._peek(sign):
-            raise Unreadable(f"{sign} is missing")
+            raise UnreadableShell(f"{sign} is missing")
         self._at += len(sign)
 
 

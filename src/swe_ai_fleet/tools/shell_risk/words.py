@@ -166,14 +166,14 @@ Words = Sequence[Word]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scope:
+class CommandScope:
     """What a command is judged in.
 
     `command` judges another command that it starts, `nested` a command line inside of it; `programs` collects what was
     found harmless; `moved` says that it may run in another directory than the clone's own.
     """
 
-    command: Callable[[Words, Scope], Iterator[str]]
+    command: Callable[[Words, CommandScope], Iterator[str]]
     nested: Callable[[str], tuple[str, ...]]
     programs: set[str] = field(default_factory=set[str])
     moved: bool = False

@@ -14,16 +14,16 @@ from swe_ai_fleet.tools.files.paths import Tree
 from swe_ai_fleet.tools.operation import BareDirectory, Toolkit, operation
 from swe_ai_fleet.tools.tests.inventory import Inventory
 from swe_ai_fleet.tools.tests.linters import configured_linters as configured_linters
-from swe_ai_fleet.tools.tests.linting import Changes as Changes
-from swe_ai_fleet.tools.tests.linting import Finding as Finding
+from swe_ai_fleet.tools.tests.linting import ChangedLines as ChangedLines
+from swe_ai_fleet.tools.tests.linting import LintFinding as LintFinding
 from swe_ai_fleet.tools.tests.linting import changed_runs as changed_runs
 from swe_ai_fleet.tools.tests.linting import lint
 from swe_ai_fleet.tools.tests.linting import parse_annotations as parse_annotations
 from swe_ai_fleet.tools.tests.linting import parse_eslint as parse_eslint
 from swe_ai_fleet.tools.tests.linting import parse_format as parse_format
 from swe_ai_fleet.tools.tests.linting import parse_lines as parse_lines
-from swe_ai_fleet.tools.tests.plan import Plan, Selection, checked_keyword, checked_path
-from swe_ai_fleet.tools.tests.planning import Planner, checked_ids, make_plan, plain_keyword, suite_for
+from swe_ai_fleet.tools.tests.plan import Selection, SuitePlan, checked_keyword, checked_path
+from swe_ai_fleet.tools.tests.planning import SuitePlanner, checked_ids, make_plan, plain_keyword, suite_for
 from swe_ai_fleet.tools.tests.python import DISCOVER, PYTHON_PYTEST
 from swe_ai_fleet.tools.tests.running import TestLimits, run_tests
 from swe_ai_fleet.tools.tests.scripts import framework_of, is_pytest, is_unittest
@@ -86,7 +86,7 @@ class TestTool(Toolkit):
         framework = framework_of(argv)
         word = plain_keyword(keyword) if framework == "pytest" else checked_keyword(keyword)
         selection = Selection(paths=tuple(paths), keyword=word, deselect=checked_ids(deselect))
-        plan = await Planner(workspace=self.workspace).plan(argv, selection, directory)
+        plan = await SuitePlanner(workspace=self.workspace).plan(argv, selection, directory)
         return await self._execute("tests_run", plan, announced=argv != own or directory != ".")
 
     @operation(executes=True, risk=Risk.MEDIUM)
@@ -100,7 +100,7 @@ class TestTool(Toolkit):
         """Run pytest, all tests or some; failing tests come with their message and the end of their traceback."""
         own = self.workspace.environment.test_command
         selection = Selection(paths=tuple(paths), keyword=plain_keyword(keyword), deselect=checked_ids(deselect))
-        planner = Planner(workspace=self.workspace, max_failures=max_failures)
+        planner = SuitePlanner(workspace=self.workspace, max_failures=max_failures)
         plan = await planner.plan(own if is_pytest(own) else PYTHON_PYTEST, selection)
         return await self._execute("tests_pytest", plan)
 
@@ -119,7 +119,7 @@ class TestTool(Toolkit):
             suite = await (await Inventory.take(self.workspace)).suite()
             argv = suite.argv if suite is not None else ()
         selection = Selection(paths=tuple(paths), keyword=checked_keyword(keyword))
-        plan = await Planner(workspace=self.workspace).plan(argv if is_unittest(argv) else DISCOVER, selection)
+        plan = await SuitePlanner(workspace=self.workspace).plan(argv if is_unittest(argv) else DISCOVER, selection)
         return await self._execute("tests_unittest", plan)
 
     @operation(executes=True, risk=Risk.MEDIUM)
@@ -180,10 +180,10 @@ class TestTool(Toolkit):
         places = [inventory.real(checked_path(path).partition("::")[0]) for path in paths]
         selection = Selection(paths=tuple(paths), keyword=checked_keyword(keyword))
         root = inventory.root_for(framework, places)
-        plan = await Planner(workspace=self.workspace).project(framework, inventory, root, selection)
+        plan = await SuitePlanner(workspace=self.workspace).project(framework, inventory, root, selection)
         return await self._execute(name, plan)
 
-    async def _execute(self, name: str, plan: Plan, *, announced: bool = False) -> ToolResult:
+    async def _execute(self, name: str, plan: SuitePlan, *, announced: bool = False) -> ToolResult:
         whole = max(1.0, self.pipeline.limits.command_timeout_seconds - _SPARE_SECONDS)
         limits = TestLimits(whole=whole)
         run = await run_tests(self.workspace, plan, limits)

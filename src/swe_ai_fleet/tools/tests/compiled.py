@@ -10,7 +10,7 @@ from swe_ai_fleet.domain.json_values import mapping, string
 from swe_ai_fleet.tools.definition import ToolFailure
 from swe_ai_fleet.tools.files.paths import quoted
 from swe_ai_fleet.tools.tests.inventory import Inventory, toml
-from swe_ai_fleet.tools.tests.plan import Plan, Selection, not_installed
+from swe_ai_fleet.tools.tests.plan import Selection, SuitePlan, not_installed
 from swe_ai_fleet.tools.tests.reports import MAX_REPORT_BYTES
 
 GO_ABSENT = not_installed("go", "Go")
@@ -28,7 +28,7 @@ _VALUED = frozenset(
 )
 
 
-def go_plan(inventory: Inventory, root: str, selection: Selection, base: tuple[str, ...]) -> Plan:
+def go_plan(inventory: Inventory, root: str, selection: Selection, base: tuple[str, ...]) -> SuitePlan:
     """How to run a module's tests. A file selects its package, `file::TestName` or `package::TestName` one test.
 
     A keyword is a regular expression of Go's.
@@ -54,7 +54,7 @@ def go_plan(inventory: Inventory, root: str, selection: Selection, base: tuple[s
     elif selection.keyword:
         options.append(f"-run={selection.keyword}")
     words = (*options, *(packages or own or _ALL), *rest)
-    return Plan(
+    return SuitePlan(
         framework="go",
         argv=(*base[:2], "-json", *words),
         typed=(*base[:2], *words),
@@ -127,7 +127,7 @@ def cargo_plan(
     programs: str,
     mount: str,
     python: tuple[str, ...],
-) -> Plan:
+) -> SuitePlan:
     """How to run a crate's tests.
 
     `tests/x.rs` selects that target, `src/a/b.rs` the tests of its module, `file::name` one test.
@@ -180,7 +180,7 @@ def cargo_plan(
     runner = json.dumps([*python, "-I", "-S", "-B", f"{programs}/fleet_cargo.py"])
     own = ("--config", f"target.'cfg(all())'.runner={runner}") if reports else ()
     tail = ("--", *rest) if rest else ()
-    return Plan(
+    return SuitePlan(
         framework="cargo",
         argv=(*base[:2], "--no-fail-fast", *own, *words, *tail),
         typed=(*base[:2], *words, *tail),

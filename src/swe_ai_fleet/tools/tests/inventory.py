@@ -18,7 +18,7 @@ from swe_ai_fleet.domain.json_values import json_object, mapping, parsed, string
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.tools.definition import ToolFailure
 from swe_ai_fleet.tools.files.paths import Tree, quoted
-from swe_ai_fleet.tools.files.search import Scope, find_files
+from swe_ai_fleet.tools.files.search import SearchScope, find_files
 
 # The time of the parser of TOML grows with the parts of a table's name for each line below it, that of the parser of
 # INI with the square of a line, and of the number of its faults.
@@ -143,7 +143,7 @@ FRAMEWORKS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Suite:
+class SuiteDirectory:
     """A directory relative to the workspace, and the argv that runs the tests in it."""
 
     directory: str
@@ -160,7 +160,7 @@ class Inventory:
     @classmethod
     async def take(cls, workspace: Workspace) -> Inventory:
         """List the files. Raises ToolFailure where that takes too long."""
-        matches = await find_files(workspace, Scope(), limit=MAX_FILES)
+        matches = await find_files(workspace, SearchScope(), limit=MAX_FILES)
         return cls(Tree(workspace.root, workspace.mount), matches.items)
 
     def text(self, path: str) -> str:
@@ -209,11 +209,11 @@ class Inventory:
             return below[0]
         raise ToolFailure(f"there is no {manifest} at the top of the workspace; {self._where(manifest)}")
 
-    async def suite(self, directory: str = ".") -> Suite | None:
+    async def suite(self, directory: str = ".") -> SuiteDirectory | None:
         """How the tests of a directory are run, by its own files; None where there are none."""
         return await asyncio.to_thread(self._suite, directory)
 
-    async def only_suite(self) -> Suite:
+    async def only_suite(self) -> SuiteDirectory:
         """The suite at the top, else the only one below. Raises ToolFailure naming what there is."""
         if top := await self.suite():
             return top
@@ -225,13 +225,13 @@ class Inventory:
             raise ToolFailure(f"there are several test suites, name one in paths ({named})")
         raise ToolFailure("no tests were found in this repository; use tests_pytest or shell_run_command")
 
-    def _suite(self, directory: str) -> Suite | None:
+    def _suite(self, directory: str) -> SuiteDirectory | None:
         prefix = "" if directory == "." else f"{directory}/"
         files = [path.removeprefix(prefix) for path in self.files if path.startswith(prefix)]
         tests = sorted(filter(is_test, files))[:_MAX_TESTS_READ]
         texts = {name: self.text(prefix + name) for name in (*_READ, *tests) if prefix + name in self.files}
         argv = test_command(files, texts)
-        return Suite(directory=directory, argv=argv) if argv else None
+        return SuiteDirectory(directory=directory, argv=argv) if argv else None
 
     def _projects(self) -> list[str]:
         """Directories with a manifest of their own, the outermost first; none inside another."""

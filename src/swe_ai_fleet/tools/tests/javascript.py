@@ -12,8 +12,8 @@ from pathlib import PurePosixPath
 from swe_ai_fleet.domain.json_values import json_object, mapping, string
 from swe_ai_fleet.tools.definition import ToolFailure
 from swe_ai_fleet.tools.tests.inventory import Inventory, test_script
-from swe_ai_fleet.tools.tests.plan import Fallback, Plan, Selection, not_installed
-from swe_ai_fleet.tools.tests.scripts import Part, Script, read_line, words_of
+from swe_ai_fleet.tools.tests.plan import Fallback, Selection, SuitePlan, not_installed
+from swe_ai_fleet.tools.tests.scripts import ScriptCommand, ScriptLine, read_line, words_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ class JavaScript:
     mount: str
     programs: str
 
-    def plan(self, selection: Selection, base: tuple[str, ...] = NPM_TEST) -> Plan:
+    def plan(self, selection: Selection, base: tuple[str, ...] = NPM_TEST) -> SuitePlan:
         """How to run the tests that a command starts, by the package's scripts, without what only lints.
 
         Raises:
@@ -99,7 +99,7 @@ class JavaScript:
         reported = [self._reported(part, words, selection) for part, words in zip(script.runners, chosen, strict=True)]
         plain = [_with_words(part, words, selection) for part, words in zip(script.runners, chosen, strict=True)]
         streamed = runners <= _STREAMED
-        return Plan(
+        return SuitePlan(
             framework=script.runner if len(runners) == 1 else "npm",
             argv=self._shell(script, reported),
             typed=(*typed, *(("--", *chosen[0]) if chosen[0] else ())),
@@ -124,13 +124,13 @@ class JavaScript:
             notes=_notes(script),
         )
 
-    def _unknown(self, base: tuple[str, ...], script: Script | None) -> Plan:
+    def _unknown(self, base: tuple[str, ...], script: ScriptLine | None) -> SuitePlan:
         """A script of no known runner, as far as it does more than lint; its output is searched for reports."""
         if script is None or not script.left_out:
             argv, notes = (*base, "--silent") if base == NPM_TEST else base, ()
         else:
             argv, notes = self._shell(script, script.runners), _notes(script)
-        return Plan(
+        return SuitePlan(
             framework="npm",
             unknown="it starts no known test runner",
             argv=argv,
@@ -142,7 +142,7 @@ class JavaScript:
             notes=notes,
         )
 
-    def _shell(self, script: Script, commands: Sequence[str | Part]) -> tuple[str, ...]:
+    def _shell(self, script: ScriptLine, commands: Sequence[str | ScriptCommand]) -> tuple[str, ...]:
         """The argv that runs commands of a script: programs of the package are found as npm's scripts find them."""
         depth = len(PurePosixPath(self.root).parts)
         places = ":".join(f"$PWD/{'../' * up}node_modules/.bin" for up in range(depth + 1))
@@ -152,7 +152,7 @@ class JavaScript:
             return ("sh", "-c", "\n".join((*lines, texts[0])))
         return ("sh", "-c", "\n".join((*lines, "s=0", *(f"{text} || s=$?" for text in texts), "exit $s")))
 
-    def _reported(self, part: Part, chosen: Sequence[str], selection: Selection) -> str:
+    def _reported(self, part: ScriptCommand, chosen: Sequence[str], selection: Selection) -> str:
         """A runner's command with our reporter."""
         place = f"{self.programs}/fleet_"
         match part.runner:
@@ -173,7 +173,7 @@ class JavaScript:
                 own = ()
         return _with_words(self._patient(part), (*own, *chosen), selection)
 
-    def _patient(self, part: Part) -> Part:
+    def _patient(self, part: ScriptCommand) -> ScriptCommand:
         """A runner's command whose own limit of a test is as many times longer as the supervisor's."""
         limit = _LIMITS.get(part.runner)
         if limit is None:
@@ -188,7 +188,7 @@ class JavaScript:
         option = f"{limit.option}=$(({number}*FLEET_TEST_LONGER)){seconds[len(number) :]}"
         return replace(part, tail=f"{part.tail} ${{FLEET_TEST_LONGER:+{option}}}")
 
-    def _own_limit(self, limit: _Limit, part: Part) -> str:
+    def _own_limit(self, limit: _Limit, part: ScriptCommand) -> str:
         """The limit that the settings give a test, or the runner's usual one; empty where it takes more to tell."""
         words = words_of(part.tail.replace("=", " "))
         named = [_above(words[place + 1], self.root) for place, word in enumerate(words[:-1]) if word in _CONFIGS]
@@ -269,7 +269,7 @@ class JavaScript:
         return {**_VARIABLES, "npm_lifecycle_event": "test", **{name: text for name, text in named.items() if text}}
 
 
-def _with_words(part: Part, words: Sequence[str], selection: Selection) -> str:
+def _with_words(part: ScriptCommand, words: Sequence[str], selection: Selection) -> str:
     """A runner's command with further words, without the names of tests that it has where others are selected."""
     tail = _without_names(part) if selection.paths else part.tail
     # One failure would hide how the rest stands.
@@ -291,7 +291,7 @@ def _with_words(part: Part, words: Sequence[str], selection: Selection) -> str:
     return " ".join(filter(None, (part.head, shlex.join(options), tail.strip(), shlex.join(names))))
 
 
-def _without_names(part: Part) -> str:
+def _without_names(part: ScriptCommand) -> str:
     """The tail of a runner's command without names of tests: a subcommand, options and their values."""
     words: list[str] = []
     valued = False
@@ -304,7 +304,7 @@ def _without_names(part: Part) -> str:
     return "".join(f" {word}" for word in words)
 
 
-def _notes(script: Script) -> tuple[str, ...]:
+def _notes(script: ScriptLine) -> tuple[str, ...]:
     return (f"left out, since it tests nothing: {'; '.join(script.left_out)}",) if script.left_out else ()
 
 

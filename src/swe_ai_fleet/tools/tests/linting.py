@@ -43,7 +43,7 @@ _ENDLESS = 10**9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class LintFinding:
     """One finding: a file relative to the workspace, line and column from 1 (0 unknown), rule and message.
 
     Line 0 is the whole file; `last` is the last line, where it is another one.
@@ -61,12 +61,12 @@ class Finding:
         return f"{place}: {' '.join(part for part in (self.code, self.message) if part)}"
 
 
-def parse_eslint(text: str, mount: str, directory: str = ".") -> list[Finding] | None:
+def parse_eslint(text: str, mount: str, directory: str = ".") -> list[LintFinding] | None:
     """The findings in ESLint's JSON; None where it is none."""
     items = json_or_none(text[max(text.find("["), 0) :])
     if not is_list(items):
         return None
-    findings: list[Finding] = []
+    findings: list[LintFinding] = []
     for item in mappings(items):
         path = _placed(string(item.get("filePath")), mount, directory)
         findings += [
@@ -77,7 +77,7 @@ def parse_eslint(text: str, mount: str, directory: str = ".") -> list[Finding] |
     return findings[:MAX_FINDINGS]
 
 
-def parse_lines(text: str, mount: str, directory: str = ".") -> list[Finding] | None:
+def parse_lines(text: str, mount: str, directory: str = ".") -> list[LintFinding] | None:
     """The findings in lines of `file:line:column: message`, as most linters write them, notes left out."""
     findings = [
         _finding(_placed(path, mount, directory), int(line), int(column or 0), code or rule or report, message)
@@ -88,7 +88,7 @@ def parse_lines(text: str, mount: str, directory: str = ".") -> list[Finding] | 
     return list(dict.fromkeys(findings))[:MAX_FINDINGS]
 
 
-def parse_annotations(text: str, mount: str, directory: str = ".") -> list[Finding] | None:
+def parse_annotations(text: str, mount: str, directory: str = ".") -> list[LintFinding] | None:
     """The findings in annotations for GitHub, as Biome writes them; what it would format is a finding of the file."""
     findings = [
         replace(finding, line=0, column=0, message="not formatted") if finding.code == "format" else finding
@@ -100,10 +100,10 @@ def parse_annotations(text: str, mount: str, directory: str = ".") -> list[Findi
     return list(dict.fromkeys(findings))[:MAX_FINDINGS]
 
 
-def parse_format(text: str, mount: str, directory: str = ".") -> list[Finding] | None:
+def parse_format(text: str, mount: str, directory: str = ".") -> list[LintFinding] | None:
     """A finding for each run of lines that a formatter's diff changes."""
     return [
-        Finding(path=_placed(path, mount, directory), line=old.start, last=old.stop - 1, message="not formatted")
+        LintFinding(path=_placed(path, mount, directory), line=old.start, last=old.stop - 1, message="not formatted")
         for path, old, _ in islice(changed_runs(text), MAX_FINDINGS)
     ]
 
@@ -137,8 +137,8 @@ def changed_runs(diff: str) -> Iterator[tuple[str, range, range]]:
             path = line[4:].partition("\t")[0]
 
 
-def _finding(path: str, line: object, column: object, code: object, message: object) -> Finding:
-    return Finding(
+def _finding(path: str, line: object, column: object, code: object, message: object) -> LintFinding:
+    return LintFinding(
         path=path,
         line=_number(line),
         column=_number(column),
@@ -190,7 +190,7 @@ _MYPY = (
 )
 _BIOME = ("--colors=off", "--reporter=github", "--no-errors-on-unmatched", "--max-diagnostics=200")
 
-Parser = Callable[[str, str, str], list[Finding] | None]
+Parser = Callable[[str, str, str], list[LintFinding] | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,24 +198,24 @@ class Linted:
     """The findings of one linter; `failure` is why it could not be run to its end."""
 
     name: str
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[LintFinding, ...] = ()
     failure: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
+class ChangedLines:
     """The changed lines of each file, as runs in ascending order; an empty run is where lines were removed."""
 
     lines: Mapping[str, Sequence[range]]
 
-    def hold(self, finding: Finding) -> bool:
+    def hold(self, finding: LintFinding) -> bool:
         """Whether a finding stands on a changed line, or is about a changed file as a whole."""
         runs = self.lines.get(finding.path, ())
         before = bisect_right(runs, max(finding.line, finding.last), key=lambda run: run.start)
         return bool(runs) if not finding.line else before > 0 and finding.line < runs[before - 1].stop
 
 
-async def changes_since(workspace: Workspace, commit: str) -> Changes:
+async def changes_since(workspace: Workspace, commit: str) -> ChangedLines:
     """What differs from a commit in the tracked files, and all untracked ones. Raises ToolFailure."""
     compared = await workspace.run(Command(argv=(*_GIT, *_DIFF, commit, "--"), output_limit=MAX_REPORT_BYTES))
     argv = (*_GIT, "ls-files", "--others", "--exclude-standard", "-z")
@@ -226,7 +226,7 @@ async def changes_since(workspace: Workspace, commit: str) -> Changes:
     for path, _, new in changed_runs(compared.stdout.text()):
         if path.startswith("b/"):
             lines.setdefault(path.removeprefix("b/"), []).append(new)
-    return Changes(lines)
+    return ChangedLines(lines)
 
 
 async def run_linters(
@@ -326,9 +326,9 @@ async def lint(workspace: Workspace, paths: tuple[str, ...], base: str, *, secon
     return _reported(linted, paths, changes, more)
 
 
-def _reported(linted: Sequence[Linted], paths: tuple[str, ...], changes: Changes | None, more: str) -> ToolResult:
+def _reported(linted: Sequence[Linted], paths: tuple[str, ...], changes: ChangedLines | None, more: str) -> ToolResult:
     """The findings that were asked for, up to a bound, and how many there are beside them."""
-    listed, older, elsewhere = list[Finding](), 0, dict[str, int]()
+    listed, older, elsewhere = list[LintFinding](), 0, dict[str, int]()
     for name, finding in ((part.name, finding) for part in linted for finding in part.findings):
         if _below(finding.path, paths) if changes is None else changes.hold(finding):
             listed.append(finding)

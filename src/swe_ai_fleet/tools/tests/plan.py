@@ -94,7 +94,7 @@ class Fallback:
     option: str = ""
     stream: str = ""
 
-    def instead(self, plan: Plan, run: TestRun) -> Plan | None:
+    def instead(self, plan: SuitePlan, run: TestRun) -> SuitePlan | None:
         """The plan that may get around what ended a run; None where that was something else, or is got around."""
         match = self.pattern.search(run.output)
         if match is None:
@@ -108,7 +108,7 @@ class Fallback:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class SuitePlan:
     """A command that runs tests.
 
     Attributes:

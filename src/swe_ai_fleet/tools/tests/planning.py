@@ -12,9 +12,9 @@ from swe_ai_fleet.sandbox import jail
 from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
 from swe_ai_fleet.tools.files.paths import Tree, quoted
 from swe_ai_fleet.tools.tests.compiled import GO_PACKAGE, cargo_plan, go_plan
-from swe_ai_fleet.tools.tests.inventory import FRAMEWORKS, MAKEFILES, PYTEST, Inventory, Suite
+from swe_ai_fleet.tools.tests.inventory import FRAMEWORKS, MAKEFILES, PYTEST, Inventory, SuiteDirectory
 from swe_ai_fleet.tools.tests.javascript import NPM_TEST, JavaScript
-from swe_ai_fleet.tools.tests.plan import Plan, Selection, checked_path, not_installed, probe
+from swe_ai_fleet.tools.tests.plan import Selection, SuitePlan, checked_path, not_installed, probe
 from swe_ai_fleet.tools.tests.python import checked_name, pytest_plan, unittest_plan
 from swe_ai_fleet.tools.tests.running import inside
 from swe_ai_fleet.tools.tests.scripts import assigned, framework_of, read_shell_line
@@ -24,7 +24,7 @@ _PYTHON_RUNNERS = ("pytest", "unittest")
 _TEST_COMMANDS = {"go": ("go", "test", "./..."), "cargo": ("cargo", "test"), "npm": ("npm", "test", "--silent")}
 
 
-def make_plan(inventory: Inventory, directory: str, target: str, base: tuple[str, ...] = ("make", "test")) -> Plan:
+def make_plan(inventory: Inventory, directory: str, target: str, base: tuple[str, ...] = ("make", "test")) -> SuitePlan:
     """How to make a target. Raises ToolRefusal for what make could take for an option or a variable; ToolFailure."""
     if not _TARGET.fullmatch(target):
         if target.startswith(("-", "@")) or "=" in target:
@@ -34,7 +34,7 @@ def make_plan(inventory: Inventory, directory: str, target: str, base: tuple[str
     if not any(prefix + name in inventory.files for name in MAKEFILES):
         raise ToolFailure(f"there is no Makefile in {quoted(directory)}; use tests_run or shell_run_command")
     words = (*base[:-1], target)
-    return Plan(
+    return SuitePlan(
         framework="make",
         argv=words,
         typed=words,
@@ -44,7 +44,7 @@ def make_plan(inventory: Inventory, directory: str, target: str, base: tuple[str
     )
 
 
-async def suite_for(inventory: Inventory, own: tuple[str, ...], paths: Sequence[str]) -> Suite:
+async def suite_for(inventory: Inventory, own: tuple[str, ...], paths: Sequence[str]) -> SuiteDirectory:
     """The environment's test command; where paths lie in another project of the repository, that one's.
 
     Args:
@@ -54,7 +54,7 @@ async def suite_for(inventory: Inventory, own: tuple[str, ...], paths: Sequence[
         ToolFailure: Nothing is found, or the paths belong to several suites.
     """
     if not paths:
-        return Suite(directory=".", argv=own) if own else await inventory.only_suite()
+        return SuiteDirectory(directory=".", argv=own) if own else await inventory.only_suite()
     suites = list(dict.fromkeys([await _suite_of(inventory, own, path.partition("::")[0]) for path in paths]))
     if len(suites) > 1:
         named = "; ".join(f"{suite.directory}: {' '.join(suite.argv)}" for suite in suites)
@@ -62,13 +62,13 @@ async def suite_for(inventory: Inventory, own: tuple[str, ...], paths: Sequence[
     return suites[0]
 
 
-async def _suite_of(inventory: Inventory, own: tuple[str, ...], path: str) -> Suite:
-    default = Suite(directory=".", argv=own)
+async def _suite_of(inventory: Inventory, own: tuple[str, ...], path: str) -> SuiteDirectory:
+    default = SuiteDirectory(directory=".", argv=own)
     if own and framework_of(own) in ("", *_PYTHON_RUNNERS) and not inventory.has(path):
         return default  # it has names of its own for tests, and says itself what it cannot find
     if framework := FRAMEWORKS.get(PurePosixPath(path).suffix):
         root = inventory.root_for(framework, [inventory.real(checked_path(path))])
-        return Suite(directory=root, argv=own if framework_of(own) == framework else _TEST_COMMANDS[framework])
+        return SuiteDirectory(directory=root, argv=own if framework_of(own) == framework else _TEST_COMMANDS[framework])
     if path.endswith(".py"):
         return await _python(inventory, own)
     place = PurePosixPath(inventory.real(checked_path(path)))
@@ -78,24 +78,24 @@ async def _suite_of(inventory: Inventory, own: tuple[str, ...], path: str) -> Su
             return await _python(inventory, own)
         if suite is not None:
             same = framework_of(own) == framework_of(suite.argv)
-            return Suite(directory=suite.directory, argv=own) if same else suite
+            return SuiteDirectory(directory=suite.directory, argv=own) if same else suite
     if own:
         return default
     raise ToolFailure(f"no tests were found for {quoted(path)}; use tests_pytest or shell_run_command")
 
 
-async def _python(inventory: Inventory, own: tuple[str, ...]) -> Suite:
+async def _python(inventory: Inventory, own: tuple[str, ...]) -> SuiteDirectory:
     """Python's tests run from the top of the workspace, wherever they lie."""
     if framework_of(own) in _PYTHON_RUNNERS:
-        return Suite(directory=".", argv=own)
+        return SuiteDirectory(directory=".", argv=own)
     top = await inventory.suite()
     if top is not None and framework_of(top.argv) in _PYTHON_RUNNERS:
         return top
-    return Suite(directory=".", argv=PYTEST)
+    return SuiteDirectory(directory=".", argv=PYTEST)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Planner:
+class SuitePlanner:
     """Makes plans for one workspace.
 
     `known_seconds` are limits of single tests, by id, that are longer than the usual one; pytest stops after
@@ -106,7 +106,7 @@ class Planner:
     known_seconds: Mapping[str, float] = field(default_factory=dict[str, float])
     max_failures: int | None = None
 
-    async def line(self, line: str, selection: Selection, directory: str = ".") -> Plan:
+    async def line(self, line: str, selection: Selection, directory: str = ".") -> SuitePlan:
         """The plan for a shell line: that of the runner which it starts, else the line itself, judged by its exit code.
 
         Raises ToolFailure for a selection that its runner cannot be given.
@@ -116,14 +116,16 @@ class Planner:
             if selection.some or selection.deselect:
                 raise ToolFailure("a shell command takes no selection of tests")
             argv = ("sh", "-c", line)
-            return Plan(framework="", argv=argv, typed=argv, absent="", cwd=directory, stream="output", unknown=read)
+            return SuitePlan(
+                framework="", argv=argv, typed=argv, absent="", cwd=directory, stream="output", unknown=read
+            )
         place = str(PurePosixPath(directory, read.directory)) if read.directory else directory
         plan = await self.plan(read.argv, selection, place)
         # What must succeed first decides as it would in a shell.
         before = ("sh", "-c", f'{read.before} && exec "$@"', "sh") if read.before else ()
         return replace(plan, before=before)
 
-    async def plan(self, argv: tuple[str, ...], selection: Selection, directory: str = ".") -> Plan:
+    async def plan(self, argv: tuple[str, ...], selection: Selection, directory: str = ".") -> SuitePlan:
         """The plan for a command in a directory. Raises ToolFailure for a selection that its runner cannot be given."""
         variables, command = assigned(argv)
         if variables and framework_of(command):
@@ -153,7 +155,7 @@ class Planner:
         directory: str,
         selection: Selection,
         base: tuple[str, ...] = (),
-    ) -> Plan:
+    ) -> SuitePlan:
         """The plan for the Go module, crate or npm package in a directory; its paths exist, ids follow them."""
         paths = tuple(_real_name(inventory, framework, path) for path in selection.paths)
         # A path that is the project's own directory means all of it.
@@ -172,7 +174,7 @@ class Planner:
         package = JavaScript(inventory=inventory, root=directory, mount=self.workspace.mount, programs=programs)
         return package.plan(selection, base or NPM_TEST)
 
-    def _pytest(self, argv: tuple[str, ...], selection: Selection, directory: str) -> Plan:
+    def _pytest(self, argv: tuple[str, ...], selection: Selection, directory: str) -> SuitePlan:
         if directory != ".":
             below = tuple(path.removeprefix(f"{directory}/") for path in selection.paths)
             selection = replace(selection, paths=below)
@@ -186,7 +188,7 @@ class Planner:
         )
         return replace(plan, cwd=directory)
 
-    def _unittest(self, argv: tuple[str, ...], selection: Selection, directory: str) -> Plan:
+    def _unittest(self, argv: tuple[str, ...], selection: Selection, directory: str) -> SuitePlan:
         tree = Tree(self.workspace.root, self.workspace.mount)
         selection = replace(selection, paths=tuple(checked_name(tree, path) for path in selection.paths))
         programs = inside(self.workspace)
@@ -202,13 +204,13 @@ def _real_name(inventory: Inventory, framework: str, name: str) -> str:
     return f"{inventory.real(path)}{mark}{inside_file}"
 
 
-def _plain(argv: tuple[str, ...], selection: Selection, directory: str) -> Plan:
+def _plain(argv: tuple[str, ...], selection: Selection, directory: str) -> SuitePlan:
     if selection.some or selection.deselect:
         raise ToolFailure(
             f"these tests are run by `{' '.join(argv)}`, which takes no paths or keyword from here: "
             "call it without them, or select with shell_run_command"
         )
-    return Plan(
+    return SuitePlan(
         framework="",
         argv=argv,
         typed=argv,

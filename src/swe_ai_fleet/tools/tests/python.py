@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from swe_ai_fleet.tools.definition import ToolFailure
 from swe_ai_fleet.tools.files.paths import Tree
-from swe_ai_fleet.tools.tests.plan import Fallback, Plan, Selection, checked_path, not_installed
+from swe_ai_fleet.tools.tests.plan import Fallback, Selection, SuitePlan, checked_path, not_installed
 from swe_ai_fleet.tools.tests.scripts import is_django
 
 PYTHON_PYTEST = ("python3", "-m", "pytest")
@@ -32,7 +32,7 @@ def pytest_plan(
     variables: Mapping[str, str],
     known_seconds: Mapping[str, float] | None = None,
     max_failures: int | None = None,
-) -> Plan:
+) -> SuitePlan:
     """How to run pytest, all or a selection; one file that cannot be collected does not keep the others from running.
 
     Args:
@@ -60,7 +60,7 @@ def pytest_plan(
     argv = (*base, *options, *chosen)
     bare = (*base, *options, "-o", "addopts=", "-o", "required_plugins=", *chosen)
     plain = (*base, *options, "--assert=plain", *chosen)
-    return Plan(
+    return SuitePlan(
         framework="pytest",
         argv=argv,
         typed=(*base, *chosen),
@@ -130,7 +130,7 @@ def unittest_plan(
     *,
     program_directory: str,
     known_seconds: Mapping[str, float] | None = None,
-) -> Plan:
+) -> SuitePlan:
     """How to run unittest, all that the repository's own command finds or a selection."""
     patterns = (f"-k={selection.keyword}",) if selection.keyword else ()
     if is_django(base):
@@ -143,7 +143,7 @@ def unittest_plan(
     else:
         own, words = (*base[3:], *patterns), (*base, *patterns)
     steering = {"limits": known_seconds or {}, "deselect": selection.deselect}
-    return Plan(
+    return SuitePlan(
         framework="unittest",
         argv=(base[0], f"{program_directory}/fleet_unittest.py", *own),
         typed=words,

@@ -33,7 +33,7 @@ from swe_ai_fleet.domain.test_run import TestOutcome, TestResult, TestRun
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.sandbox import concealment, jail
 from swe_ai_fleet.tools.definition import ToolFailure
-from swe_ai_fleet.tools.tests.plan import Plan, leave, leaving_nothing, probe, read_report
+from swe_ai_fleet.tools.tests.plan import SuitePlan, leave, leaving_nothing, probe, read_report
 from swe_ai_fleet.tools.tests.reports import bounded, test_result, uncoloured
 from swe_ai_fleet.tools.tests.text_reports import recognise
 
@@ -71,7 +71,7 @@ class TestLimits:
     known: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
-async def run_tests(workspace: Workspace, plan: Plan, limits: TestLimits) -> TestRun:
+async def run_tests(workspace: Workspace, plan: SuitePlan, limits: TestLimits) -> TestRun:
     """Run tests to their end, to the limit of the whole, or as far as hangs and crashes allow.
 
     What is known by then is in the result, however the run ended. Raises ToolFailure where the program is missing.
@@ -96,7 +96,7 @@ def inside(workspace: Workspace) -> str:
     return f"{place.inside if elsewhere else place.outside}/{_INSIDE}"
 
 
-async def _supervised(workspace: Workspace, plan: Plan, limits: TestLimits, scratch: str) -> TestRun:
+async def _supervised(workspace: Workspace, plan: SuitePlan, limits: TestLimits, scratch: str) -> TestRun:
     events, key = f"{scratch}/fleet-{secrets.token_hex(8)}.events", secrets.token_hex(32)
     longest = sorted(limits.known, key=lambda name: -limits.known[name])[:_MAX_LIMITS]
     spec = {
@@ -130,12 +130,12 @@ async def _supervised(workspace: Workspace, plan: Plan, limits: TestLimits, scra
     return await asyncio.to_thread(_run_of, plan, limits, result, data or b"", key)
 
 
-def _start_seconds(plan: Plan, limits: TestLimits) -> float:
+def _start_seconds(plan: SuitePlan, limits: TestLimits) -> float:
     silent = plan.stream == "output" or plan.framework in ("go", "cargo")
     return limits.whole if silent else min(limits.start, limits.whole)
 
 
-def _run_of(plan: Plan, limits: TestLimits, result: CommandResult, data: bytes, key: str) -> TestRun:
+def _run_of(plan: SuitePlan, limits: TestLimits, result: CommandResult, data: bytes, key: str) -> TestRun:
     output = result.stdout.text()
     events = read_events(data, key)
     run = (plan.stream == "output" and recognise(output)) or TestRun(results=events.results)
@@ -178,7 +178,7 @@ _OUTCOMES = {str(outcome): outcome for outcome in TestOutcome}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Events:
+class RunnerEvents:
     """What was read. `stop` is why the supervisor gave up, `fault` the runner's own failure; both may be empty."""
 
     results: Mapping[str, TestResult]
@@ -189,7 +189,7 @@ class Events:
     fault: str = ""
 
 
-def read_events(data: bytes, key: str) -> Events:
+def read_events(data: bytes, key: str) -> RunnerEvents:
     """The results in a file of events that are sealed with the key; a line that is none is passed over.
 
     The first end of a test counts, unless a later one says that it failed.
@@ -220,7 +220,7 @@ def read_events(data: bytes, key: str) -> Events:
             case _:
                 pass
     hung, crashed = map(tuple, killed.values())
-    return Events(results=results, hung=hung, crashed=crashed, stop=stop, how=how, fault=fault)
+    return RunnerEvents(results=results, hung=hung, crashed=crashed, stop=stop, how=how, fault=fault)
 
 
 def sealed(text: bytes, key: str) -> bytes:

@@ -56,7 +56,7 @@ Kind = Literal["runner", "lint", "other"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class ScriptCommand:
     """One command of a shell line: its text, what it does, and the operator that joins it to the one before."""
 
     text: str
@@ -68,7 +68,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Script:
+class ScriptLine:
     """A line read as far as its test runners.
 
     Attributes:
@@ -77,8 +77,8 @@ class Script:
         left_out: What is not run: linters, type checkers, what comes behind the tests.
     """
 
-    before: tuple[Part, ...] = ()
-    runners: tuple[Part, ...] = ()
+    before: tuple[ScriptCommand, ...] = ()
+    runners: tuple[ScriptCommand, ...] = ()
     left_out: tuple[str, ...] = ()
 
     @property
@@ -87,9 +87,9 @@ class Script:
         return self.runners[0].runner if self.runners else ""
 
 
-def parts_of(line: str) -> tuple[Part, ...] | None:
+def parts_of(line: str) -> tuple[ScriptCommand, ...] | None:
     """The commands of a line, None where it takes a shell to tell what they are (substitutions, groups)."""
-    parts: list[Part] = []
+    parts: list[ScriptCommand] = []
     text, operator = "", ""
     for match in _PIECE.finditer(line):
         piece = match[0]
@@ -99,10 +99,10 @@ def parts_of(line: str) -> tuple[Part, ...] | None:
             text += piece
             continue
         if text.strip():
-            parts.append(Part(text=text.strip(), operator=operator))
+            parts.append(ScriptCommand(text=text.strip(), operator=operator))
         text, operator = "", piece
     if text.strip():
-        parts.append(Part(text=text.strip(), operator=operator))
+        parts.append(ScriptCommand(text=text.strip(), operator=operator))
     return tuple(parts)
 
 
@@ -114,7 +114,7 @@ def words_of(text: str, *, comments: bool = False) -> list[str]:
         return []
 
 
-def read_line(line: str, scripts: Mapping[str, str]) -> Script | None:
+def read_line(line: str, scripts: Mapping[str, str]) -> ScriptLine | None:
     """What a line of a package's script, or a caller's, comes to; None where that takes a shell to tell.
 
     Args:
@@ -129,7 +129,7 @@ def read_line(line: str, scripts: Mapping[str, str]) -> Script | None:
     if not tests:
         return None
     before = [position for position in others if position < tests[0]]
-    return Script(
+    return ScriptLine(
         before=tuple(parts[position] for position in before),
         runners=tuple(parts[position] for position in tests),
         left_out=tuple(part.text for position, part in parts.items() if position not in (*before, *tests)),
@@ -141,7 +141,7 @@ def lints(line: str, scripts: Mapping[str, str]) -> bool:
     return {step.kind if step else "" for step in _steps(line, scripts, 0, "")} == {"lint"}
 
 
-def _steps(line: str, scripts: Mapping[str, str], depth: int, name: str) -> Iterator[Part | None]:
+def _steps(line: str, scripts: Mapping[str, str], depth: int, name: str) -> Iterator[ScriptCommand | None]:
     parts = parts_of(line)
     if parts is None:
         yield None
@@ -174,13 +174,13 @@ def _set_before(text: str) -> str:
     return match[0] if match else ""
 
 
-def _after(variables: str, part: Part | None) -> Part | None:
+def _after(variables: str, part: ScriptCommand | None) -> ScriptCommand | None:
     if part is None or not variables:
         return part
     return replace(part, text=variables + part.text, head=variables + part.head if part.head else "")
 
 
-def _followed(part: Part, scripts: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def _followed(part: ScriptCommand, scripts: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """(name, text) of the scripts that a command starts, with what runs before them."""
     words = words_of(part.text.removeprefix(_set_before(part.text)))
     if not words:
@@ -218,7 +218,7 @@ def _script_name(words: list[str], scripts: Mapping[str, str]) -> tuple[str, lis
     return name, arguments[1:] if arguments[:1] == ["--"] else arguments
 
 
-def _classified(part: Part) -> Part:
+def _classified(part: ScriptCommand) -> ScriptCommand:
     tokens = [(match[0], match.end()) for match in _TOKEN.finditer(part.text)]
     valued = False
     for position, (raw, end) in enumerate(tokens):

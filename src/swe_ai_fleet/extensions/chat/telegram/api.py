@@ -24,7 +24,7 @@ _TOKEN_CHARS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Update:
+class TelegramUpdate:
     """A message that came in; `text` is empty where it was something else (a picture, a voice).
 
     `message_id` grows within a chat, with the bot's own messages counted too.
@@ -36,7 +36,7 @@ class Update:
     message_id: int = 0
 
 
-class Refused(FleetError):
+class MessageRefused(FleetError):
     """Telegram does not take this message as it is (400): marks that it cannot read, a chat that is gone."""
 
 
@@ -85,7 +85,7 @@ class BotApi:
         """Close the connections."""
         await self._transport.aclose()
 
-    async def updates(self, offset: int, *, seconds: int) -> tuple[Update, ...]:
+    async def updates(self, offset: int, *, seconds: int) -> tuple[TelegramUpdate, ...]:
         """The messages from an update's number on, waited for up to so many seconds; those before it are forgotten.
 
         Raises PreconditionFailed (a wrong token, another poller), TooFast, Unavailable.
@@ -96,7 +96,7 @@ class BotApi:
     async def send(self, chat_id: int, text: str, *, marked: bool) -> int:
         """Send a message, as MarkdownV2 where it is `marked`; its id, 0 where Telegram does not tell it.
 
-        Raises Refused, PreconditionFailed, TooFast, Unavailable.
+        Raises MessageRefused, PreconditionFailed, TooFast, Unavailable.
         """
         message: dict[str, object] = {"chat_id": chat_id, "text": text}
         if marked:
@@ -130,7 +130,7 @@ class BotApi:
         description = self._clean(str(fields.get("description") or ""))[:_DESCRIPTION_CHARS] or f"HTTP {status}"
         match status:
             case 400 | 403:
-                raise Refused(f"Telegram refuses {method}: {description}")
+                raise MessageRefused(f"Telegram refuses {method}: {description}")
             case 401 | 404:
                 raise PreconditionFailed(
                     "Telegram rejected the bot's token", field="telegram_token", hint="ask @BotFather for it"
@@ -148,9 +148,9 @@ class BotApi:
         return " ".join(text.replace(self._token, "[token]").split())
 
 
-def _update(fields: Mapping[str, object]) -> Update:
+def _update(fields: Mapping[str, object]) -> TelegramUpdate:
     message = mapping(fields, "message")
-    return Update(
+    return TelegramUpdate(
         update_id=integer(fields.get("update_id")),
         chat_id=integer(mapping(message, "chat").get("id")),
         text=well_formed(string(message.get("text"))),

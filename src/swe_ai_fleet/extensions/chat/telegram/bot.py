@@ -18,7 +18,7 @@ import structlog
 
 from swe_ai_fleet.conversations.pages import escaped, unmarked
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, PreconditionFailed, Unavailable
-from swe_ai_fleet.extensions.chat.telegram.api import BotApi, Refused, TooFast, Update
+from swe_ai_fleet.extensions.chat.telegram.api import BotApi, MessageRefused, TelegramUpdate, TooFast
 from swe_ai_fleet.following import waits
 from swe_ai_fleet.ports import KeyValue
 
@@ -62,20 +62,22 @@ class BotProgress:
         offset, at = json.loads(entry.value)
         return int(offset) if self._clock() - at < _NUMBERED_SECONDS else 0
 
-    async def accept(self, updates: list[Update], offset: int) -> None:
+    async def accept(self, updates: list[TelegramUpdate], offset: int) -> None:
         """Store messages, then the number below which Telegram may forget updates. Raises Unavailable."""
         for update in updates:
             record = [update.chat_id, update.text, update.message_id]
             await self._store.put(_key(update), json.dumps(record).encode())
         await self._store.put(_OFFSET, json.dumps([offset, self._clock()]).encode())
 
-    async def accepted(self) -> list[Update]:
+    async def accepted(self) -> list[TelegramUpdate]:
         """Accepted messages that are not finished, in their order. Raises Unavailable."""
-        updates: list[Update] = []
+        updates: list[TelegramUpdate] = []
         for entry in await self._store.entries(f"{_INBOX}."):
             chat_id, text, message_id = json.loads(entry.value)
             number = int(entry.key.partition(".")[2])
-            updates.append(Update(update_id=number, chat_id=int(chat_id), text=str(text), message_id=int(message_id)))
+            updates.append(
+                TelegramUpdate(update_id=number, chat_id=int(chat_id), text=str(text), message_id=int(message_id))
+            )
         return sorted(updates, key=lambda update: update.update_id)
 
     async def handled(self, chat_id: int) -> Handled:
@@ -88,12 +90,12 @@ class BotProgress:
             return Handled(message_id=int(message_id))
         return Handled(update_id=int(update_id), pages=int(pages), message_id=int(message_id))
 
-    async def record_sent(self, update: Update, pages: int, *, message_id: int) -> None:
+    async def record_sent(self, update: TelegramUpdate, pages: int, *, message_id: int) -> None:
         """Record that so many pages of an answer were sent (-1: all), the newest with this id. Raises Unavailable."""
         record = [update.update_id, pages, message_id, self._clock()]
         await self._store.put(f"chat.{update.chat_id}", json.dumps(record).encode())
 
-    async def record_done(self, update: Update) -> None:
+    async def record_done(self, update: TelegramUpdate) -> None:
         """Mark a message as finished. Raises Unavailable."""
         await self._store.delete(_key(update))
 
@@ -111,7 +113,7 @@ class BotProgress:
         await self._store.put(_REFUSED, json.dumps(sorted(refused)).encode())
 
 
-def _key(update: Update) -> str:
+def _key(update: TelegramUpdate) -> str:
     return f"{_INBOX}.{update.update_id:020d}"
 
 
@@ -133,7 +135,7 @@ _NEW = "A new conversation begins; what was said before is forgotten."
 _FAILED = "Sorry, this cannot be answered: {why}"
 
 
-class Answers(Protocol):
+class MessageAnswerer(Protocol):
     """Answers the messages of chats."""
 
     async def answer(self, session_id: str, text: str, *, message_id: str, seen: bool) -> Sequence[str]:
@@ -168,7 +170,7 @@ class TelegramBot:
     def __init__(
         self,
         api: BotApi,
-        answers: Answers,
+        answers: MessageAnswerer,
         store: KeyValue,
         *,
         chats: Collection[int],
@@ -181,7 +183,7 @@ class TelegramBot:
         self._chats = frozenset(chats)
         self._poll_seconds = poll_seconds
         self._sleep = sleep
-        self._waiting: dict[int, deque[Update]] = {}
+        self._waiting: dict[int, deque[TelegramUpdate]] = {}
         self._workers: dict[int, asyncio.Task[None]] = {}
         self._resumed = False
 
@@ -253,7 +255,7 @@ class TelegramBot:
                 del self._workers[chat_id]
                 worker.result()
 
-    def _take(self, update: Update) -> None:
+    def _take(self, update: TelegramUpdate) -> None:
         """Queue a message behind those of its chat."""
         waiting = self._waiting.setdefault(update.chat_id, deque())
         waiting.append(update)
@@ -275,7 +277,7 @@ class TelegramBot:
             waiting.popleft()
             pauses = waits(_WAITS)
 
-    async def _handle(self, update: Update) -> None:
+    async def _handle(self, update: TelegramUpdate) -> None:
         done = await self._progress.handled(update.chat_id)
         if update.update_id < done.update_id or (update.update_id == done.update_id and done.pages < 0):
             return
@@ -291,7 +293,7 @@ class TelegramBot:
         if not pages:
             await self._progress.record_sent(update, -1, message_id=newest)
 
-    async def _pages(self, update: Update, *, seen: bool) -> Sequence[str]:
+    async def _pages(self, update: TelegramUpdate, *, seen: bool) -> Sequence[str]:
         session_id = f"telegram-{update.chat_id}"
         command = update.text.strip().split("@")[0].lower()
         if command in ("/start", "/help"):
@@ -307,7 +309,7 @@ class TelegramBot:
             _log.warning("telegram.not_answered", reason=fault.message, update_id=update.update_id)
             return (escaped(_FAILED.format(why=fault.message[:500])),)
 
-    async def _answer_of(self, session_id: str, update: Update, *, seen: bool) -> Sequence[str]:
+    async def _answer_of(self, session_id: str, update: TelegramUpdate, *, seen: bool) -> Sequence[str]:
         """The answer, retried while the fleet is unavailable or the session busy. Raises FleetError."""
         for number, pause in enumerate(islice(waits(_WAITS), _ASK_TRIES), start=1):
             try:
@@ -330,7 +332,7 @@ class TelegramBot:
         for number, pause in enumerate(islice(waits(_WAITS), _SEND_TRIES), start=1):
             try:
                 return await self._api.send(chat_id, page if marked else unmarked(page), marked=marked)
-            except Refused as fault:
+            except MessageRefused as fault:
                 if not marked:
                     # A chat that is gone, or has blocked the bot: nothing can be sent there any more.
                     _log.warning("telegram.not_sent", reason=fault.message)
@@ -353,6 +355,6 @@ class TelegramBot:
         _log.info("telegram.chat_refused", chat_id=chat_id)
         try:
             await self._api.send(chat_id, escaped(_NOT_ALLOWED.format(chat_id=chat_id)), marked=True)
-        except (Refused, TooFast, Unavailable) as fault:
+        except (MessageRefused, TooFast, Unavailable) as fault:
             # Chats that are served do not wait for one that is not.
             _log.info("telegram.not_sent", reason=fault.message)

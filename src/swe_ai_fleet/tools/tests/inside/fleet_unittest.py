@@ -80,7 +80,7 @@ def ended():
 DONE = ended() | set(_OPTIONS.get("deselect", []))
 
 
-class Result(unittest.TextTestResult):
+class EventResult(unittest.TextTestResult):
     cases = 0
     _own = None
 
@@ -127,7 +127,7 @@ class Result(unittest.TextTestResult):
         if trace:
             event["t"] = trace[-_TRACEBACK_CHARS:]
         write(**event)
-        Result.cases += 1
+        EventResult.cases += 1
 
     def _note(self, test, outcome, message="", trace=""):
         own = self._own
@@ -209,8 +209,8 @@ def left(suite):
     return kept
 
 
-class Runner(unittest.TextTestRunner):
-    resultclass = Result
+class EventRunner(unittest.TextTestRunner):
+    resultclass = EventResult
 
     def run(self, test):
         result = super().run(left(test) if DONE else test)
@@ -249,7 +249,7 @@ def selected(names, patterns):
 def django(arguments):
     from django.test.runner import DiscoverRunner
 
-    DiscoverRunner.test_runner = Runner
+    DiscoverRunner.test_runner = EventRunner
     if arguments[0] == "-m":
         sys.argv = arguments[1:]
         runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
@@ -269,9 +269,9 @@ def main(arguments):
                 patterns.append(word if "*" in word else "*" + word + "*")
             else:
                 names.append(argument)
-        done = Runner(verbosity=1).run(selected(names, patterns))
-        return not done.wasSuccessful() or (0 if Result.cases else 5)
-    unittest.main(module=None, argv=["python3 -m unittest"] + arguments, testRunner=Runner)
+        done = EventRunner(verbosity=1).run(selected(names, patterns))
+        return not done.wasSuccessful() or (0 if EventResult.cases else 5)
+    unittest.main(module=None, argv=["python3 -m unittest"] + arguments, testRunner=EventRunner)
     return 0
 
 

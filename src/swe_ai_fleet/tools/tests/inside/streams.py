@@ -45,7 +45,7 @@ class Stream:
         return argv if culprits else None
 
 
-class Output(Stream):
+class OutputStream(Stream):
     """A runner of which only the output and the exit code are known."""
 
     def complete(self) -> bool:
@@ -397,4 +397,4 @@ def _source(packages: list[dict[str, Any]], package: str, kind: str, name: str) 
     return ""
 
 
-STREAMS = {"file": Stream, "output": Output, "go": Go, "cargo": Cargo}
+STREAMS = {"file": Stream, "output": OutputStream, "go": Go, "cargo": Cargo}

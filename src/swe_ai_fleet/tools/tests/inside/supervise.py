@@ -65,7 +65,7 @@ def waiting(load: float, cpus: int) -> int:
     return min(max(math.ceil(load / cpus), 1), _MOST_WAITING)
 
 
-class Progress:
+class EventsProgress:
     """What the events file says so far."""
 
     def __init__(self, path: str, key: str) -> None:
@@ -141,10 +141,10 @@ def _waiting() -> int:
     return waiting(os.getloadavg()[0], os.cpu_count() or 1)
 
 
-class Attempt:
+class RunnerProcess:
     """One process of the runner."""
 
-    def __init__(self, spec: dict[str, Any], argv: list[str], stream: Stream, progress: Progress) -> None:
+    def __init__(self, spec: dict[str, Any], argv: list[str], stream: Stream, progress: EventsProgress) -> None:
         done = spec["events"] + ".done"
         with open(done, "wb") as earlier:
             earlier.write(b"".join(line + b"\n" for line in progress.sealed))
@@ -274,13 +274,13 @@ def main(spec: dict[str, Any]) -> int:
     with open(spec["key"]) as kept:
         key = kept.read()
     os.unlink(spec["key"])
-    progress = Progress(spec["events"], key)
+    progress = EventsProgress(spec["events"], key)
     argv = list(spec["argv"])
     results = STREAMS[spec["stream"]]()
     killed = False
     for _ in range(_RESTARTS + 1):
         before = len(progress.ended)
-        attempt = Attempt(spec, argv, results, progress)
+        attempt = RunnerProcess(spec, argv, results, progress)
         how = attempt.watch(deadline)
         if how == "ended":
             results.close(progress.append)
