@@ -23,7 +23,7 @@ from swe_ai_fleet.adapters.git_workspace.git import (
     diff_of,
     touched,
 )
-from swe_ai_fleet.adapters.git_workspace.git_dirs import FIXED_IDENTITY, WORK_BRANCH, CommitHistory
+from swe_ai_fleet.adapters.git_workspace.git_dirs import FIXED_IDENTITY, WORK_BRANCH, GitHistory
 from swe_ai_fleet.adapters.git_workspace.local import object_stores
 from swe_ai_fleet.adapters.git_workspace.staging import StagedChanges, changes, gitlinks, stage
 from swe_ai_fleet.domain.candidate import Diff
@@ -94,7 +94,7 @@ class GitClone:
         git: Git,
         workspace: LocalWorkspace,
         clone_dirs: CloneDirs,
-        history: CommitHistory,
+        history: GitHistory,
         *,
         base_commit: str,
         bounds: CloneBounds,

@@ -42,7 +42,7 @@ BY_PRODUCTS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CommitHistory:
+class GitHistory:
     """Where the objects of a commit are found. `shallow` holds the cut-off commits of a shallow repository."""
 
     objects: Path
@@ -54,7 +54,7 @@ def write_git_dir(
     path: Path,
     *,
     head: str,
-    history: CommitHistory | None = None,
+    history: GitHistory | None = None,
     object_format: str = "sha1",
     excludes: Iterable[str] = (),
     work_tree: bool = False,
@@ -84,17 +84,17 @@ def format_of(commit: str) -> str:
     return "sha256" if len(commit) == 64 else "sha1"
 
 
-def stored_history(git_dir: Path, commit: str) -> CommitHistory:
+def stored_history(git_dir: Path, commit: str) -> GitHistory:
     """A git directory of ours as the source of a commit's objects. Blocking."""
     shallow = git_dir / "shallow"
-    return CommitHistory(
+    return GitHistory(
         objects=git_dir / "objects",
         object_format=format_of(commit),
         shallow=shallow.read_bytes() if shallow.exists() else b"",
     )
 
 
-async def begin_cache(path: Path, *, history: CommitHistory | None = None, object_format: str = "sha1") -> None:
+async def begin_cache(path: Path, *, history: GitHistory | None = None, object_format: str = "sha1") -> None:
     """Make `path` a git directory without a branch, unless it is one already."""
     if not (path / "HEAD").exists():
         head = "ref: refs/heads/none"
@@ -165,7 +165,7 @@ class Seeds:
         self,
         repository_key: str,
         commit: str,
-        source: CommitHistory,
+        source: GitHistory,
         *,
         over: Path | None = None,
         tags: Sequence[str] = (),
@@ -212,7 +212,7 @@ class Seeds:
         return seed
 
     async def add_submodule(
-        self, seed: Path, submodule: Submodule, source: CommitHistory | None, *, most_bytes: int | None = None
+        self, seed: Path, submodule: Submodule, source: GitHistory | None, *, most_bytes: int | None = None
     ) -> int:
         """Note a submodule of a seed's commit; with a `source` its files are taken into the seed, and their bytes told.
 
@@ -267,14 +267,14 @@ def _share(seed: Path, draft: Path) -> None:
             shutil.copyfile(pack, shared)  # a file system without links
 
 
-def history_of(seed: Path) -> CommitHistory:
+def history_of(seed: Path) -> GitHistory:
     """A seed as the source of objects for clones. Blocking."""
     return stored_history(seed, seed.name)
 
 
 _MAX_SUBMODULES = 100
 _DEEPEST = 3
-Fetch = Callable[[Remote, str], Awaitable[CommitHistory]]
+Fetch = Callable[[Remote, str], Awaitable[GitHistory]]
 """Brings a commit of a remote repository here; raises FleetError."""
 Holds = Callable[[Iterable[Path], str], Awaitable[bool]]
 """See `LocalRepositories.holds`."""
@@ -341,15 +341,13 @@ class Submodules:
         missing = Submodule(path=path, commit=pinned.commit, reason=reason[:300])
         await self.seeds.add_submodule(seed, missing, None)
 
-    async def _history(
-        self, url: str, pinned: _Pinned, store: Path | None, fetch: Fetch, *, tenant: str
-    ) -> CommitHistory:
+    async def _history(self, url: str, pinned: _Pinned, store: Path | None, fetch: Fetch, *, tenant: str) -> GitHistory:
         if store is not None and await self.holds((store, store / "objects"), tenant):
             answer = await self.git.run(
                 "cat-file", "-e", f"{pinned.commit}^{{commit}}", layout=GitLayout(git_dir=store), expect=(0, 1, 128)
             )
             if answer.code == 0:
-                return CommitHistory(objects=store / "objects", object_format=format_of(pinned.commit))
+                return GitHistory(objects=store / "objects", object_format=format_of(pinned.commit))
         remote = self.policy.parse(url) if "://" in url or "@" in url else None
         if not isinstance(remote, Remote) or remote.upload:
             raise InvalidRequest("only URLs of remote repositories are followed")

@@ -17,7 +17,7 @@ from swe_ai_fleet.adapters.git_workspace.git import Git, GitFailed, GitLayout
 from swe_ai_fleet.adapters.git_workspace.git_dirs import (
     IDENTITY_EMAIL,
     IDENTITY_NAME,
-    CommitHistory,
+    GitHistory,
     dates_of,
     write_git_dir,
 )
@@ -50,8 +50,8 @@ class LocalRepository:
     tenant: str = ""
 
     @property
-    def history(self) -> CommitHistory:
-        return CommitHistory(objects=self.objects, object_format=self.object_format, shallow=self.shallow)
+    def history(self) -> GitHistory:
+        return GitHistory(objects=self.objects, object_format=self.object_format, shallow=self.shallow)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from swe_ai_fleet.adapters.git_workspace.disk_space import TenantDisk
 from swe_ai_fleet.adapters.git_workspace.git import Git, GitLayout
 from swe_ai_fleet.adapters.git_workspace.git_dirs import (
     FIXED_IDENTITY,
-    CommitHistory,
+    GitHistory,
     Seeds,
     Submodules,
     begin_cache,
@@ -155,7 +155,7 @@ class Origins:
         source = stored_history(await self.cache(repository), repository.commit)
         return await self._planted(repository, source, over)
 
-    async def _planted(self, repository: PinnedRepository, source: CommitHistory, over: Path | None) -> Path:
+    async def _planted(self, repository: PinnedRepository, source: GitHistory, over: Path | None) -> Path:
         key = self._keys.of(repository)
         await self._disk.admit(repository.tenant, self._cache(key))
         seed = await self._seeds.plant(key, repository.commit, source, over=over)
@@ -196,7 +196,7 @@ class Origins:
         else:
             url = "" if location.upload else location.url
 
-        async def fetch(remote: Remote, commit: str) -> CommitHistory:
+        async def fetch(remote: Remote, commit: str) -> GitHistory:
             credential = repo.credential if _host(remote.url) == _host(url) else ""
             source = RepoRef(location=remote.url, commit=commit, credential=credential)
             cache = self._cache(self._keys.key(tenant, credential, remote.url))
