@@ -164,7 +164,8 @@ async def test_without_a_user_nobody_comes_in(secured: SecuredNats, tmp_path: Pa
         assert not field or fault.value.field == field
 
     cases = (
-        (NatsCredentials(ca=ca), ""), (NatsCredentials(token="guess", ca=ca), ""), (NatsCredentials(nkey=str(wrong), ca=ca), ""),
+        (NatsCredentials(ca=ca), ""), (NatsCredentials(token="guess", ca=ca), ""),
+        (NatsCredentials(nkey=str(wrong), ca=ca), ""),
         (NatsCredentials(user="orchestrator", password="guess", ca=ca), ""),
         (NatsCredentials(nkey=str(tmp_path / "none")), "nats_nkey_file"), (NatsCredentials(ca=str(nothing)), "nats_ca"),
         (NatsCredentials(nkey=str(nothing)), "nats_nkey_file"),

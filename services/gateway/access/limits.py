@@ -46,7 +46,7 @@ class ClientGone(Exception):
 
 
 async def read_body(receive: Receive, headers: Headers, *, limit: int = MAX_BYTES, seconds: float = SECONDS) -> bytes:
-    """The whole body. Raises Refusal where it is too large or too slow, Gone."""
+    """The whole body. Raises Refusal where it is too large or too slow, ClientGone."""
     declared = values(headers, b"content-length")
     if declared and declared[0].isdigit() and int(declared[0][:18]) > limit:
         raise _too_large(limit)

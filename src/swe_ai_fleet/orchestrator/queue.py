@@ -150,9 +150,9 @@ def in_order(
 ) -> list[QueuedExecution]:
     """All of them in the order in which they begin if each begins at once and none ends.
 
-    The next is the oldest of its line, and its line is that of the highest level (`QueuedExecution.level`: the priority, and
-    what it gained by waiting), among equals of the caller with the fewest running, then the one whose last turn was
-    longest ago, then the one with the oldest. So whatever others submit, a line has a turn in every
+    The next is the oldest of its line, and its line is that of the highest level (`QueuedExecution.level`: the
+    priority, and what it gained by waiting), among equals of the caller with the fewest running, then the one whose
+    last turn was longest ago, then the one with the oldest. So whatever others submit, a line has a turn in every
     `(MAX_PRIORITY - priority) * AGING_SECONDS`, and then as often as there are places for each line at the top.
     Takes O(n log n) for a handful of tenants.
 

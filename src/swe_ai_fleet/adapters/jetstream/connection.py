@@ -233,7 +233,7 @@ class Connection:
             backoff: Instead of `timeout`: the caller's own clock.
 
         Raises:
-            Refused: The sequence that the headers expect is not the last one, or the batch is not taken.
+            PublishPublishRefused: The sequence that the headers expect is not the last one, or the batch is not taken.
             FleetError: The server answered with another error that repeating cannot fix.
             Unavailable: No answer in time; the message may or may not be stored.
         """

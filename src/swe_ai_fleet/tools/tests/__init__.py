@@ -14,8 +14,8 @@ from swe_ai_fleet.tools.files.paths import Tree
 from swe_ai_fleet.tools.operation import BareDirectory, Toolkit, operation
 from swe_ai_fleet.tools.tests.inventory import Inventory
 from swe_ai_fleet.tools.tests.linters import configured_linters as configured_linters
-from swe_ai_fleet.tools.tests.linting import ChangedLines as Changes
-from swe_ai_fleet.tools.tests.linting import LintFinding as Finding
+from swe_ai_fleet.tools.tests.linting import ChangedLines as ChangedLines
+from swe_ai_fleet.tools.tests.linting import LintFinding as LintFinding
 from swe_ai_fleet.tools.tests.linting import changed_runs as changed_runs
 from swe_ai_fleet.tools.tests.linting import lint
 from swe_ai_fleet.tools.tests.linting import parse_annotations as parse_annotations
