@@ -15,9 +15,12 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 MOMENT = "2026-11-{:02}T13:55:00.123+00:00"
 
 
-def sample(kind: Any, **given: Any) -> Any:
-    """A value of a type: two entries in each list, the last member of each enum; `given` are fields that are set."""
-    return _Sampler((), kind.__name__).made(kind, "", given)
+def sample(kind: Any, named: str = "", **given: Any) -> Any:
+    """A value of a type: two entries in each list, the last member of each enum; `given` are fields that are set.
+
+    `named` is the name that a type had when what it says was written down.
+    """
+    return _Sampler((), named or kind.__name__).made(kind, "", given)
 
 
 class _Sampler:

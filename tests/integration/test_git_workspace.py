@@ -8,7 +8,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -248,6 +248,18 @@ async def test_nothing_is_left(provider: GitWorkspaceProvider, repo: Path, tmp_p
             async with asyncio.timeout(delay), cloned(provider, repo) as clone:
                 await clone.run(Command(argv=("sleep", "60"), light=True))
         assert not list((tmp_path / "home/workspaces").glob("*/*"))
+
+
+async def test_git_that_is_cancelled_while_it_starts_leaves_no_process(
+    provider: GitWorkspaceProvider, repo: Path, tmp_path: Path
+) -> None:
+    async with asyncio.timeout(60), cloned(provider, repo) as clone:
+        for number in range(30):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(number % 10 * 0.0015):
+                    await clone.diff()
+        assert (await clone.diff()).files == ()
+    assert not living(f"{tmp_path}/")
 
 
 DEEP = """

@@ -27,7 +27,7 @@ from tests.tables import table
 GOLDEN = Path(__file__).with_name("golden_wire.json")
 SENT: Mapping[str, Callable[[], Message]] = {
     "component": lambda: to_message(pb.ComponentStatus, sample(Component)),
-    "node": lambda: to_message(pb.NodeStatus, sample(MachineStatus)),
+    "node": lambda: to_message(pb.NodeStatus, sample(MachineStatus, "NodeStatus")),
     "story": lambda: to_message(context.Story, sample(graph.Story)),
     "story_task": lambda: to_message(context.Task, sample(graph.StoryTask)),
     "decision": lambda: to_message(context.Decision, sample(graph.Decision)),
@@ -35,7 +35,7 @@ SENT: Mapping[str, Callable[[], Message]] = {
     "relation": lambda: to_message(context.Relation, sample(graph.Relation)),
     "context": lambda: to_message(context.GetContextResponse, sample(graph.GatheredContext), version=3),
     "context_request": lambda: to_message(context.GetContextRequest, sample(graph.ContextRequest)),
-    "outcome": lambda: to_message(context.Outcome, sample(WorkOutcome)),
+    "outcome": lambda: to_message(context.Outcome, sample(WorkOutcome, "Outcome")),
     "recommendation": lambda: to_message(context.RecommendApproachResponse, sample(Recommendation)),
 }
 

@@ -120,14 +120,13 @@ class InteractiveProcess:
         try:
             argv, variables, marker = await ground.launch(root, command)
             leave_session_keyring()
-            process = await asyncio.create_subprocess_exec(
+            process = await processes.started_group(
                 *argv,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
                 env=variables,
                 cwd=ground.scratch.home,
-                start_new_session=True,
                 limit=_CHUNK,
             )
         except BaseException as error:

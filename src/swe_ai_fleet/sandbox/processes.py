@@ -16,7 +16,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 from weakref import WeakValueDictionary
 
 _PROC = Path("/proc")
@@ -164,6 +164,24 @@ class Occupants:
 
     def _pids(self) -> list[int]:
         return [pid for tree in self._trees for pid in tree()]
+
+
+async def started_group(*argv: str, **options: Any) -> asyncio.subprocess.Process:
+    """A process that leads a group (and session) of its own; the options are `asyncio.create_subprocess_exec`'s.
+
+    A cancellation while it starts kills the whole group. asyncio itself kills the leader alone: the first process of
+    a namespace that bubblewrap has just made would wait for it for ever, and asyncio for the pipes that it holds.
+    """
+    starting = asyncio.ensure_future(asyncio.create_subprocess_exec(*argv, **options, start_new_session=True))
+    try:
+        return await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        await asyncio.wait([starting])
+        with suppress(OSError, ValueError):
+            process = starting.result()
+            os.killpg(process.pid, signal.SIGKILL)
+            await process.communicate()
+        raise
 
 
 def leave_session_keyring() -> None:

@@ -15,6 +15,7 @@ from swe_ai_fleet.domain.candidate import Diff
 from swe_ai_fleet.domain.command import Owner
 from swe_ai_fleet.domain.errors import FleetError, PatchRejected, ResourceExhausted, Unavailable
 from swe_ai_fleet.sandbox.cpu_slots import CpuSlots
+from swe_ai_fleet.sandbox.processes import started_group
 
 DEFAULT_TIMEOUT_SECONDS = 120.0
 DEFAULT_OUTPUT_LIMIT = 64 * 1024 * 1024
@@ -211,7 +212,7 @@ class Git:
         if variables:
             environment |= variables
         async with self._slot(allowance.owner):
-            process = await asyncio.create_subprocess_exec(
+            process = await started_group(
                 *("sh", "-c", _LIMITED, "sh", str(allowance.memory_bytes // 1024), str(self.max_disk_bytes // 512)),
                 *confining,
                 "git",
@@ -222,7 +223,6 @@ class Git:
                 stdin=asyncio.subprocess.PIPE if stdin else asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
-                start_new_session=True,
             )
             try:
                 async with asyncio.timeout(timeout_seconds):

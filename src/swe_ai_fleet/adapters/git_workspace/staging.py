@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import stat
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
@@ -16,6 +17,7 @@ from pathlib import Path
 from swe_ai_fleet.adapters.git_workspace.directories import DIRECTORY, open_directory
 from swe_ai_fleet.adapters.git_workspace.git import Git, GitFailed, GitLayout, GitResult
 from swe_ai_fleet.domain.errors import PreconditionFailed, ResourceExhausted
+from swe_ai_fleet.sandbox.processes import started_group
 from swe_ai_fleet.sandbox.runner import LAUNCHER_VARIABLES
 
 MAX_NAME_BYTES = 64 * 1024 * 1024
@@ -124,7 +126,7 @@ async def run_on_tree(
 
 async def _endless(tree: Path, confining: Sequence[str]) -> str:
     """A pipe or device in a work tree that git may open, empty where there is none; it sees what git sees."""
-    process = await asyncio.create_subprocess_exec(
+    process = await started_group(
         *confining,
         *_ENDLESS,
         cwd=tree,
@@ -136,7 +138,7 @@ async def _endless(tree: Path, confining: Sequence[str]) -> str:
     try:
         output, _ = await process.communicate()
     except asyncio.CancelledError:
-        process.kill()
+        os.killpg(process.pid, signal.SIGKILL)
         await process.wait()
         raise
     return os.fsdecode(output.rstrip(b"\0").removeprefix(b"./"))
