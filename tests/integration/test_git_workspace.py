@@ -14,12 +14,13 @@ from pathlib import Path
 import pytest
 
 from swe_ai_fleet.adapters.git_workspace import GitClone, GitWorkspaceProvider
+from swe_ai_fleet.adapters.git_workspace.git import Git
 from swe_ai_fleet.domain.command import Command
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import InvalidRequest, PatchRejected, PreconditionFailed
 from swe_ai_fleet.domain.task import Delivery, PinnedRepository, RepoRef, UncommittedChanges
 from swe_ai_fleet.testing.repositories import commit_files, git, make_repository, write_files
-from tests.confinement import living, token, until
+from tests.confinement import living, needs_bwrap, token, until
 from tests.environments import provider_at
 
 FILES = {"app.py": "answer = 41\n", "docs/guide.md": "# Guide\n", ".gitignore": "*.log\n"}
@@ -250,16 +251,27 @@ async def test_nothing_is_left(provider: GitWorkspaceProvider, repo: Path, tmp_p
         assert not list((tmp_path / "home/workspaces").glob("*/*"))
 
 
-async def test_git_that_is_cancelled_while_it_starts_leaves_no_process(
-    provider: GitWorkspaceProvider, repo: Path, tmp_path: Path
-) -> None:
-    async with asyncio.timeout(60), cloned(provider, repo) as clone:
-        for number in range(30):
+@needs_bwrap
+async def test_git_that_is_cancelled_while_it_starts_leaves_no_process(tmp_path: Path) -> None:
+    namespace = (
+        "--unshare-user",
+        "--unshare-pid",
+        "--bind",
+        "/",
+        "/",
+        "--dev",
+        "/dev",
+        "--setenv",
+        "PROBE",
+        str(tmp_path),
+    )
+    confining = ("bwrap", *namespace, "--")
+    async with asyncio.timeout(60):
+        for number in range(100):
             with suppress(TimeoutError):
-                async with asyncio.timeout(number % 10 * 0.0015):
-                    await clone.diff()
-        assert (await clone.diff()).files == ()
-    assert not living(f"{tmp_path}/")
+                async with asyncio.timeout(number % 25 * 0.0005):
+                    await Git(os.environ).run("version", cwd=tmp_path, confining=confining)
+    assert not living(str(tmp_path))
 
 
 DEEP = """
