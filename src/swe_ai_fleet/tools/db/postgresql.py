@@ -270,10 +270,8 @@ def check(sql: str, *, read_only: bool) -> frozenset[str]:
     return frozenset(_calls(words_of))
 
 
-def _calls(words_of: Sequence[Token]) -> Iterator[str]:
-    return (
-        token.text for token, following in pairwise(words_of) if token.kind is TokenKind.NAME and following == _OPENING
-    )
+def _calls(words: Sequence[Token]) -> Iterator[str]:
+    return (token.text for token, after in pairwise(words) if token.kind is TokenKind.NAME and after == _OPENING)
 
 
 def _names(words_of: Sequence[Token], *, everywhere: bool, depth: int) -> Iterator[str]:
