@@ -68,12 +68,14 @@ def _processes(marker: str) -> Iterator[psutil.Process]:
             continue
 
 
-async def _started(client, token, execution_id: str, text: str) -> None:
-    """Wait until some tool has started with `text` among its arguments."""
-    request = pb.StreamExecutionRequest(execution_id=execution_id)
+async def _started(client, token, execution_id: str, text: str, *, agents: int = 1) -> None:
+    """Wait until so many agents have started a tool with `text` among its arguments."""
+    request, started = pb.StreamExecutionRequest(execution_id=execution_id), set()
     async for event in client.StreamExecution(request, metadata=token):
         if event.type == "tool_started" and text in event.payload_json:
-            return
+            started.add(event.agent_id)
+            if len(started) == agents:
+                return
 
 
 def _documented(name: str, payload: object) -> None:
@@ -150,7 +152,7 @@ async def test_agents_of_a_killed_host_go_on_in_another_one(client, token, repos
         ),
         metadata=token,
     )
-    await _started(client, token, accepted.execution_id, SLEEPING)
+    await _started(client, token, accepted.execution_id, SLEEPING, agents=2)
     mine = {child.pid for child in psutil.Process().children(recursive=True)}
     hosts = [process for process in _processes("ray::AgentHost") if process.pid in mine]
     assert hosts
