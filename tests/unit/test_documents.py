@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 SOURCES = ("", "src/swe_ai_fleet/", "src/swe_ai_fleet/agents/", "src/swe_ai_fleet/tools/")
 # What commands of the fleet itself and its tests read beside the settings.
-BESIDE = {"FLEET_CONFIG", "FLEET_SERVER", "FLEET_TOKEN", "FLEET_TEST_VLLM", "FLEET_VLLM_PYTHON"}
+BESIDE = {"FLEET_CONFIG", "FLEET_SERVER", "FLEET_TOKEN", "FLEET_TEST_DISK", "FLEET_TEST_VLLM", "FLEET_VLLM_PYTHON"}
 
 
 @cache
