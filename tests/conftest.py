@@ -80,6 +80,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                     item.add_marker(skip)
 
 
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """A test that passed only when it ran once more has a race, or what it tests has: why it failed is shown."""
+    for report in terminalreporter.stats.get("rerun", ()):
+        terminalreporter.section(f"RERUN {report.nodeid}")
+        terminalreporter.write_line(report.longreprtext[-4000:])
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
     """All files that use the fleet go to one worker: another one would start a second fleet for its share of them."""
