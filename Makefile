@@ -4,9 +4,9 @@ VENV := .venv
 VLLM := .venv-vllm
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
-# Files go to the workers whole and in the order that tests/conftest.py gives them; what uses the fleet goes to one of them. Three on two
-# cores, since a quarter of the time a worker waits for a server or a command.
-PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
+# Files go to the two workers whole and in the order that tests/conftest.py gives them; what uses the fleet goes to one of them. Three gain
+# nothing on two cores.
+PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
 # One of thousands of tests that meets a moment that its author did not think of is run once more, and named as RERUN at the end.
 RERUN := --reruns 1 -rR
 
