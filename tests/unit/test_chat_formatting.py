@@ -66,7 +66,7 @@ class TestTelegram:
         lines = [line for page in cut for line in parse(page).text.splitlines() if line.startswith("line_")]
         assert lines == code.splitlines()
 
-    @table("text", ["`" * 5 + "``a" * 3_000, "***a" * 2_500])
+    @table("text", ["`" * 5 + "``a" * 6_000, "***a" * 5_000])
     def test_work_is_linear(self, text: str) -> None:
         # Both are longer than a page: twice the text is twice the work, and would be four times were it quadratic.
         half, whole = _steps(text[: len(text) // 2]), _steps(text)
