@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -20,7 +21,9 @@ from typing import TextIO
 import pytest
 
 from swe_ai_fleet.agents.references import Naming, resolve
-from swe_ai_fleet.domain.task import RepoRef, Task, TaskKind
+from swe_ai_fleet.domain.task import EnvironmentSpec, RepoRef, Task, TaskKind
+from swe_ai_fleet.environments import Machine, RepositoryFiles, Tooling, detect, digest
+from swe_ai_fleet.environments.project_code import project_code
 from swe_ai_fleet.orchestrator.evidence import TaskNames, first_tests, parse_patch
 from swe_ai_fleet.tools import HttpTool
 from swe_ai_fleet.tools.tests import changed_runs, parse_annotations, parse_eslint, parse_format, parse_lines
@@ -33,8 +36,14 @@ _PATCH = parse_patch(b"diff --git a/foobar.py b/foobar.py\n--- a/foobar.py\n+++ 
 _NAMES = TaskNames(Task(task_id="t", kind=TaskKind.DELIBERATE, description="x", repo=RepoRef(location="/srv/app")))
 
 
+MANIFEST_SECONDS = 10.0
+MEMORY_BYTES = 1024**3
 _MANY = 300_000
 _LINES = "\n" * _MANY
+_MACHINE = Machine(
+    default=(3, 11), pythons={(3, 11): "/usr/bin/python3.11"}, pip_requires=">=3.9", programs=frozenset({"node", "npm"})
+)
+_TOOLING = Tooling(base="/environment", pip="/tools/pip", workspace="/workspace")
 _WORKFLOW = ".github/workflows/test.yml"
 MANIFESTS = {
     "blank lines of pyproject.toml": ("pyproject.toml", _LINES),
@@ -183,6 +192,19 @@ def test_addresses_are_still_shown_without_their_users() -> None:
 def test_control_the_earlier_reader_is_killed(readings: dict[str, tuple[int, str]]) -> None:
     code, text = readings["control"]
     assert (code, text.endswith("of '1 passed in ' and '1'")) == (-signal.SIGPROF, True)
+
+
+def read(path: str, text: str) -> None:
+    texts = {path: text, "app.py": "", "tests/test_app.py": "import pytest\n"}
+    files = RepositoryFiles(files=dict.fromkeys(texts, "1"), texts=texts)
+    detect(files, EnvironmentSpec(), _MACHINE, _TOOLING)
+    digest(files)
+    project_code(files)
+
+
+def read_manifests() -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    within(MANIFEST_SECONDS, lambda manifest: read(*manifest), MANIFESTS, sys.stdout)
 
 
 @pytest.mark.slow  # quick: unit tests of recipes

@@ -123,7 +123,7 @@ async def test_only_a_person_approves(fleet: FleetUnderTest, repository: Path) -
         # Without the option there is no such tool, and no way to do without an approval either.
         assert "resolve_approval" in await fault(client, "resolve_approval", execution_id=name, decision="approved")
         refusal = await fault(client, "submit_task", task=HELLO, repo=str(repository), approval="none")
-        assert "approval: an agent may not waive approvals" in refusal and "--allow-approve" in refusal
+        assert "approval: an agent cannot waive approvals" in refusal and "--allow-approve" in refusal
         assert "text: " in await fault(trusted, "resolve_approval", execution_id=name, decision="adjusted")
         resolved = await call(trusted, "resolve_approval", execution_id=name, decision="approved", text="go on")
         assert resolved["still_pending"] == 0
