@@ -60,7 +60,7 @@ PLANNING_KEPT_SECONDS = 90 * 86_400.0
 CALLER = "nats"
 """Who tasks from NATS are accounted to."""
 
-_HOPELESS = (InvalidRequest, AlreadyExists)
+_PERMANENT = (InvalidRequest, AlreadyExists)
 
 _log = structlog.get_logger(__name__)
 
@@ -128,7 +128,7 @@ def _with_permanent_errors(
     async def handle(work: WorkMessage) -> None:
         try:
             await handler(work)
-        except _HOPELESS as fault:
+        except _PERMANENT as fault:
             where = f"{fault.field}: " if fault.field else ""
             raise PermanentError(f"{where}{fault}") from fault
 

@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 from weakref import WeakValueDictionary
 
+from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
+
 _PROC = Path("/proc")
 # Processes that fork meanwhile take some rounds. A process that cannot be stopped by then hangs in the kernel.
 _STOP_SECONDS = 0.5
@@ -171,17 +173,22 @@ async def started_group(*argv: str, **options: Any) -> asyncio.subprocess.Proces
 
     A cancellation while it starts kills the whole group. asyncio itself kills the leader alone: the first process of
     a namespace that bubblewrap has just made would wait for it for ever, and asyncio for the pipes that it holds.
+
+    Raises OSError where there is no such program.
     """
     starting = asyncio.ensure_future(asyncio.create_subprocess_exec(*argv, **options, start_new_session=True))
     try:
         return await asyncio.shield(starting)
     except asyncio.CancelledError:
-        await asyncio.wait([starting])
-        with suppress(OSError, ValueError):
-            process = starting.result()
-            os.killpg(process.pid, signal.SIGKILL)
-            await process.communicate()
+        await uninterrupted(_killed(starting))
         raise
+
+
+async def _killed(starting: asyncio.Future[asyncio.subprocess.Process]) -> None:
+    with suppress(OSError, ValueError):
+        process = await starting
+        os.killpg(process.pid, signal.SIGKILL)
+        await process.communicate()
 
 
 def leave_session_keyring() -> None:

@@ -7,7 +7,7 @@ import json
 import re
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated
 from urllib.parse import unquote_plus
@@ -81,24 +81,6 @@ _LOOKING = operation(
 )
 
 
-def _with_body(method: str) -> Callable[..., Awaitable[ToolResult]]:
-    """The operation that sends a request of a method with a body."""
-
-    async def send(
-        self: HttpTool,
-        url: Url,
-        headers: Headers = None,
-        params: Params = None,
-        body: Body = None,
-        timeout_seconds: Limit = 30.0,
-    ) -> ToolResult:
-        return await self._call(method, url, headers, params, body, timeout_seconds)
-
-    send.__name__, send.__qualname__ = method, f"HttpTool.{method}"
-    send.__doc__ = f"Send a {method.upper()} request with a body."
-    return _SENDING(send)
-
-
 class HttpTool(Toolkit):
     """Requests to servers that the policy allows. It needs no workspace: `HttpTool()` is enough.
 
@@ -145,7 +127,41 @@ class HttpTool(Toolkit):
         """Fetch only the status and the headers of a URL."""
         return await self._call("head", url, headers, params, None, timeout_seconds)
 
-    post, put, patch = map(_with_body, ("post", "put", "patch"))
+    @_SENDING
+    async def post(
+        self,
+        url: Url,
+        headers: Headers = None,
+        params: Params = None,
+        body: Body = None,
+        timeout_seconds: Limit = 30.0,
+    ) -> ToolResult:
+        """Send a POST request with a body."""
+        return await self._call("post", url, headers, params, body, timeout_seconds)
+
+    @_SENDING
+    async def put(
+        self,
+        url: Url,
+        headers: Headers = None,
+        params: Params = None,
+        body: Body = None,
+        timeout_seconds: Limit = 30.0,
+    ) -> ToolResult:
+        """Send a PUT request with a body."""
+        return await self._call("put", url, headers, params, body, timeout_seconds)
+
+    @_SENDING
+    async def patch(
+        self,
+        url: Url,
+        headers: Headers = None,
+        params: Params = None,
+        body: Body = None,
+        timeout_seconds: Limit = 30.0,
+    ) -> ToolResult:
+        """Send a PATCH request with a body."""
+        return await self._call("patch", url, headers, params, body, timeout_seconds)
 
     @_SENDING
     async def delete(

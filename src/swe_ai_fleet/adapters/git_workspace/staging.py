@@ -138,7 +138,8 @@ async def _endless(tree: Path, confining: Sequence[str]) -> str:
     try:
         output, _ = await process.communicate()
     except asyncio.CancelledError:
-        os.killpg(process.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         await process.wait()
         raise
     return os.fsdecode(output.rstrip(b"\0").removeprefix(b"./"))

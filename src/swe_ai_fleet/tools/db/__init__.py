@@ -191,14 +191,14 @@ class DatabaseTool(Toolkit):
     @_LOOKING
     async def describe_schema(self, connection: OptionalConnection = None, path: OptionalPath = None) -> ToolResult:
         """Show what a database holds: tables, columns and constraints; keys of Redis; labels of Neo4j."""
-        return await self._answer("describe_schema", self._looked(connection, path), _DESCRIBING)
+        return await self._answer("describe_schema", self._inspected(connection, path), _DESCRIBING)
 
     @_LOOKING
     async def explain(self, sql: Sql, connection: OptionalConnection = None, path: OptionalPath = None) -> ToolResult:
         """Show how a database would run a statement (SQL or Cypher) without running it."""
-        return await self._answer("explain", self._looked(connection, path, sql), _DESCRIBING)
+        return await self._answer("explain", self._inspected(connection, path, sql), _DESCRIBING)
 
-    async def _looked(self, connection: str | None, path: str | None, sql: str | None = None) -> Rows:
+    async def _inspected(self, connection: str | None, path: str | None, sql: str | None = None) -> Rows:
         """What a database holds, or how it would run a statement."""
         kind, url = self._server(connection, path)
         if kind is Database.SQLITE:
