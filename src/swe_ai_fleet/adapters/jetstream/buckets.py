@@ -31,7 +31,7 @@ from swe_ai_fleet.adapters.jetstream.reader import messages
 from swe_ai_fleet.adapters.jetstream.requests import Ask, ask, asked_messages
 from swe_ai_fleet.adapters.jetstream.streams import last_message
 from swe_ai_fleet.domain.blob import BlobRef
-from swe_ai_fleet.domain.errors import Fenced, InvalidRequest, NotFound, PreconditionFailed
+from swe_ai_fleet.domain.errors import Fenced, InvalidRequest, NotFound, PreconditionFailed, Unavailable
 from swe_ai_fleet.ports import KeyValueChange, KeyValueEntry
 
 OPERATION = "KV-Operation"
@@ -86,22 +86,27 @@ class JetStreamKeyValue:
 
     async def entries(self, prefix: str = "") -> tuple[KeyValueEntry, ...]:
         entries: dict[str, KeyValueEntry] = {}
-        seen = 0
-        # A value that is replaced while this reads lies behind what there was to read at first.
-        everything = f"$KV.{self._bucket}.>"
-        for _ in range(_PASSES):
-            newest = await last_message(self._connection, self._stream, everything, timeout=self._timeout)
-            if newest is None or newest.sequence <= seen:
-                break
-            async with aclosing(self.changes(from_revision=seen + 1)) as changes:
+        seen = until = passes = 0
+        clock = asyncio.get_running_loop().time
+        # A value that is replaced while this reads lies behind what there was to read at first. One reader goes on to
+        # it: a new one each time would find no more than the first of the values that are replaced in turn.
+        try:
+            async with asyncio.timeout(self._timeout) as limit, aclosing(self.changes(follow=True)) as changes:
                 async for change in changes:
-                    if change is None:
-                        continue
-                    seen = change.revision
-                    if change.value is None:
-                        entries.pop(change.key, None)
-                    elif change.key.startswith(prefix):
-                        entries[change.key] = KeyValueEntry(key=change.key, value=change.value, revision=seen)
+                    limit.reschedule(clock() + self._timeout)
+                    if change is not None:
+                        seen = change.revision
+                        if change.value is None:
+                            entries.pop(change.key, None)
+                        elif change.key.startswith(prefix):
+                            entries[change.key] = KeyValueEntry(key=change.key, value=change.value, revision=seen)
+                    if change is None or (passes and seen >= until):
+                        until = await self._newest()
+                        passes += 1
+                        if until <= seen or passes > _PASSES:
+                            break
+        except TimeoutError:
+            raise Unavailable(f"NATS does not answer: {self._bucket} could not be read to its end") from None
         return tuple(entries[key] for key in sorted(entries))
 
     async def changes(
@@ -123,6 +128,10 @@ class JetStreamKeyValue:
                     yield KeyValueChange(key=key, value=None if removed else message.data, revision=message.sequence)
                 elif follow:
                     yield None
+
+    async def _newest(self) -> int:
+        newest = await last_message(self._connection, self._stream, f"$KV.{self._bucket}.>", timeout=self._timeout)
+        return newest.sequence if newest is not None else 0
 
     async def _expected(self, key: str, revision: int) -> int:
         """The sequence to expect; a removed value's marker stands where there is none."""
