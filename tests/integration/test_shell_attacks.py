@@ -80,6 +80,8 @@ async def test_a_flood_with_a_secret_at_its_seams(level: IsolationLevel, root: P
     assert result.content.endswith("end")
     assert MASK in result.content
     assert len(result.content) < 2_300
+    # A program whose reader has gone ends by a signal: its complaint could stand in the middle of a word.
+    assert "Broken pipe" not in result.content
     assert entry.bytes_out < 3 * MIB
     pieces = {SECRET[i : i + 8] for i in range(len("secret-"), len(SECRET) - 8)}
     assert not any(piece in result.content for piece in pieces)

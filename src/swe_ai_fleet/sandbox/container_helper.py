@@ -81,6 +81,9 @@ def _become(argv: list[str], descriptors: list[int]) -> None:
     for descriptor, place in zip(copies, _PLACES, strict=True):
         os.dup2(descriptor, place)
     os.chdir("/")
+    # Python ignores them, and what is ignored stays so behind an exec.
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
     os.execve(argv[0], argv, _VARIABLES)  # noqa: S606  (what the agent's container names)
 
 

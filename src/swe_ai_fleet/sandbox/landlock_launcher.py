@@ -328,6 +328,9 @@ def main(plan: dict[str, object], argv: list[str]) -> NoReturn:
     if scoped:
         _require_isolation(keeper)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    # Python ignores them, and what is ignored stays so behind an exec: `yes | head` would end with an error.
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
     listener = _filter_calls(bytes.fromhex(str(plan["filter"])), supervised=bool(supervision))
     if listener is not None:
         passed = (_socket.SOL_SOCKET, _socket.SCM_RIGHTS, _PASSED.pack(listener))
