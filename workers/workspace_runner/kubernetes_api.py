@@ -14,8 +14,8 @@ from typing import Any, cast
 import structlog
 
 from swe_ai_fleet.domain.errors import FleetError, NotFound, PreconditionFailed, ResourceExhausted, Unavailable
+from swe_ai_fleet.extensions.kubernetes_jobs.settings import RunnerSettings
 from workers.workspace_runner.kubernetes_job import SELECTOR, Object
-from workers.workspace_runner.settings import RunnerSettings
 
 _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _CALL_SECONDS = 30.0

@@ -16,6 +16,7 @@ import structlog
 from swe_ai_fleet.adapters.git_workspace.image_registry import RegistryRules
 from swe_ai_fleet.adapters.git_workspace.image_sources import FIELD, ImageReference
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
+from swe_ai_fleet.extensions.kubernetes_jobs.settings import RunnerSettings
 from swe_ai_fleet.following import in_background, waits
 from swe_ai_fleet.runtime.factories import image_rules
 from swe_ai_fleet.settings import Settings
@@ -33,7 +34,6 @@ from workers.workspace_runner.kubernetes_job import (
     trouble,
     unexplained,
 )
-from workers.workspace_runner.settings import RunnerSettings
 
 _AGAIN_SECONDS = (0.2, 1.0, 5.0, 15.0)
 _MAX_GONE = 2_000

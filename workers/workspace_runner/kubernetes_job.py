@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from swe_ai_fleet.domain.job import job_id
+from swe_ai_fleet.extensions.kubernetes_jobs.settings import RunnerSettings
 from swe_ai_fleet.sandbox import images
 from swe_ai_fleet.settings import without_login
 from workers.jobs import (
@@ -29,7 +30,6 @@ from workers.jobs import (
     EndReason,
     JobSpec,
 )
-from workers.workspace_runner.settings import RunnerSettings
 
 MANAGER = "fleet-workspace-runner"
 MANAGED_BY = "app.kubernetes.io/managed-by"

@@ -29,9 +29,9 @@ from swe_ai_fleet.domain.errors import (
 )
 from swe_ai_fleet.domain.job import Job, JobOutcome, JobPriority, misfit, seconds_of
 from swe_ai_fleet.domain.text import check_identifier
+from swe_ai_fleet.extensions.kubernetes_jobs.settings import RunnerSettings
 from swe_ai_fleet.runtime.jobs import JobBoard, outcome_of
 from workers.jobs import Backend, ContainerEnding, JobRef, JobSpec
-from workers.workspace_runner.settings import RunnerSettings
 
 RANKS = tuple(JobPriority)
 """The classes of jobs, those that go first at the front."""
