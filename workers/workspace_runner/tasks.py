@@ -78,12 +78,9 @@ class TaskRunner:
         outcome, last = await self._solved(task)
         try:
             candidate = from_json(Candidate, await self.runner.board.value(outcome))
-        except Unavailable:
-            if outcome.fault:
-                await self._publish(task, failure(task, outcome))
-                return
-            raise
-        except FleetError:
+        except FleetError as fault:
+            if isinstance(fault, Unavailable) and not outcome.fault:
+                raise
             await self._publish(task, failure(task, outcome))
             return
         _log.info("task.solved", containers=last)

@@ -163,13 +163,6 @@ async def _wait_for(signal: asyncio.Event) -> None:
     signal.clear()
 
 
-def outcome_of(fault: FleetError, *, reason: str = "") -> JobOutcome:
-    """A fault as the end of a job."""
-    return JobOutcome(
-        fault=type(fault).__name__, message=fault.message, field=fault.field, hint=fault.hint, reason=reason
-    )
-
-
 def fault_of(outcome: JobOutcome) -> FleetError:
     """The fault that a job ended with, as the exception it was."""
     kind = getattr(errors, outcome.fault, None)
