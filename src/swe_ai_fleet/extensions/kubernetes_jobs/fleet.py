@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.codec import from_json, to_json, to_plain
@@ -17,6 +17,9 @@ from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.fleet_status import Component, ComponentState, HostStatus, MachineStatus
 from swe_ai_fleet.domain.job import Job, JobPriority, job_id, this_release
 from swe_ai_fleet.runtime.jobs import JOBS_BUCKET, JOBS_KEPT_SECONDS, MAX_INLINE_BYTES, JobBoard
+
+if TYPE_CHECKING:
+    from swe_ai_fleet.runtime.stack import AgentFleet
 
 T = TypeVar("T")
 _CANCEL_SECONDS = 15.0
@@ -49,11 +52,10 @@ class JobFleet:
     An assignment whose container is lost raises AgentLost, as one on Ray does; its next attempt is another job.
     """
 
-    nodes: ClassVar[tuple[MachineStatus, ...]] = ()
-    unfit: ClassVar[Mapping[str, str]] = {}
-
     log: JetStream
     board: JobBoard
+    nodes: tuple[MachineStatus, ...] = ()
+    unfit: Mapping[str, str] = field(default_factory=dict[str, str])
     running: int = 0
     _started_at: float = field(default_factory=time.time)
 
@@ -112,7 +114,7 @@ class JobFleet:
 
 
 @asynccontextmanager
-async def open_job_fleet(log: JetStream) -> AsyncGenerator[JobFleet]:
+async def open_job_fleet(log: JetStream) -> AsyncGenerator[AgentFleet]:
     """A fleet whose assignments are jobs. Raises PreconditionFailed, ResourceExhausted, Unavailable."""
     bucket = await log.bucket(JOBS_BUCKET, ttl_seconds=JOBS_KEPT_SECONDS)
     async with JobBoard(bucket, log).watching() as board:
