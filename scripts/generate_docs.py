@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.resources
+import inspect
 import json
 import sys
 import tempfile
@@ -23,9 +24,9 @@ from fleet.agent.v1 import agent_pb2
 from services.gateway.rest.openapi import document_text
 from services.gateway.upstream import FILES
 from swe_ai_fleet.domain.event import Event
+from swe_ai_fleet.extensions import load_parts
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.tools.catalogue import PROFILES, operations
-from workers.workspace_runner.settings import RunnerSettings
 
 ROOT = Path(__file__).resolve().parent.parent
 CONTRACT = (*FILES, agent_pb2.DESCRIPTOR)
@@ -41,12 +42,10 @@ def configuration() -> str:
         "Those marked *secret* may be named by a file: `FLEET_<NAME>_FILE`, or `<name>_file`.",
         "",
         *_settings_table(Settings, "FLEET_"),
-        "",
-        "## The workspace runner",
-        "Beside the fleet's own, a [runner](workspace-runner.md) reads these from the environment.",
-        "",
-        *_settings_table(RunnerSettings, "FLEET_RUNNER_"),
     ]
+    for kind in load_parts("settings"):
+        prefix = kind.model_config["env_prefix"]
+        lines += ["", f"## `{prefix}…`", inspect.getdoc(kind) or "", "", *_settings_table(kind, prefix)]
     return "\n".join(lines) + "\n"
 
 

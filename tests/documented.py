@@ -118,7 +118,7 @@ RUN_BY: Mapping[str, tuple[str, ...]] = {
         WORKFLOWS,
         "extensions/workflows/test_workflow_cli.py::test_a_run_waits_for_people_and_is_stepped",
     ),
-    "docs/workspace-runner.md": ("integration/test_workspace_runner.py", KUBECTL),
+    "docs/workspace-runner.md": ("extensions/kubernetes_jobs/test_workspace_runner.py", KUBECTL),
 }
 """Of each document its blocks in `sh`, `console`, `python` and `js`, in their order."""
 

@@ -17,10 +17,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import structlog
-from structlog.contextvars import bind_contextvars
 
 from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider
-from swe_ai_fleet.adapters.jetstream import TIMEOUT_SECONDS
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain.assignment import CheckAssignment
 from swe_ai_fleet.domain.candidate import Delivered
@@ -30,13 +28,12 @@ from swe_ai_fleet.domain.job import Job, JobOutcome, misfit
 from swe_ai_fleet.domain.task import Delivery, EnvironmentSpec, PinnedRepository, RepoRef
 from swe_ai_fleet.ports import Clone
 from swe_ai_fleet.runtime.agent_worker import open_worker
-from swe_ai_fleet.runtime.factories import connect_log
-from swe_ai_fleet.runtime.jobs import JOBS_BUCKET, JobBoard, outcome_of
+from swe_ai_fleet.runtime.jobs import JobBoard
 from swe_ai_fleet.runtime.tool_services import secret_mask
 from swe_ai_fleet.sandbox import raise_file_limit
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.telemetry import configure_logging, open_telemetry
-from workers.jobs import FENCED, SETTLED, STOPPED, UNREACHABLE, JobLocation
+from workers.jobs import FENCED, SETTLED, STOPPED, UNREACHABLE, JobLocation, open_job, outcome_of
 
 _log = structlog.get_logger(__name__)
 
@@ -102,10 +99,7 @@ class PreparedWorkspaces:
 async def run_assignment(settings: Settings, place: JobLocation) -> int:
     """Carry out the job of a place and tell the board how it ended; the exit code."""
     name = os.environ.get("HOSTNAME", "") or f"job-{place.job_id[:12]}"
-    async with connect_log(settings, name=name, waits=TIMEOUT_SECONDS) as log:
-        board = JobBoard(log.made_bucket(JOBS_BUCKET), log)
-        job = await place.job(board)
-        bind_contextvars(**job.ids)
+    async with open_job(settings, place, name=name) as (_, board, job):
         if await board.outcome(job.tenant, job.job_id) is not None:
             return SETTLED
         try:

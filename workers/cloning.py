@@ -10,31 +10,27 @@ import sys
 from contextlib import suppress
 
 import structlog
-from structlog.contextvars import bind_contextvars
 
 from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider, mounted_credentials
-from swe_ai_fleet.adapters.jetstream import TIMEOUT_SECONDS, JetStream
+from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.domain.errors import Fenced, FleetError, Unavailable
 from swe_ai_fleet.domain.job import Job
 from swe_ai_fleet.domain.task import PinnedRepository
-from swe_ai_fleet.runtime.factories import connect_log, git_private_hosts, repository_roots
-from swe_ai_fleet.runtime.jobs import JOBS_BUCKET, JobBoard, outcome_of
+from swe_ai_fleet.runtime.factories import git_private_hosts, repository_roots
+from swe_ai_fleet.runtime.jobs import JobBoard
 from swe_ai_fleet.runtime.tool_services import make_sandbox, secret_mask
 from swe_ai_fleet.sandbox.images import carry
 from swe_ai_fleet.sandbox.jail import shell
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.telemetry import configure_logging
-from workers.jobs import SETTLED, UNREACHABLE, JobLocation
+from workers.jobs import SETTLED, UNREACHABLE, JobLocation, open_job, outcome_of
 
 _log = structlog.get_logger(__name__)
 
 
 async def clone(settings: Settings, place: JobLocation) -> int:
     """Clone what a job needs; the exit code. What cannot be cloned is the job's outcome."""
-    async with connect_log(settings, name=f"clone-{place.job_id[:12]}", waits=TIMEOUT_SECONDS) as log:
-        board = JobBoard(log.made_bucket(JOBS_BUCKET), log)
-        job = await place.job(board)
-        bind_contextvars(**job.ids)
+    async with open_job(settings, place, name=f"clone-{place.job_id[:12]}") as (log, board, job):
         try:
             await _clone(settings, place, log, board, job)
         except Unavailable:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
+from structlog.contextvars import bind_contextvars
+
+from swe_ai_fleet.adapters.jetstream import TIMEOUT_SECONDS, JetStream
 from swe_ai_fleet.domain.errors import (
     AgentLost,
     FleetError,
@@ -17,9 +21,10 @@ from swe_ai_fleet.domain.errors import (
     PreconditionFailed,
     ResourceExhausted,
 )
-from swe_ai_fleet.domain.job import Job
-from swe_ai_fleet.runtime.jobs import JobBoard
-from swe_ai_fleet.settings import listed
+from swe_ai_fleet.domain.job import Job, JobOutcome
+from swe_ai_fleet.runtime.factories import connect_log
+from swe_ai_fleet.runtime.jobs import JOBS_BUCKET, JobBoard
+from swe_ai_fleet.settings import Settings, listed
 
 JOB_ID, TENANT, WORKSPACE, GIT_CREDENTIALS, CLONE_FROM, CLONE_HOSTS, LOGIN, IMAGE_PARTS, IMAGE_SOCKET = (
     "FLEET_JOB_ID",
@@ -70,12 +75,29 @@ class JobLocation:
             image_parts=Path(variables[IMAGE_PARTS]) if variables.get(IMAGE_PARTS) else None,
         )
 
-    async def job(self, board: JobBoard) -> Job:
-        """The job as it stands on the board. Raises NotFound, Unavailable."""
-        job_found = await board.job(self.tenant, self.job_id)
-        if job_found is None:
-            raise NotFound(f"there is no job {self.job_id}", field=JOB_ID)
-        return job_found
+
+@asynccontextmanager
+async def open_job(
+    settings: Settings, place: JobLocation, *, name: str
+) -> AsyncGenerator[tuple[JetStream, JobBoard, Job]]:
+    """The log, the board and the job of a place, which log lines are about from here on.
+
+    Raises NotFound, PreconditionFailed, Unavailable.
+    """
+    async with connect_log(settings, name=name, waits=TIMEOUT_SECONDS) as log:
+        board = JobBoard(log.made_bucket(JOBS_BUCKET), log)
+        job = await board.job(place.tenant, place.job_id)
+        if job is None:
+            raise NotFound(f"there is no job {place.job_id}", field=JOB_ID)
+        bind_contextvars(**job.ids)
+        yield log, board, job
+
+
+def outcome_of(fault: FleetError, *, reason: str = "") -> JobOutcome:
+    """A fault as the end of a job."""
+    return JobOutcome(
+        fault=type(fault).__name__, message=fault.message, field=fault.field, hint=fault.hint, reason=reason
+    )
 
 
 class EndReason(StrEnum):

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
-from pathlib import Path
 
 import grpc.aio
 import httpx2
 import pytest
-import yaml
 from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics
 from prometheus_client.parser import text_string_to_metric_families
@@ -19,14 +16,11 @@ from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
 from swe_ai_fleet.testing.repositories import make_repository
 from tests.conftest import FleetUnderTest
-from tests.promql import named
+from tests.promql import by_series, expressions, faults
 from tests.scripts import HELLO, HELLO_FILES
-from workers.workspace_runner.main import runner_figures
-from workers.workspace_runner.runner import Counts
 
-_FILES = Path(__file__).parents[2] / "deploy" / "observability"
-_TARGETS = {"job", "instance"}
-"""Labels that Prometheus adds to whatever it scrapes."""
+RUNNERS = "fleet_runner_"
+"""What runners of jobs tell, processes of their own."""
 
 
 @pytest.fixture(scope="module")
@@ -56,14 +50,7 @@ async def told(fleet: FleetUnderTest, tmp_path_factory: pytest.TempPathFactory) 
             if all(sources.values()) and finished and sum(one.value for one in finished.samples):
                 break
     assert sources == {"log": 1, "orchestrator": 1, "fleet": 1, "nats": 1, "gateway": 1, "certificates": 1}
-    # A runner of jobs is a process of its own.
-    families += runner_figures({"running": 0, "waiting": 0, **vars(Counts())})
-    return {name: family for family in families for name in _series(family)}
-
-
-def _series(family: Metric) -> tuple[str, ...]:
-    parts = {"histogram": ("_bucket", "_count", "_sum"), "counter": ("_total",)}.get(family.type, ("",))
-    return tuple(f"{family.name}{part}" for part in parts)
+    return by_series(families)
 
 
 # At least so much is told of the task, the calls and the fleet. The script has seven replies.
@@ -122,37 +109,6 @@ async def test_only_metrics_are_served_there(fleet: FleetUnderTest) -> None:
 
 
 def test_dashboards_and_alerts_ask_for_what_is_told(told: Mapping[str, Metric]) -> None:
-    expressions: list[tuple[str, str]] = []
-    for path in sorted((_FILES / "grafana").glob("*.json")):
-        panels = json.loads(path.read_text())["panels"]
-        expressions += [(f"{path.stem}: {panel['title']}", one["expr"]) for panel in panels for one in panel["targets"]]
-    for group in yaml.safe_load((_FILES / "prometheus" / "alerts.yaml").read_text())["groups"]:
-        expressions += [(rule.get("alert") or rule["record"], rule["expr"]) for rule in group["rules"]]
-    recorded = {name for name, _ in expressions if name.startswith("fleet:")}
-    assert len(expressions) > 80
-    wrong: list[str] = []
-    for where, expression in expressions:
-        metrics, grouped = named(expression)
-        labels: set[str] = {"le"}
-        for one in metrics:
-            if one.metric in recorded:
-                continue
-            if one.metric == "up":
-                labels |= _TARGETS
-                continue
-            family = told.get(one.metric)
-            if family is None:
-                wrong.append(f"{where}: nobody tells {one.metric}")
-                continue
-            own = _TARGETS | {label for sample in family.samples for label in sample.labels}
-            labels |= own if family.samples else grouped
-            if family.samples and not one.labels <= own:
-                wrong.append(f"{where}: {one.metric} has no label {sorted(one.labels - own)}")
-        if not grouped <= labels:
-            wrong.append(f"{where}: nothing has the label {sorted(grouped - labels)}")
-    assert not wrong, "\n".join(wrong)
-    # What is told is shown somewhere.
-    asked = {one.metric for _, expression in expressions for one in named(expression)[0]}
-    families = {family.name for name, family in told.items() if name in asked}
-    ours = {family.name for name, family in told.items() if name.startswith("fleet_")}
-    assert ours - families == set()
+    asked = [one for one in expressions() if RUNNERS not in one[1]]
+    assert len(asked) > 75
+    assert faults(asked, told) == []

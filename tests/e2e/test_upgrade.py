@@ -8,8 +8,7 @@ import os
 import re
 import shutil
 import signal
-import tempfile
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +23,7 @@ from fleet.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
 from fleet.planning.v1 import planning_pb2 as plan_pb
 from fleet.planning.v1.planning_pb2_grpc import PlanningServiceStub
 from swe_ai_fleet.domain.job import this_release
+from swe_ai_fleet.extensions import extensions
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.testing import Conversation, Script, ScriptedModelServer, Turn
 from swe_ai_fleet.testing.repositories import make_repository
@@ -32,7 +32,6 @@ from tests.e2e.test_releases import Cluster, cluster
 from tests.e2e.test_replicas import Replica, task
 from tests.e2e.test_restart import serving
 from tests.fleet_command import Ran, Shell
-from tests.kubernetes_api import kubernetes_api
 from tests.scripts import HELLO, HELLO_FILES, PROPOSING, SCRIPT, SLEEPING
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(800)]
@@ -78,7 +77,8 @@ def steps(section: str) -> list[str]:
 
 def later_version(directory: Path) -> Mapping[str, str]:
     """The product once more, installed at another place, of a later version; what a process of it needs."""
-    for part in ("src/swe_ai_fleet", "src/fleet", "services", "workers"):
+    programs = [name for extension in extensions().values() for name in extension.programs]
+    for part in ("src/swe_ai_fleet", "src/fleet", "services", *programs):
         shutil.copytree(ROOT / part, directory / Path(part).name)
     events = directory / "swe_ai_fleet" / "domain" / "event.py"
     place, added = FIELD
@@ -188,13 +188,20 @@ class Running(Replica):
             assert await self.process.wait() == 0
 
 
-@pytest.fixture
-async def site(tmp_path: Path) -> AsyncIterator[Site]:
+@asynccontextmanager
+async def opened(directory: Path) -> AsyncGenerator[Site]:
+    """A site in a directory, until the context ends."""
     async with AsyncExitStack() as stack:
         script = Script(conversations=(*_CONVERSATIONS, *SCRIPT.conversations))
         model = await stack.enter_async_context(ScriptedModelServer(script))
-        server = await stack.enter_async_context(EmbeddedNats(tmp_path / "nats"))
-        yield Site(directory=tmp_path, nats=server, model=model.url, stack=stack)
+        server = await stack.enter_async_context(EmbeddedNats(directory / "nats"))
+        yield Site(directory=directory, nats=server, model=model.url, stack=stack)
+
+
+@pytest.fixture
+async def site(tmp_path: Path) -> AsyncIterator[Site]:
+    async with opened(tmp_path) as site:
+        yield site
 
 
 def claims(events: list[pb.ExecutionEvent]) -> list[int]:
@@ -299,31 +306,3 @@ async def test_a_fleet_goes_to_the_next_version_and_back_with_work_under_way(sit
 async def backup(one: Running, directory: Path) -> Path:
     await one.fleet("backup", str(directory))
     return directory
-
-
-async def test_jobs_of_two_versions_run_side_by_side_while_the_fleet_rolls(site: Site, tmp_path: Path) -> None:
-    repository = make_repository(tmp_path / "repository", HELLO_FILES)
-    short = site.stack.enter_context(tempfile.TemporaryDirectory(prefix="k-"))
-    cluster = await site.stack.enter_async_context(kubernetes_api(Path(short)))
-    later = later_version(tmp_path / "later")
-    for version in ({}, later):
-        cluster.secrets[f"nats-{len(version)}"] = {"FLEET_NATS_URL": site.nats.address.url, **version}
-
-    # All of both versions are there at the same time, as they are while Deployments roll.
-    old, new = await site.orchestrator("old", {}), await site.orchestrator("new", later)
-    runners = [await site.runner(cluster, version) for version in ({}, later)]
-    under_way = await old.submit(task(LONG, repository))
-    await old.until(under_way, "tool_started")
-    runners[0].send_signal(signal.SIGTERM)
-    assert await runners[0].wait() == 0
-    await old.end()
-
-    events = await new.events(under_way)
-    assert begun_once(events) and claims(events) == [1, 2]
-    assert (await new.execution(under_way)).status == pb.DELIBERATION_STATUS_COMPLETED
-    # Agents of each version ran in containers of that version alone; in the end all is cleared up.
-    places = [told.get("PYTHONPATH", "") for (_, container), told in cluster.variables.items() if container == "agent"]
-    assert places[0] != later["PYTHONPATH"] and places[-1] == later["PYTHONPATH"]
-    await cluster.until(lambda: cluster.all("jobs") == [], 60)
-    async with site.stored() as stored:
-        assert (await stored.stream_info("AGENT_DLQ")).state.messages == 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from dataclasses import replace
 from pathlib import Path
 
@@ -156,3 +156,52 @@ async def test_a_redirect_elsewhere_takes_nothing_along(directory: Path, server:
                 await mounted(directory).pin("default", ref(server, credential="default"))
             # It was followed there, and said nothing.
             assert len(shown) > number and not any(shown)
+
+
+async def test_a_credential_is_shown_to_its_hosts_only(tmp_path: Path) -> None:
+    for name, text in {
+        "username": "robot\n", "password": "p\n", "hosts": "git.example, *.corp.example",
+        "blue.password": "b", "blue.hosts": "blue.example",
+        "loose.password": "l", "ssh-privatekey": "k\n",
+    }.items():  # fmt: skip
+        (tmp_path / name).write_text(text)
+
+    def at(url: str, reference: str = "default", hosts: tuple[str, ...] = ()) -> Awaitable[Credential | None]:
+        return mounted_credentials(tmp_path, hosts=hosts)("t", reference, url)
+
+    found = await at("https://git.example/a")
+    assert found == Credential(username="robot", password="p") and "password" not in repr(found)
+    # Over ssh a key takes the place of the password, for the same hosts.
+    assert await at("git@x.corp.example:a/b.git") == await at("ssh://git.example/a") == Credential(key="k")
+    assert await at("ssh://git@blue.example/a", "blue") is None
+    with pytest.raises(PreconditionFailed, match="may not be shown"):
+        await at("git@evil.example:a/b.git")
+    assert await at("https://blue.example/a", "blue") == Credential(username="git", password="b")
+    for url, reference in (
+        ("https://evil.example/git.example", "default"),
+        ("https://git.example@evil.example/a", "default"),
+        ("https://git.example.evil.example/a", "default"),
+        ("https://git.example/a", "blue"),
+        ("https://git.example/a", "loose"),
+    ):
+        with pytest.raises(PreconditionFailed, match="may not be shown"):
+            await at(url, reference, hosts=("*",))
+    assert await at("https://git.example/a", "none") is None
+    with pytest.raises(InvalidRequest):
+        await at("https://git.example/a", "../../etc")
+    # A repository that names none gets the default where its host may see it, and else none.
+    assert await at("https://git.example/a", "") == found
+    assert await at("https://evil.example/a", "") is None
+    assert await at("https://git.example/a", "loose", hosts=("git.example",)) is not None
+
+
+async def test_a_tenant_has_the_credentials_of_its_own_directory(tmp_path: Path) -> None:
+    for name, text in {"one/password": "p", "one/hosts": "git.example", "password": "q", "hosts": "*"}.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    lookup = mounted_credentials(tmp_path, by_tenant=True)
+    assert await lookup("one", "", "https://git.example/a") == Credential(username="git", password="p")
+    assert await lookup("two", "", "https://git.example/a") is None
+    for tenant in ("..", ".", "one/..", ""):
+        with pytest.raises(InvalidRequest):
+            await lookup(tenant, "", "https://git.example/a")

@@ -13,11 +13,15 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from services.orchestrator.main import open_fleet
 from swe_ai_fleet.domain.errors import PreconditionFailed
+from swe_ai_fleet.extensions import load_parts
 from swe_ai_fleet.runtime.channels import ChannelTls, open_channel, tls_fault
 from swe_ai_fleet.runtime.installation.authority import KeyPair, new_certificate
 from swe_ai_fleet.runtime.installation.installing import install
 from swe_ai_fleet.runtime.installation.layout import InstallationLayout
 from swe_ai_fleet.settings import Settings
+
+WITHOUT_RAY = "kubernetes" if load_parts("executor") else "ray"
+"""Sooner there, where the extension is installed."""
 
 
 @pytest.fixture
@@ -27,9 +31,9 @@ async def layout(tmp_path: Path) -> InstallationLayout:
 
 
 def settings_of(layout: InstallationLayout, **changes: object) -> Settings:
-    """A fleet without Ray, that shows the orchestrator's certificate."""
+    """A fleet that shows the orchestrator's certificate."""
     chosen: dict[str, object] = {
-        "home": layout.directory / "home", "executor": "kubernetes", "listen": "127.0.0.1:0",
+        "home": layout.directory / "home", "executor": WITHOUT_RAY, "listen": "127.0.0.1:0",
         "http_listen": "127.0.0.1:0", "context_listen": "127.0.0.1:0", "model_url": "http://127.0.0.1:9/v1",
         "tls_cert": layout.certificate("orchestrator"), "tls_key": layout.key("orchestrator"),
     }  # fmt: skip

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from pydantic import AliasChoices
 
+from swe_ai_fleet.extensions import load_parts
 from swe_ai_fleet.runtime.installation.installing import install
 from swe_ai_fleet.settings import Settings
 from tests.manifests.objects import DEPLOY, Object, PodView, environment, files, found, of_kind, pods
-from workers.workspace_runner.settings import RunnerSettings
 
 _ALL = "<all of it>"
 _SITE_SECRETS = {
@@ -33,7 +33,9 @@ _SITE_SECRETS = {
 @cache
 def _variables() -> frozenset[str]:
     """Every `FLEET_…` that some process of ours reads."""
-    names = {"FLEET_SERVER", "FLEET_TOKEN", *(f"FLEET_RUNNER_{field.upper()}" for field in RunnerSettings.model_fields)}
+    names = {"FLEET_SERVER", "FLEET_TOKEN"}
+    for kind in load_parts("settings"):
+        names |= {f"{kind.model_config['env_prefix']}{field.upper()}" for field in kind.model_fields}
     for field, info in Settings.model_fields.items():
         names |= {f"FLEET_{field.upper()}"} | (set() if info.repr else {f"FLEET_{field.upper()}_FILE"})
         if isinstance(info.validation_alias, AliasChoices):

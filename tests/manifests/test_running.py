@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from services.gateway.main import KEYS_MAX_BYTES
+from swe_ai_fleet.extensions import load_parts
 from swe_ai_fleet.orchestrator.evidence.test_runs import TEST_RUNS_BYTES
 from swe_ai_fleet.orchestrator.recipes import RECIPES_BYTES
 from swe_ai_fleet.settings import Settings
@@ -21,7 +22,6 @@ from tests.manifests.alerts import COPY, SOURCE, wrapped
 from tests.manifests.objects import DEPLOY, Object, built, environment, found, matches, of_kind, pods
 from tests.manifests.pod_rules import PROFILE
 from tests.manifests.running import ours, written
-from workers.workspace_runner.settings import RunnerSettings
 
 
 @pytest.mark.parametrize("name", ["production", "tests"])
@@ -37,8 +37,9 @@ def test_settings_are_taken(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path
             for variable, value in told.items():
                 named = variable.endswith("_FILE") and variable[6:-5].lower() in Settings.model_fields
                 patched.setenv(variable, str(secret) if named else value)
-            taken, runner = Settings(), RunnerSettings()
-            assert runner.namespace in ("", "fleet-agents")
+            taken = Settings()
+            for kind in load_parts("settings"):
+                kind()
             if container["name"] == "orchestrator":
                 assert (taken.ray_resources, taken.sandbox, taken.loopback) == ({"agent_host": 1}, "landlock", False)
                 assert (taken.ray_token, taken.context_token, taken.http_address) == ("secret", "secret", "")

@@ -10,9 +10,9 @@ from pathlib import Path
 import typer
 
 from swe_ai_fleet.cli.main import app
+from swe_ai_fleet.extensions import load_parts
 from swe_ai_fleet.settings import Settings
 from tests.documented import BY_HAND, RUN_BY, blocks
-from workers.workspace_runner.settings import RunnerSettings
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -80,7 +80,8 @@ def test_commands_and_their_options_are_there() -> None:
 def test_settings_are_there() -> None:
     known = {f"FLEET_{name.upper()}" for name in Settings.model_fields} | BESIDE | _in_containers()
     known |= {f"FLEET_{name.upper()}_FILE" for name, field in Settings.model_fields.items() if not field.repr}
-    known |= {f"FLEET_RUNNER_{name.upper()}" for name in RunnerSettings.model_fields}
+    for kind in load_parts("settings"):
+        known |= {f"{kind.model_config['env_prefix']}{name.upper()}" for name in kind.model_fields}
     for path in DOCUMENTS:
         assert set(re.findall(r"\bFLEET_[A-Z_]*[A-Z]\b", path.read_text())) <= known, path
 

@@ -18,7 +18,9 @@ ROOT = Path(__file__).parents[2]
 LEFT_OUT = shutil.ignore_patterns("__pycache__", "node_modules", ".*")
 IMPORT_ALL = """
 import importlib, pkgutil, sys
-for name in ("swe_ai_fleet", "services", "workers"):
+from swe_ai_fleet.extensions import extensions
+programs = [name for extension in extensions().values() for name in extension.programs]
+for name in ("swe_ai_fleet", "services", *programs):
     package = importlib.import_module(name)
     assert package.__path__[0].startswith(sys.argv[1]), package.__path__
     for module in pkgutil.walk_packages(package.__path__, f"{name}."):
@@ -29,6 +31,8 @@ for name in ("swe_ai_fleet", "services", "workers"):
 OPEN_FLEET = """
 import asyncio, pathlib, sys
 from services.orchestrator.main import open_fleet
+from swe_ai_fleet.domain.errors import PreconditionFailed
+from swe_ai_fleet.extensions import load_parts
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Script, ScriptedModelServer
 
@@ -37,6 +41,12 @@ async def main():
         settings = Settings(home=pathlib.Path(sys.argv[1]), model_url=model.url, model="scripted", listen="127.0.0.1:0")
         async with open_fleet(settings) as running:
             assert running.address
+        if not load_parts("executor"):
+            try:
+                async with open_fleet(settings.model_copy(update={"executor": "kubernetes"})):
+                    raise AssertionError("it started")
+            except PreconditionFailed as refused:
+                assert refused.field == "executor" and "FLEET_EXECUTOR=ray" in refused.hint
 asyncio.run(main())
 """
 
@@ -50,7 +60,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_parts_of_extensions_load() -> None:
-    for part in ("services", "workflows"):
+    for part in ("services", "workflows", "executor", "settings"):
         assert len(load_parts(part)) == len([one for one in extensions().values() if getattr(one, part)])
     for name in (name for one in extensions().values() for name in one.exports):
         assert getattr(swe_ai_fleet, name) is load_export(name)
@@ -62,6 +72,7 @@ def test_the_parts_of_extensions_load() -> None:
 def test_without_it_the_rest_imports_collects_and_serves(names: tuple[str, ...], copy: Path, tmp_path: Path) -> None:
     rooms = (copy / "src" / "swe_ai_fleet" / "extensions", copy / "tests" / "extensions")
     places = [room / name for room in rooms for name in names if (room / name).exists()]
+    places += [copy / program for name in names for program in extensions()[name].programs]
     away = [Path(shutil.move(place, tmp_path / str(number))) for number, place in enumerate(places)]
     try:
         fleet = run(copy, "-m", "swe_ai_fleet.cli.main", "--help")
@@ -86,6 +97,8 @@ def run(copy: Path, *arguments: str) -> str:
 
 def test_the_contract_of_imports_names_the_whole_core() -> None:
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
-    (sources,) = [one["source_modules"] for one in contracts if one["name"] == "The core imports no extension"]
+    (contract,) = [one for one in contracts if one["name"] == "The core imports no extension"]
     modules = {one.name for one in pkgutil.iter_modules(swe_ai_fleet.__path__)} - {"extensions"}
-    assert set(sources) == {"services", "workers", *(f"swe_ai_fleet.{name}" for name in modules)}
+    assert set(contract["source_modules"]) == {"services", *(f"swe_ai_fleet.{name}" for name in modules)}
+    programs = {name for one in extensions().values() for name in one.programs}
+    assert set(contract["forbidden_modules"]) >= {"swe_ai_fleet.extensions.*", *programs}

@@ -7,11 +7,11 @@ import asyncio
 import sys
 
 from swe_ai_fleet.domain.errors import FleetError
+from swe_ai_fleet.extensions.kubernetes_jobs.settings import RunnerSettings
 from swe_ai_fleet.runtime.tool_services import secret_mask
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.telemetry import configure_logging
 from workers.workspace_runner.main import serve
-from workers.workspace_runner.settings import RunnerSettings
 
 
 def main(arguments: list[str] | None = None) -> int:

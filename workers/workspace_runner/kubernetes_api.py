@@ -11,11 +11,9 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 
-import structlog
-
 from swe_ai_fleet.domain.errors import FleetError, NotFound, PreconditionFailed, ResourceExhausted, Unavailable
+from swe_ai_fleet.extensions.kubernetes_jobs.settings import RunnerSettings
 from workers.workspace_runner.kubernetes_job import SELECTOR, Object
-from workers.workspace_runner.settings import RunnerSettings
 
 _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _CALL_SECONDS = 30.0
@@ -24,7 +22,6 @@ _SILENT_SECONDS = 60.0
 """A watch that says nothing beyond what it was to last is taken for dead."""
 _TRIES = 4
 _MAX_LINE_BYTES = 8 * 1024 * 1024
-_log = structlog.get_logger(__name__)
 
 Call = Callable[[], Awaitable[Any]]
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import structlog
 
-from swe_ai_fleet.adapters.git_workspace.image_registry import RegistryRules
 from swe_ai_fleet.adapters.git_workspace.image_sources import FIELD, ImageReference
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
+from swe_ai_fleet.extensions.kubernetes_jobs.settings import RunnerSettings
 from swe_ai_fleet.following import in_background, waits
 from swe_ai_fleet.runtime.factories import image_rules
 from swe_ai_fleet.settings import Settings
@@ -26,14 +26,12 @@ from workers.workspace_runner.kubernetes_job import (
     CLONE,
     PREFIX,
     Object,
-    Trouble,
     ending,
     finished,
     job_manifest,
     trouble,
     unexplained,
 )
-from workers.workspace_runner.settings import RunnerSettings
 
 _AGAIN_SECONDS = (0.2, 1.0, 5.0, 15.0)
 _MAX_GONE = 2_000
@@ -168,20 +166,12 @@ class KubernetesBackend:
     finds it again.
     """
 
-    def __init__(
-        self,
-        api: KubernetesApi,
-        settings: RunnerSettings,
-        *,
-        nats_url: str,
-        model_url: str,
-        registries: RegistryRules | None = None,
-    ) -> None:
+    def __init__(self, api: KubernetesApi, settings: RunnerSettings, fleet: Settings) -> None:
         self._api = api
         self._settings = settings
-        self._nats_url = nats_url
-        self._model_url = model_url
-        self._registries = registries
+        self._fleet = fleet
+        # With namespaces the agent unpacks images itself.
+        self._registries = image_rules(fleet).registries if fleet.sandbox == "landlock" else None
         self._changes = ChangeCounter()
         namespaces = {settings.namespace, *settings.tenant_namespaces.values()}
         self._jobs = {name: Watched(api, "jobs", name, self._changes) for name in namespaces}
@@ -198,7 +188,7 @@ class KubernetesBackend:
         Raises InvalidRequest, PreconditionFailed, Unavailable.
         """
         spec = replace(spec, image=self._pulled(spec.image))
-        manifest = job_manifest(spec, self._settings, nats_url=self._nats_url, model_url=self._model_url)
+        manifest = job_manifest(spec, self._settings, nats_url=self._fleet.nats_url, model_url=self._fleet.model_url)
         namespace = self._namespace(spec.ref)
         try:
             created = await self._api.create(namespace, manifest)
@@ -233,7 +223,7 @@ class KubernetesBackend:
             elif since is None or since[0] is not problem.reason:
                 since = problem.reason, now()
             elif now() - since[1] >= grace:
-                return ContainerEnding(reason=problem.reason, message=problem.message)
+                return problem
             # Most changes are told; a look now and then is what deadlines, and a deaf watch, need.
             await self._changes.since(count, min(_LOOK_SECONDS, grace))
 
@@ -275,7 +265,7 @@ class KubernetesBackend:
     def _namespace(self, ref: JobRef) -> str:
         return self._settings.namespace_of(ref.tenant)
 
-    def _grace(self, problem: Trouble) -> float:
+    def _grace(self, problem: ContainerEnding) -> float:
         match problem.reason:
             case EndReason.UNSCHEDULABLE:
                 return self._settings.schedule_deadline_seconds
@@ -303,14 +293,7 @@ async def open_kubernetes(settings: Settings, chosen: RunnerSettings) -> AsyncGe
         raise InvalidRequest("no image is set", field="image", hint="set FLEET_RUNNER_IMAGE")
     chosen = chosen.model_copy(update={"namespace": own_namespace(chosen)})
     async with connected(chosen) as api:
-        backend = KubernetesBackend(
-            api,
-            chosen,
-            nats_url=settings.nats_url,
-            model_url=settings.model_url,
-            # With namespaces the agent unpacks images itself.
-            registries=image_rules(settings).registries if settings.sandbox == "landlock" else None,
-        )
+        backend = KubernetesBackend(api, chosen, settings)
         # What the first list meets (no right to it, say) is told at once.
         for namespace in {chosen.namespace, *chosen.tenant_namespaces.values()}:
             await api.list("jobs", namespace)

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from swe_ai_fleet.domain.job import job_id
+from swe_ai_fleet.extensions.kubernetes_jobs.settings import RunnerSettings
 from swe_ai_fleet.sandbox import images
 from swe_ai_fleet.settings import without_login
 from workers.jobs import (
@@ -29,7 +29,6 @@ from workers.jobs import (
     EndReason,
     JobSpec,
 )
-from workers.workspace_runner.settings import RunnerSettings
 
 MANAGER = "fleet-workspace-runner"
 MANAGED_BY = "app.kubernetes.io/managed-by"
@@ -295,14 +294,6 @@ _RULE = re.compile(r"rule at index (\d+)")
 _NODE_REASONS = ("NodeLost", "NodeShutdown", "Terminated")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trouble:
-    """What a Pod cannot go on for, perhaps only for now."""
-
-    reason: EndReason
-    message: str = ""
-
-
 def finished(job: Object) -> bool:
     """Whether a Job has ended for good, its Pod included."""
     return bool(_conditions(job, "Complete", "Failed"))
@@ -321,13 +312,14 @@ def ending(job: Object, pods: Iterable[Object]) -> ContainerEnding | None:
     return pod_ending(last) if last is not None else None
 
 
-def unexplained(job: Object) -> Trouble | None:
+def unexplained(job: Object) -> ContainerEnding | None:
     """What is known of a failure whose Pod says nothing, or was gone before anybody saw it; None where it goes on."""
     for condition in _conditions(job, "Failed"):
         message = str(condition.get("message", ""))
         rule = _RULE.search(message) if condition.get("reason") == "PodFailurePolicy" else None
         reasons = {"0": EndReason.EVICTED, "1": EndReason.FENCED}
-        return Trouble(reason=reasons.get(rule[1], EndReason.DELETED) if rule else EndReason.DELETED, message=message)
+        reason = reasons.get(rule[1] if rule else "", EndReason.DELETED)
+        return ContainerEnding(reason=reason, message=message)
     return None
 
 
@@ -361,24 +353,24 @@ def pod_ending(pod: Object) -> ContainerEnding | None:
     return None
 
 
-def trouble(pods: Iterable[Object]) -> Trouble | None:
-    """What keeps the Pod of a Job that has not ended from going on; None where nothing does."""
+def trouble(pods: Iterable[Object]) -> ContainerEnding | None:
+    """How a Job ends whose Pod cannot go on, perhaps only for now; None where nothing keeps it from that."""
     there = [pod for pod in pods if not pod.get("gone")]
     if not there:
-        return Trouble(reason=EndReason.UNSCHEDULABLE, message="no Pod was made; is a quota full?")
+        return ContainerEnding(reason=EndReason.UNSCHEDULABLE, message="no Pod was made; is a quota full?")
     pod = max(there, key=lambda pod_found: str(pod_found["metadata"].get("creationTimestamp", "")))
     if pod["metadata"].get("deletionTimestamp"):
-        return Trouble(reason=EndReason.NODE_LOST, message="its Pod is being removed and does not go")
+        return ContainerEnding(reason=EndReason.NODE_LOST, message="its Pod is being removed and does not go")
     for which, state in _states(pod):
         waiting: Object = state.get("waiting") or {}
         why = str(waiting.get("reason", ""))
         message = f"container {which}: {why}: {str(waiting.get('message', ''))[:300]}"
         if why in _NO_IMAGE:
-            return Trouble(reason=EndReason.IMAGE, message=message)
+            return ContainerEnding(reason=EndReason.IMAGE, message=message)
         if why in _NO_CONTAINER:
-            return Trouble(reason=EndReason.CONFIGURATION, message=message)
+            return ContainerEnding(reason=EndReason.CONFIGURATION, message=message)
     for condition in _conditions(pod, "PodScheduled", status="False"):
-        return Trouble(reason=EndReason.UNSCHEDULABLE, message=str(condition.get("message", ""))[:300])
+        return ContainerEnding(reason=EndReason.UNSCHEDULABLE, message=str(condition.get("message", ""))[:300])
     return None
 
 

@@ -42,6 +42,11 @@ from workers.jobs import (
 GIT_DIRECTORY = "FLEET_RUNNER_GIT_DIRECTORY"
 SPEC, EXIT, LOG, LOCK, PID = "spec.json", "exit.json", "log.txt", "lock", "pid"
 _STEP_GRACE_SECONDS = 10.0
+_LOOK_SECONDS = 0.1
+_LOG_BYTES = 4_000
+_GRACE_SECONDS = 15.0
+_LOGINS = ("FLEET_NATS_TOKEN", "FLEET_NATS_TOKEN_FILE", "FLEET_NATS_NKEY_FILE", "FLEET_NATS_ISSUER_FILE")
+"""How this process itself may log in to NATS, which a container with a login of its own must not."""
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -103,28 +108,6 @@ async def _step(directory: Path, module: str, variables: Mapping[str, str], dead
 
 def _die_with_parent() -> None:
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-
-
-def main() -> None:
-    """Run the job in the directory named on the command line."""
-    # The whole group is told to end; this process waits for the steps to have ended, and says how.
-    signal.signal(signal.SIGTERM, _ignore_signal)
-    asyncio.run(run(Path(sys.argv[1]), os.environ))
-
-
-def _ignore_signal(signal_number: int, frame: object) -> None:
-    """A SIGTERM is the steps' business."""
-
-
-if __name__ == "__main__":
-    main()
-
-
-_LOOK_SECONDS = 0.1
-_LOG_BYTES = 4_000
-_GRACE_SECONDS = 15.0
-_LOGINS = ("FLEET_NATS_TOKEN", "FLEET_NATS_TOKEN_FILE", "FLEET_NATS_NKEY_FILE", "FLEET_NATS_ISSUER_FILE")
-"""How this process itself may log in to NATS, which a container with a login of its own must not."""
 
 
 class LocalBackend:
@@ -280,3 +263,18 @@ def _ending(directory: Path) -> ContainerEnding:
     except FileNotFoundError:
         return ContainerEnding(reason=EndReason.DELETED, message="its processes are gone without a word", log=log)
     return ContainerEnding(reason=EndReason(ending["reason"]), message=str(ending["message"]), log=log)
+
+
+def main() -> None:
+    """Run the job in the directory named on the command line."""
+    # The whole group is told to end; this process waits for the steps to have ended, and says how.
+    signal.signal(signal.SIGTERM, _ignore_signal)
+    asyncio.run(run(Path(sys.argv[1]), os.environ))
+
+
+def _ignore_signal(signal_number: int, frame: object) -> None:
+    """A SIGTERM is the steps' business."""
+
+
+if __name__ == "__main__":
+    main()

@@ -19,6 +19,7 @@ import structlog
 from services.grpc_server import nats_metrics
 from swe_ai_fleet.adapters.jetstream import TIMEOUT_SECONDS, Handler, JetStream, Room, WorkMessage, WorkQueue
 from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.extensions.kubernetes_jobs.settings import RunnerSettings, variables_of
 from swe_ai_fleet.following import in_background
 from swe_ai_fleet.runtime.factories import connect_log
 from swe_ai_fleet.runtime.installation.nats_accounts import HOSTS_BUCKET
@@ -29,7 +30,6 @@ from swe_ai_fleet.telemetry import Telemetry, open_telemetry
 from workers.jobs import Backend
 from workers.workspace_runner.local import GIT_DIRECTORY, LocalBackend
 from workers.workspace_runner.runner import RANKS, Runner, Slots, job_queues
-from workers.workspace_runner.settings import RunnerSettings, variables_of
 from workers.workspace_runner.tasks import TaskRunner, task_queue
 
 if TYPE_CHECKING:

@@ -29,9 +29,9 @@ from swe_ai_fleet.domain.errors import (
 )
 from swe_ai_fleet.domain.job import Job, JobOutcome, JobPriority, misfit, seconds_of
 from swe_ai_fleet.domain.text import check_identifier
-from swe_ai_fleet.runtime.jobs import JobBoard, outcome_of
-from workers.jobs import Backend, ContainerEnding, JobRef, JobSpec
-from workers.workspace_runner.settings import RunnerSettings
+from swe_ai_fleet.extensions.kubernetes_jobs.settings import RunnerSettings
+from swe_ai_fleet.runtime.jobs import JobBoard
+from workers.jobs import Backend, ContainerEnding, JobRef, JobSpec, outcome_of
 
 RANKS = tuple(JobPriority)
 """The classes of jobs, those that go first at the front."""
@@ -164,7 +164,10 @@ class Runner:
         job = _read(work)
         if await self.board.outcome(job.tenant, job.job_id) is not None:
             return
-        if (fault := misfit(job)) and not await self._begun(job):
+        # To watch a job to its end, or to call it off, any release will do.
+        if (fault := misfit(job)) and not (
+            await self.board.called_off(job.tenant, job.job_id) or await self._is_held(job)
+        ):
             if work.deliveries < _ELSEWHERE_TIMES:
                 # A runner of the other release shares the consumer, or will.
                 _log.warning("job.left_to_another_release", job=job.job_id, reason=fault)
@@ -196,11 +199,6 @@ class Runner:
         """What a metrics exporter tells of this runner at this moment, by name."""
         return {"running": self.slots.in_use, "waiting": self.slots.waiting, **copy.deepcopy(vars(self.counts))}
 
-    async def _begun(self, job: Job) -> bool:
-        """Whether a job only has to be watched to its end, or called off, which a runner of any release can do."""
-        called_off = await self.board.called_off(job.tenant, job.job_id)
-        return called_off or await self._is_held(job)
-
     async def _is_held(self, job: Job) -> bool:
         return any(other.job_id == job.job_id for other in await self.backend.held())
 
@@ -209,13 +207,12 @@ class Runner:
             return await self._settled(job, outcome_of(AgentLost("the job was called off")))
         try:
             spec = await self._spec(job)
-        except (ValueError, FleetError) as fault:
-            if isinstance(fault, Unavailable):
-                raise
-            problem = (
-                fault if isinstance(fault, FleetError) else InternalFault(f"no assignment of the fleet: {fault}"[:500])
-            )
-            return await self._settled(job, outcome_of(problem))
+        except Unavailable:
+            raise
+        except FleetError as fault:
+            return await self._settled(job, outcome_of(fault))
+        except ValueError as fault:
+            return await self._settled(job, outcome_of(InternalFault(f"no assignment of the fleet: {fault}"[:500])))
         await self.board.post(job)
         await self._retire(job)
         if self.lets_in and not await self._is_held(job):

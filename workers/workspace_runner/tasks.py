@@ -24,10 +24,10 @@ from swe_ai_fleet.domain.job import JobOutcome, JobPriority
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, MAX_PRIORITY, ApprovalPolicy, PinnedRepository, Task
 from swe_ai_fleet.domain.text import check_identifier
 from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.extensions.kubernetes_jobs.fleet import job_of
+from swe_ai_fleet.extensions.kubernetes_jobs.settings import RunnerSettings
 from swe_ai_fleet.orchestrator.evidence.check_results import no_evidence
-from swe_ai_fleet.runtime.jobs import job_of
 from workers.workspace_runner.runner import RANKS, Runner
-from workers.workspace_runner.settings import RunnerSettings
 
 AGENT_ID = "agent-1"
 PAUSES = (0.0, 1.0, 4.0, 15.0)
@@ -78,12 +78,9 @@ class TaskRunner:
         outcome, last = await self._solved(task)
         try:
             candidate = from_json(Candidate, await self.runner.board.value(outcome))
-        except Unavailable:
-            if outcome.fault:
-                await self._publish(task, failure(task, outcome))
-                return
-            raise
-        except FleetError:
+        except FleetError as fault:
+            if isinstance(fault, Unavailable) and not outcome.fault:
+                raise
             await self._publish(task, failure(task, outcome))
             return
         _log.info("task.solved", containers=last)

@@ -13,7 +13,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any, Literal
 
-Part = Literal["services", "workflows", "context", "knowledge"]
+Part = Literal["services", "workflows", "context", "knowledge", "executor", "settings"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +51,10 @@ class Extension:
         workflows: What runs workflows: `swe_ai_fleet.orchestrator.drive.Workflows`.
         context: What serves the context service: `services.context.OpenContext`.
         knowledge: What agents, plan sessions and programs ask of it: `swe_ai_fleet.runtime.knowledge.Knowledge`.
+        executor: Where agents run with `FLEET_EXECUTOR=kubernetes`: `open_fleet(log)`, a context that yields a
+            `swe_ai_fleet.runtime.stack.AgentFleet`.
+        settings: What its programs read from the environment beside the fleet's settings, for documents.
+        programs: Packages beside `swe_ai_fleet` that are its own, since images and manifests call them by name.
         exports: Names of the extension's package that `swe_ai_fleet` exports, too.
         buckets: Its buckets in NATS that are not like others, for erasures: `fleet`, of no tenant; `followed`,
             processes keep copies; `cache`. In all but the first keys begin with the tenant (behind `list.` or
@@ -63,6 +67,9 @@ class Extension:
     workflows: str = ""
     context: str = ""
     knowledge: str = ""
+    executor: str = ""
+    settings: str = ""
+    programs: tuple[str, ...] = ()
     exports: tuple[str, ...] = ()
     buckets: Mapping[str, Literal["fleet", "followed", "cache"]] = field(default_factory=dict[str, Any])
 

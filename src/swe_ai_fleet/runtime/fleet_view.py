@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import structlog
 
@@ -27,6 +27,7 @@ from swe_ai_fleet.domain.fleet_status import (
     EndpointUse,
     FleetStatus,
     HostReport,
+    HostStatus,
     MachineStatus,
     ReplicaReport,
     StorageStatus,
@@ -35,10 +36,8 @@ from swe_ai_fleet.domain.job import this_release
 from swe_ai_fleet.following import in_background
 from swe_ai_fleet.ports import KeyValue, Replicas
 from swe_ai_fleet.runtime.equipment import profile_settings
-from swe_ai_fleet.runtime.jobs import JobFleet
 from swe_ai_fleet.runtime.model_servers import ModelEndpoint, ModelServers
 from swe_ai_fleet.runtime.node_load import NodeProbe, added_up, host_report, ray_node
-from swe_ai_fleet.runtime.ray_fleet import RayFleet
 from swe_ai_fleet.settings import Settings
 
 DEFAULT_PROFILE = "default"
@@ -157,12 +156,26 @@ _LOOK_SECONDS = 6.0
 """The longest that one part may take; what has not come by then is left out."""
 
 
+class Measurable(Protocol):
+    """Where agents run, as the view looks at it: machines, those that may have no host and why, and hosts."""
+
+    @property
+    def nodes(self) -> tuple[MachineStatus, ...]: ...
+
+    @property
+    def unfit(self) -> Mapping[str, str]: ...
+
+    async def measure(self) -> tuple[HostStatus, ...]:
+        """Every host as it is now. Takes some seconds at most, and raises nothing."""
+        ...
+
+
 @dataclass(kw_only=True)
 class MeasuredFleetView:
     """Measures the fleet. Made by `open_fleet_view`; what it said a moment ago it says again."""
 
     replicas: Replicas
-    fleet: RayFleet | JobFleet
+    fleet: Measurable
     room: LogRoom
     model: ModelPool
     store: KeyValue
@@ -256,7 +269,7 @@ async def open_fleet_view(
     settings: Settings,
     *,
     replicas: Replicas,
-    fleet: RayFleet | JobFleet,
+    fleet: Measurable,
     log: JetStream,
     room: LogRoom,
     model: ModelPool,

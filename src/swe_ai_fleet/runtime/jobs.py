@@ -1,7 +1,4 @@
-"""The fleet as jobs: each assignment goes to `agent.jobs.<tenant>.<priority>`; a workspace runner carries it out.
-
-On the board containers look up their jobs, and each job's outcome stands once.
-"""
+"""The board of jobs: containers look up theirs there, and each job's outcome stands once."""
 
 from __future__ import annotations
 
@@ -9,26 +6,19 @@ import asyncio
 import hashlib
 import hmac
 import secrets
-import time
-from collections.abc import AsyncGenerator, Generator, Mapping
+from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import Any
 from urllib.parse import quote
 
-from swe_ai_fleet.codec import from_json, from_plain, to_json, to_plain
+from swe_ai_fleet.codec import from_json, from_plain, to_json
 from swe_ai_fleet.domain import errors
-from swe_ai_fleet.domain.assignment import ASSIGNMENT_TYPES, Assignment, CheckAssignment, RecordedAssignment
+from swe_ai_fleet.domain.assignment import ASSIGNMENT_TYPES, Assignment
 from swe_ai_fleet.domain.errors import Fenced, FleetError, InternalFault
-from swe_ai_fleet.domain.fleet_status import HostStatus, MachineStatus
-from swe_ai_fleet.domain.job import Job, JobOutcome, JobPriority, job_id, this_release
+from swe_ai_fleet.domain.job import Job, JobOutcome
 from swe_ai_fleet.domain.task import PinnedRepository
 from swe_ai_fleet.following import Follower
 from swe_ai_fleet.ports import BlobStore, KeyValue, KeyValueChange
-
-if TYPE_CHECKING:
-    from swe_ai_fleet.adapters.jetstream import JetStream
-
 
 JOBS_BUCKET = "agent-jobs"
 JOBS_KEPT_SECONDS = 8 * 86_400.0
@@ -37,28 +27,6 @@ MAX_INLINE_BYTES = 256 * 1024
 _JSON = "application/json"
 _HERE = "_here"
 _LOOK_SECONDS = 30.0
-T = TypeVar("T")
-_CANCEL_SECONDS = 15.0
-
-
-def job_of(assignment: Assignment[Any], *, agent_id: str = "", once: str = "") -> Job:
-    """The job of an assignment, which is the same job each time unless `once` differs.
-
-    Evidence has no generations, and is gathered for whom `agent_id` names.
-    """
-    kind, task, generation = assignment.kind, assignment.task, 1
-    if isinstance(assignment, RecordedAssignment):
-        agent_id, generation = assignment.agent_id, assignment.generation
-    return Job(
-        job_id=job_id(task.tenant, assignment.execution_id, str(kind), agent_id, str(generation), once),
-        kind=kind,
-        tenant=task.tenant,
-        task_id=task.task_id,
-        execution_id=assignment.execution_id,
-        agent_id=agent_id,
-        generation=generation,
-        errand=to_plain(assignment),
-    )
 
 
 class JobBoard:
@@ -195,13 +163,6 @@ async def _wait_for(signal: asyncio.Event) -> None:
     signal.clear()
 
 
-def outcome_of(fault: FleetError, *, reason: str = "") -> JobOutcome:
-    """A fault as the end of a job."""
-    return JobOutcome(
-        fault=type(fault).__name__, message=fault.message, field=fault.field, hint=fault.hint, reason=reason
-    )
-
-
 def fault_of(outcome: JobOutcome) -> FleetError:
     """The fault that a job ended with, as the exception it was."""
     kind = getattr(errors, outcome.fault, None)
@@ -223,81 +184,3 @@ def tenant_token(tenant: str) -> str:
 
 def _key(tenant: str, name: str, part: str) -> str:
     return f"{tenant_token(tenant)}.{name}.{part}"
-
-
-@dataclass(kw_only=True)
-class JobFleet:
-    """Hands every assignment of the `Fleet` port out as a job and waits for its outcome. Made by `open_job_fleet`.
-
-    An assignment whose container is lost raises AgentLost, as one on Ray does; its next attempt is another job.
-    """
-
-    nodes: ClassVar[tuple[MachineStatus, ...]] = ()
-    unfit: ClassVar[Mapping[str, str]] = {}
-
-    log: JetStream
-    board: JobBoard
-    _running: set[str] = field(default_factory=set[str])
-    _started_at: float = field(default_factory=time.time)
-
-    @property
-    def running(self) -> int:
-        return len(self._running)
-
-    @property
-    def hosts(self) -> tuple[str, ...]:
-        return tuple(sorted(self._running))
-
-    async def measure(self) -> tuple[HostStatus, ...]:
-        """The jobs under way as one host: what containers use, their cluster knows. Raises nothing."""
-        return (
-            HostStatus(
-                host_id="jobs",
-                running=self.running,
-                slots=0,
-                started_at=self._started_at,
-                alive=True,
-                report=None,
-            ),
-        )
-
-    async def warm(self) -> None:
-        """There is nothing to warm: containers start with their jobs."""
-
-    async def run(self, assignment: Assignment[T]) -> T:
-        """One assignment in a container of its own. Raises AgentLost where that is lost, FleetErrors of the work."""
-        job = await self._job(assignment)
-        name = f"{job.kind}-{job.job_id[:12]}"
-        self._running.add(name)
-        try:
-            priority = JobPriority.of(assignment.task.priority)
-            await self.log.hand_out(job.tenant, priority, job.job_id, to_json(job))
-            outcome = await self.board.settled(job.tenant, job.job_id)
-        except asyncio.CancelledError:
-            # Who cancels it waits for its processes to be gone; a runner that does not answer is not waited for.
-            with suppress(FleetError, TimeoutError):
-                async with asyncio.timeout(_CANCEL_SECONDS):
-                    await self.board.call_off(job.tenant, job.job_id)
-                    await self.board.settled(job.tenant, job.job_id)
-            raise
-        finally:
-            self._running.discard(name)
-        return from_json(assignment.gives, await self.board.value(outcome))
-
-    async def _job(self, assignment: Assignment[object]) -> Job:
-        about = assignment.candidate_id if isinstance(assignment, CheckAssignment) else str(assignment.kind)
-        # Each gathering of evidence is a job of its own.
-        once = "" if isinstance(assignment, RecordedAssignment) else secrets.token_hex(8)
-        job = replace(job_of(assignment, agent_id=about, once=once), release=str(this_release()))
-        if len(data := to_json(assignment)) <= MAX_INLINE_BYTES:
-            return job
-        blob = await self.log.put(job.tenant, job.execution_id, data, "application/json")
-        return replace(job, errand={}, blob=blob)
-
-
-@asynccontextmanager
-async def open_job_fleet(log: JetStream) -> AsyncGenerator[JobFleet]:
-    """A fleet whose assignments are jobs. Raises PreconditionFailed, ResourceExhausted, Unavailable."""
-    bucket = await log.bucket(JOBS_BUCKET, ttl_seconds=JOBS_KEPT_SECONDS)
-    async with JobBoard(bucket, log).watching() as board:
-        yield JobFleet(log=log, board=board)

@@ -23,9 +23,10 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.assignment import Assignment
 from swe_ai_fleet.domain.errors import AgentLost, FleetError, InternalFault, Unavailable
-from swe_ai_fleet.domain.fleet_status import HostStatus, MachineStatus
+from swe_ai_fleet.domain.fleet_status import Component, ComponentState, HostStatus, MachineStatus
 from swe_ai_fleet.domain.job import this_release
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
+from swe_ai_fleet.domain.text import counted
 from swe_ai_fleet.following import in_background
 from swe_ai_fleet.runtime.host_logins import HostLogins
 from swe_ai_fleet.runtime.local_ray import ray_nodes
@@ -110,6 +111,17 @@ class RayFleet:
         except RayError as error:
             fault = f"a Ray node did not erase its caches: {type(error).__name__}"
             raise Unavailable(fault, hint="erase again") from None
+
+    def component(self) -> Component:
+        """Ray, as it is seen from here."""
+        message = f"{counted(len(self._hosts), 'host')}, {counted(self.running, 'call')} running"
+        state = ComponentState.UP if ray.is_initialized() else ComponentState.DOWN
+        if self.unfit:
+            state = ComponentState.DEGRADED if state is ComponentState.UP else state
+            node_id, why = min(self.unfit.items())
+            message += f"; {counted(len(self.unfit), 'node')} of another release, such as {node_id[:12]} ({why}), "
+            message += "gets no agents: give Ray nodes and orchestrators the same image"
+        return Component(name="ray", state=state, message=message, version=ray.__version__)
 
     async def measure(self) -> tuple[HostStatus, ...]:
         """Every host as it is now; one that does not answer within 2 seconds counts as not alive. Raises nothing."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import structlog
 
@@ -14,10 +15,9 @@ from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider
 from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.adapters.model_pool import ModelPool
 from swe_ai_fleet.domain.access import TenantRules
-from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
+from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, PreconditionFailed
 from swe_ai_fleet.domain.fleet_status import Component, ComponentState, StorageStatus
 from swe_ai_fleet.domain.review import VERIFIER_PROFILE
-from swe_ai_fleet.domain.text import counted
 from swe_ai_fleet.extensions import load_parts
 from swe_ai_fleet.following import in_background
 from swe_ai_fleet.orchestrator.council_store import CouncilStore
@@ -28,16 +28,15 @@ from swe_ai_fleet.orchestrator.judging import Verifier
 from swe_ai_fleet.orchestrator.meter import Meter
 from swe_ai_fleet.orchestrator.quotas import Quotas, Rules, StorageUsage, no_rules
 from swe_ai_fleet.orchestrator.recipes import RECIPES_BUCKET, RECIPES_BYTES, RECIPES_KEPT_SECONDS, Recipes
-from swe_ai_fleet.ports import HeadSigner
+from swe_ai_fleet.ports import Fleet, HeadSigner
 from swe_ai_fleet.runtime.equipment import COUNCILS_BUCKET, council_store, model_prices, profile_settings
-from swe_ai_fleet.runtime.erasure import Erasures
+from swe_ai_fleet.runtime.erasure import Erasures, Forgets
 from swe_ai_fleet.runtime.factories import DAY_SECONDS, housekeeping, open_model, workspace_provider
-from swe_ai_fleet.runtime.fleet_view import LogRoom, MeasuredFleetView, open_fleet_view
+from swe_ai_fleet.runtime.fleet_view import LogRoom, Measurable, MeasuredFleetView, open_fleet_view
 from swe_ai_fleet.runtime.host_logins import open_host_logins
-from swe_ai_fleet.runtime.jobs import JobFleet, open_job_fleet
 from swe_ai_fleet.runtime.knowledge import ContextClient, open_context_client, required
 from swe_ai_fleet.runtime.nats_server import State
-from swe_ai_fleet.runtime.ray_fleet import RayFleet, open_ray_fleet
+from swe_ai_fleet.runtime.ray_fleet import open_ray_fleet
 from swe_ai_fleet.runtime.replicas import Drains, LeaseKeeper, drained, open_drains, open_leases
 from swe_ai_fleet.runtime.spending import SPENDING_BUCKET, SPENDING_KEPT_SECONDS, TenantSpending
 from swe_ai_fleet.runtime.tool_services import tool_access, with_isolation_level
@@ -53,6 +52,18 @@ _PROBE_SECONDS = 10.0
 _log = structlog.get_logger()
 
 
+class AgentFleet(Fleet, Measurable, Forgets, Protocol):
+    """Where an orchestrator's agents and checks run: hosts on Ray, or what an extension has instead."""
+
+    def component(self) -> Component:
+        """Ray as it is now, or why there is none, and what is under way."""
+        ...
+
+    async def warm(self) -> None:
+        """Have ready what the first task needs. Raises nothing."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class Stack:
     """What a server serves from. `settings` hold the addresses that were really taken."""
@@ -61,7 +72,7 @@ class Stack:
     executions: Executions
     councils: CouncilStore
     log: JetStream
-    fleet: RayFleet | JobFleet
+    fleet: AgentFleet
     workspaces: GitWorkspaceProvider
     model: ModelPool
     view: MeasuredFleetView
@@ -80,7 +91,8 @@ class Stack:
     async def components(self) -> tuple[Component, ...]:
         """NATS, Ray, the model server, the context service where there is one, and the queue, as they are now."""
         knowledge = (_context(self.context),) if self.context is not None else ()
-        return (*await asyncio.gather(self._nats(), self._ray(), self._model(), *knowledge), self._queue())
+        nats, *others = await asyncio.gather(self._nats(), self._model(), *knowledge)
+        return (nats, self.fleet.component(), *others, self._queue())
 
     def _queue(self) -> Component:
         load = self.executions.load()
@@ -93,21 +105,6 @@ class Stack:
         ping = await self.log.ping()
         state = ComponentState.UP if ping.ok else ComponentState.DOWN
         return Component(name="nats", state=state, message=ping.error, version=ping.version, latency_ms=ping.latency_ms)
-
-    async def _ray(self) -> Component:
-        if isinstance(self.fleet, JobFleet):
-            message = f"none: agents run as Kubernetes Jobs, {self.fleet.running} submitted"
-            return Component(name="ray", state=ComponentState.UP, message=message)
-        import ray
-
-        message = f"{counted(len(self.fleet.hosts), 'host')}, {counted(self.fleet.running, 'call')} running"
-        state = ComponentState.UP if ray.is_initialized() else ComponentState.DOWN
-        if unfit := self.fleet.unfit:
-            state = ComponentState.DEGRADED if state is ComponentState.UP else state
-            node_id, why = min(unfit.items())
-            message += f"; {counted(len(unfit), 'node')} of another release, such as {node_id[:12]} ({why}), "
-            message += "gets no agents: give Ray nodes and orchestrators the same image"
-        return Component(name="ray", state=state, message=message, version=ray.__version__)
 
     async def _model(self) -> Component:
         asked_at = time.monotonic()
@@ -153,6 +150,7 @@ async def open_stack(
     if (credentials := state.settings.git_credentials) is not None and not credentials.is_dir():
         hint = "it must have a directory for each tenant; see docs/tenants.md"
         raise InvalidRequest(f"{credentials} is not a directory", field="git_credentials", hint=hint)
+    open_jobs = _executor() if state.settings.executor == "kubernetes" else None
     settings, log, telemetry = state.settings, state.log, own_telemetry()
     here = await with_isolation_level(settings)
     async with AsyncExitStack() as stack:
@@ -160,13 +158,12 @@ async def open_stack(
         model = await stack.enter_async_context(open_model(settings))
         workspaces = workspace_provider(here, log)
         await stack.enter_async_context(housekeeping(workspaces, settings))
-        jobs = settings.executor == "kubernetes"
         admit = state.server.admit if state.server is not None else None
         logins = await stack.enter_async_context(open_host_logins(settings, log, admit=admit))
         replicas = await stack.enter_async_context(open_leases(settings, anew=state.server is not None))
         drains = await stack.enter_async_context(open_drains(log))
         fleet = await stack.enter_async_context(
-            open_job_fleet(log) if jobs else open_ray_fleet(settings, logins, drains=drains, me=replicas.me)
+            open_jobs(log) if open_jobs else open_ray_fleet(settings, logins, drains=drains, me=replicas.me)
         )
         # Whoever hands a task in need not wait for it: much is to be done before an agent is.
         await stack.enter_async_context(in_background(fleet.warm(), name="first host"))
@@ -243,8 +240,7 @@ async def open_stack(
                 snapshots=snapshots,
             )
         )
-        disks = (workspaces,) if isinstance(fleet, JobFleet) else (workspaces, fleet)
-        erasures = Erasures(executions=executions, log=log, nodes=disks)
+        erasures = Erasures(executions=executions, log=log, nodes=(workspaces, fleet))
         retention = erasures.keep(lambda: min(replicas.alive(), default="") == replicas.me)
         await stack.enter_async_context(in_background(retention, name="retention"))
         await stack.enter_async_context(
@@ -271,6 +267,15 @@ async def open_stack(
             drains=drains,
             context=context,
         )
+
+
+def _executor() -> Callable[[JetStream], AbstractAsyncContextManager[AgentFleet]]:
+    """What opens the fleet of `FLEET_EXECUTOR=kubernetes`. Raises PreconditionFailed where nothing does."""
+    found = load_parts("executor")
+    if not found:
+        message = "this installation has no Kubernetes Jobs: its extension `kubernetes_jobs` was removed"
+        raise PreconditionFailed(message, field="executor", hint="set FLEET_EXECUTOR=ray, or install the extension")
+    return found[0]
 
 
 async def _reap_containers(access: ToolAccess, executions: Executions) -> None:

@@ -13,11 +13,11 @@ import pytest
 
 from swe_ai_fleet.domain.errors import AgentLost, PreconditionFailed, ResourceExhausted, Unavailable
 from swe_ai_fleet.domain.job import job_id
+from swe_ai_fleet.extensions.kubernetes_jobs.settings import RunnerSettings
 from swe_ai_fleet.settings import Settings
-from tests.kubernetes_api import KubernetesApiServer, kubernetes_api
+from tests.extensions.kubernetes_jobs.kubernetes_api import KubernetesApiServer, kubernetes_api
 from workers.jobs import Backend, EndReason, JobRef, JobSpec
 from workers.workspace_runner.main import open_backend
-from workers.workspace_runner.settings import RunnerSettings
 
 SECONDS = 20
 NAME = f"fleet-run-{job_id('a')}"

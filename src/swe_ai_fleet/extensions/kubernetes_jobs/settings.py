@@ -19,7 +19,10 @@ EVERY_TENANT = "*"
 
 
 class RunnerSettings(BaseSettings):
-    """How jobs are taken and what their containers are like. Maps are JSON."""
+    """How a [workspace runner](workspace-runner.md) takes jobs, and what their containers are like. Maps are JSON.
+
+    It reads these from the environment, beside the fleet's own.
+    """
 
     model_config = SettingsConfigDict(env_prefix="FLEET_RUNNER_", extra="ignore", populate_by_name=True, frozen=True)
 

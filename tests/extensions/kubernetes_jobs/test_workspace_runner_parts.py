@@ -1,9 +1,8 @@
-"""What a runner is made of, without a cluster: slots, credentials, and jobs that are none."""
+"""What a runner is made of, without a cluster: generations, releases, and jobs that are none."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,71 +10,24 @@ from typing import Any
 
 import pytest
 
-from swe_ai_fleet.adapters.git_workspace import Credential, mounted_credentials
 from swe_ai_fleet.adapters.jetstream import PermanentError, RetryAfter, WorkMessage
 from swe_ai_fleet.codec import to_json, to_plain
 from swe_ai_fleet.domain.assignment import AssignmentKind, CodingAssignment
-from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
 from swe_ai_fleet.domain.job import Job
 from swe_ai_fleet.domain.task import PinnedRepository, RepoRef, Task, TaskKind
+from swe_ai_fleet.extensions.kubernetes_jobs.settings import RunnerSettings, variables_of
 from swe_ai_fleet.in_process import MemoryLog
+from swe_ai_fleet.runtime.audit_keys import new_key_pem
 from swe_ai_fleet.runtime.jobs import JobBoard
+from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
+from tests.promql import by_series, expressions, faults
 from workers.jobs import ContainerEnding, EndReason, HeldJob, JobRef, JobSpec
+from workers.workspace_runner.main import runner_figures
 from workers.workspace_runner.runner import Runner, Slots
-from workers.workspace_runner.settings import RunnerSettings
 
 TASK = Task(task_id="t", kind=TaskKind.DELIBERATE, description="d", repo=RepoRef(location="https://git.example/a"))
 REPOSITORY = PinnedRepository(tenant="default", location="https://git.example/a", commit="0" * 40)
-
-
-async def test_a_credential_is_shown_to_its_hosts_only(tmp_path: Path) -> None:
-    for name, text in {
-        "username": "robot\n", "password": "p\n", "hosts": "git.example, *.corp.example",
-        "blue.password": "b", "blue.hosts": "blue.example",
-        "loose.password": "l", "ssh-privatekey": "k\n",
-    }.items():  # fmt: skip
-        (tmp_path / name).write_text(text)
-
-    def at(url: str, reference: str = "default", hosts: tuple[str, ...] = ()) -> Awaitable[Credential | None]:
-        return mounted_credentials(tmp_path, hosts=hosts)("t", reference, url)
-
-    found = await at("https://git.example/a")
-    assert found == Credential(username="robot", password="p") and "password" not in repr(found)
-    # Over ssh a key takes the place of the password, for the same hosts.
-    assert await at("git@x.corp.example:a/b.git") == await at("ssh://git.example/a") == Credential(key="k")
-    assert await at("ssh://git@blue.example/a", "blue") is None
-    with pytest.raises(PreconditionFailed, match="may not be shown"):
-        await at("git@evil.example:a/b.git")
-    assert await at("https://blue.example/a", "blue") == Credential(username="git", password="b")
-    for url, reference in (
-        ("https://evil.example/git.example", "default"),
-        ("https://git.example@evil.example/a", "default"),
-        ("https://git.example.evil.example/a", "default"),
-        ("https://git.example/a", "blue"),
-        ("https://git.example/a", "loose"),
-    ):
-        with pytest.raises(PreconditionFailed, match="may not be shown"):
-            await at(url, reference, hosts=("*",))
-    assert await at("https://git.example/a", "none") is None
-    with pytest.raises(InvalidRequest):
-        await at("https://git.example/a", "../../etc")
-    # A repository that names none gets the default where its host may see it, and else none.
-    assert await at("https://git.example/a", "") == found
-    assert await at("https://evil.example/a", "") is None
-    assert await at("https://git.example/a", "loose", hosts=("git.example",)) is not None
-
-
-async def test_a_tenant_has_the_credentials_of_its_own_directory(tmp_path: Path) -> None:
-    for name, text in {"one/password": "p", "one/hosts": "git.example", "password": "q", "hosts": "*"}.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
-    lookup = mounted_credentials(tmp_path, by_tenant=True)
-    assert await lookup("one", "", "https://git.example/a") == Credential(username="git", password="p")
-    assert await lookup("two", "", "https://git.example/a") is None
-    for tenant in ("..", ".", "one/..", ""):
-        with pytest.raises(InvalidRequest):
-            await lookup(tenant, "", "https://git.example/a")
 
 
 @dataclass(kw_only=True)
@@ -191,3 +143,18 @@ async def test_what_is_no_job_or_has_somebody_elses_assignment_is_not_begun() ->
             outcome = await runner.board.outcome("default", "j1")
         assert outcome is not None and outcome.fault == fault
     assert backend.started == []
+
+
+def test_a_jobs_process_has_the_settings_but_for_the_keys_that_are_the_orchestrators_alone(tmp_path: Path) -> None:
+    issuer = tmp_path / "issuer.nk"
+    given = Settings(home=tmp_path, audit_signing_key=new_key_pem(), nats_issuer_file=issuer, model="small")
+    told = variables_of(given)
+    assert (told["FLEET_HOME"], told["FLEET_MODEL"]) == (str(tmp_path), "small")
+    assert "PRIVATE KEY" not in str(told) and str(issuer) not in told.values()
+
+
+def test_dashboards_ask_for_what_a_runner_tells() -> None:
+    families = runner_figures(_runner(Scripted()).figures())
+    asked = [one for one in expressions() if "fleet_runner_" in one[1]]
+    assert faults(asked, by_series(families)) == []
+    assert all(family.documentation.endswith(".") for family in families)

@@ -24,6 +24,7 @@ from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.domain.assignment import CodingAssignment
 from swe_ai_fleet.domain.event import RunClaimed, ToolFinished, WorkspaceCheckpointed
 from swe_ai_fleet.domain.task import PinnedRepository, RepoRef, Task, TaskKind
+from swe_ai_fleet.extensions.kubernetes_jobs.settings import RunnerSettings
 from swe_ai_fleet.orchestrator.evidence.test_runs import TEST_RUNS_BUCKET
 from swe_ai_fleet.orchestrator.recipes import RECIPES_BUCKET
 from swe_ai_fleet.runtime.factories import connect_log, workspace_provider
@@ -34,7 +35,6 @@ from swe_ai_fleet.testing.repositories import make_repository
 from tests.environments import home_at
 from tests.scripts import HELLO, HELLO_FILES, SCRIPT
 from workers.workspace_runner.main import RunningRunner, open_runner
-from workers.workspace_runner.settings import RunnerSettings
 
 SECONDS = 150
 COUNTING = "[counting]"
@@ -199,7 +199,7 @@ async def test_what_cannot_be_done_is_a_dead_letter_or_a_result_that_says_so(wor
                 assert told["Fleet-Reason"].startswith(f"{field}: "), (body, told)
         await world.command(task)
         result = await world.results(task.task_id)
-    jsonschema.validate(result, json.loads((Path(__file__).parents[2] / "docs/schemas/result.json").read_text()))
+    jsonschema.validate(result, json.loads((Path(__file__).parents[3] / "docs/schemas/result.json").read_text()))
     assert (result["success"], result["status"]) == (False, "error")
     assert "repo" in result["error"]
 

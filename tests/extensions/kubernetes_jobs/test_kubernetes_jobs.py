@@ -16,16 +16,16 @@ import pytest
 from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.domain.event import RunClaimed, WorkspaceCheckpointed
 from swe_ai_fleet.domain.task import TaskKind, execution_id
+from swe_ai_fleet.extensions.kubernetes_jobs.settings import RunnerSettings
 from swe_ai_fleet.runtime.factories import connect_log
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Conversation, Script, ScriptedModelServer, Turn
 from swe_ai_fleet.testing.repositories import commit_files, git, make_repository
+from tests.extensions.kubernetes_jobs.kubernetes_api import KubernetesApiServer, kubernetes_api
 from tests.git_server import PASSWORD, USER, GitServer, git_server
-from tests.kubernetes_api import KubernetesApiServer, kubernetes_api
 from tests.scripts import HELLO_FILES
 from workers.workspace_runner.main import RunningRunner, open_runner
-from workers.workspace_runner.settings import RunnerSettings
 
 SECONDS = 240
 WAITING = "[waiting]"
