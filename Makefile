@@ -41,10 +41,10 @@ test-all: check ## Everything, the slow tests and those of the labs too
 	$(PYTEST) $(PARALLEL) $(RERUN) tests labs
 
 test-vllm: $(VENV)/ready $(VLLM)/ready ## Against a real vLLM server with a tiny random model, on the CPU
-	FLEET_TEST_VLLM=1 FLEET_VLLM_PYTHON=$(VLLM)/bin/python $(PYTEST) tests/vllm
+	FLEET_TEST_VLLM=1 FLEET_VLLM_PYTHON=$(VLLM)/bin/python $(PYTEST) labs/vllm
 
 test-images: $(VENV)/ready ## Build the images on a base made of this machine, run the whole fleet as containers (root and dockerd)
-	FLEET_TEST_IMAGES=1 $(PYTEST) tests/images
+	FLEET_TEST_IMAGES=1 $(PYTEST) labs/images
 
 test-cluster: $(VENV)/ready ## The fleet inside a cluster: make test-cluster KUBECONFIG=…; docs/kubernetes.md
 	$(BIN)/python scripts/test_cluster.py --kubeconfig "$(KUBECONFIG)"

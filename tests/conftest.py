@@ -67,17 +67,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Suites that start processes come first: what is left at the end is short, so all workers end at about once.
-
-    What needs an engine or vLLM is left out where nobody asks for it.
-    """
+    """Suites that start processes come first: what is left at the end is short, so all workers end at about once."""
     items.sort(key=lambda item: item.nodeid.startswith("tests/unit/"))
-    for suite in ("images", "vllm"):
-        if not os.environ.get(variable := f"FLEET_TEST_{suite.upper()}"):
-            skip = pytest.mark.skip(reason=f"{variable} is not set (make test-{suite} sets it)")
-            for item in items:
-                if item.nodeid.startswith(f"tests/{suite}/"):
-                    item.add_marker(skip)
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
@@ -123,7 +114,7 @@ def _memory() -> str | None:
 @cache
 def _about_places(file: Path) -> bool:
     """Whether tests are about what a sandbox leaves of the host: Landlock leaves all of that directory."""
-    if {"attacks", "images"} & {*file.parts}:
+    if "attacks" in file.parts:
         return True
     return re.search(r"(?i)landlock|CONFINED|IsolationLevel|dev/shm|statvfs|disk_usage", file.read_text()) is not None
 

@@ -15,7 +15,7 @@ SECURED = "e2e/test_secured.py::test_a_task_of_a_tenant_goes_through_and_only_th
 FUNCTIONS = "integration/test_function_calling_document.py::test_the_examples"
 WORKFLOWS = "extensions/workflows/test_workflow_executor.py::test_the_document"
 CHAPTERS = "extensions/chat/test_chat_document.py"
-IMAGES = "images/test_containers.py::test_an_image_is_small_labelled_and_not_of_root"
+IMAGES = "../labs/images/test_containers.py::test_an_image_is_small_labelled_and_not_of_root"
 IN_IMAGES = "e2e/test_container_image_runs.py::test_agents_and_checks_are_in_the_image_that_a_task_names"
 CHAOS = "../labs/chaos/test_small.py::test_a_dozen_executions_survive_three_kills"
 BY_HAND = "by hand"
@@ -75,7 +75,7 @@ RUN_BY: Mapping[str, tuple[str, ...]] = {
         HERE,
         "integration/test_model_pool.py",
         VLLM,
-        "vllm/test_supervised.py",
+        "../labs/vllm/test_supervised.py",
     ),
     "docs/nats-accounts.md": ("integration/test_nats_accounts.py::test_a_tenant_hears_what_is_its_own_by_short_names",),
     "docs/notifications.md": (

@@ -10,6 +10,7 @@ import json
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from labs.vllm.server import VLLMServer, interpreter, make_model, serve
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.agents.equipment import Equipment, RunContext
 from swe_ai_fleet.agents.solving import Solver
@@ -22,7 +23,6 @@ from swe_ai_fleet.runtime.tool_services import with_isolation_level
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing.repositories import make_repository
 from swe_ai_fleet.tools.audit import AuditTrail
-from tests.vllm.server import VLLMServer, interpreter, make_model, serve
 
 STEPS = 20
 TARGET_SHARE = 0.95

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swe_ai_fleet.domain.audit import GENESIS, AuditEntry, verify
+from swe_ai_fleet.domain.audit import GENESIS, AuditEntry, SignedHead, verify
 from swe_ai_fleet.domain.budget import Limits
 from swe_ai_fleet.domain.candidate import CheckKind, CheckReport, CheckResult
 from swe_ai_fleet.domain.command import CheckSpec
@@ -190,7 +190,13 @@ class TestSmallRules:
             accepted(*one) for one in ((), (passed, failed), ((True, True, "no tests"),), ((True, False, ""),))
         )
 
+    def test_what_is_signed_of_a_chain_stays_as_it_is(self) -> None:
+        head = SignedHead(agent_id="a", run=2, entries=3, hash="f")
+        fields = b'{"agent_id":"a","entries":3,"execution_id":"e","hash":"f","run":2}'
+        assert head.message("e") == b"swe-ai-fleet audit head, version 1\n" + fields
+
     def test_audit_entries_have_one_canonical_form(self) -> None:
         one = replace(ENTRY, arguments={"a": 1, "b": 2})
         assert one.digest() == replace(ENTRY, arguments={"b": 2, "a": 1}).digest()
         json.dumps(dict(one.arguments))
+        assert one.name == f"{one.tool}_{one.operation}"

@@ -7,6 +7,7 @@ import json
 
 import pytest
 
+from labs.vllm.conftest import Servers
 from swe_ai_fleet import FunctionCallingAgent
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.agents.toolbox import Toolbox
@@ -25,7 +26,6 @@ from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.runtime.factories import open_model
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.tools import Pipeline, Toolkit, operation
-from tests.vllm.conftest import Servers
 
 pytestmark = pytest.mark.timeout(300)
 OPENING: tuple[Message, ...] = (SystemMessage(content="You are a calculator."), UserMessage(content="What is 2 + 3?"))

@@ -11,11 +11,11 @@ import aiohttp
 import psutil
 import pytest
 
+from labs.vllm.server import interpreter, make_model
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.domain.message import ToolProtocol
 from swe_ai_fleet.runtime.vllm_command import VLLMOrder, tool_parser, vllm_version
 from swe_ai_fleet.runtime.vllm_server import ServedModel, Timeouts, vllm_served
-from tests.vllm.server import interpreter, make_model
 
 pytestmark = pytest.mark.timeout(900)
 SMALL = "--enforce-eager --max-model-len 8192"

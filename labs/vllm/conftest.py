@@ -1,15 +1,18 @@
-"""Two real servers for the whole run; without FLEET_TEST_VLLM nothing here runs."""
+"""Two real servers for the whole run; without FLEET_TEST_VLLM nothing here is collected."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 import pytest
 
-from tests.vllm.server import VLLMServer, interpreter, make_model, serve
+from labs.vllm.server import VLLMServer, interpreter, make_model, serve
+
+collect_ignore_glob = [] if os.environ.get("FLEET_TEST_VLLM") else ["test_*"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

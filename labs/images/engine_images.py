@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
+from labs.images.base import build_base, runtime_base
 from tests.docker_engine import NoEngine
-from tests.images.base import build_base, runtime_base
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = "deploy/Dockerfile"

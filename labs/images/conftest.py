@@ -1,15 +1,18 @@
-"""One engine, its images and one stack for the whole run; without FLEET_TEST_IMAGES nothing here runs."""
+"""One engine, its images and one stack for the whole run; without FLEET_TEST_IMAGES nothing here is collected."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+from labs.images.base import NoBase
+from labs.images.engine_images import build_images
+from labs.images.stack import Stack, running_stack
 from tests.docker_engine import NoEngine, TestEngine, docker_engine
-from tests.images.base import NoBase
-from tests.images.engine_images import build_images
-from tests.images.stack import Stack, running_stack
+
+collect_ignore_glob = [] if os.environ.get("FLEET_TEST_IMAGES") else ["test_*"]
 
 
 @pytest.fixture(scope="session")

@@ -14,10 +14,10 @@ from typing import Any
 import aiohttp
 import pytest
 
+from labs.images.engine_images import TITLES, docker
+from labs.images.stack import Stack
 from swe_ai_fleet.testing.repositories import make_repository
 from tests.docker_engine import TestEngine
-from tests.images.engine_images import TITLES, docker
-from tests.images.stack import Stack
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2_400)]
 FILES = {
