@@ -215,6 +215,13 @@ async def test_rules_and_tenants_change_though_nobody_calls(
                 await asyncio.sleep(0)
         assert store.rules("acme").approval is ApprovalPolicy.EVERY
     assert [log["log_level"] for log in logs] == ["error"]
+    # Nobody waits for a large file to be read.
+    monkeypatch.setattr("services.access.store.AT_ONCE_BYTES", 0)
+    world.path.write_text("[tenants.initech]\n")
+    assert "acme" in store.tenants
+    async with asyncio.timeout(10):
+        while "acme" in store.tenants:
+            await asyncio.sleep(0.01)
 
 
 # JWTs
