@@ -106,7 +106,9 @@ class JetStreamKeyValue:
                         if until <= seen or passes > _PASSES:
                             break
         except TimeoutError:
-            raise Unavailable(f"NATS does not answer: {self._bucket} could not be read to its end") from None
+            # What was the newest may have got too old meanwhile.
+            if await self._newest() > seen:
+                raise Unavailable(f"NATS does not answer: {self._bucket} could not be read to its end") from None
         return tuple(entries[key] for key in sorted(entries))
 
     async def changes(
