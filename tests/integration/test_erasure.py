@@ -210,6 +210,23 @@ async def test_what_an_interrupted_erasure_left_goes_with_the_next(
     assert not (left := await everywhere(world.log, marker, world.home)), left
 
 
+async def test_an_erased_plan_is_nowhere(world: World) -> None:
+    zoe, marker = world.by(NORTH, "zoe"), a_marker()
+    await zoe.call("ExecutePlan", planning.ExecutePlanRequest(goal=f"{PLAN_GOAL} {marker}", session_id="mine"))
+    [plan] = (await zoe.call("ListExecutions", pb.ListExecutionsRequest(task_id="mine"))).executions
+    await zoe.call("CancelExecution", pb.CancelExecutionRequest(execution_id=plan.execution_id))
+    await zoe.ended(plan.execution_id)
+    async with asyncio.timeout(20):
+        while not [one for one in world.running.outcomes.outcomes(NORTH) if one.subject_id == "mine"]:
+            await asyncio.sleep(0.05)
+    seen = await erase(zoe, execution_id=plan.execution_id, dry_run=True)
+    did = await erase(zoe, execution_id=plan.execution_id)
+    gone = {one.store: one.items for one in did.stores}
+    assert gone["KV_PLAN_SESSIONS"] == gone["KV_agent-outcomes"] == 1
+    assert {one.store: one.items for one in seen.stores} == gone
+    assert not (left := await everywhere(world.log, marker, world.home)), left
+
+
 async def test_erasing_memories_and_a_caller(world: World) -> None:
     zoe, ann, marker = world.by(NORTH, "zoe"), world.by(NORTH, "ann"), a_marker()
     facts = [

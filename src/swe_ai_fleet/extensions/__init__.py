@@ -59,6 +59,8 @@ class Extension:
         buckets: Its buckets in NATS that are not like others, for erasures: `fleet`, of no tenant; `followed`,
             processes keep copies; `cache`. In all but the first keys begin with the tenant (behind `list.` or
             `pending.`), and values name the executions that they are about.
+        task_buckets: Its buckets whose keys have a plan's task id behind the tenant, and how many tokens follow it;
+            their values need not name an execution.
     """
 
     services: str = ""
@@ -72,6 +74,7 @@ class Extension:
     programs: tuple[str, ...] = ()
     exports: tuple[str, ...] = ()
     buckets: Mapping[str, Literal["fleet", "followed", "cache"]] = field(default_factory=dict[str, Any])
+    task_buckets: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
 @cache

@@ -11,7 +11,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Literal, Protocol
 
@@ -33,7 +33,7 @@ from swe_ai_fleet.domain.event import (
 )
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.memory import MEMORIES_BUCKET, OUTCOMES_BUCKET, WorkOutcome
-from swe_ai_fleet.domain.task import UPLOAD
+from swe_ai_fleet.domain.task import UPLOAD, TaskKind
 from swe_ai_fleet.domain.text import counted, now
 from swe_ai_fleet.extensions import extensions
 from swe_ai_fleet.orchestrator.evidence.test_runs import TEST_RUNS_BUCKET
@@ -109,21 +109,33 @@ class Erasures:
         """
         targets = await self._targets(erasure)
         ids = tuple(sorted(state.execution_id for state in targets))
-        erasing = self.log.erasing(_bucket_owners(), memories=MEMORIES_BUCKET)
+        erasing = self.log.erasing(_bucket_owners(), by_task=_task_buckets(), memories=MEMORIES_BUCKET)
         items, sizes = Counter[str](), Counter[str]()
+
+        async def erase(scope: ErasureScope) -> None:
+            for store, (number, size) in (await erasing.erase(scope, dry_run=erasure.dry_run)).items():
+                items[store] += number
+                sizes[store] += size
+
         if not erasure.dry_run:
             await self._settle(erasure, [state.execution_id for state in targets if not over(state)])
         async with self._turn:
             step = len(targets) if erasure.kind == "tenant" else _AT_ONCE
             for start in range(0, max(len(targets), 1), max(step, 1)):
                 some = targets[start : start + step]
-                for state in () if erasure.dry_run else some:
+                # A session has the words of all its goals, and goes with the first of them.
+                plans = frozenset(state.task.task_id for state in some if state.task.kind is TaskKind.PLAN)
+                if erasure.dry_run:
+                    await erase(replace(self._scope(erasure, some), tasks=plans))
+                    continue
+                # Before the tombstone, which names no task: who erases again would not find it.
+                if plans:
+                    await erase(ErasureScope(tenant=erasure.tenant, tasks=plans))
+                for state in some:
                     await self._bury(erasure, state)
                 scope = self._scope(erasure, some)
-                for store, (number, size) in (await erasing.erase(scope, dry_run=erasure.dry_run)).items():
-                    items[store] += number
-                    sizes[store] += size
-                if not erasure.dry_run and erasure.kind != "memories":
+                await erase(scope)
+                if erasure.kind != "memories":
                     await self._forget(scope)
             if not erasure.dry_run and erasure.kind != "memories":
                 # Who writes one meanwhile finds its head gone. Projections that have forgotten save another one.
@@ -282,6 +294,11 @@ def _bucket_owners() -> Mapping[str, str]:
         **core,
         **{bucket: whose for extension in extensions().values() for bucket, whose in extension.buckets.items()},
     }
+
+
+def _task_buckets() -> Mapping[str, int]:
+    """Buckets whose keys have a task's id behind the tenant, and how many tokens follow it."""
+    return {OUTCOMES_BUCKET: 0} | {name: n for one in extensions().values() for name, n in one.task_buckets.items()}
 
 
 def _upload(state: ExecutionState) -> str:

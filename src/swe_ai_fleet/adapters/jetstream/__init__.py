@@ -173,12 +173,13 @@ class JetStream(EventReader):
         """A key-value bucket that another process created, for logins that may not create one."""
         return JetStreamKeyValue(self.connection, name, timeout=self._timeout)
 
-    def erasing(self, whose: Mapping[str, str], *, memories: str) -> Erasing:
-        """Finds and erases stored data; `whose` classifies buckets, see `Erasing`."""
+    def erasing(self, whose: Mapping[str, str], *, by_task: Mapping[str, int], memories: str) -> Erasing:
+        """Finds and erases stored data; `whose` and `by_task` classify buckets, see `Erasing`."""
         return Erasing(
             connection=self.connection,
             blobs=self._blobs,
             whose=whose,
+            by_task=by_task,
             memories=memories,
             timeout=self._timeout,
         )

@@ -159,11 +159,12 @@ def tenant_of(subject: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErasureScope:
-    """What is to be erased of a tenant: executions with whatever names them, uploads by digest, memories by id,
-    namespace or `caller` who put them there; or everything."""
+    """What is to be erased of a tenant: executions with whatever names them, what is kept by the id of a task, uploads
+    by digest, memories by id, namespace or `caller` who put them there; or everything."""
 
     tenant: str
     executions: frozenset[str] = frozenset()
+    tasks: frozenset[str] = frozenset()
     uploads: frozenset[str] = frozenset()
     memories: frozenset[str] = frozenset()
     namespaces: frozenset[str] = frozenset()
@@ -188,12 +189,14 @@ class Erasing:
         whose: Of buckets that are not like others: `fleet` for what is of no tenant, `cache` for what can be made
             again and cannot be told by execution (with any erasure the tenant's goes), `followed` where processes
             keep copies.
+        by_task: Buckets whose keys have a task's id behind the tenant, and how many tokens follow it.
     """
 
     connection: Connection
     blobs: JetStreamBlobs
     memories: str
     whose: Mapping[str, str]
+    by_task: Mapping[str, int]
     timeout: float
 
     async def erase(self, scope: ErasureScope, *, dry_run: bool = False) -> Mapping[str, tuple[int, int]]:
@@ -262,6 +265,7 @@ class Erasing:
                 if whose == "fleet" or (whose == "followed" and is_marker) or not _owns(scope.tenant, key):
                     continue
                 named = _names(scope, message.subject.encode() + message.data)
+                named |= bucket in self.by_task and _task_in(key, self.by_task[bucket]) in scope.tasks
                 if whose == "cache":
                     named = bool(scope.executions or scope.everything)
                 elif bucket == self.memories and not named:
@@ -342,6 +346,15 @@ def _owns(tenant: str, key: str) -> bool:
     """Whether a key is a tenant's: its name, or the digest of it, stands first; bare keys are the default tenant's."""
     first, dot, _ = _BEFORE_TENANT.sub("", key).partition(".")
     return first in (tenant, tenant_key(tenant)) if dot else tenant == DEFAULT_TENANT and not key.startswith("_")
+
+
+def _task_in(key: str, following: int) -> str:
+    """The id of a task in a key; one with other characters than keys have is written as hexadecimal behind `=`."""
+    tokens = key.split(".")
+    name = ".".join(tokens[1 : len(tokens) - following])
+    with suppress(ValueError):
+        return bytes.fromhex(name.removeprefix("=")).decode() if name.startswith("=") else name
+    return name
 
 
 def _names(scope: ErasureScope, text: bytes) -> bool:

@@ -12,6 +12,7 @@ _row = partial(entry, "extensions.plans.commands")
 
 EXTENSION = Extension(
     services="service:open_service",
+    task_buckets={"PLAN_SESSIONS": 0, "PLAN_SESSION_PARTS": 2},
     groups={
         "plan": 'Plan with a person: `fleet plan "GOAL"` proposes an approach; nothing is done before it is approved.',
     },
