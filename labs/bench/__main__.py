@@ -41,7 +41,7 @@ from labs.bench.processes import measured
 from labs.bench.profiles import profile_figures
 from labs.bench.routing import routing_figures
 from labs.bench.sandbox import TARGET_MS, sandbox_figures
-from labs.bench.scale import scale_figures
+from labs.bench.scale import crowd_figures, scale_figures
 from labs.bench.steps import COMMAND, FILES, scripted_steps
 from labs.bench.tools import tool_figures
 from labs.bench.watchers import watcher_figures
@@ -227,6 +227,7 @@ PARTS: Mapping[str, Callable[[Path], Awaitable[dict[str, float]]]] = {
     "checkpoints": checkpoint_figures,
     "single": single,
     "hundred": hundred,
+    "crowd": crowd_figures,
     "scale": scale_figures,
     "cli": command_line_figures,
     "idle": idle_figures,

@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -42,36 +43,62 @@ _CLAIMED = ("execution_claimed",)
 _AT_WORK = ("model_replied",)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stage:
+    """What all parts of it have: a repository, and a model in a process of its own."""
+
+    directory: Path
+    repository: Path
+    model_url: str
+    model_pid: int
+
+    @property
+    def model(self) -> dict[str, str]:
+        """Where a fleet finds the model."""
+        return {"FLEET_MODEL_URL": self.model_url, "FLEET_MODEL": "scripted"}
+
+
+@asynccontextmanager
+async def _stage(directory: Path, steps: int) -> AsyncGenerator[_Stage]:
+    directory.mkdir(parents=True)
+    repository = make_repository(directory / "repository", FILES)
+    async with scripted_steps(directory, steps=steps, latency=LATENCY) as (url, pid):
+        yield _Stage(directory=directory, repository=repository, model_url=url, model_pid=pid)
+
+
+async def crowd_figures(directory: Path, *, tasks: int = TASKS, steps: int = STEPS) -> dict[str, float]:
+    """Three hundred agents on one node; peer review is off, everything else is on."""
+    bare = COMMAND.replace("notes.log", "/dev/null")
+    async with _stage(directory, steps) as stage:
+        floor = await floor_seconds(stage.model_url, agents=tasks * AGENTS, steps=steps, command=bare)
+        figures = {"fleet_300_ideal_s": (steps + 1) * LATENCY, "fleet_300_floor_s": round(floor, 2)}
+        async with _serving(Replica(1, directory, stage.model)) as replica:
+            return figures | await _crowd(replica, stage, tasks, "fleet_300")
+
+
 async def scale_figures(
     directory: Path, *, tasks: int = TASKS, steps: int = STEPS, running: int = RUNNING
 ) -> dict[str, float]:
-    """The figures of all three; peer review is off, everything else is on."""
-    directory.mkdir(parents=True)
-    repository = make_repository(directory / "repository", FILES)
-    figures: dict[str, float] = {"fleet_300_ideal_s": (steps + 1) * LATENCY}
-    async with scripted_steps(directory, steps=steps, latency=LATENCY) as (url, model_pid):
-        bare = COMMAND.replace("notes.log", "/dev/null")
-        floor = await floor_seconds(url, agents=tasks * AGENTS, steps=steps, command=bare)
-        figures["fleet_300_floor_s"] = round(floor, 2)
-        model = {"FLEET_MODEL_URL": url, "FLEET_MODEL": "scripted"}
-        async with _serving(Replica(1, directory, model)) as replica:
-            figures |= await _crowd(replica, repository, model_pid, tasks, "fleet_300")
-        async with _cluster(directory) as variables, _serving(Replica(2, directory, model | variables)) as replica:
-            figures |= await _crowd(replica, repository, model_pid, tasks, "fleet_300_three_nodes")
-        async with _serving(Replica(3, directory, model)) as replica:
-            figures |= await _resumed(replica, repository, running)
-    return figures
+    """The same on three nodes, and how soon work goes on when its orchestrator is killed."""
+    async with _stage(directory, steps) as stage:
+        async with (
+            _cluster(directory) as variables,
+            _serving(Replica(2, directory, stage.model | variables)) as replica,
+        ):
+            figures = await _crowd(replica, stage, tasks, "fleet_300_three_nodes")
+        async with _serving(Replica(3, directory, stage.model)) as replica:
+            return figures | await _resumed(replica, stage.repository, running)
 
 
-async def _crowd(replica: Replica, repository: Path, model_pid: int, tasks: int, name: str) -> dict[str, float]:
+async def _crowd(replica: Replica, stage: _Stage, tasks: int, name: str) -> dict[str, float]:
     """All tasks handed in at once. Wall time is from the first run's start to the last reply, as the log has it."""
     # More agents than nodes, so that each node has a host when the crowd comes.
-    await _deliberate(replica, repository, "warm-up", agents=2 * NODES)
+    await _deliberate(replica, stage.repository, "warm-up", agents=2 * NODES)
     warmed_at = time.time()
-    async with measured(model_pid) as cost:
+    async with measured(stage.model_pid) as cost:
         async with asyncio.TaskGroup() as group:
             for number in range(tasks):
-                group.create_task(_deliberate(replica, repository, f"crowd-{number}", agents=AGENTS))
+                group.create_task(_deliberate(replica, stage.repository, f"crowd-{number}", agents=AGENTS))
         whole = time.time() - warmed_at
     events = [event for event in await _events(replica) if _at(event) >= warmed_at]
     started = min(_at(event) for event in events if _kind(event) == "run_started")
@@ -202,9 +229,9 @@ def main() -> None:
     parser.add_argument("--running", type=int, default=RUNNING, help="executions under way when it is killed")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="fleet-scale-") as name:
-        figures = asyncio.run(
-            scale_figures(Path(name) / "scale", tasks=options.tasks, steps=options.steps, running=options.running)
-        )
+        crowd, size = Path(name) / "crowd", {"tasks": options.tasks, "steps": options.steps}
+        figures = asyncio.run(crowd_figures(crowd, **size))
+        figures |= asyncio.run(scale_figures(Path(name) / "scale", **size, running=options.running))
     print(json.dumps(figures, indent=2))
 
 
