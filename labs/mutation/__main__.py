@@ -27,21 +27,22 @@ _ADMISSION = (
     "tests/unit/test_model_pool_policy.py",
 )
 _REPLICAS = ("tests/unit/test_executions.py", "tests/unit/test_queue.py")
+_FOLDS = (
+    "tests/unit/test_execution_fold.py",
+    "tests/unit/test_executions.py",
+    "tests/unit/test_domain.py",
+    "tests/unit/test_golden_logs.py",
+    "tests/extensions/knowledge/test_ended_executions.py",
+    "tests/unit/test_execution_approvals.py",
+    "tests/extensions/workflows/test_workflow_drives.py",
+    "tests/simulation/test_folds.py",
+)
 
 TARGETS: Mapping[str, Sequence[str]] = {
     f"{_CORE}/orchestrator/ranking.py": _RANKING,
     f"{_CORE}/orchestrator/score.py": _RANKING,
-    f"{_CORE}/domain/execution.py": (
-        "tests/unit/test_execution_fold.py",
-        "tests/unit/test_executions.py",
-        "tests/unit/test_domain.py",
-        "tests/unit/test_golden_logs.py",
-        "tests/extensions/knowledge/test_ended_executions.py",
-        "tests/unit/test_execution_approvals.py",
-        "tests/extensions/workflows/test_workflow_drives.py",
-        "tests/simulation/test_folds.py",
-    ),
-    f"{_CORE}/domain/run.py": ("tests/unit/test_run_fold.py", "tests/simulation/test_folds.py"),
+    f"{_CORE}/domain/execution.py": _FOLDS,
+    f"{_CORE}/domain/run.py": ("tests/unit/test_run_fold.py", *_FOLDS),
     f"{_CORE}/orchestrator/projection.py": (
         "tests/unit/test_projection.py",
         "tests/unit/test_retention.py",
@@ -66,8 +67,8 @@ TARGETS: Mapping[str, Sequence[str]] = {
     ),
     f"{_CORE}/domain/audit_chains.py": (
         "tests/unit/test_cli_audit.py",
-        "tests/attacks/test_records.py",
         "tests/unit/test_golden_logs.py",
+        "tests/attacks/test_records.py",
     ),
     "services/access/roles.py": ("tests/unit/test_access_store.py",),
     "services/access/store.py": ("tests/unit/test_access_store.py",),

@@ -170,6 +170,17 @@ def test_a_resumed_run_goes_on_and_a_new_one_begins_anew():
     assert (anew.generation, anew.messages, anew.entries, anew.started) == (2, (), (), None)
 
 
+def test_what_an_earlier_run_asked_for_is_answered_in_a_step_before_the_first():
+    waiting = reply(1, "a", "b").reply.message
+    begun = RunStarted(role="DEV", model="m", messages=(*OPENING, waiting), tools=())
+    state = fold_run(events([RunClaimed(generation=1, host="h"), begun, finished("a"), reply(1, "c")]), AGENT)
+    first, second = state.steps
+    assert (first.number, first.reply, first.usage, second.number) == (0, waiting, Usage(), 1)
+    assert [one.call_id for one in first.observations] == ["a", "b"]
+    # A conversation that ends otherwise has no such step.
+    assert not folded().steps and not fold_run(events([RunClaimed(generation=1, host="h")]), AGENT).steps
+
+
 def test_a_condensed_conversation_replaces_the_one_before():
     short = (SystemMessage(content="s"), UserMessage(content="summary"))
     condensed = HistoryCondensed(step=2, method="summary", messages=short, tokens_before=9, tokens_after=3)
