@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -92,3 +93,31 @@ async def test_waiters_of_a_killed_process_are_skipped(tmp_path: Path) -> None:
         assert list((tmp_path / "waiting").iterdir())
     async with asyncio.timeout(10), CpuSlots(tmp_path, 1).hold():
         pass
+
+
+async def test_what_a_release_wakes_does_not_read_the_files_of_all_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slots, reads, waiting, listing = CpuSlots(tmp_path, 1), 0, 200, os.listdir
+    done = asyncio.Event()
+
+    def counted(path: str) -> list[str]:
+        nonlocal reads
+        reads += path.endswith("waiting")
+        return listing(path)
+
+    async def wait(number: int) -> None:
+        async with slots.hold(Owner(tenant="t", execution_id=f"e{number}")):
+            done.set()
+            await asyncio.sleep(60)
+
+    async with slots.hold(Owner(tenant="t", execution_id="first")):
+        waiters = [asyncio.create_task(wait(number)) for number in range(waiting)]
+        while len(listing(tmp_path / "waiting")) < waiting:
+            await asyncio.sleep(0.01)
+        monkeypatch.setattr(os, "listdir", counted)
+    await done.wait()
+    assert 0 < reads < waiting / 2
+    for task in waiters:
+        task.cancel()
+    await asyncio.gather(*waiters, return_exceptions=True)

@@ -18,7 +18,9 @@ from swe_ai_fleet.domain.command import NOBODY, Owner
 
 _POLL_SECONDS = (0.003, 0.009)
 # A waiter further behind checks less often.
-_MOST_POLLS_SKIPPED = 4
+_MOST_POLLS_SKIPPED = 16
+# The order of waiters, once read, serves all of this process for so many times as long as reading it took.
+_REUSED = 4.0
 # A ticket that was not renewed for this time belongs to a dead or hanging process: others overtake it.
 _STALE_SECONDS = 2.0
 _RENEW_SECONDS = 0.5
@@ -50,6 +52,8 @@ class CpuSlots:
         self._lanes: dict[Owner, _Lane] = {}
         self._token = secrets.token_hex(4)
         self._freed = asyncio.Event()
+        self._order: list[_Ticket] = []
+        self._order_holds_until = 0.0
         for place in (directory, self._tickets, self._turns):
             Path(place).mkdir(mode=0o700, parents=True, exist_ok=True)
 
@@ -103,7 +107,7 @@ class CpuSlots:
                     self._served(ticket)
                     return slot
                 # What is ours to take and held by this process is freed by nobody else.
-                own = queue[0] is ticket and self._held.issuperset(places)
+                own = queue[0] == ticket and self._held.issuperset(places)
                 with suppress(TimeoutError):
                     async with asyncio.timeout(_RENEW_SECONDS if own else _pause(queue, ticket)):
                         await freed.wait()
@@ -111,14 +115,15 @@ class CpuSlots:
                     _touch(file)
                     renewed = time.monotonic()
         finally:
+            self._order_holds_until = 0.0
             with suppress(FileNotFoundError):
                 os.unlink(file)  # noqa: PTH108
 
     def _places(self, ticket: _Ticket, queue: list[_Ticket]) -> tuple[str, ...]:
         """The slots that a ticket may take now, whether they are free or not."""
         first_of_tenant = next(other for other in queue if other.tenant == ticket.tenant)
-        own = (f"{self._directory}/own-{ticket.tenant}",) if first_of_tenant is ticket else ()
-        return (*own, *self._shared) if queue[0] is ticket else own
+        own = (f"{self._directory}/own-{ticket.tenant}",) if first_of_tenant == ticket else ()
+        return (*own, *self._shared) if queue[0] == ticket else own
 
     def _take(self, places: tuple[str, ...]) -> tuple[str, int] | None:
         for path in places:
@@ -163,7 +168,19 @@ class CpuSlots:
             os.close(crowd.descriptor)
 
     def _queue(self, ticket: _Ticket) -> list[_Ticket]:
-        """The waiters, in the order of service; the caller's own `ticket` is always among them."""
+        """The waiters, in the order of service; the caller's own `ticket` is always among them.
+
+        Each release wakes all waiters of a process. Were each to read the files of all, hundreds would leave no time
+        for commands. What is a little late changes no more than the order: a slot is taken by its lock.
+        """
+        began = time.monotonic()
+        if began >= self._order_holds_until or ticket not in self._order:
+            self._order = self._read_queue(ticket)
+            ended = time.monotonic()
+            self._order_holds_until = ended + _REUSED * (ended - began)
+        return self._order
+
+    def _read_queue(self, ticket: _Ticket) -> list[_Ticket]:
         waiting = [ticket]
         for name in os.listdir(self._tickets):  # noqa: PTH208
             if name == ticket.name:
