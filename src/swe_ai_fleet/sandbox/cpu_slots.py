@@ -19,7 +19,8 @@ from swe_ai_fleet.domain.command import NOBODY, Owner
 _POLL_SECONDS = (0.003, 0.009)
 # A waiter further behind checks less often.
 _MOST_POLLS_SKIPPED = 16
-# The order of waiters, once read, serves all of this process for so many times as long as reading it took.
+# The order of waiters, once read, serves all of this process for so many times as long as reading it took, but no
+# longer than a first waiter's pause.
 _REUSED = 4.0
 # A ticket that was not renewed for this time belongs to a dead or hanging process: others overtake it.
 _STALE_SECONDS = 2.0
@@ -177,10 +178,11 @@ class CpuSlots:
         if began >= self._order_holds_until or ticket not in self._order:
             self._order = self._read_queue(ticket)
             ended = time.monotonic()
-            self._order_holds_until = ended + _REUSED * (ended - began)
+            self._order_holds_until = ended + min(_REUSED * (ended - began), _POLL_SECONDS[1])
         return self._order
 
     def _read_queue(self, ticket: _Ticket) -> list[_Ticket]:
+        """The same, as the files have it now."""
         waiting = [ticket]
         for name in os.listdir(self._tickets):  # noqa: PTH208
             if name == ticket.name:
