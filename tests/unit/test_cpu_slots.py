@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from swe_ai_fleet.domain.command import Owner
-from swe_ai_fleet.sandbox import CpuSlots
+from swe_ai_fleet.sandbox import CpuSlots, cpu_slots
 from tests.confinement import until
 
 HOLDER = """
@@ -95,29 +95,73 @@ async def test_waiters_of_a_killed_process_are_skipped(tmp_path: Path) -> None:
         pass
 
 
-async def test_what_a_release_wakes_does_not_read_the_files_of_all_each(
+async def test_a_release_wakes_a_waiter_of_another_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu_slots, "_POLL_SECONDS", (60.0, 60.0))
+    first = await holder(tmp_path, 1)
+    slots, held = CpuSlots(tmp_path, 1), asyncio.Event()
+
+    async def wait() -> None:
+        async with slots.hold():
+            held.set()
+
+    waiter = asyncio.create_task(wait())
+    await until(lambda: list((tmp_path / "waiting").iterdir()))
+    await first.communicate(b"\n")
+    async with asyncio.timeout(20):
+        await held.wait()
+    await waiter
+    await until(lambda: sorted(path.name for path in tmp_path.iterdir()) == ["own-", "turns", "waiting"])
+    assert not list((tmp_path / "waiting").iterdir())
+
+
+async def test_a_release_skips_a_process_that_was_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu_slots, "_POLL_SECONDS", (60.0, 60.0))
+    monkeypatch.setattr(cpu_slots, "_STALE_SECONDS", 60.0)
+    slots = CpuSlots(tmp_path, 1)
+    async with slots.hold():
+        killed = await asyncio.create_subprocess_exec(sys.executable, "-c", HOLDER, str(tmp_path), "1", "")
+        await until(lambda: list((tmp_path / "waiting").iterdir()))
+        waiter = asyncio.create_task(slots.hold().__aenter__())
+        await asyncio.sleep(0)
+        killed.kill()
+        await killed.wait()
+    async with asyncio.timeout(20):
+        await waiter
+
+
+async def test_a_waiter_that_is_cancelled_when_it_is_served_keeps_no_slot(tmp_path: Path) -> None:
+    slots, context = CpuSlots(tmp_path, 1), None
+    async with slots.hold():
+        context = slots.hold()
+        waiter = asyncio.create_task(context.__aenter__())
+        await until(lambda: list((tmp_path / "waiting").iterdir()))
+    while list((tmp_path / "waiting").iterdir()):
+        await asyncio.sleep(0)
+    waiter.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiter
+    async with asyncio.timeout(20), slots.hold():
+        pass
+
+
+async def test_executions_that_wait_in_one_process_leave_one_ticket(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slots, reads, waiting, listing = CpuSlots(tmp_path, 1), 0, 200, os.listdir
-    done = asyncio.Event()
 
     def counted(path: str) -> list[str]:
         nonlocal reads
         reads += path.endswith("waiting")
         return listing(path)
 
-    async def wait(number: int) -> None:
+    async def work(number: int) -> None:
         async with slots.hold(Owner(tenant="t", execution_id=f"e{number}")):
-            done.set()
-            await asyncio.sleep(60)
+            assert len(listing(tmp_path / "waiting")) <= 1
 
-    async with slots.hold(Owner(tenant="t", execution_id="first")):
-        waiters = [asyncio.create_task(wait(number)) for number in range(waiting)]
-        while len(listing(tmp_path / "waiting")) < waiting:
-            await asyncio.sleep(0.01)
+    async with asyncio.TaskGroup() as group, slots.hold(Owner(tenant="t", execution_id="first")):
+        for number in range(waiting):
+            group.create_task(work(number))
+        await until(lambda: listing(tmp_path / "waiting"))
         monkeypatch.setattr(os, "listdir", counted)
-    await done.wait()
-    assert 0 < reads < waiting / 2
-    for task in waiters:
-        task.cancel()
-    await asyncio.gather(*waiters, return_exceptions=True)
+    # A release and the service that follows it read the tickets once each.
+    assert waiting <= reads <= 3 * waiting

@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
 import os
 import random
 import secrets
 import time
-from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 from swe_ai_fleet.domain.command import NOBODY, Owner
 
-_POLL_SECONDS = (0.003, 0.009)
-# A waiter further behind checks less often.
-_MOST_POLLS_SKIPPED = 16
-# The order of waiters, once read, serves all of this process for so many times as long as reading it took, but no
-# longer than a first waiter's pause.
-_REUSED = 4.0
+# A release wakes the next waiter. Only a slot that a killed process held is found by looking.
+_POLL_SECONDS = (0.03, 0.09)
 # A ticket that was not renewed for this time belongs to a dead or hanging process: others overtake it.
 _STALE_SECONDS = 2.0
 _RENEW_SECONDS = 0.5
 _FORGOTTEN_SECONDS = 3600.0
 _TURNS_KEPT = 256
+_PIPE_BYTES = 4096
 
 
 class CpuSlots:
@@ -36,8 +35,10 @@ class CpuSlots:
     begins at once. So with several tenants there are more slots. For shared slots, tenants take turns, and inside a
     tenant its executions; commands of one execution are served in order. One instance belongs to one event loop.
 
-    Waiters leave tickets in `directory`, which all processes sort alike. Source: round robin over two levels, as in
-    hierarchical fair queueing (Bennett and Zhang, SIGCOMM 1996), with commands as packets.
+    A process leaves one ticket for each tenant in `directory`, in the name of the waiter whose turn is next; all
+    processes sort the tickets alike, and who frees a slot wakes the process of the first through a named pipe. Source:
+    round robin over two levels, as in hierarchical fair queueing (Bennett and Zhang, SIGCOMM 1996), with commands as
+    packets.
     """
 
     def __init__(self, directory: Path, count: int) -> None:
@@ -50,11 +51,11 @@ class CpuSlots:
         self._crowds: dict[str, _Crowd] = {}
         self.on_crowd: Callable[[str, bool], None] | None = None
         """Called when a tenant begins, or ceases, to hold more than its own slot on this node."""
-        self._lanes: dict[Owner, _Lane] = {}
+        self._waiting: dict[str, dict[str, _Lane]] = {}
+        self._posted: dict[str, _Ticket] = {}
         self._token = secrets.token_hex(4)
-        self._freed = asyncio.Event()
-        self._order: list[_Ticket] = []
-        self._order_holds_until = 0.0
+        self._woken = asyncio.Event()
+        self._dispatcher: asyncio.Task[None] | None = None
         for place in (directory, self._tickets, self._turns):
             Path(place).mkdir(mode=0o700, parents=True, exist_ok=True)
 
@@ -67,10 +68,10 @@ class CpuSlots:
     async def hold(self, owner: Owner = NOBODY) -> AsyncGenerator[None]:
         """Wait for a slot and hold it for the length of the context."""
         slot = None
-        if owner not in self._lanes and not os.listdir(self._tickets):  # noqa: PTH208  (no Path for each entry)
+        if not self._waiting and not os.listdir(self._tickets):  # noqa: PTH208  (no Path for each entry)
             slot = self._take((f"{self._directory}/own-{owner.tenant}", *self._shared))
-        path, descriptor = slot or await self._wait(owner)
-        shared = path in self._shared
+        slot = slot or await self._wait(owner)
+        shared = slot.path in self._shared
         if shared:
             self._join(owner.tenant)
         try:
@@ -78,47 +79,123 @@ class CpuSlots:
         finally:
             if shared:
                 self._leave(owner.tenant)
-            self._held.discard(path)
-            os.close(descriptor)
-            freed, self._freed = self._freed, asyncio.Event()
-            freed.set()
+            self._release(slot)
 
-    async def _wait(self, owner: Owner) -> tuple[str, int]:
-        lane = self._lanes.setdefault(owner, _Lane())
-        lane.waiting += 1
+    async def _wait(self, owner: Owner) -> _Slot:
+        lanes = self._waiting.setdefault(owner.tenant, {})
+        lane = lanes.setdefault(owner.execution_id, _Lane())
+        waiter = _Waiter(time.monotonic_ns(), asyncio.get_running_loop().create_future())
+        lane.waiters.append(waiter)
+        if self._dispatcher is None:
+            self._dispatcher = asyncio.create_task(self._dispatch())
+        self._woken.set()
         try:
-            # Only the first waiter of an execution in a process reads the files.
-            async with lane.turn:
-                return await self._turn(_Ticket(owner.tenant, owner.execution_id, time.monotonic_ns(), self._token))
-        finally:
-            lane.waiting -= 1
-            if not lane.waiting:
-                del self._lanes[owner]
+            return await waiter.slot
+        except asyncio.CancelledError:
+            if waiter.slot.cancelled():
+                lane.waiters.remove(waiter)
+                self._forget_empty(owner)
+                self._woken.set()
+            elif waiter.slot.exception() is None:
+                self._release(waiter.slot.result())
+            raise
 
-    async def _turn(self, ticket: _Ticket) -> tuple[str, int]:
-        """Wait with a ticket: a file that all processes see, renewed while this one is healthy."""
-        file = f"{self._tickets}/{ticket.name}"
-        _touch(file)
-        renewed = time.monotonic()
+    def _forget_empty(self, owner: Owner) -> None:
+        lanes = self._waiting[owner.tenant]
+        if not lanes[owner.execution_id].waiters:
+            del lanes[owner.execution_id]
+        if not lanes:
+            del self._waiting[owner.tenant]
+
+    async def _dispatch(self) -> None:
+        """Give slots to the waiters of this process, until there are none."""
         try:
-            while True:
-                freed, queue = self._freed, self._queue(ticket)
-                places = self._places(ticket, queue)
-                if (slot := self._take(places)) is not None:
-                    self._served(ticket)
-                    return slot
-                # What is ours to take and held by this process is freed by nobody else.
-                own = queue[0] == ticket and self._held.issuperset(places)
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(_RENEW_SECONDS if own else _pause(queue, ticket)):
-                        await freed.wait()
-                if time.monotonic() - renewed >= _RENEW_SECONDS:
-                    _touch(file)
-                    renewed = time.monotonic()
+            with self._wake_up_calls():
+                renewed = time.monotonic()
+                while self._waiting:
+                    self._woken.clear()
+                    self._post()
+                    if self._serve(queue := self._queue()):
+                        continue
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(self._pause(queue)):
+                            await self._woken.wait()
+                    if time.monotonic() - renewed >= _RENEW_SECONDS:
+                        for ticket in self._posted.values():
+                            _touch(f"{self._tickets}/{ticket.name}")
+                        renewed = time.monotonic()
+        except OSError as fault:
+            for lanes in self._waiting.values():
+                for waiter in (waiter for lane in lanes.values() for waiter in lane.waiters):
+                    waiter.slot.set_exception(fault)
+            self._waiting.clear()
         finally:
-            self._order_holds_until = 0.0
-            with suppress(FileNotFoundError):
-                os.unlink(file)  # noqa: PTH108
+            self._dispatcher = None
+            for ticket in self._posted.values():
+                _remove(f"{self._tickets}/{ticket.name}")
+            self._posted.clear()
+
+    @contextmanager
+    def _wake_up_calls(self) -> Generator[None]:
+        """The named pipe through which other processes wake this one."""
+        path, loop = self._pipe(self._token), asyncio.get_running_loop()
+        os.mkfifo(path, 0o600)
+        try:
+            # Open for writing too: otherwise it is at its end whenever nobody else has it open.
+            pipe = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+            loop.add_reader(pipe, self._called, pipe)
+            try:
+                yield
+            finally:
+                loop.remove_reader(pipe)
+                os.close(pipe)
+        finally:
+            _remove(path)
+
+    def _pipe(self, token: str) -> str:
+        return f"{self._directory}/wake-{token}"
+
+    def _called(self, pipe: int) -> None:
+        with suppress(BlockingIOError):
+            os.read(pipe, _PIPE_BYTES)
+        self._woken.set()
+
+    def _post(self) -> None:
+        """One ticket for each tenant that waits here, in the name of the waiter whose turn is next."""
+        for tenant in self._posted.keys() - self._waiting.keys():
+            _remove(f"{self._tickets}/{self._posted.pop(tenant).name}")
+        for tenant, lanes in self._waiting.items():
+            ticket, posted = self._next(tenant, lanes), self._posted.get(tenant)
+            if ticket == posted:
+                continue
+            if posted is not None:
+                _remove(f"{self._tickets}/{posted.name}")
+            _touch(f"{self._tickets}/{ticket.name}")
+            self._posted[tenant] = ticket
+
+    def _next(self, tenant: str, lanes: dict[str, _Lane]) -> _Ticket:
+        while True:
+            execution, lane = min(lanes.items(), key=lambda item: (item[1].turn, item[1].waiters[0].since))
+            ticket = _Ticket(tenant, execution, lane.waiters[0].since, self._token)
+            # Another process may have served this execution since: turns are read again, of the first only.
+            if (turn := _changed(f"{self._turns}/{ticket.turns[1]}")) == lane.turn:
+                return ticket
+            lane.turn = turn
+
+    def _serve(self, queue: list[_Ticket]) -> bool:
+        """Give one slot to a waiter of this process, where one is free; whether it was."""
+        for ticket in queue:
+            if ticket.token != self._token or (slot := self._take(self._places(ticket, queue))) is None:
+                continue
+            _remove(f"{self._tickets}/{self._posted.pop(ticket.tenant).name}")
+            self._served(ticket)
+            waiter = self._waiting[ticket.tenant][ticket.execution_id].waiters.popleft()
+            self._forget_empty(Owner(tenant=ticket.tenant, execution_id=ticket.execution_id))
+            waiter.slot.set_result(slot)
+            # The next may be another process's, and another slot free.
+            self._wake([other for other in queue if other != ticket])
+            return True
+        return False
 
     def _places(self, ticket: _Ticket, queue: list[_Ticket]) -> tuple[str, ...]:
         """The slots that a ticket may take now, whether they are free or not."""
@@ -126,7 +203,40 @@ class CpuSlots:
         own = (f"{self._directory}/own-{ticket.tenant}",) if first_of_tenant == ticket else ()
         return (*own, *self._shared) if queue[0] == ticket else own
 
-    def _take(self, places: tuple[str, ...]) -> tuple[str, int] | None:
+    def _pause(self, queue: list[_Ticket]) -> float:
+        """What is ours to take and held by this process is freed by nobody else; otherwise a holder may be killed."""
+        mine = [ticket for ticket in queue if ticket.token == self._token]
+        ours = all(self._held.issuperset(self._places(ticket, queue)) for ticket in mine) and queue[0] in mine
+        return _RENEW_SECONDS if ours else random.uniform(*_POLL_SECONDS)  # noqa: S311  (jitter, not a secret)
+
+    def _release(self, slot: _Slot) -> None:
+        self._held.discard(slot.path)
+        os.close(slot.descriptor)
+        own = slot.path.removeprefix(f"{self._directory}/own-") if slot.path not in self._shared else None
+        self._wake([ticket for ticket in self._queue() if own is None or ticket.tenant == own])
+
+    def _wake(self, queue: list[_Ticket]) -> None:
+        """Wake the process of the first ticket, or of the next one whose process lives."""
+        for ticket in queue:
+            if ticket.token == self._token:
+                self._woken.set()
+                return
+            try:
+                pipe = os.open(self._pipe(ticket.token), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            except OSError as fault:
+                if fault.errno not in (errno.ENXIO, errno.ENOENT):
+                    raise
+                _remove(f"{self._tickets}/{ticket.name}")
+                _remove(self._pipe(ticket.token))
+                continue
+            try:
+                with suppress(BlockingIOError, BrokenPipeError):
+                    os.write(pipe, b"\0")
+            finally:
+                os.close(pipe)
+            return
+
+    def _take(self, places: tuple[str, ...]) -> _Slot | None:
         for path in places:
             if path in self._held:
                 continue
@@ -137,7 +247,7 @@ class CpuSlots:
                 os.close(descriptor)
                 continue
             self._held.add(path)
-            return path, descriptor
+            return _Slot(path, descriptor)
         return None
 
     def _join(self, tenant: str) -> None:
@@ -168,33 +278,18 @@ class CpuSlots:
         finally:
             os.close(crowd.descriptor)
 
-    def _queue(self, ticket: _Ticket) -> list[_Ticket]:
-        """The waiters, in the order of service; the caller's own `ticket` is always among them.
-
-        Each release wakes all waiters of a process. Were each to read the files of all, hundreds would leave no time
-        for commands. What is a little late changes no more than the order: a slot is taken by its lock.
-        """
-        began = time.monotonic()
-        if began >= self._order_holds_until or ticket not in self._order:
-            self._order = self._read_queue(ticket)
-            ended = time.monotonic()
-            self._order_holds_until = ended + min(_REUSED * (ended - began), _POLL_SECONDS[1])
-        return self._order
-
-    def _read_queue(self, ticket: _Ticket) -> list[_Ticket]:
-        """The same, as the files have it now."""
-        waiting = [ticket]
+    def _queue(self) -> list[_Ticket]:
+        """The tickets of all processes, in the order of service."""
+        waiting = list(self._posted.values())
+        ours = {ticket.name for ticket in waiting}
         for name in os.listdir(self._tickets):  # noqa: PTH208
-            if name == ticket.name:
+            if name in ours:
                 continue
             age = time.time() - _changed(f"{self._tickets}/{name}") / 1e9
             if age > _FORGOTTEN_SECONDS:
-                Path(self._tickets, name).unlink(missing_ok=True)
+                _remove(f"{self._tickets}/{name}")
             elif age < _STALE_SECONDS:
                 waiting.append(_Ticket.parse(name))
-        if len({other[:2] for other in waiting}) == 1:
-            # Of one execution all have had the same turns.
-            return sorted(waiting, key=lambda other: other.since)
         turns = {place: _changed(f"{self._turns}/{place}") for other in waiting for place in other.turns}
         return sorted(waiting, key=lambda other: (*(turns[place] for place in other.turns), other.since))
 
@@ -209,12 +304,24 @@ class CpuSlots:
                     Path(self._turns, place).unlink(missing_ok=True)
 
 
+class _Slot(NamedTuple):
+    """A file that this process has locked."""
+
+    path: str
+    descriptor: int
+
+
+class _Waiter(NamedTuple):
+    since: int
+    slot: asyncio.Future[_Slot]
+
+
 @dataclass(slots=True)
 class _Lane:
-    """The waiters of one execution in this process."""
+    """The waiters of one execution in this process, and when the execution was served last, as far as is known."""
 
-    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
-    waiting: int = 0
+    waiters: deque[_Waiter] = field(default_factory=lambda: deque[_Waiter]())
+    turn: int = 0
 
 
 @dataclass(slots=True)
@@ -260,6 +367,11 @@ def _touch(path: str) -> bool:
             return changed
 
 
+def _remove(path: str) -> None:
+    with suppress(FileNotFoundError):
+        os.unlink(path)  # noqa: PTH108  (no Path for each)
+
+
 def _changed(path: str) -> int:
     """The time of a file, in nanoseconds; 0 where there is none, or where the clock was set back since."""
     try:
@@ -267,7 +379,3 @@ def _changed(path: str) -> int:
     except FileNotFoundError:
         return 0
     return changed if changed <= time.time_ns() else 0
-
-
-def _pause(queue: list[_Ticket], ticket: _Ticket) -> float:
-    return random.uniform(*_POLL_SECONDS) * min(queue.index(ticket) + 1, _MOST_POLLS_SKIPPED)  # noqa: S311  (jitter, not a secret)
