@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import resource
 import signal
+import sys
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -232,3 +233,27 @@ async def test_floods_are_bounded_in_memory_and_time(workspace: LocalWorkspace) 
     assert (endless.timed_out, endless.duration_ms < 30_000) == (True, True)
     assert len(endless.stdout.head) == len(endless.stderr.tail) == 10_000
     assert (await workspace.run(TRUE)).ok
+
+
+async def test_processes_are_waited_for_without_threads() -> None:
+    # In a process of its own: the watcher is one for all event loops of a process.
+    script = """
+import asyncio, threading
+from swe_ai_fleet.sandbox import watch_children_by_descriptor
+async def codes():
+    scripts = "exit 3", "kill -9 $$", "sleep 0.3; exit 4"
+    started = [await asyncio.create_subprocess_exec("sh", "-c", script) for script in scripts]
+    waiting = [asyncio.create_task(process.wait()) for process in started]
+    await asyncio.wait(waiting[:2])
+    print(threading.active_count(), [await task for task in waiting], flush=True)
+watch_children_by_descriptor()
+other = threading.Thread(target=lambda: asyncio.run(codes()))
+asyncio.run(codes())
+other.start()
+other.join()
+"""
+    argv = (sys.executable, "-c", script)
+    process = await asyncio.create_subprocess_exec(*argv, stdout=asyncio.subprocess.PIPE)
+    output, _ = await process.communicate()
+    # The main thread, and the second time the one beside it.
+    assert output == b"1 [3, -9, 4]\n2 [3, -9, 4]\n"

@@ -40,7 +40,7 @@ from swe_ai_fleet.runtime.ray_fleet import open_ray_fleet
 from swe_ai_fleet.runtime.replicas import Drains, LeaseKeeper, drained, open_drains, open_leases
 from swe_ai_fleet.runtime.spending import SPENDING_BUCKET, SPENDING_KEPT_SECONDS, TenantSpending
 from swe_ai_fleet.runtime.tool_services import tool_access, with_isolation_level
-from swe_ai_fleet.sandbox import raise_file_limit
+from swe_ai_fleet.sandbox import raise_file_limit, watch_children_by_descriptor
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.snapshots import EXECUTION_SNAPSHOTS
 from swe_ai_fleet.telemetry import own_telemetry
@@ -147,6 +147,7 @@ async def open_stack(
     Raises PreconditionFailed, Unavailable and InvalidRequest naming the setting at fault.
     """
     raise_file_limit()
+    watch_children_by_descriptor()
     if (credentials := state.settings.git_credentials) is not None and not credentials.is_dir():
         hint = "it must have a directory for each tenant; see docs/tenants.md"
         raise InvalidRequest(f"{credentials} is not a directory", field="git_credentials", hint=hint)

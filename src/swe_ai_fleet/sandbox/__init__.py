@@ -5,7 +5,7 @@ from swe_ai_fleet.sandbox.attacks import Attack
 from swe_ai_fleet.sandbox.cpu_slots import CpuSlots
 from swe_ai_fleet.sandbox.network import ProxyRefusal, RefusalReason
 from swe_ai_fleet.sandbox.policy import ControlGroups, IsolationLevel, SandboxPolicy
-from swe_ai_fleet.sandbox.processes import raise_file_limit
+from swe_ai_fleet.sandbox.processes import raise_file_limit, watch_children_by_descriptor
 from swe_ai_fleet.sandbox.sandbox import (
     Sandbox,
     SandboxReport,
@@ -33,4 +33,5 @@ __all__ = [
     "examine_sandbox",
     "open_workspace",
     "raise_file_limit",
+    "watch_children_by_descriptor",
 ]

@@ -11,6 +11,7 @@ import ctypes
 import os
 import resource
 import signal
+import sys
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Generator
@@ -26,6 +27,7 @@ _PROC = Path("/proc")
 _STOP_SECONDS = 0.5
 _KEYCTL = {"x86_64": 250, "aarch64": 219}
 _JOIN_SESSION_KEYRING = 1
+_UNKNOWN_EXIT = 255
 _threads = threading.local()
 
 
@@ -204,6 +206,40 @@ def leave_session_keyring() -> None:
     number = _KEYCTL.get(os.uname().machine)
     if number is not None:
         ctypes.CDLL(None, use_errno=True).syscall(number, _JOIN_SESSION_KEYRING, None)
+
+
+class _ChildWatcher(asyncio.PidfdChildWatcher):
+    """Serves whichever event loop starts a process; Python's own knows one."""
+
+    def is_active(self) -> bool:
+        return True
+
+    def add_child_handler(self, pid: int, callback: Callable[..., object], *args: Any) -> None:
+        loop, descriptor = asyncio.get_running_loop(), os.pidfd_open(pid)
+
+        def ended() -> None:
+            loop.remove_reader(descriptor)
+            os.close(descriptor)
+            try:
+                code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            except ChildProcessError:
+                # Somebody else has waited for it: the same number as asyncio's own watchers.
+                code = _UNKNOWN_EXIT
+            callback(pid, code, *args)
+
+        loop.add_reader(descriptor, ended)
+
+
+def watch_children_by_descriptor() -> None:
+    """Have asyncio wait for child processes in the event loop. Before Python 3.12 it starts a thread for each.
+
+    To be called once at a process edge. Kernels before Linux 5.3 keep the threads.
+    """
+    if sys.version_info >= (3, 12):
+        return
+    with suppress(OSError):
+        os.close(os.pidfd_open(os.getpid()))
+        asyncio.set_child_watcher(_ChildWatcher())  # pyrefly: ignore[deprecated]
 
 
 def raise_file_limit() -> int:

@@ -264,11 +264,13 @@ async def take_checkpoint(
     base: str,
     head: str,
     branch: str,
+    changed: bool,
     known: dict[str, str],
     max_bytes: int,
 ) -> Checkpoint:
     """The checkpoint of a clone whose tree is staged in the index of `layout`, a git directory of our own.
 
+    `changed`: the tree is another than the base commit's.
     `head` is what the agent's HEAD says. Where its history can't be had (the agent broke it, it is larger than
     `max_bytes`, or takes more memory or files than there may be), the tree is kept on top of the base commit, and its
     commits become uncommitted changes. `known` are the heads that were taken before, each with its tree; this one is
@@ -280,11 +282,13 @@ async def take_checkpoint(
         and not await _take_history(git, layout, workspace, base=base, head=head, max_bytes=max_bytes)
     ):
         head, branch = base, branch or WORK_BRANCH
-    tree = (await git.run("write-tree", layout=layout)).text()
-    if head not in known:
-        known[head] = await git.tree(layout, head)
     commit = head
-    if known[head] != tree:
+    if head == base and not changed:
+        return Checkpoint(commit=base, head=base, branch=branch, bundle=b"")
+    tree = (await git.run("write-tree", layout=layout)).text()
+    if head != base and head not in known:
+        known[head] = await git.tree(layout, head)
+    if head == base or known[head] != tree:
         created = await git.run(
             *("commit-tree", tree, "-p", head, "-m", "Checkpoint"), layout=layout, variables=FIXED_IDENTITY
         )

@@ -7,7 +7,6 @@ import re
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 
 from swe_ai_fleet.adapters.git_workspace.bundles import bundled, restore_checkpoint, take_checkpoint
@@ -140,25 +139,16 @@ class GitClone:
         Left out: what .gitignore names, by-products of tools (caches, `node_modules`), the content of submodules.
         Raises ResourceExhausted (a larger patch than allowed), PreconditionFailed (a file that cannot be read).
         """
-        layout, most = self._clone_dirs.layout, self._bounds.patch_bytes
-        seen: list[StagedChanges] = []
-
-        async def links() -> frozenset[bytes]:
-            with bounded("the changes make a patch", most):
-                seen.append(await changes(self._git, layout, self.base_commit))
-            return seen[-1].links
-
-        async with self._staged(links) as as_seen:
-            if not as_seen:
-                await links()
-            if not (counts := seen[-1].counts):
+        what, most = "the changes make a patch", self._bounds.patch_bytes
+        async with self._changes(what, most, counted=True) as changed:
+            if not changed.some:
                 return Diff(patch=b"")
             against = ("diff", "--cached", self.base_commit)
-            with bounded("the changes make a patch", most):
+            with bounded(what, most):
                 # Of the index alone: whatever stands in the tree by now (attributes too) is not answer again.
-                bare = replace(layout, work_tree=None)
+                bare = replace(self._clone_dirs.layout, work_tree=None)
                 patch = await self._git.run(*against, *PATCH_FORM, layout=bare, output_limit=most)
-        return await asyncio.to_thread(diff_of, patch.stdout, counts)
+        return await asyncio.to_thread(diff_of, patch.stdout, changed.counts)
 
     async def apply(self, patch: bytes, *, branch: str = "") -> None:
         """Apply a patch to the tree and the index of a clone in which nothing has run yet.
@@ -219,7 +209,8 @@ class GitClone:
                 await uninterrupted(asyncio.to_thread(_forget_staged, self._clone_dirs))
                 self._staged_bytes = 0
                 self._known_heads.clear()
-        async with self._staged(partial(gitlinks, self._git, self._clone_dirs.layout)):
+        what, most = "the workspace makes a checkpoint", self._bounds.checkpoint_bytes
+        async with self._changes(what, most, counted=False) as changed:
             checkpoint = await take_checkpoint(
                 self._git,
                 replace(self._clone_dirs.layout, work_tree=None),
@@ -227,8 +218,9 @@ class GitClone:
                 base=self.base_commit,
                 head=head or self.base_commit,
                 branch=branch if head else WORK_BRANCH,
+                changed=changed.some,
                 known=self._known_heads,
-                max_bytes=self._bounds.checkpoint_bytes,
+                max_bytes=most,
             )
             self._staged_bytes += len(checkpoint.bundle)
             return checkpoint
@@ -272,14 +264,23 @@ class GitClone:
         await uninterrupted(asyncio.to_thread(furnish, clone_dirs.tree, clone_dirs.root, clone_dirs.furnishing))
 
     @asynccontextmanager
-    async def _staged(self, links: Callable[[], Awaitable[frozenset[bytes]]]) -> AsyncGenerator[bool]:
-        """Our own index, held and brought up to the tree; whether it is as `links` (see `stage`) found it."""
+    async def _changes(self, what: str, most: int, *, counted: bool) -> AsyncGenerator[StagedChanges]:
+        """What our own index, held and brought up to the tree, has against the base commit."""
+        layout, seen = self._clone_dirs.layout, list[StagedChanges]()
+
+        async def links() -> frozenset[bytes]:
+            with bounded(what, most):
+                seen.append(await changes(self._git, layout, self.base_commit, counted=counted))
+            return seen[-1].links
+
         async with self._index:
             try:
-                yield await self._stage(links)
+                if not await self._stage(links):
+                    await links()
+                yield seen[-1]
             except ResourceExhausted:
                 # What is too much stands in the index by now, and .gitignore says nothing of what an index has.
-                await self._git.run("read-tree", self.base_commit, layout=self._clone_dirs.layout)
+                await self._git.run("read-tree", self.base_commit, layout=layout)
                 raise
 
     async def _stage(self, links: Callable[[], Awaitable[frozenset[bytes]]]) -> bool:

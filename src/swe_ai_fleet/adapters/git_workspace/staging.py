@@ -153,15 +153,17 @@ async def gitlinks(git: Git, layout: GitLayout) -> frozenset[bytes]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedChanges:
-    """What an index has against a commit: the counts as `--numstat -z` has them, the submodules that are others."""
+    """What an index has against a commit: whether anything, the submodules that are others, and, where they were asked
+    for, the counts as `--numstat -z` has them."""
 
-    counts: bytes
+    some: bool
     links: frozenset[bytes]
+    counts: bytes
 
 
-async def changes(git: Git, layout: GitLayout, commit: str) -> StagedChanges:
-    """What the index has against a commit, whatever stands in the tree (attributes too)."""
-    form = ("--raw", "--numstat", "-z", "--no-renames", "--ignore-submodules=none")
+async def changes(git: Git, layout: GitLayout, commit: str, *, counted: bool) -> StagedChanges:
+    """What the index has against a commit, whatever stands in the tree (attributes too). Counts cost reading files."""
+    form = ("--raw", *(("--numstat",) if counted else ()), "-z", "--no-renames", "--ignore-submodules=none")
     listing = await git.run("diff", "--cached", commit, *form, layout=replace(layout, work_tree=None))
     counts, links = list[bytes](), set[bytes]()
     entries = iter(listing.stdout.split(b"\0"))
@@ -172,7 +174,7 @@ async def changes(git: Git, layout: GitLayout, commit: str) -> StagedChanges:
         path = next(entries)
         if entry.split(b" ", 2)[1] + b" " == _GITLINK:
             links.add(path)
-    return StagedChanges(counts=b"\0".join(counts), links=frozenset(links))
+    return StagedChanges(some=bool(listing.stdout), links=frozenset(links), counts=b"\0".join(counts))
 
 
 async def stage(
