@@ -65,11 +65,7 @@ TARGETS: Mapping[str, Sequence[str]] = {
         "tests/unit/test_codec.py",
         "tests/unit/test_cli_audit.py",
     ),
-    f"{_CORE}/domain/audit_chains.py": (
-        "tests/unit/test_cli_audit.py",
-        "tests/unit/test_golden_logs.py",
-        "tests/attacks/test_records.py",
-    ),
+    f"{_CORE}/domain/audit_chains.py": ("tests/unit/test_cli_audit.py", "tests/unit/test_golden_logs.py"),
     "services/access/roles.py": ("tests/unit/test_access_store.py",),
     "services/access/store.py": ("tests/unit/test_access_store.py",),
 }

@@ -6,12 +6,15 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 
+import pytest
+
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.codec import from_plain, to_json
-from swe_ai_fleet.domain.audit import GENESIS, AuditEntry, RedactedChain
-from swe_ai_fleet.domain.audit_chains import ChainVerdict
+from swe_ai_fleet.domain.audit import GENESIS, AuditEntry, RedactedChain, SignedHead
+from swe_ai_fleet.domain.audit_chains import AuditChains, ChainedEntry, ChainVerdict, Signing, signed_throughout
 from swe_ai_fleet.domain.candidate import Candidate
 from swe_ai_fleet.domain.event import (
+    AuditHeadSigned,
     CandidateSubmitted,
     EventBody,
     ExecutionErased,
@@ -22,7 +25,7 @@ from swe_ai_fleet.domain.event import (
 )
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason
-from swe_ai_fleet.watching.events import Chains, verify_events
+from swe_ai_fleet.watching.events import Chains, stored_event, verify_events
 from tests.event_source import numbered
 from tests.sampling import sample
 from tests.tables import table
@@ -203,3 +206,122 @@ def test_the_first_event_that_cannot_be_read_is_named() -> None:
     assert fault.seq == 2
     assert fault.reason.startswith("event 7 (tool_finished) cannot be read: ")
     assert "\n" not in fault.reason
+
+
+def take(chains: AuditChains, event: pb.ExecutionEvent) -> None:
+    stored = stored_event(event)
+    assert stored is not None
+    chains.take(stored)
+
+
+HASHES = (GENESIS, *(entry.hash for entry in chain("a", 6)))
+
+
+def signed(entries: int, *, digest: str = "", key_id: str = "good") -> SignedHead:
+    return SignedHead(agent_id="a", run=1, entries=entries, hash=digest or HASHES[entries], key_id=key_id)
+
+
+class KeyRing:
+    """Its one key signed heads of execution `e`."""
+
+    def fault(self, head: SignedHead, execution_id: str) -> str:
+        return (
+            "" if (head.key_id, execution_id) == ("good", "e") else f"{head.key_id} did not sign this of {execution_id}"
+        )
+
+
+@pytest.mark.parametrize(
+    ("heads", "signing", "length", "fault"),
+    [
+        ((), Signing.NONE, 0, None),
+        ((signed(2),), Signing.PART, 2, None),
+        ((signed(6), signed(2)), Signing.WHOLE, 6, None),
+        ((signed(2), signed(6)), Signing.WHOLE, 6, None),
+        ((signed(0),), Signing.PART, 0, None),
+        ((signed(0, digest=HASHES[1]),), Signing.PART, 0, (0, "it is not the entry that was signed")),
+        ((signed(2, digest=HASHES[3]),), Signing.PART, 2, (2, "it is not the entry that was signed")),
+        ((signed(8, digest=HASHES[6]),), Signing.PART, 8, (7, "entries up to 8 were signed, and are gone")),
+        ((signed(6), signed(2, key_id="bad")), Signing.WHOLE, 6, (2, "bad did not sign this of e")),
+        ((signed(-1),), Signing.PART, -1, (-1, "-1 entries cannot have been signed")),
+    ],
+)
+def test_what_was_signed_must_be_there(
+    heads: tuple[SignedHead, ...], signing: Signing, length: int, fault: tuple[int, str] | None
+) -> None:
+    log = events(*run_of("a"), *(("_", AuditHeadSigned(head=head)) for head in heads))
+    verdict = only(verify_events(log, KeyRing()))
+    assert (verdict.signing, verdict.signed_entries, bool(verdict.key_id)) == (signing, length, bool(heads))
+    assert (verdict.fault and (verdict.fault.seq, verdict.fault.reason)) == fault
+    # Nobody said which keys count.
+    unchecked = only(verify_events(log))
+    assert (unchecked.signing, unchecked.fault) == (Signing.UNCHECKED if heads else Signing.NONE, None)
+    refused = only(signed_throughout((verdict,))).fault
+    assert refused == verdict.fault if fault or signing is Signing.WHOLE else refused and refused.seq == length + 1
+    # An agent signs nothing.
+    assert only(verify_events(events(*run_of("a"), *(("a", AuditHeadSigned(head=head)) for head in heads)))).intact
+
+
+def test_heads_of_another_execution_do_not_count() -> None:
+    told = [*run_of("a"), ("_", AuditHeadSigned(head=signed(6)))]
+    assert [only(verify_events(numbered(name, told), KeyRing())).intact for name in ("e", "f")] == [True, False]
+    for name in ("e", "f"):
+        # Whoever knows the execution need not be told by its events.
+        chains = AuditChains(KeyRing(), execution_id=name)
+        for event in numbered("another", told):
+            take(chains, event)
+        assert only(chains.verdicts()).intact == (name == "e")
+
+
+def test_what_is_still_to_be_signed() -> None:
+    chains = AuditChains()
+    chains.begin("idle")
+    chains.unreadable("unseen", "it cannot be read")
+    chains.record("never claimed", GENESIS)
+    for agent_id, length in (("a", 2), ("b", 1)):
+        for entry in chain(agent_id, length):
+            assert chains.append(agent_id, entry) == ChainedEntry(agent_id=agent_id, run=1, entry=entry)
+    chains.begin("a")
+    assert [(head.agent_id, head.run, head.entries) for head in chains.unsigned()] == [
+        *(("idle", 1, 0), ("a", 1, 2), ("a", 2, 0), ("b", 1, 1)),
+    ]
+    for head in list(chains.unsigned("a")):
+        chains.sign(head)
+    assert [head.agent_id for head in chains.unsigned()] == ["idle", "b"]
+    chains.append("b", chain("a", 1)[0])
+    assert [head.agent_id for head in chains.unsigned()] == ["idle"]
+    resumed = AuditChains()
+    take(resumed, events(("a", RunClaimed(generation=2, host="h", resumes=True)))[0])
+    assert [(head.agent_id, head.entries) for head in resumed.unsigned()] == [("a", 0)]
+    # What only a signature is left of.
+    resumed.sign(replace(signed(1), agent_id="gone"))
+    assert [(one.agent_id, one.entries, one.signed_entries) for one in resumed.verdicts()] == [
+        ("a", 0, 0),
+        ("gone", 0, 1),
+    ]
+
+
+def test_what_is_left_of_a_chain() -> None:
+    chains = AuditChains()
+    for entry in chain("a", 2):
+        chains.append("a", entry)
+    chains.record("a", HASHES[2])
+    for head in (signed(1), signed(2)):
+        chains.sign(head)
+    chains.begin("a")
+    chains.append("a", replace(chain("a", 1)[0], hash="no digest"))
+    left = RedactedChain(
+        agent_id="a", run=1, hashes=HASHES[1] + HASHES[2], recorded=(HASHES[2],), signed=(signed(1), signed(2))
+    )
+    assert chains.redacted("a", 1) == left
+    broken = chains.redacted("a", 2)
+    assert (broken.hashes, broken.recorded, broken.signed, bool(broken.fault)) == (GENESIS, (), (), True)
+    assert chains.redacted("a", 3) == RedactedChain(agent_id="a", run=3, hashes="")
+    assert chains.redacted("c", 1) == RedactedChain(agent_id="c", run=1, hashes="")
+    assert (chains.recorded("a", 3), chains.recorded("a", 2), chains.recorded("a", 1)) == ((), (), (HASHES[2],))
+    again = AuditChains()
+    for run in (1, 3):
+        again.restore(chains.redacted("a", run))
+    assert [(verdict.run, verdict.entries, verdict.intact) for verdict in again.verdicts()] == [
+        (1, 2, True),
+        (2, 0, True),
+    ]
