@@ -145,6 +145,7 @@ $(VENV)/ready: requirements.lock pyproject.toml scripts/system_packages.sh
 	@echo "Installing into $(VENV): 1.5 GB, some minutes without a word"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	$(BIN)/python -m compileall -q -j 2 src services workers
 	sh scripts/system_packages.sh
 	touch $@
 
