@@ -314,7 +314,7 @@ async def serve(settings: Settings) -> None:
     """Serve until SIGINT or SIGTERM."""
     configure_logging(settings.log_level, settings.log_format, mask=secret_mask(settings))
     for text in unknown_names(os.environ):
-        _log.warning("settings.unknown_name", told=text)
+        _log.warning("settings.unknown_name", reason=text)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     async with open_fleet(settings):

@@ -202,14 +202,14 @@ async def fleet_metrics(telemetry: Telemetry, stack: Stack) -> AsyncGenerator[No
     async def here() -> Iterable[Metric]:
         return list(own_figures(stack))
 
-    async def told() -> Iterable[Metric]:
+    async def log_metrics() -> Iterable[Metric]:
         if not stack.meter.complete:
             # Half a log would look like counters that were set back.
             raise Unavailable("the log has not been read to its end yet")
         return log_figures(stack.meter)
 
     with (
-        exposition.source("log", told),
+        exposition.source("log", log_metrics),
         exposition.source("orchestrator", here),
         exposition.source("fleet", FleetSource(stack.view)),
     ):

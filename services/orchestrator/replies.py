@@ -118,13 +118,13 @@ class Replies:
         await self.inline_patch(state, result, room=room - fit([result], room))
         return result
 
-    async def inline_patch(self, state: ExecutionState, told: pb.DeliberationResult, *, room: int) -> int:
+    async def inline_patch(self, state: ExecutionState, result: pb.DeliberationResult, *, room: int) -> int:
         """Put the patch itself in the place of its reference, if it is small enough and there. Bytes used."""
-        ref = state.candidates[told.candidate_id].artifacts.patch
+        ref = state.candidates[result.candidate_id].artifacts.patch
         if ref is None or ref.size > min(MAX_INLINE_PATCH_BYTES, room - _OVERHEAD_BYTES):
             return 0
         try:
-            told.patch.text = await self.blobs.get(ref)
+            result.patch.text = await self.blobs.get(ref)
         except NotFound:
             return 0
         return ref.size + _OVERHEAD_BYTES

@@ -41,9 +41,9 @@ async def in_background(
     Nobody waits for them, so that a fault is logged when it ends one, as `fault` with what it is `about`.
     """
 
-    async def logged(one: Coroutine[object, object, object]) -> None:
+    async def logged(work: Coroutine[object, object, object]) -> None:
         try:
-            await one
+            await work
         except Exception:
             _log.exception(fault, task=name, **about)
             raise

@@ -108,7 +108,7 @@ Hear = Callable[[bool], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
+class CallTimeout:
     """How long calls wait while no model server serves, None: as the operator set.
 
     `hear` is told True once that has gone on for a while, and False when a server serves or the call ends.
@@ -122,7 +122,9 @@ class Patience:
 class ModelSessions(Protocol):
     """A model behind several servers; a run stays with the one that has its prompts cached, as long as it can."""
 
-    def session(self, key: str, *, tenant: str = "", priority: int = 0, patience: Patience | None = None) -> ChatModel:
+    def session(
+        self, key: str, *, tenant: str = "", priority: int = 0, timeout: CallTimeout | None = None
+    ) -> ChatModel:
         """The model for one run; the same key is the same server. Where calls wait, `tenant` says whose turn it is."""
         ...
 

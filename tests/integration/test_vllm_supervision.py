@@ -19,7 +19,7 @@ from swe_ai_fleet.runtime.vllm_server import ServedModel, Timeouts, vllm_served
 from tests.confinement import until
 
 DOUBLE = Path(__file__).parents[1] / "vllm_double"
-QUICK = Timeouts(ready=20, told=0.2, unwell=1.0, looked=0.1, reply=0.5, pause=0.05, longest_pause=0.2, killed=0.5)
+QUICK = Timeouts(ready=20, status=0.2, unwell=1.0, looked=0.1, reply=0.5, pause=0.05, longest_pause=0.2, killed=0.5)
 SECONDS = 20.0
 
 

@@ -22,7 +22,7 @@ from swe_ai_fleet.adapters.model_pool.load import ServerLoad
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import ModelError, ModelRejected, ModelUnavailable
 from swe_ai_fleet.domain.message import AssistantMessage, ModelCapabilities, ModelReply, ModelRequest, UserMessage
-from swe_ai_fleet.ports import ChatModel, Patience
+from swe_ai_fleet.ports import CallTimeout, ChatModel
 from tests.simulation.virtual_loop import on_virtual_time
 from tests.tables import table
 
@@ -277,8 +277,8 @@ def test_members_that_come_are_pinged_first_and_those_that_leave_end_what_they_h
     on_virtual_time(play())
 
 
-@table(("patience", "away", "waits"), [(None, 50.0, True), (300.0, 200.0, True), (10.0, 50.0, False)])
-def test_a_call_waits_as_long_as_its_run_may_and_says_so(patience: float | None, away: float, waits: bool) -> None:
+@table(("seconds", "away", "waits"), [(None, 50.0, True), (300.0, 200.0, True), (10.0, 50.0, False)])
+def test_a_call_waits_as_long_as_its_run_may_and_says_so(seconds: float | None, away: float, waits: bool) -> None:
     async def play() -> None:
         heard: list[tuple[bool, float]] = []
         model, loop = Scripted("only"), asyncio.get_running_loop()
@@ -289,7 +289,7 @@ def test_a_call_waits_as_long_as_its_run_may_and_says_so(patience: float | None,
             def hear(is_away: bool) -> None:
                 heard.append((is_away, loop.time() - began))
 
-            call = asyncio.create_task(ask(pool.session("run", patience=Patience(seconds=patience, hear=hear))))
+            call = asyncio.create_task(ask(pool.session("run", timeout=CallTimeout(seconds=seconds, hear=hear))))
             await asyncio.sleep(away)
             model.down = False
             if waits:

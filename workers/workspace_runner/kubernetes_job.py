@@ -330,10 +330,10 @@ def pod_ending(pod: Object) -> ContainerEnding | None:
         why, message = str(condition.get("reason", "")), str(condition.get("message", ""))
         reason = EndReason.NODE_LOST if why in _NODE else EndReason.EVICTED
         return ContainerEnding(reason=reason, message=f"{why}: {message}".strip(": "))
-    told = str(status.get("reason", ""))
-    if told == "Evicted" or told.startswith("Preempt"):
+    reason = str(status.get("reason", ""))
+    if reason == "Evicted" or reason.startswith("Preempt"):
         return ContainerEnding(reason=EndReason.EVICTED, message=str(status.get("message", "")))
-    if told in _NODE_REASONS:
+    if reason in _NODE_REASONS:
         return ContainerEnding(reason=EndReason.NODE_LOST, message=str(status.get("message", "")))
     for which, state in _states(pod):
         ended: Object = state.get("terminated") or {}

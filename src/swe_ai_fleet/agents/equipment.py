@@ -31,6 +31,7 @@ from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.ports import (
     Baselines,
     BlobStore,
+    CallTimeout,
     ChatModel,
     Clone,
     EventLog,
@@ -38,7 +39,6 @@ from swe_ai_fleet.ports import (
     Journal,
     LiveText,
     ModelSessions,
-    Patience,
     Workspace,
 )
 from swe_ai_fleet.tools.audit import AuditTrail
@@ -94,16 +94,16 @@ class Equipment:
     def model(self, task: Task, perspective: Perspective, trail: AuditTrail, hear: Hear | None = None) -> ChatModel:
         """The model of one run, which stays with its server and is heard by whoever listens.
 
-        `hear` is told when it waits for a model server (see `Patience`). Raises InvalidRequest for an unknown profile.
+        `hear` hears when it waits for a model server (see `CallTimeout`). Raises InvalidRequest for an unknown profile.
         """
         profile = perspective.model_profile
         if profile not in self.models:
             raise InvalidRequest(f"there is no model profile {profile[:64]!r}", field="model_profile")
         model = self.models[profile]
         if isinstance(model, ModelSessions):
-            patience = Patience(seconds=task.model_patience_seconds, hear=hear)
+            timeout = CallTimeout(seconds=task.model_patience_seconds, hear=hear)
             name = f"{task.execution_id}/{trail.agent_id}"
-            model = model.session(name, tenant=task.tenant, priority=task.priority, patience=patience)
+            model = model.session(name, tenant=task.tenant, priority=task.priority, timeout=timeout)
         if self.live is None:
             return model
         return WatchedModel(

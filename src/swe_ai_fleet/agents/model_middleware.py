@@ -189,7 +189,7 @@ class RetryingModel(ModelWrapper):
 
     model: ChatModel
     waits: Sequence[float] = RETRY_WAITS
-    told: Callable[[str], None] | None = None
+    on_retry: Callable[[str], None] | None = None
 
     async def probe(self) -> ModelCapabilities:
         return await self._retried(self.model.probe)
@@ -202,10 +202,10 @@ class RetryingModel(ModelWrapper):
             try:
                 return await call()
             except ModelUnavailable as fault:
-                if self.told is not None:
+                if self.on_retry is not None:
                     tries = len(self.waits) + 1
                     again = f"the next one is in {wait:g} s: {fault}"
-                    self.told(f"the model call failed (try {number} of {tries}), {again}")
+                    self.on_retry(f"the model call failed (try {number} of {tries}), {again}")
                 await asyncio.sleep(wait * random.uniform(1.0, 1.0 + _JITTER))  # noqa: S311
         return await call()
 

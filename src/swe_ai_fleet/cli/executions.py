@@ -33,17 +33,17 @@ _GIST_CHARS = 100
 _OUTPUT_CHARS = 4_000
 
 
-def candidates_table(state: ExecutionState, *, told: str = "") -> Table:
+def candidates_table(state: ExecutionState, *, verdict: str = "") -> Table:
     """All candidates by rank with their evidence, then those that do not stand, and the agents that left none.
 
-    `told` is what stands above the table already: it is not said of the first again.
+    `verdict` is what stands above the table already: it is not said of the first again.
     """
     table = empty_table("rank", "candidate", "verdict", "score", "checks", "lines", "tokens", "why")
     for ranked in state.ranking:
         candidate, report = state.candidates.get(ranked.candidate_id), state.reports.get(ranked.candidate_id)
         same = f"; the same change: {', '.join(ranked.duplicates)}" if ranked.duplicates else ""
         artifacts = candidate.artifacts if candidate else None
-        why = ranked.reason.removeprefix(told) if ranked is state.ranking[0] else ranked.reason
+        why = ranked.reason.removeprefix(verdict) if ranked is state.ranking[0] else ranked.reason
         add_row(
             table,
             str(ranked.rank),

@@ -173,7 +173,7 @@ def print_outcome(screen: Screen, state: ExecutionState, diff: str) -> None:
         if state.output is not None:
             print_outputs(screen, state.output.output or '"large; --json of fleet workflow show has it"')
     elif state.ranking or state.agents:
-        screen.out.print(candidates_table(state, told=verdict))
+        screen.out.print(candidates_table(state, verdict=verdict))
     _print_checklist(screen, state)
     _print_examination(screen, state)
     print_pending(screen, state)

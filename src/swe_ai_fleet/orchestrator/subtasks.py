@@ -118,15 +118,15 @@ def _context(parent: Task, subtask: Subtask, derivation: Derivation, *, whole: b
     after, before = _reach(derivation, up=False), _reach(derivation, up=True)
     name = subtask.subtask_id
     others: list[str] = []
-    for one in derivation.subtasks:
-        if one.subtask_id == name:
+    for other in derivation.subtasks:
+        if other.subtask_id == name:
             continue
         when = "another agent does it at the same time"
-        if one.subtask_id in before[name]:
+        if other.subtask_id in before[name]:
             when = "done, you stand on its result"
-        elif one.subtask_id in after[name]:
+        elif other.subtask_id in after[name]:
             when = "comes after yours"
-        others.append(f"- {one.subtask_id} ({when}): {_line(one.description)}")
+        others.append(f"- {other.subtask_id} ({when}): {_line(other.description)}")
     parts = [
         beginning(parent.context, _MAX_CONTEXT_CHARS),
         f"Your task is a part of this one:\n{beginning(parent.description, _MAX_WHOLE_CHARS)}",
@@ -142,9 +142,9 @@ def _reach(derivation: Derivation, *, up: bool) -> Mapping[str, set[str]]:
     """For each subtask, all that it depends on (`up`), or all that depend on it."""
     reach: dict[str, set[str]] = {subtask.subtask_id: set() for subtask in derivation.subtasks}
     # Dependencies come first in a derivation.
-    for one in derivation.subtasks:
-        for name in one.dependencies:
-            reach[one.subtask_id] |= {name} | reach[name]
+    for subtask in derivation.subtasks:
+        for name in subtask.dependencies:
+            reach[subtask.subtask_id] |= {name} | reach[name]
     if up:
         return reach
     return {name: {other for other, behind in reach.items() if name in behind} for name in reach}

@@ -298,7 +298,9 @@ def _bucket_owners() -> Mapping[str, str]:
 
 def _task_buckets() -> Mapping[str, int]:
     """Buckets whose keys have a task's id behind the tenant, and how many tokens follow it."""
-    return {OUTCOMES_BUCKET: 0} | {name: n for one in extensions().values() for name, n in one.task_buckets.items()}
+    return {OUTCOMES_BUCKET: 0} | {
+        name: n for extension in extensions().values() for name, n in extension.task_buckets.items()
+    }
 
 
 def _upload(state: ExecutionState) -> str:

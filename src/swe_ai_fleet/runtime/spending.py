@@ -14,7 +14,7 @@ from swe_ai_fleet.domain.errors import Unavailable
 from swe_ai_fleet.domain.message import ModelReply, ModelRequest
 from swe_ai_fleet.following import rewritten
 from swe_ai_fleet.orchestrator.meter import DAY_SECONDS
-from swe_ai_fleet.ports import ChatModel, KeyValue, KeyValueEntry, ModelSessions, Patience
+from swe_ai_fleet.ports import CallTimeout, ChatModel, KeyValue, KeyValueEntry, ModelSessions
 
 SPENDING_BUCKET = "agent-spending"
 SPENDING_KEPT_SECONDS = 2.0 * DAY_SECONDS
@@ -77,10 +77,12 @@ class MeteredModel(ModelWrapper):
     tenant: str
     spending: TenantSpending
 
-    def session(self, key: str, *, tenant: str = "", priority: int = 0, patience: Patience | None = None) -> ChatModel:
+    def session(
+        self, key: str, *, tenant: str = "", priority: int = 0, timeout: CallTimeout | None = None
+    ) -> ChatModel:
         if not isinstance(self.model, ModelSessions):
             return self
-        model = self.model.session(key, tenant=tenant or self.tenant, priority=priority, patience=patience)
+        model = self.model.session(key, tenant=tenant or self.tenant, priority=priority, timeout=timeout)
         return self.spending.metered(self.tenant, model)
 
     async def reply(self, request: ModelRequest) -> ModelReply:

@@ -272,11 +272,11 @@ async def open_stack(
 
 def _executor() -> Callable[[JetStream], AbstractAsyncContextManager[AgentFleet]]:
     """What opens the fleet of `FLEET_EXECUTOR=kubernetes`. Raises PreconditionFailed where nothing does."""
-    found = load_parts("executor")
-    if not found:
+    executors = load_parts("executor")
+    if not executors:
         message = "this installation has no Kubernetes Jobs: its extension `kubernetes_jobs` was removed"
         raise PreconditionFailed(message, field="executor", hint="set FLEET_EXECUTOR=ray, or install the extension")
-    return found[0]
+    return executors[0]
 
 
 async def _reap_containers(access: ToolAccess, executions: Executions) -> None:

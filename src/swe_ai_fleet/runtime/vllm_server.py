@@ -56,7 +56,7 @@ class Timeouts:
     """
 
     ready: float = 3600.0
-    told: float = 10.0
+    status: float = 10.0
     unwell: float = 120.0
     looked: float = 5.0
     reply: float = 10.0
@@ -207,7 +207,7 @@ class _Supervisor:
                 raise Unavailable(
                     f"vLLM was not ready after {self._timeouts.ready:g} s:\n{self._tail(_TAIL_LINES)}", field="vllm"
                 )
-            if clock() - last_told >= self._timeouts.told:
+            if clock() - last_told >= self._timeouts.status:
                 last_told = clock()
                 self._tell(f"vLLM is loading, {last_told - began:.0f} s: {self._tail(1)}")
             with contextlib.suppress(TimeoutError):

@@ -245,9 +245,9 @@ def _python(workspace: LocalWorkspace, script: str, *arguments: str) -> Awaitabl
 def probe_workspace(host: SandboxHost, root: Path) -> LocalWorkspace:
     """A workspace for a trial."""
 
-    async def found() -> SandboxHost:
+    async def chosen() -> SandboxHost:
         return host
 
     return LocalWorkspace(
-        found, root, policy=host.policy, environment=Environment(), network=None, writable=(), scratch=None
+        chosen, root, policy=host.policy, environment=Environment(), network=None, writable=(), scratch=None
     )

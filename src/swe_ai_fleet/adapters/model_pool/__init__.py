@@ -18,7 +18,7 @@ from swe_ai_fleet.adapters.model_pool.ledger import CallQuota, Demand, Grant, Me
 from swe_ai_fleet.adapters.model_pool.load import Circuit, Fault, FaultKind, vllm_load
 from swe_ai_fleet.domain.errors import ModelError, ModelUnavailable
 from swe_ai_fleet.domain.message import ModelCapabilities, ModelReply, ModelRequest
-from swe_ai_fleet.ports import ChatModel, Patience
+from swe_ai_fleet.ports import CallTimeout, ChatModel
 
 __all__ = [
     "CallQuota",
@@ -38,7 +38,7 @@ __all__ = [
 
 _GRACE_SECONDS = 2.0
 _LONGEST_UNASKED_SECONDS = 60.0
-_USUAL = Patience()
+_USUAL = CallTimeout()
 
 
 class ModelPool:
@@ -125,7 +125,7 @@ class ModelPool:
         return self._dispatcher.counters
 
     def session(
-        self, key: str, *, tenant: str = "", priority: int = 0, patience: Patience | None = None
+        self, key: str, *, tenant: str = "", priority: int = 0, timeout: CallTimeout | None = None
     ) -> ModelSession:
         """A `ChatModel` for one agent run, whose calls stay at one endpoint while that serves and is not overloaded.
 
@@ -139,7 +139,7 @@ class ModelPool:
             binding = Binding(name=name, tenant=tenant, priority=priority, started=time.monotonic())
             self._bindings[key] = binding
             self._wanted.set()
-        return ModelSession(self, binding, patience or Patience())
+        return ModelSession(self, binding, timeout or CallTimeout())
 
     async def probe(self) -> ModelCapabilities:
         """What the first endpoint in order that answers can do, with the shortest context of all that answer.
@@ -185,7 +185,9 @@ class ModelPool:
         # Routers take all that have no session, or the same one, to one server.
         return await self.reply_at(None, replace(request, session=request.session or uuid.uuid4().hex))
 
-    async def reply_at(self, binding: Binding | None, request: ModelRequest, patience: Patience = _USUAL) -> ModelReply:
+    async def reply_at(
+        self, binding: Binding | None, request: ModelRequest, timeout: CallTimeout = _USUAL
+    ) -> ModelReply:
         """As `reply`, at the endpoint that a run is bound to."""
 
         async def ask(model: ChatModel) -> ModelReply:
@@ -197,11 +199,11 @@ class ModelPool:
         self._wanted.set()
         admission = self._admission
         if admission is None:
-            return await self._dispatcher.serve(ask, binding, patience)
+            return await self._dispatcher.serve(ask, binding, timeout)
         reserved = spent = estimated_tokens(request)
         await admission.admit(reserved, binding)
         try:
-            reply = await self._dispatcher.serve(ask, binding, patience)
+            reply = await self._dispatcher.serve(ask, binding, timeout)
             spent = reply.usage.total_tokens or reserved
             return reply
         except ModelError:
@@ -210,9 +212,9 @@ class ModelPool:
         finally:
             admission.settle(reserved, spent)
 
-    async def probe_at(self, binding: Binding | None, patience: Patience = _USUAL) -> ModelCapabilities:
+    async def probe_at(self, binding: Binding | None, timeout: CallTimeout = _USUAL) -> ModelCapabilities:
         """As `probe`, but waiting while no endpoint serves. Raises ModelError."""
-        capabilities = await self._dispatcher.serve(lambda model: model.probe(), binding, patience)
+        capabilities = await self._dispatcher.serve(lambda model: model.probe(), binding, timeout)
         await self._ask_all()
         return self._merged() if any(endpoint.capabilities for endpoint in self._endpoints) else capabilities
 
@@ -280,10 +282,10 @@ class ModelPool:
 class ModelSession:
     """The `ChatModel` of one agent run: the pool's, at one endpoint. Made by `ModelPool.session`."""
 
-    def __init__(self, pool: ModelPool, binding: Binding, patience: Patience) -> None:
+    def __init__(self, pool: ModelPool, binding: Binding, timeout: CallTimeout) -> None:
         self._pool = pool
         self._binding = binding
-        self._patience = patience
+        self._timeout = timeout
 
     @property
     def endpoint(self) -> str:
@@ -291,13 +293,13 @@ class ModelSession:
         return self._binding.endpoint.member.name if self._binding.endpoint else ""
 
     async def probe(self) -> ModelCapabilities:
-        return await self._pool.probe_at(self._binding, self._patience)
+        return await self._pool.probe_at(self._binding, self._timeout)
 
     async def ping(self) -> None:
         await self._pool.ping()
 
     async def reply(self, request: ModelRequest) -> ModelReply:
-        return await self._pool.reply_at(self._binding, replace(request, session=self._binding.name), self._patience)
+        return await self._pool.reply_at(self._binding, replace(request, session=self._binding.name), self._timeout)
 
 
 async def _cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:

@@ -16,7 +16,7 @@ from swe_ai_fleet.adapters.model_pool.admission import QUANTUM_TOKENS, CallQueue
 from swe_ai_fleet.adapters.model_pool.endpoint import Binding, CallRoutes, Counters, Endpoint, PoolMember
 from swe_ai_fleet.adapters.model_pool.load import Circuit, CircuitBreaker, Fault, FaultKind, Window
 from swe_ai_fleet.domain.errors import ContextTooLong, ModelError, ModelRejected, ModelUnavailable
-from swe_ai_fleet.ports import ChatModel, Patience
+from swe_ai_fleet.ports import CallTimeout, ChatModel
 
 _T = TypeVar("_T")
 _STALE_POLLS = 3
@@ -59,7 +59,7 @@ class _Call:
 
     order: int
     session: Binding | None
-    patience: float
+    timeout: float
     notice: float
     hear: Callable[[bool], None] | None = None
     is_away: bool = False
@@ -139,14 +139,14 @@ class CallDispatcher:
         self,
         operation: Callable[[ChatModel], Awaitable[_T]],
         binding: Binding | None,
-        patience: Patience,
+        timeout: CallTimeout,
     ) -> _T:
         """Carry an operation out on an endpoint, on another one where that fails, waiting where none serves.
 
         Raises ContextTooLong and ModelRejected at once, ModelUnavailable once the timeout or the tries are used up.
         """
-        seconds = self._rules.timeout if patience.seconds is None else patience.seconds
-        call = _Call(next(self._orders), binding, seconds, self._rules.notice, patience.hear)
+        seconds = self._rules.timeout if timeout.seconds is None else timeout.seconds
+        call = _Call(next(self._orders), binding, seconds, self._rules.notice, timeout.hear)
         while True:
             endpoint = await self._acquire(call)
             self.counters.admitted += 1
@@ -189,7 +189,7 @@ class CallDispatcher:
         if place.done():
             return place.result()
         self.counters.waited += 1
-        limit = _now() + call.patience if call.deadline is None else call.deadline
+        limit = _now() + call.timeout if call.deadline is None else call.deadline
         try:
             while not place.done():
                 now = _now()
@@ -207,7 +207,7 @@ class CallDispatcher:
                     if not is_up:
                         raise self._timed_out(call)
                     # A server serves others: this call's turn has yet to come, which is no fault to give up for.
-                    limit = now + max(call.patience, 1.0)
+                    limit = now + max(call.timeout, 1.0)
                 call.tell(is_away=not is_up)
             if call.is_away:
                 call.notice *= 2
@@ -296,7 +296,7 @@ class CallDispatcher:
         call.broken += fault.kind is FaultKind.BROKEN
         call.cut += fault.kind is FaultKind.CUT
         if call.deadline is None:
-            call.deadline = now + call.patience
+            call.deadline = now + call.timeout
         if call.broken >= _MOST_TRIES or call.cut >= _MOST_CUTS or now >= call.deadline:
             self.counters.gave_up += 1
             raise error
@@ -311,7 +311,7 @@ class CallDispatcher:
         self.counters.gave_up += 1
         faults = [endpoint.last_fault for endpoint in self.endpoints if endpoint.last_fault is not None]
         last = call.error or (faults[-1] if faults else self.nobody())
-        hint = last.hint or f"no server accepted the call within {call.patience:g} s"
+        hint = last.hint or f"no server accepted the call within {call.timeout:g} s"
         return ModelUnavailable(last.message, field=last.field, hint=hint)
 
     def nobody(self) -> ModelUnavailable:

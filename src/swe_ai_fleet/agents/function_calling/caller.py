@@ -115,7 +115,7 @@ class FunctionRun:
         self._narration = Narration(task, tell)
         log = self._narration.log
         self._model = setup.model(
-            model, self._narration.results, answer=ANSWER, told=lambda text: log(text, "model_failed")
+            model, self._narration.results, answer=ANSWER, on_retry=lambda text: log(text, "model_failed")
         )
         self._budget = Budget(replace(setup.limits, max_iterations=request.max_iterations))
         self._toolbox = setup.toolbox(self._narration, task)

@@ -287,11 +287,11 @@ class Setup:
         results: Mapping[str, str],
         *,
         answer: OperationSpec | None = None,
-        told: Callable[[str], None] | None = None,
+        on_retry: Callable[[str], None] | None = None,
     ) -> RetryingModel:
         """The model as a run asks it: tried again, shown `answer` as `final_answer`, and whole `results` at its end."""
         middleware = ShownTools(model, {FINAL_ANSWER: answer})
-        return RetryingModel(WholeResults(middleware, results), waits=self.retry_waits, told=told)
+        return RetryingModel(WholeResults(middleware, results), waits=self.retry_waits, on_retry=on_retry)
 
     def guard(self, toolbox: Toolbox, *, threshold: int) -> LoopGuard:
         return LoopGuard(toolbox.specs, repeats=threshold, ladder=LOOP_LADDER, by_name_alone=self.loop_by_name)

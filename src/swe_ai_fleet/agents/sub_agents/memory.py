@@ -94,7 +94,7 @@ class _Answer(_Strict):
 
 
 class _Recalled(_Strict):
-    found: list[_Answer]
+    answers: list[_Answer]
     passages: list[_Passage] = Field(max_length=MAX_ASKED * _HITS)
 
 
@@ -114,7 +114,7 @@ class RepositoryMemory:
         if not names and not questions:
             return MemoryResults()
         recalled = await self._recall(names, questions)
-        answered = {answer.asked for answer in recalled.found if answer.passages}
+        answered = {answer.asked for answer in recalled.answers if answer.passages}
         texts = [*names, *(question for question in questions if question not in names)]
         gaps = tuple(text for text in texts if text not in answered)
         return MemoryResults(

@@ -68,22 +68,22 @@ def main(request: Mapping[str, Any]) -> None:
     json.dump(recall(found_passages, request), sys.stdout)
 
 
-def recall(found: Sequence[Passage], request: Mapping[str, Any]) -> dict[str, object]:
-    """The answer to one request: `found` says for each text asked about which passages answer it, best first."""
-    index = Index([f"{passage.source}\n{passage.text}" for passage in found])
+def recall(passages: Sequence[Passage], request: Mapping[str, Any]) -> dict[str, object]:
+    """The answer to one request: `answers` says for each text asked about which passages answer it, best first."""
+    index = Index([f"{passage.source}\n{passage.text}" for passage in passages])
     hits = int(request["hits"])
     shown: dict[int, int] = {}
     answers: list[dict[str, object]] = []
     for entity in request["entities"]:
-        chosen = _naming(found, index, entity)[:hits]
+        chosen = _naming(passages, index, entity)[:hits]
         answers.append({"asked": entity, "passages": [shown.setdefault(number, len(shown)) for number in chosen]})
     threshold = float(request["threshold"])
     for query in request["queries"]:
         chosen = [number for score, number in index.rank(query)[:hits] if score >= threshold]
         answers.append({"asked": query, "passages": [shown.setdefault(number, len(shown)) for number in chosen]})
     return {
-        "found": answers,
-        "passages": [{"source": found[number].source, "text": found[number].text} for number in shown],
+        "answers": answers,
+        "passages": [{"source": passages[number].source, "text": passages[number].text} for number in shown],
     }
 
 

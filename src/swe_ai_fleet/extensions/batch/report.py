@@ -221,7 +221,7 @@ def write_result(folder: Path, record: TaskRecord, row: ResultRow, evaluation: E
         }
         write_whole(folder / "report.json", json.dumps({row.instance_id: report}, indent=1) + "\n")
         return
-    failed = None if evaluation.rewards else {"exception_type": "VerifierError", "exception_message": evaluation.told}
+    failed = None if evaluation.rewards else {"exception_type": "VerifierError", "exception_message": evaluation.reason}
     result = {
         "task_name": row.instance_id,
         "trial_name": row.task_id,

@@ -225,7 +225,7 @@ class _Batch:
             row,
             resolved=verdict.resolved if row.model_patch else False,
             best_resolved=verdict.resolved if row.model_patch or row.refused_patch else None,
-            evaluation=verdict.told,
+            evaluation=verdict.reason,
             rewards=verdict.rewards,
         )
         write_result(bench.folder(row.instance_id), work.record, row, verdict, model=self.plan.model)

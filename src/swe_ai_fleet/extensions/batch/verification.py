@@ -67,14 +67,14 @@ Tests = Mapping[str, Mapping[str, Sequence[str]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """Whether the hidden tests pass; None where they could not be run. `told` is why not, or the end of the output.
+    """Whether the hidden tests pass; None where they could not be run. `reason` is why not, or the end of the output.
 
     `tests` are those that succeeded and failed, where they are told apart, `rewards` what a Harbor task's verifier
     wrote.
     """
 
     resolved: bool | None
-    told: str = ""
+    reason: str = ""
     tests: Tests = field(default_factory=dict[str, Mapping[str, Sequence[str]]])
     rewards: Mapping[str, float] = field(default_factory=dict[str, float])
 
@@ -146,9 +146,9 @@ class HiddenTestBench:
         """Run a task's hidden tests on a patch of its repository."""
         hidden = record.hidden
         if not patch:
-            return Evaluation(resolved=False, told="there is no patch")
+            return Evaluation(resolved=False, reason="there is no patch")
         if hidden.needs:
-            return Evaluation(resolved=None, told=f"not run: needs {hidden.needs}")
+            return Evaluation(resolved=None, reason=f"not run: needs {hidden.needs}")
         folder = self.folder(record.instance_id)
         remove_tree(folder, ignore_errors=True)
         folder.mkdir(parents=True, mode=0o700)
@@ -162,7 +162,7 @@ class HiddenTestBench:
                     return await self._scripted(record, clone, patch, folder)
                 return await _tested(hidden, clone, patch)
         except (FleetError, OSError) as fault:
-            return Evaluation(resolved=None, told=f"not run: {fault}"[:_TOLD_CHARS])
+            return Evaluation(resolved=None, reason=f"not run: {fault}"[:_TOLD_CHARS])
 
     @asynccontextmanager
     async def _clone(self, repo: pb.RepoRef, spec: EnvironmentSpec) -> AsyncGenerator[Clone]:
@@ -209,7 +209,7 @@ class HiddenTestBench:
             try:
                 await clone.apply(patch.encode())
             except PatchRejected as fault:
-                return Evaluation(resolved=False, told=str(fault))
+                return Evaluation(resolved=False, reason=str(fault))
             async with self._at(clone, hidden) as workspace:
                 result = await workspace.run(_bash('cd -- "$1" && exec bash -c "$2"', hidden.workdir, script))
         else:
@@ -226,16 +226,16 @@ class HiddenTestBench:
                 result = await workspace.run(_bash(_APPLYING, hidden.workdir, *patches))
         log = _save_output(result, folder)
         if result.timed_out:
-            return Evaluation(resolved=False, told=_end(result))
+            return Evaluation(resolved=False, reason=_end(result))
         statuses = await asyncio.to_thread(read_log, log, hidden.log_parser)
         if statuses is None:
-            return Evaluation(resolved=False, told=_end(result))
+            return Evaluation(resolved=False, reason=_end(result))
         if hidden.expected:
             wrong = {test for test, status in hidden.expected.items() if statuses.get(test) != status}
-            return Evaluation(resolved=not wrong, told=f"not as expected: {sorted(wrong)[:20]}" if wrong else "")
+            return Evaluation(resolved=not wrong, reason=f"not as expected: {sorted(wrong)[:20]}" if wrong else "")
         graded = grade(statuses, hidden.fail_to_pass, hidden.pass_to_pass, fail_only=hidden.fail_only)
         failed = [test for group in graded.values() for test in group["failure"]]
-        return Evaluation(resolved=not failed, told=_end(result) if failed else "", tests=graded)
+        return Evaluation(resolved=not failed, reason=_end(result) if failed else "", tests=graded)
 
     async def _rewarded(
         self, hidden: Hidden, task: HarborTask, clone: Clone, other: AsyncContext[Clone], patch: str, folder: Path
@@ -266,16 +266,16 @@ class HiddenTestBench:
                     )
             _save_output(result, folder)
             if result.timed_out:
-                return Evaluation(resolved=False, told=_end(result))
+                return Evaluation(resolved=False, reason=_end(result))
             try:
                 reward_values = harbor.read_rewards(rewards)
             except InvalidRequest as fault:
-                return Evaluation(resolved=None, told=fault.message)
+                return Evaluation(resolved=None, reason=fault.message)
         finally:
             remove_tree(tests, ignore_errors=True)
         resolved = harbor.passed(reward_values)
         reason = "a reward beyond 0 and 1 says neither" if resolved is None else "" if resolved else _end(result)
-        return Evaluation(resolved=resolved, told=reason, rewards=reward_values)
+        return Evaluation(resolved=resolved, reason=reason, rewards=reward_values)
 
 
 def folder_name(instance_id: str) -> str:
@@ -336,17 +336,17 @@ def _save_output(result: CommandResult, folder: Path) -> str:
 
 async def _tested(hidden: Hidden, clone: Clone, patch: str) -> Evaluation:
     if not all((".py" in test_id.partition("::")[0]) for test_id in (*hidden.fail_to_pass, *hidden.pass_to_pass)):
-        return Evaluation(resolved=None, told="its tests do not have pytest names")
+        return Evaluation(resolved=None, reason="its tests do not have pytest names")
     try:
         for change in (without_files_of(hidden.test_patch, patch), hidden.test_patch):
             if change.strip():
                 await clone.apply(change.encode())
     except PatchRejected as fault:
-        return Evaluation(resolved=False, told=str(fault))
+        return Evaluation(resolved=False, reason=str(fault))
     for argv in commands(hidden, clone.environment):
         result = await clone.run(Command(argv=argv, timeout_seconds=SECONDS, merge_stderr=True))
         if not result.ok:
-            return Evaluation(resolved=False, told=_end(result))
+            return Evaluation(resolved=False, reason=_end(result))
     return Evaluation(resolved=True)
 
 

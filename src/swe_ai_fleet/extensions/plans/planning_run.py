@@ -116,15 +116,15 @@ class PlanningRun:
         self._toolkits = {**tools.toolkits, self._kit.name: self._kit, own.name: own}
         self._looked: dict[str, Proposed | None] = {}
 
-    async def plan(self, found: Mapping[str, ToolResult]) -> RunEnd:
+    async def plan(self, results: Mapping[str, ToolResult]) -> RunEnd:
         """Ask memory about the goal, research its gaps, and run up to a proposal.
 
-        `found` is, by operation, what both gave an earlier process of this run.
+        `results` is, by operation, what both gave an earlier process of this run.
         """
         session, toolbox = self._session, self._harmless()
         history = self._opened(toolbox, session.messages or self._first(())[:1])
-        session = replace(session, memory=await self._recall(found.get("search_memory")))
-        session = replace(session, research=await self._research(session.memory.gaps, found.get("research")))
+        session = replace(session, memory=await self._recall(results.get("search_memory")))
+        session = replace(session, research=await self._research(session.memory.gaps, results.get("research")))
         started = self._earlier.started
         if started is None or len(self._earlier.messages) == len(started.messages):
             self._tell(history, self._first(briefing(session))[-1])
@@ -163,7 +163,7 @@ class PlanningRun:
     ) -> RunEnd:
         """Run up to a proposal; `waiting` are the calls of an earlier one, which the adjustment answers."""
         gate = ProposalGate(
-            approved=False, toolbox=toolbox, look=self._look, waiting=waiting, told=_person_said(session)
+            approved=False, toolbox=toolbox, look=self._look, waiting=waiting, answer=_person_said(session)
         )
         # A text ends the run, so that one which proposes something can be told from one which only talks.
         rules = Rules(max_reminders=0, answer_at_limit=True)

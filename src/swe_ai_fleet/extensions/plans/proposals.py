@@ -130,7 +130,7 @@ class ProposalGate:
     toolbox: Toolbox
     look: Callable[[str], Awaitable[Proposed | None]]
     waiting: Collection[str] = field(default_factory=frozenset[str])
-    told: str = ""
+    answer: str = ""
 
     async def review(self, calls: Sequence[ToolCall], *, step: int, truncated: bool = False) -> Sequence[Ruling]:
         """One ruling a call; a reply that was cut off proposes nothing."""
@@ -147,7 +147,7 @@ class ProposalGate:
             return Ruling(text=APPROVED) if waiting else Ruling(verdict=CallVerdict.REFUSE, text=SETTLED)
         if (proposed := proposed_by(understood)) is not None:
             if waiting:
-                return Ruling(text=self.told, verdict=CallVerdict.GO if name == ASK else CallVerdict.REFUSE)
+                return Ruling(text=self.answer, verdict=CallVerdict.GO if name == ASK else CallVerdict.REFUSE)
             if proposed.said and await self.look(proposed.approach) is None:
                 return Ruling(verdict=CallVerdict.REFUSE, text=PROPOSE_NOW)
             return Ruling(verdict=CallVerdict.WAIT)

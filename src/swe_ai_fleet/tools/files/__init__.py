@@ -164,14 +164,14 @@ class FileTool(Toolkit):
     ) -> ToolResult:
         """Find lines of files; what .gitignore names is skipped."""
         scope = self._scope(path, glob)
-        found, complete = await find_matches(
+        lines_found, complete = await find_matches(
             self.workspace, scope, pattern, ignore_case=ignore_case, limit=max_results, context=context
         )
-        matches = [line for line in found if line.matched]
+        matches = [line for line in lines_found if line.matched]
         files = {match.path for match in matches}
-        lines = excerpts(found)
+        lines = excerpts(lines_found)
         if sum(map(len, lines)) + len(lines) > self.pipeline.limits.observation_chars - _NOTE_CHARS:
-            lines = [f"{line.path}:{line.line}:{line.text}" for line in found]  # where it is cut, paths stay
+            lines = [f"{line.path}:{line.line}:{line.text}" for line in lines_found]  # where it is cut, paths stay
         if not lines:
             lines.append(f"No line matches {pattern!r} in {_words(path, glob)}.")
         elif complete:

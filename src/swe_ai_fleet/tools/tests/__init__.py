@@ -240,8 +240,8 @@ def run_result(
 def _described(name: str, result: TestResult) -> str:
     """A failing test with its message and the end of its traceback, which may hold the message already."""
     first = result.message.splitlines()[:1]
-    told = first and first[0] in result.traceback
-    body_text = result.traceback if told else "\n".join(filter(None, (result.message, result.traceback)))
+    in_traceback = first and first[0] in result.traceback
+    body_text = result.traceback if in_traceback else "\n".join(filter(None, (result.message, result.traceback)))
     return f"FAILED {name}\n" + "\n".join(f"    {line}" for line in body_text.splitlines())
 
 

@@ -217,8 +217,8 @@ class Go(Lines):
     def _unusable(self, package: str, output: list[str], append: Append) -> None:
         self._done.add(package)
         output = self._builds.get(package, []) or output
-        told = next(iter(output), "the package failed outside of its tests")
-        message = next((line for line in output if _PLACE.fullmatch(line)), told)
+        first = next(iter(output), "the package failed outside of its tests")
+        message = next((line for line in output if _PLACE.fullmatch(line)), first)
         append(e="end", id=package, o="error", m=message, t="\n".join(output)[-_TRACE_CHARS:])
 
 
