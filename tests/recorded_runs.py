@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from swe_ai_fleet.agents.equipment import Equipment, RunServices
+from swe_ai_fleet.agents.run_deps import RunDeps, RunRecorder
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain.budget import Prices
 from swe_ai_fleet.domain.candidate import Artifacts, Candidate
@@ -45,10 +45,10 @@ class Runs:
         repo = RepoRef(location=str(self.repository))
         self.task = Task(task_id="t", kind=TaskKind.DELIBERATE, description=description, repo=repo)
 
-    def services(self, models: Mapping[str, Any], **equipment: Any) -> RunServices:
+    def services(self, models: Mapping[str, Any], **deps: Any) -> RunRecorder:
         prices = {"*": Prices(prompt=1e6, completion=1e6)}
-        made = Equipment(models=dict(models), mask=Secrets((SECRET,)), prices=prices, **equipment)
-        return RunServices(equipment=made, log=self.log, blobs=self.log, host="test")
+        made = RunDeps(models=dict(models), mask=Secrets((SECRET,)), prices=prices, **deps)
+        return RunRecorder(deps=made, log=self.log, blobs=self.log, host="test")
 
     async def pinned(self) -> PinnedRepository:
         return await self.provider.pin(self.task.tenant, self.task.repo)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from labs.vllm.server import VLLMServer, interpreter, make_model, serve
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
-from swe_ai_fleet.agents.equipment import Equipment, RunContext
+from swe_ai_fleet.agents.run_deps import RunContext, RunDeps
 from swe_ai_fleet.agents.solving import Solver
 from swe_ai_fleet.agents.spec import run_agent
 from swe_ai_fleet.domain.assignment import CodingAssignment
@@ -89,7 +89,7 @@ async def prefix_cache_figures(directory: Path) -> dict[str, float]:
             assignment = CodingAssignment(
                 execution_id=task.execution_id, agent_id="agent-1", task=task, repository=pinned
             )
-            run = RunContext(equipment=Equipment(models={"": prompted}), trail=AuditTrail())
+            run = RunContext(deps=RunDeps(models={"": prompted}), trail=AuditTrail())
             solution = await run_agent(Solver(assignment, clone, run), run)
         if len(solution.trajectory.steps) != STEPS + 1:
             raise RuntimeError(f"the run took {len(solution.trajectory.steps)} steps: {solution.trajectory.error}")

@@ -39,10 +39,10 @@ from swe_ai_fleet.orchestrator.derivations import Derivations, PlanningEvents
 from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.runtime.audit_keys import open_audit_keys, withheld
 from swe_ai_fleet.runtime.channels import ChannelTls, card_entry, channel_tls, own_address, target
-from swe_ai_fleet.runtime.equipment import council_models
 from swe_ai_fleet.runtime.local_ray import ray_started, ray_watched
 from swe_ai_fleet.runtime.nats_server import State, open_state
 from swe_ai_fleet.runtime.private_files import kept_token, write_private
+from swe_ai_fleet.runtime.run_deps import council_models
 from swe_ai_fleet.runtime.stack import Stack, open_stack
 from swe_ai_fleet.runtime.tool_services import secret_mask
 from swe_ai_fleet.settings import Settings, unknown_names

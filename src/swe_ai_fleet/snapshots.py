@@ -205,7 +205,7 @@ ORDER BY label.sort DESC, label.key DESC LIMIT ?
 LAST = "\U0010ffff"
 
 
-class Shelf(Generic[T]):
+class Archive(Generic[T]):
     """A file without a name, gone with the process; about 8 MiB of it are in memory. Values are domain values.
 
     Of a label the values are found in the order of their `sort`, then of their keys, the greatest first.

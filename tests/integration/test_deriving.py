@@ -10,7 +10,7 @@ from typing import Any
 
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.agents.deriving import DeriveRun
-from swe_ai_fleet.agents.equipment import Equipment, RunServices
+from swe_ai_fleet.agents.run_deps import RunDeps, RunRecorder
 from swe_ai_fleet.domain.assignment import DeriveAssignment
 from swe_ai_fleet.domain.budget import Prices
 from swe_ai_fleet.domain.event import ModelReplied, RunFinished
@@ -39,15 +39,13 @@ class Planner:
     def __init__(self, server: ScriptedModelServer, model: OpenAIChatModel) -> None:
         self.server = server
         self.log = MemoryLog()
-        equipment = Equipment(
-            models={"": model}, mask=Secrets([SECRET]), prices={"*": Prices(prompt=1.0, completion=1.0)}
-        )
-        self.run = DeriveRun(services=RunServices(equipment=equipment, log=self.log, blobs=self.log))
+        deps = RunDeps(models={"": model}, mask=Secrets([SECRET]), prices={"*": Prices(prompt=1.0, completion=1.0)})
+        self.run = DeriveRun(recorder=RunRecorder(deps=deps, log=self.log, blobs=self.log))
 
     def resumed(self, log: MemoryLog) -> None:
         """Another process finds this log."""
         self.log = log
-        self.run = DeriveRun(services=replace(self.run.services, log=log, blobs=log))
+        self.run = DeriveRun(recorder=replace(self.run.recorder, log=log, blobs=log))
 
     @property
     def replies(self) -> list[int]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
-from swe_ai_fleet.agents.equipment import Equipment
+from swe_ai_fleet.agents.run_deps import RunDeps
 from swe_ai_fleet.agents.scoring import RubricJudge
 from swe_ai_fleet.domain.assignment import BaselineAssignment, CheckAssignment
 from swe_ai_fleet.domain.candidate import CheckKind, Verdict
@@ -226,7 +226,7 @@ async def test_rubric_items_count_with_quotes_that_stand_there(world: World) -> 
         ScriptedModelServer(script) as server,
         OpenAIChatModel(base_url=server.url, model="scripted") as model,
     ):
-        judge = RubricJudge(equipment=Equipment(models={"": model}))
+        judge = RubricJudge(deps=RunDeps(models={"": model}))
         report = await world.check(
             {"app.py": DIVIDES},
             gatherer=replace(world.gatherer, rubric=judge),

@@ -72,7 +72,7 @@ class World(Runs):
             generation=generation,
         )
         async with OpenAIChatModel(base_url=server.url, model="scripted") as model, self.clone("judge-judges") as clone:
-            return await JudgeRun(services=self.services({"": model})).run(assignment, clone)
+            return await JudgeRun(recorder=self.services({"": model})).run(assignment, clone)
 
 
 @pytest.fixture

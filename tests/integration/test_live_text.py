@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from swe_ai_fleet.adapters.jetstream import JetStream, NatsCredentials
-from swe_ai_fleet.agents.equipment import Equipment
+from swe_ai_fleet.agents.run_deps import RunDeps
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import Perspective
 from swe_ai_fleet.domain.message import AssistantMessage, ModelCapabilities, ModelReply, ModelRequest
@@ -64,8 +64,8 @@ async def test_a_watcher_hears_masked_text_and_an_unwatched_model_does_not_strea
 
         def face(task: Task) -> ChatModel:
             trail = AuditTrail(execution_id=task.execution_id, agent_id="agent-dev-1")
-            equipment = Equipment(models={"": model}, mask=Secrets((SECRET,)), live=live)
-            return equipment.model(task, Perspective(), trail)
+            deps = RunDeps(models={"": model}, mask=Secrets((SECRET,)), live=live)
+            return deps.model(task, Perspective(), trail)
 
         first = asyncio.create_task(anext(heard))
         async with asyncio.timeout(20):

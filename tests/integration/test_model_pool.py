@@ -176,7 +176,7 @@ async def test_a_run_whose_model_is_away_waits_for_it_and_says_so(tmp_path: Path
             generation=1,
         )
         clone = await stack.enter_async_context(runs.clone("agent-1"))
-        run = CodingRun(services=runs.services({"": pool}), results=runs.log)
+        run = CodingRun(recorder=runs.services({"": pool}), results=runs.log)
         work = asyncio.create_task(run.run(assignment, clone))
         async with asyncio.timeout(60):
             while not runs.bodies(ModelAwaited):

@@ -12,7 +12,7 @@ import pytest
 
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.agents.answering import AnswerRun, OperateRun
-from swe_ai_fleet.agents.equipment import Equipment, RunServices
+from swe_ai_fleet.agents.run_deps import RunDeps, RunRecorder
 from swe_ai_fleet.domain.assignment import AnswerAssignment, OperateAssignment
 from swe_ai_fleet.domain.audit import verify
 from swe_ai_fleet.domain.environment import Environment
@@ -39,8 +39,8 @@ class World:
         self.provider = provider_at(tmp_path)
         self.server = server
         self.log = MemoryLog()
-        equipment = Equipment(models={"": model}, mask=Secrets((SECRET,)))
-        self.services = RunServices(equipment=equipment, log=self.log, blobs=self.log, host="test")
+        deps = RunDeps(models={"": model}, mask=Secrets((SECRET,)))
+        self.services = RunRecorder(deps=deps, log=self.log, blobs=self.log, host="test")
         repo = RepoRef(location=str(make_repository(tmp_path / "repository", {"app.py": "a = 1\n"})))
         self.task = Task(task_id="t", kind=TaskKind.WORKFLOW, description="flow", repo=repo)
 
@@ -58,7 +58,7 @@ class World:
         repository = await self.provider.pin(self.task.tenant, self.task.repo)
         assignment = kind(execution_id=self.task.execution_id, task=self.task, repository=repository, **assigned)
         async with self.clone() as clone:
-            result = await run(services=self.services).run(assignment, clone)
+            result = await run(recorder=self.services).run(assignment, clone)
             self.left = sorted(path.name for path in clone.root.iterdir() if path.name != ".git")
         return result
 

@@ -11,7 +11,7 @@ import pytest
 
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.agents.coding_run import CodingRun, OpeningRun
-from swe_ai_fleet.agents.equipment import Equipment
+from swe_ai_fleet.agents.run_deps import RunDeps
 from swe_ai_fleet.domain.assignment import CodingAssignment, Opening, OpeningAssignment
 from swe_ai_fleet.domain.candidate import Perspective
 from swe_ai_fleet.domain.command import Command, CommandResult
@@ -44,7 +44,7 @@ async def opening(runs: Runs, model: OpenAIChatModel, **task: object) -> Opening
         execution_id=runs.task.execution_id, task=replace(runs.task, **task), repository=await runs.pinned()
     )
     async with runs.clone("opening") as clone:
-        return await OpeningRun(equipment=Equipment(models={"": model})).run(asked, clone)
+        return await OpeningRun(deps=RunDeps(models={"": model})).run(asked, clone)
 
 
 def instructions(text: str) -> list[tuple[str, str]]:
@@ -145,7 +145,7 @@ async def test_all_candidates_of_a_task_get_the_same_bytes_from_one_look(
     tmp_path: Path, model: OpenAIChatModel
 ) -> None:
     runs = Runs(tmp_path, FILES, "Fix serve_page")
-    work = CodingRun(services=runs.services({"": model}), results=runs.log)
+    work = CodingRun(recorder=runs.services({"": model}), results=runs.log)
     commands: list[int] = []
     for number in range(3):
         name = f"agent-dev-{number}"

@@ -12,7 +12,7 @@ import pytest
 from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.agents.coding_run import CodingRun
-from swe_ai_fleet.agents.equipment import Equipment, RunContext, RunServices
+from swe_ai_fleet.agents.run_deps import RunContext, RunDeps, RunRecorder
 from swe_ai_fleet.agents.solving import Consent, Solver
 from swe_ai_fleet.agents.spec import run_agent
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest, ApprovalResolution
@@ -137,9 +137,9 @@ class World:
             generation=generation,
             resume=resume,
         )
-        equipment = Equipment(models={"": self.model}, baselines=self.baselines)
-        services = RunServices(equipment=equipment, log=log, blobs=log, host="test")
-        runs = CodingRun(services=services, results=log)
+        deps = RunDeps(models={"": self.model}, baselines=self.baselines)
+        services = RunRecorder(deps=deps, log=log, blobs=log, host="test")
+        runs = CodingRun(recorder=services, results=log)
         async with self.clone(task) as clone:
             candidate = await runs.run(assignment, clone)
             self.files = {path.name: path.read_text() for path in clone.root.iterdir() if path.is_file()}
@@ -265,7 +265,7 @@ async def test_an_approver_in_the_same_process_decides(world: World) -> None:
             assert request.call.name == "shell_run_command"
             return ApprovalResolution(approval_id="", decision=decision, approver="me")  # noqa: B023
 
-        run = RunContext(equipment=Equipment(models={"": world.model}), trail=AuditTrail(agent_id=AGENT))
+        run = RunContext(deps=RunDeps(models={"": world.model}), trail=AuditTrail(agent_id=AGENT))
         assignment = CodingAssignment(execution_id=task.execution_id, agent_id=AGENT, task=task, repository=repository)
         async with world.clone(task) as clone:
             await run_agent(Solver(assignment, clone, run, consent=Consent(approver=approver)), run)

@@ -99,7 +99,7 @@ class World(Runs):
             unshown=self.unshown,
         )
         async with self.clone("review") as clone:
-            review = await ReviewRun(services=self.services(self.models), workspaces=self.provider).run(
+            review = await ReviewRun(recorder=self.services(self.models), workspaces=self.provider).run(
                 assignment, clone
             )
             self.seen = (clone.root / "app.py").read_text()
@@ -128,7 +128,7 @@ class World(Runs):
         return await self.solve(assignment)
 
     async def solve(self, assignment: CodingAssignment) -> Candidate:
-        runs = CodingRun(services=self.services(self.models), results=self.log)
+        runs = CodingRun(recorder=self.services(self.models), results=self.log)
         async with self.clone(assignment.agent_id) as clone:
             candidate = await runs.run(assignment, clone)
             self.seen = (clone.root / "app.py").read_text()

@@ -72,7 +72,7 @@ class World(Runs):
         )
         async with OpenAIChatModel(base_url=server.url, model="scripted") as model, self.clone(RUN) as clone:
             services = self.services({"verifier": model} if models is None else models)
-            return await ScoreRun(services=services).run(assignment, clone)
+            return await ScoreRun(recorder=services).run(assignment, clone)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, field, replace
 
 from swe_ai_fleet.agents.deriving import DeriveRun
-from swe_ai_fleet.agents.equipment import Equipment, RunServices
+from swe_ai_fleet.agents.run_deps import RunDeps, RunRecorder
 from swe_ai_fleet.domain.assignment import DeriveAssignment
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.message import AssistantMessage, ModelReply, ModelRequest
@@ -48,8 +48,8 @@ class PlannersFleet(ScriptedFleet):
 
     async def _derive(self, assignment: DeriveAssignment) -> Derivation:
         self.derived.append(assignment)
-        services = RunServices(equipment=Equipment(models={"": self.model}), log=self.storage, blobs=self.storage)
-        return await DeriveRun(services=services).run(assignment, None)
+        services = RunRecorder(deps=RunDeps(models={"": self.model}), log=self.storage, blobs=self.storage)
+        return await DeriveRun(recorder=services).run(assignment, None)
 
 
 @dataclass

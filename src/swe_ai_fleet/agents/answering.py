@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 
 from swe_ai_fleet.agents.agent_run import RunParts
 from swe_ai_fleet.agents.budget import Budget
-from swe_ai_fleet.agents.equipment import Equipment, RunContext, RunEnding, RunServices
 from swe_ai_fleet.agents.prompting import Fence
 from swe_ai_fleet.agents.recorded_run import close_interrupted
+from swe_ai_fleet.agents.run_deps import RunContext, RunDeps, RunEnding, RunRecorder
 from swe_ai_fleet.agents.spec import AgentSpec, RunResources, run_agent
 from swe_ai_fleet.agents.structured_output import opening
 from swe_ai_fleet.agents.sub_agents.memory import MemoryResults
@@ -47,11 +47,11 @@ MAX_RESULT_CHARS = 60_000
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerRun:
-    services: RunServices
+    recorder: RunRecorder
 
     async def run(self, assignment: AnswerAssignment, clone: Clone) -> Answer:
         """An agent's answer; faults of the model, spent limits and missing tools are answers with an error."""
-        return await self.services.run(assignment, clone, lambda run: _Answerer(assignment, clone, run).work())
+        return await self.recorder.run(assignment, clone, lambda run: _Answerer(assignment, clone, run).work())
 
 
 class _Answerer(AgentSpec[Answer]):
@@ -84,16 +84,16 @@ class _Answerer(AgentSpec[Answer]):
         if not self._assignment.config.use_tools:
             yield Toolbox({}, pipeline, answer=answer)
             return
-        async with open_toolkits(self._clone, pipeline, self._run.equipment.access, self.task) as toolset:
+        async with open_toolkits(self._clone, pipeline, self._run.deps.access, self.task) as toolset:
             if SubAgentTools.definitions.keys() & {*self.task.tools}:
                 others = _sub_agents(
-                    toolset, self._clone, pipeline, self.task, self._run.equipment, resources.model, self.budget
+                    toolset, self._clone, pipeline, self.task, self._run.deps, resources.model, self.budget
                 )
                 toolset = replace(toolset, toolkits={**toolset.toolkits, others.name: others})
             yield _toolbox(toolset, pipeline, self.task, answer)
 
     async def opening(self, resources: RunResources, toolbox: Toolbox) -> tuple[Message, ...]:
-        assignment, config, mask = self._assignment, self._assignment.config, self._run.equipment.mask
+        assignment, config, mask = self._assignment, self._assignment.config, self._run.deps.mask
         fence = Fence(mask, assignment.execution_id, assignment.agent_id)
         background = fence(assignment.background, MAX_BACKGROUND_CHARS)
         sections = [
@@ -114,7 +114,7 @@ class _Answerer(AgentSpec[Answer]):
 
     async def read(self, parts: RunParts, trajectory: Trajectory) -> Answer:
         """What the agent said; an answer with an error where it came to none."""
-        mask, stop = self._run.equipment.mask, trajectory.stop_reason
+        mask, stop = self._run.deps.mask, trajectory.stop_reason
         text = mask(trajectory.answer).strip()
         error = "" if stop in _ANSWERED else trajectory.error or f"the run stopped: {stop}"
         tools = tuple(
@@ -142,7 +142,7 @@ def _sub_agents(
     clone: Clone,
     pipeline: Pipeline,
     task: Task,
-    equipment: Equipment,
+    deps: RunDeps,
     model: ChatModel,
     budget: Budget,
 ) -> SubAgentTools:
@@ -153,8 +153,8 @@ def _sub_agents(
         budget=budget,
         toolkits=held.toolkits,
         without=held.unlisted,
-        memory=equipment.memory_search(task, clone),
-        limits=equipment.sub_agents,
+        memory=deps.memory_search(task, clone),
+        limits=deps.sub_agents,
     )
 
 
@@ -190,15 +190,15 @@ def _toolbox(toolset: Toolset, pipeline: Pipeline, task: Task, answer: Operation
 
 @dataclass(frozen=True, kw_only=True)
 class OperateRun:
-    services: RunServices
+    recorder: RunRecorder
 
     async def run(self, assignment: OperateAssignment, clone: Clone) -> ToolResult:
         """What one call gives; a tool that fails, or is not there, gives a result that says so.
 
         A call that had begun to change something in an earlier process, and of which nothing more is known, is not made
-        again: its outcome is `interrupted`. Raises as `RunServices.run` does.
+        again: its outcome is `interrupted`. Raises as `RunRecorder.run` does.
         """
-        return await self.services.run(assignment, clone, lambda run: self._work(assignment, clone, run))
+        return await self.recorder.run(assignment, clone, lambda run: self._work(assignment, clone, run))
 
     async def _work(self, assignment: OperateAssignment, clone: Clone, run: RunContext) -> RunEnding[ToolResult]:
         run.trail.entries.extend(run.earlier.entries)
@@ -213,7 +213,7 @@ class OperateRun:
 
     async def _left_by(self, assignment: OperateAssignment, run: RunContext) -> ToolResult | None:
         begun: AuditEntry | None = None
-        stored = self.services.log.read(assignment.task.tenant, assignment.execution_id, agent_id=assignment.agent_id)
+        stored = self.recorder.log.read(assignment.task.tenant, assignment.execution_id, agent_id=assignment.agent_id)
         async with aclosing(stored) as events:
             async for event in events:
                 match event.event.body:
@@ -228,7 +228,7 @@ class OperateRun:
         return close_interrupted(begun, run.trail, run.journal)
 
     async def _call(self, assignment: OperateAssignment, clone: Clone, run: RunContext) -> ToolResult:
-        equipment, task = run.equipment, assignment.task
+        deps, task = run.deps, assignment.task
         policy = Policy(
             role=task.role,
             read_only=not task.enable_tools,
@@ -237,14 +237,14 @@ class OperateRun:
             allowed_paths=task.constraints.allowed_paths,
         )
         pipeline = run.pipeline(task, policy, task.constraints.limits, chars=MAX_RESULT_CHARS)
-        async with open_toolkits(clone, pipeline, equipment.access, task) as toolset:
+        async with open_toolkits(clone, pipeline, deps.access, task) as toolset:
             arguments = json_or_none(assignment.arguments or "{}")
             if not is_object(arguments):
                 return _refused(assignment, pipeline, "the arguments are not a JSON object")
             kits = toolset.toolkits
             if assignment.tool in SubAgentTools.definitions:
-                model, budget = equipment.model(task, Perspective(), run.trail), Budget(task.constraints.limits)
-                others = _sub_agents(toolset, clone, pipeline, task, equipment, model, budget)
+                model, budget = deps.model(task, Perspective(), run.trail), Budget(task.constraints.limits)
+                others = _sub_agents(toolset, clone, pipeline, task, deps, model, budget)
                 # No run searched memory before: what the node names is what is missing.
                 others.know(MemoryResults(gaps=tuple(strings(arguments.get("gaps")))))
                 kits = {**kits, others.name: others}

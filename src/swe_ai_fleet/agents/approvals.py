@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
-from swe_ai_fleet.agents.equipment import RunContext
 from swe_ai_fleet.agents.history import History
 from swe_ai_fleet.agents.model_middleware import ModelWrapper
+from swe_ai_fleet.agents.run_deps import RunContext
 from swe_ai_fleet.agents.sub_agents.memory import MemoryResults, findings
 from swe_ai_fleet.agents.toolbox import CallVerdict, ReadCall, Ruling
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest, ApprovalResolution
@@ -208,7 +208,7 @@ class RunApprovalService:
     searched: Sequence[MemoryResults] = ()
 
     def __post_init__(self) -> None:
-        self._mask, self._trail, self._journal = self.run.equipment.mask, self.run.trail, self.run.journal
+        self._mask, self._trail, self._journal = self.run.deps.mask, self.run.trail, self.run.journal
         self._known = set(self.run.earlier.requests)
 
     async def ask(self, requests: Sequence[ApprovalRequest]) -> Mapping[str, ApprovalResolution]:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from swe_ai_fleet.agents.equipment import Equipment, RunContext, RunServices
 from swe_ai_fleet.agents.opening import RevisionPrompt
 from swe_ai_fleet.agents.prompting import Fence, evidence, in_words, rendered
 from swe_ai_fleet.agents.recorded_run import read_run, run_finished
 from swe_ai_fleet.agents.results import agent_result, tool_record
+from swe_ai_fleet.agents.run_deps import RunContext, RunDeps, RunRecorder
 from swe_ai_fleet.agents.solving import Consent, Solver
 from swe_ai_fleet.agents.spec import opening_of, run_agent
 from swe_ai_fleet.domain.assignment import CodingAssignment, Opening, OpeningAssignment
@@ -33,7 +33,7 @@ MAX_CRITIQUE_CHARS = 6_000
 class CandidateRun:
     """What runs share that hand in a candidate."""
 
-    services: RunServices
+    recorder: RunRecorder
     results: ResultBus
 
     async def revision_prompt(
@@ -48,15 +48,15 @@ class CandidateRun:
         # A checkpoint has the work that is revised in it.
         if revision is None or run.earlier.checkpoint is not None:
             return None
-        services, ref = self.services, revision.candidate.artifacts.patch
-        patch = await services.blobs.get(ref) if ref is not None else b""
+        recorder, ref = self.recorder, revision.candidate.artifacts.patch
+        patch = await recorder.blobs.get(ref) if ref is not None else b""
         try:
             await clone.apply(patch)
             applied = True
         except PatchRejected:
             applied = False
-        task, author, mask = assignment.task, assignment.author_id or assignment.agent_id, services.equipment.mask
-        first = (await read_run(services.log, task.tenant, assignment.execution_id, author)).started
+        task, author, mask = assignment.task, assignment.author_id or assignment.agent_id, recorder.deps.mask
+        first = (await read_run(recorder.log, task.tenant, assignment.execution_id, author)).started
         candidate = revision.candidate
         fence = Fence(mask, task.execution_id, "revision", candidate.candidate_id, str(revision.round))
         # In an order that tells nothing of who wrote them when; one that came to nothing says nothing.
@@ -88,7 +88,7 @@ class CandidateRun:
         """End a run with what it leaves, and publish that. Raises Fenced, Unavailable."""
         candidate = candidate_of(assignment, finished, model=model, at=await run.end(finished))
         task, execution_id, agent_id = assignment.task, assignment.execution_id, assignment.agent_id
-        record = run.record or await tool_record(self.services.log, task.tenant, execution_id, agent_id)
+        record = run.record or await tool_record(self.recorder.log, task.tenant, execution_id, agent_id)
         await self.results.publish(
             tenant=task.tenant,
             task_id=task.task_id,
@@ -118,7 +118,7 @@ class CodingRun(CandidateRun):
 
         Raises ModelError before the first step, Fenced, Unavailable; a cancellation passes after it was recorded.
         """
-        async with self.services.claimed(assignment, clone) as run:
+        async with self.recorder.claimed(assignment, clone) as run:
             if (outcome := handed_in(assignment, run)) is not None:
                 return outcome
             if run.keeper is not None:
@@ -138,8 +138,8 @@ class CodingRun(CandidateRun):
                 run.trail,
                 trajectory.stop_reason,
                 trajectory.usage,
-                artifacts=None if waits else solution.artifacts(await self.services.keep_patch(assignment, patch)),
-                answer=run.equipment.mask(trajectory.answer),
+                artifacts=None if waits else solution.artifacts(await self.recorder.keep_patch(assignment, patch)),
+                answer=run.deps.mask(trajectory.answer),
                 error=trajectory.error,
             )
             if waits:
@@ -149,7 +149,7 @@ class CodingRun(CandidateRun):
 
 @dataclass(frozen=True, kw_only=True)
 class OpeningRun:
-    equipment: Equipment
+    deps: RunDeps
 
     async def run(self, assignment: OpeningAssignment, clone: Clone) -> Opening:
         """What the first of the task's agents would begin with in this clone. Raises ModelError, InvalidRequest."""
@@ -163,7 +163,7 @@ class OpeningRun:
             background=assignment.background,
         )
         trail = AuditTrail(execution_id=assignment.execution_id, agent_id=agent_id)
-        run = RunContext(equipment=self.equipment, trail=trail)
+        run = RunContext(deps=self.deps, trail=trail)
         return await opening_of(Solver(coding, clone, run), run)
 
 

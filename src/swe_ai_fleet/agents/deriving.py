@@ -15,9 +15,9 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field
 
 from swe_ai_fleet.agents.budget import Budget
-from swe_ai_fleet.agents.equipment import RunContext, RunEnding, RunServices, short_limits
 from swe_ai_fleet.agents.opening import RepositoryFacts
 from swe_ai_fleet.agents.prompting import Fence
+from swe_ai_fleet.agents.run_deps import RunContext, RunEnding, RunRecorder, short_limits
 from swe_ai_fleet.agents.spec import RecordedQuestions
 from swe_ai_fleet.agents.structured_output import (
     AnswerForm,
@@ -65,10 +65,10 @@ _NOT_IN_AN_ID = re.compile(r"[^a-z0-9]+")
 
 
 async def _opening(assignment: DeriveAssignment, clone: Clone | None, run: RunContext) -> tuple[Message, ...]:
-    task, mask, facts = assignment.task, run.equipment.mask, None
+    task, mask, facts = assignment.task, run.deps.mask, None
     if clone is not None:
         key = (task.tenant, assignment.execution_id, assignment.agent_id)
-        facts = await run.equipment.facts.of(key, clone, focus=task.description, map_tokens=MAP_TOKENS, narrow=False)
+        facts = await run.deps.facts.of(key, clone, focus=task.description, map_tokens=MAP_TOKENS, narrow=False)
         facts = facts.as_wanted(task.context_options)
     fence, constraints = Fence(mask, task.execution_id, "derive"), task.constraints
     sections = [
@@ -102,13 +102,13 @@ def _facts(facts: RepositoryFacts) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class DeriveRun:
-    services: RunServices
+    recorder: RunRecorder
 
     async def run(self, assignment: DeriveAssignment, clone: Clone | None) -> Derivation:
         """Split a task; with a clone, the planner is told what the repository says of itself.
 
         Raises InvalidRequest (an unknown strategy; no sound split, and what is wrong with it), ModelError, Unavailable
-        (also where the time is up), and as `RunServices.run` does.
+        (also where the time is up), and as `RunRecorder.run` does.
         """
         if assignment.strategy not in STRATEGIES:
             raise InvalidRequest(
@@ -116,7 +116,7 @@ class DeriveRun:
                 field="strategy",
                 hint=f"one of {', '.join(STRATEGIES)}",
             )
-        return await self.services.run(assignment, clone, lambda run: _derive(assignment, clone, run))
+        return await self.recorder.run(assignment, clone, lambda run: _derive(assignment, clone, run))
 
 
 async def _derive(assignment: DeriveAssignment, clone: Clone | None, run: RunContext) -> RunEnding[Derivation]:
@@ -126,7 +126,7 @@ async def _derive(assignment: DeriveAssignment, clone: Clone | None, run: RunCon
 
     def split(texts: Sequence[str]) -> tuple[Subtask, ...]:
         try:
-            return subtasks_of(read(SplitShape, *texts), assignment, mask=run.equipment.mask)
+            return subtasks_of(read(SplitShape, *texts), assignment, mask=run.deps.mask)
         except ValueError as error:
             raise ValueError(str(error)[:_MAX_PROBLEM_CHARS]) from None
 

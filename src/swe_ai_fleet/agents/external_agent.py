@@ -18,10 +18,10 @@ from typing import Protocol
 
 from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.coding_run import CandidateRun, candidate_of, handed_in
-from swe_ai_fleet.agents.equipment import RunContext
 from swe_ai_fleet.agents.opening import ROLES, opening_messages
 from swe_ai_fleet.agents.prompting import rendered
 from swe_ai_fleet.agents.recorded_run import resume, run_finished
+from swe_ai_fleet.agents.run_deps import RunContext
 from swe_ai_fleet.domain.assignment import CodingAssignment
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import Artifacts, Candidate, Diff
@@ -134,7 +134,7 @@ class OutsideRecord:
 
     def masked(self, text: str, limit: int) -> str:
         # Secrets are looked for in more than is shown: a cut could hide one from the mask.
-        return beginning(self.run.equipment.mask(well_formed(text[: 2 * limit])), limit)
+        return beginning(self.run.deps.mask(well_formed(text[: 2 * limit])), limit)
 
     def _reply(self, message: AssistantMessage, usage: Usage | None = None) -> None:
         self.step += 1
@@ -226,7 +226,7 @@ class ExternalRun(CandidateRun):
 
         Raises Fenced, Unavailable; a cancellation passes after it was recorded, and ends the agent's work.
         """
-        async with self.services.claimed(assignment, clone) as run:
+        async with self.recorder.claimed(assignment, clone) as run:
             if (outcome := handed_in(assignment, run)) is not None:
                 return outcome
             return await self._solved(assignment, clone, run)
@@ -262,7 +262,7 @@ class ExternalRun(CandidateRun):
             usage,
             artifacts=Artifacts(
                 commit_sha=clone.base_commit,
-                patch=await self.services.keep_patch(assignment, diff.patch),
+                patch=await self.recorder.keep_patch(assignment, diff.patch),
                 files_changed=diff.files,
                 insertions=diff.insertions,
                 deletions=diff.deletions,
@@ -278,9 +278,7 @@ class ExternalRun(CandidateRun):
         """From the first call to the changes in the clone. Raises as `solve` does, PatchRejected."""
         endpoint, task, run = assignment.perspective.endpoint, assignment.task, record.run
         record.model = record.masked(await agents.describe(endpoint), MAX_NAME_CHARS)
-        prompt = (
-            await self._prepared(assignment, clone, run) if agents.in_place else run.equipment.mask(task.description)
-        )
+        prompt = await self._prepared(assignment, clone, run) if agents.in_place else run.deps.mask(task.description)
         if run.earlier.started is None or not agents.in_place:
             run.begin(
                 RunStarted(
@@ -293,7 +291,7 @@ class ExternalRun(CandidateRun):
                     environment=clone.environment.key,
                 )
             )
-        handout = Handout(assignment=assignment, clone=clone, prompt=prompt, record=record, blobs=self.services.blobs)
+        handout = Handout(assignment=assignment, clone=clone, prompt=prompt, record=record, blobs=self.recorder.blobs)
         submission = await self._ask(agents, endpoint, handout)
         if len(submission.patch) > MAX_PATCH_BYTES:
             raise AgentFault(f"the agent's patch has more than {MAX_PATCH_BYTES} bytes")
@@ -342,4 +340,4 @@ class ExternalRun(CandidateRun):
         if keeper is not None:
             keeper.max_bytes = assignment.checkpoint_bytes
             run.earlier = await resume(run.earlier, keeper)
-        return run.equipment.mask(prompt)
+        return run.deps.mask(prompt)

@@ -14,7 +14,6 @@ from typing import cast
 from pydantic import Field
 
 from swe_ai_fleet.agents.budget import Budget
-from swe_ai_fleet.agents.equipment import RunContext, RunEnding, RunServices, short_limits
 from swe_ai_fleet.agents.prompting import (
     LETTERS,
     Fence,
@@ -25,6 +24,7 @@ from swe_ai_fleet.agents.prompting import (
     in_words,
     wishes,
 )
+from swe_ai_fleet.agents.run_deps import RunContext, RunEnding, RunRecorder, short_limits
 from swe_ai_fleet.agents.spec import RecordedQuestions
 from swe_ai_fleet.agents.structured_output import AnswerForm, Said, Shape, Text, as_text, objects_in, opening, schema_of
 from swe_ai_fleet.domain.assignment import JudgeAssignment
@@ -168,16 +168,16 @@ def _letter(text: str, letters: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class JudgeRun:
-    services: RunServices
+    recorder: RunRecorder
 
     async def run(self, assignment: JudgeAssignment, clone: Clone) -> tuple[Vote, ...]:
         """One judge's votes, `samples` of them, each over the candidates in another order.
 
         A reply that names no candidate (asked for a second time), faults of the model and spent limits are votes with
-        an error. Raises as `RunServices.run` does.
+        an error. Raises as `RunRecorder.run` does.
         """
-        judging = _Judging(assignment, clone.environment.key, self.services.blobs)
-        return await self.services.run(assignment, clone, judging.work)
+        judging = _Judging(assignment, clone.environment.key, self.recorder.blobs)
+        return await self.recorder.run(assignment, clone, judging.work)
 
 
 class _Judging:
@@ -189,7 +189,7 @@ class _Judging:
         self._room, self._narrowed, self._fault = 0, False, ""
 
     async def work(self, run: RunContext) -> RunEnding[tuple[Vote, ...]]:
-        assignment, self._mask = self._assignment, run.equipment.mask
+        assignment, self._mask = self._assignment, run.deps.mask
         budget = Budget(short_limits(assignment.task.constraints.limits), spent=run.earlier.usage)
         questions: RecordedQuestions | None = None
         try:

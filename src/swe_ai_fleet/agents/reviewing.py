@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 
 from swe_ai_fleet.agents.agent_run import RunParts
 from swe_ai_fleet.agents.budget import Budget
-from swe_ai_fleet.agents.equipment import RunContext, RunEnding, RunServices, short_limits
 from swe_ai_fleet.agents.prompting import (
     LETTERS,
     Fence,
@@ -26,6 +25,7 @@ from swe_ai_fleet.agents.prompting import (
 )
 from swe_ai_fleet.agents.review_answer import ReviewAnswer, answer_shape, no_review, read_answer, review_of
 from swe_ai_fleet.agents.review_proofs import Proving, may_run
+from swe_ai_fleet.agents.run_deps import RunContext, RunEnding, RunRecorder, short_limits
 from swe_ai_fleet.agents.solving import policy_of
 from swe_ai_fleet.agents.spec import AgentSpec, RunResources, run_agent
 from swe_ai_fleet.agents.structured_output import AnswerForm, Questions, opening, schema_of
@@ -155,16 +155,16 @@ def size_of(artifacts: Artifacts) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class ReviewRun:
-    services: RunServices
+    recorder: RunRecorder
     workspaces: EvidenceWorkspaces
 
     async def run(self, assignment: ReviewAssignment, clone: Clone) -> Review:
         """One peer's review, in a clean clone with the changes of one candidate, or with a branch for each of several.
 
         An answer that cannot be read, faults of the model and spent limits are critiques with an error. Raises as
-        `RunServices.run` does.
+        `RunRecorder.run` does.
         """
-        return await self.services.run(assignment, clone, lambda run: _Reviewer(assignment, clone, run, self).work())
+        return await self.recorder.run(assignment, clone, lambda run: _Reviewer(assignment, clone, run, self).work())
 
 
 class _Reviewer(AgentSpec[ReviewAnswer]):
@@ -191,9 +191,9 @@ class _Reviewer(AgentSpec[ReviewAnswer]):
         self._proving = Proving(
             assignment=assignment,
             workspaces=reviews.workspaces,
-            blobs=reviews.services.blobs,
+            blobs=reviews.recorder.blobs,
             environment=clone.environment,
-            mask=run.equipment.mask,
+            mask=run.deps.mask,
         )
         self._may_run = may_run(task, self.policy)
         self._stop = StopReason.MODEL_ERROR
@@ -204,7 +204,7 @@ class _Reviewer(AgentSpec[ReviewAnswer]):
         self._applied = frozenset[str]()
 
     async def work(self) -> RunEnding[Review]:
-        assignment, subjects, mask = self._assignment, self._shown, self._run.equipment.mask
+        assignment, subjects, mask = self._assignment, self._shown, self._run.deps.mask
         error = ""
         try:
             answer = await run_agent(self, self._run)
@@ -247,7 +247,7 @@ class _Reviewer(AgentSpec[ReviewAnswer]):
             may_run=self._may_run,
             iterations=self.budget.limits.max_iterations,
             context_tokens=resources.capabilities.max_model_len,
-            mask=self._run.equipment.mask,
+            mask=self._run.deps.mask,
         )
 
     async def read(self, parts: RunParts, trajectory: Trajectory) -> ReviewAnswer:

@@ -11,10 +11,10 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field
 
 from swe_ai_fleet.agents.budget import Budget
-from swe_ai_fleet.agents.equipment import Equipment, RunContext, RunEnding, RunServices, short_limits
 from swe_ai_fleet.agents.judging import room_for
 from swe_ai_fleet.agents.prompting import Fence, changed_tests, evidence, wishes
 from swe_ai_fleet.agents.recorded_run import read_run
+from swe_ai_fleet.agents.run_deps import RunContext, RunDeps, RunEnding, RunRecorder, short_limits
 from swe_ai_fleet.agents.spec import RecordedQuestions
 from swe_ai_fleet.agents.structured_output import Shape, Text, keyed_by, objects_in, opening, reply_in_shape
 from swe_ai_fleet.domain.assignment import CheckAssignment, ScoreAssignment
@@ -91,16 +91,16 @@ def trajectory(run: RunState, summary: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class ScoreRun:
-    services: RunServices
+    recorder: RunRecorder
 
     async def run(self, assignment: ScoreAssignment, clone: Clone) -> VerifierScore:
         """The verifier model's score of a candidate.
 
         Faults of the model, unusable answers and spent limits are scores with an error. A scoring that had not come to
-        its end begins anew: it is a request or two. Raises as `RunServices.run` does.
+        its end begins anew: it is a request or two. Raises as `RunRecorder.run` does.
         """
-        scoring = _Scoring(self.services, assignment, clone.environment.key)
-        return await self.services.run(assignment, clone, scoring.work)
+        scoring = _Scoring(self.recorder, assignment, clone.environment.key)
+        return await self.recorder.run(assignment, clone, scoring.work)
 
 
 class _LimitReached(Exception):
@@ -110,11 +110,11 @@ class _LimitReached(Exception):
 
 
 class _Scoring:
-    def __init__(self, services: RunServices, assignment: ScoreAssignment, environment: str) -> None:
-        self._services = services
+    def __init__(self, recorder: RunRecorder, assignment: ScoreAssignment, environment: str) -> None:
+        self._recorder = recorder
         self._assignment = assignment
         self._environment = environment
-        self._mask = services.equipment.mask
+        self._mask = recorder.deps.mask
         self._patch = self._did = ""
         self._room = 0
 
@@ -142,8 +142,8 @@ class _Scoring:
         """The model and what it can do; what is to be shown is read. Raises ModelError, InvalidRequest, NotFound."""
         assignment, candidate, task = self._assignment, self._assignment.candidate, self._assignment.task
         if candidate.artifacts.patch is not None:
-            self._patch = (await self._services.blobs.get(candidate.artifacts.patch)).decode("utf-8", "replace")
-        work = await read_run(self._services.log, task.tenant, assignment.execution_id, candidate.agent_id)
+            self._patch = (await self._recorder.blobs.get(candidate.artifacts.patch)).decode("utf-8", "replace")
+        work = await read_run(self._recorder.log, task.tenant, assignment.execution_id, candidate.agent_id)
         self._did = trajectory(work, candidate.summary)
         perspective = Perspective(model_profile=VERIFIER_PROFILE)
         # The log keeps no probabilities of replies that could be counted once more.
@@ -234,21 +234,21 @@ class RubricOpinion:
 class RubricJudge:
     """Asks the task's first model profile, once for a candidate."""
 
-    equipment: Equipment
+    deps: RunDeps
 
     async def opinion(
         self, assignment: CheckAssignment, items: Sequence[str], diff: str, report: CheckReport
     ) -> RubricOpinion:
         """What the model says of each item. Faults of the model and unusable answers are opinions with an error."""
-        task, mask = assignment.task, self.equipment.mask
+        task, mask = assignment.task, self.deps.mask
         trail = AuditTrail(execution_id=assignment.execution_id, agent_id=f"rubric-{assignment.candidate_id}")
         budget = Budget(Limits(timeout_seconds=MAX_SECONDS))
         name = ""
         try:
-            model = self.equipment.model(task, Perspective(model_profile=next(iter(task.profiles), "")), trail)
+            model = self.deps.model(task, Perspective(model_profile=next(iter(task.profiles), "")), trail)
             capabilities = await model.probe()
             name = capabilities.model
-            budget.begin(self.equipment.price(name))
+            budget.begin(self.deps.price(name))
             room = round(capabilities.max_model_len * _CHARS_PER_TOKEN * _DIFF_SHARE) or MAX_DIFF_CHARS
             digest = assignment.patch.digest if assignment.patch else ""
             fence = Fence(mask, task.execution_id, assignment.candidate_id, digest)

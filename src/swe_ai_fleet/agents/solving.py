@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 from swe_ai_fleet.agents.agent_run import Rules, RunParts
 from swe_ai_fleet.agents.approvals import Approver, PolicyGate, ProposingModel, RunApprovalService
 from swe_ai_fleet.agents.budget import Budget
-from swe_ai_fleet.agents.equipment import RunContext
 from swe_ai_fleet.agents.history import History, summariser
 from swe_ai_fleet.agents.model_middleware import CheckpointingModel, CheckpointPolicy
 from swe_ai_fleet.agents.opening import BaselineNews, RevisionPrompt, opening_messages
 from swe_ai_fleet.agents.planning.plan_run import PlanRules, drive
 from swe_ai_fleet.agents.prompting import rendered
 from swe_ai_fleet.agents.results import fails_before, last_tests
+from swe_ai_fleet.agents.run_deps import RunContext
 from swe_ai_fleet.agents.spec import AgentSpec, RunResources
 from swe_ai_fleet.agents.sub_agents.exploring import sub_agents_used
 from swe_ai_fleet.agents.sub_agents.memory import REMEMBER, RememberingTools, asked_about, noted_in, searches_in
@@ -94,7 +94,7 @@ class Solver(AgentSpec[Solution]):
         consent: Consent | None = None,
         checkpoint_seconds: float | None = None,
     ) -> None:
-        task, mask = assignment.task, run.equipment.mask
+        task, mask = assignment.task, run.deps.mask
         super().__init__(
             task=task,
             budget=Budget(task.constraints.limits, spent=run.earlier.usage),
@@ -108,9 +108,7 @@ class Solver(AgentSpec[Solution]):
         self._background, self._revision = assignment.background, revision
         self._consent, self._checkpoint_seconds = consent or Consent(), checkpoint_seconds
         self._proposes = task.approval is ApprovalPolicy.PLAN
-        self._news = BaselineNews(
-            baselines=run.equipment.baselines, task=task, environment=clone.environment, mask=mask
-        )
+        self._news = BaselineNews(baselines=run.deps.baselines, task=task, environment=clone.environment, mask=mask)
         self._gate: PolicyGate | None = None
         self._notes: tuple[str, ...] = ()
         self._looked: tuple[Step | None, Diff] = None, Diff(patch=b"")
@@ -119,19 +117,19 @@ class Solver(AgentSpec[Solution]):
     async def tools(self, resources: RunResources) -> AsyncGenerator[Toolbox]:
         self._at_hand = resources
         self._searched = searches_in(self._run.earlier.steps)
-        async with open_toolkits(self._clone, resources.pipeline, self._run.equipment.access, self.task) as toolset:
+        async with open_toolkits(self._clone, resources.pipeline, self._run.deps.access, self.task) as toolset:
             if isinstance(tests := toolset.toolkits.get(TestTool.name), TestTool):
                 tests.failed_before = self._news.failing
             self._notes = (*toolset.notes, _PROPOSE) if self._proposes else toolset.notes
             yield self._toolbox(toolset)
 
     async def opening(self, resources: RunResources, toolbox: Toolbox) -> Sequence[Message]:
-        task, revision, equipment = self.task, self._revision, self._run.equipment
+        task, revision, deps = self.task, self._revision, self._run.deps
         opening = revision.first if revision is not None else ()
         if not opening:
             # What is only shown before may be of another commit, or told in other words.
             key = (task.tenant, task.execution_id, self._commit, task.description)
-            facts = await equipment.facts.of(key, self._clone, focus=task.description)
+            facts = await deps.facts.of(key, self._clone, focus=task.description)
             opening = opening_messages(
                 task,
                 workspace=self._clone,
@@ -162,17 +160,17 @@ class Solver(AgentSpec[Solution]):
         )
         if task.approval is not ApprovalPolicy.NONE:
             entities = task.memory.entities if task.memory.read else ()
-            self._searched += await asked_about(run.equipment.memory_search(task, self._clone), entities)
+            self._searched += await asked_about(run.deps.memory_search(task, self._clone), entities)
             self._gate = gate = self._approvals(parts, history)
             if self._proposes:
                 model = ProposingModel(model=model, wanted=lambda: gate.wants_proposal)
         return await drive(
-            task.planning_mode or run.equipment.planning_mode,
+            task.planning_mode or run.deps.planning_mode,
             replace(
                 parts, model=model, history=history, gate=self._gate, news=self._news.text, last_look=self._last_look
             ),
             task_text=task.description,
-            mode_rules=replace(run.equipment.mode_rules, plans=PlanRules(proposes=self._proposes)),
+            mode_rules=replace(run.deps.mode_rules, plans=PlanRules(proposes=self._proposes)),
         )
 
     async def read(self, parts: RunParts, trajectory: Trajectory) -> Solution:
@@ -209,7 +207,7 @@ class Solver(AgentSpec[Solution]):
         return self._mask(text)
 
     def _toolbox(self, toolset: Toolset) -> Toolbox:
-        task, resources, equipment, steps = self.task, self._at_hand, self._run.equipment, self._run.earlier.steps
+        task, resources, deps, steps = self.task, self._at_hand, self._run.deps, self._run.earlier.steps
         others = SubAgentTools(
             self._clone,
             resources.pipeline,
@@ -217,8 +215,8 @@ class Solver(AgentSpec[Solution]):
             budget=self.budget,
             toolkits=toolset.toolkits,
             without=toolset.unlisted,
-            memory=equipment.memory_search(task, self._clone),
-            limits=equipment.sub_agents,
+            memory=deps.memory_search(task, self._clone),
+            limits=deps.sub_agents,
             used=sub_agents_used(steps),
             searched=self._searched,
         )
@@ -233,7 +231,7 @@ class Solver(AgentSpec[Solution]):
             resources.pipeline,
             idle=toolset.idle | idle,
             unlisted=toolset.unlisted | unlisted,
-            parallel=equipment.parallel,
+            parallel=deps.parallel,
         )
 
     def _approvals(self, parts: RunParts, history: History) -> PolicyGate:

@@ -13,12 +13,12 @@ from typing import Any, Generic, TypeVar
 
 from swe_ai_fleet.agents.agent_run import AgentRun, Rules, RunParts, ends_with_step
 from swe_ai_fleet.agents.budget import Budget
-from swe_ai_fleet.agents.equipment import RunContext
 from swe_ai_fleet.agents.history import History
 from swe_ai_fleet.agents.loop_guard import LoopGuard
 from swe_ai_fleet.agents.recorded_run import (
     resume,
 )
+from swe_ai_fleet.agents.run_deps import RunContext
 from swe_ai_fleet.agents.structured_output import Questions
 from swe_ai_fleet.agents.toolbox import Toolbox, first_line
 from swe_ai_fleet.domain.assignment import Opening

@@ -67,8 +67,8 @@ async def harness(settings: Settings, name: str) -> DoctorFinding:
     from swe_ai_fleet.agents.budget import Budget
     from swe_ai_fleet.agents.model_gateway import ModelGateway
     from swe_ai_fleet.domain.budget import Limits
-    from swe_ai_fleet.runtime.equipment import harness_agents
     from swe_ai_fleet.runtime.factories import open_model
+    from swe_ai_fleet.runtime.run_deps import harness_agents
     from swe_ai_fleet.runtime.tool_services import secret_mask, tool_access, with_isolation_level
 
     part, mend = f"harness: {name}", f"see FLEET_HARNESSES and docs/harnesses.md; seats name it as acp:{name}"

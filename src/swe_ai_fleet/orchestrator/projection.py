@@ -31,7 +31,7 @@ from swe_ai_fleet.domain.execution import ExecutionState, advance
 from swe_ai_fleet.domain.task import Role, TaskKind
 from swe_ai_fleet.following import Follower
 from swe_ai_fleet.ports import EventLog
-from swe_ai_fleet.snapshots import LAST, Shelf, Snapshots
+from swe_ai_fleet.snapshots import LAST, Archive, Snapshots
 
 _LOOKS = 200
 """So often within the time that the log keeps events."""
@@ -95,7 +95,7 @@ class Projection:
         self._forgets_at = 0.0
         self._heard = heard
         self._open: dict[tuple[str, str], ExecutionState] = {}
-        self._over = Shelf(_Kept)
+        self._over = Archive(_Kept)
         self._ends: dict[tuple[str, str], int] = {}
         self._erased: dict[tuple[str, str], None] = {}
         self._waiting: defaultdict[tuple[str, str], asyncio.Event] = defaultdict(asyncio.Event)

@@ -16,10 +16,10 @@ from swe_ai_fleet.adapters.jetstream import TIMEOUT_SECONDS
 from swe_ai_fleet.agents.answering import AnswerRun, OperateRun
 from swe_ai_fleet.agents.coding_run import CodingRun, OpeningRun
 from swe_ai_fleet.agents.deriving import DeriveRun
-from swe_ai_fleet.agents.equipment import RunServices
 from swe_ai_fleet.agents.external_agent import ExternalRun
 from swe_ai_fleet.agents.judging import JudgeRun
 from swe_ai_fleet.agents.reviewing import ReviewRun
+from swe_ai_fleet.agents.run_deps import RunRecorder
 from swe_ai_fleet.agents.scoring import RubricJudge, ScoreRun
 from swe_ai_fleet.domain.assignment import (
     AnswerAssignment,
@@ -37,9 +37,9 @@ from swe_ai_fleet.orchestrator.evidence import EvidenceGatherer, suites_of
 from swe_ai_fleet.orchestrator.evidence.test_runs import TEST_RUNS_BUCKET, KnownBaselines, TestRuns
 from swe_ai_fleet.orchestrator.recipes import RECIPES_BUCKET, Recipes
 from swe_ai_fleet.ports import ChatModel, Clone, EvidenceWorkspaces, Workshops, WorkspaceProvider
-from swe_ai_fleet.runtime.equipment import harness_agents, open_equipment, outside_agents
 from swe_ai_fleet.runtime.factories import connect_log, housekeeping, workspace_provider
 from swe_ai_fleet.runtime.knowledge import open_context_client
+from swe_ai_fleet.runtime.run_deps import harness_agents, open_run_deps, outside_agents
 from swe_ai_fleet.runtime.tool_services import with_isolation_level
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.telemetry import own_telemetry
@@ -134,45 +134,45 @@ async def open_worker(settings: Settings, *, host: str, prepared: Prepare | None
         connect_log(settings, name=host, waits=TIMEOUT_SECONDS) as log,
         log.live_texts() as live,
         open_context_client(settings) as context,
-        open_equipment(settings, live=live, memories=context) as equipment,
+        open_run_deps(settings, live=live, memories=context) as deps,
     ):
         test_runs = TestRuns(log.made_bucket(TEST_RUNS_BUCKET))
-        equipment = replace(equipment, baselines=KnownBaselines(test_runs, suites_of))
+        deps = replace(deps, baselines=KnownBaselines(test_runs, suites_of))
         provider = workspace_provider(settings, log, Recipes(log.made_bucket(RECIPES_BUCKET)))
         await provider.warm()
         # Their schemas are made once a process, better now than while the first task waits.
         operations()
         workspaces = prepared(provider) if prepared is not None else provider
-        services = RunServices(
-            equipment=equipment,
+        recorder = RunRecorder(
+            deps=deps,
             log=telemetry.observed(log),
             blobs=log,
             audit_key=settings.audit_key.encode(),
             host=host,
         )
-        derivations = DeriveRun(services=services)
+        derivations = DeriveRun(recorder=recorder)
         runs: dict[AssignmentKind, Run] = {
             AssignmentKind.RUN: CodingRun(
-                services=services,
+                recorder=recorder,
                 results=telemetry.results(log),
                 approval_timeout_seconds=settings.approval_timeout_seconds,
                 checkpoint_seconds=settings.checkpoint_seconds,
             ),
-            AssignmentKind.REVIEW: ReviewRun(services=services, workspaces=workspaces),
-            AssignmentKind.JUDGE: JudgeRun(services=services),
-            AssignmentKind.SCORE: ScoreRun(services=services),
+            AssignmentKind.REVIEW: ReviewRun(recorder=recorder, workspaces=workspaces),
+            AssignmentKind.JUDGE: JudgeRun(recorder=recorder),
+            AssignmentKind.SCORE: ScoreRun(recorder=recorder),
             AssignmentKind.DERIVE: derivations,
-            AssignmentKind.ANSWER: AnswerRun(services=services),
-            AssignmentKind.OPERATE: OperateRun(services=services),
-            AssignmentKind.OPENING: OpeningRun(equipment=equipment),
+            AssignmentKind.ANSWER: AnswerRun(recorder=recorder),
+            AssignmentKind.OPERATE: OperateRun(recorder=recorder),
+            AssignmentKind.OPENING: OpeningRun(deps=deps),
         }
         evidence = EvidenceGatherer(
             workspaces=workspaces,
             blobs=log,
-            access=equipment.access,
-            mask=equipment.mask,
+            access=deps.access,
+            mask=deps.mask,
             runs=test_runs,
-            rubric=RubricJudge(equipment=equipment),
+            rubric=RubricJudge(deps=deps),
         )
         # Hosts that were killed on this node may have left theirs; the orchestrator may be on another one.
         async with housekeeping(provider, settings):
@@ -181,15 +181,15 @@ async def open_worker(settings: Settings, *, host: str, prepared: Prepare | None
                 workshops=provider,
                 runs=runs,
                 external=ExternalRun(
-                    services=services,
+                    recorder=recorder,
                     results=telemetry.results(log),
-                    outside=outside_agents(settings, equipment.mask),
-                    harnesses=harness_agents(settings, equipment.access),
+                    outside=outside_agents(settings, deps.mask),
+                    harnesses=harness_agents(settings, deps.access),
                 ),
                 derivations=derivations,
                 evidence=evidence,
-                access=equipment.access,
-                models=equipment.models,
+                access=deps.access,
+                models=deps.models,
             )
             try:
                 yield worker

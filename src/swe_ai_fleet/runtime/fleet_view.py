@@ -35,9 +35,9 @@ from swe_ai_fleet.domain.fleet_status import (
 from swe_ai_fleet.domain.job import this_release
 from swe_ai_fleet.following import in_background
 from swe_ai_fleet.ports import KeyValue, Replicas
-from swe_ai_fleet.runtime.equipment import profile_settings
 from swe_ai_fleet.runtime.model_servers import ModelEndpoint, ModelServers
 from swe_ai_fleet.runtime.node_load import NodeProbe, added_up, host_report, ray_node
+from swe_ai_fleet.runtime.run_deps import profile_settings
 from swe_ai_fleet.settings import Settings
 
 DEFAULT_PROFILE = "default"

@@ -22,7 +22,7 @@ from swe_ai_fleet.agents.function_calling.setup import (
 from swe_ai_fleet.agents.model_middleware import RETRY_WAITS
 from swe_ai_fleet.domain.budget import Limits
 from swe_ai_fleet.runtime.default_tools import library_registry
-from swe_ai_fleet.runtime.equipment import NamedModel
+from swe_ai_fleet.runtime.run_deps import NamedModel
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.tools.http_transport import HttpPolicy
 

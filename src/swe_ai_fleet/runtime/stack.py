@@ -29,7 +29,6 @@ from swe_ai_fleet.orchestrator.meter import Meter
 from swe_ai_fleet.orchestrator.quotas import Quotas, Rules, StorageUsage, no_rules
 from swe_ai_fleet.orchestrator.recipes import RECIPES_BUCKET, RECIPES_BYTES, RECIPES_KEPT_SECONDS, Recipes
 from swe_ai_fleet.ports import Fleet, HeadSigner
-from swe_ai_fleet.runtime.equipment import COUNCILS_BUCKET, council_store, model_prices, profile_settings
 from swe_ai_fleet.runtime.erasure import Erasures, Forgets
 from swe_ai_fleet.runtime.factories import DAY_SECONDS, housekeeping, open_model, workspace_provider
 from swe_ai_fleet.runtime.fleet_view import LogRoom, Measurable, MeasuredFleetView, open_fleet_view
@@ -38,6 +37,7 @@ from swe_ai_fleet.runtime.knowledge import ContextClient, open_context_client, r
 from swe_ai_fleet.runtime.nats_server import State
 from swe_ai_fleet.runtime.ray_fleet import open_ray_fleet
 from swe_ai_fleet.runtime.replicas import Drains, LeaseKeeper, drained, open_drains, open_leases
+from swe_ai_fleet.runtime.run_deps import COUNCILS_BUCKET, council_store, model_prices, profile_settings
 from swe_ai_fleet.runtime.spending import SPENDING_BUCKET, SPENDING_KEPT_SECONDS, TenantSpending
 from swe_ai_fleet.runtime.tool_services import tool_access, with_isolation_level
 from swe_ai_fleet.sandbox import raise_file_limit, watch_children_by_descriptor

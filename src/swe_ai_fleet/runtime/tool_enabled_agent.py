@@ -10,9 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider
-from swe_ai_fleet.agents.equipment import Equipment, RunContext
 from swe_ai_fleet.agents.recorded_run import RecordedRun, recorded_run, run_finished
 from swe_ai_fleet.agents.results import ToolRecord, tool_record
+from swe_ai_fleet.agents.run_deps import RunContext, RunDeps
 from swe_ai_fleet.agents.scoring import RubricJudge
 from swe_ai_fleet.agents.solving import Solution, Solver, check_tools
 from swe_ai_fleet.agents.spec import run_agent
@@ -38,9 +38,9 @@ from swe_ai_fleet.in_process import MemoryLog
 from swe_ai_fleet.orchestrator.evidence import EvidenceGatherer
 from swe_ai_fleet.orchestrator.evidence.check_results import no_evidence
 from swe_ai_fleet.ports import EventLog
-from swe_ai_fleet.runtime.equipment import model_prices, open_equipment
 from swe_ai_fleet.runtime.factories import connect_log, workspace_provider
 from swe_ai_fleet.runtime.library_requests import read_constraints
+from swe_ai_fleet.runtime.run_deps import model_prices, open_run_deps
 from swe_ai_fleet.runtime.tool_services import make_sandbox, secret_mask, tool_access, with_isolation_level
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.tools.catalogue import all_toolkits
@@ -153,11 +153,11 @@ class ToolEnabledAgent:
             environment = await workspaces.environment(pinned, request.environment)
             environment = replace(environment, network=access.hosts(request.constraints))
             clone = await stack.enter_async_context(workspaces.attach(self.agent_id, pinned, environment))
-            equipment = await stack.enter_async_context(open_equipment(settings, alone=False))
+            deps = await stack.enter_async_context(open_run_deps(settings, alone=False))
             assignment = CodingAssignment(
                 execution_id=self.execution_id, agent_id=self.agent_id, task=request, repository=pinned
             )
-            run = RunContext(equipment=equipment, trail=recorded.trail, journal=recorded.journal)
+            run = RunContext(deps=deps, trail=recorded.trail, journal=recorded.journal)
             solution = await run_agent(Solver(assignment, clone, run), run)
             trajectory = solution.trajectory
             await run.end(
@@ -171,7 +171,7 @@ class ToolEnabledAgent:
                 )
             )
             record = await tool_record(log, DEFAULT_TENANT, self.execution_id, self.agent_id)
-            report = await _evidence(assignment, solution, workspaces, equipment)
+            report = await _evidence(assignment, solution, workspaces, deps)
         return _result(solution, record, report, needs_proof=request.constraints.require_verified)
 
     async def _claim(self, stack: AsyncExitStack, log: EventLog, task_id: str) -> RecordedRun:
@@ -195,7 +195,7 @@ class ToolEnabledAgent:
 
 
 async def _evidence(
-    assignment: CodingAssignment, solution: Solution, workspaces: GitWorkspaceProvider, equipment: Equipment
+    assignment: CodingAssignment, solution: Solution, workspaces: GitWorkspaceProvider, deps: RunDeps
 ) -> CheckReport | None:
     """What checks say of what the agent left, as in a fleet; None without an answer, or a change or check to judge."""
     patch, task = solution.diff.patch, assignment.task
@@ -207,9 +207,9 @@ async def _evidence(
     gatherer = EvidenceGatherer(
         workspaces=workspaces,
         blobs=blobs,
-        access=equipment.access,
-        mask=equipment.mask,
-        rubric=RubricJudge(equipment=equipment),
+        access=deps.access,
+        mask=deps.mask,
+        rubric=RubricJudge(deps=deps),
     )
     check = CheckAssignment(
         execution_id=assignment.execution_id,

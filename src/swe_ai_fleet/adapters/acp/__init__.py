@@ -138,14 +138,14 @@ class HarnessAgents:
         pipeline = Pipeline(
             trail=run.trail,
             policy=policy,
-            mask=run.equipment.mask,
+            mask=run.deps.mask,
             store=run.store,
             limits=ToolLimits(command_timeout_seconds=task.constraints.limits.command_timeout_seconds),
         )
         budget = Budget(task.constraints.limits, spent=run.earlier.usage, clock=run.clock)
         model, capabilities = await run.model(task, handout.assignment.perspective, budget)
         handout.record.budget = budget
-        async with ModelGateway(model, budget, mask=run.equipment.mask) as gateway:
+        async with ModelGateway(model, budget, mask=run.deps.mask) as gateway:
             command = self._harness(endpoint).started(
                 handout.clone.environment,
                 gateway=gateway.socket,

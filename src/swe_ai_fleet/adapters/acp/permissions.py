@@ -134,7 +134,7 @@ class Permissions:
             goal=task.description,
             read=lambda call, _: self._readings[call.call_id],
             approvals=self._approvals if self._run.keeper is not None else None,
-            mask=self._run.equipment.mask,
+            mask=self._run.deps.mask,
             earlier=self._earlier,
         )
 
@@ -166,7 +166,7 @@ class Permissions:
             )
         return answer
 
-    async def carry_out(self, spec: OperationSpec, arguments: Mapping[str, object], *, text: str) -> tuple[str, Ruling]:
+    async def perform(self, spec: OperationSpec, arguments: Mapping[str, object], *, text: str) -> tuple[str, Ruling]:
         """Whether the fleet may do something for the harness, and the id of its call; a step of its own.
 
         What a person has approved when the harness asked before is not asked about again. Raises FleetError.

@@ -270,7 +270,7 @@ class HarnessSession:
         async with self._turn:
             self._check_going_on()
             try:
-                call_id, answer = await self._permissions.carry_out(spec, arguments, text=self._take_text())
+                call_id, answer = await self._permissions.perform(spec, arguments, text=self._take_text())
                 self._count()
                 if answer.verdict is CallVerdict.GO:
                     return await self._pipeline.call(definition, toolkit, arguments, call_id=call_id)

@@ -11,9 +11,9 @@ from typing import Literal, TypedDict, cast
 
 from swe_ai_fleet.agents.agent_run import Rules
 from swe_ai_fleet.agents.budget import Budget
-from swe_ai_fleet.agents.equipment import ANY_MODEL
 from swe_ai_fleet.agents.loop_guard import LoopAction, LoopGuard
 from swe_ai_fleet.agents.model_middleware import RETRY_WAITS, RetryingModel, ShownTools, WholeResults
+from swe_ai_fleet.agents.run_deps import ANY_MODEL
 from swe_ai_fleet.agents.toolbox import REQUEST_TOOLS, Toolbox
 from swe_ai_fleet.domain.audit import AuditEntry
 from swe_ai_fleet.domain.blob import BlobRef

@@ -34,10 +34,10 @@ from swe_ai_fleet.extensions.chat.session import (
     newest_first,
 )
 from swe_ai_fleet.ports import Memories
-from swe_ai_fleet.runtime.equipment import NamedModel
 from swe_ai_fleet.runtime.execution_tools import FleetView, TaskStarter
 from swe_ai_fleet.runtime.knowledge import open_library_memory
 from swe_ai_fleet.runtime.private_files import write_private
+from swe_ai_fleet.runtime.run_deps import NamedModel
 from swe_ai_fleet.settings import Settings
 
 _DIRECTORY = "chats"

@@ -16,9 +16,9 @@ from swe_ai_fleet.extensions.chat.chat import Chat
 from swe_ai_fleet.extensions.chat.reply_run import ChatRules
 from swe_ai_fleet.extensions.chat.session import KeyValueChats
 from swe_ai_fleet.ports import KeyValue, Memories
-from swe_ai_fleet.runtime.equipment import model_prices
 from swe_ai_fleet.runtime.execution_tools import FleetView, TaskStarter
 from swe_ai_fleet.runtime.factories import open_model
+from swe_ai_fleet.runtime.run_deps import model_prices
 from swe_ai_fleet.runtime.spending import TenantSpending
 from swe_ai_fleet.runtime.tool_services import operator_tools, secret_mask, tool_access, with_isolation_level
 from swe_ai_fleet.settings import Settings

@@ -36,7 +36,7 @@ from swe_ai_fleet.extensions.knowledge import story
 from swe_ai_fleet.extensions.knowledge.story import StoryState, advance
 from swe_ai_fleet.following import Follower
 from swe_ai_fleet.ports import ChangeLog
-from swe_ai_fleet.snapshots import Shelf, Snapshots
+from swe_ai_fleet.snapshots import Archive, Snapshots
 
 _PARTS = 2
 _PORT = re.compile(r":[0-9]{1,5}(?=/)")
@@ -73,9 +73,9 @@ class ContextGraph:
     Stories are in memory, what executions did lies in a file of this process.
     """
 
-    def __init__(self, work: Shelf[LoggedWork] | None = None) -> None:
+    def __init__(self, work: Archive[LoggedWork] | None = None) -> None:
         self._stories: dict[str, StoryState] = {}
-        self._work = work or Shelf(LoggedWork)
+        self._work = work or Archive(LoggedWork)
         self._cases: dict[str, list[tuple[str, str]]] = {}
         self._holders: dict[str, set[str]] = {}
         self._erased_at = 0

@@ -217,7 +217,7 @@ class PlanDrive:
         """A session once the request to carry it out is done; approved still where its model server failed."""
         try:
             async with self._recorded(session) as (run, _):
-                end: RunEnd = await run.carry_out()
+                end: RunEnd = await run.run()
         except _NoTools as error:
             return replace(session, status=SessionStatus.APPROVED, error=self._planner.clean(str(error)))
         error = "" if end.session.stop_reason in GOOD_ENDS else end.error

@@ -15,8 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from swe_ai_fleet.agents.equipment import ANY_MODEL
 from swe_ai_fleet.agents.recollections import FleetMemory
+from swe_ai_fleet.agents.run_deps import ANY_MODEL
 from swe_ai_fleet.agents.sub_agents.memory import MemorySearch, RepositoryMemory
 from swe_ai_fleet.domain.assignment import Assignment
 from swe_ai_fleet.domain.budget import Limits
@@ -34,10 +34,10 @@ from swe_ai_fleet.orchestrator.execution_context import ExecutionDeps
 from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.ports import KeyValue, Workspace, WorkspaceProvider
 from swe_ai_fleet.runtime.default_tools import NothingRemembered
-from swe_ai_fleet.runtime.equipment import model_prices, sub_agent_limits
 from swe_ai_fleet.runtime.execution_tools import FleetView, ListExecutions, ShowExecution, StartTask, TaskStarter
 from swe_ai_fleet.runtime.factories import open_model, workspace_provider
 from swe_ai_fleet.runtime.knowledge import ContextClient
+from swe_ai_fleet.runtime.run_deps import model_prices, sub_agent_limits
 from swe_ai_fleet.runtime.tool_services import (
     make_sandbox,
     operator_tools,
@@ -68,7 +68,7 @@ _RESERVED = frozenset(
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanEquipment:
+class PlanDeps:
     """Opens what a session works with, for the time of one request.
 
     Code runs in the sandbox, in a directory that vanishes with the request.
@@ -259,7 +259,7 @@ async def open_tenant_plans(
 
         def made(tenant: str) -> TenantPlanner:
             scope = MemoryScope(tenant=tenant)
-            equipment = PlanEquipment(
+            deps = PlanDeps(
                 home=settings.home,
                 sandbox=sandbox,
                 builtin=access.builtin,
@@ -274,7 +274,7 @@ async def open_tenant_plans(
             )
             return TenantPlanner(
                 model=model,
-                tools=equipment.open,
+                tools=deps.open,
                 store=KeyValueSessions(*(buckets or in_memory), tenant=tenant),
                 # Those of chats.
                 limits=Limits(

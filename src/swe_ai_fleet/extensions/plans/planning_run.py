@@ -138,7 +138,7 @@ class PlanningRun:
         history = self._opened(toolbox, messages)
         return await self._propose(session, toolbox, history, self._waiting(messages))
 
-    async def carry_out(self) -> RunEnd:
+    async def run(self) -> RunEnd:
         """Run from the approval to the end, with every tool of the session."""
         session, toolbox = self._session, self._toolbox(self._pipeline)
         messages = session.messages

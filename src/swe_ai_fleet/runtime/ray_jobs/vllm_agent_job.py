@@ -11,8 +11,8 @@ from typing import cast
 
 import ray
 
-from swe_ai_fleet.agents.equipment import PATCH_MEDIA_TYPE
 from swe_ai_fleet.agents.results import MAX_INLINE_PATCH_BYTES, bounded_result, failed_result, result_head
+from swe_ai_fleet.agents.run_deps import PATCH_MEDIA_TYPE
 from swe_ai_fleet.codec import to_plain
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
 from swe_ai_fleet.domain.task import DEFAULT_TENANT

@@ -58,7 +58,7 @@ _NEW = RunState(agent_id="")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Equipment:
+class RunDeps:
     """Made once a process; nothing in it belongs to a single run.
 
     Attributes:
@@ -135,7 +135,7 @@ class RunContext:
     `record` is what this process did with its tools; None where an earlier one did something too.
     """
 
-    equipment: Equipment
+    deps: RunDeps
     trail: AuditTrail
     journal: Journal | None = None
     store: Callable[[bytes], Awaitable[BlobRef]] | None = None
@@ -149,9 +149,9 @@ class RunContext:
 
         Raises ModelError, InvalidRequest (there is no such model).
         """
-        model = self.equipment.model(task, perspective, self.trail, self._waits(budget.clock))
+        model = self.deps.model(task, perspective, self.trail, self._waits(budget.clock))
         capabilities = await model.probe()
-        budget.begin(self.equipment.price(capabilities.model))
+        budget.begin(self.deps.price(capabilities.model))
         return model, capabilities
 
     def _waits(self, clock: Clock) -> Callable[[bool], None]:
@@ -166,7 +166,7 @@ class RunContext:
 
     def recording_tokens(self, model: ChatModel, perspective: Perspective) -> ChatModel:
         """The model, whose replies are recorded with their tokens if its profile says so and there is a store."""
-        if self.store is None or perspective.model_profile not in self.equipment.token_profiles:
+        if self.store is None or perspective.model_profile not in self.deps.token_profiles:
             return model
         return TokenRecordingModel(model=model, store=self.store)
 
@@ -175,10 +175,10 @@ class RunContext:
         return Pipeline(
             trail=self.trail,
             policy=policy,
-            mask=self.equipment.mask,
+            mask=self.deps.mask,
             store=self.store if lasting else None,
             limits=ToolLimits(command_timeout_seconds=limits.command_timeout_seconds, observation_chars=chars),
-            cache=self.equipment.cache(task),
+            cache=self.deps.cache(task),
         )
 
     def post(self, body: EventBody) -> None:
@@ -212,10 +212,10 @@ class RunEnding(Generic[T]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunServices:
-    """What runs of one process share."""
+class RunRecorder:
+    """Claims runs in the log, keeps what they give, and ends them; one for all runs of a process."""
 
-    equipment: Equipment
+    deps: RunDeps
     log: EventLog
     blobs: BlobStore
     audit_key: bytes = b""
@@ -262,7 +262,7 @@ class RunServices:
         async with recorded_run(
             self.log, writer_of(assignment), host=self.host, audit_key=self.audit_key, resumes=assignment.resumes
         ) as run:
-            context = RunContext(equipment=self.equipment, trail=run.trail, journal=run.journal, store=store)
+            context = RunContext(deps=self.deps, trail=run.trail, journal=run.journal, store=store)
             if clone is not None:
                 context.keeper = WorkspaceKeeper(
                     clone=clone,

@@ -1,4 +1,4 @@
-"""Equipment from settings: what the runs of one process share.
+"""The run dependencies from settings: what the runs of one process share.
 
 Councils, and the agents in them that others run, come from settings too.
 """
@@ -12,9 +12,9 @@ from typing import Self, TypeVar, cast, get_origin
 
 from swe_ai_fleet.adapters.acp import Harness, HarnessAgents
 from swe_ai_fleet.adapters.agent_service import AgentServiceClient
-from swe_ai_fleet.agents.equipment import Equipment
 from swe_ai_fleet.agents.planning.plan_run import ModeRules
 from swe_ai_fleet.agents.recollections import FleetMemory
+from swe_ai_fleet.agents.run_deps import RunDeps
 from swe_ai_fleet.agents.sub_agents.memory import MemorySearch
 from swe_ai_fleet.agents.sub_agents.toolkit import SubAgentLimits
 from swe_ai_fleet.codec import from_plain
@@ -57,9 +57,9 @@ def remembering(memories: Memories, mask: SecretMask) -> Callable[[Task, MemoryS
 
 
 @asynccontextmanager
-async def open_equipment(
+async def open_run_deps(
     settings: Settings, *, live: LiveText | None = None, alone: bool = True, memories: Memories | None = None
-) -> AsyncGenerator[Equipment]:
+) -> AsyncGenerator[RunDeps]:
     """The models connected and the rest made, until the context ends.
 
     `alone` says whether nobody but the agents changes their workspaces; tasks that read memory recall from `memories`.
@@ -74,7 +74,7 @@ async def open_equipment(
         profiles = {"": settings, **profile_settings(settings)}
         for name, chosen in profiles.items():
             models[name] = await stack.enter_async_context(open_model(chosen, admission=admission))
-        yield Equipment(
+        yield RunDeps(
             models=models,
             access=tool_access(settings),
             mask=mask,
