@@ -114,6 +114,20 @@ async def test_a_release_wakes_a_waiter_of_another_process(tmp_path: Path, monke
     assert not list((tmp_path / "waiting").iterdir())
 
 
+async def test_without_named_pipes_waiters_look_for_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unsupported(path: str, mode: int) -> None:
+        raise PermissionError(path)
+
+    monkeypatch.setattr(os, "mkfifo", unsupported)
+    monkeypatch.setattr(cpu_slots, "_POLL_SECONDS", (60.0, 60.0))
+    first = await holder(tmp_path, 1)
+    waiter = asyncio.create_task(CpuSlots(tmp_path, 1).hold().__aenter__())
+    await until(lambda: list((tmp_path / "waiting").iterdir()))
+    await first.communicate(b"\n")
+    async with asyncio.timeout(20):
+        await waiter
+
+
 async def test_a_release_skips_a_process_that_was_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu_slots, "_POLL_SECONDS", (60.0, 60.0))
     monkeypatch.setattr(cpu_slots, "_STALE_SECONDS", 60.0)

@@ -20,6 +20,8 @@ from swe_ai_fleet.domain.command import NOBODY, Owner
 
 # A release wakes the next waiter. Only a slot that a killed process held is found by looking.
 _POLL_SECONDS = (0.03, 0.09)
+# Where the file system has no named pipes, every slot of another process is.
+_POLL_SECONDS_UNWOKEN = (0.003, 0.009)
 # A ticket that was not renewed for this time belongs to a dead or hanging process: others overtake it.
 _STALE_SECONDS = 2.0
 _RENEW_SECONDS = 0.5
@@ -56,6 +58,7 @@ class CpuSlots:
         self._token = secrets.token_hex(4)
         self._woken = asyncio.Event()
         self._dispatcher: asyncio.Task[None] | None = None
+        self._wakeable = True
         for place in (directory, self._tickets, self._turns):
             Path(place).mkdir(mode=0o700, parents=True, exist_ok=True)
 
@@ -139,7 +142,12 @@ class CpuSlots:
     def _wake_up_calls(self) -> Generator[None]:
         """The named pipe through which other processes wake this one."""
         path, loop = self._pipe(self._token), asyncio.get_running_loop()
-        os.mkfifo(path, 0o600)
+        try:
+            os.mkfifo(path, 0o600)
+        except OSError:
+            self._wakeable = False
+            yield
+            return
         try:
             # Open for writing too: otherwise it is at its end whenever nobody else has it open.
             pipe = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -207,7 +215,8 @@ class CpuSlots:
         """What is ours to take and held by this process is freed by nobody else; otherwise a holder may be killed."""
         mine = [ticket for ticket in queue if ticket.token == self._token]
         ours = all(self._held.issuperset(self._places(ticket, queue)) for ticket in mine) and queue[0] in mine
-        return _RENEW_SECONDS if ours else random.uniform(*_POLL_SECONDS)  # noqa: S311  (jitter, not a secret)
+        seconds = _POLL_SECONDS if self._wakeable else _POLL_SECONDS_UNWOKEN
+        return _RENEW_SECONDS if ours else random.uniform(*seconds)  # noqa: S311  (jitter, not a secret)
 
     def _release(self, slot: _Slot) -> None:
         self._held.discard(slot.path)
@@ -224,10 +233,10 @@ class CpuSlots:
             try:
                 pipe = os.open(self._pipe(ticket.token), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             except OSError as fault:
-                if fault.errno not in (errno.ENXIO, errno.ENOENT):
-                    raise
-                _remove(f"{self._tickets}/{ticket.name}")
-                _remove(self._pipe(ticket.token))
+                # Nobody reads: its process is dead. Without a pipe it looks for itself.
+                if fault.errno == errno.ENXIO:
+                    _remove(f"{self._tickets}/{ticket.name}")
+                    _remove(self._pipe(ticket.token))
                 continue
             try:
                 with suppress(BlockingIOError, BrokenPipeError):
