@@ -46,6 +46,7 @@ TARGETS: Mapping[str, Sequence[str]] = {
     f"{_CORE}/orchestrator/projection.py": (
         "tests/unit/test_projection.py",
         "tests/unit/test_retention.py",
+        "tests/unit/test_snapshots.py",
         *_REPLICAS,
     ),
     f"{_CORE}/extensions/knowledge/graph.py": (

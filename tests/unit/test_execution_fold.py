@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from swe_ai_fleet.domain import event as ev
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest, ApprovalResolution
 from swe_ai_fleet.domain.audit import AuditEntry, SignedHead
 from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.candidate import Artifacts, CheckReport, Delivered
+from swe_ai_fleet.domain.candidate import Artifacts, CheckReport, Delivered, RankedCandidate
 from swe_ai_fleet.domain.context import GatheredContext
 from swe_ai_fleet.domain.council import Council, CouncilMember
+from swe_ai_fleet.domain.environment import EnvironmentProposal, EnvironmentReport, EnvironmentRun
+from swe_ai_fleet.domain.examination import Examination
 from swe_ai_fleet.domain.execution import ExecutionState, fold
 from swe_ai_fleet.domain.message import AssistantMessage, ModelReply, ToolCall
-from swe_ai_fleet.domain.review import Critique, Vote
+from swe_ai_fleet.domain.review import Critique, VerifierScore, Vote
 from swe_ai_fleet.domain.run import APPROVAL_TOOL
 from swe_ai_fleet.domain.subtask import Derivation, SubtaskOutcome
 from swe_ai_fleet.domain.task import ApprovalPolicy, PinnedRepository, RepoRef, Role, Task, TaskKind
+from swe_ai_fleet.domain.test_run import Baseline
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason
 from tests.candidates import a_candidate
@@ -89,6 +94,12 @@ def finished(agent_id: str) -> tuple[str, ev.EventBody]:
     )
 
 
+def replied(agent_id: str, content: str) -> tuple[str, ev.EventBody]:
+    message = AssistantMessage(content=content)
+    reply = ModelReply(message=message, finish_reason="stop", usage=Usage(prompt_tokens=547))
+    return agent_id, ev.ModelReplied(step=1, reply=reply, duration_ms=1)
+
+
 def ended(status: ev.ExecutionStatus = ev.ExecutionStatus.COMPLETED) -> ev.EventBody:
     return ev.ExecutionFinished(status=status, winner_id="", usage=Usage(), duration_ms=1)
 
@@ -116,6 +127,10 @@ def test_candidates_reports_and_how_it_ended_stand_in_the_state() -> None:
     begun = fold([said(7, ORCHESTRATOR, BEGUN[0])])
     assert begun is not None and begun.status is ev.ExecutionStatus.PENDING
     assert fold([said(7, ORCHESTRATOR, BEGUN[0]), said(8, ORCHESTRATOR, BEGUN[0])]) == begun
+    # An agent that calls its execution erased is not believed.
+    erased = sample(ev.ExecutionErased)
+    assert fold([said(7, ORCHESTRATOR, BEGUN[0]), said(8, ORCHESTRATOR, erased)]) is None
+    assert after((FIRST, erased)).task == BEGUN[0].task
 
 
 def test_an_event_at_or_before_the_first_ones_place_is_no_news_and_the_first_reason_to_cancel_stays() -> None:
@@ -131,6 +146,8 @@ def test_a_decided_request_lets_go_of_what_was_there_to_decide_by() -> None:
     assert (state.requests["p2"].memory, state.requests["p2"].diff) == ("what was remembered", "+ a line")
     assert state.resolutions["p1"].text == "go"
     assert after(asks(FIRST), answered("p1", "first"), answered("p1", "later")).resolutions["p1"].text == "first"
+    early = fold([said(7, ORCHESTRATOR, BEGUN[0]), said(8, ORCHESTRATOR, answered())])
+    assert early is not None and early.status is ev.ExecutionStatus.PENDING
     # Who was not let decide is remembered.
     refused = [ev.ApprovalRefused(approval_id="p1", decision=ApprovalDecision.APPROVED, caller=who) for who in "ab"]
     assert after(asks(FIRST), *refused).refused == {("p1", "a"), ("p1", "b")}
@@ -194,10 +211,22 @@ def test_an_opinion_given_again_takes_the_place_of_the_first() -> None:
 
 def test_what_comes_behind_the_end_changes_nothing_but_the_place_in_the_log() -> None:
     end = after(claimed(FIRST), ended())
-    later = after(claimed(FIRST), ended(), ev.CancelRequested(reason="late"), finished(SECOND))
-    assert later.last_sequence == end.last_sequence + 2
-    assert (later.cancel_requested, set(later.agents)) == (False, {FIRST})
+    late = (ev.CancelRequested(reason="late"), finished(SECOND), replied(FIRST, "late"), replied(SECOND, "late"))
+    later = after(claimed(FIRST), ended(), *late)
+    assert later.last_sequence == end.last_sequence + len(late)
+    assert (later.cancel_requested, later.agents) == (False, end.agents)
     assert later.status is ev.ExecutionStatus.COMPLETED
+    # But for what people have delivered then.
+    first, second = sample(ev.CandidateDelivered), sample(ev.CandidateDelivered, by="bob")
+    assert after(ended(), first, second).hand_deliveries == (first, second)
+
+
+def test_a_step_is_told_with_its_time_and_heard_again_counts_once() -> None:
+    steps = [said(9, *replied(FIRST, "hm")), said(10, *replied(FIRST, "well"))]
+    begun = [said(sequence, *one) for sequence, one in enumerate([(ORCHESTRATOR, BEGUN[0]), claimed(FIRST)], start=7)]
+    state, again = fold([*begun, *steps]), fold([*begun, *steps, *steps, steps[-1]])
+    assert state is not None and state == again
+    assert (state.last_sequence, state.updated_at[17:19], state.spent.prompt_tokens) == (10, "10", 2 * 547)
 
 
 def test_a_run_is_followed_from_its_claim_to_its_end() -> None:
@@ -262,9 +291,8 @@ def test_who_still_waits_at_the_end_has_ended_with_it(status: ev.ExecutionStatus
     assert state.agents["answered"].status == "finished"
     assert (state.agents[SECOND].stop_reason, state.pending) == (reason, ())
     # What is spent is spent, also where the end of a run was never told.
-    reply = ModelReply(message=AssistantMessage(), finish_reason="stop", usage=Usage(prompt_tokens=547))
-    spent = after(claimed(FIRST), (FIRST, ev.ModelReplied(step=1, reply=reply, duration_ms=1)), ended(status))
-    assert spent.usage == spent.agents[FIRST].usage == spent.spent == reply.usage
+    spent = after(claimed(FIRST), replied(FIRST, ""), ended(status))
+    assert spent.usage == spent.agents[FIRST].usage == spent.spent == Usage(prompt_tokens=547)
     # Who takes an ended execution up has to tell of its end, and does not open it again.
     later = after(ended(status), ev.ExecutionClaimed(generation=2, owner="p"), ev.ResultPublished())
     assert (later.status, later.generation, later.owner, later.result_published) == (status, 2, "p", True)
@@ -310,12 +338,57 @@ def test_who_is_stopped_has_ended_and_what_is_being_checked_is_known_until_the_e
     agent = state.agents[FIRST]
     assert (agent.status, agent.stop_reason) == ("finished", StopReason.CANCELLED)
     assert state.stopped == {FIRST: "nothing left to win"}
-    started = ev.ChecksStarted(candidate_id="a", command="make test")
-    assert after(started).checking["a"].command == "make test"
-    assert after(started, ended()).checking == {}
+    started = ev.ChecksStarted(candidate_id="a", command="make test"), ev.ChecksStarted(candidate_id="", command="")
+    assert after(*started).checking["a"].command == "make test"
+    for told, left in (
+        (ev.BaselineFinished(), {"a"}),
+        (ev.ChecksFinished(report=CheckReport(candidate_id="a")), {""}),
+        (sample(ev.WinnerDelivered), set[str]()),
+        (ended(), set[str]()),
+    ):
+        assert set(after(*started, told).checking) == left, told
 
 
 def test_the_latest_signed_head_counts_and_no_agents_own() -> None:
-    heads = [SignedHead(agent_id=FIRST, run=run, entries=count, hash="h") for run, count in ((1, 9), (2, 1), (1, 10))]
+    places = ((1, 9, "h"), (2, 1, "h"), (2, 1, "other"), (1, 10, "h"))
+    heads = [SignedHead(agent_id=FIRST, run=run, entries=count, hash=digest) for run, count, digest in places]
     assert after(*(ev.AuditHeadSigned(head=head) for head in heads)).signed_heads == {FIRST: heads[1]}
     assert after((FIRST, ev.AuditHeadSigned(head=heads[0]))).signed_heads == {}
+
+
+def test_scores_examinations_and_what_is_kept_of_the_refused_stand_in_the_state() -> None:
+    scores = [ev.CandidateScored(score=VerifierScore(candidate_id=name, score=0.5)) for name in (FIRST, SECOND)]
+    examined = [ev.CandidatesExamined(examination=Examination(duration_ms=number)) for number in range(3)]
+    kept = sample(ev.RefusedKept)
+    state = after(*scores, *examined, kept)
+    assert (list(state.scores.values()), state.refused_kept) == ([told.score for told in scores], kept)
+    assert state.examinations == tuple(told.examination for told in examined)
+    assert (state.examination, after().examination) == (examined[-1].examination, None)
+
+
+def test_reports_have_the_verdict_of_the_ranking_and_the_best_one_is_the_winners_or_that_of_the_branch() -> None:
+    reports = [ev.ChecksFinished(report=CheckReport(candidate_id=name)) for name in ("a", "twin", "b")]
+    first = sample(RankedCandidate, candidate_id="a", duplicates=("twin", "unchecked"))
+    ranking = first, sample(RankedCandidate, candidate_id="b", verdict_reasons=())
+    nobody, second = (after(*reports, ev.CandidatesRanked(ranking=ranking, winner_id=name)) for name in ("", "b"))
+    told = {name: (report.verdict, report.reasons) for name, report in nobody.reports.items()}
+    own, apart = CheckReport(candidate_id="b"), (first.verdict, first.verdict_reasons)
+    assert told == {"a": apart, "twin": apart, "b": (own.verdict, own.reasons)}
+    assert [state.best_report for state in (after(*reports), nobody, second)] == [None, nobody.reports["a"], own]
+    delivered = sample(ev.WinnerDelivered)
+    assert after(*reports, ev.CandidatesRanked(ranking=ranking), delivered).best_report == delivered.report
+    # Without a ranking the audit is told by the first chain that there is.
+    assert after(claimed(FIRST), finished(SECOND)).audit_head == "h"
+
+
+def test_what_an_environment_run_found_out_is_proposed_where_it_is_used() -> None:
+    run = sample(EnvironmentRun, kept=True)
+    setup, command = EnvironmentProposal(setup=("make deps",)), EnvironmentProposal(test_command="make test")
+    baselines = [
+        ev.BaselineFinished(baseline=Baseline(commit="c", report=EnvironmentReport(learned=learned)))
+        for learned in (setup, command, EnvironmentProposal(notes="nothing to add"), None)
+    ]
+    assert [after(told).proposal for told in baselines] == [setup, command, None, None]
+    used, unused = (ev.EnvironmentRunFinished(run=replace(run, kept=kept)) for kept in (True, False))
+    found = [after(*told).proposal for told in ((), (used,), (unused,), (used, baselines[0]), (unused, baselines[0]))]
+    assert found == [None, run.proposal, None, run.proposal, setup] and run.proposal is not None

@@ -9,14 +9,19 @@ from dataclasses import replace
 
 import pytest
 
+from swe_ai_fleet import snapshots
+from swe_ai_fleet.codec import from_json
 from swe_ai_fleet.domain import event as ev
+from swe_ai_fleet.domain.approval import ApprovalRequest
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.context import GatheredContext
 from swe_ai_fleet.domain.errors import NotFound, Unavailable
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.task import PinnedRepository, RepoRef, Role, Task, TaskKind
 from swe_ai_fleet.in_process import MemoryLog
+from swe_ai_fleet.orchestrator import projection as projection_module
 from swe_ai_fleet.orchestrator.projection import Projection
+from tests.sampling import sample
 
 TASK = Task(task_id="t", kind=TaskKind.DELIBERATE, description="x", repo=RepoRef(location="/r"), tenant="acme")
 ENDED = ev.ExecutionFinished(status=ev.ExecutionStatus.COMPLETED, winner_id="", usage=Usage(), duration_ms=1)
@@ -100,6 +105,67 @@ async def test_executions_are_selected_by_each_thing_and_the_newest_comes_first(
         assert set(names(known.unfinished())) == {"a", "b", "c", "d", "x"}
 
 
+async def test_what_is_over_is_found_and_counted_with_what_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def done(one: ev.Event, took: int, status: str = "COMPLETED", *, told: bool = True) -> list[ev.Event]:
+        bodies = (replace(ENDED, status=ev.ExecutionStatus[status], duration_ms=took), ev.ResultPublished())
+        return [one, *(replace(one, body=body) for body in bodies[: 1 + told])]
+
+    log = Heads(
+        *done(begun("a-over", at="10:00"), 1),
+        *done(begun("b-on", at="11:00", role=Role.QA), 20, told=False),
+        *done(begun("b-over", at="12:00", role=Role.QA), 300, "FAILED"),
+        *(begun("a-on", at="13:00", kind=TaskKind.ORCHESTRATE), event("a-on", CLAIMED)),
+        event("a-on", ev.ApprovalAwaited(request=sample(ApprovalRequest))),
+        *done(begun("c-over", at="14:00", role=Role.QA, task_id="other", kind=TaskKind.ORCHESTRATE), 4000, "CANCELLED"),
+        *(*done(begun("x-over", tenant="umbrella"), 7), begun("y-on", tenant="third")),
+    )
+    async with following(log) as known:
+        assert names(known.select("acme")) == ["c-over", "a-on", "b-over", "b-on", "a-over"]
+        assert names(known.select("acme", task_id="t", role=Role.QA)) == ["b-over", "b-on"]
+        ends = frozenset({ev.ExecutionStatus.COMPLETED, ev.ExecutionStatus.FAILED, ev.ExecutionStatus.CANCELLED})
+        assert names(known.select("acme", statuses=ends)) == ["c-over", "b-over", "b-on", "a-over"]
+        assert known.total("acme") == (5, 4, 4321)
+        assert known.total("acme", role=Role.QA) == (3, 3, 4320)
+        assert known.total("acme", kind=TaskKind.ORCHESTRATE) == (2, 1, 4000)
+        assert (known.starting_with("acme", "b"), known.starting_with("acme", "x")) == ({"b-over", "b-on"}, set())
+        assert known.over_ids() == {"a-over", "b-over", "c-over", "x-over"}
+        assert (known.tenants(), known.awaiting_approval()) == ({"acme", "umbrella", "third"}, {"a-on"})
+        # Of what is over, which may be very much, only that is read which the narrowest condition finds.
+        read = list[bytes]()
+        monkeypatch.setattr(snapshots, "from_json", lambda kind, data: (read.append(data), from_json(kind, data))[1])
+        for asked, few in (
+            ({}, 3),
+            ({"role": Role.QA}, 2),
+            ({"role": Role.QA, "statuses": frozenset({ev.ExecutionStatus.FAILED})}, 1),
+            ({"role": Role.QA, "task_id": "other"}, 1),
+            ({"created_after": "2026-01-01T13:30"}, 1),
+            ({"created_before": "2026-01-01T11:30"}, 1),
+        ):
+            read.clear()
+            assert len(names(known.select("acme", **asked))) >= len(read) == few, asked
+
+
+async def test_of_what_is_erased_only_that_is_known_and_nobody_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(projection_module, "_ERASED_KNOWN", 3)
+    log = MemoryLog()
+
+    def own(name: str, tenant: str = "acme") -> ev.Writer:
+        return ev.Writer(tenant=tenant, execution_id=name, task_id="t", generation=1)
+
+    for name in ("a", "b"):
+        await log.tell(own(name), begun(name).body)
+    async with following(log) as known, asyncio.timeout(5):
+        waiting = asyncio.create_task(known.finished("acme", "b"))
+        await asyncio.sleep(0)
+        for writer in (own("a"), own("x", "umbrella"), own("c"), own("b")):
+            await log.tell(writer, sample(ev.ExecutionErased))
+        with pytest.raises(NotFound):
+            await waiting
+        with pytest.raises(NotFound):
+            await known.finished("acme", "b")
+        assert (known.unfinished(), known.erased("acme"), known.erased("umbrella")) == ([], ["c", "b"], ["x"])
+
+
 async def test_the_latest_of_a_task_is_its_highest_attempt() -> None:
     log = Heads(
         begun("second", attempt=2, at="10:00"),
@@ -126,7 +192,7 @@ async def test_an_accepted_execution_is_known_at_once_and_what_was_heard_of_it_s
 
 
 async def test_an_execution_is_over_once_it_ended_and_that_was_told() -> None:
-    log = (begun("a"), event("a", ENDED), begun("b"), event("b", ENDED), event("?", ENDED))
+    log = (begun("a"), event("a", ENDED), begun("b"), event("b", ENDED), event("b", ENDED), event("?", ENDED))
     async with following(Heads(*log)) as known:
         assert names(known.unfinished()) == ["a", "b"]
         assert (known.end_sequence("acme", "b"), known.end_sequence("acme", "none")) == (4, 0)
@@ -143,15 +209,20 @@ async def test_what_only_drivers_need_is_not_kept() -> None:
     node = ev.NodeUpdated(node_id="n", status=ev.NodeStatus.RUNNING, inputs="long", output="longer", attempt=2)
     gathered = ev.ContextGathered(context=GatheredContext(text="long", tokens=3, version="v"))
     output = ev.WorkflowFinished(output="all of it")
-    told = {"goes on": (node, gathered, output), "ended": (gathered, output, ENDED), "bare": (output, ENDED)}
+    told = {
+        "goes on": (node, gathered, output),
+        "ended": (gathered, output, ENDED),
+        "bare": (output, ENDED),
+        "told": (gathered, ENDED),
+    }
     log = [one for name, bodies in told.items() for one in (begun(name), *(event(name, body) for body in bodies))]
     async with following(Heads(*log)) as known:
-        on, ended, bare = (known.get("acme", name) for name in told)
-    assert on is not None and ended is not None and bare is not None
+        on, ended, bare, short = (known.get("acme", name) for name in told)
+    assert on is not None and ended is not None and bare is not None and short is not None
     assert on.nodes == {"n": replace(node, inputs="", output="")}
     assert (on.context, on.output) == (gathered.context, output)
     assert (ended.context, ended.output) == (GatheredContext(tokens=3, version="v"), None)
-    assert (bare.context, bare.output) == (None, None)
+    assert (bare.context, bare.output, short.context) == (None, None, ended.context)
 
 
 async def test_only_news_is_passed_on() -> None:
