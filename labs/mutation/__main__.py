@@ -55,7 +55,12 @@ TARGETS: Mapping[str, Sequence[str]] = {
     ),
     f"{_POOL}/ledger.py": _ADMISSION,
     f"{_POOL}/admission.py": _ADMISSION,
-    f"{_CORE}/adapters/jetstream/buckets.py": ("tests/contract/test_key_value.py",),
+    f"{_CORE}/adapters/jetstream/buckets.py": (
+        "tests/contract/test_key_value.py",
+        "tests/contract/test_event_log.py",
+        "tests/integration/test_nats.py",
+        "tests/attacks/test_hosts_on_nats.py",
+    ),
     f"{_CORE}/runtime/replicas.py": ("tests/unit/test_lease_keeper.py", "tests/integration/test_leases.py"),
     f"{_CORE}/tools/policy.py": ("tests/unit/test_tool_rules.py", "tests/unit/test_pipeline.py"),
     f"{_CORE}/tools/catalogue.py": ("tests/unit/test_tool_rules.py",),
