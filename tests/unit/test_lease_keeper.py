@@ -2,36 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-import time
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 from structlog.testing import capture_logs
 
 from swe_ai_fleet.domain.errors import Unavailable
-from swe_ai_fleet.ports import KeyValueChange, KeyValueEntry
+from swe_ai_fleet.ports import KeyValueEntry
 from swe_ai_fleet.runtime import replicas
-from swe_ai_fleet.runtime.replicas import (
-    DRAINS_BUCKET,
-    DRAINS_KEPT_SECONDS,
-    LEASES_BUCKET,
-    Drain,
-    Drains,
-    DrainTarget,
-    LeaseKeeper,
-    drained,
-    open_drains,
-    replica_name,
-)
+from swe_ai_fleet.runtime.replicas import LEASES_BUCKET, LeaseKeeper, replica_name
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
 from tests.confinement import until
-from tests.simulation.virtual_loop import on_virtual_time
 
 
 class Faulty(MemoryKeyValue):
@@ -107,7 +92,6 @@ async def test_a_lease_that_is_missing_for_a_moment_is_nobodys_end(monkeypatch: 
         now += later
         await keeper._renew(store)
         assert (keeper.alive(), keeper.ended) == (alive, ended)
-    # It was not gone for long where it has just been renewed, and is not renewed while it rests.
     for _ in range(6):
         now += 1.4
         await keeper._renew(store)
@@ -116,7 +100,6 @@ async def test_a_lease_that_is_missing_for_a_moment_is_nobodys_end(monkeypatch: 
     assert (await store.entries(), keeper.alive(), keeper.ended) == ((), {"me"}, 1)
     keeper.rest(False)
     await keeper._renew(store)
-    assert [entry.key for entry in await store.entries()] == ["replicas.me"]
     # Who cannot ask for a whole lease knows nobody.
     for later, fresh in ((2.2, True), (0.1, False), (12.6, False)):
         now += later
@@ -166,97 +149,3 @@ def test_a_name_says_host_and_process_and_is_nobody_elses(monkeypatch: pytest.Mo
         host, process, digits = name.rsplit("-", 2)
         assert (host, process) == (("node-1-example-" + "x" * 60)[:40], str(os.getpid()))
         assert len(digits) == 6
-
-
-class Interrupted(MemoryKeyValue):
-    """A bucket that stops telling its changes after each one, while it is `away`."""
-
-    away = False
-    starts: tuple[int, ...] = ()
-
-    async def changes(
-        self, *, from_revision: int = 0, follow: bool = False
-    ) -> AsyncGenerator[KeyValueChange | None, None]:
-        self.starts += (from_revision,)
-        async for change in super().changes(from_revision=from_revision, follow=follow):
-            yield change
-            if self.away:
-                raise Unavailable("gone")
-
-
-def drains_on(store: MemoryKeyValue) -> AbstractAsyncContextManager[Drains]:
-    async def bucket(name: str, *, ttl_seconds: float) -> MemoryKeyValue:
-        assert (name, ttl_seconds) == (DRAINS_BUCKET, DRAINS_KEPT_SECONDS)
-        return store
-
-    return open_drains(cast("Any", SimpleNamespace(bucket=bucket)))
-
-
-async def test_what_is_drained_is_known_by_kind_and_name_until_it_is_undone() -> None:
-    store, host, node = Interrupted(), (DrainTarget.HOST, "r.h"), (DrainTarget.NODE, "n")
-    with capture_logs() as said:
-        async with drains_on(store) as drains, asyncio.timeout(10):
-            assert (drains.empty, drains.get(*host), drains.names(DrainTarget.HOST)) == (True, None, set())
-            changed = asyncio.create_task(drains.changed(None))
-            await asyncio.sleep(0)
-            assert not changed.done()
-            await drains.begin(*host, by="zoe", within=60.0)
-            await changed
-            await drains.begin(*host, by="another")
-            drain = drains.get(*host)
-            assert drain is not None and (drain.by, drain.within) == ("zoe", 60.0) and time.time() - drain.at < 60
-            # What nobody can read drains nothing; after an outage the list is read on.
-            await store.put("host.x", b"?")
-            store.away = True
-            await drains.begin(*node)
-            await until(lambda: drains.get(*node) is not None)
-            store.away = False
-            assert [drains.names(one) for one in DrainTarget] == [set(), {"r.h"}, {"n"}] and not drains.empty
-            for one in (host, node):
-                await drains.undo(*one)
-            await until(lambda: drains.empty)
-            assert (store.starts[0], store.starts[-1]) == (1, 4)
-        with pytest.raises(Unavailable, match="not followed any more"):
-            drains.follower.check()
-    told = [" ".join(f"{line[name]}" for name in sorted(line)) for line in said if line["event"].startswith("drains.")]
-    assert sorted(told) == [
-        *(" drains.begun info n node 0.0", "drains.undone info n node", "drains.undone info r.h host"),
-        *("drains.unreadable host.x warning", "zoe drains.begun info r.h host 60.0"),
-    ]
-
-
-@pytest.mark.parametrize(("ago", "within", "over"), [(9.0, 5.0, True), (9.0, 20.0, False), (9.0, 0.0, False)])
-def test_a_drain_with_a_time_is_over_then(ago: float, within: float, over: bool) -> None:
-    assert Drain(at=time.time() - ago, within=within).over is over
-
-
-def test_a_drained_orchestrator_rests_once_nothing_is_at_work_or_the_time_is_over() -> None:
-    async def play() -> None:
-        said: list[object] = []
-        dispatcher: Any = SimpleNamespace(at_work=True, let_go=lambda: said.append("let go"))
-        lease: Any = SimpleNamespace(me="me", rest=said.append)
-
-        async def seen(seconds: float) -> tuple[bool, list[object]]:
-            said.clear()
-            await asyncio.sleep(seconds)
-            return dispatcher.drained(), said
-
-        me = (DrainTarget.ORCHESTRATOR, "me")
-        async with drains_on(MemoryKeyValue()) as drains:
-            async with drained(drains, dispatcher, lease, seconds=2.0):
-                assert await seen(0.1) == (False, [False])
-                await drains.begin(*me)
-                assert await seen(0.1) == (True, [False])
-                dispatcher.at_work = False
-                assert await seen(0.5) == (True, ["let go", True])
-                await drains.undo(*me)
-                assert await seen(0.1) == (False, [False])
-                dispatcher.at_work = True
-                await drains.begin(*me, within=1e-9)
-                assert await seen(0.1) == (True, ["let go", True])
-                await drains.undo(*me)
-                assert await seen(0.1) == (False, [False])
-                ends_at = asyncio.get_running_loop().time() + 2.0
-            assert (asyncio.get_running_loop().time(), dispatcher.drained()) == (ends_at, True)
-
-    on_virtual_time(play())

@@ -274,7 +274,6 @@ async def test_what_does_not_divide_goes_to_those_who_have_waited_longest() -> N
     for host in (late, b, a):
         assert (await host.renew(quota)).slots <= host.using
     assert ledger.held == {"a": 3, "b": 3, "late": 2}
-    # Who has had an odd one already is not ahead of those that came since.
     later, last = (Host(name, ledger, clock, waiting=9) for name in ("later", "last"))
     for host in (later, last):
         clock.now += 0.1

@@ -499,7 +499,6 @@ def test_complaints_are_told_in_full_up_to_a_bound() -> None:
     assert said(failed("tests")) == "tests failed; 1 changed lines"
     told = said(check(True, kind=CheckKind.APPLY), check(False, skipped=True))
     assert told == "unverified: dry_run: no such tool; 1 changed lines"
-    # Reports from before there were verdicts.
     for result, words in ((check(True), "every check passed"), (check(True, skipped=True), "no required check")):
         old = replace(report("a", result), verdict=None)
         assert rank([candidate("a")], {"a": old})[0].reason.startswith(words)
@@ -541,12 +540,9 @@ def test_what_nobody_said_is_none_and_new_tests_are_told_where_they_count() -> N
 
 def test_why_a_candidate_has_no_place() -> None:
     revisions = {"first": "", "kept": "first", "worse": "kept", "pending": "kept"}
-    state = sample(
-        ExecutionState,
-        candidates={name: a_candidate(name, revises=before) for name, before in revisions.items()},
-        judged=frozenset({"first", "kept", "worse"}),
-        dropped={"worse": "it fails"},
-    )
+    found = {name: a_candidate(name, revises=before) for name, before in revisions.items()}
+    judged = frozenset({"first", "kept", "worse"})
+    state = sample(ExecutionState, candidates=found, judged=judged, dropped={"worse": "it fails"})
     assert drop_reasons(state) == {"first": "replaced by a revision: kept", "worse": "it fails"}
 
 
