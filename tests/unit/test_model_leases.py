@@ -102,7 +102,7 @@ async def test_the_lease_is_renewed_before_it_ends_while_a_call_is_under_way(
 async def test_a_call_that_takes_the_last_place_has_more_asked_for_at_once(
     admission: LeasedAdmission, ledger: ScriptedLedger
 ) -> None:
-    await admission.admit(0)
+    await admission.admit(10)
     await asyncio.sleep(1.5)
     assert ledger.times == [0.0]
     await admission.admit(0)
@@ -121,7 +121,7 @@ async def test_calls_beyond_the_lease_wait_and_are_let_through_in_order(
 ) -> AsyncIterator[None]:
     first, second, third = (asyncio.create_task(admission.admit(0)) for _ in range(3))
     await first
-    await asyncio.sleep(0)
+    await asyncio.sleep(2.5 * AGAIN)
     assert (admission.using, admission.waiting) == (1, 2)
     # A call may not overtake those that wait, though there is room for it.
     admission.settle(0, 0)
@@ -136,7 +136,7 @@ async def test_calls_beyond_the_lease_wait_and_are_let_through_in_order(
         admission.settle(0, 0)
     yield  # and the process ends
     # What waits asks again after each pause, not after a third of the lease.
-    assert ledger.times[:2] == [0.0, AGAIN]
+    assert ledger.times[:3] == [0.0, AGAIN, 2 * AGAIN]
     assert ledger.asked[0][1].waiting == 3
 
 
@@ -210,7 +210,7 @@ def test_a_ledger_that_is_gone_is_asked_in_short_pauses_and_complained_of_once()
     with capture_logs() as said:
         play(ledger, CALLS, scene)
     # 0.2 s by three quarters, and the pause that follows each round: the first grant had none to say.
-    assert ledger.times[:4] == [0.0, 0.15, 0.3, 0.45]
+    assert ledger.times[:4] + ledger.times[-3:-1] == [0.0, 0.15, 0.3, 0.45, 5.667, 6.817]
     assert [line["reason"] for line in said] == ["gone", "gone"]
 
 
