@@ -243,13 +243,13 @@ async def test_what_is_put_into_a_place_takes_the_place_of_what_was_there(log: L
     first, second = [
         await log.put("acme", execution_id, data, "text/plain", place=place) for data in (b"first" * 100_000, b"second")
     ]
-    other = await log.put("acme", execution_id, b"second", "text/plain")
+    others = [await log.put("acme", execution_id, b"second", "text/plain", place=at) for at in ("", "checkpoints/b")]
     assert (first.name, second.name) == (f"acme/{execution_id}/{place}",) * 2
     assert await log.get(second) == b"second"
     await log.discard(second)
     await log.discard(second)
     with pytest.raises(NotFound):
         await log.get(second)
-    assert await log.get(other) == b"second"
+    assert [await log.get(other) for other in others] == [b"second"] * 2
     again = await log.put("acme", execution_id, b"third", "text/plain", place=place)
     assert await log.get(again) == b"third"
