@@ -240,9 +240,8 @@ async def test_a_result_stands_once_for_each_execution(log: Log) -> None:
 
 async def test_what_is_put_into_a_place_takes_the_place_of_what_was_there(log: Log) -> None:
     execution_id, place = str(uuid.uuid4()), "checkpoints/agent-1/x-0"
-    first, second = [
-        await log.put("acme", execution_id, data, "text/plain", place=place) for data in (b"first" * 100_000, b"second")
-    ]
+    texts = (b"first" * 100_000, b"half-!", b"second")
+    first, _, second = [await log.put("acme", execution_id, data, "text/plain", place=place) for data in texts]
     others = [await log.put("acme", execution_id, b"second", "text/plain", place=at) for at in ("", "checkpoints/b")]
     assert (first.name, second.name) == (f"acme/{execution_id}/{place}",) * 2
     assert await log.get(second) == b"second"
