@@ -122,7 +122,7 @@ async def test_renewals_go_on_through_an_outage_and_each_that_failed_is_counted(
     store = Faulty()
     keeper = keeper_on(monkeypatch, store, seconds=1.0)
     await keeper.open()
-    assert (keeper.failures, keeper.alive()) == (0, {"me"})
+    assert (keeper.failures, keeper.alive(), keeper._thread.daemon) == (0, {"me"}, True)
     store.away = True
     with capture_logs() as said:
         await until(lambda: keeper.failures >= 3)
@@ -136,8 +136,9 @@ async def test_renewals_go_on_through_an_outage_and_each_that_failed_is_counted(
     keeper = keeper_on(monkeypatch, store, seconds=1.0)
     await keeper.open()
     store.away = True
-    await keeper.close()
-    assert [entry.key for entry in await store.entries("replicas.")] == ["replicas.me"]
+    with capture_logs() as said:
+        await keeper.close()
+    assert [entry.key for entry in await store.entries("replicas.")] == ["replicas.me"] and said[-1]["reason"] == "gone"
 
 
 def test_a_name_says_host_and_process_and_is_nobody_elses(monkeypatch: pytest.MonkeyPatch) -> None:
