@@ -97,10 +97,11 @@ class MemoryLog:
         return BlobRef(name=name, digest=digest, size=len(data), media_type=media_type)
 
     async def get(self, ref: BlobRef) -> bytes:
-        """The content. Raises NotFound."""
-        if ref.name not in self._blobs:
+        """The content. Raises NotFound, also where the place has other content by now."""
+        data = self._blobs.get(ref.name)
+        if data is None or hashlib.sha256(data).hexdigest() != ref.digest:
             raise NotFound(f"no blob {ref.name}")
-        return self._blobs[ref.name]
+        return data
 
     async def discard(self, ref: BlobRef) -> None:
         """Forget what was put into a place."""

@@ -160,10 +160,10 @@ async def test_a_host_does_the_work_of_its_tenant(world: World) -> None:
                 await journal.append(_claim())
             assert [one.event.body for one in await _events(host, "a", "agent-2")] == [_claim(), _claim()]
             assert await _events(host, "a", CONTROL_SUBJECT) == []
-            for place in ("", "checkpoint"):
+            for place in ("", "checkpoints/a"):
                 blob = await host.put("a", "e-a", SECRET + place.encode(), "text/plain", place=place)
                 assert await host.get(blob) == await world.log.get(blob) == SECRET + place.encode()
-            shorter = await host.put("a", "e-a", b"less", "text/plain", place="checkpoint")
+            shorter = await host.put("a", "e-a", b"less", "text/plain", place="checkpoints/a")
             assert await host.get(shorter) == b"less"
             await host.discard(shorter)
             with pytest.raises(NotFound):

@@ -224,7 +224,8 @@ async def test_what_is_stored_counts_for_its_tenant_until_it_is_given_back(log: 
         for number in range(TIMES):
             place = f"checkpoints/a/x-{number % 2}"
             kept = await log.put("counted", "e", os.urandom(MIB), BUNDLE_MEDIA_TYPE, place=place)
-            await log.put("acme", "kept", os.urandom(MIB), BUNDLE_MEDIA_TYPE)
+            for data in [os.urandom(MIB)] * 2:
+                await log.put("acme", "kept", data, BUNDLE_MEDIA_TYPE)
         assert TIMES * MIB < await held(log) - before < (TIMES + 3) * MIB
         await told(usage, "counted", 2 * MIB, 2 * MIB)
         await log.discard(kept)

@@ -14,6 +14,7 @@ import uuid
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from pathlib import Path
+from typing import cast
 
 import nats
 import pytest
@@ -22,6 +23,7 @@ from swe_ai_fleet.adapters.jetstream import JetStream, NatsCredentials, StreamSe
 from swe_ai_fleet.adapters.jetstream.protocol import event_subject
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed, ResourceExhausted, Unavailable
 from swe_ai_fleet.domain.event import StoredEvent, Writer
+from swe_ai_fleet.ports import KeyValueEntry
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats, NatsAddress, read_address
 from tests.confinement import until
 from tests.contract.test_event_log import everything, note, notes, take_batches, write, writer
@@ -175,6 +177,9 @@ async def test_what_had_its_answer_lost_is_stored_once(nats_server: EmbeddedNats
         task = str(uuid.uuid4())
         assert await unanswered(log.publish(**result, task_id=task, payload=b'{"n": 1}')) is True
         assert await log.publish(**result, task_id=task, payload=b'{"n": 1}') is False
+        store = await log.bucket("lost-answers")
+        claimed = await unanswered(store.put("a", b"mine", revision=await store.put("a", b"free")))
+        assert await store.get("a") == KeyValueEntry(key="a", value=b"mine", revision=cast("int", claimed))
         with pytest.raises(InvalidRequest, match="too large"):
             await log.publish(**result, task_id="large", payload=b"x" * 2_000_000)
 
@@ -227,6 +232,16 @@ async def test_a_large_event_names_its_body(nats_server: EmbeddedNats, jetstream
         store = await client.jetstream().object_store("agent-blobs")
         blob = await store.get(content["body_ref"]["name"])
         assert json.loads(blob.data or b"") == {"reason": text, "type": "cancel_requested"}
+        assert blob.info.options is not None and blob.info.options.max_chunk_size == 128 * 1024
+        assert blob.info.mtime and (blob.info.chunks, blob.info.headers, blob.info.mtime[:2]) == (
+            3,
+            {"Content-Type": ["application/json"]},
+            "20",
+        )
+        bucket = await jetstream.bucket("seen-by-all")
+        await bucket.put("kept", await bucket.put("removed", b"x") and b"x")
+        await bucket.delete("removed")
+        assert await (await client.jetstream().key_value("seen-by-all")).keys() == ["kept"]
     finally:
         await client.close()
 

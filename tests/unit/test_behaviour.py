@@ -43,6 +43,7 @@ def test_what_is_called_equal_is_equal_but_for_blanks(old: list[str], one: list[
         assert content(one) == content(other)
 
 
+@example(list("abcdef"), list("abcxdef"), 0, 3)
 @given(lines, lines, st.integers(0, 9), st.integers(0, 9))
 def test_context_and_the_cut_of_hunks_do_not_count(old: list[str], new: list[str], one: int, other: int) -> None:
     filled = [f"line {number}" if not content([line]) else line for number, line in enumerate(old)]
@@ -64,6 +65,8 @@ def test_blank_lines_and_blanks_at_line_ends_do_not_count(old: list[str], new: l
 
 def test_a_change_of_blanks_only_is_no_change() -> None:
     assert normalised(patch(["a", "b"], ["a", "", "b  "])) == normalised(b"") == b""
+    bare = b"diff --git a/x b/x\n@@ -1,3 +1,3 @@\n a\n\n-b\n+c\n"
+    assert normalised(bare) == normalised(bare.replace(b"\n\n", b"\n \n"))
     # Nor do blanks at the end of the lines around a change count.
     plain = normalised(patch(["a", "b", "c"], ["a", "x", "c"]))
     for old, new in ((["a ", "b", "c"], ["a", "x", "c\t"]), (["a", "b", "", "c"], ["a ", "x ", "c "])):

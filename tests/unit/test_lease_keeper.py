@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from types import SimpleNamespace
 
 import pytest
+from structlog.testing import capture_logs
 
 from swe_ai_fleet.domain.errors import Unavailable
 from swe_ai_fleet.ports import KeyValueEntry
@@ -43,6 +44,7 @@ def keeper_on(monkeypatch: pytest.MonkeyPatch, store: MemoryKeyValue | None, *, 
 
     @asynccontextmanager
     async def connect(settings: Settings, *, name: str, timeout: float) -> AsyncIterator[SimpleNamespace]:
+        assert timeout == seconds / 3
         if store is None:
             raise Unavailable("nobody answers")
         yield SimpleNamespace(bucket=bucket)
@@ -90,9 +92,18 @@ async def test_a_lease_that_is_missing_for_a_moment_is_nobodys_end(monkeypatch: 
         now += later
         await keeper._renew(store)
         assert (keeper.alive(), keeper.ended) == (alive, ended)
+    for _ in range(6):
+        now += 1.4
+        await keeper._renew(store)
+    keeper.rest(True)
+    await keeper._renew(store)
+    assert (await store.entries(), keeper.alive(), keeper.ended) == ((), {"me"}, 1)
+    keeper.rest(False)
+    await keeper._renew(store)
     # Who cannot ask for a whole lease knows nobody.
-    now += 14.9
-    assert keeper.alive() == {"me"}
+    for later, fresh in ((2.2, True), (0.1, False), (12.6, False)):
+        now += later
+        assert (keeper.fresh, keeper.alive()) == (fresh, {"me"})
     now += 0.2
     assert keeper.alive() == frozenset()
 
@@ -111,20 +122,23 @@ async def test_renewals_go_on_through_an_outage_and_each_that_failed_is_counted(
     store = Faulty()
     keeper = keeper_on(monkeypatch, store, seconds=1.0)
     await keeper.open()
-    assert (keeper.failures, keeper.alive()) == (0, {"me"})
+    assert (keeper.failures, keeper.alive(), keeper._thread.daemon) == (0, {"me"}, True)
     store.away = True
-    await until(lambda: keeper.failures >= 3)
-    await until(lambda: not keeper.alive())
-    store.away = False
-    await until(lambda: keeper.alive() == {"me"})
+    with capture_logs() as said:
+        await until(lambda: keeper.failures >= 3)
+        await until(lambda: not keeper.alive())
+        store.away = False
+        await until(lambda: keeper.alive() == {"me"})
+    assert [line["reason"] for line in said] == ["gone"] * keeper.failures
     await keeper.close()
     assert await store.entries("replicas.") == ()
     # A lease that cannot be given back is left to expire.
     keeper = keeper_on(monkeypatch, store, seconds=1.0)
     await keeper.open()
     store.away = True
-    await keeper.close()
-    assert [entry.key for entry in await store.entries("replicas.")] == ["replicas.me"]
+    with capture_logs() as said:
+        await keeper.close()
+    assert [entry.key for entry in await store.entries("replicas.")] == ["replicas.me"] and said[-1]["reason"] == "gone"
 
 
 def test_a_name_says_host_and_process_and_is_nobody_elses(monkeypatch: pytest.MonkeyPatch) -> None:

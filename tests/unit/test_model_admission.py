@@ -17,9 +17,13 @@ from swe_ai_fleet.domain.message import (
     AssistantMessage,
     Message,
     ModelRequest,
+    Passthrough,
+    Sampling,
     ToolCall,
     UserMessage,
 )
+from swe_ai_fleet.domain.tool import OperationSpec
+from tests.sampling import sample
 
 
 @dataclass
@@ -215,9 +219,14 @@ def test_hosts_that_keep_to_their_leases_never_have_more_under_way_than_allowed(
 
 
 def test_an_estimate_counts_what_is_said_and_what_is_called() -> None:
-    call = ToolCall(call_id="1", model_call_id="1", name="look", arguments="x" * 36)
+    call = ToolCall(call_id="1", model_call_id="1", name="look", arguments="x" * 39)
     messages: list[Message] = [UserMessage(content="y" * 400), AssistantMessage(content="", tool_calls=(call,))]
     assert estimated_tokens(ModelRequest(messages)) == 100 + 10 + 1024
+    bounded = ModelRequest(messages, (sample(OperationSpec),) * 2, Sampling(max_tokens=500))
+    assert estimated_tokens(bounded) == 100 + 10 + 2 * 150 + 500
+    for fields, most in (({}, 1024), ({"max_tokens": 7}, 7)):
+        asked = Passthrough(fields=fields, characters=403, send=sample(Passthrough).send)
+        assert estimated_tokens(ModelRequest((), passthrough=asked)) == 100 + most
 
 
 @given(st.integers(1, 30), st.lists(st.integers(1, 12), min_size=1, max_size=6), st.randoms(use_true_random=False))
@@ -265,6 +274,15 @@ async def test_what_does_not_divide_goes_to_those_who_have_waited_longest() -> N
     for host in (late, b, a):
         assert (await host.renew(quota)).slots <= host.using
     assert ledger.held == {"a": 3, "b": 3, "late": 2}
+    later, last = (Host(name, ledger, clock, waiting=9) for name in ("later", "last"))
+    for host in (later, last):
+        clock.now += 0.1
+        await host.renew(quota)
+    b.using = b.waiting = late.using = late.waiting = 0
+    for host in (b, late, later, last):
+        await host.renew(quota)
+        host.start()
+    assert (a.using, later.using, last.using) == (3, 3, 2)
 
 
 async def test_a_call_larger_than_the_bucket_is_served_and_leaves_a_debt() -> None:

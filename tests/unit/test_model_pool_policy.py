@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -164,12 +165,32 @@ def test_tenants_take_turns_sessions_with_the_least_service_go_first_and_none_wa
             await asyncio.gather(*calls)
             assert model.order[3:] == ["b one", "urgent", "b two", "cached", "new", "old"]
             # New sessions without an end: the old one has one turn of sixteen.
-            model.order = []
+            model.order, first = [], asyncio.create_task(ask(pool.session("first", tenant="a")))
+            await asyncio.sleep(0.5)
             waiting = asyncio.create_task(ask(old, "old"))
             line = [asyncio.create_task(ask(pool.session(str(number), tenant="a"))) for number in range(60)]
             await waiting
-            assert 1 < len(model.order) <= 17
-            await asyncio.gather(*line)
+            assert "old" in model.order[2:17]
+            await asyncio.gather(first, *line)
+
+    on_virtual_time(play())
+
+
+def test_who_waits_for_room_at_its_own_server_holds_nobody_up() -> None:
+    async def play() -> None:
+        gate = asyncio.Event()
+        models = [Scripted(name, gate.wait) for name in ("one", "two")]
+        async with pool_of(Scripted("old"), rules=replace(FAST, quantum=0)) as pool:
+            # Those that come have one call at a time at first.
+            pool.renew([PoolMember(name=model.name, model=model) for model in models])
+            run = pool.session("run")
+            calls = [asyncio.create_task(ask(run, "run")) for _ in range(3)]
+            await asyncio.sleep(1.0)
+            calls.append(asyncio.create_task(ask(pool.session("other"), "other")))
+            await turns()
+            assert sorted(text for model in models for text in model.order) == ["other", "run"]
+            gate.set()
+            await asyncio.gather(*calls)
 
     on_virtual_time(play())
 

@@ -16,14 +16,17 @@ from swe_ai_fleet.domain.candidate import (
     CheckKind,
     CheckReport,
     CheckResult,
+    ForeignTests,
     TestSummary,
     Verdict,
 )
+from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.review import Critique, Finding, Proof, ProofOutcome, Vote
 from swe_ai_fleet.orchestrator.evidence import verdict_of
-from swe_ai_fleet.orchestrator.ranking import rank
+from swe_ai_fleet.orchestrator.ranking import drop_reasons, rank
 from swe_ai_fleet.orchestrator.score import ARCHITECT, ScoredCandidate, evidence, lead
 from tests.candidates import a_candidate
+from tests.sampling import sample
 from tests.tables import table
 
 
@@ -496,6 +499,9 @@ def test_complaints_are_told_in_full_up_to_a_bound() -> None:
     assert said(failed("tests")) == "tests failed; 1 changed lines"
     told = said(check(True, kind=CheckKind.APPLY), check(False, skipped=True))
     assert told == "unverified: dry_run: no such tool; 1 changed lines"
+    for result, words in ((check(True), "every check passed"), (check(True, skipped=True), "no required check")):
+        old = replace(report("a", result), verdict=None)
+        assert rank([candidate("a")], {"a": old})[0].reason.startswith(words)
     assert said(failed("tests", "x" * 300)) == f"tests failed: {'x' * 300}; 1 changed lines"
     assert said(failed("tests", "x" * 301)) == f"tests failed: {'x' * 300}…; 1 changed lines"
     many = [failed(f"c{number}") for number in range(7)]
@@ -512,8 +518,32 @@ def test_what_set_two_apart_is_told_with_what_spoke_against_it() -> None:
     first, second = rank(found, {**reports, "b": report("b", check(False))})
     assert first.reason.endswith("ahead of b: that one is refuted")
     assert second.reason.endswith("behind a: that one is unverified")
+    first, _ = rank(found, {**reports, "b": report("b", check(True, skipped=True))})
+    assert first.reason.endswith("ahead of b: that one is not accepted")
     close = [critique("a", 0.9001), critique("b", 0.9002)]
     assert "reviews 0.900200 against 0.900100" in rank(found, reports, critiques=close)[0].reason
+
+
+def test_what_nobody_said_is_none_and_new_tests_are_told_where_they_count() -> None:
+    found, tested = [candidate("a"), candidate("b")], replace(PASSING["a"], foreign=ForeignTests(value=0.9))
+    for reports, opinions, words in (
+        ({"a": tested}, {}, "new tests 0.90 against none"),
+        ({}, {"critiques": [critique("a", 0.9)]}, "reviews 0.90 against none"),
+        ({}, {"votes": votes("a", "a")}, "votes 1.00 against none"),
+    ):
+        first, second = rank(found, {**PASSING, **reports}, **opinions)
+        assert first.reason.endswith(f"ahead of b: {words}")
+        assert (first.verdict_reasons, second.verdict_reasons) == (tested.reasons if reports else (), ())
+    refuted = replace(report("b", check(False)), foreign=tested.foreign)
+    assert "new tests" not in rank(found, {"a": tested, "b": refuted})[1].reason
+
+
+def test_why_a_candidate_has_no_place() -> None:
+    revisions = {"first": "", "kept": "first", "worse": "kept", "pending": "kept"}
+    found = {name: a_candidate(name, revises=before) for name, before in revisions.items()}
+    judged = frozenset({"first", "kept", "worse"})
+    state = sample(ExecutionState, candidates=found, judged=judged, dropped={"worse": "it fails"})
+    assert drop_reasons(state) == {"first": "replaced by a revision: kept", "worse": "it fails"}
 
 
 def test_a_place_without_a_rival_of_its_tier_leads_by_infinity() -> None:

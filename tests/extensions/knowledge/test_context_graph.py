@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
+from collections.abc import AsyncGenerator
 from dataclasses import replace
 
 import pytest
@@ -13,6 +15,7 @@ from swe_ai_fleet.domain.context import (
     ChangeBody,
     Decision,
     DecisionAdded,
+    KnowledgeErased,
     StoredChange,
     Story,
     StoryCreated,
@@ -21,8 +24,11 @@ from swe_ai_fleet.domain.context import (
     WorkRecord,
     WorkRecorded,
 )
-from swe_ai_fleet.domain.errors import InvalidRequest, NotFound
-from swe_ai_fleet.extensions.knowledge.graph import ContextGraph, fold
+from swe_ai_fleet.domain.errors import InvalidRequest, NotFound, Unavailable
+from swe_ai_fleet.extensions.knowledge.graph import ContextGraph, GraphFollower, fold
+from swe_ai_fleet.snapshots import Snapshots
+from swe_ai_fleet.testing.memory_stores import MemoryChanges, MemoryKeyValue
+from tests.simulation.virtual_loop import on_virtual_time
 
 LONG = "x" * 70
 
@@ -54,6 +60,10 @@ def decided(name: str, story_id: str) -> tuple[str, ChangeBody]:
 def worked(execution_id: str, *, task_id: str = "", story_id: str = NO_STORY, **fields: str) -> tuple[str, ChangeBody]:
     record = WorkRecord(execution_id=execution_id, task_id=task_id, story_id=story_id, repository="r")
     return NO_STORY, WorkRecorded(record=replace(record, **fields))
+
+
+def erased(execution_id: str = "") -> tuple[str, ChangeBody]:
+    return NO_STORY, KnowledgeErased(execution_id=execution_id)
 
 
 def graph(*bodies: tuple[str, ChangeBody]) -> ContextGraph:
@@ -102,12 +112,13 @@ def test_work_is_found_where_it_was_done_and_nowhere_else() -> None:
 
 def test_a_change_is_taken_in_once() -> None:
     known = ContextGraph()
-    changes = stored(story("S-1"), task("T", "S-1"), worked("e1"))
+    changes = stored(story("S-1"), worked("e1"), task("T", "S-1"))
     assert [known.apply(change) for change in changes] == [True, True, True]
     assert [known.apply(change) for change in changes] == [False, False, False]
     # Graphs are equal where stories and work are.
     assert known == fold(changes)["acme"]
-    assert known not in (graph(story("S-1"), task("T", "S-1")), graph(story("S-1"), worked("e1")), "a graph")
+    of_other_work = graph(story("S-1"), worked("e2"), task("T", "S-1"))
+    assert known not in (of_other_work, graph(story("S-1"), worked("e1")), "a graph")
 
 
 def test_an_excerpt_has_a_storys_newest_neighbours_and_work() -> None:
@@ -130,3 +141,60 @@ def test_an_excerpt_has_a_storys_newest_neighbours_and_work() -> None:
     for change in stored(*(story(f"S-{number}", "C") for number in range(8, 10))):
         known.apply(change)
     assert [one.story_id for one in part.case("C")] == ["S-3", "S-4", "S-5"]
+
+
+def test_what_is_erased_is_gone_and_no_older_erasure_takes_what_came_since() -> None:
+    changes = stored(
+        *(erased(), story("S-1", "C"), task("T", "S-1"), decided("D", "S-1"), worked("e1"), worked("e2")),
+        *(erased("e1"), erased(), story("S-2")),
+    )
+    known = ContextGraph()
+    assert {known.apply(change) for change in changes[:7]} == {True}
+    work = known.execution("e2")
+    assert (known.execution("e1"), work and work.record.execution_id) == (None, "e2")
+    assert known.apply(changes[7]) is True
+    assert (known, known.case("C"), known.tasks("T"), known.decisions("D")) == (ContextGraph(), (), (), ())
+    known.apply(changes[8])
+    assert [known.apply(changes[number]) for number in (0, 6, 7)] == [False, False, False]
+    assert set(known.stories) == {"S-2"}
+
+
+class NotedChanges(MemoryChanges):
+    """A log that notes from where it is read; one that is `silent` gives no answer."""
+
+    starts: tuple[int, ...] = ()
+    silent = False
+
+    async def read(self, *, from_sequence: int = 0, follow: bool = False) -> AsyncGenerator[StoredChange | None, None]:
+        self.starts += (from_sequence,)
+        if self.silent:
+            await asyncio.Event().wait()
+        async for change in super().read(from_sequence=from_sequence, follow=follow):
+            yield change
+
+
+async def test_a_follower_begins_with_what_was_saved_and_reads_on_behind_it() -> None:
+    log, bucket = NotedChanges(), MemoryKeyValue()
+    snapshots = Snapshots(bucket=bucket, origin="o", pause=0.001, least=1)
+    stories = (story("S-2", "C"), story("S-1", "C"), story("S-3"))
+    changes = stored(*stories, task("T", "S-1"), decided("D", NO_STORY), worked("e1"))
+    for change in changes:
+        await log.append(change.change)
+        await log.append(replace(change.change, tenant="umbrella"))
+    async with GraphFollower(log, snapshots), asyncio.timeout(10):
+        while not any(b'"position":12' in entry.value for entry in await bucket.entries()):
+            await asyncio.sleep(0.001)
+    logged = fold([change async for change in log.read() if change is not None])
+    log.starts = ()
+    async with GraphFollower(log, snapshots) as restored:
+        for tenant in ("acme", "umbrella"):
+            known = restored.graph(tenant)
+            assert known == logged[tenant]
+            assert [one.story_id for one in known.case("C")] == ["S-1", "S-2"] and known.case("") == ()
+            assert (len(known.tasks("T")), len(known.decisions("D"))) == (1, 1)
+        await log.append(replace(changes[0].change, story_id="S-9"))
+        await restored.catch_up()
+        assert (restored.graph("acme").version("S-9"), log.starts) == (1, (13, 13))
+    log.silent = True
+    with pytest.raises(Unavailable, match="does not answer"):
+        await asyncio.to_thread(on_virtual_time, GraphFollower(log).catch_up())

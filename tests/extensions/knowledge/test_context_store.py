@@ -233,6 +233,7 @@ def test_a_file_is_named_by_its_repositorys_owner_and_name() -> None:
         ("/srv/work/app", "work/app"),
         ("app", "app"),
         ("https://git.example/app", "git.example/app"),
+        ("file:///app", "app"),
         ("", ""),
         ("///..", ""),
     ):
