@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -13,10 +15,11 @@ from structlog.testing import capture_logs
 from swe_ai_fleet.domain.errors import Unavailable
 from swe_ai_fleet.ports import KeyValueEntry
 from swe_ai_fleet.runtime import replicas
-from swe_ai_fleet.runtime.replicas import LEASES_BUCKET, LeaseKeeper, replica_name
+from swe_ai_fleet.runtime.replicas import LEASES_BUCKET, DrainTarget, LeaseKeeper, replica_name
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
 from tests.confinement import until
+from tests.simulation.virtual_loop import on_virtual_time
 
 
 class Faulty(MemoryKeyValue):
@@ -150,3 +153,35 @@ def test_a_name_says_host_and_process_and_is_nobody_elses(monkeypatch: pytest.Mo
         host, process, digits = name.rsplit("-", 2)
         assert (host, process) == (("node-1-example-" + "x" * 60)[:40], str(os.getpid()))
         assert len(digits) == 6
+
+
+def test_a_drained_orchestrator_rests_once_nothing_is_at_work_or_the_time_is_over() -> None:
+    async def play() -> None:
+        said, store, me = list[object](), MemoryKeyValue(), (DrainTarget.ORCHESTRATOR, "me")
+        dispatcher: Any = SimpleNamespace(at_work=True, let_go=lambda: said.append("let go"))
+        lease: Any = SimpleNamespace(me="me", rest=said.append)
+
+        async def seen(*, at_work: bool) -> tuple[bool, set[object]]:
+            dispatcher.at_work = at_work
+            said.clear()
+            await asyncio.sleep(0.5)
+            return dispatcher.drained(), set(said)
+
+        await (drains := replicas.Drains(store)).follower.start()
+        async with replicas.drained(drains, dispatcher, lease, seconds=2.0):
+            assert await seen(at_work=True) == (False, {False}) and drains.empty
+            for by in ("zoe", "another"):
+                await drains.begin(*me, by=by)
+            await store.put("node.x", b"?")
+            assert await seen(at_work=True) == (True, {False}) and not drains.empty
+            assert ((drain := drains.get(*me)) and drain.by, drains.names(DrainTarget.NODE)) == ("zoe", set())
+            assert await seen(at_work=False) == (True, {"let go", True})
+            await drains.undo(*me)
+            assert await seen(at_work=True) == (False, {False})
+            await drains.begin(*me, within=1e-9)
+            assert await seen(at_work=True) == (True, {"let go", True})
+            await drains.undo(*me)
+            ends_at = asyncio.get_running_loop().time() + 2.0
+        assert (asyncio.get_running_loop().time(), dispatcher.drained()) == (ends_at, True)
+
+    on_virtual_time(play())
