@@ -16,7 +16,7 @@ from swe_ai_fleet.domain.examination import Examination
 from swe_ai_fleet.domain.execution import ExecutionState, fold
 from swe_ai_fleet.domain.message import AssistantMessage, ModelReply, ToolCall
 from swe_ai_fleet.domain.review import Critique, VerifierScore, Vote
-from swe_ai_fleet.domain.run import APPROVAL_TOOL
+from swe_ai_fleet.domain.run import APPROVAL_TOOL, tool_calls
 from swe_ai_fleet.domain.subtask import Derivation, SubtaskOutcome
 from swe_ai_fleet.domain.task import ApprovalPolicy, PinnedRepository, RepoRef, Role, Task, TaskKind
 from swe_ai_fleet.domain.test_run import Baseline
@@ -252,7 +252,7 @@ def test_a_run_is_followed_from_its_claim_to_its_end() -> None:
         ev.RunStarted(role="DEV", model="m", messages=(), tools=()),
         ev.ModelReplied(step=2, reply=reply, duration_ms=1),
         ev.ToolStarted(entry=entry(Outcome.STARTED, "h1")),
-        ev.ToolFinished(entry=entry(Outcome.SUCCESS, "h2"), result=result),
+        ev.ToolFinished(entry=entry(Outcome.SUCCESS, "h2", "git"), result=result),
         ev.ToolFinished(entry=entry(Outcome.SUCCESS, "h3", APPROVAL_TOOL), result=result),
         ev.RunFinished(stop_reason=StopReason.FINAL_ANSWER, artifacts=Artifacts(), usage=Usage(), audit_head=""),
     ]
@@ -261,8 +261,9 @@ def test_a_run_is_followed_from_its_claim_to_its_end() -> None:
     assert [(one.last_tool, one.last_outcome) for one in told[2:5]] == [
         ("", ""),
         ("files_read", Outcome.STARTED),
-        ("files_read", Outcome.SUCCESS),
+        ("git_read", Outcome.SUCCESS),
     ]
+    assert [call.hash for call in tool_calls(said(number, FIRST, body) for number, body in enumerate(bodies))] == ["h2"]
     assert [one.audit_head for one in told[3:]] == ["", "h2", "h3", "h3"]
     # A decision is no call of the agent's; what a run does not say of its usage is what was seen of it.
     ended = told[-1]
@@ -278,6 +279,15 @@ def test_a_run_is_followed_from_its_claim_to_its_end() -> None:
     assert (on.status, on.stop_reason, on.generation, on.step, on.audit_head) == ("running", "", 4, 2, "h3")
     anew = after(*[(FIRST, body) for body in (*bodies, ev.RunClaimed(generation=4, host="h"))]).agents[FIRST]
     assert (anew.model, anew.generation, anew.step, anew.usage) == ("m", 4, 0, Usage())
+
+
+def test_a_run_waits_for_a_model_server_until_it_says_that_it_does_no_more_is_claimed_or_ends() -> None:
+    def since(*told: tuple[str, ev.EventBody]) -> str:
+        return after(claimed(FIRST), (FIRST, ev.ModelAwaited()), *told).agents[FIRST].model_awaited_since
+
+    assert since() == since(replied(FIRST, "hm")) == "2026-01-01T00:00:10+00:00"
+    over = (FIRST, ev.ModelAwaited(waited_ms=5)), claimed(FIRST, 2, resumes=True), finished(FIRST)
+    assert [since(told) for told in over] == ["", "", ""]
 
 
 @table(

@@ -39,7 +39,7 @@ from swe_ai_fleet.domain.message import (
     ToolMessage,
     UserMessage,
 )
-from swe_ai_fleet.domain.run import INTERRUPTED, SUB_AGENT, RunState, fold_run, interrupted
+from swe_ai_fleet.domain.run import INTERRUPTED, SUB_AGENT, RunState, fold_run, interrupted, sub_agent_usage
 from swe_ai_fleet.domain.task import ApprovalPolicy
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
 from swe_ai_fleet.domain.trajectory import Plan, PlanStep, StopReason
@@ -179,6 +179,8 @@ def test_what_an_earlier_run_asked_for_is_answered_in_a_step_before_the_first():
     assert [one.call_id for one in first.observations] == ["a", "b"]
     # A conversation that ends otherwise has no such step.
     assert not folded().steps and not fold_run(events([RunClaimed(generation=1, host="h")]), AGENT).steps
+    answered = replace(begun, messages=(*OPENING, reply(1).reply.message))
+    assert not fold_run(events([RunClaimed(generation=1, host="h"), answered]), AGENT).steps
 
 
 def test_a_condensed_conversation_replaces_the_one_before():
@@ -276,6 +278,7 @@ def test_the_first_decision_about_a_request_of_its_own_counts():
 def test_what_a_sub_agent_spent_is_spent():
     usage = {"prompt_tokens": 7, "model_calls": 2, "cost": 0.25, "duration_ms": 900, "odd": 1, "tool_calls": "many"}
     result = ToolResult(success=True, operation="x", content="done", metadata={SUB_AGENT: {"usage": usage}})
+    assert sub_agent_usage(result) == Usage(prompt_tokens=7, model_calls=2, cost=0.25)
     one = ToolFinished(entry=entry("a"), result=result)
     state = folded(reply(1, "a"), one)
     assert (state.usage.prompt_tokens, state.usage.model_calls, state.usage.cost) == (17, 3, 0.25)
