@@ -154,10 +154,14 @@ def _sandbox(level: IsolationLevel, neighbours: Neighbours) -> Sandbox:
 async def test_control_without_what_is_in_the_way_everything_is_reached(
     level: IsolationLevel, name: str, tmp_path: Path, neighbours: Neighbours
 ) -> None:
-    async with _sandbox(level, neighbours).workspace(tmp_path) as workspace:
-        result = await workspace.run(_order(name, neighbours.told))
-    assert result.ok, result.stderr.text()
-    assert json.loads(result.stdout.text())
+    # A race may be lost on a busy machine.
+    for _ in range(5 if name in _RACES else 1):
+        async with _sandbox(level, neighbours).workspace(tmp_path) as workspace:
+            result = await workspace.run(_order(name, neighbours.told))
+        assert result.ok, result.stderr.text()
+        if reached := json.loads(result.stdout.text()):
+            break
+    assert reached
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,8 @@ async def test_a_council_from_its_creation_to_its_end(service: Service) -> None:
 
 @pytest.mark.slow
 async def test_the_whole_fleet_from_the_command_line(fleet: FleetUnderTest, shell: Shell, tmp_path: Path) -> None:
+    # Requests at random may have made one before.
+    await shell.fleet("councils", "delete", "DATA")
     made = await shell.fleet("councils", "create", "DATA", "--agents", "1", "--rounds", "0", "--json")
     assert made.document == {"council_id": "council-data", "agent_ids": ["agent-data-1"]}
     ada = ("register", "DATA", "ada", "--language", "python", "--metadata")
