@@ -30,7 +30,7 @@ from swe_ai_fleet.ports import Clone
 from swe_ai_fleet.runtime.agent_worker import open_worker
 from swe_ai_fleet.runtime.jobs import JobBoard
 from swe_ai_fleet.runtime.tool_services import secret_mask
-from swe_ai_fleet.sandbox import raise_file_limit, watch_children_by_descriptor
+from swe_ai_fleet.sandbox import prepare_for_processes
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.telemetry import configure_logging, open_telemetry
 from workers.jobs import FENCED, SETTLED, STOPPED, UNREACHABLE, JobLocation, open_job, outcome_of
@@ -154,8 +154,7 @@ async def _until_told(settings: Settings, place: JobLocation) -> int:
 
 def main() -> int:
     """Carry out the job that the environment names. Exit codes: see `workers.jobs`; 2: there is none."""
-    raise_file_limit()
-    watch_children_by_descriptor()
+    prepare_for_processes()
     settings = Settings()
     configure_logging(settings.log_level, settings.log_format, mask=secret_mask(settings))
     try:

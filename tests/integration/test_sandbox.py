@@ -239,14 +239,14 @@ async def test_processes_are_waited_for_without_threads() -> None:
     # In a process of its own: the watcher is one for all event loops of a process.
     script = """
 import asyncio, threading
-from swe_ai_fleet.sandbox import watch_children_by_descriptor
+from swe_ai_fleet.sandbox import prepare_for_processes
 async def codes():
     scripts = "exit 3", "kill -9 $$", "sleep 0.3; exit 4"
     started = [await asyncio.create_subprocess_exec("sh", "-c", script) for script in scripts]
     waiting = [asyncio.create_task(process.wait()) for process in started]
     await asyncio.wait(waiting[:2])
     print(threading.active_count(), [await task for task in waiting], flush=True)
-watch_children_by_descriptor()
+prepare_for_processes()
 other = threading.Thread(target=lambda: asyncio.run(codes()))
 asyncio.run(codes())
 other.start()

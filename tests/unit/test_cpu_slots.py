@@ -158,6 +158,19 @@ async def test_a_waiter_that_is_cancelled_when_it_is_served_keeps_no_slot(tmp_pa
         pass
 
 
+async def test_a_waiter_that_is_cancelled_before_it_is_served_is_passed_over(tmp_path: Path) -> None:
+    slots = CpuSlots(tmp_path, 1)
+    async with slots.hold():
+        waiter = asyncio.create_task(slots.hold().__aenter__())
+        await until(lambda: list((tmp_path / "waiting").iterdir()))
+    # The slot is free, and nobody has run since.
+    waiter.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiter
+    async with asyncio.timeout(20), slots.hold():
+        pass
+
+
 async def test_executions_that_wait_in_one_process_leave_one_ticket(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

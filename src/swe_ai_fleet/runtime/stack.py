@@ -40,7 +40,7 @@ from swe_ai_fleet.runtime.replicas import Drains, LeaseKeeper, drained, open_dra
 from swe_ai_fleet.runtime.run_deps import COUNCILS_BUCKET, council_store, model_prices, profile_settings
 from swe_ai_fleet.runtime.spending import SPENDING_BUCKET, SPENDING_KEPT_SECONDS, TenantSpending
 from swe_ai_fleet.runtime.tool_services import tool_access, with_isolation_level
-from swe_ai_fleet.sandbox import raise_file_limit, watch_children_by_descriptor
+from swe_ai_fleet.sandbox import prepare_for_processes
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.snapshots import EXECUTION_SNAPSHOTS
 from swe_ai_fleet.telemetry import own_telemetry
@@ -146,8 +146,7 @@ async def open_stack(
 
     Raises PreconditionFailed, Unavailable and InvalidRequest naming the setting at fault.
     """
-    raise_file_limit()
-    watch_children_by_descriptor()
+    prepare_for_processes()
     if (credentials := state.settings.git_credentials) is not None and not credentials.is_dir():
         hint = "it must have a directory for each tenant; see docs/tenants.md"
         raise InvalidRequest(f"{credentials} is not a directory", field="git_credentials", hint=hint)

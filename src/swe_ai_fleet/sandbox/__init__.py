@@ -5,7 +5,7 @@ from swe_ai_fleet.sandbox.attacks import Attack
 from swe_ai_fleet.sandbox.cpu_slots import CpuSlots
 from swe_ai_fleet.sandbox.network import ProxyRefusal, RefusalReason
 from swe_ai_fleet.sandbox.policy import ControlGroups, IsolationLevel, SandboxPolicy
-from swe_ai_fleet.sandbox.processes import raise_file_limit, watch_children_by_descriptor
+from swe_ai_fleet.sandbox.processes import prepare_for_processes
 from swe_ai_fleet.sandbox.sandbox import (
     Sandbox,
     SandboxReport,
@@ -32,6 +32,5 @@ __all__ = [
     "default_slots",
     "examine_sandbox",
     "open_workspace",
-    "raise_file_limit",
-    "watch_children_by_descriptor",
+    "prepare_for_processes",
 ]

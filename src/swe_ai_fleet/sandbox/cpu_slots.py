@@ -96,41 +96,46 @@ class CpuSlots:
             return await waiter.slot
         except asyncio.CancelledError:
             if waiter.slot.cancelled():
-                lane.waiters.remove(waiter)
-                self._forget_empty(owner)
                 self._woken.set()
             elif waiter.slot.exception() is None:
                 self._release(waiter.slot.result())
             raise
 
-    def _forget_empty(self, owner: Owner) -> None:
-        lanes = self._waiting[owner.tenant]
-        if not lanes[owner.execution_id].waiters:
-            del lanes[owner.execution_id]
-        if not lanes:
-            del self._waiting[owner.tenant]
+    def _anybody_waits(self) -> bool:
+        """Whether somebody does, once those who were served or have given up are gone from the front of each lane."""
+        for tenant, lanes in list(self._waiting.items()):
+            for execution, lane in list(lanes.items()):
+                while lane.waiters and lane.waiters[0].slot.done():
+                    lane.waiters.popleft()
+                if not lane.waiters:
+                    del lanes[execution]
+            if not lanes:
+                del self._waiting[tenant]
+        return bool(self._waiting)
 
     async def _dispatch(self) -> None:
         """Give slots to the waiters of this process, until there are none."""
         try:
             with self._wake_up_calls():
                 renewed = time.monotonic()
-                while self._waiting:
+                while self._anybody_waits():
                     self._woken.clear()
                     self._post()
-                    if self._serve(queue := self._queue()):
+                    if self._serve(self._queue()):
                         continue
+                    pause = _POLL_SECONDS if self._wakeable else _POLL_SECONDS_UNWOKEN
                     with suppress(TimeoutError):
-                        async with asyncio.timeout(self._pause(queue)):
+                        async with asyncio.timeout(random.uniform(*pause)):  # noqa: S311  (jitter, not a secret)
                             await self._woken.wait()
                     if time.monotonic() - renewed >= _RENEW_SECONDS:
                         for ticket in self._posted.values():
                             _touch(f"{self._tickets}/{ticket.name}")
                         renewed = time.monotonic()
-        except OSError as fault:
+        except (OSError, ValueError) as fault:
             for lanes in self._waiting.values():
                 for waiter in (waiter for lane in lanes.values() for waiter in lane.waiters):
-                    waiter.slot.set_exception(fault)
+                    if not waiter.slot.done():
+                        waiter.slot.set_exception(fault)
             self._waiting.clear()
         finally:
             self._dispatcher = None
@@ -197,9 +202,7 @@ class CpuSlots:
                 continue
             _remove(f"{self._tickets}/{self._posted.pop(ticket.tenant).name}")
             self._served(ticket)
-            waiter = self._waiting[ticket.tenant][ticket.execution_id].waiters.popleft()
-            self._forget_empty(Owner(tenant=ticket.tenant, execution_id=ticket.execution_id))
-            waiter.slot.set_result(slot)
+            self._waiting[ticket.tenant][ticket.execution_id].waiters[0].slot.set_result(slot)
             # The next may be another process's, and another slot free.
             self._wake([other for other in queue if other != ticket])
             return True
@@ -211,18 +214,12 @@ class CpuSlots:
         own = (f"{self._directory}/own-{ticket.tenant}",) if first_of_tenant == ticket else ()
         return (*own, *self._shared) if queue[0] == ticket else own
 
-    def _pause(self, queue: list[_Ticket]) -> float:
-        """What is ours to take and held by this process is freed by nobody else; otherwise a holder may be killed."""
-        mine = [ticket for ticket in queue if ticket.token == self._token]
-        ours = all(self._held.issuperset(self._places(ticket, queue)) for ticket in mine) and queue[0] in mine
-        seconds = _POLL_SECONDS if self._wakeable else _POLL_SECONDS_UNWOKEN
-        return _RENEW_SECONDS if ours else random.uniform(*seconds)  # noqa: S311  (jitter, not a secret)
-
     def _release(self, slot: _Slot) -> None:
         self._held.discard(slot.path)
         os.close(slot.descriptor)
         own = slot.path.removeprefix(f"{self._directory}/own-") if slot.path not in self._shared else None
-        self._wake([ticket for ticket in self._queue() if own is None or ticket.tenant == own])
+        with suppress(FileNotFoundError):  # The directory may be gone at the end of a fleet.
+            self._wake([ticket for ticket in self._queue() if own is None or ticket.tenant == own])
 
     def _wake(self, queue: list[_Ticket]) -> None:
         """Wake the process of the first ticket, or of the next one whose process lives."""

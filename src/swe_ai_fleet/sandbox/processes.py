@@ -208,46 +208,42 @@ def leave_session_keyring() -> None:
         ctypes.CDLL(None, use_errno=True).syscall(number, _JOIN_SESSION_KEYRING, None)
 
 
-class _ChildWatcher(asyncio.PidfdChildWatcher):
-    """Serves whichever event loop starts a process; Python's own knows one."""
+def prepare_for_processes() -> None:
+    """Let this process start many others: to be called once at a process edge.
 
-    def is_active(self) -> bool:
-        return True
-
-    def add_child_handler(self, pid: int, callback: Callable[..., object], *args: Any) -> None:
-        loop, descriptor = asyncio.get_running_loop(), os.pidfd_open(pid)
-
-        def ended() -> None:
-            loop.remove_reader(descriptor)
-            os.close(descriptor)
-            try:
-                code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-            except ChildProcessError:
-                # Somebody else has waited for it: the same number as asyncio's own watchers.
-                code = _UNKNOWN_EXIT
-            callback(pid, code, *args)
-
-        loop.add_reader(descriptor, ended)
-
-
-def watch_children_by_descriptor() -> None:
-    """Have asyncio wait for child processes in the event loop. Before Python 3.12 it starts a thread for each.
-
-    To be called once at a process edge. Kernels before Linux 5.3 keep the threads.
-    """
-    if sys.version_info >= (3, 12):
-        return
-    with suppress(OSError):
-        os.close(os.pidfd_open(os.getpid()))
-        asyncio.set_child_watcher(_ChildWatcher())  # pyrefly: ignore[deprecated]
-
-
-def raise_file_limit() -> int:
-    """Raise this process's soft limit of open files to the hard one and return it; a session takes eight of them.
-
-    To be called once at a process edge. Commands in a sandbox have a limit of their own.
+    The soft limit of open files becomes the hard one, since a session takes eight of them; commands in a sandbox have
+    a limit of their own. asyncio waits for children in the event loop: before Python 3.12 it starts a thread for each,
+    and before Linux 5.3 it still does.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return hard
+    if sys.version_info < (3, 12):
+        with suppress(OSError):
+            os.close(os.pidfd_open(os.getpid()))
+            asyncio.set_child_watcher(_child_watcher())  # pyrefly: ignore[deprecated]
+
+
+def _child_watcher() -> asyncio.AbstractChildWatcher:
+    """Serves whichever event loop starts a process; Python's own knows one. Python 3.14 has no watchers any more."""
+
+    class ChildWatcher(asyncio.PidfdChildWatcher):
+        def is_active(self) -> bool:
+            return True
+
+        def add_child_handler(self, pid: int, callback: Callable[..., object], *args: Any) -> None:
+            loop, descriptor = asyncio.get_running_loop(), os.pidfd_open(pid)
+
+            def ended() -> None:
+                loop.remove_reader(descriptor)
+                os.close(descriptor)
+                try:
+                    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+                except ChildProcessError:
+                    # Somebody else has waited for it: the same number as asyncio's own watchers.
+                    code = _UNKNOWN_EXIT
+                callback(pid, code, *args)
+
+            loop.add_reader(descriptor, ended)
+
+    return ChildWatcher()

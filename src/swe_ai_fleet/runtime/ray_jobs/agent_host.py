@@ -14,7 +14,7 @@ from swe_ai_fleet.domain.assignment import ASSIGNMENT_TYPES, AssignmentKind
 from swe_ai_fleet.ports import ChatModel
 from swe_ai_fleet.runtime.node_load import NodeProbe, host_report, ray_node
 from swe_ai_fleet.runtime.tool_services import secret_mask
-from swe_ai_fleet.sandbox import raise_file_limit, watch_children_by_descriptor
+from swe_ai_fleet.sandbox import prepare_for_processes
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.telemetry import Telemetry, configure_logging, open_telemetry
 
@@ -30,8 +30,7 @@ class AgentHost:
     """
 
     def __init__(self, settings: str, name: str) -> None:
-        raise_file_limit()
-        watch_children_by_descriptor()
+        prepare_for_processes()
         # What is imported stays: no collection need look at it, now or later.
         gc.disable()
         from swe_ai_fleet.runtime.agent_worker import open_worker
