@@ -5,13 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Mapping
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import ClassVar, Protocol
 
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.tool import OperationSpec, Outcome, ToolResult
-
-if TYPE_CHECKING:
-    from swe_ai_fleet.tools.operation import Toolkit
 
 
 class ToolFailure(FleetError):
@@ -44,6 +41,21 @@ async def time_limit(seconds: float) -> AsyncGenerator[asyncio.Timeout]:
             raise
 
 
+class CalledToolkit(Protocol):
+    """The toolkit of a call, as the pipeline and its cache see it; `operation.Toolkit` is one."""
+
+    lasting: bool
+    """Whether what a call began may go on changing the workspace after the call's end."""
+
+    def recorded(self, arguments: Mapping[str, object]) -> Mapping[str, object]:
+        """The unchecked arguments as the audit may show them."""
+        ...
+
+    def shared_scope(self, spec: OperationSpec) -> str | None:
+        """The scope within which a tenant's runs share results of a cacheable operation; None: they share none."""
+        ...
+
+
 class Definition(Protocol):
     """An operation apart from any workspace: what a model sees of it, and how one call is checked and carried out."""
 
@@ -54,6 +66,6 @@ class Definition(Protocol):
         """The arguments as `run` takes them. Raises ToolFailure naming each problem and the signature."""
         ...
 
-    def run(self, toolkit: Toolkit, arguments: Mapping[str, object]) -> Awaitable[ToolResult]:
+    def run(self, toolkit: CalledToolkit, arguments: Mapping[str, object]) -> Awaitable[ToolResult]:
         """Carry out one call with validated arguments."""
         ...

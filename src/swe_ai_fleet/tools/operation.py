@@ -28,7 +28,7 @@ from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.domain.tool import OperationSpec, Risk, ToolResult
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.sandbox import open_workspace
-from swe_ai_fleet.tools.definition import Definition, ToolFailure
+from swe_ai_fleet.tools.definition import CalledToolkit, Definition, ToolFailure
 from swe_ai_fleet.tools.pipeline import Pipeline
 
 P = ParamSpec("P")
@@ -78,7 +78,7 @@ class TypedOperation:
     def validate(self, arguments: Mapping[str, object]) -> dict[str, object]:
         return checked_arguments(self.arguments, self.spec, arguments)
 
-    def run(self, toolkit: Toolkit, arguments: Mapping[str, object]) -> Awaitable[ToolResult]:
+    def run(self, toolkit: CalledToolkit, arguments: Mapping[str, object]) -> Awaitable[ToolResult]:
         return self.function(toolkit, **arguments)
 
 
@@ -326,7 +326,7 @@ class SchemaOperation:
             raise ToolFailure(f"{'; '.join(problems)}. Signature: {signature(self.spec)}")
         return dict(arguments)
 
-    def run(self, toolkit: Toolkit, arguments: Mapping[str, object]) -> Awaitable[ToolResult]:
+    def run(self, toolkit: CalledToolkit, arguments: Mapping[str, object]) -> Awaitable[ToolResult]:
         return self._call(dict(arguments))
 
     @cached_property

@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import structlog
 
@@ -18,14 +18,11 @@ from swe_ai_fleet.domain.text import well_formed
 from swe_ai_fleet.domain.tool import OperationSpec, Outcome, PolicyDecision, ToolResult
 from swe_ai_fleet.ports import SecretMask
 from swe_ai_fleet.tools.audit import AuditTrail
-from swe_ai_fleet.tools.definition import Definition, ToolFailure, ToolRefusal
+from swe_ai_fleet.tools.definition import CalledToolkit, Definition, ToolFailure, ToolRefusal
 from swe_ai_fleet.tools.policy import Policy
 from swe_ai_fleet.tools.result_cache import ResultCache
 from swe_ai_fleet.tools.secrets import Secrets
 from swe_ai_fleet.tools.truncation import beginning, bounded, truncate
-
-if TYPE_CHECKING:
-    from swe_ai_fleet.tools.operation import Toolkit
 
 MAX_ERROR_CHARS = 4_000
 MAX_NAME_CHARS = 200
@@ -91,7 +88,7 @@ class Pipeline:
         return twin
 
     async def call(
-        self, definition: Definition, toolkit: Toolkit, arguments: Mapping[str, object], *, call_id: str = ""
+        self, definition: Definition, toolkit: CalledToolkit, arguments: Mapping[str, object], *, call_id: str = ""
     ) -> ToolResult:
         """One call from its raw arguments to its audited result. Only a cancellation or a bug raises."""
         spec, started_at = definition.spec, time.monotonic()
@@ -139,7 +136,7 @@ class Pipeline:
             return record.close(final, PolicyDecision.REFUSED, final.error, result.content)
         return record.close(final, reason="answered from the cache" if final.cached else "", whole=result.content)
 
-    async def _run(self, definition: Definition, toolkit: Toolkit, arguments: Mapping[str, object]) -> ToolResult:
+    async def _run(self, definition: Definition, toolkit: CalledToolkit, arguments: Mapping[str, object]) -> ToolResult:
         spec = definition.spec
         limit = None if spec.executes else spec.time_limit_seconds
         scope = asyncio.timeout(limit)

@@ -20,7 +20,7 @@ from swe_ai_fleet.domain.json_values import mapping
 from swe_ai_fleet.domain.tool import OperationSpec, Outcome, ToolResult
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.tools.base_tool import BaseTool, LocalTool, ToolParameter, jsonable, lacking
-from swe_ai_fleet.tools.definition import ToolFailure, ToolTimeout
+from swe_ai_fleet.tools.definition import CalledToolkit, ToolFailure, ToolTimeout
 from swe_ai_fleet.tools.function_tool import as_tool
 from swe_ai_fleet.tools.http import without_credentials
 from swe_ai_fleet.tools.operation import Toolkit
@@ -78,7 +78,7 @@ class RegisteredOperation:
     def validate(self, arguments: Mapping[str, object]) -> dict[str, object]:
         return self.tool.checked(arguments, self.spec)
 
-    async def run(self, toolkit: Toolkit, arguments: Mapping[str, object]) -> ToolResult:
+    async def run(self, toolkit: CalledToolkit, arguments: Mapping[str, object]) -> ToolResult:
         """Execute the tool. Whatever it raises becomes a ToolFailure that says so."""
         tool = self.tool
         scope = asyncio.timeout(None if tool.executes else self._seconds)

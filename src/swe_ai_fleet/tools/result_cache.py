@@ -10,12 +10,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from swe_ai_fleet.domain.tool import OperationSpec, Outcome, ToolResult
-
-if TYPE_CHECKING:
-    from swe_ai_fleet.tools.operation import Toolkit
+from swe_ai_fleet.tools.definition import CalledToolkit
 
 RUN_BYTES = 8 * 1024 * 1024
 SHARED_BYTES = 32 * 1024 * 1024
@@ -142,7 +139,7 @@ class ResultCache:
 
     @contextmanager
     def call(
-        self, spec: OperationSpec, toolkit: Toolkit, arguments: Mapping[str, object], *, revision: int
+        self, spec: OperationSpec, toolkit: CalledToolkit, arguments: Mapping[str, object], *, revision: int
     ) -> Generator[Lookup]:
         """Around the effect of one call with checked arguments; `revision` is the workspace's."""
         if not self._enabled:
@@ -164,7 +161,9 @@ class ResultCache:
                 if spec.network:
                     self._written_outside_at = self._lasting.clock()
 
-    def _lookup(self, spec: OperationSpec, toolkit: Toolkit, arguments: Mapping[str, object], revision: int) -> Lookup:
+    def _lookup(
+        self, spec: OperationSpec, toolkit: CalledToolkit, arguments: Mapping[str, object], revision: int
+    ) -> Lookup:
         state = (revision, self._writes)
         if state != self._state:
             self._state = state
@@ -204,7 +203,7 @@ class ResultCache:
         if len(self._asked) > _KNOWN_QUESTIONS:
             self._asked.popitem(last=False)
 
-    def _settle(self, toolkit: Toolkit, result: ToolResult, *, settled: bool) -> None:
+    def _settle(self, toolkit: CalledToolkit, result: ToolResult, *, settled: bool) -> None:
         given_up = result.outcome in (Outcome.TIMEOUT, Outcome.CANCELLED)
         self._unsettled = self._unsettled or toolkit.lasting or (given_up and not settled)
 

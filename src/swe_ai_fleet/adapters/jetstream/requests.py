@@ -24,7 +24,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import Any, NoReturn, Protocol, cast
 from urllib.parse import unquote
 
 import structlog
@@ -33,9 +33,6 @@ from swe_ai_fleet.adapters.jetstream.connection import Connection
 from swe_ai_fleet.adapters.jetstream.protocol import ASKED, Backoff, NatsMessage, StoredMessage, Unanswered, ask_subject
 from swe_ai_fleet.domain import errors
 from swe_ai_fleet.domain.errors import FleetError, InternalFault, InvalidRequest, PreconditionFailed, Unavailable
-
-if TYPE_CHECKING:
-    from swe_ai_fleet.adapters.jetstream.buckets import JetStreamBlobs
 
 _AT_ONCE = 64
 _LOGIN_SUBJECT = "$SYS.REQ.USER.AUTH"
@@ -256,7 +253,23 @@ async def asked_messages(
             return
 
 
-async def answer_hosts(connection: Connection, blobs: JetStreamBlobs, events: EventsFor, result: ResultFor) -> None:
+class BlobMessages(Protocol):
+    """The messages that blobs are kept as, by the name of the blob."""
+
+    async def info(self, name: str) -> dict[str, Any] | None:
+        """The description of a blob; None for an unknown one. Raises Unavailable."""
+        ...
+
+    def content(self, name: str, start: int) -> AsyncGenerator[StoredMessage | None, None]:
+        """Its chunks from a sequence on. Raises NotFound, Unavailable."""
+        ...
+
+    async def describe(self, meta: dict[str, Any]) -> None:
+        """Store a description, behind the chunks that it names. Raises ResourceExhausted, Unavailable."""
+        ...
+
+
+async def answer_hosts(connection: Connection, blobs: BlobMessages, events: EventsFor, result: ResultFor) -> None:
     """Answer what hosts of all tenants ask, in turns with the other orchestrators, until cancelled.
 
     Each answer is about the tenant and the execution of the subject, which the server vouches for.
@@ -285,9 +298,7 @@ async def answer_hosts(connection: Connection, blobs: JetStreamBlobs, events: Ev
     await respond(connection, ASKED, answered, queue=_GROUP)
 
 
-async def _answer(
-    message: NatsMessage, blobs: JetStreamBlobs, events: EventsFor, result: ResultFor
-) -> dict[str, object]:
+async def _answer(message: NatsMessage, blobs: BlobMessages, events: EventsFor, result: ResultFor) -> dict[str, object]:
     _, _, question, *rest = message.subject.split(".")
     tenant, execution_id = (unquote(part) for part in rest)
     body: dict[str, Any] = json.loads(message.data)
