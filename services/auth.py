@@ -14,8 +14,8 @@ from typing import Any, Protocol, TypeVar, cast
 import grpc
 from structlog.contextvars import bind_contextvars, bound_contextvars
 
-from services.access.roles import check_role
 from services.errors import Context, Continuation, Handler, Interceptor, Unauthenticated, abort, reshaped, status
+from services.roles import check_role
 from swe_ai_fleet.domain.access import SOLE, AccessRole, Principal
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, PermissionDenied, Unavailable
 

@@ -17,7 +17,6 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
-from services.access.roles import check_role
 from services.gateway import event_stream
 from services.gateway.event_stream import Coming
 from services.gateway.problems import CLIENT_GONE, Refusal, refusal_of
@@ -26,6 +25,7 @@ from services.gateway.rest.binding import bound, written_aside
 from services.gateway.rest.openapi import document_bytes
 from services.gateway.rest.table import MAX_WAIT_SECONDS, OPERATIONS, PLACES, SUBMIT, WAIT, Operation
 from services.gateway.upstream import Caller, Upstream, caller_of, method
+from services.roles import check_role
 from swe_ai_fleet.domain.errors import InternalFault, InvalidRequest
 
 REFUSAL_SECONDS = 5.0

@@ -77,7 +77,7 @@ def _ray_ledger() -> Ledger | None:
     ray: Any = sys.modules.get("ray")
     if ray is None or not ray.is_initialized():
         return None
-    from swe_ai_fleet.runtime.ray_jobs.admission import RayLedger
+    from swe_ai_fleet.runtime.ray_admission import RayLedger
 
     return RayLedger()
 
