@@ -49,8 +49,8 @@ class ServedModel:
 class Timeouts:
     """How long the supervisor waits for what, in seconds.
 
-    `ready` for a server that loads its weights, which may have to be fetched first; `status` between two lines about it.
-    `reply` for an answer about its health, asked for every `looked`; `unwell` for one that runs and gives none.
+    `ready` for a server that loads its weights, which may have to be fetched first; `status` between two lines about
+    it. `reply` for an answer about its health, asked for every `looked`; `unwell` for one that runs and gives none.
     `pause` before the first new start after a crash, doubled up to `longest_pause` by each further one; a server that
     ran for `steady` counts as well again. `killed` beyond the drain for one that does not end.
     """
