@@ -134,7 +134,7 @@ async def open_host_logins(
         token=settings.nats_token if admit is not None else "",
     )
     listening = asyncio.Event()
-    work = (log.answer_logins(issuer, callout.authenticate, heard=listening), log.answer_hosts(), logins.keep())
+    work = (log.answer_logins(issuer, callout.authenticate, listening=listening), log.answer_hosts(), logins.keep())
     async with in_background(*work, name="hosts on NATS", fault="agent hosts get no more answers"):
         await listening.wait()
         yield logins
