@@ -115,9 +115,9 @@ class NatsLogin:
     """
 
     account: str
-    sends: tuple[str, ...] | None = None
-    never_sends: tuple[str, ...] = ()
-    hears: tuple[str, ...] | None = None
+    publishes: tuple[str, ...] | None = None
+    denied: tuple[str, ...] = ()
+    subscribes: tuple[str, ...] | None = None
     seconds: float = 0.0
 
 
@@ -149,10 +149,10 @@ class Issuer:
     def user(self, subject: str, login: NatsLogin) -> str:
         """The JWT of a user whose public nkey is `subject`."""
         nats: dict[str, object] = {"type": "user", "version": 2, **_UNLIMITED}
-        if login.sends is not None:
-            nats["pub"] = {"allow": list(login.sends), "deny": list(login.never_sends)}
-        if login.hears is not None:
-            nats["sub"] = {"allow": list(login.hears)}
+        if login.publishes is not None:
+            nats["pub"] = {"allow": list(login.publishes), "deny": list(login.denied)}
+        if login.subscribes is not None:
+            nats["sub"] = {"allow": list(login.subscribes)}
         claims: dict[str, object] = {"sub": subject, "aud": login.account, "nats": nats}
         if login.seconds:
             claims["exp"] = int(time.time() + login.seconds)
