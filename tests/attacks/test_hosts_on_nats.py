@@ -327,7 +327,7 @@ async def test_the_server_ends_a_connection_whose_time_is_up(tmp_path: Path) -> 
 
         heard = asyncio.Event()
         issuer = Issuer(server.issuer_file.read_text())
-        answering = asyncio.create_task(log.answer_logins(lambda: issuer, who, heard=heard))
+        answering = asyncio.create_task(log.answer_logins(lambda: issuer, who, listening=heard))
         await heard.wait()
         url, credentials = without_login(server.address.url), NatsCredentials(host="h.secret")
         async with JetStream.connect(url, credentials=credentials) as host:

@@ -133,7 +133,7 @@ async def open_model(
             await asyncio.sleep(look_every)
             try:
                 if await look():
-                    pool.renew(tuple(members.values()))
+                    pool.set_members(tuple(members.values()))
             except ModelError as error:
                 _log.warning("model.server_unusable", reason=str(error))
 
