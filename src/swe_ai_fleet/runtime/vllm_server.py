@@ -111,7 +111,6 @@ class _Supervisor:
     def __init__(
         self, order: VLLMOrder, *, interpreter: str, log: Path, tell: Callable[[str], None], timeouts: Timeouts
     ) -> None:
-        self._order = order
         self._log = log
         self._tell = tell
         self._timeouts = timeouts

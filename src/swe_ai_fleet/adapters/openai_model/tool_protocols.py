@@ -152,7 +152,7 @@ class ThoughtDeltas:
         self._buffered += text
         head = _THOUGHT_HEAD.match(self._buffered)
         if head is not None:
-            text, self._buffered, self._hear = self._buffered[head.end() :], "", self._continue
+            text, self._buffered, self._take = self._buffered[head.end() :], "", self._continue
             self._continue(text)
         elif len(self._buffered) > _LONGEST_HEAD or self._buffered.lstrip()[:1] not in ("", "{"):
             self._take = self._on_delta
