@@ -16,7 +16,7 @@ from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.runtime.channels import card_entry, channel_tls, own_address
 from swe_ai_fleet.runtime.factories import connect_log
 from swe_ai_fleet.runtime.nats_server import read_address
-from swe_ai_fleet.runtime.private_files import kept_token, write_private
+from swe_ai_fleet.runtime.private_files import stored_token, write_private
 from swe_ai_fleet.runtime.tool_services import secret_mask
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.telemetry import configure_logging, open_telemetry
@@ -44,7 +44,7 @@ async def serve(settings: Settings) -> None:
     if not settings.nats_url:
         nats = read_address(settings.home / "nats")
         settings = settings.model_copy(update={"nats_url": nats.url, "nats_token": nats.token})
-    token = settings.context_token or kept_token(settings.home / "context-token")
+    token = settings.context_token or stored_token(settings.home / "context-token")
     async with (
         open_telemetry(settings, service="fleet-context", mask=mask) as telemetry,
         connect_log(settings, name="context") as log,

@@ -37,7 +37,7 @@ from services.grpc_server import nats_metrics
 from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.ports import KeyValue
-from swe_ai_fleet.runtime.channels import channel_tls, is_here, target
+from swe_ai_fleet.runtime.channels import channel_tls, is_local, target
 from swe_ai_fleet.runtime.nats_server import open_state
 from swe_ai_fleet.runtime.tool_services import secret_mask
 from swe_ai_fleet.settings import Settings
@@ -257,7 +257,7 @@ async def serve(settings: Settings) -> None:
     for name in ("orchestrator_url", "orchestrator_token", "context_url"):
         if not getattr(settings, name):
             raise PreconditionFailed(f"{name} is empty", field=name, hint=f"set FLEET_{name.upper()}")
-    if is_here(target(settings.orchestrator_url).rpartition(":")[0].strip("[]")) and not (
+    if is_local(target(settings.orchestrator_url).rpartition(":")[0].strip("[]")) and not (
         settings.alone or settings.access_file or settings.repository_roots
     ):
         raise PreconditionFailed(

@@ -37,11 +37,11 @@ from swe_ai_fleet.extensions import load_parts
 from swe_ai_fleet.following import in_background
 from swe_ai_fleet.orchestrator.derivations import Derivations, PlanningEvents
 from swe_ai_fleet.orchestrator.executions import Executions
-from swe_ai_fleet.runtime.audit_keys import open_audit_keys, withheld
+from swe_ai_fleet.runtime.audit_keys import keyless, open_audit_keys
 from swe_ai_fleet.runtime.channels import ChannelTls, card_entry, channel_tls, own_address, target
 from swe_ai_fleet.runtime.local_ray import ray_started, ray_watched
 from swe_ai_fleet.runtime.nats_server import State, open_state
-from swe_ai_fleet.runtime.private_files import kept_token, write_private
+from swe_ai_fleet.runtime.private_files import stored_token, write_private
 from swe_ai_fleet.runtime.run_deps import council_models
 from swe_ai_fleet.runtime.stack import Stack, open_stack
 from swe_ai_fleet.runtime.tool_services import secret_mask
@@ -179,10 +179,10 @@ async def open_fleet(settings: Settings, tell: Callable[[str], None] = lambda _:
             "without a sandbox only loopback may be served", field="sandbox", hint="set FLEET_SANDBOX=auto"
         )
     settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)
-    token = kept_token(settings.home / "token")
+    token = stored_token(settings.home / "token")
     access = await open_access(settings, token)
     mask, keys = secret_mask(settings), await asyncio.to_thread(open_audit_keys, settings)
-    settings = withheld(settings)
+    settings = keyless(settings)
     phases = _Phases(tell)
     async with (
         open_telemetry(settings, service="fleet-orchestrator", mask=mask) as telemetry,

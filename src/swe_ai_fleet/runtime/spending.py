@@ -1,4 +1,4 @@
-"""Tokens that tenants spend on models outside of executions: chats, which are not in the event log."""
+"""The tokens that tenants spend on models outside of executions, such as chats, which are not in the event log."""
 
 from __future__ import annotations
 
@@ -22,41 +22,41 @@ _log = structlog.get_logger(__name__)
 
 
 class TenantSpending:
-    """Adds up tokens by tenant and day (UTC), the same sums for all replicas.
+    """Sums tokens by tenant and day (UTC) for all replicas.
 
-    What cannot be stored is counted here all the same, and stored with what comes next; a process that dies before
-    that takes it along. What was stored, but not heard to be, is counted twice.
+    Tokens that cannot be stored are counted here, and stored with the next ones; a process that dies before that loses
+    them. Tokens that were stored without an answer are counted twice.
     """
 
     def __init__(self, store: KeyValue, *, clock: Callable[[], float] = time.time) -> None:
         self._store = store
         self._clock = clock
-        self._owed: Counter[str] = Counter()
+        self._unstored: Counter[str] = Counter()
 
     async def add(self, tenant: str, tokens: int) -> None:
         """Count tokens that a tenant has spent now. Raises nothing."""
-        self._owed[self._key(tenant)] += tokens
-        for key in tuple(self._owed):
-            # Taken before the first wait, so that nobody beside this one stores it too.
-            owed, stored = self._owed.pop(key, 0), False
+        self._unstored[self._key(tenant)] += tokens
+        for key in tuple(self._unstored):
+            # Taken before the first await, so that no concurrent call stores it as well.
+            amount, stored = self._unstored.pop(key, 0), False
             try:
-                if owed:
-                    await self._store_more(key, owed)
+                if amount:
+                    await self._store_more(key, amount)
                 stored = True
             except Unavailable as fault:
-                _log.warning("spent tokens could not be stored yet", key=key, tokens=owed, reason=str(fault))
+                _log.warning("spent tokens could not be stored yet", key=key, tokens=amount, reason=str(fault))
             finally:
                 if not stored:
-                    self._owed[key] += owed
+                    self._unstored[key] += amount
 
     async def today(self, tenant: str) -> int:
         """The prompt and completion tokens of a tenant since midnight UTC. Raises Unavailable."""
         key = self._key(tenant)
         entry = await self._store.get(key)
-        return (int(entry.value) if entry else 0) + self._owed[key]
+        return (int(entry.value) if entry else 0) + self._unstored[key]
 
     def metered(self, tenant: str, model: ChatModel) -> MeteredModel:
-        """The model, what it is asked from now on counted as the tenant's."""
+        """The model, with its tokens counted as the tenant's."""
         return MeteredModel(model=model, tenant=tenant, spending=self)
 
     async def _store_more(self, key: str, tokens: int) -> None:
