@@ -1,7 +1,7 @@
-"""What a caller may name as a repository, judged before git sees it, and how our git gets to a remote one.
+"""What a caller may name as a repository, checked before git sees it, and how our git gets to a remote one.
 
 Git resolves names itself, follows redirects, and has ssh read what lies in a home. So over http it goes through a proxy
-of ours that judges each connection, and ssh is told one judged address and one key.
+of ours that judges each connection, and ssh is told one checked address and one key.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import structlog
 from swe_ai_fleet.domain.command import address_of
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed, Unavailable
 from swe_ai_fleet.domain.task import SCRATCH, UPLOAD
-from swe_ai_fleet.sandbox.network import FilteringProxy, PrivateHostError, Resolver, UnknownHostError, is_public, judged
+from swe_ai_fleet.sandbox.network import FilteringProxy, PrivateHostError, Resolver, UnknownHostError, is_public, lookup
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _HELPER = re.compile(r"[A-Za-z0-9][A-Za-z0-9+.-]*::")
@@ -315,7 +315,7 @@ class RemoteRoutes:
         elif named and not any(_is_below(remote, suffix) for suffix in self._direct):
             # What this machine knows to lie inside is refused; what it cannot resolve, the operator's proxy may.
             with suppress(UnknownHostError):
-                await self._judged(remote)
+                await self._lookup(remote)
             # What redirects lead to would be for the operator's proxy to judge.
             yield Route(variables=self._proxies, options=("-c", "http.followRedirects=false"))
         else:
@@ -326,11 +326,11 @@ class RemoteRoutes:
             finally:
                 await proxy.close()
 
-    async def _judged(self, remote: Remote) -> tuple[str, ...]:
+    async def _lookup(self, remote: Remote) -> tuple[str, ...]:
         """The addresses of a remote. Raises UnknownHostError, Unavailable where they may not be reached."""
         private = self._reach.private(remote.host, remote.port)
         try:
-            return await judged(remote.host, remote.port, private=private, resolver=self._resolver)
+            return await lookup(remote.host, remote.port, private=private, resolver=self._resolver)
         except PrivateHostError as error:
             raise out_of_reach(remote, str(error)) from None
 
@@ -349,7 +349,7 @@ class RemoteRoutes:
                 hint="an https URL; or the operator puts them into FLEET_GIT_KNOWN_HOSTS (ssh-keyscan, and compare)",
             )
         try:
-            addresses = await self._judged(remote)
+            addresses = await self._lookup(remote)
         except UnknownHostError as error:
             raise out_of_reach(remote, str(error)) from None
         with TemporaryDirectory(dir=self._scratch, prefix="ssh-") as directory:
