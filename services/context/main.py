@@ -1,4 +1,4 @@
-"""The context service by itself: settings and a connection to NATS in, a serving service out."""
+"""The composition root of the context service as a process of its own."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _log = structlog.get_logger(__name__)
 
 
 async def serve(settings: Settings) -> None:
-    """Serve by itself until SIGINT or SIGTERM, beside the NATS server of the settings or the one that runs on the home.
+    """Serve until SIGINT or SIGTERM, with the NATS server of the settings or the one that runs in the fleet's home.
 
-    `<home>/context.json` has the address and the token while it runs, readable by the owner only.
+    While it runs, `<home>/context.json` has the address and the token, readable by the owner only.
 
-    Raises PreconditionFailed where the extension that serves it was removed.
+    Raises PreconditionFailed if the service's extension was removed.
     """
     open_context = context_opener()
     if open_context is None:

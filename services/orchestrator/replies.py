@@ -18,7 +18,7 @@ from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.orchestrator import responses
 from services.orchestrator.requests import subtask_results
 from services.orchestrator.responses import audit_heads
-from services.pages import DEFAULT_PAGE_SIZE, page_token, place_behind
+from services.pages import DEFAULT_PAGE_SIZE, key_of, page_token
 from swe_ai_fleet.contract import from_enum, to_enum, to_message
 from swe_ai_fleet.domain.approval import ApprovalRequest
 from swe_ai_fleet.domain.budget import Usage
@@ -260,7 +260,7 @@ def page(
         request.created_before_ms,
         request.text,
     ]
-    last = cast("tuple[str, str] | None", place_behind(request.page_token, asked, str, str) or None)
+    last = cast("tuple[str, str] | None", key_of(request.page_token, asked, str, str) or None)
     reply, size, shown = pb.ListExecutionsResponse(), 0, ("", "")
     for state in _select(projection, request, tenant, last):
         execution = responses.execution_message(state)

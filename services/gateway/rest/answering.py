@@ -18,7 +18,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
 from services.gateway import event_stream
-from services.gateway.event_stream import Coming
+from services.gateway.event_stream import NextItem
 from services.gateway.problems import CLIENT_GONE, Refusal, refusal_of
 from services.gateway.rest.artifacts import artifact_answer, upload_answer
 from services.gateway.rest.binding import bound, written_aside
@@ -45,19 +45,19 @@ async def event_answer(
     Raises:
         grpc.aio.AioRpcError: The service refused before it began.
     """
-    coming = Coming(upstream.stream(method(operation.events), message, caller))
+    item = NextItem(upstream.stream(method(operation.events), message, caller))
     try:
-        await coming.settled(REFUSAL_SECONDS)
+        await item.is_ready(REFUSAL_SECONDS)
     except BaseException:
-        await coming.close()
+        await item.close()
         raise
-    return _EventAnswer(coming, request.url.path)
+    return _EventAnswer(item, request.url.path)
 
 
 class _EventAnswer(StreamingResponse):
-    def __init__(self, coming: Coming[Message], instance: str) -> None:
-        super().__init__(_body(coming, instance), headers=event_stream.HEADERS, media_type=event_stream.MEDIA_TYPE)
-        self._coming = coming
+    def __init__(self, item: NextItem[Message], instance: str) -> None:
+        super().__init__(_body(item, instance), headers=event_stream.HEADERS, media_type=event_stream.MEDIA_TYPE)
+        self._coming = item
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -67,12 +67,12 @@ class _EventAnswer(StreamingResponse):
             await self._coming.close()
 
 
-async def _body(coming: Coming[Message], instance: str) -> AsyncIterator[bytes]:
+async def _body(item: NextItem[Message], instance: str) -> AsyncIterator[bytes]:
     try:
         while True:
-            if not await coming.settled(event_stream.KEEPALIVE_SECONDS):
+            if not await item.is_ready(event_stream.KEEPALIVE_SECONDS):
                 yield event_stream.KEEPALIVE
-            elif (message := coming.take()) is None:
+            elif (message := item.take()) is None:
                 return
             else:
                 number = int(getattr(message, "sequence", 0))
@@ -131,7 +131,7 @@ async def reply_answer(request: Request, operation: Operation, reply: Message) -
 
 
 async def _unless_gone(request: Request, work: Awaitable[Result]) -> Result:
-    if (result := await event_stream.while_there(work, event_stream.client_gone(request.receive))) is None:
+    if (result := await event_stream.unless_gone(work, event_stream.client_gone(request.receive))) is None:
         raise Refusal(CLIENT_GONE, "the client left")
     return result
 

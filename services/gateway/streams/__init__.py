@@ -19,7 +19,7 @@ from starlette.types import Receive, Scope, Send
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.gateway import event_stream
 from services.gateway.access.limits import FRAMES
-from services.gateway.event_stream import Coming, while_there
+from services.gateway.event_stream import NextItem, unless_gone
 from services.gateway.streams.feeds import SETTLED_SECONDS, STREAM_EXECUTION, Feed, Feeds, Going, notice
 from services.gateway.streams.following import TooSlow, check_names, flag, follow, number, number_of
 from services.gateway.streams.messages import StreamMessage, json_bytes
@@ -79,7 +79,7 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with self._held:
-            await event_stream.while_there(self._tell(send), event_stream.client_gone(receive))
+            await event_stream.unless_gone(self._tell(send), event_stream.client_gone(receive))
 
     async def _tell(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
@@ -98,17 +98,17 @@ class EventStream(Response):
     async def _chunks(self) -> AsyncGenerator[bytes, None]:
         yield _RETRY
         assert self._feed is not None
-        coming = Coming(follow(self._feed, self._first, self._feeds.past))
+        item = NextItem(follow(self._feed, self._first, self._feeds.past))
         try:
             while True:
-                if not await coming.settled(event_stream.KEEPALIVE_SECONDS):
+                if not await item.is_ready(event_stream.KEEPALIVE_SECONDS):
                     yield event_stream.KEEPALIVE
-                elif (batch := coming.take()) is None:
+                elif (batch := item.take()) is None:
                     return
                 else:
                     yield b"".join(_event(message, self._events) for message in batch.messages)
         finally:
-            await coming.close()
+            await item.close()
 
 
 def _event(message: StreamMessage, events: bool) -> bytes:
@@ -262,7 +262,7 @@ class WatchSocket:
         # To send to who has gone is an OSError, in ASGI.
         with suppress(OSError):
             await send({"type": "websocket.accept"})
-            await while_there(self._tell(HTTPConnection(scope), send), _listen(receive, send))
+            await unless_gone(self._tell(HTTPConnection(scope), send), _listen(receive, send))
 
     async def _tell(self, connection: HTTPConnection, send: Send) -> None:
         try:

@@ -1,4 +1,4 @@
-"""The definition of an operation, as the pipeline carries it out whichever toolkit it is of, and its failures."""
+"""The definition of an operation for the pipeline, the same for all toolkits, and the failures of operations."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from swe_ai_fleet.domain.tool import OperationSpec, Outcome, ToolResult
 
 
 class ToolFailure(FleetError):
-    """An operation could not do what it was asked; the message is for the model and says what would work."""
+    """An operation failed; the message is for the model and says what would work."""
 
     outcome: ClassVar[Outcome] = Outcome.ERROR
 
 
 class ToolRefusal(ToolFailure):
-    """An operation must not do what it was asked (a path outside, a host not granted); audited as refused."""
+    """A call asks for something forbidden (a path outside, a host not granted); audited as refused."""
 
     outcome = Outcome.REFUSED
 
@@ -31,7 +31,7 @@ class ToolTimeout(ToolFailure):
 
 @asynccontextmanager
 async def time_limit(seconds: float) -> AsyncGenerator[asyncio.Timeout]:
-    """Break off what stands within after so many seconds, without an exception: `expired()` says so afterwards."""
+    """Cancel the body after so many seconds without raising: afterwards `expired()` says whether that happened."""
     scope = asyncio.timeout(seconds)
     try:
         async with scope:
@@ -57,15 +57,15 @@ class CalledToolkit(Protocol):
 
 
 class Definition(Protocol):
-    """An operation apart from any workspace: what a model sees of it, and how one call is checked and carried out."""
+    """An operation without a workspace: its specification for models, and how a call is checked and run."""
 
     @property
     def spec(self) -> OperationSpec: ...
 
     def validate(self, arguments: Mapping[str, object]) -> dict[str, object]:
-        """The arguments as `run` takes them. Raises ToolFailure naming each problem and the signature."""
+        """The arguments for `run`. Raises ToolFailure naming each problem and the signature."""
         ...
 
     def run(self, toolkit: CalledToolkit, arguments: Mapping[str, object]) -> Awaitable[ToolResult]:
-        """Carry out one call with validated arguments."""
+        """Run one call with validated arguments."""
         ...

@@ -24,7 +24,7 @@ import structlog
 from swe_ai_fleet.domain.command import address_of
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed, Unavailable
 from swe_ai_fleet.domain.task import SCRATCH, UPLOAD
-from swe_ai_fleet.sandbox.network import FilteringProxy, PrivateHostError, Resolver, UnknownHostError, is_public, judged
+from swe_ai_fleet.sandbox.network import FilteringProxy, PrivateHostError, Resolver, UnknownHostError, is_public, lookup
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _HELPER = re.compile(r"[A-Za-z0-9][A-Za-z0-9+.-]*::")
@@ -315,7 +315,7 @@ class RemoteRoutes:
         elif proxies and not any(_is_below(remote, suffix) for suffix in self._direct):
             # Private addresses are refused; names that this machine cannot resolve are left to the operator's proxy.
             with suppress(UnknownHostError):
-                await self._judged(remote)
+                await self._lookup(remote)
             # Only the operator's proxy could check the targets of redirects.
             yield Route(variables=self._proxies, options=("-c", "http.followRedirects=false"))
         else:
@@ -326,11 +326,11 @@ class RemoteRoutes:
             finally:
                 await proxy.close()
 
-    async def _judged(self, remote: Remote) -> tuple[str, ...]:
+    async def _lookup(self, remote: Remote) -> tuple[str, ...]:
         """The addresses of a remote. Raises UnknownHostError, Unavailable where they are not allowed."""
         private = self._reachable.private(remote.host, remote.port)
         try:
-            return await judged(remote.host, remote.port, private=private, resolver=self._resolver)
+            return await lookup(remote.host, remote.port, private=private, resolver=self._resolver)
         except PrivateHostError as error:
             raise out_of_reach(remote, str(error)) from None
 
@@ -349,7 +349,7 @@ class RemoteRoutes:
                 hint="an https URL; or the operator puts them into FLEET_GIT_KNOWN_HOSTS (ssh-keyscan, and compare)",
             )
         try:
-            addresses = await self._judged(remote)
+            addresses = await self._lookup(remote)
         except UnknownHostError as error:
             raise out_of_reach(remote, str(error)) from None
         with TemporaryDirectory(dir=self._scratch, prefix="ssh-") as directory:
