@@ -1,6 +1,6 @@
-"""Councils: the agents of one task, and what makes each look at it differently.
+"""Councils: the agents of one task, and the perspective of each.
 
-Rules say what a council and its agents must be like to be kept.
+Rules say which councils and agents may be stored.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from swe_ai_fleet.domain.text import check_identifier, nearest
 TEMPERATURE = "temperature"
 INSTRUCTIONS = "instructions"
 PARAMETERS = (TEMPERATURE, INSTRUCTIONS)
-"""What `custom_params` of councils and tasks may hold: every own agent's temperature, and words for every agent."""
+"""The `custom_params` of councils and tasks: the temperature of the fleet's agents, and instructions for all agents."""
 
 _VIEWS = (
     "Prefer the smallest change that is complete.",
@@ -45,7 +45,7 @@ _TEMPERATURES = (0.0, 0.4, 0.7, 0.9)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seat:
-    """One agent run of a deliberation. `number` counts from 1; a member's further seats have names of their own."""
+    """One agent run of a deliberation. `number` counts from 1; a member's further seats have different agent ids."""
 
     number: int
     agent_id: str
@@ -63,7 +63,7 @@ def council_name(role: Role) -> str:
 
 
 def adopted(task: Task, council: Council) -> Council:
-    """A council as one task uses it: a profile that the task names takes the place of the council's own."""
+    """A council for one task: a model profile that the task names replaces those of the council and its members."""
     if not task.model_profile:
         return council
     members = tuple(replace(member, model_profile="") for member in council.members)
@@ -71,7 +71,7 @@ def adopted(task: Task, council: Council) -> Council:
 
 
 def council_of(task: Task, council: Council | None, harnesses: Collection[str]) -> Council:
-    """The council of a task that names who sits in it; all but the members is the role's own, where it has one.
+    """The council of a task that names its seats; everything but the members is the role's, where it has a council.
 
     Raises InvalidRequest.
     """
@@ -97,10 +97,10 @@ def council_of(task: Task, council: Council | None, harnesses: Collection[str]) 
 
 
 def seated(task: Task, council: Council | None = None) -> Task:
-    """The task as it is run: what it leaves open is the council's, or else the fleet's own default.
+    """The task with agents, rounds and profile filled in from the council, or else from the fleet's defaults.
 
-    Doing it again changes nothing. Without a council (or with an empty one) as many agents are made as are asked for;
-    nobody works on patches that are there already.
+    A second call changes nothing. Without a council (or with an empty one) there are as many agents as are asked for;
+    a task of the kind `judge` has none.
     """
     if task.kind is TaskKind.JUDGE:
         return replace(task, num_agents=0, max_agents=0, rounds=0)
@@ -116,10 +116,10 @@ def seated(task: Task, council: Council | None = None) -> Task:
 
 
 def seats(task: Task, council: Council | None = None) -> tuple[Seat, ...]:
-    """Who works on a seated task, `most_agents` of them as far as there is room; the first `num_agents` begin.
+    """The seats of a seated task, at most `most_agents`; the first `num_agents` of them start.
 
-    The members sit in their order. Where there are fewer of them than seats, those that the fleet runs sit again as
-    often as it takes, the others as often as they take tasks at the same time.
+    Members are seated in their order. If there are fewer members than seats, the fleet's own agents get as many seats
+    as needed, external ones as many as their `max_concurrent_tasks`.
     """
     if council is None or not council.members:
         members = (CouncilMember(agent_id=agent_name(task.role, number)) for number in range(1, task.most_agents + 1))
@@ -140,7 +140,7 @@ def seats(task: Task, council: Council | None = None) -> tuple[Seat, ...]:
 
 
 def at_work(states: Iterable[ExecutionState], role: Role) -> Mapping[str, int]:
-    """For how many executions each agent of a role's council works now, by its id."""
+    """The number of executions that each agent of a role's council works for now, by its id."""
     counts: Counter[str] = Counter()
     for state in states:
         if state.task.role is not role or state.council is None or state.status is not ExecutionStatus.IN_PROGRESS:
@@ -157,7 +157,7 @@ def at_work(states: Iterable[ExecutionState], role: Role) -> Mapping[str, int]:
 
 
 def perspective(number: int, profiles: Sequence[str] = ("",)) -> Perspective:
-    """What the `number`-th agent (from 1) gets: the first samples greedily, the others with growing variety.
+    """The perspective of the `number`-th agent (from 1): the first samples greedily, the others with more variety.
 
     `profiles` are taken in turn.
     """
@@ -172,7 +172,7 @@ def perspective(number: int, profiles: Sequence[str] = ("",)) -> Perspective:
 def assignments(
     task: Task, repository: PinnedRepository, council: Council | None = None
 ) -> tuple[CodingAssignment, ...]:
-    """One assignment for each agent that works on the task; each gets its share of what they may spend together."""
+    """One assignment for each agent of the task; each gets an equal share of the totals."""
     task = seated(task, council)
     sitting = seats(task, council)
     limits = task.constraints.totals.share(task.constraints.limits, parts=len(sitting))
@@ -216,10 +216,13 @@ _RESERVED = re.compile(r"planner|.*-reviews-.*|.*-(?:r[0-9]+|seat[0-9]+|judges)"
 
 @dataclass(frozen=True, kw_only=True)
 class CouncilRules:
-    """What an installation has for councils.
+    """The rules of an installation for councils.
 
     Attributes:
-        max_agents: The most agents one council may have.
+        profiles: The model profiles that exist.
+        endpoints: The endpoints that are allowed for external agents.
+        harnesses: The harnesses that exist, by name.
+        max_agents: The most agents of one council.
     """
 
     profiles: Collection[str] = ()
@@ -308,7 +311,7 @@ class CouncilRules:
 
 
 def check_harness(endpoint: str, harnesses: Collection[str], *, field: str) -> None:
-    """Whether there is the harness that `acp:NAME` names. Raises InvalidRequest."""
+    """Check that the harness of `acp:NAME` exists. Raises InvalidRequest."""
     name = endpoint.removeprefix(HARNESS)
     if name not in harnesses:
         hint = nearest(name, harnesses) or "none is configured (FLEET_HARNESSES)"
@@ -316,7 +319,7 @@ def check_harness(endpoint: str, harnesses: Collection[str], *, field: str) -> N
 
 
 def check_parameters(parameters: Mapping[str, str]) -> None:
-    """Whether agents can be given these `custom_params`. Raises InvalidRequest naming the one that they cannot."""
+    """Check `custom_params`. Raises InvalidRequest naming the invalid one."""
     for name, value in parameters.items():
         where = f"custom_params[{name[:64]}]"
         if name not in PARAMETERS:

@@ -1,4 +1,4 @@
-"""The runs of an execution: what they are called in the log, what they may spend together, and what it bought.
+"""The runs of an execution: their ids in the log, their common totals, and their expenses by purpose.
 
 Each run has one id, one subject, one audit chain.
 """
@@ -33,22 +33,22 @@ def revision_run(author_id: str, round_number: int) -> str:
 
 
 def review_run(reviewer_id: str, round_number: int, *, again: bool = False) -> str:
-    """The run in which a peer reviews others' candidates; `again`: what authors submitted since."""
+    """The run in which a peer reviews others' candidates; `again`: their revisions and answers."""
     return f"{reviewer_id}{_REVIEWS}{round_number}{'-again' if again else ''}"
 
 
 def is_review_run(agent_id: str, reviewer_id: str) -> bool:
-    """Whether this peer reviews in a run."""
+    """Whether a run is a review by this peer."""
     return agent_id.startswith(f"{reviewer_id}{_REVIEWS}")
 
 
 def reviewer_of(agent_id: str) -> str:
-    """Who reviews in a run; empty where nobody does."""
+    """The reviewer of a review run; empty for any other run."""
     return agent_id.rpartition(_REVIEWS)[0]
 
 
 def is_revision_run(agent_id: str) -> bool:
-    """Whether an author revises in a run."""
+    """Whether a run is an author's revision."""
     return _REVISION.search(agent_id) is not None
 
 
@@ -63,24 +63,24 @@ def score_run(candidate_id: str) -> str:
 
 
 def merge_run(subtask_id: str, head: str) -> str:
-    """The run in which an agent resolves what a subtask conflicts with, on that head of the integration branch."""
+    """The run in which an agent resolves a subtask's conflict with that head of the integration branch."""
     return f"{_MERGE}{subtask_id}-{head[:_SHORT_COMMIT]}"
 
 
 def is_merge_run(agent_id: str) -> bool:
-    """Whether a run resolves a conflict."""
+    """Whether a run resolves a merge conflict."""
     return agent_id.startswith(_MERGE)
 
 
 def is_draft(state: ExecutionState, agent_id: str) -> bool:
-    """Whether a run began with nothing but the task and the pinned commit; reviews, revisions and merges did not."""
+    """Whether a run started from only the task and the pinned commit; reviews, revisions and merges did not."""
     return not (is_merge_run(agent_id) or is_revision_run(agent_id) or agent_id in side_runs(state))
 
 
 def side_runs(state: ExecutionState) -> frozenset[str]:
-    """The runs of an execution that were never to leave a candidate: reviews, votes, plans, checklists and the like.
+    """The runs of an execution that make no candidate: reviews, votes, plans, checklists and the like.
 
-    In executions of earlier versions each review of a candidate was a run of its own.
+    In executions of early versions each review of a candidate was a run of its own.
     """
     reviews = [
         name
@@ -100,7 +100,7 @@ _JUDGES = "-judges"
 
 @dataclass(kw_only=True)
 class TaskSpending:
-    """What runs spent; what is left of a task's totals is shared by those that come next."""
+    """The usage of runs; later runs share what is left of the task's totals."""
 
     task: Task
     usage: Usage = field(default_factory=Usage)
@@ -126,7 +126,7 @@ class TaskSpending:
 
 
 class RunPurpose(StrEnum):
-    """What runs are for."""
+    """The purpose of a run."""
 
     DRAFTS = "drafts"
     CHECKLIST = "checklist"
@@ -141,7 +141,7 @@ class RunPurpose(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expense:
-    """What the runs of one purpose spent together. `bought` says in words what came of it."""
+    """The total usage of the runs of one purpose. `bought` describes their result in words."""
 
     purpose: RunPurpose
     runs: int
@@ -150,7 +150,7 @@ class Expense:
 
 
 def expenses(state: ExecutionState) -> tuple[Expense, ...]:
-    """What the agents of an execution have spent so far, by purpose; purposes without a run are left out."""
+    """The expenses of an execution so far, by purpose; purposes without a run are left out."""
     agents: dict[RunPurpose, list[AgentProgress]] = {}
     purpose_of = _Purposes(state)
     for name, agent in state.agents.items():
@@ -159,17 +159,17 @@ def expenses(state: ExecutionState) -> tuple[Expense, ...]:
     return tuple(
         Expense(
             purpose=purpose,
-            runs=len(agents_paid),
-            usage=sum((agent.usage for agent in agents_paid), Usage()),
+            runs=len(runs),
+            usage=sum((agent.usage for agent in runs), Usage()),
             bought=_bought(purpose, state),
         )
         for purpose in RunPurpose
-        if (agents_paid := agents.get(purpose))
+        if (runs := agents.get(purpose))
     )
 
 
 class _Purposes:
-    """What each run of an execution is for, by its name; also of a run whose word is not in yet."""
+    """The purpose of each run of an execution by its id, even of a run without a result yet."""
 
     def __init__(self, state: ExecutionState) -> None:
         self._sides = side_runs(state)
@@ -190,7 +190,7 @@ class _Purposes:
 
 
 def _bought(purpose: RunPurpose, state: ExecutionState) -> str:
-    """What came of the runs of one purpose, in words."""
+    """The result of the runs of one purpose, in words."""
     match purpose:
         case RunPurpose.DRAFTS:
             verdicts = [_verdict(state, candidate) for candidate in _candidates(state, revised=False)]
