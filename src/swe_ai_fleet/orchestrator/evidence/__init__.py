@@ -1,4 +1,4 @@
-"""Evidence: what can be checked about a candidate, in the order from cheap to dear."""
+"""Evidence: the checks of a candidate, from cheap to expensive."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ from swe_ai_fleet.tools.secrets import Secrets
 class EvidenceGatherer:
     """Runs checks on this node.
 
-    The order is cheap to dear: does the patch apply, is it within policy, lint (what is new), then the task's own
-    commands, or the repository's tests where it has none (held against the same tests before the patch), then what
-    a model says to the task's rubric. A patch that does not apply ends it there.
+    The order is from cheap to expensive: whether the patch applies, policy, lint (new findings), then the task's own
+    commands, or the repository's tests where it has none (compared with the same tests before the patch), then a
+    model's opinion on the task's rubric. If the patch does not apply, nothing else runs.
 
     Attributes:
-        mask: Hides secrets, and knows which a patch must not hold.
-        runs: Test runs that were made before, here or by another process.
-        rubric: Judges the task's rubric; None: it is not looked at.
+        mask: Hides secrets, and knows those that a patch must not contain.
+        runs: Earlier test runs, of this or another process.
+        rubric: Judges the task's rubric; None: the rubric is not checked.
     """
 
     workspaces: EvidenceWorkspaces
@@ -73,7 +73,7 @@ class EvidenceGatherer:
         )
 
     async def baseline(self, assignment: BaselineAssignment) -> Baseline:
-        """What the tests and checks say of the untouched commit. Raises what making its environment raises."""
+        """The results of tests and checks on the untouched commit. Raises what building its environment raises."""
         started_at = time.monotonic()
         task, base = assignment.task, await self.subject("baseline", assignment.repository, assignment.task)
         bench = SuiteBench(execution_id=assignment.execution_id, workspaces=self.workspaces, runs=self.runs)
@@ -88,7 +88,7 @@ class EvidenceGatherer:
         )
 
     async def examine(self, assignment: ExamineAssignment) -> Examination:
-        """The tests of candidates on the sources of the others. Raises what making the environment raises."""
+        """The tests of candidates on the sources of the others. Raises what building the environment raises."""
         base = await self.subject("baseline", assignment.repository, assignment.task)
         return await Examining(
             assignment=assignment,
@@ -101,7 +101,7 @@ class EvidenceGatherer:
         ).run()
 
     async def subject(self, name: str, repository: PinnedRepository, task: Task) -> SuiteSubject:
-        """A commit with its environment, and the network that the task's tools have. Raises what making it raises."""
+        """A commit with its environment, and the network of the task's tools. Raises what building it raises."""
         environment = await self.workspaces.environment(repository, task.environment)
         environment = replace(environment, network=self.access.hosts(task.constraints))
         return SuiteSubject(name=name, repository=repository, environment=environment)
@@ -112,7 +112,7 @@ class EvidenceGatherer:
         return SuiteBaseline(command=command, unusable=run.reason) if isinstance(run, NoRun) else suite_baseline(run)
 
     def _masked_report(self, report: EnvironmentReport) -> EnvironmentReport:
-        """Without what only the build's own log is good for: the output of each step."""
+        """The report with secrets masked, and without its steps, which are in the build's own log."""
         return replace(
             report,
             steps=(),
@@ -134,7 +134,7 @@ class EvidenceGatherer:
 
 
 def suites_of(task: Task, environment: Environment) -> tuple[Suite, ...]:
-    """What is run for a task: its own checks, or the repository's tests where it names none."""
+    """The suites of a task: its own checks, or the repository's tests where it has none."""
     directory = task.repo.subdirectory or "."
     if task.constraints.checks:
         return tuple(
@@ -155,7 +155,7 @@ def suites_of(task: Task, environment: Environment) -> tuple[Suite, ...]:
 
 
 class _Gathering:
-    """The evidence about one candidate under way."""
+    """Gathers the evidence about one candidate."""
 
     def __init__(self, own: EvidenceGatherer, assignment: CheckAssignment) -> None:
         self._own = own
@@ -171,7 +171,7 @@ class _Gathering:
         self.changed_tests: tuple[ChangedTest, ...] = ()
 
     async def results(self, data: bytes | None) -> tuple[list[CheckResult], str]:
-        """The results, and the tree that they are about."""
+        """The results, and the git tree that was checked."""
         if data is None:
             return await self._of_commit()
         started_at = time.monotonic()
@@ -206,7 +206,7 @@ class _Gathering:
         return results, candidate.environment.tree
 
     async def _of_commit(self) -> tuple[list[CheckResult], str]:
-        """A commit of somebody's own, such as an integration branch, held against where it began."""
+        """The results for a commit without a patch, such as an integration branch, compared with its base commit."""
         before = self._assignment.baseline or self._assignment.repository
         candidate = await self._own.subject("check", self._assignment.repository, self._task)
         base = await self._own.subject("baseline", before, self._task)
@@ -248,7 +248,7 @@ class _Gathering:
         self, patch: Patch, files: CloneFiles, base: SuiteSubject, candidate: SuiteSubject
     ) -> list[CheckResult]:
         """The task's commands; without any, the repository's own build and tests."""
-        # The untouched commit says how its tests are run; only where it has none does the candidate.
+        # The untouched commit decides how tests are run; the candidate does only where that commit has no tests.
         suites = suites_of(self._task, base.environment) or suites_of(self._task, candidate.environment)
         if not self._task.constraints.checks:
             started_at = time.monotonic()
@@ -301,11 +301,11 @@ class _Gathering:
         subject = await self._patched("own-tests", base, data) if source else None
         if subject is None:
             return None
-        # The environment is the untouched commit's: what the change brings there belongs to the change.
+        # The untouched commit's environment: additions to the environment are a part of the change.
         return replace(subject, environment=replace(base.environment, tree=subject.environment.tree))
 
     async def _patched(self, name: str, base: SuiteSubject, data: bytes) -> SuiteSubject | None:
-        """The untouched commit with a part of the patch, in an environment of its own; None where that part is none."""
+        """The untouched commit with a part of the patch, in its own environment; None: the part is empty or fails."""
         if not data.strip():
             return None
         try:
@@ -315,13 +315,13 @@ class _Gathering:
             return None  # a part of a patch need not apply
 
     async def _stored(self, *results: CheckResult) -> list[CheckResult]:
-        """Results fit to be stored, with what they printed in the object store."""
+        """The results with secrets masked and sizes bounded, their whole output in the object store."""
         store = partial(self._own.blobs.put, self._task.tenant, self._assignment.execution_id, media_type="text/plain")
         return [await storable(result, mask=self._own.mask, store=store) for result in results]
 
 
 def _inline_tests(patch: Patch, text: Callable[[str], str]) -> dict[str, bytes]:
-    """Of source files that hold tests themselves, what the patch does to those, by path."""
+    """The part of the patch that changes tests inside source files, by path."""
     sources: dict[str, bytes] = {}
     for file in patch.files:
         if not is_test(file.path) and not file.is_new and (line := inline_tests(file.path, text(file.path))):
