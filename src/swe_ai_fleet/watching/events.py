@@ -1,6 +1,6 @@
-"""Events as they come over the wire, back as the domain's own, and the audit chains that they carry.
+"""Events from the wire as domain events, and their audit chains.
 
-Chains are verified as they come, or written as one JSON document that proves itself to a reader who has the public key.
+Chains are verified as they arrive, or written as one JSON document that a reader can verify with the public key.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _BODIES: dict[str, Any] = {kind.__dataclass_fields__["type"].default: kind for k
 
 
 def stored_event(event: pb.ExecutionEvent) -> StoredEvent | None:
-    """The event at its place in the log; None for a type that this version does not know.
+    """The event with its sequence number; None for a type that this version does not know.
 
-    Raises ValueError where the payload is not what its type says.
+    Raises ValueError where the payload does not fit its type.
     """
     kind = _BODIES.get(event.type)
     if kind is None:
@@ -45,7 +45,7 @@ def stored_event(event: pb.ExecutionEvent) -> StoredEvent | None:
 
 
 async def fold_events(events: AsyncIterator[pb.ExecutionEvent]) -> ExecutionState | None:
-    """The state that events lead to; None for none."""
+    """The state after these events; None for none."""
     folding = Fold()
     async for event in events:
         stored = stored_event(event)
@@ -60,10 +60,10 @@ def moment(milliseconds: int) -> str:
 
 
 class Chains(AuditChains):
-    """`AuditChains` of events as they come over the wire."""
+    """`AuditChains` of events from the wire."""
 
     def add(self, event: pb.ExecutionEvent) -> ChainedEntry | None:
-        """Take the next event in; the entry that it brought, if it did."""
+        """Take in the next event; returns the entry that it holds, if it holds one."""
         try:
             stored = stored_event(event)
         except ValueError as error:
@@ -74,7 +74,7 @@ class Chains(AuditChains):
 
 
 def verify_events(events: Iterable[pb.ExecutionEvent], keys: HeadVerifier | None = None) -> tuple[ChainVerdict, ...]:
-    """Recompute every agent's chains from all of an execution's events; with `keys` their signatures too."""
+    """Recompute every agent's chains from all events of an execution; with `keys` their signatures are checked, too."""
     chains = Chains(keys)
     for event in events:
         chains.add(event)
@@ -97,7 +97,7 @@ def report(verdicts: Sequence[ChainVerdict]) -> dict[str, object]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedChain:
-    """One chain with what the log says of its end; `redacted` instead, where its entries were erased."""
+    """One chain with its recorded and signed heads; `redacted` instead, where its entries were erased."""
 
     agent_id: str
     run: int
@@ -109,7 +109,7 @@ class RecordedChain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditDocument:
-    """All chains of an execution. `public_keys` (PEM) are for whoever has no better source; they prove nothing."""
+    """All chains of an execution. `public_keys` (PEM) are for convenience; from the same source they prove nothing."""
 
     execution_id: str
     chains: tuple[RecordedChain, ...]
@@ -117,7 +117,7 @@ class AuditDocument:
     format: Literal["swe-ai-fleet.audit/1"] = "swe-ai-fleet.audit/1"
 
     def verdicts(self, keys: HeadVerifier | None) -> tuple[ChainVerdict, ...]:
-        """What its chains come to; with `keys` their signatures too."""
+        """The verdicts on its chains; with `keys` their signatures are checked, too."""
         chains = AuditChains(keys, execution_id=self.execution_id)
         for chain in self.chains:
             if chain.redacted is not None:
@@ -134,7 +134,7 @@ class AuditDocument:
 
 
 def audit_document(execution_id: str, events: Iterable[StoredEvent], public_keys: str = "") -> AuditDocument:
-    """The document of an execution that has these events."""
+    """The audit document of an execution with these events."""
     chains, entries = AuditChains(), dict[tuple[str, int], list[AuditEntry]]()
     for stored in events:
         chained = chains.take(stored)
@@ -158,7 +158,7 @@ def audit_document(execution_id: str, events: Iterable[StoredEvent], public_keys
 
 
 def read_audit_document(data: bytes) -> AuditDocument:
-    """A document from its JSON. Raises InvalidRequest for what is none."""
+    """A document from its JSON. Raises InvalidRequest for any other data."""
     try:
         return from_json(AuditDocument, data)
     except ValueError as error:
