@@ -266,7 +266,9 @@ def advance(state: ExecutionState | None, stored: StoredEvent) -> ExecutionState
             reports = {**state.reports, report.candidate_id: report}
             return replace(state, reports=reports, checking=_without(state.checking, report.candidate_id))
         case events.CandidateReviewed(critique=critique):
-            return replace(state, critiques=_with_critique(state.critiques, critique))
+            # One with the same key replaces the earlier one.
+            others = (other for other in state.critiques if other.key != critique.key)
+            return replace(state, critiques=(*others, critique))
         case events.RevisionJudged(candidate_id=candidate_id, kept=kept, reason=reason):
             dropped = state.dropped if kept else {**state.dropped, candidate_id: reason}
             return replace(state, judged=state.judged | {candidate_id}, dropped=dropped)
@@ -347,11 +349,6 @@ def _with_verdicts(
 
 def _without(checking: Mapping[str, RunningChecks], candidate_id: str) -> Mapping[str, RunningChecks]:
     return {name: checks for name, checks in checking.items() if name != candidate_id}
-
-
-def _with_critique(critiques: tuple[Critique, ...], new: Critique) -> tuple[Critique, ...]:
-    """The critiques with one more, which replaces an earlier one with the same key."""
-    return (*(critique for critique in critiques if critique.key != new.key), new)
 
 
 def _with_request(state: ExecutionState, request: ApprovalRequest) -> ExecutionState:
