@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from typing import Any, Literal, get_args
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
@@ -18,6 +17,7 @@ from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.event import Event, EventBody, StoredEvent
 from swe_ai_fleet.domain.execution import ExecutionState, Fold
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
+from swe_ai_fleet.domain.text import iso_time
 
 _BODIES: dict[str, Any] = {kind.__dataclass_fields__["type"].default: kind for kind in get_args(EventBody)}
 
@@ -38,7 +38,7 @@ def stored_event(event: pb.ExecutionEvent) -> StoredEvent | None:
             execution_id=event.execution_id,
             task_id=event.task_id,
             agent_id=event.agent_id,
-            at=moment(event.at_ms),
+            at=iso_time(event.at_ms),
             body=from_json(kind, event.payload_json),
         ),
     )
@@ -52,11 +52,6 @@ async def fold_events(events: AsyncIterator[pb.ExecutionEvent]) -> ExecutionStat
         if stored is not None:
             folding.take(stored)
     return folding.state
-
-
-def moment(milliseconds: int) -> str:
-    """Milliseconds since the epoch as ISO 8601 in UTC; empty for 0."""
-    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds") if milliseconds else ""
 
 
 class Chains(AuditChains):
