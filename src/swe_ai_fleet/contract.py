@@ -223,7 +223,7 @@ def _nested(descriptor: Descriptor) -> _Getter:
     kind = message_factory.GetMessageClass(descriptor)
     match descriptor.full_name:
         case "google.protobuf.Timestamp":
-            return lambda at: _filled(kind, "FromDatetime", datetime.fromisoformat(at)) if at else None
+            return lambda at: datetime.fromisoformat(at) if at else None
         case "google.protobuf.Struct":
             return lambda mapping_value: json_format.ParseDict(dict(mapping_value), kind())
         case _:
@@ -238,12 +238,6 @@ def _construct(kind: type[M], value: object) -> M:
         (only,) = descriptor_of(kind).fields
         return kind(**{only.name: _writer(only)(value)})
     return to_message(kind, value)
-
-
-def _filled(kind: type[Message], method: str, value: object) -> Message:
-    message = kind()
-    getattr(message, method)(value)
-    return message
 
 
 @cache
