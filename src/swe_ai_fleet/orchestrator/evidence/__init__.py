@@ -11,7 +11,7 @@ from functools import partial
 from swe_ai_fleet.agents.scoring import RubricJudge
 from swe_ai_fleet.domain.assignment import BaselineAssignment, CheckAssignment, ExamineAssignment
 from swe_ai_fleet.domain.candidate import ChangedTest, CheckKind, CheckReport, CheckResult
-from swe_ai_fleet.domain.environment import Environment, EnvironmentReport
+from swe_ai_fleet.domain.environment import EnvironmentReport
 from swe_ai_fleet.domain.errors import FleetError, PatchRejected
 from swe_ai_fleet.domain.examination import Examination
 from swe_ai_fleet.domain.task import PinnedRepository, Task
@@ -28,7 +28,7 @@ from swe_ai_fleet.orchestrator.evidence.rubric import rubric_check
 from swe_ai_fleet.orchestrator.evidence.settings_changes import changed_rules
 from swe_ai_fleet.orchestrator.evidence.source_files import CloneFiles, inline_tests, is_test, language_of
 from swe_ai_fleet.orchestrator.evidence.static_checks import LintCheck, compile_faults
-from swe_ai_fleet.orchestrator.evidence.test_runs import TEST_SECONDS, NoRun, Suite, SuiteBench, SuiteSubject, TestRuns
+from swe_ai_fleet.orchestrator.evidence.test_runs import NoRun, Suite, SuiteBench, SuiteSubject, TestRuns, suites_of
 from swe_ai_fleet.orchestrator.evidence.trial import Trial
 from swe_ai_fleet.orchestrator.evidence.weakened_tests import changed_tests
 from swe_ai_fleet.ports import BlobStore, EvidenceWorkspaces, SecretMask
@@ -133,38 +133,17 @@ class EvidenceGatherer:
         )
 
 
-def suites_of(task: Task, environment: Environment) -> tuple[Suite, ...]:
-    """The suites of a task: its own checks, or the repository's tests where it has none."""
-    directory = task.repo.subdirectory or "."
-    if task.constraints.checks:
-        return tuple(
-            Suite(
-                name=check.name or check.command,
-                line=check.command,
-                directory=directory,
-                seconds=check.timeout_seconds,
-                strict=True,
-                required=check.required,
-                expected_exit_code=check.expected_exit_code,
-            )
-            for check in task.constraints.checks
-        )
-    if not environment.test_command:
-        return ()
-    return (Suite(name="tests", argv=environment.test_command, directory=directory, seconds=TEST_SECONDS),)
-
-
 class _Gathering:
     """Gathers the evidence about one candidate."""
 
-    def __init__(self, own: EvidenceGatherer, assignment: CheckAssignment) -> None:
-        self._own = own
+    def __init__(self, gatherer: EvidenceGatherer, assignment: CheckAssignment) -> None:
+        self._gatherer = gatherer
         self._assignment = assignment
         self._task = assignment.task
         self._bench = SuiteBench(
             execution_id=assignment.execution_id,
-            workspaces=own.workspaces,
-            runs=own.runs,
+            workspaces=gatherer.workspaces,
+            runs=gatherer.runs,
             owner=assignment.candidate_id,
         )
         self._own_tests: SuiteSubject | None = None
@@ -180,8 +159,8 @@ class _Gathering:
         applied, patched = await self._applied(data)
         if patched is None:
             return [applied, *await self._stored(*policy_results(violations, self._task, duration_ms=judged))], ""
-        base = await self._own.subject("baseline", self._assignment.repository, self._task)
-        candidate = await self._own.subject("candidate", patched, self._task)
+        base = await self._gatherer.subject("baseline", self._assignment.repository, self._task)
+        candidate = await self._gatherer.subject("candidate", patched, self._task)
         async with self._bench.clone("check", candidate) as clone:
             files = CloneFiles(clone)
             started_at = time.monotonic()
@@ -200,16 +179,16 @@ class _Gathering:
             linted = replace(await lint.result(), duration_ms=_elapsed(started_at))
             results = [applied, *await self._stored(*policy, linted)]
             results += await self._dynamic(patch, files, base, candidate)
-            if self._own.rubric is not None:
-                rubric = await rubric_check(self._own.rubric, self._assignment, patch, files, results)
+            if self._gatherer.rubric is not None:
+                rubric = await rubric_check(self._gatherer.rubric, self._assignment, patch, files, results)
                 results += await self._stored(rubric) if rubric is not None else []
         return results, candidate.environment.tree
 
     async def _of_commit(self) -> tuple[list[CheckResult], str]:
         """The results for a commit without a patch, such as an integration branch, compared with its base commit."""
         before = self._assignment.baseline or self._assignment.repository
-        candidate = await self._own.subject("check", self._assignment.repository, self._task)
-        base = await self._own.subject("baseline", before, self._task)
+        candidate = await self._gatherer.subject("check", self._assignment.repository, self._task)
+        base = await self._gatherer.subject("baseline", before, self._task)
         async with self._bench.clone("check", candidate) as clone:
             results = await self._dynamic(Patch(), CloneFiles(clone), base, candidate)
         return results, candidate.environment.tree
@@ -221,7 +200,7 @@ class _Gathering:
             patch = parse_patch(data)
         except PatchUnreadable as error:
             return Patch(), [Violation(concern=Concern.FORM, text=f"the patch can't be read: {error.message}")]
-        return patch, list(patch_violations(patch, self._task, self._own.mask))
+        return patch, list(patch_violations(patch, self._task, self._gatherer.mask))
 
     async def _applied(self, patch: bytes) -> tuple[CheckResult, PinnedRepository | None]:
         """Whether the patch can be applied, and the commit with it."""
@@ -231,9 +210,9 @@ class _Gathering:
         if not message:
             assignment = self._assignment
             try:
-                patched = await self._own.workspaces.patched(assignment.execution_id, assignment.repository, patch)
+                patched = await self._gatherer.workspaces.patched(assignment.execution_id, assignment.repository, patch)
             except PatchRejected as error:
-                message = self._own.mask(error.message)
+                message = self._gatherer.mask(error.message)
         result = CheckResult(
             kind=CheckKind.APPLY,
             name="patch applies",
@@ -309,15 +288,16 @@ class _Gathering:
         if not data.strip():
             return None
         try:
-            patched = await self._own.workspaces.patched(self._assignment.execution_id, base.repository, data)
-            return await self._own.subject(name, patched, self._task)
+            patched = await self._gatherer.workspaces.patched(self._assignment.execution_id, base.repository, data)
+            return await self._gatherer.subject(name, patched, self._task)
         except FleetError:
             return None  # a part of a patch need not apply
 
     async def _stored(self, *results: CheckResult) -> list[CheckResult]:
         """The results with secrets masked and sizes bounded, their whole output in the object store."""
-        store = partial(self._own.blobs.put, self._task.tenant, self._assignment.execution_id, media_type="text/plain")
-        return [await storable(result, mask=self._own.mask, store=store) for result in results]
+        put = self._gatherer.blobs.put
+        store = partial(put, self._task.tenant, self._assignment.execution_id, media_type="text/plain")
+        return [await storable(result, mask=self._gatherer.mask, store=store) for result in results]
 
 
 def _inline_tests(patch: Patch, text: Callable[[str], str]) -> dict[str, bytes]:

@@ -71,6 +71,27 @@ class Suite:
     expected_exit_code: int = 0
 
 
+def suites_of(task: Task, environment: Environment) -> tuple[Suite, ...]:
+    """The suites of a task: its own checks, or the repository's tests where it has none."""
+    directory = task.repo.subdirectory or "."
+    if task.constraints.checks:
+        return tuple(
+            Suite(
+                name=check.name or check.command,
+                line=check.command,
+                directory=directory,
+                seconds=check.timeout_seconds,
+                strict=True,
+                required=check.required,
+                expected_exit_code=check.expected_exit_code,
+            )
+            for check in task.constraints.checks
+        )
+    if not environment.test_command:
+        return ()
+    return (Suite(name="tests", argv=environment.test_command, directory=directory, seconds=TEST_SECONDS),)
+
+
 def run_key(tenant: str, environment: Environment, suite: Suite, selection: Selection, repetition: int = 0) -> str:
     """The cache key of a run: tenant, tree, environment, network, command, limit, selection, repetition, and the
     fleet's own code that runs tests.
@@ -90,13 +111,12 @@ def run_key(tenant: str, environment: Environment, suite: Suite, selection: Sele
 class KnownBaselines:
     """`ports.Baselines` from the cache of test runs."""
 
-    def __init__(self, runs: TestRuns, suites: Callable[[Task, Environment], Sequence[Suite]]) -> None:
+    def __init__(self, runs: TestRuns) -> None:
         self._runs = runs
-        self._suites = suites
 
     async def known(self, task: Task, environment: Environment) -> TestRun | None:
         """The first cached run of the untouched commit that reported tests; None while there is none."""
-        for suite in self._suites(task, environment):
+        for suite in suites_of(task, environment):
             run = await self._runs.find(run_key(task.tenant, environment, suite, Selection()))
             if run is not None and run.reported:
                 return run
