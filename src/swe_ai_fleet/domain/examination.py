@@ -9,7 +9,7 @@ from math import fsum
 
 from swe_ai_fleet.domain.candidate import CheckKind, CheckReport, ForeignTests, Verdict
 from swe_ai_fleet.domain.test_run import Crossing, ForeignFailure
-from swe_ai_fleet.domain.text import one_line
+from swe_ai_fleet.domain.text import first_names, one_line
 
 STATEMENT = "the statement"
 """The author id of probes: it has no source, and has seen nobody's. Candidate ids contain no space."""
@@ -20,7 +20,7 @@ LITTLE = 0.25
 PROBES_TO_VERIFY = 2
 """How many probes must pass to verify a candidate without other evidence: no single probe is known to be right."""
 _NEUTRAL = 0.5
-_MAX_NAMES = 3
+
 _MAX_FAILURES = 5
 _COMMAND_CHARS = 120
 
@@ -316,7 +316,7 @@ class Matrix:
             supporter for supporter in self.supporters(candidate_id) if supporter[0].authors or _tested(report)
         ]
         if lifts and supporters and not self.undecided(candidate_id):
-            tests = _listed([test for tests, crossing in supporters for test in tests.shown_by(crossing)])
+            tests = first_names([test for tests, crossing in supporters for test in tests.shown_by(crossing)])
             authors = _listed_authors([test_set for test_set, _ in supporters])
             reason = f"{authors} fail without the change and pass with it: {tests}"
             return replace(report, verdict=Verdict.VERIFIED, reasons=(reason, *report.reasons))
@@ -369,10 +369,10 @@ class Matrix:
         passers = self._passers(tests, failed)
         counted = f"{len(failed)} {'test' if tests.authors else 'probe'}{'s' if failed[1:] else ''} of {tests.name}"
         if passers:
-            counted += f", which {_listed(passers)}'s change passes too,"
+            counted += f", which {first_names(passers)}'s change passes too,"
         elif (others := max(map(self.authors_passed, tests.authors), default=0) - 1) > 0:
             counted += f", whose change passes the tests of {others} other author{'s' if others > 1 else ''},"
-        return f"{counted} fail{'' if failed[1:] else 's'}: {_listed(failed)}"
+        return f"{counted} fail{'' if failed[1:] else 's'}: {first_names(failed)}"
 
 
 def _tested(report: CheckReport) -> bool:
@@ -384,10 +384,5 @@ def _tested(report: CheckReport) -> bool:
 def _listed_authors(test_sets: Sequence[TestSet]) -> str:
     """The authors of tests, as the beginning of a sentence."""
     names = [tests.name for tests in test_sets if tests.authors]
-    kinds = [f"the new tests of {_listed(names)}"] if names else []
+    kinds = [f"the new tests of {first_names(names)}"] if names else []
     return " and ".join((*kinds, f"probes of {STATEMENT}") if len(names) < len(test_sets) else kinds)
-
-
-def _listed(names: Sequence[str]) -> str:
-    listed = ", ".join(names[:_MAX_NAMES])
-    return listed + (f" and {len(names) - _MAX_NAMES} more" if names[_MAX_NAMES:] else "")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from swe_ai_fleet.domain.candidate import TestSummary
 from swe_ai_fleet.domain.environment import EnvironmentReport
+from swe_ai_fleet.domain.text import first_names
 
 
 class TestOutcome(StrEnum):
@@ -123,7 +124,6 @@ _LACKS = re.compile(
 )
 """Messages of tests with an incomplete environment; a name missing in a module is the project's own fault."""
 _ERROR = re.compile(r"\berror\b|[a-z]Error\b|\bcannot find\b|\bnot found\b", re.I)
-_MAX_NAMES = 3
 _MAX_TESTS = 100
 _REASON_CHARS = 300
 _OUTPUT_CHARS = 3_000
@@ -202,14 +202,14 @@ class SuiteBaseline:
         tests = self.tests
         parts = [f"{tests.passed} pass"]
         if failed := [test for test in tests.failing if test not in self._files]:
-            parts.append(f"{len(failed)} fail: {_short(failed)}")
+            parts.append(f"{len(failed)} fail: {first_names(failed)}")
         if tests.skipped:
             parts.append(f"{tests.skipped} skipped")
         text = ", ".join(parts)
         if self.uncollected:
-            text += f"; cannot be collected: {_short(self.uncollected)}"
+            text += f"; cannot be collected: {first_names(self.uncollected)}"
         if self.hung:
-            text += f"; hangs: {_short(self.hung)}"
+            text += f"; hangs: {first_names(self.hung)}"
         if self.stopped:
             text += f"; {self.stopped}"
         return text
@@ -310,7 +310,3 @@ def _counts(baseline: Baseline) -> tuple[int, int, int]:
     tests = [suite.tests for suite in baseline.suites if suite.tests is not None]
     lacking = sum(suite.lacking for suite in baseline.suites)
     return sum(summary.total for summary in tests), sum(summary.passed for summary in tests), lacking
-
-
-def _short(names: Sequence[str]) -> str:
-    return ", ".join(names[:_MAX_NAMES]) + (f" and {len(names) - _MAX_NAMES} more" if names[_MAX_NAMES:] else "")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from urllib.parse import urlsplit, urlunsplit
@@ -100,6 +100,12 @@ def utf8(text: str) -> bytes:
 def counted(number: int, noun: str, plural: str = "") -> str:
     """A number of things in words: `1 agent`, `2 agents`; `plural` where that is not the noun with an s."""
     return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+
+
+def first_names(names: Sequence[str], most: int = 3) -> str:
+    """At most `most` names in a line, with the number of the others: `a, b, c and 4 more`."""
+    others = len(names) - most
+    return ", ".join(names[:most]) + (f" and {others} more" if others > 0 else "")
 
 
 def shortened(text: str, limit: int) -> str:

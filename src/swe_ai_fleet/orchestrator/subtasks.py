@@ -37,6 +37,7 @@ from swe_ai_fleet.domain.subtask import (
     ready,
 )
 from swe_ai_fleet.domain.task import MAX_PRIORITY, Delivery, PinnedRepository, Role, Task, TaskKind
+from swe_ai_fleet.domain.text import one_line
 from swe_ai_fleet.orchestrator.deliberation import stands
 from swe_ai_fleet.orchestrator.delivery import Delivering, Integration, spent_on_merges
 from swe_ai_fleet.orchestrator.execution_context import Ending, ExecutionContext
@@ -126,7 +127,7 @@ def _context(parent: Task, subtask: Subtask, derivation: Derivation, *, whole: b
             when = "done, you start from its result"
         elif other.subtask_id in after[name]:
             when = "comes after yours"
-        others.append(f"- {other.subtask_id} ({when}): {_line(other.description)}")
+        others.append(f"- {other.subtask_id} ({when}): {one_line(other.description, _MAX_OTHER_CHARS)}")
     parts = [
         beginning(parent.context, _MAX_CONTEXT_CHARS),
         f"Your task is a part of this one:\n{beginning(parent.description, _MAX_WHOLE_CHARS)}",
@@ -148,11 +149,6 @@ def _reach(derivation: Derivation, *, up: bool) -> Mapping[str, set[str]]:
     if up:
         return reach
     return {name: {other for other, dependencies in reach.items() if name in dependencies} for name in reach}
-
-
-def _line(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= _MAX_OTHER_CHARS else f"{line[: _MAX_OTHER_CHARS - 1]}…"
 
 
 def _paths(requested: tuple[str, ...], allowed: tuple[str, ...]) -> tuple[str, ...]:
@@ -191,7 +187,7 @@ class SplitTask:
     """
 
     work: ExecutionContext
-    _begun: set[str] = field(default_factory=set[str])
+    _started: set[str] = field(default_factory=set[str])
     _merging: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def __post_init__(self) -> None:
@@ -247,8 +243,8 @@ class SplitTask:
             outcome = SubtaskOutcome(subtask_id=subtask.subtask_id, status=SKIPPED, error=error)
             self._outcomes[subtask.subtask_id] = outcome
             await self.work.journal.append(SubtaskEnded(outcome=outcome))
-        for subtask in ready(derivation.subtasks, self._outcomes, self._begun):
-            self._begun.add(subtask.subtask_id)
+        for subtask in ready(derivation.subtasks, self._outcomes, self._started):
+            self._started.add(subtask.subtask_id)
             group.create_task(self._run_subtask(subtask, derivation, integration, group))
 
     async def _run_subtask(

@@ -16,7 +16,7 @@ from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.candidate import CheckKind, CheckReport, CheckResult, Verdict
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.task import Constraints
-from swe_ai_fleet.domain.text import well_formed
+from swe_ai_fleet.domain.text import shortened, well_formed
 from swe_ai_fleet.ports import SecretMask
 from swe_ai_fleet.tools.files.paths import quoted
 from swe_ai_fleet.tools.truncation import beginning, truncate
@@ -103,8 +103,7 @@ def verdict_of(results: Sequence[CheckResult]) -> tuple[Verdict, tuple[str, ...]
 
 
 def _bounded(reasons: Iterable[str]) -> tuple[str, ...]:
-    texts = islice(reasons, _MOST_REASONS)
-    return tuple(text if len(text) <= _REASON_CHARS else f"{text[:_REASON_CHARS]}…" for text in texts)
+    return tuple(shortened(text, _REASON_CHARS) for text in islice(reasons, _MOST_REASONS))
 
 
 def no_evidence(candidate_id: str, error: FleetError) -> CheckReport:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from swe_ai_fleet.domain.test_run import TestOutcome, TestResult, TestRun
+from swe_ai_fleet.domain.text import first_names
 from swe_ai_fleet.orchestrator.evidence.relevance import TaskNames, Touched, function_of
 
 WHOLE_RUN = "the test run as a whole"
@@ -299,18 +300,18 @@ _MAX_NAMES = 3
 def message_of(after: TestRun, compared: Comparison, flaky: Collection[str], *, failed_check: bool) -> str:
     sentences: list[str] = []
     if compared.broken:
-        sentences.append(f"{_tests(compared.broken)} with the change and not without: {_short(compared.broken)}")
+        sentences.append(f"{_tests(compared.broken)} with the change and not without: {first_names(compared.broken)}")
     if compared.own_failing:
         sentences.append(
-            f"{_tests(compared.own_failing)} that the change itself brings: {_short(compared.own_failing)}"
+            f"{_tests(compared.own_failing)} that the change itself brings: {first_names(compared.own_failing)}"
         )
     if compared.named:
-        sentences.append(f"{_tests(compared.named)} that the task is about: {_short(compared.named)}")
+        sentences.append(f"{_tests(compared.named)} that the task is about: {first_names(compared.named)}")
     if compared.otherwise:
-        otherwise = _short(compared.otherwise)
+        otherwise = first_names(compared.otherwise)
         sentences.append(f"{_tests(compared.otherwise)} in another way than without the change: {otherwise}")
     if compared.vanished:
-        sentences.append(f"no longer run: {_short(compared.vanished)}")
+        sentences.append(f"no longer run: {first_names(compared.vanished)}")
     if failed_check and not sentences:
         sentences.append(after.stopped or f"exit code {after.exit_code}")
     if not sentences:
@@ -318,7 +319,7 @@ def message_of(after: TestRun, compared: Comparison, flaky: Collection[str], *, 
     if compared.old:
         sentences.append(f"{len(compared.old)} failed before and fail{'s' if len(compared.old) == 1 else ''} now")
     if compared.unable:
-        sentences.append(f"{len(compared.unable)} of its own cannot run here: {_short(compared.unable)}")
+        sentences.append(f"{len(compared.unable)} of its own cannot run here: {first_names(compared.unable)}")
     if flaky:
         sentences.append(f"{len(flaky)} flaky")
     return "; ".join(sentences)
@@ -328,13 +329,13 @@ def _shown_text(after: TestRun, compared: Comparison) -> str:
     """What a run without a fault shows."""
     if compared.by_own_rules and not compared.shown:
         tests = "1 test passes" if len(compared.by_own_rules) == 1 else f"{len(compared.by_own_rules)} tests pass"
-        named = _short(compared.by_own_rules)
+        named = first_names(compared.by_own_rules)
         return f"{after.summary.passed} passed, but {tests} only as the change itself has tests run: {named}"
     own = f" ({text})" if (text := own_summary(compared)) else ""
     if compared.shown:
         single = len(compared.shown) == 1
         tests = "1 test fails" if single else f"{len(compared.shown)} tests fail"
-        passes = f"pass{'es' if single else ''} with it: {_short(compared.shown)}"
+        passes = f"pass{'es' if single else ''} with it: {first_names(compared.shown)}"
         return f"{tests} without the change and {passes}{own}; {after.summary.passed} passed"
     nothing = "no test fails without the change" if not compared.own else "its tests pass without the change too"
     return f"{after.summary.passed} passed, {nothing}{own}"
@@ -363,11 +364,6 @@ def notes_of(after: TestRun, before: TestRun | None) -> list[str]:
 
 def _tests(tests: Collection[str]) -> str:
     return f"{len(tests)} tests fail" if len(tests) > 1 else "1 test fails"
-
-
-def _short(tests: Sequence[str]) -> str:
-    named = ", ".join(tests[:_MAX_NAMES])
-    return named + (f" and {len(tests) - _MAX_NAMES} more" if len(tests) > _MAX_NAMES else "")
 
 
 def listed(tests: Collection[str]) -> str:

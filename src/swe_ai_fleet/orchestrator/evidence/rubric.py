@@ -11,6 +11,7 @@ from swe_ai_fleet.domain.assignment import CheckAssignment
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import CheckKind, CheckReport, CheckResult
 from swe_ai_fleet.domain.task import Constraints
+from swe_ai_fleet.domain.text import shortened
 from swe_ai_fleet.orchestrator.evidence.check_results import verdict_of
 from swe_ai_fleet.orchestrator.evidence.patch import Patch
 from swe_ai_fleet.orchestrator.evidence.source_files import CloneFiles
@@ -98,7 +99,7 @@ def _result_of(items: Sequence[str], opinion: RubricOpinion, quotes: _Quotes, du
 
 def _judge(item: str, verdict: ItemShape | None, quotes: _Quotes) -> tuple[float, str]:
     """The value of an item from 0 to 1, and the reason in words."""
-    title = item if len(item) <= 200 else f"{item[:200]}…"
+    title = shortened(item, 200)
     if verdict is None:
         return 0.0, f"{title}: no verdict"
     word = re.split(r"[\s_.,:;-]", verdict.verdict.strip().lower().strip("\"'*`"))[0]

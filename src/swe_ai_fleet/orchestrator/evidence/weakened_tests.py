@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from swe_ai_fleet.domain.candidate import ChangedTest
+from swe_ai_fleet.domain.text import first_names, shortened
 from swe_ai_fleet.orchestrator.evidence.check_results import Concern, Violation
 from swe_ai_fleet.orchestrator.evidence.patch import FilePatch, Hunk, Patch, PatchLine
 from swe_ai_fleet.orchestrator.evidence.source_files import is_test, language_of
@@ -121,9 +122,14 @@ def changed_tests(patch: Patch, text: Callable[[str], str]) -> tuple[ChangedTest
         after = text(file.path)
         old, new = _functions(file.before(after), dialect), _functions(after, dialect)
         changed += (
-            ChangedTest(path=file.path, name=name, before=_cut(was), after=_cut(new[name]))
-            for name, was in old.items()
-            if name in new and new[name] != was
+            ChangedTest(
+                path=file.path,
+                name=name,
+                before=shortened(text_before, MAX_TEST_CHARS),
+                after=shortened(new[name], MAX_TEST_CHARS),
+            )
+            for name, text_before in old.items()
+            if name in new and new[name] != text_before
         )
     return tuple(changed[:MAX_CHANGED_TESTS])
 
@@ -153,15 +159,10 @@ def _inside(line: str, depth: int) -> bool:
     return indented > depth or (indented == depth and line.lstrip().startswith((")", "]", "}")))
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= MAX_TEST_CHARS else f"{text[:MAX_TEST_CHARS]}…"
-
-
 def _lost(file: FilePatch, lost: Counter[str], fresh: Counter[str]) -> Violation:
     names = sorted(lost)
-    first = names[:_MAX_NAMES]
-    named = ", ".join(first) + (f" and {len(names) - _MAX_NAMES} more" if names[_MAX_NAMES:] else "")
-    line = next((line.number for line in file.lines("-") if any(name in line.text for name in first)), 0)
+    named = first_names(names, _MAX_NAMES)
+    line = next((line.number for line in file.lines("-") if any(name in line.text for name in names[:_MAX_NAMES])), 0)
     if lost.total() <= fresh.total():
         text = f"other tests take the place of {named}"
         return Violation(concern=Concern.TESTS, path=file.path, line=line, text=text, required=False)
