@@ -17,6 +17,7 @@ from swe_ai_fleet.domain.errors import NotFound
 from swe_ai_fleet.domain.examination import STATEMENT
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.review import Critique, Vote
+from swe_ai_fleet.domain.text import shortened
 from swe_ai_fleet.orchestrator.score import PARTS, ScoredCandidate, ScorePart, score_candidates
 from swe_ai_fleet.ports import BlobStore
 
@@ -110,8 +111,8 @@ def _votes(place: ScoredCandidate) -> str:
 
 def _complaint(result: CheckResult) -> str:
     weight = "" if result.required else " (not required)"
-    message = result.message if len(result.message) <= _MESSAGE_CHARS else f"{result.message[:_MESSAGE_CHARS]}…"
-    return f"{result.name} failed{weight}: {message}" if message else f"{result.name} failed{weight}"
+    message = f": {shortened(result.message, _MESSAGE_CHARS)}" if result.message else ""
+    return f"{result.name} failed{weight}{message}"
 
 
 def _apart(own: ScoredCandidate, other: ScoredCandidate, *, ahead: bool) -> str:
@@ -143,25 +144,10 @@ def _values(part: ScorePart, own: ScoredCandidate, other: ScoredCandidate) -> st
         return f"{part}" if own_value > other_value else f"{part} of that one"
     digits = 2 if f"{own_value:.2f}" != f"{other_value:.2f}" else 6
     values = (
-        "none" if _unsaid(part, place) else f"{value:.{digits}f}"
+        "none" if place.opinions.get(part, value) is None else f"{value:.{digits}f}"
         for place, value in ((own, own_value), (other, other_value))
     )
     return f"{part} {' against '.join(values)}"
-
-
-def _unsaid(part: ScorePart, place: ScoredCandidate) -> bool:
-    """Whether there is no value of this part for a candidate, which then counts as neither good nor bad."""
-    match part:
-        case ScorePart.TESTS:
-            return place.report.foreign is None
-        case ScorePart.REVIEW:
-            return place.review is None
-        case ScorePart.VERIFIER:
-            return place.verifier is None
-        case ScorePart.VOTES:
-            return place.ballots.share is None
-        case _:
-            return False
 
 
 def rank(
@@ -200,15 +186,19 @@ def rank(
             duplicates=tuple(candidate.candidate_id for candidate in place.others),
             reason=reason,
             evidence=round(place.values[ScorePart.EVIDENCE], 4),
-            review=None if place.review is None else round(place.review, 4),
-            votes=None if place.ballots.share is None else round(place.ballots.share, 4),
+            review=_rounded(place.opinions[ScorePart.REVIEW]),
+            votes=_rounded(place.opinions[ScorePart.VOTES]),
             verdict=place.report.verdict,
-            tests=None if place.report.foreign is None else round(place.report.foreign.value, 4),
+            tests=_rounded(place.opinions[ScorePart.TESTS]),
             verdict_reasons=() if place.report.foreign is None else place.report.reasons,
-            verifier=None if place.verifier is None else round(place.verifier, 4),
+            verifier=_rounded(place.opinions[ScorePart.VERIFIER]),
         )
         for number, (place, reason) in enumerate(zip(places, reasons(places), strict=True), start=1)
     )
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)
 
 
 def drop_reasons(state: ExecutionState) -> dict[str, str]:

@@ -56,6 +56,9 @@ PARTS: Mapping[ScorePart, float] = {
 together; together with new tests or a verifier, these may outweigh it."""
 
 
+_OPINIONS = (ScorePart.TESTS, ScorePart.REVIEW, ScorePart.VERIFIER)
+
+
 def evidence(report: CheckReport) -> float:
     """The evidence in one number between 0 and 1: the weighted mean of the scores of the checks that ran.
 
@@ -151,6 +154,16 @@ class ScoredCandidate:
     def review(self) -> float | None:
         """The mean of its reviews; None where nobody reviewed it."""
         return fsum(self.reviews) / len(self.reviews) if self.reviews else None
+
+    @property
+    def opinions(self) -> Mapping[ScorePart, float | None]:
+        """The parts that a candidate may lack, by others' tests, reviews, a verifier and votes; None where it does."""
+        return {
+            ScorePart.TESTS: self.report.foreign.value if self.report.foreign is not None else None,
+            ScorePart.REVIEW: self.review,
+            ScorePart.VERIFIER: self.verifier,
+            ScorePart.VOTES: self.ballots.share,
+        }
 
     @property
     def lines(self) -> int:
@@ -269,11 +282,9 @@ def score_candidates(
     accepted = [place for place in places if place.accepted]
     decides = all(vote.judge_id == ARCHITECT for vote in valid)
     counted = {
+        **{part: any(place.opinions[part] is not None for place in accepted) for part in _OPINIONS},
         ScorePart.EVIDENCE: True,
-        ScorePart.TESTS: any(place.report.foreign is not None for place in accepted),
         ScorePart.AGREEMENT: any(place.others for place in accepted),
-        ScorePart.REVIEW: any(place.reviews for place in accepted),
-        ScorePart.VERIFIER: any(place.verifier is not None for place in accepted),
         ScorePart.VOTES: not decides and bool(valid),
         ScorePart.CHOICE: decides and bool(valid),
     }
@@ -335,17 +346,13 @@ def _with_values(
     """The place with a value for every part that counts; a refused one has only its evidence."""
     if not place.accepted:
         return place
-    review, share = place.review, place.ballots.share
     values = {
+        **{part: NEUTRAL if value is None else value for part, value in place.opinions.items()},
         ScorePart.EVIDENCE: place.values[ScorePart.EVIDENCE],
-        ScorePart.TESTS: NEUTRAL if place.report.foreign is None else place.report.foreign.value,
         ScorePart.AGREEMENT: place.size / accepted,
-        ScorePart.REVIEW: NEUTRAL if review is None else review,
-        ScorePart.VERIFIER: NEUTRAL if place.verifier is None else place.verifier,
-        ScorePart.VOTES: NEUTRAL if share is None else share,
         ScorePart.CHOICE: float(place.ballots.won == most),
     }
-    return replace(place, values={part: value for part, value in values.items() if counted[part]})
+    return replace(place, values={part: values[part] for part in ScorePart if counted[part]})
 
 
 def _outcomes(report: CheckReport | None) -> tuple[object, ...]:
