@@ -20,9 +20,9 @@ from swe_ai_fleet.orchestrator.councils import (
     OUTSIDE_AGENTS,
     CouncilRules,
     adopted,
-    agent_name,
     council_name,
     council_of,
+    own_agents,
 )
 from swe_ai_fleet.ports import KeyValue, KeyValueEntry
 
@@ -259,10 +259,6 @@ async def council_for(task: Task, store: CouncilStore) -> Council | None:
                 hint="leave it out, or register an agent of the fleet's own",
             )
     return adopted(task, council)
-
-
-def own_agents(role: Role, count: int) -> tuple[CouncilMember, ...]:
-    return tuple(CouncilMember(agent_id=agent_name(role, number)) for number in range(1, count + 1))
 
 
 def _record(entry: KeyValueEntry | None) -> CouncilRecord | None:

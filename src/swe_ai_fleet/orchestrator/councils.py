@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from swe_ai_fleet.domain.assignment import CodingAssignment
@@ -55,6 +55,11 @@ class Seat:
 def agent_name(role: Role, number: int) -> str:
     """The name of a council's `number`-th agent, from 1: `agent-dev-1`."""
     return f"agent-{role.lower()}-{number}"
+
+
+def own_agents(role: Role, count: int) -> tuple[CouncilMember, ...]:
+    """So many agents of the fleet's own as members of a council."""
+    return tuple(CouncilMember(agent_id=agent_name(role, number)) for number in range(1, count + 1))
 
 
 def council_name(role: Role) -> str:
@@ -121,22 +126,18 @@ def seats(task: Task, council: Council | None = None) -> tuple[Seat, ...]:
     Members are seated in their order. If there are fewer members than seats, the fleet's own agents get as many seats
     as needed, external ones as many as their `max_concurrent_tasks`.
     """
-    if council is None or not council.members:
-        members = (CouncilMember(agent_id=agent_name(task.role, number)) for number in range(1, task.most_agents + 1))
-        return tuple(
-            Seat(number=at, agent_id=member.agent_id, member=member) for at, member in enumerate(members, start=1)
-        )
-    seats_found: list[Seat] = []
+    members = (council.members if council else ()) or own_agents(task.role, task.most_agents)
+    taken: list[Seat] = []
     turn = 0
-    while len(seats_found) < task.most_agents:
+    while len(taken) < task.most_agents:
         turn += 1
-        free = [member for member in council.members if not member.elsewhere or member.max_concurrent_tasks >= turn]
+        free = [member for member in members if not member.elsewhere or member.max_concurrent_tasks >= turn]
         if not free:
             break
-        for member in free[: task.most_agents - len(seats_found)]:
+        for member in free[: task.most_agents - len(taken)]:
             name = member.agent_id if turn == 1 else f"{member.agent_id}-seat{turn}"
-            seats_found.append(Seat(number=len(seats_found) + 1, agent_id=name, member=member))
-    return tuple(seats_found)
+            taken.append(Seat(number=len(taken) + 1, agent_id=name, member=member))
+    return tuple(taken)
 
 
 def at_work(states: Iterable[ExecutionState], role: Role) -> Mapping[str, int]:
@@ -154,19 +155,6 @@ def at_work(states: Iterable[ExecutionState], role: Role) -> Mapping[str, int]:
         ]
         counts.update({seat.member.agent_id for seat in sitting if seat.agent_id not in lost | state.candidates.keys()})
     return counts
-
-
-def perspective(number: int, profiles: Sequence[str] = ("",)) -> Perspective:
-    """The perspective of the `number`-th agent (from 1): the first samples greedily, the others with more variety.
-
-    `profiles` are taken in turn.
-    """
-    return Perspective(
-        temperature=_TEMPERATURES[(number - 1) % len(_TEMPERATURES)],
-        seed=number,
-        instructions=_VIEWS[(number - 1) % len(_VIEWS)],
-        model_profile=profiles[(number - 1) % len(profiles)],
-    )
 
 
 def assignments(
@@ -190,13 +178,15 @@ def assignments(
 
 
 def _perspective(seat: Seat, task: Task, council: Council | None) -> Perspective:
-    view = perspective(seat.number, task.profiles or ("",))
+    """The perspective of a seat: the first samples greedily, the others with more variety; profiles take turns."""
+    at, member, profiles = seat.number - 1, seat.member, task.profiles or ("",)
     custom = {**(council.custom_params if council else {}), **task.custom_params}
-    words = "\n".join(filter(None, (custom.get(INSTRUCTIONS, ""), view.instructions)))
-    temperature = float(custom[TEMPERATURE]) if TEMPERATURE in custom else view.temperature
-    profile = "" if seat.member.elsewhere else seat.member.model_profile or view.model_profile
-    return replace(
-        view, instructions=words, temperature=temperature, model_profile=profile, endpoint=seat.member.endpoint
+    return Perspective(
+        temperature=float(custom.get(TEMPERATURE, _TEMPERATURES[at % len(_TEMPERATURES)])),
+        seed=seat.number,
+        instructions="\n".join(filter(None, (custom.get(INSTRUCTIONS, ""), _VIEWS[at % len(_VIEWS)]))),
+        model_profile="" if member.elsewhere else member.model_profile or profiles[at % len(profiles)],
+        endpoint=member.endpoint,
     )
 
 
@@ -262,7 +252,7 @@ class CouncilRules:
         check_parameters(council.custom_params)
 
     def check_member(self, council: Council, member: CouncilMember, where: str = "") -> None:
-        """One member of a council; `where` stands before the names of its fields."""
+        """One member of a council; `where` is the prefix of the names of its fields."""
         check_identifier(member.agent_id, field=f"{where}agent_id")
         if len(member.agent_id) > MAX_AGENT_ID_CHARS:
             raise InvalidRequest(
