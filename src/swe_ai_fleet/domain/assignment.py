@@ -82,7 +82,7 @@ class RecordedAssignment(Assignment[R_co]):
 
     @property
     def resumes(self) -> bool:
-        """Whether the run goes on from its log, or begins anew."""
+        """Whether the run continues from its log, or starts from the beginning."""
         return self.generation > 1
 
 
@@ -109,7 +109,7 @@ class CodingAssignment(RecordedAssignment[Candidate]):
 
     @property
     def resumes(self) -> bool:
-        """Whether the run goes on from its log, or begins anew."""
+        """Whether the run continues from its log, or starts from the beginning."""
         return self.resume
 
 

@@ -400,9 +400,9 @@ class NodeUpdated:
 class BreakpointsSet:
     """A person steers a workflow; written by callers. `action` is pause, step or continue.
 
-    `pause` holds before every node that has not begun; `step` lets one paused node go (`node_id`, empty: all that are
-    paused now) and holds again; `continue` goes on to the next breakpoint. An approved plan is carried out from a
-    `continue` on, within `limits`, and holds where its model server failed.
+    `pause` holds before every node that has not started; `step` releases one paused node (`node_id`, empty: all that
+    are paused now) and holds again; `continue` runs to the next breakpoint. An approved plan runs from a `continue` on,
+    within `limits`, and holds where its model server failed.
     """
 
     action: str

@@ -131,14 +131,14 @@ def in_order(subtasks: Sequence[Subtask]) -> tuple[Subtask, ...]:
 
 
 def ready(
-    subtasks: Sequence[Subtask], outcomes: Mapping[str, SubtaskOutcome], begun: Collection[str] = ()
+    subtasks: Sequence[Subtask], outcomes: Mapping[str, SubtaskOutcome], started: Collection[str] = ()
 ) -> tuple[Subtask, ...]:
     """The subtasks that can start now, the higher priority first: not started, not ended, all dependencies merged."""
     free = [
         subtask
         for subtask in subtasks
         if subtask.subtask_id not in outcomes
-        and subtask.subtask_id not in begun
+        and subtask.subtask_id not in started
         and all(name in outcomes and outcomes[name].merged for name in subtask.dependencies)
     ]
     return tuple(sorted(free, key=lambda subtask: -subtask.priority))

@@ -149,7 +149,7 @@ class Deliberation:
         """Each agent's first candidate, checked, in the order of the council: the same under every driver.
 
         While no candidate is convincing, further agents start, each time as many as there are already, with a summary
-        of the earlier attempts. If the task allows that, agents still at work are stopped once one is convincing.
+        of the earlier attempts. If the task allows that, running agents are stopped once one is convincing.
         """
         task, council, state = self.work.task, self.work.known.council, self.work.known
         waiting = list(assignments(task, self.work.repository, council))
@@ -303,12 +303,9 @@ def without_winner(verdict: Conclusion) -> Ending:
         return Ending(status=ExecutionStatus.FAILED, error=error, usage=verdict.usage)
     if verdict.timed_out:
         return Ending(status=ExecutionStatus.TIMEOUT, error="every agent ran out of time", usage=verdict.usage)
-    best = verdict.ranking[0]
-    fault = next(
-        (candidate.error for candidate in verdict.candidates if candidate.candidate_id == best.candidate_id), ""
-    )
-    name = f"{best.candidate_id} ({fault})" if fault else best.candidate_id
-    error = f"no candidate passed; the best, {name}: {best.reason}"
+    first, best = verdict.ranking[0], verdict.best
+    name = f"{first.candidate_id} ({best.error})" if best is not None and best.error else first.candidate_id
+    error = f"no candidate passed; the best, {name}: {first.reason}"
     return Ending(status=ExecutionStatus.NO_WINNER, error=error, usage=verdict.usage)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from swe_ai_fleet.agents import preparation
 from swe_ai_fleet.agents.preparation import findings, read_checklist, read_proposal, statement
@@ -56,8 +55,8 @@ class Groundwork:
 
     work: ExecutionContext
     usage: Usage = field(default_factory=Usage)
-    _laying: asyncio.Task[str] | None = None
-    _listing: asyncio.Task[Checklist | None] | None = None
+    _laying: asyncio.Task[str] = field(init=False)
+    _listing: asyncio.Task[Checklist | None] = field(init=False)
 
     async def __aenter__(self) -> Groundwork:
         self._laying = asyncio.create_task(self._lay())
@@ -65,21 +64,20 @@ class Groundwork:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        tasks: list[asyncio.Task[Any]] = [task for task in (self._laying, self._listing) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        self._laying.cancel()
+        self._listing.cancel()
+        await asyncio.gather(self._laying, self._listing, return_exceptions=True)
 
     async def laid(self) -> str:
         """Wait for the baseline; any number of tasks may wait, and cancelling one does not cancel the work.
 
         Returns the commands that run on the untouched commit and on every candidate. Raises Fenced, Unavailable.
         """
-        return await asyncio.shield(self._laying) if self._laying is not None else ""
+        return await asyncio.shield(self._laying)
 
     async def checklist(self) -> Checklist | None:
         """The checklist, once its probes ran on the untouched commit; waits as `laid` does. None: the task has none."""
-        return await asyncio.shield(self._listing) if self._listing is not None else None
+        return await asyncio.shield(self._listing)
 
     async def _list(self) -> Checklist | None:
         recorded = self.work.known.checklist

@@ -103,15 +103,6 @@ async def vote(runs: AgentRuns, task: Task, contest: Contest) -> tuple[Vote, ...
     return (*contest.votes, *(vote for votes in voting for vote in votes.result()))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Place:
-    """A place among the accepted candidates: the candidate that represents it, and the authors of all with equal
-    behaviour."""
-
-    candidate: Candidate
-    authors: frozenset[str]
-
-
 def _judgings(
     task: Task, repository: PinnedRepository, contest: Contest, council: Council | None
 ) -> list[JudgeAssignment]:
@@ -122,8 +113,8 @@ def _judgings(
     weight = PARTS[ScorePart.CHOICE if task.architect_top_k else ScorePart.VOTES]
     if (leads := lead(ranked)) > weight:
         return []
-    places = [_Place(candidate=place.candidate, authors=place.authors) for place in ranked if place.accepted]
-    ballots: list[tuple[str, Perspective, list[_Place]]] = []
+    places = [place for place in ranked if place.accepted]
+    ballots: list[tuple[str, Perspective, list[ScoredCandidate]]] = []
     if task.architect_top_k:
         profile = task.profiles[0] if task.profiles else ""
         ballots = [(ARCHITECT, Perspective(model_profile=profile), places[: task.architect_top_k])]
@@ -208,7 +199,7 @@ def as_cast(vote: Vote, judge_id: str, ballot: Sequence[str]) -> Vote:
     )
 
 
-def _about(ballot: Iterable[_Place], critiques: Iterable[Critique]) -> tuple[Critique, ...]:
+def _about(ballot: Iterable[ScoredCandidate], critiques: Iterable[Critique]) -> tuple[Critique, ...]:
     names = {place.candidate.candidate_id for place in ballot}
     return tuple(critique for critique in critiques if critique.candidate_id in names and not critique.error)
 

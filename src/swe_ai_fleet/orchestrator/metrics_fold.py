@@ -147,8 +147,8 @@ class MetricsFold:
     position: int = 0
     open: dict[str, OpenExecution] = field(default_factory=dict[str, OpenExecution])
     roles: dict[str, str] = field(default_factory=dict[str, str])
-    models: MetricNames = field(default_factory=lambda: MetricNames())
-    tools: MetricNames = field(default_factory=lambda: MetricNames())
+    models: MetricNames = field(default_factory=MetricNames)
+    tools: MetricNames = field(default_factory=MetricNames)
 
     def take(self, stored: StoredEvent) -> Iterator[Counted]:
         """The figures that an event adds."""

@@ -283,15 +283,14 @@ class Projection:
         entries = [from_json(_Entry, line) for line in islice(lines, head["open"])]
         self._over.load(lines)
         self._erased = dict.fromkeys((tenant, execution_id) for tenant, execution_id in head["erased"])
-        open_states = {
-            (open_state.state.task.tenant, open_state.state.execution_id): open_state for open_state in entries
-        }
-        # It was still open when the snapshot began, and over when its lines were read.
-        open_states = {
-            key: open_state for key, open_state in open_states.items() if self._over.get("/".join(key)) is None
-        }
-        self._open = {key: open_state.state for key, open_state in open_states.items()}
-        self._ends = {key: open_state.end for key, open_state in open_states.items() if open_state.end}
+        self._open, self._ends = {}, {}
+        for entry in entries:
+            key = (entry.state.task.tenant, entry.state.execution_id)
+            # An execution may be open when the snapshot begins, and over when its lines are read.
+            if self._over.get("/".join(key)) is None:
+                self._open[key] = entry.state
+                if entry.end:
+                    self._ends[key] = entry.end
 
 
 def _start_and_id(state: ExecutionState) -> tuple[str, str]:

@@ -78,7 +78,7 @@ class Quotas:
             if storage.nearly_full:
                 raise ResourceExhausted(
                     f"the log of events is nearly full: {storage.bytes:,} of {storage.max_bytes:,} bytes "
-                    f"({storage.name}); what runs goes on",
+                    f"({storage.name}); running executions continue",
                     field="nats",
                     hint="the operator raises the limit or shortens FLEET_EVENT_DAYS; see `fleet doctor`",
                 )
@@ -199,7 +199,7 @@ class ConcurrencyLimiter:
         if tokens is None:
             return assignment
         task = assignment.task
-        if _resumes(assignment):
+        if isinstance(assignment, CodingAssignment) and assignment.resume:
             # The earlier usage of a resumed run counts towards its own limit, so only the day's quota bounds it here.
             return replace(assignment, task=_limited(task, self.quotas.rules(task.tenant).quota.tokens_per_day))
         return replace(assignment, task=_limited(task, max(1, tokens // self._parts(assignment))))
@@ -211,10 +211,6 @@ class ConcurrencyLimiter:
     def _changed(self) -> None:
         released, self._left = self._left, asyncio.Event()
         released.set()
-
-
-def _resumes(assignment: Assignment[object]) -> bool:
-    return isinstance(assignment, CodingAssignment) and assignment.resume
 
 
 def _bounded(assignment: Assignment[T], room: int | None, parts: int) -> Assignment[T]:

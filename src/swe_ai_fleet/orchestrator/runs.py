@@ -6,6 +6,7 @@ Each run has one id, one subject, one audit chain.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -23,6 +24,7 @@ CHECKLIST = "checklist"
 _MERGE = "merge-"
 _REVIEWS = "-reviews-"
 _SCORE = "-scored"
+_JUDGES = "-judges"
 _SHORT_COMMIT = 12
 _REVISION = re.compile(r"-r\d+$")
 
@@ -54,7 +56,7 @@ def is_revision_run(agent_id: str) -> bool:
 
 def judge_run(judge_id: str) -> str:
     """The run in which a judge votes."""
-    return f"{judge_id}-judges"
+    return f"{judge_id}{_JUDGES}"
 
 
 def score_run(candidate_id: str) -> str:
@@ -93,9 +95,6 @@ def side_runs(state: ExecutionState) -> frozenset[str]:
     ]
     votes = (judge_run(vote.judge_id) for vote in state.votes)
     return frozenset((PLANNER, ENVIRONMENT, CHECKLIST, *reviews, *votes, *map(score_run, state.candidates)))
-
-
-_JUDGES = "-judges"
 
 
 @dataclass(kw_only=True)
@@ -139,6 +138,9 @@ class RunPurpose(StrEnum):
     MERGES = "merges"
 
 
+_PURPOSES = {PLANNER: RunPurpose.PLAN, ENVIRONMENT: RunPurpose.ENVIRONMENT, CHECKLIST: RunPurpose.CHECKLIST}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expense:
     """The total usage of the runs of one purpose. `bought` describes their result in words."""
@@ -152,7 +154,7 @@ class Expense:
 def expenses(state: ExecutionState) -> tuple[Expense, ...]:
     """The expenses of an execution so far, by purpose; purposes without a run are left out."""
     agents: dict[RunPurpose, list[AgentProgress]] = {}
-    purpose_of = _Purposes(state)
+    purpose_of = _purposes(state)
     for name, agent in state.agents.items():
         if name != EXECUTION_SUBJECT:
             agents.setdefault(purpose_of(name), []).append(agent)
@@ -168,25 +170,24 @@ def expenses(state: ExecutionState) -> tuple[Expense, ...]:
     )
 
 
-class _Purposes:
-    """The purpose of each run of an execution by its id, even of a run without a result yet."""
+def _purposes(state: ExecutionState) -> Callable[[str], RunPurpose]:
+    """A function that gives the purpose of a run by its id, even of a run without a result yet."""
+    sides, scores = side_runs(state), set(map(score_run, state.candidates))
+    authors = {candidate.author for candidate in state.candidates.values()}
+    judges = set(map(judge_run, authors))
 
-    def __init__(self, state: ExecutionState) -> None:
-        self._sides = side_runs(state)
-        self._authors = {candidate.author for candidate in state.candidates.values()}
-        self._judges = set(map(judge_run, self._authors))
-        self._scores = set(map(score_run, state.candidates))
-
-    def __call__(self, name: str) -> RunPurpose:
-        if name in _NAMED:
-            return _NAMED[name]
-        if name in self._scores:
+    def purpose_of(name: str) -> RunPurpose:
+        if name in _PURPOSES:
+            return _PURPOSES[name]
+        if name in scores:
             return RunPurpose.SCORES
         if is_merge_run(name):
             return RunPurpose.MERGES
-        if name in self._sides or name in self._judges or reviewer_of(name) in self._authors:
+        if name in sides or name in judges or reviewer_of(name) in authors:
             return RunPurpose.VOTES if name.endswith(_JUDGES) else RunPurpose.REVIEWS
         return RunPurpose.REVISIONS if is_revision_run(name) else RunPurpose.DRAFTS
+
+    return purpose_of
 
 
 def _bought(purpose: RunPurpose, state: ExecutionState) -> str:
@@ -235,6 +236,3 @@ def _candidates(state: ExecutionState, *, revised: bool) -> list[Candidate]:
 def _verdict(state: ExecutionState, candidate: Candidate) -> Verdict | None:
     report = state.reports.get(candidate.candidate_id)
     return report.verdict if report is not None else None
-
-
-_NAMED = {PLANNER: RunPurpose.PLAN, ENVIRONMENT: RunPurpose.ENVIRONMENT, CHECKLIST: RunPurpose.CHECKLIST}
