@@ -40,11 +40,11 @@ class Usage:
         )
 
 
-def check_cost(usage: Usage, *, field: str = "usage.cost") -> None:
+def check_cost(usage: Usage) -> None:
     """Check that a cost is in range. Raises InvalidRequest."""
     # JSON has no infinity: a value with one could not be read again.
     if not 0 <= usage.cost <= MAX_COST:
-        raise InvalidRequest(f"{usage.cost} is not a valid cost", field=field, hint=f"from 0 to {MAX_COST:g}")
+        raise InvalidRequest(f"{usage.cost} is not a valid cost", field="usage.cost", hint=f"from 0 to {MAX_COST:g}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,6 +14,7 @@ from swe_ai_fleet.codec import from_json, from_plain, to_json
 from swe_ai_fleet.domain.council import Council, CouncilMember, EndpointRules, is_harness
 from swe_ai_fleet.domain.errors import AlreadyExists, InvalidRequest, PreconditionFailed, fields_named
 from swe_ai_fleet.domain.task import DEFAULT_AGENTS, ApprovalPolicy, Role, Task
+from swe_ai_fleet.domain.text import now
 from swe_ai_fleet.following import rewritten
 from swe_ai_fleet.orchestrator.councils import (
     OUTSIDE_AGENTS,
@@ -71,7 +71,7 @@ class CouncilStore:
         defaults: Iterable[Council] = (),
         rules: CouncilRules | None = None,
         places: Callable[[str], EndpointRules] | None = None,
-        now: Callable[[], str] = lambda: datetime.now(UTC).isoformat(timespec="milliseconds"),
+        now: Callable[[], str] = now,
     ) -> None:
         self._store = store
         self._rules = rules or CouncilRules()

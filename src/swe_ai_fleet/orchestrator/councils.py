@@ -318,5 +318,5 @@ def check_parameters(parameters: Mapping[str, str]) -> None:
             )
         if len(value) > MAX_PARAMETER_CHARS:
             raise InvalidRequest(f"{name} is too long", field=where, hint=f"at most {MAX_PARAMETER_CHARS} characters")
-        if name == TEMPERATURE and number_in(value, 0, MAX_TEMPERATURE) is None:
+        if name == TEMPERATURE and number_in(value, MAX_TEMPERATURE) is None:
             raise InvalidRequest(f"{value[:64]!r} is not a temperature", field=where, hint=f"0 to {MAX_TEMPERATURE:g}")
