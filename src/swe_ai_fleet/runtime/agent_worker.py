@@ -33,7 +33,7 @@ from swe_ai_fleet.domain.assignment import (
     RecordedAssignment,
 )
 from swe_ai_fleet.domain.task import PinnedRepository
-from swe_ai_fleet.orchestrator.evidence import EvidenceGatherer, suites_of
+from swe_ai_fleet.orchestrator.evidence import EvidenceGatherer
 from swe_ai_fleet.orchestrator.evidence.test_runs import TEST_RUNS_BUCKET, KnownBaselines, TestRuns
 from swe_ai_fleet.orchestrator.recipes import RECIPES_BUCKET, Recipes
 from swe_ai_fleet.ports import ChatModel, Clone, EvidenceWorkspaces, Workshops, WorkspaceProvider
@@ -137,7 +137,7 @@ async def open_worker(settings: Settings, *, host: str, prepared: Prepare | None
         open_run_deps(settings, live=live, memories=context) as deps,
     ):
         test_runs = TestRuns(log.made_bucket(TEST_RUNS_BUCKET))
-        deps = replace(deps, baselines=KnownBaselines(test_runs, suites_of))
+        deps = replace(deps, baselines=KnownBaselines(test_runs))
         provider = workspace_provider(settings, log, Recipes(log.made_bucket(RECIPES_BUCKET)))
         await provider.warm()
         # This builds the operations' schemas, once per process: now rather than during the first task.
