@@ -266,7 +266,7 @@ def text_frame(payload: bytes) -> bytes:
 
 
 class FramedProtocol(WebSocketsSansIOProtocol):
-    """uvicorn's protocol with `fleet.frames`, close code 1001 at shutdown, and no waiting for clients that never read."""
+    """uvicorn's protocol with `fleet.frames`, close code 1001 at shutdown, and no waiting for idle readers."""
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
