@@ -201,7 +201,7 @@ def _changed(text: str, name: str, line: Callable[[str], list[str]], expected: t
 
 
 def _tables(lines: list[str]) -> Iterator[tuple[int, int]]:
-    """The ranges of lines of token tables, as (first line, line behind the last)."""
+    """The ranges of lines of token tables, as (first line, line after the last)."""
     heads = [number for number, line in enumerate(lines) if line.lstrip().startswith("[")]
     for head, following in zip(heads, [*heads[1:], len(lines)], strict=True):
         # Comments right above the next table belong to that table.

@@ -40,7 +40,7 @@ def code() -> MountedDirectory:
 def packages() -> MountedDirectory:
     """A copy of the tree-sitter parsers without other installed packages; it is on no command's path.
 
-    Raises PreconditionFailed where this user has no private directory for the copy.
+    Raises PreconditionFailed if this user has no private directory for the copy.
     """
 
     def copy(draft: Path) -> None:
@@ -161,7 +161,7 @@ class StandIns:
 
 
 def stand_ins() -> StandIns:
-    """The stand-ins of this user. Raises PreconditionFailed where the user has no private directory."""
+    """The stand-ins of this user. Raises PreconditionFailed if the user has no private directory."""
     home = runtime_directory() / "stand-ins"
     home.mkdir(mode=0o700, exist_ok=True)
     return StandIns(home)
@@ -228,7 +228,7 @@ def own_interpreter() -> Path:
 
 
 def interpreter(prefix: Path) -> Path:
-    """The program of a Python installation. Raises PreconditionFailed where there is none."""
+    """The program of a Python installation. Raises PreconditionFailed if there is none."""
     if prefix == Path(sys.base_prefix):
         return own_interpreter()
     programs = sorted(path for path in (prefix / "bin").glob("python3.*") if path.name[8:].isdigit())

@@ -228,7 +228,7 @@ class ToolRegistry:
     def register_tool(self, tool: T) -> T:
         """Register a tool and return it, so that this works as a decorator of a class or a function.
 
-        Raises InvalidRequest where the name is taken or the declaration is wrong. Registering a tool twice is allowed.
+        Raises InvalidRequest if the name is taken or the declaration is wrong. Registering a tool twice is allowed.
         """
         self.register_tools(cast("Registrable", tool))
         return tool

@@ -245,7 +245,7 @@ class DecodedText:
         return replace(self, content=content)
 
     def encode(self, path: str) -> bytes:
-        """The bytes to write. Raises ToolFailure where the encoding lacks a character."""
+        """The bytes to write. Raises ToolFailure if the encoding lacks a character."""
         content = self.content
         if self.newline == "\r\n":
             content = content.replace("\r\n", "\n").replace("\n", "\r\n")
@@ -322,7 +322,7 @@ def split_lines(text: str) -> list[str]:
 
 
 def unified_diff(before: str, after: str, *, source: str, target: str) -> str:
-    """The diff from `before` to `after`, empty where they are the same. Raises ToolFailure above MAX_LINES lines."""
+    """The diff from `before` to `after`, empty if they are the same. Raises ToolFailure above MAX_LINES lines."""
     old, new = split_lines(before), split_lines(after)
     if max(len(old), len(new)) > MAX_LINES:
         raise ToolFailure(f"texts of more than {MAX_LINES} lines are not compared; compare parts with a command")

@@ -285,7 +285,7 @@ def _with_words(part: ScriptCommand, words: Sequence[str], selection: Selection)
         tail = _REPORTER.sub("-R tap", tail)
     if part.runner != "node":
         return f"{part.head}{tail} {shlex.join(words)}".strip()
-    # Node treats options behind file names as arguments of those files.
+    # Node treats options after file names as arguments of those files.
     options = [word for word in words if word.startswith("-")]
     names = [word for word in words if not word.startswith("-")]
     return " ".join(filter(None, (part.head, shlex.join(options), tail.strip(), shlex.join(names))))
