@@ -25,7 +25,7 @@ from services.gateway import event_stream
 from services.gateway.event_stream import NextItem
 from services.gateway.problems import CLIENT_GONE, Refusal, refusal_of
 from services.gateway.rest.artifacts import artifact_answer, upload_answer
-from services.gateway.rest.binding import json_bytes, read_message
+from services.gateway.rest.binding import message_json, read_message
 from services.gateway.rest.openapi import document_bytes
 from services.gateway.rest.table import MAX_WAIT_SECONDS, OPERATIONS, PLACEHOLDERS, SUBMIT, WAIT, Operation
 from services.gateway.upstream import Caller, Upstream, caller_of, method
@@ -79,7 +79,7 @@ async def _body(item: NextItem[Message], instance: str) -> AsyncIterator[bytes]:
                 return
             else:
                 number = int(getattr(message, "sequence", 0))
-                yield event_stream.event(_name(message), await json_bytes(message), number=number)
+                yield event_stream.event(_name(message), await message_json(message), number=number)
     except grpc.aio.AioRpcError as error:
         document = json.dumps(refusal_of(error).document(instance), ensure_ascii=False)
         yield event_stream.event("problem", document.encode())
@@ -130,7 +130,7 @@ async def reply_answer(request: Request, operation: Operation, reply: Message) -
     if operation.verb == "GET" and next_token:
         query = [(name, text) for name, text in request.query_params.multi_items() if name != _PAGE_TOKEN]
         headers["link"] = f'<{request.url.path}?{urlencode([*query, (_PAGE_TOKEN, next_token)])}>; rel="next"'
-    return Response(await json_bytes(reply), operation.status, headers=headers, media_type="application/json")
+    return Response(await message_json(reply), operation.status, headers=headers, media_type="application/json")
 
 
 async def _unless_gone(request: Request, work: Awaitable[Result]) -> Result:
@@ -146,7 +146,7 @@ async def _last(operation: Operation, upstream: Upstream, message: Message, call
     if last is None or not last.HasField(cast("Any", operation.answer)):
         raise InternalFault("the service ended without an answer")
     final = cast("Message", getattr(last, operation.answer))
-    return Response(await json_bytes(final), headers={"cache-control": "no-store"}, media_type="application/json")
+    return Response(await message_json(final), headers={"cache-control": "no-store"}, media_type="application/json")
 
 
 async def _waiting(request: Request, operation: Operation, upstream: Upstream, caller: Caller) -> Response:
@@ -172,7 +172,7 @@ async def _waiting(request: Request, operation: Operation, upstream: Upstream, c
     except grpc.aio.AioRpcError as error:
         return refusal_of(error, within=f"{kind}.").answer(request.url.path)
     headers = {"cache-control": "no-store", "location": _location(operation.location, reply)}
-    return Response(await json_bytes(reply), 202, headers=headers, media_type="application/json")
+    return Response(await message_json(reply), 202, headers=headers, media_type="application/json")
 
 
 def _wait_seconds(request: Request) -> int:

@@ -16,7 +16,7 @@ from starlette.responses import Response, StreamingResponse
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.gateway.problems import Refusal, refusal_of
-from services.gateway.rest.binding import json_bytes, read_message
+from services.gateway.rest.binding import message_json, read_message
 from services.gateway.rest.reading import fill_text
 from services.gateway.rest.table import Operation
 from services.gateway.upstream import Caller, Upstream
@@ -178,7 +178,7 @@ async def upload_answer(request: Request, operation: Operation, upstream: Upstre
             raise ClientDisconnect from None
         raise
     return Response(
-        await json_bytes(reply),
+        await message_json(reply),
         operation.status,
         headers={"cache-control": "no-store"},
         media_type="application/json",

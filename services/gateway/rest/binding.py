@@ -33,14 +33,14 @@ _Convert = Callable[[Any], object]
 _REALS = (FieldDescriptor.CPPTYPE_DOUBLE, FieldDescriptor.CPPTYPE_FLOAT)
 
 
-def serialized(message: Message) -> bytes:
+def _serialized(message: Message) -> bytes:
     """The JSON of a message, in UTF-8."""
     return json.dumps(as_json(message), ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
 
 
-async def json_bytes(message: Message) -> bytes:
+async def message_json(message: Message) -> bytes:
     """The JSON of a message, in UTF-8; a large one is written in a thread, so that it does not block the loop."""
-    return serialized(message) if message.ByteSize() < LARGE_BYTES else await asyncio.to_thread(serialized, message)
+    return _serialized(message) if message.ByteSize() < LARGE_BYTES else await asyncio.to_thread(_serialized, message)
 
 
 def as_json(message: Message) -> dict[str, object]:
