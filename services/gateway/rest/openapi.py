@@ -294,8 +294,10 @@ def _responses(operation: Operation, schemas: Schemas) -> dict[str, Any]:
             "content": {"application/json": {"schema": schemas.reference(submit)}},
         }
     faults = [*_ALWAYS]
-    faults += _WITH_BODY if operation.verb == "POST" else ()
-    faults += ("416",) if operation.kind == "bytes" else ()
+    if operation.verb == "POST":
+        faults += _WITH_BODY
+    if operation.kind == "bytes":
+        faults.append("416")
     for status in sorted(faults):
         fields[status] = {"$ref": f"#/components/responses/Problem{status}"}
     return fields

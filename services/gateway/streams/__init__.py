@@ -152,7 +152,8 @@ class EventsPage:
                     for message in filter(attrgetter("sequence"), batch.messages):
                         size += message.size
                         full = full or (bool(messages) and (len(messages) >= limit or size > PAGE_BYTES))
-                        messages += [] if full else [message]
+                        if not full:
+                            messages.append(message)
                     if full:
                         break
             except TooSlow:
@@ -201,7 +202,8 @@ class Audit:
                 chained = chains.add(event)
                 if chained is not None and is_shown(chained):
                     more = more or len(page) >= limit
-                    page += [chained] if len(page) < limit else []
+                    if not more:
+                        page.append(chained)
                 if event.sequence >= last:
                     break
         document = {

@@ -242,9 +242,10 @@ class PatchedFiles:
                 raise ToolFailure("the patch deletes it without its lines; files_delete_file deletes a file")
             return None, offsets
         mode = before.mode if before else None
-        if file.executable is not None:
-            mode = mode if mode is not None else 0o755 if file.executable else None
-            mode = None if mode is None else mode | 0o111 if file.executable else mode & ~0o111
+        if file.executable:
+            mode = (0o755 if mode is None else mode) | 0o111
+        elif file.executable is False and mode is not None:
+            mode &= ~0o111
         return FileState(data=data, mode=mode), offsets
 
     def _refuse_links(self, path: str) -> None:

@@ -350,7 +350,7 @@ def numbered(lines: Sequence[str], first: int, last: int, *, room: int) -> tuple
 
 def border(lines: Sequence[str], first: int, last: int) -> str:
     """The lines before and after a changed passage, and the passage itself if it is a single line."""
-    numbers = (first - 1, *((first,) if first == last else ()), last + 1)
+    numbers = (first - 1, first, last + 1) if first == last else (first - 1, last + 1)
     return "\n".join(_row(number, lines[number - 1]) for number in numbers if 0 < number <= len(lines))
 
 
